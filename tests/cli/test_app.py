@@ -16,7 +16,8 @@ from segstore.cli.app import COMMANDS, Listed, one_line
 
 NAMES = [
     *("topics", "create", "alter", "delete", "produce", "consume", "export", "import", "groups", "quotas"),
-    *("checkpoints", "stats", "sweep", "copy", "dump", "check", "bench", "demo"),
+    *("checkpoints", "stats", "replicas", "elect", "reassign", "sweep", "copy", "dump", "check", "bench"),
+    "demo",
 ]
 
 

@@ -17,12 +17,12 @@ from waiting import until
 import segstore
 from segstore.coordinator.consumer_protocol import encode_subscription
 from segstore.coordinator.group.assignors import Subscription
-from segstore.coordinator.kafka_schema import int16, int64, string
 from segstore.coordinator.offsets.group_offsets import TOPIC, GroupOffsets
 from segstore.coordinator.offsets.schema import offset_key
 from segstore.coordinator.offsets.topic import ReadOffsets
 from segstore.errors import StorageError
 from segstore.files import Files
+from segstore.kafka_schema import int16, int64, string
 
 OLD, NEW = ({tp(p): at(o) for p in range(4)} for o in (1, 2))
 DAYS = 7

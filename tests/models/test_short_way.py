@@ -11,11 +11,15 @@ from typing import Any
 
 import pytest
 from faults import FailingFiles
+from producers import state_of
 from stores import START_MS, Clock, tree
 
 import segstore
 from segstore.records import Columns, Template
-from segstore.storage.log.append import append_batches, append_record
+from segstore.records.header import TRANSACTIONAL_FLAG
+from segstore.storage.log.append import Appended, append_batches, append_record
+from segstore.storage.log.append_queue import AppendQueue
+from segstore.storage.log.transaction_markers import end_transaction
 from segstore.storage.segment import native_tail
 
 SEEDS = 60
@@ -69,6 +73,8 @@ def draw_config(rng: random.Random) -> dict[str, Any]:
         "message.timestamp.before.max.ms": rng.choice([100, 1 << 62]),
         "message.timestamp.after.max.ms": rng.choice([100, 3_600_000]),
         "max.message.bytes": rng.choice([300, 1_048_588]),
+        "flush.messages": rng.choice([1, 2, 10]),
+        "flush.ms": 3_600_000,
     }
     return dict(rng.sample(sorted(config.items()), rng.randrange(len(config) + 1)))
 
@@ -100,17 +106,83 @@ def draw_batch(rng: random.Random) -> Call:
     return lambda side: side.log.append_batch(values, keys, compression=compression, batch_bytes=size)
 
 
-def draw_produced(rng: random.Random) -> Call:
-    """What a producer's sender appends; sequences repeat, follow or skip."""
-    template = Template(producer_id=rng.choice([-1, -1, 5]), producer_epoch=0, base_sequence=rng.randrange(4))
-    value, timestamp = rng.randbytes(30), START_MS + rng.randrange(200)
-    compression = rng.choice([None, "lz4"])
-    if rng.random() < 0.5:
-        return lambda side: append_record(side.log, value, b"k", (), timestamp, compression, template)
-    values = [value] * 3
-    return lambda side: append_batches(
-        side.log, Columns(values, values, timestamp=timestamp), (1,), compression, template
-    )
+class Sender:
+    """A producer with an id, which remembers what comes next; most of its appends follow the last one."""
+
+    def __init__(self, producer_id: int) -> None:
+        self.producer_id, self.epoch = producer_id, 0
+        self.next = (1 << 31) - 5 if producer_id == 8 else 0  # soon over the largest sequence
+        self.attributes = 0
+
+    def draw_append(self, rng: random.Random) -> Call:
+        fate, back = rng.random(), rng.choice([1, 1, 2, 3, 6, 20])
+        epoch, attributes, sequence = self.epoch, self.attributes, self.next
+        if fate < 0.1:
+            sequence = (sequence - back) % (1 << 31)
+        elif fate < 0.15:
+            sequence = (sequence + rng.choice([1, 7])) % (1 << 31)
+        elif fate < 0.2:
+            epoch, sequence = epoch + rng.choice([-1, 1, 1]), 0
+        elif fate < 0.25:
+            attributes ^= TRANSACTIONAL_FLAG
+        elif fate < 0.27:
+            sequence = -1
+        return self._append(rng, Template(attributes, self.producer_id, epoch, sequence))
+
+    def _append(self, rng: random.Random, template: Template) -> Call:
+        value, timestamp = rng.randbytes(rng.choice([30, 30, 400])), START_MS + rng.randrange(200)
+        compression, headers = rng.choice([None, None, None, "lz4"]), rng.choice([(), (), (("h", b"v"),)])
+        cuts, sequenced = rng.choice([(), (1,), (1, 2, 3, 4, 5, 6)]), rng.random() < 0.95
+        key, one = rng.choice([None, b"k"]), rng.random() < 0.5
+        count = 1 if one else 7
+
+        def call(side: Side) -> object:
+            more = {"sequenced": sequenced}
+            if one:
+                done = append_record(side.log, value, key, headers, timestamp, compression, template, **more)
+            else:
+                columns = Columns([value] * count, [key] * count, timestamp=timestamp)
+                done = append_batches(side.log, columns, cuts, compression, template, **more)
+            self.epoch, self.attributes = template.producer_epoch, template.attributes
+            if not done.duplicate and template.base_sequence >= 0:
+                self.next = (template.base_sequence + count) % (1 << 31)
+            return done
+
+        return call
+
+    def draw_end(self, rng: random.Random) -> Call:
+        epoch, commit = self.epoch + rng.choice([0, 1]), rng.random() < 0.5
+
+        def call(side: Side) -> object:
+            done = end_transaction([side.log], self.producer_id, epoch, 0, commit)
+            if epoch > self.epoch:
+                self.epoch, self.next = epoch, 0
+            self.attributes = 0
+            return done
+
+        return call
+
+
+class Senders:
+    """Producers that take turns: more of them than claims that C has."""
+
+    def __init__(self) -> None:
+        self._all = [Sender(producer_id) for producer_id in (-1, 5, 6, 7, 8, 9)]
+
+    def draw(self, rng: random.Random) -> Call:
+        first = rng.choice([1, 1, 4])
+        sender = self._all[rng.randrange(first + 2)]
+        if sender.producer_id < 0:
+            sequence = rng.randrange(-1, 4)
+            return sender._append(rng, Template(0, -1, rng.choice([-1, 0]), sequence))
+        return sender.draw_end(rng) if rng.random() < 0.1 else sender.draw_append(rng)
+
+
+def known(side: Side) -> object:
+    """What the log's writer knows of producers, the time of their last appends by the clock too."""
+    state = state_of(side.log)
+    entries = sorted(state.producers.items())
+    return entries, state.ongoing, state.map_end_offset, state.max_producer_id
 
 
 def reopen(side: Side) -> object:
@@ -147,6 +219,9 @@ def draw_other(rng: random.Random) -> Call:
                 side.log.last_stable_offset,
             ),
             lambda side: side.log.offset_for_time(START_MS + int(seen * 300)),
+            known,
+            known,
+            lambda side: side.log.partition_for_write().expire_producers(later),
             reopen,
         ]
     )
@@ -166,12 +241,14 @@ def test_both_ways_write_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     rng = random.Random(seed)
     config = draw_config(rng)
     sides = [Side(tmp_path / "short", config, True), Side(tmp_path / "long", config, False)]
-    draws = [draw_append] * 14 + [draw_batch, draw_produced] + [draw_other] * 2
+    draws = [draw_append] * 9 + [draw_batch] + [Senders().draw] * 9 + [draw_other] * 2
     for _ in range(STEPS):
         call = rng.choice(draws)(rng)
         short, long = (side.do(call, monkeypatch) for side in sides)
         assert repr(short) == repr(long)
     assert sides[1].lent == 0
+    short, long = (side.do(known, monkeypatch) for side in sides)
+    assert repr(short) == repr(long)
     for side in sides:
         side.files.arm(0)
         side.store.close()
@@ -188,3 +265,22 @@ def test_the_short_way_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
             counted[isinstance(appended, int)] += 1
     assert counted[True] > 100
     assert side.lent > 200
+
+
+def test_producers_take_the_short_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Most appends that follow the last one of their producer are not queued."""
+    side, queued = Side(tmp_path / "short", {}, True), list[object]()
+    put = AppendQueue.put
+
+    def counted(self: AppendQueue, *args: Any) -> int:
+        queued.append(args)
+        return put(self, *args)
+
+    monkeypatch.setattr(AppendQueue, "put", counted)
+    sender, rng, written = Sender(5), random.Random(0), 0
+    with side.store:
+        side.log.append(b"no later than the others", timestamp=START_MS)
+        for _ in range(300):
+            written += isinstance(side.do(sender.draw_append(rng), monkeypatch), Appended)
+    assert written > 200
+    assert len(queued) < 150

@@ -6,9 +6,9 @@
     --tier all     everything; so it is without --tier
 
 A file's folder, name or text tells the kind of its tests, so that most new files need no entry here. From
-each file that has tests of a kind a share of them is drawn, at least one: first one case of each test
-function, in random order, then a second one. A drawn test is the same as in a run of all tests. Tests that
-are selected by file, name, -k or -m run without a draw.
+each file that has tests of a kind a share of them is drawn, at least one where the share is above 0: first
+one case of each test function, in random order, then a second one. A drawn test is the same as in a run of
+all tests. Tests that are selected by file, name, -k or -m run without a draw.
 """
 
 from __future__ import annotations
@@ -48,18 +48,22 @@ class Kind(NamedTuple):
 
 UNIT = "unit"
 KINDS = {
-    "Spark": Kind(0.2, text=r'SparkSession|judge\("spark"\)'),
+    "Spark": Kind(0.15, text=r'SparkSession|judge\("spark"\)'),
     "simulation": Kind(0.15, ("models/simulation/*",)),
     "faults": Kind(
         0.15,
         (
             *("crash/test_failing_disks", "crash/test_refused", "crash/test_sweep_failures"),
-            *("crash/test_power_cuts", "crash/test_transactions_power_cut"),
+            *("crash/test_power_cuts", "crash/test_transactions_power_cut", "crash/test_metadata_log_faults"),
             *("unit/staging/test_refused", "unit/cleaner/test_swap"),
         ),
         r"from \S*driver import",
     ),
-    "models": Kind(0.2, ("models/*_model", "unit/filetree/test_model", "unit/coordinator/test_assignors")),
+    "models": Kind(0.2, ("models/test_*", "unit/filetree/test_model", "unit/coordinator/test_assignors")),
+    "model checks": Kind(0.2, ("models/replicas/test_two_replicas",)),
+    "mutations": Kind(0.2, ("models/replicas/test_mutations",)),
+    "long model checks": Kind(0.0, ("models/replicas/test_three_replicas",)),
+    "replicated stores": Kind(0.3, ("replicated/*",)),
     "fuzz": Kind(0.2, ("hostile/test_fuzz",)),
     "damage": Kind(
         0.3,
@@ -77,16 +81,16 @@ KINDS = {
         ),
     ),
     "limits": Kind(0.3, ("unit/storage/test_limits", "unit/transfer/test_sinks")),
-    "Kafka's broker": Kind(0.5, text=r"judge\(\"Kafka's broker\"\)"),
+    "Kafka's broker": Kind(0.3, text=r"judge\(\"Kafka's broker\"\)"),
     "Kafka's tools": Kind(0.2, text=r'judge\("kafka\.tools|judge\("Kafka\'s dump tool"\)'),
     "strace": Kind(0.3, ("processes/test_seam",), names=frozenset({"strace"})),
     "kills": Kind(
-        0.2,
+        0.15,
         ("*_kill", "crash/test_crash_loop", "processes/test_jepsen"),
         names=frozenset({"SIGKILL", "KillingFiles", "killed_at_each_call", "in_child"}),
     ),
     "programs": Kind(
-        0.2,
+        0.15,
         (
             *("demo/*", "bench/*", "docs/test_reliability"),
             *("processes/test_programs_*", "processes/test_opening_together"),
@@ -171,7 +175,9 @@ def kind_of(item: pytest.Item) -> str:
 
 
 def draw(names: Sequence[str], share: float, seed: str) -> set[str]:
-    """Return a random share of tests, at least one; the tests of one function are named `function[case]`."""
+    """Return a random share of tests, at least one where it is above 0; the tests of one function are named
+    `function[case]`.
+    """
     rng = random.Random(seed)
     functions: defaultdict[str, list[str]] = defaultdict(list)
     for name in names:

@@ -7,7 +7,8 @@ import os
 import random
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -98,7 +99,7 @@ def test_a_fence_has_a_reason(store_dir: Path) -> None:
         log.partition_for_write().segments.fenced = MemoryError()  # which says nothing
         with pytest.raises(StorageError, match=r"is fenced for writing.*: MemoryError$"):
             log.append(b"two")
-        log.partition_for_write().flusher.recovery_point = -1
+        log.partition_for_write().flusher.set_recovery_point(-1)
         with pytest.raises(StorageError, match=r"is fenced for writing.*: MemoryError$"):
             log.flush()
         log.partition_for_write().segments.fenced = None
@@ -351,6 +352,41 @@ def test_a_lock_that_a_handler_comes_into_the_taking_of_stays_taken(monkeypatch:
     with lock:
         assert lock.owned
     assert handled.times == 1
+
+
+def test_a_lock_that_a_generator_holds_stays_taken_while_it_is_suspended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """CPython 3.10: the frame of a context manager that is a generator is not on the stack within its block,
+    and so a thread that waited for another lock there let go of the one that the generator has.
+    """
+    monkeypatch.setattr(mutex, "LEAVES_OPEN", True)
+    lock, wanted = mutex.Mutex(), mutex.Mutex()
+    held, looked, let_go = threading.Event(), threading.Event(), mutex._let_go_of_dead
+
+    @contextmanager
+    def holding() -> Iterator[None]:
+        with lock:
+            yield
+
+    def other() -> None:
+        with wanted:
+            held.set()
+            looked.wait(60)
+
+    def look() -> None:
+        let_go()
+        looked.set()
+
+    monkeypatch.setattr(mutex, "_let_go_of_dead", look)
+    thread = threading.Thread(target=other, daemon=True)
+    thread.start()
+    held.wait(60)
+    with holding(), wanted:
+        assert looked.is_set()
+        assert lock.owned
+    thread.join(60)
+    assert not lock.owned
 
 
 class Failing:

@@ -5,17 +5,20 @@ from __future__ import annotations
 import signal
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import count
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 import pytest
+from interrupts import interrupted
 from stores import all_committed
 from waiting import PATIENCE
 
 import segstore
 from segstore import Producer
-from segstore.client.producer import FutureRecordMetadata, batch
+from segstore.client.producer import FutureRecordMetadata, accumulator, batch, buffer_pool, incomplete_batches
 from segstore.client.producer.accumulator import Accumulator
 from segstore.client.producer.batch import ProducerBatch
 from segstore.client.producer.buffer_pool import BufferPool
@@ -23,6 +26,8 @@ from segstore.coordinator.shared import shared
 from segstore.coordinator.transaction.coordinator import TransactionCoordinator
 from segstore.coordinator.transaction.state_log import Entries
 from segstore.storage.log.visibility import Visible
+
+CLOSING = (accumulator, buffer_pool, incomplete_batches)
 
 
 @pytest.fixture
@@ -81,6 +86,30 @@ def test_a_record_that_comes_while_its_batch_is_sealed_is_sent(
         producer.send("a", b"first").get(PATIENCE)
         threads[0].join(PATIENCE)
         assert late[0].get(PATIENCE).offset == 1  # nobody flushed
+
+
+@pytest.mark.parametrize("linger_ms", [0, 60_000])
+def test_a_close_that_is_interrupted_anywhere_leaves_no_record_without_an_outcome(
+    store: segstore.Store, linger_ms: int
+) -> None:
+    for nth in count(1):
+        producer = Producer(store, linger_ms=linger_ms)
+        futures = [producer.send(topic, b"x") for topic in ("a", "b") for _ in range(2)]
+        pool = producer._accumulator.pool
+        told: list[object] = []
+        for future in futures:
+            future.add_both(told.append)
+        hit = interrupted(nth, CLOSING, partial(producer.close, timeout=0))
+        assert not producer._accumulator.incomplete.in_callback(), nth
+        again = threading.Thread(target=producer.close, daemon=True)
+        again.start()
+        again.join(PATIENCE)
+        assert not again.is_alive(), nth
+        assert all(future.is_done for future in futures), nth
+        assert (pool.available, producer._accumulator.idle()) == (pool.total, True), nth
+        if not hit:
+            assert len(told) == len(futures)
+            break
 
 
 SEAMS = {

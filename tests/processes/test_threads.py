@@ -16,6 +16,7 @@ from stores import Clock, records, values
 from waiting import PATIENCE, until
 
 import segstore
+from segstore.mutex import Mutex
 from segstore.storage.log.append_queue import AppendQueue
 from segstore.storage.log.partition import Partition
 
@@ -157,14 +158,16 @@ def token_holders(monkeypatch: pytest.MonkeyPatch) -> set[int]:
     holders: set[int] = set()
 
     class Token:
-        def __init__(self) -> None:
-            self._lock = threading.RLock()
+        def __init__(self, token: Mutex) -> None:
+            self._lock, self._taken = threading.RLock(), token.on_taken
             self._depth = 0
 
         def __enter__(self) -> None:
             self._lock.acquire()
             self._depth += 1
             holders.add(threading.get_ident())
+            assert self._taken is not None
+            self._taken()
 
         def __exit__(self, *_: object) -> None:
             self._depth -= 1
@@ -176,7 +179,7 @@ def token_holders(monkeypatch: pytest.MonkeyPatch) -> set[int]:
 
     def init(self: AppendQueue, *args: object) -> None:
         original(self, *args)
-        self.token = Token()
+        self.token = Token(self.token)
 
     monkeypatch.setattr(AppendQueue, "__init__", init)
     return holders

@@ -63,7 +63,24 @@ def _native_write(self: HookedFiles, handle: Handle) -> Any:
     return write
 
 
+def _native_sync(self: HookedFiles, handle: Handle) -> Any:
+    """The short way's sync goes through `sync`."""
+
+    @_native.ffi.callback("int64_t(int32_t, int32_t *)", error=-errno.EIO)
+    def sync(fd: int, failed: Any) -> int:
+        try:
+            self.sync(handle)
+        except OSError as error:
+            return -(error.errno or errno.EIO)
+        except self.deaths_of_the_process:  # Python's sync raises it again
+            return int(_native.lib.SEG_SLOW)
+        return 0
+
+    return sync
+
+
 HookedFiles.native_write = _native_write  # type: ignore[method-assign]
+HookedFiles.native_sync = _native_sync  # type: ignore[method-assign]
 
 
 class CountingFiles(HookedFiles):

@@ -7,6 +7,7 @@ written, with it.
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -17,6 +18,7 @@ from segstore.records import Columns, Template, decode, scan
 from segstore.records.control import parse_control
 from segstore.records.header import TRANSACTIONAL_FLAG
 from segstore.storage.log.append import Appended, append_batches
+from segstore.storage.log.transaction_markers import end_transaction, open_transactions
 from segstore.storage.producers.producer_state import ProducerState
 
 TXN = TRANSACTIONAL_FLAG
@@ -98,13 +100,20 @@ def assert_said(partition: Path) -> None:
     assert indexes == {base: format_entries(txns) for base, txns in aborted.items() if txns}
 
 
+def state_of(log: segstore.PartitionLog) -> ProducerState:
+    """Return what the writer of a log knows of producers, which takes the native tail back."""
+    partition = log.partition_for_write()
+    with partition.queue.token:
+        return partition.producers.state
+
+
 def assert_live(log: segstore.PartitionLog, partition: Path, *, reopened: bool = False) -> None:
     """Assert that the state in memory agrees with the log.
 
     For each producer a snapshot has only the last batch, and one timestamp for that batch and the marker
     behind it.
     """
-    known, expected = log.partition_for_write().producers.state, told(partition).state
+    known, expected = state_of(log), told(partition).state
     assert known.dump() == expected.dump()
     assert known.ongoing == expected.ongoing
     if reopened:
@@ -115,3 +124,37 @@ def assert_live(log: segstore.PartitionLog, partition: Path, *, reopened: bool =
         assert known.producers == expected.producers
     unstable = expected.first_unstable_offset
     assert log.last_stable_offset == (log.end_offset if unstable is None else unstable)
+
+
+class Mixture:
+    """Draws what several producers do next in one partition; sequences count on where an append is there."""
+
+    def __init__(self, rng: random.Random, log: segstore.PartitionLog) -> None:
+        self.rng, self.log = rng, log
+        entries = state_of(log).producers.items()
+        self.next = {pid: (e.producer_epoch, (e.last_sequence + 1) % (1 << 31)) for pid, e in entries}
+
+    def step(self) -> None:
+        rng, log = self.rng, self.log
+        pid = rng.randrange(1, 5)
+        epoch, seq = self.next.get(pid, (0, rng.choice([0, (1 << 31) - 3])))
+        kind = rng.randrange(10)
+        if kind < 2:
+            log.append_batch([b"plain"] * rng.randrange(1, 8), batch_bytes=rng.choice([80, 1000]))
+        elif kind < 4:
+            epoch += rng.randrange(2)
+            end_transaction([log], pid, epoch, 3, rng.random() < 0.5)
+            known = state_of(log).producers[pid]
+            self.next[pid] = epoch, (known.last_sequence + 1) % (1 << 31)
+        elif kind == 4:
+            end_transaction([log], pid, epoch, 3, True)
+            self._send(pid, epoch + 1, 0, txn=False)
+        else:
+            self._send(pid, epoch, seq, txn=rng.random() < 0.7)
+
+    def _send(self, pid: int, epoch: int, seq: int, txn: bool) -> None:
+        n = self.rng.randrange(1, 12)
+        cuts = tuple(sorted(self.rng.sample(range(1, n), self.rng.randrange(min(n, 4)))))
+        txn = txn or any(t.producer_id == pid for t in open_transactions(self.log))
+        send(self.log, pid, seq, n, epoch=epoch, txn=txn, cuts=cuts)
+        self.next[pid] = epoch, (seq + n) % (1 << 31)

@@ -44,11 +44,32 @@ KAFKA_DEFAULTS = {
     "segment.index.bytes": 10485760,
     "segment.jitter.ms": 0,
     "segment.ms": 604800000,
+    "unclean.leader.election.enable": False,
+}
+
+# Of ServerLogConfigs, ReplicationConfigs, KRaftConfigs, 4.1.0, as far as they are about replicas.
+KAFKA_STORE_DEFAULTS = {
+    "auto.leader.rebalance.enable": True,
+    "broker.heartbeat.interval.ms": 2000,
+    "broker.session.timeout.ms": 9000,
+    "default.replication.factor": 1,
+    "leader.imbalance.check.interval.seconds": 300,
+    "min.insync.replicas": 1,
+    "replica.fetch.backoff.ms": 1000,
+    "replica.fetch.max.bytes": 1048576,
+    "replica.high.watermark.checkpoint.interval.ms": 5000,
+    "replica.lag.time.max.ms": 30000,
+    "unclean.leader.election.enable": False,
 }
 
 
 def test_topic_defaults_are_kafkas() -> None:
     assert {row.name: row.default for row in TopicConfig.describe()} == KAFKA_DEFAULTS
+
+
+def test_a_stores_defaults_for_replicas_are_kafkas() -> None:
+    found = {row.name: row.default for row in StoreConfig.describe()}
+    assert {name: found[name] for name in KAFKA_STORE_DEFAULTS} == KAFKA_STORE_DEFAULTS
 
 
 @pytest.mark.parametrize("kind", [TopicConfig, StoreConfig])
@@ -91,6 +112,10 @@ TAKEN = {
     "list": ("cleanup.policy", "compact, delete,compact", "compact,delete"),
     "off": ("preallocate", False, False),
     "off as str": ("preallocate", "False", False),
+    "switched on": ("unclean.leader.election.enable", True, True),
+    "switched on as str": ("unclean.leader.election.enable", " TRUE ", True),
+    "switched off as str": ("unclean.leader.election.enable", "false", False),
+    "replicas": ("min.insync.replicas", "2", 2),
 }
 
 
@@ -137,6 +162,9 @@ REFUSED = {
     "unknown policy": ("cleanup.policy", "delete,shred", "delete, compact"),
     "policy as list": ("cleanup.policy", ["delete"], "delete, compact"),
     "preallocate": ("preallocate", True, "false"),
+    "int for a switch": ("unclean.leader.election.enable", 1, "true or false"),
+    "word for a switch": ("unclean.leader.election.enable", "yes", "true or false"),
+    "no replicas": ("min.insync.replicas", 0, "1 to 2147483647 (replicas)"),
     "preallocate as str": ("preallocate", "true", "false"),
     "preallocate as int": ("preallocate", 0, "false"),
 }
@@ -229,6 +257,10 @@ STORE = {
     "some bytes a second": ("log.cleaner.io.max.bytes.per.second", "1e6", 1e6),
     "no time for offsets": ("offsets.retention.minutes", 0, None),
     "a topic's": ("segment.bytes", 100, None),
+    "no factor": ("default.replication.factor", 0, None),
+    "a factor": ("default.replication.factor", "3", 3),
+    "no lag": ("replica.lag.time.max.ms", 0, None),
+    "no rebalance": ("auto.leader.rebalance.enable", "false", False),
 }
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import gc
+import importlib
 import os
 import types
 from collections.abc import Callable, Iterator
@@ -25,7 +26,14 @@ from waiting import PATIENCE
 import segstore
 from segstore import Consumer, Producer, SegstoreError, TopicPartition
 from segstore.client.aio import AsyncProducer
-from segstore.errors import KafkaTimeoutError, SinkClosedError, StorageError, copy_of
+from segstore.errors import (
+    KafkaTimeoutError,
+    MissingPackageError,
+    Needing,
+    SinkClosedError,
+    StorageError,
+    copy_of,
+)
 from segstore.storage.staging import Stager, seal
 
 BIG = [b"x" * 100_000] * 100  # an append that is encoded while it is written
@@ -242,6 +250,15 @@ def transfer(scene: Scene) -> None:
         os.close(ours)
         refused(lambda to=theirs, by=method: scene.log.transfer(to, 0, method=by), SinkClosedError)  # type: ignore[misc]
         os.close(theirs)
+
+
+@case
+def a_package_that_is_missing(scene: Scene) -> None:
+    def needed() -> None:
+        with Needing("missing_package", "metrics", "metrics_text"):
+            importlib.import_module("missing_package")
+
+    refused(needed, MissingPackageError)
 
 
 # --- producers ------------------------------------------------------------------------------------

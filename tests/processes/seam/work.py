@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 
 from faulty.world import QUIET
+from waiting import until
 
 import segstore
 from segstore import names
@@ -61,14 +62,19 @@ def grown(root: Path, files: Files) -> None:
 
 
 def together(root: Path, files: Files) -> None:
-    """Appenders that share syncs."""
+    """Appenders that share syncs, and writes: all have queued one before the first of them is written,
+    unless C appends them.
+    """
     with opened(root, files) as store:
         log = store.partition("t", 0)
         threads = [
             threading.Thread(target=lambda: [log.append(b"x" * 50) for _ in range(10)]) for _ in range(4)
         ]
-        for thread in threads:
-            thread.start()
+        queue = log._source.queue
+        with queue.token:
+            for thread in threads:
+                thread.start()
+            until(lambda: len(queue._queue) + sum(not t.is_alive() for t in threads) >= len(threads))
         for thread in threads:
             thread.join()
 

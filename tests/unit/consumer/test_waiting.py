@@ -19,11 +19,13 @@ from typing import Any
 
 import pytest
 from consumers import LONG_MS, earliest, replace_waits, tp
+from groups import offsets
 from struck import struck
 from waiting import PATIENCE, until
 
 import segstore
 from segstore._native import lib
+from segstore.client.consumer.fetcher import Fetcher
 from segstore.storage.log.log_end import LastRecords
 from segstore.storage.meta.followed_ends import LATE, FollowedEnds
 from segstore.storage.store import reader
@@ -56,10 +58,10 @@ def singles(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     taken: list[int] = []
     take = LastRecords.take
 
-    def counted(self: LastRecords, number: int, end: Any) -> Any:
-        found = take(self, number, end)
+    def counted(self: LastRecords) -> Any:
+        found = take(self)
         if found is not None:
-            taken.append(end.offset)
+            taken.append(found.offset)
         return found
 
     monkeypatch.setattr(LastRecords, "take", counted)
@@ -148,13 +150,14 @@ def test_other_partitions_do_not_wake_it(sides: Any, monkeypatch: pytest.MonkeyP
 def test_a_nudge_wakes_it(sides: Any) -> None:
     writer, store = sides
     with at_the_end(store) as consumer:
-        following = consumer._following
+        following, deadline = consumer._following, time.monotonic() + LONG_MS / 1000
         following.begin()
         writer._nudge()
-        assert following.wait(LONG_MS) == []
+        assert following.wait(deadline, LONG_MS) == []
         following.begin()
         writer.create_topic("u")  # other news come with a nudge
-        assert following.wait(LONG_MS) == []
+        assert following.wait(deadline, LONG_MS) == []
+        assert time.monotonic() < deadline
 
 
 # --- what came -----------------------------------------------------------------------------------
@@ -242,6 +245,239 @@ def test_aborted_records_are_not_returned(sides: Any) -> None:
         assert [record.value for record in records] == [b"commit_transaction"]
 
 
+# --- the next wait -------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def looks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many records each look for records may return."""
+    counted: list[int] = []
+    records = Fetcher.records
+
+    def look(self: Fetcher, most: int) -> Any:
+        counted.append(most)
+        return records(self, most)
+
+    monkeypatch.setattr(Fetcher, "records", look)
+    return counted
+
+
+def keeps_up(consumer: segstore.Consumer, writer: segstore.Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have a record come within a wait, after which the next poll need not look."""
+    log = writer.partition("t", 0)
+    (came,) = came_within_a_wait(consumer, monkeypatch, lambda: log.append(b"within a wait"))
+    assert came.value == b"within a wait"
+
+
+def test_a_consumer_that_keeps_up_does_not_look(
+    sides: Any, looks: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer, store = sides
+    with at_the_end(store) as consumer:
+        keeps_up(consumer, writer, monkeypatch)
+        looks.clear()
+        for turn in range(20):
+            writer.partition("t", turn % 2).append(b"%d" % turn)
+            (records,) = consumer.poll().values()
+            assert [record.value for record in records] == [b"%d" % turn]
+        assert looks == []
+        consumer.poll()
+        assert [consumer.position(tp(each)) for each in range(2)] == [11, 10]
+        consumer.poll()
+        assert len(looks) == 1  # since another method was called
+
+
+def test_a_consumer_that_finds_a_record_each_time_soon_does_not_look(sides: Any, looks: list[int]) -> None:
+    """Without any wait: one look finds the first record, and after it C finds the others."""
+    writer, store = sides
+    with at_the_end(store) as consumer:
+        looks.clear()
+        for turn in range(20):
+            writer.partition("t", turn % 2).append(b"%d" % turn)
+            (records,) = consumer.poll().values()
+            assert [record.value for record in records] == [b"%d" % turn]
+        assert len(looks) <= 2
+        looks.clear()
+        writer.partition("t", 0).append_batch([b"a", b"b"])  # which C leaves to a look
+        (records,) = consumer.poll().values()
+        assert [record.value for record in records] == [b"a", b"b"]
+        assert len(looks) == 1
+        assert [consumer.position(tp(each)) for each in range(2)] == [12, 10]
+
+
+def test_a_poll_that_gave_nothing_has_nothing_to_give_back(
+    sides: Any, looks: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As `AsyncConsumer` does where a poll was cancelled."""
+    writer, store = sides
+    with at_the_end(store) as consumer:
+        keeps_up(consumer, writer, monkeypatch)
+        looks.clear()
+        assert consumer.poll(20) == {}
+        assert looks == []
+        consumer._give_back()
+        assert consumer.poll(20) == {}
+        writer.partition("t", 0).append(b"x")
+        consumer.poll(LONG_MS)
+        consumer._give_back()
+        (records,) = consumer.poll(LONG_MS).values()
+        assert [record.value for record in records] == [b"x"]
+
+
+Call = Callable[[segstore.Consumer], object]
+CALLED: dict[str, tuple[Call, list[bytes]]] = {
+    "position": (lambda consumer: consumer.position(tp(0)), [b"new", b"other"]),
+    "seek": (lambda consumer: consumer.seek(tp(0), 0), [b"within a wait", b"new", b"other"]),
+    "to the beginning": (lambda consumer: consumer.seek_to_beginning(), [b"within a wait", b"new", b"other"]),
+    "to the end": (lambda consumer: consumer.seek_to_end(tp(1)), [b"new"]),
+    "pause": (lambda consumer: consumer.pause(tp(0)), [b"other"]),
+    "pause and resume": (lambda c: (c.pause(tp(0)), c.resume(tp(0))), [b"new", b"other"]),
+    "assign fewer": (lambda consumer: consumer.assign([tp(1)]), [b"other"]),
+    "unsubscribe": (lambda consumer: consumer.unsubscribe(), []),
+}
+
+
+@pytest.mark.parametrize("before", [False, True], ids=["after the records", "before them"])
+@pytest.mark.parametrize("name", CALLED)
+def test_a_call_between_two_polls_is_heard(
+    sides: Any, monkeypatch: pytest.MonkeyPatch, name: str, before: bool
+) -> None:
+    writer, store = sides
+    call, wanted = CALLED[name]
+    with at_the_end(store) as consumer:
+        keeps_up(consumer, writer, monkeypatch)
+        if before:
+            call(consumer)
+            if name == "to the end":
+                consumer.position(tp(1))
+                wanted = [b"new", b"other"]
+        writer.partition("t", 0).append(b"new")
+        writer.partition("t", 1).append(b"other")
+        if not before:
+            call(consumer)
+        got: list[Any] = []
+        while polled := consumer.poll(20):
+            got += [record.value for records in polled.values() for record in records]
+        assert sorted(got) == sorted(wanted)
+
+
+def test_a_busy_partition_does_not_starve_another(sides: Any, singles: list[int]) -> None:
+    """The first partition has a new record at every poll; a record of the second one takes its turn."""
+    writer, store = sides
+    busy, other = writer.partition("t", 0), writer.partition("t", 1)
+    with at_the_end(store) as consumer:
+        busy.append(b"0")
+        assert tp(0) in consumer.poll(LONG_MS)
+        other.append(b"waits")
+        came = set()
+        for _ in range(4):
+            busy.append(b"next")
+            came |= consumer.poll(LONG_MS).keys()
+        assert tp(1) in came
+        assert singles
+
+
+def test_a_listener_is_told_at_once_of_a_topic_that_came(sides: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    writer, store = sides
+    with earliest(store) as consumer:
+        consumer.subscribe(pattern="t|u")
+        consumer.poll(20)
+        keeps_up(consumer, writer, monkeypatch)
+        writer.create_topic("u")
+        writer.partition("u").append(b"new")
+        (records,) = consumer.poll(LONG_MS).values()
+        assert [record.value for record in records] == [b"new"]
+
+
+def test_what_retention_removes_is_left_out(sides: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    writer, store = sides
+    log = writer.partition("t", 0)
+    with at_the_end(store) as consumer:
+        keeps_up(consumer, writer, monkeypatch)
+        log.append(b"removed")
+        log.delete_records(log.end_offset)
+        log.append(b"kept")
+        (records,) = consumer.poll(LONG_MS).values()
+        assert [record.value for record in records] == [b"kept"]
+
+
+def test_a_member_that_keeps_up_is_at_work(store_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The coordinator takes a member for failed that does not poll."""
+    with segstore.open(store_dir) as writer:
+        writer.create_topic("t", partitions=2)
+        with earliest(writer, "t", group_id="g", enable_auto_commit=False) as consumer:
+            until(lambda: consumer.poll(20) or consumer.assignment())
+            keeps_up(consumer, writer, monkeypatch)
+            pulse = consumer._coordination._seat.pulse  # type: ignore[attr-defined]
+            pulse.polled = 0.0
+            writer.partition("t", 0).append(b"x")
+            assert consumer.poll(LONG_MS)
+            assert pulse.polled > 0
+
+
+def test_a_member_that_keeps_up_commits_by_itself(store_dir: Path, singles: list[int]) -> None:
+    """Records that come one by one, and sooner than the interval, must not put off the next commit."""
+    with segstore.open(store_dir) as writer:
+        writer.create_topic("t")
+        log, committed = writer.partition("t"), offsets(writer)
+        with earliest(writer, "t", group_id="g", auto_commit_interval_ms=50) as consumer:
+            log.append(b"first")
+            until(lambda: consumer.poll(20))
+            read = 1
+            while not committed.fetch("g").get(tp(0)):
+                log.append(b"next")
+                assert consumer.poll(LONG_MS)
+                read += 1
+                assert read < 5_000
+            first = committed.fetch("g")[tp(0)]
+            while committed.fetch("g")[tp(0)] == first:
+                log.append(b"next")
+                assert consumer.poll(LONG_MS)
+                read += 1
+                assert read < 10_000
+            assert len(singles) > 2
+
+
+def test_partitions_that_are_assigned_anew_are_followed(sides: Any, singles: list[int]) -> None:
+    writer, store = sides
+    with at_the_end(store) as consumer:
+        for n in range(2):
+            consumer.assign([tp(n)])
+            for _ in range(3):
+                writer.partition("t", n).append(b"x")
+                assert list(consumer.poll(LONG_MS)) == [tp(n)]
+        assert len(singles) >= 2
+
+
+def test_a_table_counts_its_records_once(sides: Any) -> None:
+    writer, store = sides
+    with at_the_end(store) as consumer, ThreadPoolExecutor(1) as other:
+        other.submit(lambda: (time.sleep(0.05), writer.partition("t", 0).append(b"x")))
+        assert consumer.poll_arrow(LONG_MS).num_rows == 1
+        metrics = consumer.metrics()["consumer-fetch-manager-metrics"]
+        assert metrics["records-consumed-total"] == 1
+
+
+def test_a_store_made_anew_ends_a_wait(store_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The wait is for a file that has lost its name, in which nothing is published any more."""
+    monkeypatch.setattr(reader, "_BLIND_SECONDS", 0.05)
+    with segstore.open(store_dir) as writer:
+        writer.create_topic("t", partitions=2)
+        store = segstore.open(store_dir, mode="r")
+        consumer = at_the_end(store)
+        consumer._following.begin()
+    shutil.rmtree(store_dir)
+    with segstore.open(store_dir) as writer:
+        writer.create_topic("t", partitions=2)
+        began = time.monotonic()
+        consumer._following.sleep(began + LONG_MS / 1000, LONG_MS)
+        assert time.monotonic() - began < LONG_MS / 2000
+        with pytest.raises(segstore.StoreClosedError, match="deleted"):
+            consumer.poll(LONG_MS)
+        consumer.close()
+        store.close()
+
+
 # --- races and interrupts ------------------------------------------------------------------------
 
 TURNS, PLANTED_TURNS = 300, 20
@@ -285,7 +521,7 @@ def test_no_wake_is_lost(
         def slowly(self: segstore.Store, followed: Any, nudges: int, seconds: float) -> int:
             time.sleep(next(pauses))
             for each in range(followed.n if planted else 0):
-                lib.seg_follow(followed._memory, followed._size, followed.content + each, 1000)
+                lib.seg_follow(followed.memory, followed._size, followed.content + each, 1000)
             ended = wait_for(self, followed, nudges, seconds)
             end = writer.partition("t", 0).end_offset
             lost.extend(

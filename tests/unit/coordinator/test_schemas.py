@@ -27,11 +27,11 @@ from segstore.coordinator.consumer_protocol import (
 from segstore.coordinator.group.admin import Groups
 from segstore.coordinator.group.assignors import Subscription
 from segstore.coordinator.java_hash import partition_of
-from segstore.coordinator.kafka_schema import array, byte_string, int16, int32, int64, string
 from segstore.coordinator.offsets import schema
 from segstore.coordinator.offsets.group_offsets import TOPIC, GroupOffsets
 from segstore.coordinator.structs import TopicPartition
 from segstore.errors import InvalidArgumentError, UnsupportedVersionError
+from segstore.kafka_schema import array, byte_string, int16, int32, int64, string
 
 TEXT = st.text(st.characters(codec="utf-8"), max_size=20)
 INT32 = st.integers(0, 2**31 - 1)

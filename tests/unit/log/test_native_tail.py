@@ -7,17 +7,24 @@ import os
 import shutil
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from faults import CountingFiles, FailingFiles
+from producers import assert_live
+from stores import START_MS
 
 import segstore
 from segstore import StorageError
 from segstore._native import ffi, lib
 from segstore.files import Handle
+from segstore.records import Columns, Template
+from segstore.records.header import TRANSACTIONAL_FLAG
+from segstore.storage.log.append import append_batches, append_record
+from segstore.storage.log.transaction_markers import end_transaction, open_transactions
 from segstore.storage.log.visibility import Publisher, Visible
 from segstore.storage.segment import native_tail
 from segstore.storage.segment.native_tail import NativeTail
@@ -84,6 +91,129 @@ def test_one_pwrite(store_dir: Path) -> None:
             log.append(b"%d" % n)
         assert [name for name, _ in files.calls] == ["pwrite"] * 50
         assert values(log) == [b"%d" % n for n in range(50)]
+
+
+# --- producers with an id ----------------------------------------------------------------------
+
+LAST = (1 << 31) - 1
+
+
+def produce(log: segstore.PartitionLog, sequence: int, producer_id: int = 7, n: int = 1) -> int:
+    """Append n records of a producer; returns the first offset."""
+    template = Template(0, producer_id, 0, sequence)
+    if n > 1:
+        columns = Columns([b"%d" % (sequence + i) for i in range(n)], timestamp=now_ms())
+        return append_batches(log, columns, range(1, n), template=template).first
+    return append_record(log, b"%d" % sequence, None, (), now_ms(), template=template).first
+
+
+def now_ms() -> int:
+    return int(time.time() * 1000)
+
+
+def appends_of_c(log: segstore.PartitionLog) -> int:
+    return int(tail_of(log).c.appends)
+
+
+@pytest.mark.parametrize(
+    ("n", "called"), [(1, ["seg_tail_append"]), (3, ["seg_encode_cut", "seg_tail_write"])]
+)
+def test_one_call_of_c_writes_what_a_producer_appends(store_dir: Path, n: int, called: list[str]) -> None:
+    files, found = CountingFiles(), list[str]()
+
+    def profile(frame: Any, event: str, argument: Any) -> None:
+        if event == "c_call" and argument.__name__.startswith("seg_"):
+            found.append(argument.__name__)
+
+    with segstore.open(store_dir, files=files) as store:
+        store.create_topic("t")
+        log = begun(store.partition("t"))
+        produce(log, 0)
+        files.clear()
+        sys.setprofile(profile)
+        try:
+            produce(log, 1, n=n)
+        finally:
+            sys.setprofile(None)
+        assert found == [*called, "seg_pwrite"]  # which the counting files call, in place of C
+        assert [name for name, _ in files.calls] == ["pwrite"]
+        assert values(log, 3) == [b"%d" % i for i in range(1, n + 1)]
+
+
+def test_sequences_go_on_at_0_behind_the_last_one(log: segstore.PartitionLog) -> None:
+    produce(log, LAST - 2)
+    for sequence in (LAST - 1, LAST, 0, 1):
+        produce(log, sequence)
+    produce(log, 2, n=3)
+    assert appends_of_c(log) == 5
+    assert_live(log, Path(log.partition_for_write().directory))
+
+
+def test_c_has_the_claims_of_four_producers(log: segstore.PartitionLog) -> None:
+    for producer_id in range(5):
+        produce(log, 0, producer_id)
+    for producer_id in range(1, 5):
+        produce(log, 1, producer_id)
+    assert appends_of_c(log) == 4
+    produce(log, 1, 0)  # the long way, behind which the tail is lent anew
+    produce(log, 2, 0)
+    assert appends_of_c(log) == 1
+    assert_live(log, Path(log.partition_for_write().directory))
+
+
+def test_records_of_an_open_transaction(log: segstore.PartitionLog) -> None:
+    """C appends these, too: neither the first offset of the transaction nor the stable offset moves."""
+
+    def send(sequence: int) -> int:
+        template = Template(TRANSACTIONAL_FLAG, 7, 0, sequence)
+        return append_record(log, b"v", None, (), now_ms(), template=template).first
+
+    assert [send(sequence) for sequence in range(4)] == [2, 3, 4, 5]
+    assert (appends_of_c(log), log.last_stable_offset, log.end_offset) == (3, 2, 6)
+    with pytest.raises(segstore.errors.InvalidTxnStateError):
+        produce(log, 4)
+    assert open_transactions(log)[0].first_offset == 2
+    end_transaction([log], 7, 0, 0, commit=True)
+    assert log.last_stable_offset == 7
+
+
+@pytest.mark.parametrize("n", [1, 3])
+def test_a_failed_write_leaves_a_claim_as_it_was(store_dir: Path, n: int) -> None:
+    files = HalfWritten({"pwrite"}, OSError(errno.EIO, "Input/output error"), nth=0)
+    with segstore.open(store_dir, files=files) as store:
+        store.create_topic("t")
+        log = begun(store.partition("t"))
+        produce(log, 0)
+        assert produce(log, 1) == 3
+        files.arm()
+        with pytest.raises(StorageError):
+            produce(log, 2, n=n)
+        assert produce(log, 2, n=n) == 4  # it is the next, and not taken for a repeated one
+        assert_live(log, store_dir / "t-0")
+
+
+def test_batches_of_c_are_taken_in_once(log: segstore.PartitionLog) -> None:
+    """An interrupt may come between taking them in and forgetting the tail."""
+    partition = log.partition_for_write()
+    produce(log, 0)
+    for sequence in range(1, 9):
+        produce(log, sequence)
+    tail = tail_of(log)
+    assert tail.c.appends == 8
+    tail.stop()
+    for _ in range(2):
+        partition.producers.take_back(tail)
+    entry = partition.producers.state.producers[7]
+    assert [batch.last_sequence for batch in entry.batches] == [4, 5, 6, 7, 8]
+
+
+def test_a_duplicate_of_what_c_appended(log: segstore.PartitionLog) -> None:
+    produce(log, 0)
+    offsets = [produce(log, sequence) for sequence in range(1, 8)]
+    assert [produce(log, sequence) for sequence in range(3, 8)] == offsets[2:]
+    with pytest.raises(segstore.errors.DuplicateSequenceError):
+        produce(log, 2)
+    assert log.end_offset == 10
 
 
 # --- what is seen ------------------------------------------------------------------------------
@@ -182,16 +312,31 @@ def test_appends_beside_an_open_transaction(store_dir: Path, log: segstore.Parti
         producer.begin_transaction()
         producer.send("t", b"of the transaction")
         producer.flush()
-        log.append(b"lends the tail")
-        for end in range(5, 8):
+        for end in range(4, 8):
             assert log.append(b"by C") == end - 1
             assert [it.end_offset for it in logs] == [end] * 2
             assert [it.last_stable_offset for it in logs] == [2] * 2
-        assert tail_of(log).c.appends == 3
+        assert tail_of(log).c.appends == 4
         log.flush()
         assert [it.last_stable_offset for it in logs] == [2] * 2
         producer.commit_transaction()
         assert [it.last_stable_offset for it in logs] == [8] * 2
+
+
+def test_a_transaction_of_which_all_records_are_deleted(store_dir: Path) -> None:
+    """The log starts where it ends, and so is the last stable offset the end: it must stay where it is."""
+    files = FailingFiles({"pwrite"}, OSError(errno.ENOSPC, "No space left on device"), nth=0)
+    with segstore.open(store_dir, files=files) as store:
+        store.create_topic("t")
+        log = begun(store.partition("t"))
+        begins = Template(TRANSACTIONAL_FLAG, 1, 0, 0)
+        append_record(log, b"of a transaction", None, (), START_MS, template=begins)
+        assert log.delete_records(-1) == log.last_stable_offset == 3
+        files.arm()
+        with pytest.raises(StorageError, match="No space left"):
+            log.append(b"fails")
+        assert log.append(b"behind") == 3
+        assert (log.last_stable_offset, log.end_offset) == (3, 4)
 
 
 def test_c_publishes_what_python_would(store_dir: Path) -> None:
@@ -211,7 +356,7 @@ def test_c_publishes_what_python_would(store_dir: Path) -> None:
         assert tail_of(log).c.appends == 2
         publisher, layout = partition.visible.publisher, partition.segments.layout
         told = publisher._ends.get(publisher._key)
-        assert told == publisher._ends_of(log.view, partition.flusher, layout)
+        assert told == publisher._ends_of(log.view, log.view, partition.flusher, layout)
         assert told[1:] == (2, 9, 9, 9, 6, layout, 1)
         assert layout
         assert set(log.read(7).batches["leader_epoch"]) == {1}
@@ -358,7 +503,8 @@ def test_what_an_interrupt_leaves_of_a_failed_write_is_taken_back(store_dir: Pat
 
 
 def lib_append(tail: NativeTail) -> int:
-    return int(lib.seg_tail_append(tail.c, b"interrupted", 11, ffi.NULL, -1, lib.SEG_NOW, lib.SEG_NOW))
+    now, null = lib.SEG_NOW, ffi.NULL
+    return int(lib.seg_tail_append(tail.c, b"interrupted", 11, null, -1, now, now, null))
 
 
 def test_a_failed_sync_fences_c_too(store_dir: Path) -> None:
@@ -467,7 +613,7 @@ class LetGoAtOnce(Handle):
 
 def test_files_that_the_pool_closes_while_a_tail_is_lent() -> None:
     """The tail must not be lent behind that: C would write to a descriptor that is another file's by then."""
-    tail = NativeTail(handle := LetGoAtOnce("/dev/null", os.O_RDONLY), ffi.NULL, None, HERE)
+    tail = NativeTail(handle := LetGoAtOnce("/dev/null", os.O_RDONLY), ffi.NULL, ffi.NULL, None, HERE)
     tail.begin()
     assert not tail.c.lent
     handle.close()
@@ -549,7 +695,7 @@ def test_the_published_end_never_goes_back(store_dir: Path, monkeypatch: pytest.
 
 def test_a_handle_without_its_user() -> None:
     handle = Handle("/dev/null", os.O_RDONLY)
-    tail = NativeTail(handle, ffi.NULL, None, HERE)
+    tail = NativeTail(handle, ffi.NULL, ffi.NULL, None, HERE)
     tail.begin()
     handle.let_go()
     assert not tail.c.lent

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from faults import FailingFiles
 from native_batches import assign
-from producers import assert_live, assert_said, committed, send
+from producers import assert_live, assert_said, committed, send, state_of
 from stores import START_MS, Clock, in_child, records, values
 
 import segstore
@@ -96,7 +96,7 @@ def test_a_marker_says_what_it_was_given(store: segstore.Store, store_dir: Path)
     log = store.partition("t")
     send(log, 7, 0, epoch=3, txn=True)
     end_transaction([log], 7, 3, 99, False)
-    entry = log.partition_for_write().producers.state.producers[7]
+    entry = state_of(log).producers[7]
     assert (entry.producer_epoch, entry.coordinator_epoch) == (3, 99)
     assert store.partition("t").read(1).next_offset == 2
     (path,) = (store_dir / "t-0").glob("*.txnindex")
@@ -249,20 +249,14 @@ def test_what_fails_shows_nothing_anywhere(store_dir: Path, config: str, commit:
             for log in logs:
                 log.append(b"plain")
                 send(log, pid, 0, txn=True)
-            before = [
-                (log.end_offset, log.last_stable_offset, log.partition_for_write().producers.state.dump())
-                for log in logs
-            ]
+            before = [(log.end_offset, log.last_stable_offset, state_of(log).dump()) for log in logs]
             segments = [log.partition_for_write().view.bases for log in logs]
             files.arm(nth)
             try:
                 end_transaction(logs, pid, 0, 0, commit)
             except StorageError:
                 failed += 1
-                after = [
-                    (log.end_offset, log.last_stable_offset, log.partition_for_write().producers.state.dump())
-                    for log in logs
-                ]
+                after = [(log.end_offset, log.last_stable_offset, state_of(log).dump()) for log in logs]
                 assert after == before
                 assert [log.partition_for_write().view.bases for log in logs] == segments
                 assert all(log.partition_for_write().segments.fenced is None for log in logs)

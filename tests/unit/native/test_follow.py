@@ -53,9 +53,10 @@ class Followed:
 
     def wait(self, size: int = SIZE, timeout_ns: int = 0) -> int:
         nudges = max(lib.seg_nudges(self.map, SIZE), 0)
-        return int(
-            lib.seg_await_record(self.map, size, nudges, timeout_ns, self.content, SLOTS, 10, self.last)
-        )
+        return int(lib.seg_await_record(self.follower(size), nudges, timeout_ns))
+
+    def follower(self, size: int = SIZE) -> Any:
+        return ffi.new("seg_follower *", [self.map, size, self.content, SLOTS, 10, self.last])
 
     def found(self) -> tuple[int, ...]:
         return tuple(self.last.numbers)
@@ -73,12 +74,23 @@ def test_the_record_that_came_is_read(followed: Followed) -> None:
     assert followed.wait() == -errno.ETIMEDOUT
     followed.publish(0, OFFSET + 1)
     assert followed.wait() == 0
-    size, stamp, kind, epoch, start, key, key_end, value, value_end = followed.found()
-    assert (size, stamp, kind, epoch, start) == (len(followed.data), 9, 0, EPOCH, 0)
+    size, offset, stamp, kind, epoch, start, key, key_end, value, value_end = followed.found()
+    assert (size, offset, stamp, kind, epoch, start) == (len(followed.data), OFFSET, 9, 0, EPOCH, 0)
     assert followed.data[key:key_end] == b"key"
     assert followed.data[value:value_end] == b"value"
     assert followed.wait() == -errno.ETIMEDOUT  # it was seen
     assert followed.found()[0] == 0
+
+
+def test_behind_a_record_the_next_one_is_expected(followed: Followed) -> None:
+    record = bytes(followed.data)
+    followed.expect(record * 3)
+    for number in range(3):
+        struct.pack_into(">q", followed.data, 0, OFFSET + number)
+        os.pwrite(followed.fd, followed.data, number * len(record))
+        followed.publish(0, OFFSET + number + 1)
+        assert followed.wait() == 0
+        assert followed.found()[:2] == (len(record), OFFSET + number)
 
 
 @pytest.mark.parametrize("end", [OFFSET - 1, OFFSET + 2])
@@ -102,7 +114,7 @@ def test_a_nudge_is_no_publication(followed: Followed) -> None:
     assert lib.seg_nudges(followed.map, SIZE) == before
     assert lib.seg_nudge(followed.map, SIZE) >= 0
     assert lib.seg_nudges(followed.map, SIZE) != before
-    ended = lib.seg_await_ends(followed.map, SIZE, before, 0, followed.content, SLOTS, 10)
+    ended = lib.seg_await_ends(followed.follower(), before, 0)
     assert ended == SLOTS
 
 

@@ -4,12 +4,17 @@ times.
 
 from __future__ import annotations
 
+import sys
+import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import pytest
+from faults import CountingFiles
 from waiting import PATIENCE
 
 import segstore
@@ -20,6 +25,7 @@ from segstore.client.producer.config import ProducerConfig
 from segstore.client.producer.future import FutureRecordMetadata
 from segstore.coordinator.structs import TopicPartition
 from segstore.records import Template, single
+from segstore.storage.segment import native_tail
 from segstore.storage.store.partition_log import PartitionLog
 
 
@@ -75,6 +81,52 @@ def test_full_batches_are_appended_together_up_to_a_bound(
     assert sum(calls) == n * len(value)
     assert max(calls) <= MOST_AT_ONCE
     assert store.partition("t").end_offset == n
+
+
+def test_a_record_that_is_sent_at_once(store_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With an id, which is the default: one call of C appends the record, by one write; few calls of Python
+    are made in the thread that sends, and in that of the sender.
+    """
+    counted: dict[bool, Counter[str]] = {True: Counter(), False: Counter()}
+    main, counting = threading.get_ident(), False
+    monkeypatch.setattr(native_tail, "enabled", True)
+
+    def profile(frame: FrameType, event: str, argument: Any) -> None:
+        if counting and event == "call":
+            counted[threading.get_ident() == main][frame.f_code.co_name] += 1
+        elif counting and event == "c_call" and argument.__name__.startswith("seg_"):
+            counted[threading.get_ident() == main][argument.__name__] += 1
+
+    def send() -> None:
+        future = producer.send("t", b"v")
+        sys.setprofile(None)
+        assert future.get(PATIENCE).offset >= 0
+        while not producer._accumulator.gate.asleep:
+            time.sleep(0.001)
+
+    files, most = CountingFiles(), 5
+    threading.setprofile(profile)
+    try:
+        with segstore.open(store_dir, files=files) as store:
+            store.create_topic("t")
+            with Producer(store, linger_ms=0) as producer:
+                for _ in range(5):
+                    send()
+                files.clear()
+                counting = True
+                for _ in range(most):
+                    sys.setprofile(profile)
+                    send()
+                counting = False
+                assert files.counts() == {"pwrite": most}
+    finally:
+        sys.setprofile(None)
+        threading.setprofile(None)
+    sending, sender = counted[True], counted[False]
+    assert {name for name in sender if name.startswith("seg_")} == {"seg_tail_append", "seg_pwrite"}
+    assert sender["seg_tail_append"] == most
+    assert sending.total() <= 9 * most, sending
+    assert sender.total() <= 45 * most, sender
 
 
 @pytest.mark.parametrize("sequences", [(0, 1, 2), (-1, 5, -1)])

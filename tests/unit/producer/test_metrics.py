@@ -12,6 +12,7 @@ from kafka.metrics.stats import Avg, Count, Max, Rate
 
 import segstore
 from segstore.client.producer import Producer
+from segstore.client.producer.buffer_pool import Owner
 from segstore.coordinator.metrics import Sensor
 
 
@@ -82,13 +83,13 @@ def test_what_is_told_is_counted_and_its_memory_free(
     with segstore.open(store_dir) as store, Producer(store, linger_ms=60_000) as producer:
         store.create_topic("t")
         pool = producer._accumulator.pool
-        free = pool.free
+        give_back = pool.give_back
 
-        def freed(size: int) -> None:
+        def freed(owner: Owner) -> None:
             known_before.append(future.is_done)
-            free(size)
+            give_back(owner)
 
-        monkeypatch.setattr(pool, "free", freed)
+        monkeypatch.setattr(pool, "give_back", freed)
         future = producer.send("t", b"x")
         future.add_callback(
             lambda _: counted.append(producer.metrics()["producer-metrics"]["record-send-total"])

@@ -24,7 +24,7 @@ from waiting import PATIENCE, until
 import segstore
 from segstore import errors
 from segstore.client.producer import Producer, ProducerRecord, RecordMetadata
-from segstore.client.producer.buffer_pool import BufferPool, Waiter
+from segstore.client.producer.buffer_pool import BufferPool, Owner, Waiter
 from segstore.client.producer.lock import ProducerLock
 
 
@@ -191,23 +191,29 @@ def test_interceptors_see_every_record_and_lose_none(
 # --- the buffer pool ---------------------------------------------------------------------------------
 
 
+def free(pool: BufferPool, size: int) -> None:
+    owner = Owner()
+    owner.block = size
+    pool.give_back(owner)
+
+
 def test_blocks_are_reused_and_other_sizes_are_not_kept() -> None:
     pool = BufferPool(1_000, 100)
     for _ in range(5):
         assert pool.allocate(100)
-        pool.free(100)
+        free(pool, 100)
     assert (pool.made, pool.reused, pool.available) == (1, 4, 1_000)
     for size in (100, 100, 100):
         assert pool.allocate(size)
     for size in (100, 100, 100):
-        pool.free(size)
+        free(pool, size)
     assert pool.allocate(950)
     assert pool.available == 50
     assert not pool.allocate(100)
     with pytest.raises(errors.BufferExhaustedError):
         pool.wait_until(partial(pool.allocate, 100), 100, 0.01)
     assert (pool.exhausted, pool.waiting, pool.available) == (1, 0, 50)
-    pool.free(950)
+    free(pool, 950)
     assert pool.available == 1_000
 
 
@@ -238,7 +244,7 @@ class Waiting:
 
     def free(self, size: int) -> None:
         with self.lock:
-            self.pool.free(size)
+            free(self.pool, size)
 
 
 def test_who_waits_first_is_served_first() -> None:
@@ -326,7 +332,7 @@ def test_who_waits_for_memory_and_is_gone_holds_nobody_up() -> None:
     """Two interrupts may keep `wait_until` from taking a thread out of the line."""
     pool = BufferPool(100, 10)
     gone: Waiter = SimpleQueue()
-    pool._waiters.append(weakref.ref(gone))
+    pool.waiters.append(weakref.ref(gone))
     assert not pool.allocate(10)
     del gone
     assert pool.waiting == 0

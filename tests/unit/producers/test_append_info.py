@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from faults import CountingFiles
-from producers import assert_live, assert_said, send, told
+from producers import assert_live, assert_said, send, state_of, told
 from stores import START_MS, Clock, values
 
 import segstore
@@ -171,11 +171,11 @@ def test_refused(log: Log, name: str) -> None:
     before, call, error, message = REFUSED[name]
     for one in before:
         send(log, **{"pid": 1} | one)
-    end, known = log.end_offset, log.partition_for_write().producers.state.dump()
+    end, known = log.end_offset, state_of(log).dump()
     for _ in range(2):
         with pytest.raises(error, match=message):
             send(log, **{"pid": 1} | call)
-    assert (log.end_offset, log.partition_for_write().producers.state.dump()) == (end, known)
+    assert (log.end_offset, state_of(log).dump()) == (end, known)
     log.append(b"goes on")
     send(log, 9, 0)
 
@@ -207,7 +207,7 @@ def test_a_batch_that_is_split_is_known_again(store_dir: Path) -> None:
         store.create_topic("t", config={"max.message.bytes": 400})
         log = store.partition("t")
         assert send(log, 1, LAST - 9, 30).first == 0
-        state = log.partition_for_write().producers.state
+        state = state_of(log)
         assert len(state.producers[1].batches) > 1
         assert send(log, 1, LAST - 9, 30) == (0, -1, log.size, True)
         assert send(log, 1, 20).first == 30
@@ -310,7 +310,7 @@ def test_producers_expire_but_not_those_that_write_old_records(store_dir: Path) 
         append_batches(log, old, template=Template(0, 1, 0, 0))
         send(log, 2, 0, txn=True)
         send(log, 3, 0)
-        known = log.partition_for_write().producers.state.producers
+        known = state_of(log).producers
         store._side._expire_producers()
         assert known.keys() == {1, 2, 3}
         clock.now += 4999
@@ -324,7 +324,7 @@ def test_producers_expire_but_not_those_that_write_old_records(store_dir: Path) 
         assert send(log, 1, 99).first == 4  # it is as one that was never known
         clock.now += 10_000
     with segstore.open(store_dir, clock=clock, config=config) as store:
-        assert store.partition("t").partition_for_write().producers.state.producers.keys() == {2}
+        assert state_of(store.partition("t")).producers.keys() == {2}
 
 
 def test_deleted_batches_are_still_known(store_dir: Path) -> None:

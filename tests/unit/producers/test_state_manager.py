@@ -11,50 +11,16 @@ from pathlib import Path
 import pytest
 from background import caught_up
 from faults import FailingFiles
-from producers import assert_live, assert_said, said, send
+from producers import Mixture, assert_live, assert_said, said, send, state_of
 from stores import START_MS, Clock, killed, killed_at_each_call
 
 import segstore
 from segstore.errors import StorageError
 from segstore.files import Files
-from segstore.storage.log.transaction_markers import end_transaction, open_transactions
+from segstore.storage.log.transaction_markers import end_transaction
 from segstore.storage.producers.producer_state import format_snapshot, parse_snapshot
 
 SMALL = {"segment.bytes": 600, "index.interval.bytes": 100}
-
-
-class Mixture:
-    """Draws what several producers do next in one partition; sequences count on where an append is there."""
-
-    def __init__(self, rng: random.Random, log: segstore.PartitionLog) -> None:
-        self.rng, self.log = rng, log
-        entries = log.partition_for_write().producers.state.producers.items()
-        self.next = {pid: (e.producer_epoch, (e.last_sequence + 1) % (1 << 31)) for pid, e in entries}
-
-    def step(self) -> None:
-        rng, log = self.rng, self.log
-        pid = rng.randrange(1, 5)
-        epoch, seq = self.next.get(pid, (0, rng.choice([0, (1 << 31) - 3])))
-        kind = rng.randrange(10)
-        if kind < 2:
-            log.append_batch([b"plain"] * rng.randrange(1, 8), batch_bytes=rng.choice([80, 1000]))
-        elif kind < 4:
-            epoch += rng.randrange(2)
-            end_transaction([log], pid, epoch, 3, rng.random() < 0.5)
-            known = log.partition_for_write().producers.state.producers[pid]
-            self.next[pid] = epoch, (known.last_sequence + 1) % (1 << 31)
-        elif kind == 4:
-            end_transaction([log], pid, epoch, 3, True)
-            self._send(pid, epoch + 1, 0, txn=False)
-        else:
-            self._send(pid, epoch, seq, txn=rng.random() < 0.7)
-
-    def _send(self, pid: int, epoch: int, seq: int, txn: bool) -> None:
-        n = self.rng.randrange(1, 12)
-        cuts = tuple(sorted(self.rng.sample(range(1, n), self.rng.randrange(min(n, 4)))))
-        txn = txn or any(t.producer_id == pid for t in open_transactions(self.log))
-        send(self.log, pid, seq, n, epoch=epoch, txn=txn, cuts=cuts)
-        self.next[pid] = epoch, (seq + n) % (1 << 31)
 
 
 def test_any_mixture(store_dir: Path, rng: random.Random) -> None:
@@ -87,7 +53,7 @@ def test_appends_that_fail(store_dir: Path, rng: random.Random, fault: str) -> N
     mixture = Mixture(rng, store.partition("t"))
     for _ in range(150):
         files.arm(rng.randrange(1, 12), rng.randrange(1, 4))
-        before = mixture.log.end_offset, mixture.log.partition_for_write().producers.state.dump()
+        before = mixture.log.end_offset, state_of(mixture.log).dump()
         steps = dict(mixture.next)
         try:
             mixture.step()
@@ -98,7 +64,7 @@ def test_appends_that_fail(store_dir: Path, rng: random.Random, fault: str) -> N
             segments = mixture.log.partition_for_write().segments
             # The second part of a step fails when the first is there already: then only the log tells.
             if mixture.log.end_offset == before[0]:
-                assert mixture.log.partition_for_write().producers.state.dump() == before[1]
+                assert state_of(mixture.log).dump() == before[1]
             mixture = Mixture(rng, mixture.log)
             if segments.fenced is not None:
                 fenced += 1
@@ -297,7 +263,7 @@ def test_a_snapshot_behind_the_recovery_point_is_no_evidence(store_dir: Path, tm
     other = tmp_path / "other" / "t-0" / f"{5:020d}.snapshot"
     shutil.copy(other, store_dir / "t-0")
     with segstore.open(store_dir, clock=Clock()) as store:
-        assert store.partition("t").partition_for_write().producers.state.producers.keys() == {1}
+        assert state_of(store.partition("t")).producers.keys() == {1}
         assert_live(store.partition("t"), store_dir / "t-0")
 
 
@@ -307,7 +273,7 @@ def test_a_brokers_directory_goes_on(golden: Path, tmp_path: Path) -> None:
         shutil.copytree(golden / "clean" / name, root / name, copy_function=shutil.copyfile)
     with segstore.open(root, clock=Clock(START_MS)) as store:
         log = store.partition("flights-txn")
-        known = log.partition_for_write().producers.state.producers
+        known = state_of(log).producers
         (pid,) = known
         epoch, seq = known[pid].producer_epoch, known[pid].last_sequence + 1
         send(log, pid, seq, 5, epoch=epoch, txn=True)

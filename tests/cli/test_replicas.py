@@ -1,0 +1,131 @@
+"""`segstore replicas`, `elect`, `reassign`: what they print, beside a live writer too, and refuse."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cli import json_lines, ok, run
+from replicated_stores import Directories, await_in_sync, retrying
+from stores import tree
+from waiting import until
+
+import segstore
+
+
+@pytest.fixture
+def three(tmp_path: Path) -> Iterator[Directories]:
+    """Topics "t" on 0, 1 with one record, "u" on 2; closed."""
+    made = Directories(tmp_path, 3)
+    with made.open(auto_leader_rebalance_enable=False) as store:
+        store.create_topic("t", assignments={0: [0, 1], 1: [1, 0]})
+        store.create_topic("u", assignments={0: [2]})
+        for number in range(2):
+            store.partition("t", number).append(b"x")
+        await_in_sync(store)
+    yield made
+    made.judge()
+
+
+def stores(three: Directories) -> list[Any]:
+    return [part for path in three.paths for part in ("--store", path)]
+
+
+def test_all_partitions_with_their_replicas(three: Directories) -> None:
+    rows = json_lines(ok("replicas", *stores(three), "--json"))
+    assert [(row["topic"], row["partition"], row["leader"], row["isr"]) for row in rows] == [
+        ("t", 0, 0, [0, 1]), ("t", 1, 1, [1, 0]), ("u", 0, 2, [2])]  # fmt: skip
+    assert rows[0]["replicas"] == [
+        {"id": number, "directory": str(three.paths[number]), "end_offset": 1} for number in (0, 1)
+    ]
+    assert [row["trouble"] for row in rows] == [""] * 3
+    shown = ok("replicas", *stores(three)).stdout
+    assert all(word in shown for word in ("topic", "leader", "in sync", "0,1"))
+    assert "directory" in ok("replicas", "t", *stores(three)).stdout
+
+
+def test_it_changes_nothing_and_works_beside_a_live_writer(three: Directories) -> None:
+    before = [tree(path) for path in three.paths]
+    ok("replicas", *stores(three))
+    assert [tree(path) for path in three.paths] == before
+    with three.open() as store:
+        three.lose(1)
+        until(lambda: store.describe_partition("t", 0).isr == (0,))
+        rows = json_lines(ok("replicas", "t", "--under-replicated", *stores(three), "--json"))
+        assert [(row["partition"], row["leader"], row["isr"], row["trouble"]) for row in rows] == [
+            (0, 0, [0], "under-replicated"),
+            (1, 0, [0], "under-replicated"),
+        ]
+        assert "under-replicated" in ok("replicas", *stores(three)).stdout
+
+
+def test_one_directory_is_enough(three: Directories) -> None:
+    (row,) = json_lines(ok("replicas", "u", "--store", three.paths[0], "--json"))
+    assert row["replicas"] == [{"id": 2, "directory": None, "end_offset": None}]
+    assert "all replicas are in sync" in ok("replicas", "-u", "--store", three.paths[0]).stderr
+
+
+def test_the_stores_are_taken_from_the_environment(three: Directories) -> None:
+    from click.testing import CliRunner
+
+    from segstore.cli.app import commands
+
+    env = {"SEGSTORE_PATH": os.pathsep.join(map(str, three.paths))}
+    result = CliRunner(env=env).invoke(commands, ["replicas", "--json"])
+    assert (result.exit_code, len(json_lines(result))) == (0, 3)
+
+
+def test_preferred_leaders_are_elected(three: Directories) -> None:
+    with three.open() as store:
+        three.files.fail(three.paths[0])
+        until(lambda: store.describe_partition("t", 0).leader == 1)
+    three.bring_back()
+    with three.open() as store:
+        await_in_sync(store)
+    assert "t:0: leader 0" in ok("elect", "preferred", "t:0", *stores(three)).stdout
+    assert {*ok("elect", "preferred", *stores(three)).stdout.splitlines()} == {
+        "t:0: leader 0", "t:1: leader 1", "u:0: leader 2"}  # fmt: skip
+
+
+def test_a_partition_moves(three: Directories) -> None:
+    assert "t:0: replicas 2,1, leader 2" in ok("reassign", "t:0", "2,1", *stores(three)).stdout
+    with three.open() as store:
+        assert store.describe_partition("t", 0).replicas == (2, 1)
+        assert retrying(lambda: store.partition("t", 0).append(b"y")) == 1
+    assert not list(three.paths[0].glob("t-0"))
+
+
+REFUSED: dict[str, tuple[list[str], int, str]] = {
+    "replicas of an unknown topic": (["replicas", "nix"], 1, "there is no topic 'nix'"),
+    "an unclean election without --yes": (["elect", "unclean"], 2, "--yes"),
+    "another election": (["elect", "best"], 2, "best"),
+    "elect an unknown topic": (["elect", "preferred", "nix"], 1, "nix"),
+    "elect an unknown partition": (["elect", "preferred", "t:9"], 1, "9"),
+    "elect no partition": (["elect", "preferred", "t:x"], 2, "TOPIC:PARTITION"),
+    "move to nowhere": (["reassign", "t:0"], 2, "REPLICAS"),
+    "move and cancel": (["reassign", "t:0", "1", "--cancel"], 2, "Give either"),
+    "move to no numbers": (["reassign", "t:0", "a,b"], 2, "ids of directories"),
+    "move to an unknown one": (["reassign", "t:0", "7"], 1, "7"),
+    "cancel nothing": (["reassign", "t:0", "--cancel"], 1, "not being reassigned"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_is_refused(three: Directories, name: str) -> None:
+    arguments, status, told = REFUSED[name]
+    result = run(*arguments, *stores(three))
+    assert result.exit_code == status, result.output
+    assert told in result.output
+
+
+def test_what_is_no_replicated_store(tmp_path: Path) -> None:
+    with segstore.open(tmp_path / "plain") as store:
+        store.create_topic("t")
+    for path in (tmp_path / "plain", tmp_path / "missing"):
+        result = run("replicas", "--store", path)
+        assert result.exit_code == 1
+        assert "no directory of a replicated store" in result.output
+    assert not (tmp_path / "missing").exists()

@@ -1,0 +1,53 @@
+"""Every fault of `mutations.py` is found."""
+
+from __future__ import annotations
+
+import importlib.util
+import itertools
+import re
+
+import pytest
+from places import REPOSITORY
+
+from replicas.mutations import FOUND_BY_SEARCH, FOUND_BY_TESTS
+from replicas.search import search
+
+
+@pytest.mark.parametrize("name", FOUND_BY_SEARCH)
+def test_the_search_finds(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    mutation = FOUND_BY_SEARCH[name]
+    if mutation.owner is not None:
+        monkeypatch.setattr(mutation.owner, mutation.name, mutation.value)
+    found = search(mutation.world(mutation.bounds), mutation.steps)
+    print(found)
+    assert re.match("P[1-8]:", found.fault)
+    assert len(found.trace) > 0
+
+
+@pytest.mark.parametrize("name", FOUND_BY_TESTS)
+def test_a_unit_test_finds(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    mutation = FOUND_BY_TESTS[name]
+    test, cases = _test(mutation.file, mutation.test)
+    for case in cases:
+        test(*case)
+    monkeypatch.setattr(mutation.owner, mutation.name, mutation.value)
+    failed = 0
+    for case in cases:
+        try:
+            test(*case)
+        except (AssertionError, pytest.fail.Exception):
+            failed += 1
+    assert failed
+
+
+def _test(file: str, name: str):
+    """A test function, and its cases."""
+    path = REPOSITORY / "tests" / "unit" / "replication" / f"{file}.py"
+    spec = importlib.util.spec_from_file_location(f"mutated_{file}", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    test = getattr(module, name)
+    marks = [mark for mark in getattr(test, "pytestmark", []) if mark.name == "parametrize"]
+    return test, list(itertools.product(*(mark.args[1] for mark in marks)))

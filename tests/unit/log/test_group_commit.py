@@ -1,0 +1,471 @@
+"""Promise: what a flush has returned for is synced, one sync serves all that wait, and C's syncs and Python's
+never overlap.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from faults import CountingFiles, FailingFiles, HookedFiles
+
+import segstore
+from segstore import StorageError
+from segstore._native import ffi, lib
+from segstore.files import Handle
+from segstore.storage.log.flusher import Flusher
+from segstore.storage.segment import native_tail
+
+THREADS, EACH = 6, 40
+DURABLE = {"flush.messages": 1}
+
+
+@pytest.fixture(params=["short", "long"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setattr(native_tail, "enabled", request.param == "short")
+    return str(request.param)
+
+
+@pytest.fixture
+def short(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(native_tail, "enabled", True)
+
+
+def opened(path: Path, files: HookedFiles, config: dict[str, Any]) -> segstore.PartitionLog:
+    """Return a log whose first record, which makes the files, is synced, and whose tail is lent, if it is
+    ever.
+    """
+    store = segstore.open(path, files=files)
+    store.create_topic("t", 1, config)
+    log = store.partition("t")
+    for n in range(2):
+        log.append(b"before %d" % n)
+    log.flush()
+    return log
+
+
+def closed(log: segstore.PartitionLog) -> None:
+    store = log._store
+    assert isinstance(store, segstore.Store)
+    store.close()
+
+
+def flusher_of(log: segstore.PartitionLog) -> Flusher:
+    return log.partition_for_write().flusher
+
+
+class Slow(HookedFiles):
+    """Files whose syncs wait for `go`, and note where the log ended before them: `synced` of each thread."""
+
+    def __init__(self) -> None:
+        self.go, self.begun = threading.Event(), threading.Event()
+        self.go.set()
+        self.under_way = self.most = self.syncs = 0
+        self.synced = 0
+        self.log: segstore.PartitionLog | None = None
+
+    def sync(self, handle: Handle) -> None:
+        end = 0 if self.log is None else self.log.end_offset
+        self.under_way += 1
+        self.syncs += 1
+        self.most = max(self.most, self.under_way)
+        self.begun.set()
+        self.go.wait()
+        super().sync(handle)
+        self.synced = max(self.synced, end)
+        self.under_way -= 1
+
+
+def in_threads(*runs: Callable[[], object]) -> list[threading.Thread]:
+    threads = [threading.Thread(target=run) for run in runs]
+    for thread in threads:
+        thread.start()
+    return threads
+
+
+# --- calls ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("short")
+def test_one_call_of_c_appends_and_syncs(store_dir: Path) -> None:
+    called: list[str] = []
+    python = 0
+
+    def profile(frame: Any, event: str, argument: Any) -> None:
+        nonlocal python
+        # How many calls look for an interrupted one depends on the depth of the stack.
+        python += event == "call" and not frame.f_code.co_filename.endswith("mutex.py")
+        if event == "c_call" and argument.__name__.startswith("seg_"):
+            called.append(argument.__name__)
+
+    store = segstore.open(store_dir)
+    store.create_topic("t", 1, DURABLE)
+    log = store.partition("t")
+    for n in range(3):
+        log.append(b"%d" % n)
+    sys.setprofile(profile)
+    try:
+        log.append(b"value", b"key")
+    finally:
+        sys.setprofile(None)
+    assert called == ["seg_tail_append"]
+    assert python <= 10
+    assert flusher_of(log).recovery_point == 4
+    store.close()
+
+
+def test_one_write_and_one_sync(store_dir: Path, way: str) -> None:
+    files = CountingFiles()
+    log = opened(store_dir, files, DURABLE)
+    files.clear()
+    for n in range(20):
+        log.append(b"%d" % n)
+    writes = {"pwrite", "pwritev"}
+    assert [name for name, _ in files.calls if name in writes | {"sync"}][1::2] == ["sync"] * 20
+    assert files.count("sync") == files.count(*writes) == 20
+    closed(log)
+
+
+@pytest.mark.parametrize("messages", [2, 5])
+def test_flush_messages_counts(store_dir: Path, way: str, messages: int) -> None:
+    files = CountingFiles()
+    log = opened(store_dir, files, {"flush.messages": messages})
+    files.clear()
+    for n in range(10 * messages):
+        log.append(b"%d" % n)
+        assert log.end_offset - flusher_of(log).recovery_point == (n + 1) % messages
+    assert files.count("sync") == 10
+    closed(log)
+
+
+def test_one_sync_serves_all_that_wait(store_dir: Path, way: str) -> None:
+    files = Slow()
+    files.log = log = opened(store_dir, files, {})
+    files.go.clear()
+    files.begun.clear()
+    before = files.syncs
+    log.append(b"of the first sync")
+    threads = in_threads(log.flush)
+    files.begun.wait()
+
+    def durably() -> None:
+        offset = log.append(b"of the second")
+        log.flush()
+        assert files.synced > offset
+
+    threads += in_threads(*[durably] * THREADS)
+    while log.end_offset < 3 + THREADS:
+        threads[-1].join(0.01)
+    files.go.set()
+    for thread in threads:
+        thread.join()
+    assert files.most == 1
+    assert files.syncs - before == 2
+    assert flusher_of(log).recovery_point == log.end_offset == 3 + THREADS
+    closed(log)
+
+
+@pytest.mark.parametrize("config", [{}, DURABLE, {"segment.bytes": 2000}, {"segment.bytes": 2000} | DURABLE])
+def test_nothing_is_told_before_it_is_synced(store_dir: Path, way: str, config: dict[str, Any]) -> None:
+    """Threads that append and flush, through rolls: what a thread was told of is below the end at which a
+    later sync began.
+    """
+    files = Slow()
+    files.log = log = opened(store_dir, files, config)
+    wrong: list[int] = []
+
+    def run() -> None:
+        for n in range(EACH):
+            offset = log.append(b"%d" % n * 20)
+            if n % 7 == 3:
+                log.append_batch([b"more"] * 3)
+            if not config.get("flush.messages"):
+                log.flush()
+            if files.synced <= offset or flusher_of(log).recovery_point <= offset:
+                wrong.append(offset)
+
+    for thread in in_threads(*[run] * THREADS):
+        thread.join()
+    assert wrong == []
+    assert log.end_offset == 2 + THREADS * (EACH + 3 * len(range(3, EACH, 7)))
+    closed(log)
+    assert segstore.check(store_dir) == []
+
+
+# --- what fails ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("config", [{}, DURABLE])
+@pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC])
+def test_a_failed_sync_fences(store_dir: Path, way: str, config: dict[str, Any], number: int) -> None:
+    files = FailingFiles({"sync"}, OSError(number, os.strerror(number)), nth=0)
+    log = opened(store_dir, files, config)
+    files.arm()
+
+    def durably() -> None:
+        log.append(b"not durable")
+        log.flush()
+
+    with pytest.raises(StorageError, match="sync failed") as raised:
+        durably()
+    assert raised.value.errno == number
+    for call in (log.flush, lambda: log.append(b"refused")):
+        with pytest.raises(StorageError, match="fenced"):
+            call()
+    assert files.hits == 1
+    assert flusher_of(log).recovery_point == 2
+    assert [record.value for record in log.read(2)] == [b"not durable"]
+    closed(log)
+    with segstore.open(store_dir) as store:
+        assert store.partition("t").end_offset == 3
+
+
+@pytest.mark.usefixtures("short")
+def test_all_that_wait_are_told_of_a_failed_sync(store_dir: Path) -> None:
+    go, begun = threading.Event(), threading.Event()
+
+    def fail(_: str, args: tuple[Any, ...]) -> None:
+        begun.set()
+        go.wait()
+        raise OSError(errno.EIO, "EIO")
+
+    files = FailingFiles({"sync"}, fail, nth=0)
+    log = opened(store_dir, files, {})
+    errors: list[int | str | None] = []
+
+    def flush() -> None:
+        try:
+            log.flush()
+        except StorageError as error:
+            errors.append(error.errno or "fenced")
+
+    files.arm()
+    log.append(b"not durable")
+    threads = in_threads(flush)
+    begun.wait()
+    threads += in_threads(flush, flush)
+    threads[1].join(0.1)
+    go.set()
+    for thread in threads:
+        thread.join()
+    assert sorted(errors, key=str) == [errno.EIO, "fenced", "fenced"]
+    assert files.hits == 1
+    closed(log)
+
+
+# --- Python's syncs and C's ----------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("short")
+def test_python_waits_for_a_sync_of_c(store_dir: Path) -> None:
+    files = Slow()
+    files.log = log = opened(store_dir, files, {})
+    flusher = flusher_of(log)
+    log.append(b"by C")
+    assert log._loan is not None
+    assert log._loan.tail is not None
+    files.go.clear()
+    files.begun.clear()
+    seen: list[int] = []
+    threads = in_threads(log.flush)
+    files.begun.wait()
+    assert flusher._commit.word % 2 == 1
+    threads += in_threads(lambda: flusher.without_syncs(lambda: seen.append(files.under_way)))
+    threads[1].join(0.1)
+    assert seen == []
+    files.go.set()
+    for thread in threads:
+        thread.join()
+    assert seen == [0]
+    closed(log)
+
+
+@pytest.mark.usefixtures("short")
+def test_c_waits_for_a_sync_of_python(store_dir: Path) -> None:
+    files = Slow()
+    files.log = log = opened(store_dir, files, {})
+    flusher = flusher_of(log)
+    log.append(b"by C")
+    inside, go = threading.Event(), threading.Event()
+
+    def rename() -> None:
+        inside.set()
+        go.wait()
+        assert files.under_way == 0
+
+    threads = in_threads(lambda: flusher.without_syncs(rename))
+    inside.wait()
+    before = files.syncs
+    threads += in_threads(log.flush, log.flush)
+    threads[1].join(0.1)
+    assert files.syncs == before
+    go.set()
+    for thread in threads:
+        thread.join()
+    assert flusher.recovery_point == 3
+    assert files.most == 1
+    closed(log)
+
+
+@pytest.mark.usefixtures("short")
+def test_a_close_tells_what_a_sync_of_c_told_nobody(store_dir: Path) -> None:
+    """The tail is taken back while C syncs for an append, as by a roll of another thread."""
+
+    class Taking(HookedFiles):
+        log: segstore.PartitionLog | None = None
+
+        def sync(self, handle: Handle) -> None:
+            super().sync(handle)
+            if self.log is not None and self.log._loan is not None:
+                self.log._loan.stop()
+
+    files = Taking()
+    log = opened(store_dir, files, DURABLE)
+    log.append(b"by C")
+    files.log = log
+    log.append(b"told to nobody")
+    files.log = None
+    assert flusher_of(log).recovery_point == 4
+    closed(log)
+    assert segstore.check(store_dir) == []
+
+
+@pytest.mark.usefixtures("short")
+def test_what_a_roll_leaves_is_synced_by_python(store_dir: Path) -> None:
+    """The sealed segment, its indexes, the snapshot and the directory are synced before C syncs again."""
+    files = CountingFiles()
+    log = opened(store_dir, files, {})
+    partition = log.partition_for_write()
+    assert partition.roll_from(partition.view)
+    for n in range(3):
+        log.append(b"%d" % n)
+        log.flush()
+    assert log._loan is not None
+    assert log._loan.tail is not None
+    assert log._loan.tail.c.log_only
+    log.append(b"by C")
+    files.clear()
+    log.flush()
+    assert files.counts() == {"sync": 1}
+    closed(log)
+
+
+@pytest.mark.usefixtures("short")
+def test_a_store_whose_files_sync_in_python(store_dir: Path) -> None:
+    """Without `native_sync` C never syncs."""
+
+    class Own(segstore.files.Files):
+        syncs = 0
+
+        def sync(self, handle: Handle) -> None:
+            Own.syncs += 1
+            super().sync(handle)
+
+    with segstore.open(store_dir, files=Own()) as store:
+        store.create_topic("t", 1, DURABLE)
+        log = store.partition("t")
+        for n in range(3):
+            log.append(b"%d" % n)
+        before = Own.syncs
+        for n in range(5):
+            log.append(b"%d" % n)
+        assert Own.syncs - before == 5
+
+
+def test_a_commit_that_is_closed_and_never_opened() -> None:
+    """An interrupt may leave it so: whoever waits looks again after a second."""
+    c = ffi.new("seg_commit *")
+    assert lib.seg_commit_wait(c) == 0
+    assert lib.seg_commit_close(c) == 0
+    assert lib.seg_commit_close(c) == 0
+    assert lib.seg_commit_wait(c) == lib.SEG_SLOW
+    lib.seg_commit_open(c)
+    assert lib.seg_commit_wait(c) == 0
+
+
+# --- interrupts ----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def interrupts() -> Iterator[Callable[[], None]]:
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGUSR1, stop)
+    yield lambda: signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
+    signal.signal(signal.SIGUSR1, before)
+
+
+def test_an_interrupt_of_who_waits(store_dir: Path, way: str, interrupts: Callable[[], None]) -> None:
+    files = Slow()
+    files.log = log = opened(store_dir, files, {})
+    log.append(b"waited for")
+    files.go.clear()
+    files.begun.clear()
+    threads = in_threads(log.flush)
+    files.begun.wait()
+    threading.Timer(0.1, interrupts).start()
+    with pytest.raises(KeyboardInterrupt):
+        log.flush()
+    files.go.set()
+    threads[0].join()
+    log.append(b"afterwards")
+    log.flush()
+    assert flusher_of(log).recovery_point == 4
+    closed(log)
+
+
+# --- interrupts, and a sync that fails while a tail is lent -----------------------------------------
+
+
+@pytest.mark.usefixtures("short")
+def test_an_interrupted_wait_for_a_sync_of_c_does_not_hold_up_later_syncs(store_dir: Path) -> None:
+    def interrupt(_signal: int, _frame: object) -> None:
+        raise KeyboardInterrupt
+
+    log = opened(store_dir, HookedFiles(), {})
+    flusher = flusher_of(log)
+    flusher._commit.word += 1  # as while C syncs
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.05, 0.05)
+        with pytest.raises(KeyboardInterrupt):
+            flusher.without_syncs(lambda: None)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert flusher._commit.closed == 0
+    flusher._commit.word += 1
+    closed(log)
+
+
+@pytest.mark.usefixtures("short")
+def test_a_tail_that_is_being_lent_learns_of_names_that_are_not_synced(
+    store_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = opened(store_dir, HookedFiles(), {})
+    flusher, loan = flusher_of(log), log.partition_for_write().loan
+    asked = flusher._needs_log_only
+
+    asked_of: list[bool] = []
+
+    def changed_then(view: Any) -> bool:
+        needed = asked(view)
+        asked_of.append(needed)
+        flusher.names_changed()  # another thread's sync of the directory fails at this moment
+        return needed
+
+    monkeypatch.setattr(flusher, "_needs_log_only", changed_then)
+    with loan.token:
+        """The tail is taken back."""
+    log.append(b"the next tail is lent")
+    assert loan.tail is not None
+    assert (asked_of, loan.tail.c.log_only) == ([True], 0)
+    closed(log)
