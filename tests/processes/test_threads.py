@@ -122,20 +122,37 @@ def test_group_commit(store_dir: Path) -> None:
 
 
 def test_who_is_durable_does_not_wait_for_the_next_sync(store_dir: Path) -> None:
-    """Else threads append one by one: a sync was for fewer than two of eight appends."""
-    files = Watched(sync_seconds=0.002)
-    with segstore.open(store_dir, files=files) as store:
+    """Else threads append one by one: each that was synced would wait while those behind it are."""
+    files, begun, go_on = (
+        Watched(),
+        [threading.Event() for _ in range(2)],
+        [threading.Event() for _ in range(2)],
+    )
+    with segstore.open(store_dir, files=files) as store, ThreadPoolExecutor(4) as pool:
         store.create_topic("t", config={"flush.messages": 1})
         log = store.partition("t")
 
-        def write(i: int) -> None:
-            for _ in range(50):
-                log.append(bytes(50))
+        def wait(name: str, args: tuple) -> None:
+            if name == "sync" and args[0].path.endswith(".log") and files.syncs < 2:
+                number = files.syncs
+                begun[number].set()
+                assert go_on[number].wait(PATIENCE)
 
-        files.syncs = 0
-        at_once(8, write)
-        assert log.end_offset == 8 * 50
-        assert files.syncs <= 8 * 50 / 3
+        files.syncs, files.seen = 0, wait
+        try:
+            first = pool.submit(log.append, b"first")
+            assert begun[0].wait(PATIENCE)
+            others = [pool.submit(log.append, b"other") for _ in range(3)]
+            until(lambda: log.end_offset == 4)
+            go_on[0].set()
+            assert begun[1].wait(PATIENCE)
+            assert first.result(PATIENCE) == 0
+            assert not any(other.done() for other in others)
+        finally:
+            for gate in go_on:
+                gate.set()
+        assert sorted(other.result(PATIENCE) for other in others) == [1, 2, 3]
+        assert files.syncs == 2
 
 
 def test_what_is_acknowledged_is_synced(store_dir: Path) -> None:
