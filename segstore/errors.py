@@ -100,6 +100,23 @@ class OffsetOutOfRangeError(SegstoreError):
         return _rebuild, (type(self), self.args, self.__dict__)
 
 
+class LogTruncationError(OffsetOutOfRangeError):
+    """A consumer's position lies in a part of the log that the new leader does not have: what was read from
+    `diverging` on was lost in an unclean election; -1 where it is not known where that begins (Kafka:
+    LogTruncationException, KIP-320).
+    """
+
+    def __init__(
+        self, offset: int, leader_epoch: int, diverging: int, start: int, end: int, where: str
+    ) -> None:
+        super().__init__(offset, start, end, where)
+        self.leader_epoch, self.diverging = leader_epoch, diverging
+        since = f"from offset {diverging} on" if diverging >= 0 else "where is not known"
+        here = f"offsets {start} to {end - 1} are there" if start < end else "it is empty"
+        told = f"offset {offset} of {where}, leader epoch {leader_epoch}: the leader's log goes another way"
+        self.args = (f"{told} {since}; {here}",)
+
+
 class OffsetsExhaustedError(SegstoreError):
     """A log has no offsets left for the records to append: the highest offset of a record is 2^63 - 2."""
 

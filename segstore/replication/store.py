@@ -77,6 +77,8 @@ class ReplicatedPartitionLog(PartitionLog):
     high watermark, below which all in-sync replicas have it.
     """
 
+    has_replicas = True
+
     def append(
         self,
         value: bytes | None,

@@ -208,7 +208,7 @@ class Consumer(Assigning, Seeking, Committing):
         if polled and self._interceptors.all:
             polled = self._interceptors.on_consume(polled)
         for part in given:
-            self._iteration.put(part.state, polled.get(part.tp, ()), part.at)
+            self._iteration.put(part, polled.get(part.tp, ()))
         return bool(given)
 
     def _check_store(self) -> None:

@@ -38,17 +38,24 @@ from segstore.storage.log.log_end import LastRecord, end_of
 class Buffer:
     """The records of one read, of which `left` were not returned yet. `at` is the offset of the first one
     left: a consumer whose position is another can't use them. `memory` is the bytes that they hold, `stored`
-    the bytes that were read for them, `start` and `end` the log's offsets at the read; `charged`: the
-    client's byte rate was charged for them.
+    the bytes that were read for them, `start` and `end` the log's offsets at the read; `leader_epoch` is that
+    of the last batch, which may be a marker; `charged`: the client's byte rate was charged for them.
+    `leader` is the epoch of the leader that gave them, None in a log without replicas.
     """
 
-    __slots__ = ("_given", "_records", "at", "charged", "end", "left", "memory", "start", "stored")
+    __slots__ = (
+        *("_given", "_records", "at", "charged", "end", "leader", "leader_epoch", "left", "memory", "start"),
+        "stored",
+    )
 
-    def __init__(self, records: Records, n: int, at: int, start: int, end: int) -> None:
+    def __init__(
+        self, records: Records, n: int, at: int, start: int, end: int, leader: int | None = None
+    ) -> None:
         self._records, self._given, self.at, self.start, self.end = records, 0, at, start, end
-        self.left, self.charged = n, False
+        self.left, self.charged, self.leader = n, False, leader
         sizes = records.batches["size"]
         self.memory, self.stored = records.nbytes, int(sizes.item() if len(sizes) == 1 else sizes.sum())
+        self.leader_epoch: int = records.batches["leader_epoch"].item(-1)
 
     def take(self, most: int | None = None) -> Records:
         """Return the next records, up to `most`; their `next_offset` is where the next `take` goes on."""
@@ -70,7 +77,7 @@ class Buffer:
 
 class Given(NamedTuple):
     """Records for the application, whose position is `at` once it has them; `leader_epoch` is that of the
-    last one.
+    last batch before it.
     """
 
     tp: TopicPartition
@@ -176,7 +183,8 @@ class Fetcher:
         elif not buffer.left:
             self._drop(state)
         self._metrics.given(tp, buffer.at, buffer.start, buffer.end)
-        return _given((tp, state, records, buffer.at, records[-1].leader_epoch))
+        epoch = records[-1].leader_epoch if buffer.left else buffer.leader_epoch
+        return _given((tp, state, records, buffer.at, epoch))
 
     @property
     def has_nothing(self) -> bool:
@@ -286,7 +294,9 @@ class Fetcher:
         buffer = self._buffers.get(state)
         if buffer is not None:
             if buffer.left and buffer.at == state.position:
-                return buffer
+                log, leader = state.log, buffer.leader
+                if leader is None or (log is not None and log.leader_epoch == leader):
+                    return buffer
             self._drop(state)
         if self._memory and self._memory >= self._config.fetch_max_bytes and not self._make_room():
             return None
@@ -315,8 +325,12 @@ class Fetcher:
         return self._memory < self._config.fetch_max_bytes
 
     def _read(self, tp: TopicPartition, state: PartitionState, max_bytes: int) -> Buffer | None:
-        log, position = state.log or self._positions.log(tp, state), state.position
-        if log is None or position is None:
+        log = state.log or self._positions.log(tp, state)
+        if log is None:
+            return None
+        leader = self._positions.validate(log, state) if log.has_replicas else None
+        position = state.position
+        if position is None:
             return None
         try:
             view = log.view
@@ -332,21 +346,24 @@ class Fetcher:
             began = time.perf_counter()
             records = log.read_view(view, position, max_bytes, self._committed, self._config.check_crcs)
         except OffsetOutOfRangeError:
-            self._positions.out_of_range(state)
+            if leader is None or log.leader_epoch == leader:
+                self._positions.out_of_range(state)
             return None
         except StoreClosedError:
             self._positions.gone(state)
             return None
+        if leader is not None and log.leader_epoch != leader:
+            return None  # the position was compared with another log than that which was read, perhaps
         n = len(records)
         if not n:
             # Markers and aborted records are skipped.
-            state.position = records.next_offset
+            state.seek(records.next_offset, log.epoch_of(records.next_offset - 1))
             return None
         if records.next_offset == view.end_offset:
             state.end = end_of(view)
         # The read may have been by a later view.
         end = max(view.end_offset, records.next_offset)
-        buffer = Buffer(records, n, position, view.start_offset, end)
+        buffer = Buffer(records, n, position, view.start_offset, end, leader)
         self._metrics.fetched(buffer.stored, n, (time.perf_counter() - began) * 1000)
         return buffer
 
@@ -391,6 +408,7 @@ class _Part(NamedTuple):
     state: PartitionState
     records: Iterator[ConsumerRecord]
     at: int
+    leader_epoch: int
 
 
 class Iteration:
@@ -401,9 +419,9 @@ class Iteration:
     def __init__(self) -> None:
         self.parts: deque[_Part] = deque()
 
-    def put(self, state: PartitionState, records: Sequence[ConsumerRecord], at: int) -> None:
-        """Add records of a partition, which goes on at offset `at` after them."""
-        self.parts.append(_Part(state, iter(records), at))
+    def put(self, given: Given, records: Sequence[ConsumerRecord]) -> None:
+        """Add records of what a partition has `given`, behind which it goes on after them."""
+        self.parts.append(_Part(given.state, iter(records), given.at, given.leader_epoch))
 
     def clear(self) -> None:
         """Drop the records that were not taken."""
@@ -412,12 +430,12 @@ class Iteration:
     def take(self) -> ConsumerRecord | None:
         """Return the next record; None where another poll is due."""
         while self.parts:
-            state, records, at = self.parts[0]
+            state, records, at, leader_epoch = self.parts[0]
             if state.fetchable:
                 record = next(records, None)
                 if record is not None:
                     state.position, state.leader_epoch = record.offset + 1, record.leader_epoch
                     return record
-                state.position = at
+                state.seek(at, leader_epoch)
             self.parts.popleft()
         return None

@@ -10,11 +10,13 @@ from segstore.client.consumer.no_group import Coordination
 from segstore.client.consumer.subscription import PartitionState, Subscription
 from segstore.coordinator.structs import OffsetAndTimestamp, TopicPartition
 from segstore.errors import (
+    LogTruncationError,
     NoOffsetForPartitionError,
     OffsetOutOfRangeError,
     StoreClosedError,
     UnknownTopicOrPartitionError,
 )
+from segstore.integers import INT64_MAX
 from segstore.storage.store.partition_log import PartitionLog
 from segstore.storage.store.store import Store
 
@@ -138,6 +140,26 @@ class Positions:
         if closed or not self._subscription.automatic:
             raise
         self._coordination.stale()
+
+    def validate(self, log: PartitionLog, state: PartitionState) -> int:
+        """Compare a position with the log of the leader, whose epoch is returned: where another replica was
+        elected that lacks what was consumed, reading goes on where the logs part. Raises LogTruncationError
+        where auto_offset_reset is "none" (R37; Kafka: SubscriptionState.maybeCompleteValidation, KIP-320).
+        """
+        while True:
+            leader, position, epoch = log.leader_epoch, state.position, state.leader_epoch
+            end = log.epoch_end(epoch).end_offset if epoch >= 0 else INT64_MAX
+            if log.leader_epoch == leader:  # else another leads since
+                break
+        if position is not None and end < position:
+            if self._policy == NONE:
+                where = f"{log.topic}-{log.partition}"
+                raise LogTruncationError(position, epoch, end, log.start_offset, log.end_offset, where)
+            if end < 0:
+                self._subscription.look([state], self._policy)
+            else:
+                state.seek(end, log.epoch_of(end - 1))
+        return leader
 
     def out_of_range(self, state: PartitionState) -> None:
         """Begin anew, or raise the exception that is being handled: retention, or a truncation, removed the

@@ -43,6 +43,11 @@ class Publisher:
         self.lock = ends.lock  # under which the ends of all partitions are published
         self._slot = ends.claim(key)
 
+    @property
+    def epoch(self) -> int:
+        """Return the leader epoch."""
+        return self._epoch
+
     def begin_epoch(self, epoch: int) -> None:
         """Publish under this leader epoch from now on."""
         self._epoch = epoch

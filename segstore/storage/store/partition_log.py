@@ -19,6 +19,7 @@ from segstore.errors import (
     is_refusal,
 )
 from segstore.integers import INT32_MAX
+from segstore.leader_epochs import UNDEFINED, EpochEnd
 from segstore.mutex import check_apart
 from segstore.records import HEADER_SIZE, Record, Records, empty_records
 from segstore.storage.context import os_errors
@@ -50,6 +51,9 @@ def _is_committed(isolation_level: str) -> bool:
 
 class PartitionLog:
     """An ordered, append-only sequence of records with 64-bit offsets."""
+
+    has_replicas = False
+    """Whether another replica's log may take this one's place, and lack what was read from this one."""
 
     def __init__(
         self,
@@ -87,6 +91,29 @@ class PartitionLog:
         """Return whether the topic was deleted, as this process knows it."""
         source = self._source
         return isinstance(source, Partition) and source.visible.current is None
+
+    # --- leader epochs ------------------------------------------------------------------
+
+    @property
+    def leader_epoch(self) -> int:
+        """Return the leader epoch under which this log is written now; -1 in a store that was opened "r"."""
+        source = self._source
+        return source.visible.publisher.epoch if isinstance(source, Partition) else -1
+
+    def epoch_end(self, leader_epoch: int) -> EpochEnd:
+        """Return the newest leader epoch up to `leader_epoch` that this log knows, and the offset behind its
+        last record; `UNDEFINED` where it knows none (R4; Kafka: OffsetsForLeaderEpoch).
+        """
+        source = self._source
+        if not isinstance(source, Partition):
+            return UNDEFINED
+        return source.epochs.copy().end_offset_for(leader_epoch, self.log_end_offset)
+
+    def epoch_of(self, offset: int) -> int:
+        """Return the leader epoch under which an offset was written, -1 where that is not known."""
+        source = self._source
+        found = source.epochs.copy().epoch_for_offset(offset) if isinstance(source, Partition) else None
+        return -1 if found is None else found
 
     # --- offsets ------------------------------------------------------------------------
 
