@@ -26,7 +26,11 @@ def taken(settings: type[ClientSettings]) -> str:
     for option in settings.describe():
         if option.allowed not in OFF:
             unit = f", {option.unit}" if option.unit else ""
-            default = f"{option.default:g}" if isinstance(option.default, float) else option.default
+            default = (
+                f"{option.default:g}"
+                if isinstance(option.default, float)
+                else option.default or repr(option.default)
+            )
             lines.append(_row(f"`{option.name}`", f"`{default}`", f"{option.allowed}{unit}", option.doc))
     return "\n".join(lines)
 

@@ -79,6 +79,16 @@ class ReplicaManager:
             return None
         return found if isinstance(found.core.role, Leader) else None
 
+    def follower(self, key: PartitionKey, rack: str, offset: int) -> LocalReplica | None:
+        """Return the follower in the directory whose id is `rack`, if consumers can read `offset` there."""
+        leader = self.leader(key)
+        role = None if leader is None else leader.core.role
+        if isinstance(role, Leader):
+            for broker in role.can_serve(offset):
+                if str(broker) == rack:
+                    return self.find(broker, key)
+        return None
+
     def await_shown(self, timeout_ms: float) -> None:
         """Wait until each leader shows what was committed before its leader epoch (R38), or has too few
         followers for that; at most for the time.

@@ -78,6 +78,24 @@ class ReplicatedPartitionLog(PartitionLog):
     """
 
     has_replicas = True
+    _near: PartitionLog | None = None
+    """The log of the follower that was read last."""
+
+    def nearest(self, rack: str, offset: int) -> PartitionLog:
+        """Return the log of the follower in the directory whose id is `rack`, where it is in sync and has
+        `offset`; else this one (R39; Kafka: RackAwareReplicaSelector, KIP-392).
+        """
+        assert isinstance(self._store, ReplicatedStore)
+        key = PartitionKey(self.topic, self.partition)
+        replica = self._store._replicated.manager.follower(key, rack, offset)
+        if replica is None or replica.partition.visible.current is None:
+            return self
+        near = self._near
+        if near is None or near._source is not replica.partition:
+            near = self._near = PartitionLog(
+                self.topic, self.partition, self._store, self._context, replica.partition
+            )
+        return near
 
     def append(
         self,

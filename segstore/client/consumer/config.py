@@ -41,6 +41,12 @@ def _instance(value: Any) -> str | None:
     return None if value is None else str(value)
 
 
+def _rack(value: Any) -> str:
+    if not isinstance(value, str):
+        raise ValueError
+    return value
+
+
 def _strategies(value: Any) -> tuple[Any, ...]:
     if not isinstance(value, (str, Sequence)):
         raise ValueError
@@ -61,7 +67,6 @@ class ConsumerConfig(client.ClientSettings):
 
     REFUSED: ClassVar[Mapping[str, str]] = {
         **client.REFUSED,
-        "client_rack": "there are no racks, and no replicas to read from",
         "enable_incremental_fetch_sessions": "there are no fetch requests that could be kept short",
         "retry_backoff_ms": "there are no requests to be sent again, a read fails or does not",
     }
@@ -100,6 +105,12 @@ class ConsumerConfig(client.ClientSettings):
         1 << 20, 0, MAX_INT, "bytes", "most that a fetch reads of one partition; one batch at least"
     )
     max_poll_records: int = whole(500, 1, MAX_INT, "records", "most that one poll gives")
+    client_rack: str = made(
+        "",
+        "a str",
+        "the directory of a replicated store to read from, by its id, where the replica there is in sync",
+        _rack,
+    )
     auto_offset_reset: str = choice(
         "latest",
         ("earliest", "latest", "none"),

@@ -10,6 +10,7 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -26,9 +27,11 @@ from segstore.client.consumer.records import (
 from segstore.client.consumer.subscription import PartitionState, Subscription
 from segstore.coordinator.quotas import MOST_WAIT_MS, Throttle
 from segstore.coordinator.structs import TopicPartition
-from segstore.errors import OffsetOutOfRangeError, StoreClosedError, copy_of
+from segstore.errors import OffsetOutOfRangeError, SegstoreError, StoreClosedError, copy_of
 from segstore.records import Records
 from segstore.storage.log.log_end import LastRecord, end_of
+from segstore.storage.segment.log_view import LogView
+from segstore.storage.store.partition_log import PartitionLog
 
 # --- buffer ------------------------------------------------------------------------------------
 
@@ -344,7 +347,7 @@ class Fetcher:
                     return None
                 max_bytes = min(max_bytes, self._throttle.most_at_once)
             began = time.perf_counter()
-            records = log.read_view(view, position, max_bytes, self._committed, self._config.check_crcs)
+            records = self._fetch(log, leader, view, position, max_bytes)
         except OffsetOutOfRangeError:
             if leader is None or log.leader_epoch == leader:
                 self._positions.out_of_range(state)
@@ -366,6 +369,17 @@ class Fetcher:
         buffer = Buffer(records, n, position, view.start_offset, end, leader)
         self._metrics.fetched(buffer.stored, n, (time.perf_counter() - began) * 1000)
         return buffer
+
+    def _fetch(
+        self, log: PartitionLog, leader: int | None, view: LogView, position: int, max_bytes: int
+    ) -> Records:
+        how = max_bytes, self._committed, self._config.check_crcs
+        if leader is not None and self._config.client_rack:
+            near = log.nearest(self._config.client_rack, position)
+            if near is not log:
+                with suppress(SegstoreError, OSError):  # its directory may fail: the leader has it all
+                    return near.read_view(None, position, *how)
+        return log.read_view(view, position, *how)
 
     def _enough(self) -> bool:
         """Return whether fetch_min_bytes are there, or fetch_max_wait_ms are over since there were some."""

@@ -115,6 +115,10 @@ class PartitionLog:
         found = source.epochs.copy().epoch_for_offset(offset) if isinstance(source, Partition) else None
         return -1 if found is None else found
 
+    def nearest(self, rack: str, offset: int) -> PartitionLog:
+        """Return the log from which a consumer in `rack` reads `offset`: without replicas, this one."""
+        return self
+
     # --- offsets ------------------------------------------------------------------------
 
     @property
