@@ -48,6 +48,7 @@ class Kind(NamedTuple):
 
 UNIT = "unit"
 KINDS = {
+    "Spark programs": Kind(0.0, ("spark/test_demo", "spark/test_notebook")),
     "Spark": Kind(0.15, text=r'SparkSession|judge\("spark"\)'),
     "simulation": Kind(0.15, ("models/simulation/*",)),
     "faults": Kind(
@@ -62,7 +63,7 @@ KINDS = {
     "models": Kind(0.2, ("models/test_*", "unit/filetree/test_model", "unit/coordinator/test_assignors")),
     "model checks": Kind(0.2, ("models/replicas/test_two_replicas",)),
     "mutations": Kind(0.2, ("models/replicas/test_mutations",)),
-    "long model checks": Kind(0.0, ("models/replicas/test_three_replicas",)),
+    "long model checks": Kind(0.0, ("models/replicas/test_large_spaces",)),
     "replicated stores": Kind(0.3, ("replicated/*",)),
     "fuzz": Kind(0.2, ("hostile/test_fuzz",)),
     "damage": Kind(

@@ -25,7 +25,6 @@ def _no_garbage() -> Iterator[None]:
 
 
 HELD = {
-    "3 records, 4 epochs": (Bounds(2, 3, 4), 127_502),
     "lost answers": (Bounds(2, 2, 3, losses=True), 17_196),
     "a restart, lost answers": (Bounds(2, 1, 3, restarts=1, losses=True), 25_202),
     "a restart, lost answers, min.insync.replicas 2": (
