@@ -49,10 +49,17 @@ class Logger:
     def log(self, level: int, message: str, *args: object, exc_info: BaseException | None = None) -> None:
         self._log(level, message, args, exc_info)
 
+    def _is_enabled(self, level: int) -> bool:
+        """Return what `logging.Logger.isEnabledFor` does, without the lock of `logging`: an interrupt in the
+        application's own call of it, such as one that asyncio makes, may leave that lock taken for ever.
+        """
+        logger = self._logger
+        return not logger.disabled and logger.manager.disable < level and level >= logger.getEffectiveLevel()
+
     def _log(
         self, level: int, message: str, args: tuple[object, ...], error: BaseException | None = None
     ) -> None:
-        if not self._logger.isEnabledFor(level):
+        if not self._is_enabled(level):
             return
         caller = sys._getframe(2)
         code = caller.f_code

@@ -240,3 +240,42 @@ def test_a_child_does_not_tell_what_its_parent_has_to(store_dir: Path) -> None:
     os.close(writing)
     with os.fdopen(reading) as file:
         assert file.read().split() == [str(pid), str(os.getpid()), str(os.getpid())]
+
+
+@pytest.mark.parametrize("level", [logging.CRITICAL, logging.INFO, logging.DEBUG])
+def test_the_lock_of_logging_may_be_lost(level: int) -> None:
+    """An interrupt in a call of `logging`, as asyncio makes one for each loop, left it taken: a producer's
+    thread, which had an aborted transaction to tell, waited for it for ever, and so did close().
+    """
+    logger, ours, handled = logging.getLogger("segstore.lost"), Logger("segstore.lost"), list[str]()
+
+    class Handler(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            handled.append(record.getMessage())
+
+    handler = Handler()
+    logger.addHandler(handler)
+    before = logging.root.manager.disable
+    logging.disable(level)
+    over = threading.Event()
+
+    def lose() -> None:
+        with logging._lock:  # type: ignore[attr-defined]
+            taken.set()
+            over.wait(PATIENCE)
+
+    taken = threading.Event()
+    loser = threading.Thread(target=lose)
+    loser.start()
+    try:
+        assert taken.wait(PATIENCE)
+        teller = threading.Thread(target=lambda: ours.warning("a message"), daemon=True)
+        teller.start()
+        teller.join(PATIENCE)
+        assert not teller.is_alive()
+    finally:
+        over.set()
+        loser.join()
+        logging.disable(before)
+        logger.removeHandler(handler)
+    assert handled == ([] if level >= logging.WARNING else ["a message"])
