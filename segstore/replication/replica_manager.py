@@ -135,7 +135,7 @@ class ReplicaManager:
         """See `Links`."""
         self.directories[broker].read(read)
 
-    def resume(self, replica: LocalReplica, work: Callable[[], None]) -> None:
+    def resume(self, replica: LocalReplica, work: Callable[[], bool | None]) -> None:
         """See `Links`."""
         directory = self.directories[replica.broker]
         directory.post(partial(directory.resume, replica, work))

@@ -7,7 +7,7 @@ elections. Threads: any.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from segstore.config import arguments
@@ -22,6 +22,7 @@ from segstore.mutex import check_apart
 from segstore.replication.core.controller import Controller
 from segstore.replication.core.election import Election
 from segstore.replication.core.leader import Leader
+from segstore.replication.healing import Healed, heal
 from segstore.replication.local_replica import now_ms
 from segstore.replication.metadata.image import PartitionKey
 from segstore.replication.quorum_controller import Decision
@@ -337,6 +338,34 @@ class ReplicatedStore(Store):
         number = arguments.whole("directory", directory, None)
         with os_errors():
             replace_directory(self._replicated, self, number, arguments.path("path", path))
+
+    def heal(
+        self,
+        partition: tuple[str, int] | None = None,
+        *,
+        timeout_ms: float = 3_600_000,
+        progress: Callable[[int], None] | None = None,
+    ) -> list[Healed]:
+        """Find damaged replicas of a partition, by default of all: all bytes of all replicas are read, and
+        checked. A damaged one leaves the ISR, and what it has from the damage on is moved to the quarantine
+        and copied anew from a replica in sync; where it led, such a replica is elected first. Returns what
+        was healed, once it is in sync again. Partitions stay in use; with too few replicas in sync meanwhile
+        acks=all is refused. Replicas that are offline are passed over.
+
+        `timeout_ms` is for each replica; `progress` is called with the bytes of each segment that was read.
+        Raises NoSoundReplicaError where no other replica in sync has the same records whole: nothing was
+        changed in that partition; KafkaTimeoutError, UnknownTopicOrPartitionError, QuorumLostError,
+        StorageError.
+        """
+        check_apart("heal()")
+        self._context.check_writable()
+        side = self._replicated
+        keys = sorted(side.manager.partitions) if partition is None else _keys("partition", [partition])
+        for key in keys:
+            find_topic(side.topics, key.topic, key.partition)
+        limit = arguments.milliseconds("timeout_ms", timeout_ms)
+        with os_errors():
+            return heal(side, keys, limit, progress or (lambda size: None))
 
     def reassignments(self) -> dict[tuple[str, int], PartitionState]:
         """Return the partitions that are being moved, and their states."""
