@@ -83,6 +83,11 @@ COMMANDS = {
         "Move a partition of a replicated store, or all of a topic, to other directories; wait until that"
         " is done.",
     ),
+    "heal": (
+        "segstore.cli.replicas",
+        "Read all replicas of partitions of a replicated store, by default of all partitions, and copy what"
+        " is damaged from a sound replica.",
+    ),
     "sweep": (
         "segstore.cli.maintenance",
         "Delete old segments and compact, as each topic's settings ask for. An open store does so by itself.",
