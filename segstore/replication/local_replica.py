@@ -189,6 +189,19 @@ class LocalReplica:
                 return
             _told(waiting.ticket).put(NotLeaderOrFollowerError)
 
+    def bytes_from(self, offset: int) -> int:
+        """Return the bytes of the log from the batch that holds `offset` on; -1 where they can't be told."""
+        try:
+            view = self.replica.written
+            slot = view.slot(offset)
+            found = (
+                view.segments[slot].locate(offset, view.end_of(slot)) if offset < view.end_offset else None
+            )
+            behind = sum(map(view.end_of, range(slot + 1, len(view.segments))))
+            return behind + (view.end_of(slot) - int(found.position) if found is not None else 0)
+        except (SegstoreError, OSError):  # damaged, or removed meanwhile
+            return -1
+
     # --- the leader, any thread ------------------------------------------------------------------
 
     def settle(self) -> None:
