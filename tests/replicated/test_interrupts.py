@@ -177,3 +177,20 @@ def test_a_close(three: Directories, rng: random.Random) -> None:
         it.reopen()
         place += rng.randint(1, 700)
     assert place > 1000
+
+
+def test_a_close_ends_its_threads_before_it_lets_go(three: Directories) -> None:
+    """Ctrl-C as the controller is to end: else the directories' threads write on, without a lock."""
+    it = Struck(three)
+    side = it.store._replicated
+    stop = side.controller.stop
+
+    def strike(seconds: float) -> bool:
+        side.controller.stop = stop
+        raise KeyboardInterrupt
+
+    side.controller.stop = strike
+    with pytest.raises(KeyboardInterrupt):
+        it.store.close()
+    assert side.closed
+    assert all(directory._thread.ended for directory in side.manager.directories.values())
