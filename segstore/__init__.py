@@ -65,7 +65,9 @@ if TYPE_CHECKING:
         TopicPartition,
     )
     from segstore.records import Record, Records
-    from segstore.replication.store import PartitionState, ReplicaState, ReplicatedStore
+    from segstore.replication.healing import Healed
+    from segstore.replication.states import PartitionState, ReplicaState
+    from segstore.replication.store import ReplicatedStore
     from segstore.storage.check.check import Finding
     from segstore.storage.copy import Copied, copy
     from segstore.storage.meta.topics import TopicInfo
@@ -90,6 +92,7 @@ __all__ = [
     "FencedInstanceIdError",
     "Finding",
     "ForkedError",
+    "Healed",
     "InvalidArgumentError",
     "InvalidRecordError",
     "InvalidTopicError",
@@ -148,7 +151,9 @@ _WHEN_ASKED_FOR = {
         "TopicPartition",
     ),
     "segstore.records": ("Record", "Records"),
-    "segstore.replication.store": ("PartitionState", "ReplicaState", "ReplicatedStore"),
+    "segstore.replication.healing": ("Healed",),
+    "segstore.replication.states": ("PartitionState", "ReplicaState"),
+    "segstore.replication.store": ("ReplicatedStore",),
     "segstore.storage.check.check": ("Finding",),
     "segstore.storage.copy": ("Copied", "copy"),
     "segstore.storage.meta.topics": ("TopicInfo",),

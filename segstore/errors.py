@@ -428,6 +428,20 @@ class QuorumLostError(SegstoreError):
     """Fewer than a majority of a replicated store's directories can be written: its metadata can't change."""
 
 
+class NoSoundReplicaError(SegstoreError):
+    """Replicas are damaged, and no other in-sync replica has the same records whole, so nothing was changed
+    in these partitions: `offsets` has by (topic, partition) where the damage begins in each replica. `healed`
+    is what was healed of other partitions.
+    """
+
+    def __init__(self, message: str, offsets: object, healed: object = ()) -> None:
+        self.offsets, self.healed = offsets, healed
+        super().__init__(message)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _rebuild, (type(self), self.args, self.__dict__)
+
+
 class StaleDirectoryError(SegstoreError):
     """A directory belongs to another replicated store, or to another place in this one."""
 

@@ -83,6 +83,11 @@ COMMANDS = {
         "Move a partition of a replicated store, or all of a topic, to other directories; wait until that"
         " is done.",
     ),
+    "heal": (
+        "segstore.cli.replicas",
+        "Read all replicas of partitions of a replicated store, by default of all partitions, and copy what"
+        " is damaged from a sound replica.",
+    ),
     "sweep": (
         "segstore.cli.maintenance",
         "Delete old segments and compact, as each topic's settings ask for. An open store does so by itself.",
@@ -106,8 +111,9 @@ COMMANDS = {
     "demo": (
         "segstore.demo.command",
         "Append all flights of 2013, with a kill -9 midway; read them by offset, by date and by "
-        "key; replay them to a group of consumers, one of which dies; let Spark count delays per "
-        "airline and hour as a stream, whose driver is killed; check the store.",
+        "key; replay them to a group of consumers, one of which dies; take a disk away from a replicated "
+        "store; let Spark count delays per airline and hour as a stream, whose driver is killed; check the "
+        "store.",
     ),
 }
 """Where each command is, in order of use, and the first paragraph of its help. A command's module is imported

@@ -1,4 +1,4 @@
-"""The commands of a replicated store: `segstore replicas`, `elect` and `reassign`.
+"""The commands of a replicated store: `segstore replicas`, `elect`, `reassign` and `heal`.
 
 On disk: `replicas` only reads, beside a live writer too; the others open the store for writing, so no other
 process may have it open. Threads: one.
@@ -15,8 +15,10 @@ from rich.text import Text
 
 import segstore
 from segstore.cli.options import json_option
-from segstore.cli.output import add_row, console, print_json, progress_bar, table
-from segstore.errors import UnknownTopicOrPartitionError
+from segstore.cli.output import add_row, console, print_json, progress_bar, size_text, table
+from segstore.cli.topics import log_bytes
+from segstore.errors import NoSoundReplicaError, UnknownTopicOrPartitionError
+from segstore.replication.healing import Healed
 from segstore.replication.observer import ObservedPartition, observe
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -247,3 +249,62 @@ def _wait(store: Any, moving: Sequence[Partition]) -> None:
         while left := [key for key in moving if key in store.reassignments()]:
             bar.update(bar.task_ids[0], completed=len(moving) - len(left))
             time.sleep(LOOK)
+
+
+# --- heal --------------------------------------------------------------------------------------
+
+
+@click.command()
+@click.argument("partitions", metavar="[TOPIC[:PARTITION]]...", nargs=-1)
+@stores_option
+@json_option
+def heal(partitions: tuple[str, ...], paths: tuple[str, ...], witness: str | None, as_json: bool) -> int:
+    """Read all replicas of partitions of a replicated store, by default of all partitions, and copy what is
+    damaged from a sound replica.
+
+    What was damaged is kept in the quarantine of its directory. Exits with 1 where no replica in sync is
+    sound: that partition stays as it is.
+    """
+    known = observe([*paths, *([witness] if witness else [])])
+    with segstore.open_replicated(paths, witness=witness) as store:
+        everything = [(each.topic, each.partition) for each in known]
+        chosen = _chosen(store, partitions) if partitions else everything
+        healed, failed = _heal(store, chosen)
+    for done in healed:
+        if as_json:
+            print_json(done._asdict())
+        else:
+            click.echo(_healed_text(done))
+    for error in failed:
+        click.echo(f"segstore: {error}", err=True)
+    if not (healed or failed):
+        click.echo("all replicas are sound", err=True)
+    return int(bool(failed))
+
+
+def _heal(store: Any, chosen: Sequence[Partition]) -> tuple[list[Healed], list[NoSoundReplicaError]]:
+    """Heal partitions, with a progress bar on a terminal; return what was done, and what could not be."""
+    states = [(key, store.describe_partition(*key)) for key in chosen]
+    total = sum(
+        log_bytes(each.directory, *key)
+        for key, state in states
+        for each in state.replica_states
+        if each.id not in state.offline
+    )
+    healed: list[Healed] = []
+    failed: list[NoSoundReplicaError] = []
+    with progress_bar(total, "checking replicas") as bar:
+        for key in chosen:
+            try:
+                healed += store.heal(key, progress=lambda size: bar.advance(bar.task_ids[0], size))
+            except NoSoundReplicaError as error:
+                failed.append(error)
+    return healed, failed
+
+
+def _healed_text(done: Healed) -> str:
+    kept = f", {len(done.kept)} copies in the quarantine" if done.kept else ""
+    return (
+        f"{done.topic}:{done.partition}: replica {done.replica} in {done.directory}: offsets {done.offset} "
+        f"to {done.end_offset - 1} copied, {size_text(done.bytes)}{kept}; {done.reason}"
+    )

@@ -1,6 +1,6 @@
 """`segstore demo`: all flights of 2013 go into a log; the writer is killed midway, and what it left is
-verified. Then producers and a consumer group run live; then a Spark streaming query runs through another
-kill.
+verified. Then producers and a consumer group run live; a disk is taken away from a replicated store; then a
+Spark streaming query runs through another kill.
 
 On disk: a store in a temporary directory, or in the one that --keep names. Threads: one, and child processes;
 the live part has threads of its own.
@@ -16,9 +16,12 @@ import rich_click as click
 
 from segstore.demo import flights as flights_module
 from segstore.demo.kill import killed_midway
+from segstore.demo.replicas import replicas as replicas_part
 from segstore.demo.screen import Screen
 from segstore.demo.steps import append_rest, check_store, create_topic, look, show_broker, verify
 from segstore.errors import InvalidArgumentError
+
+_DWELL = 1.5  # seconds that a step of the replicated part takes at least
 
 
 @click.command()
@@ -57,30 +60,66 @@ from segstore.errors import InvalidArgumentError
     help="Run the Spark part or not: a stream whose driver is killed; it needs PySpark and Java.",
 )
 @click.option(
+    "--replicas/--no-replicas",
+    default=True,
+    show_default=True,
+    help="Run the replicated part or not: a store on three disks, one of which is taken away.",
+)
+@click.option("--replicated", is_flag=True, help="Run the replicated part alone; it needs no flights.")
+@click.option(
     "--keep", metavar="PATH", type=click.Path(), help="Make the store in this directory, and keep it."
 )
-def demo(records: int, live: bool, seconds: float, speed: float, spark: bool, keep: str | None) -> None:
+def demo(
+    records: int,
+    live: bool,
+    seconds: float,
+    speed: float,
+    spark: bool,
+    replicas: bool,
+    replicated: bool,
+    keep: str | None,
+) -> None:
     """Append all flights of 2013, with a kill -9 midway; read them by offset, by date and by key; replay them
-    to a group of consumers, one of which dies; let Spark count delays per airline and hour as a stream, whose
-    driver is killed; check the store.
+    to a group of consumers, one of which dies; take a disk away from a replicated store; let Spark count
+    delays per airline and hour as a stream, whose driver is killed; check the store.
 
-    On a terminal the live and the Spark part show one display that changes; elsewhere they print a few lines.
-    Ctrl-C ends them, and leaves the store sound.
+    On a terminal the live, the replicated and the Spark part show one display that changes; elsewhere they
+    print a few lines. Ctrl-C ends them, and leaves the store sound.
     """
-    pace = (seconds, speed) if live else None
-    if keep is not None:
-        if os.path.exists(keep) and (not os.path.isdir(keep) or os.listdir(keep)):
-            raise InvalidArgumentError(f"--keep {keep}: must be new or an empty directory")
-        run(records, keep, pace, spark)
-        click.echo(f'The store is in {keep}. Try: segstore topics --store "{keep}"', err=True)
-        return
+    pace, dwell = (seconds, speed) if live else None, min(seconds / 10, _DWELL)
+    if keep is not None and os.path.exists(keep) and (not os.path.isdir(keep) or os.listdir(keep)):
+        raise InvalidArgumentError(f"--keep {keep}: must be new or an empty directory")
     with tempfile.TemporaryDirectory(prefix="segstore-demo-") as directory:
-        run(records, os.path.join(directory, "store"), pace, spark)
+        path = keep or os.path.join(directory, "store")
+        disks = os.path.join(directory, "disks")
+        if replicated:
+            run_replicated(keep or disks, dwell)
+        else:
+            run(records, path, pace, spark, (disks, dwell) if replicas else None)
+    if keep is not None and not replicated:
+        click.echo(f'The store is in {keep}. Try: segstore topics --store "{keep}"', err=True)
+    elif keep is not None:
+        click.echo(f'The directories are in {keep}. Try: segstore replicas --store "{keep}/disk0"', err=True)
 
 
-def run(records: int, path: str, pace: tuple[float, float] | None, spark: bool) -> None:
+def run_replicated(base: str, dwell: float) -> None:
+    """Run the replicated part alone, in directories below `base`."""
+    screen, started = Screen(), time.perf_counter()
+    screen.title("segstore demo", "a store on three disks")
+    replicas_part(screen, base, dwell)
+    screen.title("Done", f"in {time.perf_counter() - started:.1f} s")
+
+
+def run(
+    records: int,
+    path: str,
+    pace: tuple[float, float] | None,
+    spark: bool,
+    replicated: tuple[str, float] | None,
+) -> None:
     """Run the whole demo in a new store at `path`. `pace` has the seconds of the live part and the days that
-    pass in each, or is None: no live part. `spark` says whether the Spark part is run.
+    pass in each, or is None: no live part. `spark` says whether the Spark part is run; `replicated` has the
+    directory of the replicated part and the seconds of each of its steps, or is None.
     """
     screen, started = Screen(), time.perf_counter()
     screen.title("segstore demo", f"{records:,} flights from New York, 2013, into a log of four partitions")
@@ -99,6 +138,8 @@ def run(records: int, path: str, pace: tuple[float, float] | None, spark: bool) 
             from segstore.demo.live import live as live_part
 
             live_part(screen, path, flights, *pace)
+        if replicated is not None:
+            replicas_part(screen, *replicated)
         if spark:
             from segstore.demo.stream import stream
 

@@ -17,15 +17,17 @@ from dataclasses import replace
 from functools import partial
 from itertools import count
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar, cast
 
 from segstore import names
 from segstore.errors import (
     CorruptRecordError,
+    ReplicaOfflineError,
     SegstoreError,
     StorageError,
     StoreClosedError,
     UnknownTopicOrPartitionError,
+    copy_of,
 )
 from segstore.logger import Logger
 from segstore.replication.core.registration import BrokerRegistration, PartitionRegistration
@@ -48,6 +50,9 @@ if TYPE_CHECKING:
 
 log = Logger("segstore")
 
+T = TypeVar("T")
+LOOK = 0.5
+"""Seconds between two looks of who waits for the thread, whether it runs."""
 ROUNDS = 8
 """Fetches of one partition in a row, before another partition has its turn."""
 LAST_ROUND = 0.5
@@ -120,6 +125,30 @@ class DataDirectory:
     def post(self, work: Callable[[], object]) -> None:
         """Have the directory's thread call `work`."""
         self._thread.post(work)
+
+    def call(self, work: Callable[[], T]) -> T:
+        """Have the directory's thread call `work`, and wait for what it returns. Raises what it raises;
+        ReplicaOfflineError where the thread doesn't come to it any more, as its disk has failed or hangs.
+        """
+        told: SimpleQueue[tuple[T | None, Exception | None]] = SimpleQueue()
+
+        def run() -> None:
+            try:
+                told.put((work(), None))
+            except Exception as error:
+                told.put((None, error))
+                if isinstance(error, OSError):  # of the disk: the thread judges it
+                    raise
+
+        self._thread.post(run)
+        while True:
+            with suppress(Empty):
+                found, error = told.get(timeout=LOOK)
+                if error is not None:
+                    raise copy_of(error)
+                return cast(T, found)
+            if self.error is not None or self._thread.ended:
+                raise ReplicaOfflineError(f"{self!r} is offline: {self.error or 'the store is closed'}")
 
     def ask(self, replica: LocalReplica) -> None:
         """Have the directory's thread fetch for a replica."""
@@ -230,11 +259,10 @@ class DataDirectory:
                 return more
         return True
 
-    def resume(self, replica: LocalReplica, work: Callable[[], None]) -> None:
+    def resume(self, replica: LocalReplica, work: Callable[[], bool | None]) -> None:
         """Go on with a fetch whose records were read. Errors as `LocalReplica.step`."""
         if self.error is None and self.replicas.get(replica.key) is replica:
-            work()
-            self._thread.fetch(replica)
+            self._thread.fetch(replica, lambda: None if work() is None else self.step(replica))
 
     def check(self) -> None:
         """Look whether the directory is still there (R32). Raises StorageError."""
@@ -339,6 +367,11 @@ class Fetching:
         """Start the thread."""
         Background(self._run, f"segstore-fetcher-{self._directory.broker}").start()
 
+    @property
+    def ended(self) -> bool:
+        """Return whether the thread has ended."""
+        return self._ended.is_open
+
     def post(self, work: LocalReplica | Callable[[], object]) -> None:
         """Queue work."""
         self._asked.put(work)
@@ -377,7 +410,7 @@ class Fetching:
             self._due()
             return
         if isinstance(work, LocalReplica):
-            self.fetch(work)
+            self.fetch(work, partial(self._directory.step, work))
         elif work is not None:
             work()
 
@@ -407,11 +440,13 @@ class Fetching:
         for replica in again:
             self._guarded(partial(self._directory.step, replica))
 
-    def fetch(self, replica: LocalReplica) -> None:
-        """Fetch for a replica, in the directory's thread."""
+    def fetch(self, replica: LocalReplica, step: Callable[[], bool | None]) -> None:
+        """Fetch for a replica, in the directory's thread; what `step` returns says how to go on. Where the
+        leader's log is damaged, that is tried again and again, as in Kafka, so the follower leaves the ISR.
+        """
         more: bool | None = None
         try:
-            more = self._directory.step(replica)
+            more = step()
         except (SegstoreError, OSError) as error:
             if not self._directory.on_error(error):
                 return

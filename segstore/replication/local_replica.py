@@ -60,7 +60,7 @@ from segstore.replication.metadata.image import PartitionKey
 if TYPE_CHECKING:
     from segstore.replication.core.config import ReplicaConfig
     from segstore.storage.log.partition import Partition
-    from segstore.storage.log.replica import Replica
+    from segstore.storage.log.replica import Replica, Truncated
 
 log = Logger("segstore")
 Told = SimpleQueue[type[SegstoreError] | None]
@@ -100,8 +100,10 @@ class Links(Protocol):
         does that thread alone.
         """
 
-    def resume(self, replica: LocalReplica, work: Callable[[], None]) -> None:
-        """Have `work` called in the thread of the replica's own directory, and then fetch on."""
+    def resume(self, replica: LocalReplica, work: Callable[[], bool | None]) -> None:
+        """Have `work` called in the thread of the replica's own directory, and then fetch on, or later where
+        it returns None.
+        """
 
     def failed(self, broker: int, error: Exception) -> None:
         """Take a directory offline, whose disk has refused a call (R32)."""
@@ -133,6 +135,8 @@ class LocalReplica:
         self.core = Core(broker, log, brokers, config)
         self.asked = False
         """Whether the directory's thread has been asked to fetch, and has not begun yet."""
+        self.paused = False
+        """Whether it fetches nothing, since its log is about to be cut: the directory's thread changes it."""
         self._waiting: deque[DelayedProduce] = deque()
         self._fetching: FetchRequest | None = None
         """The fetch whose records are being read. Another leader's fetches don't wait for it."""
@@ -184,6 +188,19 @@ class LocalReplica:
             except IndexError:  # another thread has taken it
                 return
             _told(waiting.ticket).put(NotLeaderOrFollowerError)
+
+    def bytes_from(self, offset: int) -> int:
+        """Return the bytes of the log from the batch that holds `offset` on; -1 where they can't be told."""
+        try:
+            view = self.replica.written
+            slot = view.slot(offset)
+            found = (
+                view.segments[slot].locate(offset, view.end_of(slot)) if offset < view.end_offset else None
+            )
+            behind = sum(map(view.end_of, range(slot + 1, len(view.segments))))
+            return behind + (view.end_of(slot) - int(found.position) if found is not None else 0)
+        except (SegstoreError, OSError):  # damaged, or removed meanwhile
+            return -1
 
     # --- the leader, any thread ------------------------------------------------------------------
 
@@ -308,6 +325,21 @@ class LocalReplica:
         elif isinstance(effect, SetLogStartOffset):
             replica.set_start_offset(effect.offset)
 
+    def cut_damaged(self, offset: int) -> Truncated:
+        """See `Replica.cut_damaged`; the replica is paused, and neither leads nor is in sync. Raises
+        NotLeaderOrFollowerError where it leads, StorageError.
+        """
+        if not isinstance(self.core.role, Follower):
+            raise NotLeaderOrFollowerError(f"{self!r} does not follow, so it can't be cut")
+        self._fetching = None
+        cut = self.replica.cut_damaged(offset)
+        with self.lock:
+            if self.replica.epochs:
+                self.core.log.truncated(cut.end_offset, cut.end_offset)
+            else:
+                self.core.log.started_over(cut.end_offset)
+        return cut
+
     @property
     def leader_id(self) -> int:
         """Return whom this replica follows, -1 for nobody."""
@@ -323,7 +355,7 @@ class LocalReplica:
         role, own = self.core.role, self._brokers.get(self.broker)
         if not isinstance(role, Follower) or role.leader == NO_LEADER or own is None:
             return False
-        if self._fetching is not None:
+        if self._fetching is not None or self.paused:
             return False
         leader = self._links.find(role.leader, self.key)
         if leader is None:
@@ -365,11 +397,14 @@ class LocalReplica:
             data = b""
         self._links.resume(self, lambda: self._arrived(role, request, answer, data))
 
-    def _arrived(self, role: Follower, request: FetchRequest, answer: FetchAnswer, data: bytes) -> None:
-        if self._fetching is request:
-            self._fetching = None
-            if data:
-                self._take(role, request, answer, data)
+    def _arrived(
+        self, role: Follower, request: FetchRequest, answer: FetchAnswer, data: bytes
+    ) -> bool | None:
+        """Take what was read. Return as `step`: None where nothing could be read, as of a damaged log."""
+        if self._fetching is not request:
+            return False
+        self._fetching = None
+        return self._take(role, request, answer, data) if data else None
 
     def _take(self, role: Follower, request: FetchRequest, answer: FetchAnswer, data: bytes) -> bool:
         """Take an answer: append what it brings, or truncate."""

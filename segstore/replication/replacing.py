@@ -26,6 +26,7 @@ from segstore.replication.metadata.metadata_log import Voter
 from segstore.replication.metadata.properties import MetaProperties
 from segstore.replication.metadata.voters import Place, check_paths, look
 from segstore.replication.quorum_controller import Decision
+from segstore.threads import apart
 
 if TYPE_CHECKING:
     from segstore.replication.side import ReplicatedSide
@@ -36,7 +37,20 @@ ENDING = 10.0
 
 
 def replace_directory(side: ReplicatedSide, store: object, broker: int, path: str) -> None:
-    """See `ReplicatedStore.replace_directory`. Raises OSError."""
+    """See `ReplicatedStore.replace_directory`. Raises OSError.
+
+    A thread of its own does it, to its end: Ctrl-C in the calling one would leave a directory half replaced.
+    """
+
+    def run() -> None:
+        with side.replacing:
+            side.context.check_writable()
+            _replace(side, store, broker, path)
+
+    apart(run, "segstore-replace")
+
+
+def _replace(side: ReplicatedSide, store: object, broker: int, path: str) -> None:
     place = _place(side, broker, path)
     failed = side.manager.directories.get(broker)
     if failed is not None:

@@ -19,6 +19,7 @@ from segstore.replication.core.controller import Controller
 from segstore.replication.core.leader import Leader
 from segstore.replication.core.messages import AlterPartition, AlterPartitionReply
 from segstore.replication.core.registration import BrokerRegistration, PartitionRegistration
+from segstore.replication.counters import Counters
 from segstore.replication.data_directory import Change, DataDirectory
 from segstore.replication.local_replica import LocalReplica
 from segstore.replication.metadata.image import PartitionKey
@@ -49,7 +50,7 @@ class ReplicaManager:
         self.brokers: dict[int, BrokerRegistration] = {}
         self.partitions: dict[PartitionKey, PartitionRegistration] = {}
         self.leaders: dict[PartitionKey, LocalReplica] = {}
-        self.news = News()
+        self.news, self.counters = News(), Counters()
         self._when_led: dict[PartitionKey, deque[Callable[[], None]]] = {}
         self.controller: QuorumController | None = None
         self.voter_failed: Callable[[int, Exception], object] = lambda broker, error: None
@@ -136,6 +137,7 @@ class ReplicaManager:
     def leads(self, replica: LocalReplica) -> None:
         """See `Links`."""
         self.leaders[replica.key] = replica
+        self.counters.leads(replica.key)
         self._redirect(replica.key, replica.partition)
         self._is_led(replica.key)
         self._ask_followers(replica)
@@ -145,7 +147,7 @@ class ReplicaManager:
         """See `Links`."""
         self.directories[broker].read(read)
 
-    def resume(self, replica: LocalReplica, work: Callable[[], None]) -> None:
+    def resume(self, replica: LocalReplica, work: Callable[[], bool | None]) -> None:
         """See `Links`."""
         directory = self.directories[replica.broker]
         directory.post(partial(directory.resume, replica, work))
@@ -194,7 +196,23 @@ class ReplicaManager:
         def altered(core: Controller, now: int) -> Decision:
             return Decision(effects=core.alter_partition(key, message, epoch))
 
-        controller.post(altered, partial(_answered, sender, message))
+        controller.post(altered, partial(self._answered, sender, message))
+
+    def _answered(
+        self, sender: LocalReplica, sent: AlterPartition, answers: list[object], error: Exception | None
+    ) -> None:
+        """Hand the controller's answer to the leader. Without a controller there is none: the proposal
+        stays.
+        """
+        if isinstance(error, QuorumLostError):
+            return
+        if isinstance(error, SegstoreError):
+            reply = AlterPartitionReply(type(error))
+        else:
+            reply = next(answer for answer in answers if isinstance(answer, AlterPartitionReply))
+        self.counters.answered(reply)
+        if not isinstance(error, StaleBrokerEpochError):  # registered anew since: the metadata tells the rest
+            sender.on_alter_reply(sent, reply)
 
     # --- the controller's thread -----------------------------------------------------------------
 
@@ -214,6 +232,8 @@ class ReplicaManager:
         before = {key: self.partitions.get(key) for key in changed}
         self.partitions.update(changed)
         for key, state in changed.items():
+            if (old := before[key]) is not None:
+                self.counters.changed(key, old, state)
             if state.leader < 0:
                 self.leaders.pop(key, None)
         for directory in self.online:
@@ -263,18 +283,3 @@ def _shows_all(leader: Leader) -> bool:
 
 def _concerns(broker: int, now: PartitionRegistration, before: PartitionRegistration | None) -> bool:
     return broker in now.replicas or (before is not None and broker in before.replicas)
-
-
-def _answered(
-    sender: LocalReplica, message: AlterPartition, answers: list[object], error: Exception | None
-) -> None:
-    """Hand the controller's answer to the leader. Without a controller there is none: the proposal stays."""
-    if isinstance(error, QuorumLostError):
-        return
-    if isinstance(error, SegstoreError):
-        reply = AlterPartitionReply(type(error))
-        if isinstance(error, StaleBrokerEpochError):  # registered anew since: the metadata tells the rest
-            return
-    else:
-        reply = next(answer for answer in answers if isinstance(answer, AlterPartitionReply))
-    sender.on_alter_reply(message, reply)

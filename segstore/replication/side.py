@@ -113,6 +113,8 @@ class ReplicatedSide:
         self.inbox = _NoInbox()
         self.owner: Callable[[], object] | None = None
         self._nudges, self._closing, self.closed = News(), Mutex(), False
+        self.replacing = Mutex()
+        """Is held while a directory is replaced; a close waits for that."""
 
     @property
     def data_directories(self) -> int:
@@ -232,19 +234,14 @@ class ReplicatedSide:
             if self.closed:
                 return
             try:
-                self._close_cleanly()
+                with self.replacing:
+                    self._close_cleanly()
             finally:
+                self._end_threads()  # where an interrupt came before: none writes once the locks are free
                 self.let_go()
 
     def _close_cleanly(self) -> None:
-        self.context.closed = True
-        self.context.scheduler.close()
-        self.controller.stop(ENDING)
-        deadline, errors = time.monotonic() + ENDING, list[Exception]()
-        stopped = {
-            broker: directory.stop(max(deadline - time.monotonic(), 0.0))
-            for broker, directory in self.manager.directories.items()
-        }
+        stopped, errors = self._end_threads(), list[Exception]()
         for directory in self.manager.directories.values():
             for replica in list(directory.replicas.values()):
                 replica.go_offline()  # who waits for acknowledgements is told
@@ -258,6 +255,17 @@ class ReplicatedSide:
             self._close_one(self._witness, 0, errors)
         if errors:
             raise first_of(errors)
+
+    def _end_threads(self) -> dict[int, bool]:
+        """End all threads, and return of which directories that was done in time. May be repeated."""
+        self.context.closed = True
+        self.context.scheduler.close()
+        self.controller.stop(ENDING)
+        deadline = time.monotonic() + ENDING
+        return {
+            broker: directory.stop(max(deadline - time.monotonic(), 0.0))
+            for broker, directory in self.manager.directories.items()
+        }
 
     @staticmethod
     def _close_one(writer: StoreWriter, broker_epoch: int, errors: list[Exception]) -> None:

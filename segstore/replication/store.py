@@ -7,8 +7,8 @@ elections. Threads: any.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from segstore.config import arguments
 from segstore.errors import (
@@ -22,17 +22,27 @@ from segstore.mutex import check_apart
 from segstore.replication.core.controller import Controller
 from segstore.replication.core.election import Election
 from segstore.replication.core.leader import Leader
+from segstore.replication.healing import Healed, heal
 from segstore.replication.local_replica import now_ms
 from segstore.replication.metadata.image import PartitionKey
+from segstore.replication.metrics import (
+    directory_metrics,
+    partition_metrics,
+    replication_metrics,
+    samples,
+    standings,
+)
 from segstore.replication.quorum_controller import Decision
 from segstore.replication.replacing import replace_directory
 from segstore.replication.side import ReplicatedSide
+from segstore.replication.states import PartitionState, ReplicaState
 from segstore.storage.context import os_errors
 from segstore.storage.log.acks import ALL, Acks
 from segstore.storage.log.append import append_columns, append_one
 from segstore.storage.meta.topic_info import check_not_internal
 from segstore.storage.meta.topics import TopicInfo, find_topic
 from segstore.storage.store.partition_log import PartitionLog
+from segstore.storage.store.stats import prometheus_text
 from segstore.storage.store.store import Store
 
 if TYPE_CHECKING:
@@ -41,35 +51,6 @@ if TYPE_CHECKING:
 
 ACKS: Mapping[object, int] = {"all": -1, -1: -1, 0: 0, 1: 1, "0": 0, "1": 1, "-1": -1}
 ELECTIONS = {"preferred": Election.PREFERRED, "unclean": Election.UNCLEAN}
-
-
-class ReplicaState(NamedTuple):
-    """A replica as its leader sees it. `log_end_offset` is -1 where the leader does not know it; `lag` is in
-    records, `lag_ms` the time since the replica had all records, -1 where it never had.
-    """
-
-    id: int
-    log_end_offset: int
-    lag: int
-    lag_ms: int
-    directory: str
-
-
-class PartitionState(NamedTuple):
-    """The state of a partition, as the controller has made it durable (Kafka: PartitionRegistration).
-    `leader` is -1 where none leads; `offline` has the replicas whose directories have failed or are missing.
-    """
-
-    leader: int
-    leader_epoch: int
-    partition_epoch: int
-    replicas: tuple[int, ...]
-    isr: tuple[int, ...]
-    elr: tuple[int, ...]
-    offline: tuple[int, ...]
-    adding: tuple[int, ...]
-    removing: tuple[int, ...]
-    replica_states: tuple[ReplicaState, ...]
 
 
 class ReplicatedPartitionLog(PartitionLog):
@@ -275,6 +256,40 @@ class ReplicatedStore(Store):
         lag_ms = 0 if remote.end_offset >= end else -1 if caught_up is None else now_ms() - caught_up
         return ReplicaState(broker, remote.end_offset, max(end - remote.end_offset, 0), lag_ms, path)
 
+    def metrics(self) -> dict[str, dict[str, Any]]:
+        """Return {"topic-partition": {Kafka's name: value}}, as `Store.metrics`, with what
+        `replication.metrics.partition_metrics` adds to it: replicas in sync, their lag.
+        """
+        found = super().metrics()
+        for key, of_replicas in self._partition_metrics().items():
+            found.setdefault(str(key), {}).update(of_replicas)
+        return found
+
+    def replication_metrics(self) -> dict[str, dict[str, Any]]:
+        """Return {Kafka's type: {Kafka's name: value}} of all of the store: "ReplicaManager",
+        "ReplicaFetcherManager", "KafkaController", "ControllerStats". What Kafka gives as a rate is counted
+        since the store was opened.
+        """
+        self._context.check_open()
+        side = self._replicated
+        states = {key: each.state.replicas for key, each in standings(side).items()}
+        lags = [self._replica_state(key, replica).lag for key, ids in states.items() for replica in ids]
+        return replication_metrics(side, max([0, *lags]))
+
+    def metrics_text(self) -> str:
+        """Return all metrics, those of replicas too, in Prometheus' text format; see `Store.metrics_text`."""
+        whole = self.replication_metrics()
+        with os_errors():
+            more = samples(whole, directory_metrics(self._replicated), self._partition_metrics())
+            return prometheus_text(self._measured(), more)
+
+    def _partition_metrics(self) -> dict[PartitionKey, dict[str, Any]]:
+        found, manager = {}, self._replicated.manager
+        for key, standing in standings(self._replicated).items():
+            replicas = tuple(self._replica_state(key, replica) for replica in standing.state.replicas)
+            found[key] = partition_metrics(standing, replicas, manager.leader(key))
+        return found
+
     def elect_leaders(
         self,
         election: str,
@@ -357,6 +372,34 @@ class ReplicatedStore(Store):
         number = arguments.whole("directory", directory, None)
         with os_errors():
             replace_directory(self._replicated, self, number, arguments.path("path", path))
+
+    def heal(
+        self,
+        partition: tuple[str, int] | None = None,
+        *,
+        timeout_ms: float = 3_600_000,
+        progress: Callable[[int], None] | None = None,
+    ) -> list[Healed]:
+        """Find damaged replicas of a partition, by default of all: all bytes of all replicas are read, and
+        checked. A damaged one leaves the ISR, and what it has from the damage on is moved to the quarantine
+        and copied anew from a replica in sync; where it led, such a replica is elected first. Returns what
+        was healed, once it is in sync again. Partitions stay in use; with too few replicas in sync meanwhile
+        acks=all is refused. Replicas that are offline are passed over.
+
+        `timeout_ms` is for each replica; `progress` is called with the bytes of each segment that was read.
+        Raises NoSoundReplicaError where no other replica in sync has the same records whole: nothing was
+        changed in that partition; KafkaTimeoutError, UnknownTopicOrPartitionError, QuorumLostError,
+        StorageError.
+        """
+        check_apart("heal()")
+        self._context.check_writable()
+        side = self._replicated
+        keys = sorted(side.manager.partitions) if partition is None else _keys("partition", [partition])
+        for key in keys:
+            find_topic(side.topics, key.topic, key.partition)
+        limit = arguments.milliseconds("timeout_ms", timeout_ms)
+        with os_errors():
+            return heal(side, keys, limit, progress or (lambda size: None))
 
     def reassignments(self) -> dict[tuple[str, int], PartitionState]:
         """Return the partitions that are being moved, and their states."""

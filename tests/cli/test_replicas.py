@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from cli import json_lines, ok, run
+from damage import flip
 from replicated_stores import Directories, await_in_sync, retrying
 from stores import tree
 from waiting import until
@@ -129,3 +130,38 @@ def test_what_is_no_replicated_store(tmp_path: Path) -> None:
         assert result.exit_code == 1
         assert "no directory of a replicated store" in result.output
     assert not (tmp_path / "missing").exists()
+
+
+def test_a_damaged_replica_is_healed(three: Directories) -> None:
+    flip(three.paths[1] / "t-0" / "00000000000000000000.log", 65)
+    assert "checked" in run("check", three.paths[1]).stderr
+    result = run("check", three.paths[1], "--repair")
+    assert (result.exit_code, "segstore heal" in result.stderr) == (1, True)
+    (row,) = json_lines(ok("heal", "t", *stores(three), "--json"))
+    assert (row["topic"], row["partition"], row["replica"], row["offset"], row["end_offset"]) == (
+        "t",
+        0,
+        1,
+        0,
+        1,
+    )
+    assert "all replicas are sound" in ok("heal", *stores(three)).stderr
+    flip(three.paths[0] / "t-1" / "00000000000000000000.log", 65)
+    assert "t:1: replica 0" in ok("heal", *stores(three)).stdout
+
+
+def test_what_nobody_has_whole_is_told(three: Directories) -> None:
+    for number in (0, 1):
+        flip(three.paths[number] / "t-0" / "00000000000000000000.log", 65)
+    flip(three.paths[0] / "t-1" / "00000000000000000000.log", 65)
+    result = run("heal", *stores(three))
+    assert result.exit_code == 1
+    assert "t-0, damaged from offset 0 on in replica 0, 0 on in replica 1" in result.stderr
+    assert "t:1: replica 0" in result.stdout
+    for number in (0, 1):
+        flip(three.paths[number] / "t-0" / "00000000000000000000.log", 65)
+
+
+def test_heal_makes_no_store(tmp_path: Path) -> None:
+    result = run("heal", "--store", tmp_path / "missing")
+    assert (result.exit_code, (tmp_path / "missing").exists()) == (1, False)

@@ -280,6 +280,10 @@ class Writer:
 
     def assert_kept(self, log: Any) -> None:
         """R23, P2, P4: what was acknowledged is there at its offset; nothing is there twice."""
+        self.assert_kept_from(log, 0)
+
+    def assert_kept_from(self, log: Any, first: int) -> None:
+        """The same, of a log whose first records are not of this writer; they are there too."""
         here = found(log)
         lost = {offset: value for offset, value in self.acked.items() if here.get(offset) != value}
         assert not lost, f"{len(lost)} of {len(self.acked)} acknowledged records are lost: {lost}"

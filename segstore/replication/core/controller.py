@@ -242,6 +242,23 @@ class Controller:
         """Kafka: ineligibleReplicasForIsr; KIP-903."""
         return self.cluster.active(replica) and broker_epoch in (-1, self.cluster.brokers[replica].epoch)
 
+    def expel(self, key: Key, replica: int, sound: Replicas) -> Effects:
+        """Take a replica out of ISR and ELR whose log is about to be cut, since it is damaged; one of `sound`
+        leads from then on. The partition epoch rises in any case: a proposal from before, which has the
+        replica in it, is refused.
+
+        Raises EligibleLeadersNotAvailableError where none of `sound` is in sync and live, and
+        UnknownTopicOrPartitionError.
+        """
+        partition, change = self._partition(key), self._changing(key)
+        change.election, change.unclean_shutdown = Election.ONLINE, (replica,)
+        change.live = lambda broker: broker in sound and self.cluster.active(broker)
+        change.isr = tuple(member for member in partition.isr if member != replica)
+        if not any(change.live(member) for member in change.isr):
+            raise EligibleLeadersNotAvailableError(f"of the replicas {sound} none is in sync and live")
+        after = change.build() or partition._replace(partition_epoch=partition.partition_epoch + 1)
+        return (self._persist(PartitionRecord(key, after)),)
+
     # --- partitions ------------------------------------------------------------------------------
 
     def create_partition(self, key: Key, replicas: Replicas) -> Effects:

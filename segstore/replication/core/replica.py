@@ -40,8 +40,12 @@ class RemoteReplica:
         """Note an accepted fetch (Kafka: Replica.updateFetchStateOrThrow).
 
         The follower was caught up now where it has reached the leader's log end offset; and at the time of
-        the fetch before where it has reached what was the leader's log end offset then (R18).
+        the fetch before where it has reached what was the leader's log end offset then (R18). One that
+        fetches below what it had was cut, to be copied anew: it does not count as caught up any more, so that
+        the high watermark does not wait for the copy.
         """
+        if offset < self.end_offset:
+            self.last_caught_up_ms = self.last_fetch_ms = None
         if offset >= leader_end_offset:
             self._caught_up_at(now_ms)
         elif self.last_fetch_ms is not None and offset >= self.last_fetch_leader_end:

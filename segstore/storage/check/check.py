@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 from segstore import names
 from segstore.errors import SegstoreError, StoreClosedError, UnknownTopicOrPartitionError
@@ -252,6 +252,36 @@ def _check_one(
             if not left or not isinstance(error, FileNotFoundError):
                 return None, [_unreadable(*key, error)]
     return None, []
+
+
+class CheckedPartition(NamedTuple):
+    """What a check of one partition has found: findings, the base offsets of its segments, and where its log
+    starts and ends by what is there.
+    """
+
+    findings: list[Finding]
+    bases: list[int]
+    start_offset: int
+    end_offset: int
+
+
+def check_partition(
+    path: str, topic: str, partition: int, files: Files, progress: Progress | None = None
+) -> CheckedPartition | None:
+    """Check one partition of a store that may be in use; None where there is no such partition any more. One
+    that can't be read has a finding, and no segments. Raises StorageError.
+    """
+    with store_module.open(path, mode="r", files=files) as store, os_errors():
+        info = store.topics().get(topic)
+        if info is None or partition not in info.partition_ids:
+            return None
+        at_rest, _ = is_at_rest(files, path)
+        said, _ = read_checkpoints(files, path)
+        report = progress or (lambda _: None)
+        done, findings = _check_one(files, store, info, partition, at_rest, said, report, SegmentCheck.run)
+        if done is None:
+            return CheckedPartition(findings, [], 0, 0) if findings else None
+        return CheckedPartition(findings, done.bases, done.start_offset, done.end_offset)
 
 
 def _topic_id(store: Any, topic: str) -> str | None:

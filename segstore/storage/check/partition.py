@@ -61,6 +61,16 @@ class PartitionCheck:
         self.stable_offset: int | None = None
 
     @property
+    def bases(self) -> list[int]:
+        """Return the base offsets of the segments."""
+        return list(self._view.bases)
+
+    @property
+    def start_offset(self) -> int:
+        """Return the log start offset."""
+        return self._view.start_offset
+
+    @property
     def being_made(self) -> bool:
         """Return whether a writer has not made the partition's first file yet."""
         view = self._view

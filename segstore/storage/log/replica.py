@@ -302,17 +302,49 @@ class Replica:
         with os_errors(), self._partition.admin, self._partition.naming:
             return self._start_at(offset)
 
+    def cut_damaged(self, offset: int) -> Truncated:
+        """Cut the segment that holds `offset`, and all behind it, without looking at batches there, since
+        they are damaged or missing; nothing is appended meanwhile. The log ends behind the last batch before.
+        Where that is the first segment, the log begins anew at its start offset. Copies of what has whole
+        batches are kept in the quarantine. Errors as `truncate_to`.
+        """
+        partition = self._partition
+        with os_errors(), partition.admin, partition.naming:
+            view = partition.visible.ahead()
+            slot = view.slot(offset)
+            kept = self._keep_all(view.segments[slot:])
+            if slot == 0:
+                return self._start_at(view.start_offset)._replace(kept=kept)
+            with partition.queue.token:
+                partition.queue.drain()
+                partition.writer.check()
+                before = view.segments[slot - 1]
+                end = before.last_offset_before(before.size) + 1
+                cut = sum(segment.size for segment in view.segments[slot:])
+                return self._cut_at(view, slot - 1, before.size, end, Truncated(end, cut, kept))
+
+    def _keep_all(self, segments: Sequence[Segment]) -> tuple[str, ...]:
+        kept = []
+        for segment in segments:
+            with suppress(FileNotFoundError):  # there is nothing to keep of a file that is missing
+                kept.append(keep_batches(self._quarantine, segment, 0))
+        return tuple(path for path in kept if path is not None)
+
     def _cut(self, offset: int) -> Truncated:
-        partition, view = self._partition, self._partition.visible.ahead()
+        view = self._partition.visible.ahead()
         slot, position, end = self._place(view, offset)
         pieces = [(s, position if n == slot else 0) for n, s in enumerate(view.segments) if n >= slot]
         kept = [path for s, at in pieces if (path := keep_batches(self._quarantine, s, at)) is not None]
         cut = sum(segment.size - at for segment, at in pieces)
+        return self._cut_at(view, slot, position, end, Truncated(end, cut, tuple(kept)))
+
+    def _cut_at(self, view: LogView, slot: int, position: int, end: int, done: Truncated) -> Truncated:
+        partition = self._partition
         high_watermark = min(partition.visible.high_watermark, end)
         self._change(end, lambda: self._cut_files(view, slot, position, end))
         partition.visible.cut(high_watermark)
         self._forget_epochs(end)
-        return Truncated(end, cut, tuple(kept))
+        return done
 
     def _place(self, view: LogView, offset: int) -> tuple[int, int, int]:
         """Return slot and position of the first batch that does not lie below `offset` whole, and the offset

@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from segstore import names
 from segstore.config import TopicConfig, arguments
-from segstore.errors import SegstoreError, StoreLockedError
+from segstore.errors import InvalidArgumentError, SegstoreError, StoreLockedError
 from segstore.files import Files
 from segstore.storage.check.check import check
 from segstore.storage.context import os_errors
@@ -39,6 +39,7 @@ from segstore.storage.segment.index_files import rebuild
 from segstore.storage.segment.segment_files import list_segments
 from segstore.storage.store import store as store_module
 from segstore.storage.store.store import Store
+from segstore.storage.store.writer import is_replicated
 
 # --- mending -----------------------------------------------------------------------------------
 
@@ -117,10 +118,12 @@ def repair(
     stands for their offsets; without it such damage stays as it is, and `check` reports it again. `progress`
     is called with the bytes of each segment that was checked: twice where anything was wrong.
 
-    Raises StoreLockedError, with the pid of the writer; StorageError.
+    Raises StoreLockedError, with the pid of the writer; StorageError; InvalidArgumentError for a directory of
+    a replicated store, whose log must not differ from those of its other replicas.
     """
     root, files = arguments.path("path", path), files or Files()
     with os_errors():
+        _check_plain(files, root)
         files.listdir(root)
         moved = free_lock(files, root)
         lock = os.path.join(root, names.LOCK)
@@ -129,6 +132,14 @@ def repair(
             pass  # a store that is open for writing raises its error at once
         found = check(root, progress=progress)
         return freed + (list(_repair(files, root, found, quarantine, progress)) if found else [])
+
+
+def _check_plain(files: Files, root: str) -> None:
+    if is_replicated(files, root):
+        raise InvalidArgumentError(
+            f"{root} is a directory of a replicated store, which is not repaired by itself: `segstore heal` "
+            "(`ReplicatedStore.heal`) copies what is damaged from the other directories"
+        )
 
 
 def _repair(

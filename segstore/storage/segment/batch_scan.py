@@ -102,11 +102,12 @@ def next_whole(files: Files, handle: Handle, position: int, end: int, least_offs
     """
     size = CHUNK
     while position < end:
-        data = files.pread(handle, min(size, end - position), position)
+        asked = min(size, end - position)
+        data = files.pread(handle, asked, position)
         found = lib.seg_resync(ffi.from_buffer("uint8_t[]", data), len(data), 0, least_offset, MAX_OFFSET)
         if found >= 0:
             return position + int(found)
-        if position + len(data) >= end or not data:
+        if position + len(data) >= end or len(data) < asked:  # all was read; the file may end before `end`
             return None
         # A batch may reach over the edge of what was read: look again at a longer stretch first.
         if size < MOST_SEARCHED:

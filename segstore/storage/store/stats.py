@@ -8,7 +8,7 @@ ms, `_total` for what only grows.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -205,8 +205,19 @@ def store_metrics(store: Measured) -> dict[str, dict[str, Any]]:
     }
 
 
-def prometheus_text(store: Measured) -> str:
-    """Return all metrics in Prometheus' text format, labelled by topic and partition.
+class Sample(NamedTuple):
+    """One value of a metric, and the values of its labels."""
+
+    labels: tuple[str, ...]
+    value: float
+
+
+Family = tuple[Metric, tuple[str, ...], list[Sample]]
+"""A metric, the names of its labels, and its values."""
+
+
+def prometheus_text(store: Measured, more: Iterable[Family] = ()) -> str:
+    """Return all metrics in Prometheus' text format, labelled by topic and partition, and `more`.
 
     Raises MissingPackageError without the prometheus_client package (`segstore[metrics]`).
     """
@@ -215,23 +226,28 @@ def prometheus_text(store: Measured) -> str:
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
         from prometheus_client.registry import Collector
     rows = list(store_stats(store, records=False))
+    families = [*(_of_partitions(metric, rows) for metric in METRICS), *more]
 
     class Families(Collector):
         def collect(self) -> Iterator[Any]:
-            for metric in METRICS:
+            for metric, labels, samples in families:
                 # Not Counter: that would give the time of this call as the time when it began at 0.
                 kind: Any = CounterMetricFamily if metric.kind == "counter" else GaugeMetricFamily
-                family = kind(metric.prometheus, metric.doc, labels=("topic", "partition"))
-                for stats in rows:
-                    value = _number(stats, metric)
-                    if value is not None:
-                        family.add_metric((stats.topic, str(stats.partition)), value)
+                family = kind(metric.prometheus, metric.doc, labels=labels)
+                for sample in samples:
+                    family.add_metric(sample.labels, sample.value)
                 yield family
 
     registry = CollectorRegistry()
     registry.register(Families())
     text: str = generate_latest(registry).decode()
     return text
+
+
+def _of_partitions(metric: Metric, rows: Iterable[PartitionStats]) -> Family:
+    values = [(stats, _number(stats, metric)) for stats in rows]
+    samples = [Sample((s.topic, str(s.partition)), value) for s, value in values if value is not None]
+    return metric, ("topic", "partition"), samples
 
 
 def _number(stats: PartitionStats, metric: Metric) -> float | None:

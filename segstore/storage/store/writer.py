@@ -345,11 +345,16 @@ def let_go_of_lost(files: Files, root: str) -> None:
         writer.let_go()
 
 
+def is_replicated(files: Files, root: str) -> bool:
+    """Return whether a directory is one of a replicated store. A broker's has no settings files of ours."""
+    return files.exists(names.below(root, f"{names.OURS}/{names.TOPICS}/{CLUSTER_METADATA}.json"))
+
+
 def _check_plain(files: Files, root: str) -> None:
     """Raise InvalidArgumentError where the directory is one of a replicated store: written by itself it would
-    get leader epochs that its other replicas don't know (R7). A broker's has no settings files of segstore's.
+    get leader epochs that its other replicas don't know (R7).
     """
-    if files.exists(names.below(root, f"{names.OURS}/{names.TOPICS}/{CLUSTER_METADATA}.json")):
+    if is_replicated(files, root):
         raise InvalidArgumentError(
             f"{root} is a directory of a replicated store: `segstore.open_replicated` writes all of its "
             'directories, and mode="r" reads this one'

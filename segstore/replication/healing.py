@@ -1,0 +1,236 @@
+"""Heals replicas whose stored bytes are damaged, from sound ones: `ReplicatedStore.heal`.
+
+On disk a damaged replica is cut where the damage begins; copies go to the engine's quarantine; it fetches the
+rest anew. It leaves ISR and ELR before that, durably: so it is never elected, and no record counts it, until
+it has all of them again. Where it led, a sound replica is elected. After a crash it is out of the ISR, and
+goes on as any follower. Threads: any, one `heal` of a partition at a time.
+
+Damage is taken by segments: a replica is a source for another one where none of its own damage lies at or
+behind the offset at which that one is cut. So of two replicas that are damaged at different places, the one
+with the later damage is healed first, and then heals the other.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
+
+from segstore import names
+from segstore.errors import KafkaTimeoutError, NoSoundReplicaError
+from segstore.integers import INT64_MAX
+from segstore.replication.core.controller import Controller
+from segstore.replication.metadata.image import PartitionKey
+from segstore.replication.quorum_controller import Decision
+from segstore.storage.check.check import CheckedPartition, check_partition
+from segstore.storage.finding import Finding
+
+if TYPE_CHECKING:
+    from segstore.replication.local_replica import LocalReplica
+    from segstore.replication.replica_manager import ReplicaManager
+    from segstore.replication.side import ReplicatedSide
+    from segstore.storage.log.replica import Truncated
+
+Progress = Callable[[int], None]
+_PARTS = (names.LOG, names.INDEX, names.TIME_INDEX, names.TXN_INDEX, names.SNAPSHOT)
+
+
+class Healed(NamedTuple):
+    """A replica that was damaged, and is in sync again. `offset` is where it was cut, and `end_offset` how
+    far it has been copied since; `cut_bytes` of its log were taken out, of which `kept` are copies in the
+    quarantine of its directory; `bytes` were copied. `reason` is the first finding.
+    """
+
+    topic: str
+    partition: int
+    replica: int
+    directory: str
+    offset: int
+    end_offset: int
+    cut_bytes: int
+    bytes: int
+    kept: tuple[str, ...]
+    reason: str
+
+
+class Damage(NamedTuple):
+    """The damage of one replica: its segments from the one that holds `offset` to the one in front of `end`
+    have some. `log_end` is where its log ended before it was looked at.
+    """
+
+    offset: int
+    end: int
+    log_end: int
+    reason: str
+
+
+class Healing(NamedTuple):
+    """What is to be done: a replica, its damage, and which replicas may lead meanwhile."""
+
+    replica: int
+    damage: Damage
+    sources: tuple[int, ...]
+
+
+def heal(
+    side: ReplicatedSide, keys: Iterable[PartitionKey], timeout_ms: float, progress: Progress
+) -> list[Healed]:
+    """See `ReplicatedStore.heal`."""
+    healed: list[Healed] = []
+    lost: dict[tuple[str, int], dict[int, int]] = {}
+    for key in keys:
+        damages = find_damage(side.manager, key, progress)
+        plan = _plan(side.manager, key, damages)
+        if plan is None:
+            lost[key.topic, key.partition] = {replica: each.offset for replica, each in damages.items()}
+            continue
+        healed.extend(_Patient(side, key, one).heal(timeout_ms) for one in plan)
+    if lost:
+        raise NoSoundReplicaError(_told(lost), lost, healed)
+    return healed
+
+
+def _told(lost: Mapping[tuple[str, int], Mapping[int, int]]) -> str:
+    told = [
+        f"{topic}-{number}, damaged from offset "
+        + ", ".join(f"{offset} on in replica {replica}" for replica, offset in sorted(offsets.items()))
+        for (topic, number), offsets in lost.items()
+    ]
+    return f"no other in-sync replica has the same records whole: {'; '.join(told)}"
+
+
+# --- finding -----------------------------------------------------------------------------------
+
+
+def find_damage(manager: ReplicaManager, key: PartitionKey, progress: Progress) -> dict[int, Damage]:
+    """Return the damage of the replicas that are online and have any. Raises StorageError."""
+    found = {}
+    for directory in manager.online:
+        replica = directory.replicas.get(key)
+        if replica is None or replica.core.role is None:
+            continue
+        end = replica.replica.log_end_offset
+        checked = check_partition(directory.path, *key, directory.writer.context.files, progress)
+        damage = None if checked is None else _damage(replica, checked, end)
+        if damage is not None:
+            found[directory.broker] = damage
+    return found
+
+
+def _damage(replica: LocalReplica, checked: CheckedPartition, log_end: int) -> Damage | None:
+    """Return the damage of one replica, whose log ended at `log_end` before it was looked at."""
+    pieces = [piece for each in checked.findings if (piece := _of_finding(each, checked.bases)) is not None]
+    first = checked.bases[0] if checked.bases else log_end
+    if checked.bases and first > (start := replica.replica.start_offset):
+        pieces.append((start, first, f"offsets {start} to {first - 1} are missing"))
+    if checked.bases and checked.end_offset < log_end:
+        end = checked.end_offset
+        pieces.append((end, log_end, f"offsets {end} to {log_end - 1} are missing"))
+    if not pieces:
+        return None
+    offset, reason = min((offset, reason) for offset, _, reason in pieces)
+    if "compact" in replica.partition.config.cleanup_policy:
+        offset = 0  # where others were compacted further, what is in front may lack its tombstones
+    return Damage(offset, max(end for _, end, _ in pieces), log_end, reason)
+
+
+def _of_finding(finding: Finding, bases: list[int]) -> tuple[int, int, str] | None:
+    """Return which offsets a finding concerns, and what it says; None for one that a copy would not mend."""
+    name = os.path.basename(finding.path)
+    parsed = names.parse_segment_file(name)
+    if parsed is not None and parsed[1] in _PARTS:
+        base = parsed[0]
+        behind = next((each for each in bases if each > base), INT64_MAX)
+        return min(base, base if finding.offset is None else finding.offset), behind, str(finding)
+    if not bases or name == names.LEADER_EPOCHS:
+        return 0, INT64_MAX, str(finding)
+    return None
+
+
+def _plan(manager: ReplicaManager, key: PartitionKey, damages: Mapping[int, Damage]) -> list[Healing] | None:
+    """Return how the damaged replicas can be healed, in order; None where one of them can't be."""
+    state, left = manager.partitions[key], dict(damages)
+    online = {directory.broker for directory in manager.online}
+    plan = []
+    for replica, damage in sorted(damages.items(), key=lambda item: -item[1].offset):
+        others = [each for each in state.isr if each != replica and each in online]
+        sources = [each for each in others if each not in left or left[each].end <= damage.offset]
+        if not sources:
+            return None
+        plan.append(Healing(replica, damage, tuple(sources)))
+        del left[replica]
+    return plan
+
+
+# --- healing -----------------------------------------------------------------------------------
+
+
+class _Patient:
+    """A replica that is healed."""
+
+    def __init__(self, side: ReplicatedSide, key: PartitionKey, healing: Healing) -> None:
+        self._manager, self._controller, self._key = side.manager, side.controller, key
+        self._number, self._damage, self._sources = healing
+        self._directory = side.manager.directories[self._number]
+        self._replica = self._directory.replicas[key]
+        self._check_open, self._left = side.context.check_open, 0
+
+    def heal(self, timeout_ms: float) -> Healed:
+        """Cut the replica and have it copied; wait until it is in sync. Raises KafkaTimeoutError,
+        EligibleLeadersNotAvailableError, QuorumLostError, StorageError.
+        """
+        try:
+            self._directory.call(partial(self._pause, True))
+            self._controller.call(self._expel)
+            cut = self._directory.call(self._cut)
+        finally:
+            self._directory.post(partial(self._pause, False))
+        self._await_in_sync(timeout_ms)
+        return self._report(cut)
+
+    def _pause(self, paused: bool) -> None:
+        """In the directory's thread, so that no fetch that was accepted before is still to be told of."""
+        self._replica.paused = paused
+        if not paused:
+            self._directory.ask(self._replica)
+
+    def _expel(self, core: Controller, now: int) -> Decision:
+        return Decision(effects=core.expel(self._key, self._number, self._sources))
+
+    def _cut(self) -> Truncated:
+        done = self._replica.cut_damaged(self._damage.offset)
+        self._left = _log_bytes(self._replica)
+        self._directory.writer.forget_cleaned(*self._key)
+        return done
+
+    def _await_in_sync(self, timeout_ms: float) -> None:
+        def in_sync() -> bool:
+            self._check_open()
+            state = self._manager.partitions.get(self._key)
+            return state is None or self._number in state.isr
+
+        if not self._manager.news.until(in_sync, timeout_ms / 1000, 0.05):
+            raise KafkaTimeoutError(
+                f"{self._key}: replica {self._number} was cut, and is not in sync again after {timeout_ms} ms"
+                "; it goes on fetching"
+            )
+
+    def _report(self, cut: Truncated) -> Healed:
+        end = self._replica.replica.log_end_offset
+        return Healed(
+            *self._key,
+            self._number,
+            self._directory.path,
+            cut.end_offset,
+            end,
+            cut.cut_bytes,
+            max(_log_bytes(self._replica) - self._left, 0),
+            cut.kept,
+            self._damage.reason,
+        )
+
+
+def _log_bytes(replica: LocalReplica) -> int:
+    view = replica.replica.written
+    return sum(map(view.end_of, range(len(view.segments))))
