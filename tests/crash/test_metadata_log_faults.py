@@ -21,6 +21,7 @@ from segstore.errors import QuorumLostError
 
 MAJORITIES = [*itertools.combinations(ALL, 2), ALL]
 APPENDS = range(100, 104)
+PARTS = 5
 
 
 def prepared(root: Path) -> None:
@@ -70,7 +71,8 @@ def test_each_call_of_one_voter_fails_once(tmp_path: Path, voter: int) -> None:
     assert nth > 10
 
 
-def test_a_kill_at_each_call(tmp_path: Path) -> None:
+@pytest.mark.parametrize("part", range(PARTS))
+def test_a_kill_at_each_call(tmp_path: Path, part: int) -> None:
     prepared(tmp_path / "state")
 
     def run(files: Any, root: Path) -> None:
@@ -82,12 +84,12 @@ def test_a_kill_at_each_call(tmp_path: Path) -> None:
         opened.close()
 
     count = 0
-    for nth, root in killed_at_each_call(tmp_path / "state", tmp_path, run):
+    for nth, root in killed_at_each_call(tmp_path / "state", tmp_path, run, part, PARTS):
         told = root / "told"
         acknowledged = [1, 2, *map(int, told.read_text().split())] if told.exists() else [1, 2]
         assert_kept(root, acknowledged, MAJORITIES[nth % len(MAJORITIES)])
         count += 1
-    assert count > 20
+    assert count * PARTS > 20
 
 
 def test_power_cuts(tmp_path: Path, rng: random.Random) -> None:

@@ -48,6 +48,7 @@ class Kind(NamedTuple):
 
 UNIT = "unit"
 KINDS = {
+    "long Spark programs": Kind(0.0, ("spark/test_notebook",)),
     "Spark": Kind(0.15, text=r'SparkSession|judge\("spark"\)'),
     "simulation": Kind(0.15, ("models/simulation/*",)),
     "faults": Kind(

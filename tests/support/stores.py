@@ -188,12 +188,16 @@ def in_child(run: Callable[[Callable[[str], None]], object]) -> tuple[int, list[
 
 
 def killed_at_each_call(
-    state: Path, work: Path, run: Callable[[segstore.files.Files, Path], object]
+    state: Path,
+    work: Path,
+    run: Callable[[segstore.files.Files, Path], object],
+    part: int = 0,
+    parts: int = 1,
 ) -> Iterator[tuple[int, Path]]:
     """Yield (n, a copy of `state` in which `run` was killed at its n-th call that changes anything), until
-    `run` ends unharmed.
+    `run` ends unharmed. Of so many `parts`, which together have each call, yield one: 0, 1, ...
     """
-    for nth in range(1, 1000):
+    for nth in range(1 + part, 1000, parts):
         path = killed(state, work / f"killed-{nth}")
         signal_, _ = in_child(lambda tell, nth=nth, path=path: run(KillingFiles(nth), path))
         yield nth, path
