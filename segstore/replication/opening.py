@@ -132,16 +132,8 @@ def open_replicated(
     files: Files | None = None,
     file_mode: int | None = None,
 ) -> ReplicatedStore:
-    """Open one store over several directories, which are made where they are missing at the first time: the
-    first is directory 0, and so on. This process becomes the one writer of all of them.
-
-    A majority of the directories, and of the `witness`, which holds the metadata only, must be there; what is
-    missing stays offline. `config` has settings by Kafka's names, of the store and of its replicas; `clock`
-    and `file_mode` are as in `segstore.open`.
-
-    Raises QuorumLostError without a majority; StaleDirectoryError for a directory of another store, or in
-    another's place; StoreLockedError, StorageError, ConfigError, InvalidArgumentError. Nothing is changed
-    then.
+    """Open a replicated store, whose transactions are left as they are: see `coordinator.open_replicated`,
+    which ends them. Where this raises, nothing is changed.
     """
     settings = StoreConfig.parse({} if config is None else config)
     files = files or Files()

@@ -4,9 +4,9 @@ on disk. Threads: any; functions without state.
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Collection, Mapping, Sequence
 
+from segstore.config import arguments
 from segstore.errors import InvalidReplicaAssignmentError, InvalidReplicationFactorError, InvalidTypeError
 
 Replicas = tuple[int, ...]
@@ -29,7 +29,7 @@ def check_factor(replication_factor: int, live: Collection[int]) -> None:
     """Raise InvalidReplicationFactorError where it is below 1 or above the number of live directories,
     InvalidTypeError where it is no integer.
     """
-    if not 1 <= _whole("replication_factor", replication_factor) <= len(live):
+    if not 1 <= arguments.whole("replication_factor", replication_factor, None) <= len(live):
         raise InvalidReplicationFactorError(
             f"replication_factor={replication_factor}: must be from 1 to {len(live)}, as many as "
             f"directories work: {_listed(sorted(live))}"
@@ -56,7 +56,10 @@ def check_assignments(
         raise InvalidTypeError(
             f"assignments must be a mapping of partitions to replicas, not {type(assignments).__name__}"
         )
-    made = {_whole("partition", number): _replicas(number, assignments[number]) for number in assignments}
+    made = {
+        arguments.whole("partition", number, None): _replicas(number, assignments[number])
+        for number in assignments
+    }
     if sorted(made) != list(numbers):
         raise InvalidReplicaAssignmentError(
             f"assignments has the partitions {_listed(sorted(made))}; must be {_listed(numbers)}"
@@ -82,16 +85,7 @@ def _replicas(number: int, given: object) -> Replicas:
         raise InvalidTypeError(
             f"assignments[{number}] must be a sequence of directories' ids, not {type(given).__name__}"
         )
-    return tuple(_whole(f"assignments[{number}]", replica) for replica in given)
-
-
-def _whole(name: str, value: object) -> int:
-    if not isinstance(value, bool):
-        try:
-            return operator.index(value)  # type: ignore[arg-type]
-        except TypeError:
-            pass
-    raise InvalidTypeError(f"{name} must be an integer, not {type(value).__name__}")
+    return tuple(arguments.whole(f"assignments[{number}]", replica, None) for replica in given)
 
 
 def _listed(ids: Sequence[int]) -> str:

@@ -145,6 +145,8 @@ CLAIMS: dict[str, tuple[str, int, tuple[str, ...], Rank, bool]] = {
     "partitions' rate": ("partitions", 0, ("records/s",), fewer("partitions"), True),
     "partitions' memory": ("partitions", 1, ("open MiB",), fewer("partitions"), False),
     "partitions' flush": ("partitions", 2, ("flush ms",), fewer("partitions"), False),
+    "failover": ("failover", 0, ("all ms",), fewer("partitions"), False),
+    "first failover": ("failover", 1, ("first ms",), fewer("partitions"), False),
 }
 SAID = {1: "Yes.", -1: "No, it is the other way round.", 0: "These runs show no difference."}
 

@@ -49,6 +49,7 @@ MODULES = {
     "compression": "compression",
     "index-interval": "index_interval",
     "partitions": "partitions",
+    "failover": "failover",
 }
 
 

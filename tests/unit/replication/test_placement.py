@@ -66,7 +66,7 @@ def test_where_nothing_works_nothing_is_placed() -> None:
 
 @pytest.mark.parametrize("factor", [True, 1.0, "1", None])
 def test_a_factor_is_an_integer(factor: Any) -> None:
-    with pytest.raises(InvalidTypeError, match="replication_factor must be an integer"):
+    with pytest.raises(InvalidTypeError, match="replication_factor must be an int, not"):
         place(1, factor, [0])
 
 
@@ -89,9 +89,9 @@ BAD: dict[str, tuple[Any, type[Exception], str]] = {
     "no mapping": ([[0], [1]], InvalidTypeError, "a mapping of partitions to replicas, not list"),
     "no sequence": ({0: 1, 1: 1}, InvalidTypeError, r"assignments\[0\] must be a sequence"),
     "text": ({0: "01", 1: "12"}, InvalidTypeError, r"assignments\[0\] must be a sequence.*not str"),
-    "no integers": ({0: ["a"], 1: ["b"]}, InvalidTypeError, r"assignments\[0\] must be an integer, not str"),
-    "true": ({0: [True], 1: [0]}, InvalidTypeError, "must be an integer, not bool"),
-    "a partition that is no integer": ({"0": [0], 1: [1]}, InvalidTypeError, "partition must be an integer"),
+    "no integers": ({0: ["a"], 1: ["b"]}, InvalidTypeError, r"assignments\[0\] must be an int, not str"),
+    "true": ({0: [True], 1: [0]}, InvalidTypeError, "must be an int, not bool"),
+    "a partition that is no integer": ({"0": [0], 1: [1]}, InvalidTypeError, "partition must be an int, not"),
 }  # fmt: skip
 
 
