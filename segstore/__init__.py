@@ -65,6 +65,7 @@ if TYPE_CHECKING:
     )
     from segstore.records import Record, Records
     from segstore.replication.store import PartitionState, ReplicaState, ReplicatedStore
+    from segstore.replication.unreplicate import unreplicate
     from segstore.storage.check.check import Finding
     from segstore.storage.copy import Copied, copy
     from segstore.storage.meta.topics import TopicInfo
@@ -129,6 +130,7 @@ __all__ = [
     "open",
     "open_replicated",
     "transfer_methods",
+    "unreplicate",
 ]
 
 
@@ -147,6 +149,7 @@ _WHEN_ASKED_FOR = {
     ),
     "segstore.records": ("Record", "Records"),
     "segstore.replication.store": ("PartitionState", "ReplicaState", "ReplicatedStore"),
+    "segstore.replication.unreplicate": ("unreplicate",),
     "segstore.storage.check.check": ("Finding",),
     "segstore.storage.copy": ("Copied", "copy"),
     "segstore.storage.meta.topics": ("TopicInfo",),

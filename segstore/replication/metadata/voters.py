@@ -180,6 +180,10 @@ def _why_offline(each: Found) -> str | None:
     if each.properties is None:
         held = f"it holds {', '.join(each.topics)}" if each.topics else "it holds no topics"
         return f"{each.path} has no meta.properties, {held}: `replace_directory` takes it as a new one"
+    if each.topics and not each.has_metadata:
+        return (
+            f"{each.path} holds {', '.join(each.topics)}, but no metadata log: it is a store without replicas"
+        )
     if each.holder is not None:
         return f"{each.path} is open in {_named(each.holder)}"
     return None

@@ -348,8 +348,10 @@ def let_go_of_lost(files: Files, root: str) -> None:
 def _check_plain(files: Files, root: str) -> None:
     """Raise InvalidArgumentError where the directory is one of a replicated store: written by itself it would
     get leader epochs that its other replicas don't know (R7). A broker's has no settings files of segstore's.
+    Raises CorruptCheckpointError, OSError.
     """
-    if files.exists(names.below(root, f"{names.OURS}/{names.TOPICS}/{CLUSTER_METADATA}.json")):
+    held = TopicFiles(files, root).settings(CLUSTER_METADATA).believed().content
+    if held is not None and not held.deleting:  # else it became a plain store: the deletion is finished
         raise InvalidArgumentError(
             f"{root} is a directory of a replicated store: `segstore.open_replicated` writes all of its "
             'directories, and mode="r" reads this one'
