@@ -53,7 +53,8 @@ def opens_plainly(path: Path) -> Any:
         with segstore.open(path) as store:
             return held(store)
     except errors.InvalidArgumentError as error:
-        assert "is a directory of a replicated store" in str(error)
+        if "is a directory of a replicated store" not in str(error):
+            raise
         return None
 
 
@@ -72,7 +73,7 @@ def test_a_kill_while_a_plain_store_is_adopted(tmp_path: Path, rng: random.Rando
         again = segstore.open_replicated(paths_of(base), adopt=plain is not None, config=QUICK)
         with again as store:
             assert held(store) == before, nth
-            store.reassign(dict.fromkeys(states(store), [1, 0]))
+            store.reassign(dict.fromkeys(states(store), (1, 0)))
             until(lambda store=store: store.reassignments() == {})
             await_in_sync(store)
         for path in paths_of(base):
@@ -85,7 +86,7 @@ def test_a_kill_while_a_directory_becomes_plain(tmp_path: Path, rng: random.Rand
     (tmp_path / "state").mkdir()
     filled(tmp_path / "state" / "p")
     with adopt(tmp_path / "state") as store:
-        store.reassign(dict.fromkeys(states(store), [0, 1]))
+        store.reassign(dict.fromkeys(states(store), (0, 1)))
         until(lambda: store.reassignments() == {})
         await_in_sync(store)
         before = held(store)

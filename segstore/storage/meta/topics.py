@@ -75,6 +75,13 @@ class TopicFiles:
     def partition_path(self, topic: str, partition: int) -> str:
         return self._base + names.partition_dir(topic, partition)
 
+    def keeps(self, topic: str) -> bool | None:
+        """Return whether there are settings of a topic and its deletion was not begun; None where there are
+        none. Raises CorruptCheckpointError, OSError.
+        """
+        held = self.settings(topic).believed().content
+        return None if held is None else not held.deleting
+
     def version(self) -> tuple[int, int]:
         """Return a pair that changes whenever a topic is made, altered or deleted: time stamps of the two
         directories. Raises OSError.

@@ -350,8 +350,7 @@ def _check_plain(files: Files, root: str) -> None:
     get leader epochs that its other replicas don't know (R7). A broker's has no settings files of segstore's.
     Raises CorruptCheckpointError, OSError.
     """
-    held = TopicFiles(files, root).settings(CLUSTER_METADATA).believed().content
-    if held is not None and not held.deleting:  # else it became a plain store: the deletion is finished
+    if TopicFiles(files, root).keeps(CLUSTER_METADATA):
         raise InvalidArgumentError(
             f"{root} is a directory of a replicated store: `segstore.open_replicated` writes all of its "
             'directories, and mode="r" reads this one'
