@@ -83,6 +83,14 @@ COMMANDS = {
         "Move a partition of a replicated store, or all of a topic, to other directories; wait until that"
         " is done.",
     ),
+    "replicate": (
+        "segstore.cli.replicas",
+        "Make a replicated store of one without replicas and of new directories, without copying.",
+    ),
+    "unreplicate": (
+        "segstore.cli.replicas",
+        "Make a store without replicas of a DIRECTORY that holds all of a replicated one, without copying.",
+    ),
     "sweep": (
         "segstore.cli.maintenance",
         "Delete old segments and compact, as each topic's settings ask for. An open store does so by itself.",

@@ -14,12 +14,12 @@ from segstore.errors import (
     NotLeaderOrFollowerError,
     SegstoreError,
     StorageError,
-    UnsupportedVersionError,
     first_of,
 )
 from segstore.mutex import Mutex
 from segstore.replication.metadata.image import PartitionKey
 from segstore.replication.news import News
+from segstore.storage.inbox.layout import not_staged
 from segstore.storage.meta.topics import TopicInfo, find_topic
 
 if TYPE_CHECKING:
@@ -82,10 +82,7 @@ class _NoInbox:
 
     def adopt(self, id_: str, files: object, /) -> NoReturn:
         """Raise UnsupportedVersionError."""
-        raise UnsupportedVersionError(
-            f"{id_}: staged appends are for a plain store; append to a replicated one by a Producer, or by "
-            "PartitionLog.append_batch"
-        )
+        raise not_staged(id_)
 
 
 class ReplicatedSide:

@@ -16,7 +16,20 @@ from segstore.cli.app import COMMANDS, Listed, one_line
 
 NAMES = [
     *("topics", "create", "alter", "delete", "produce", "consume", "export", "import", "groups", "quotas"),
-    *("checkpoints", "stats", "replicas", "elect", "reassign", "sweep", "copy", "dump", "check", "bench"),
+    *(
+        "checkpoints",
+        "stats",
+        "replicas",
+        "elect",
+        "reassign",
+        "replicate",
+        "unreplicate",
+        "sweep",
+        "copy",
+        "dump",
+        "check",
+        "bench",
+    ),
     "demo",
 ]
 

@@ -8,11 +8,13 @@ from typing import Any
 
 import pytest
 from replicated_stores import Directories, await_in_sync, found
-from stores import in_child, records
+from stores import in_child, records, tree
 from waiting import until
 
 import segstore
 from segstore import errors
+from segstore.storage.staging import Stager, seal
+from segstore.storage.staging.seal import adopt
 
 SMALL = {"segment.bytes": 2_000, "file.delete.delay.ms": 0}
 
@@ -169,3 +171,29 @@ def test_nothing_is_left_behind_when_a_store_is_closed(three: Directories) -> No
     three._opened.clear()
     del store
     until(lambda: len(os.listdir("/proc/self/fd")) <= before)
+
+
+def test_staged_appends_are_refused_by_name(three: Directories) -> None:
+    """They were adopted where the directory happened to lead, by ids that the next leader did not know."""
+    refused = pytest.raises(
+        errors.UnsupportedVersionError, match="staged appends are for a store without replicas"
+    )
+    with segstore.open(three.base / "plain") as plain:
+        plain.create_topic("t")
+    with Stager(three.base / "plain") as stager:
+        stager.append_batch("t", 0, [b"x"])
+        staged = stager.finish()
+    store, _ = filled(three, 1)
+    for closed in (False, True):
+        if closed:
+            store.close()
+        before = [tree(path / ".segstore/inbox") for path in three.paths]
+        for path in three.paths:
+            with refused:
+                Stager(path)
+            with refused:
+                seal(path, "id", [staged])
+            if not closed:
+                with refused:
+                    adopt(store, "id", [staged])
+        assert [tree(path / ".segstore/inbox") for path in three.paths] == before

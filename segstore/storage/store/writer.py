@@ -184,7 +184,8 @@ class StoreWriter:
         cleaned, checkpoint = self._checkpoints.cleaner_offsets, self.partitions.checkpoint
         self.sweeper = Sweeper(context, config, lambda: self.topics, self.partition, cleaned, checkpoint)
         self.sweeper.start()
-        self.inbox.begin()
+        if not self._replicated:
+            self.inbox.begin()
 
     def _expire_producers(self) -> None:
         self.partitions.expire_producers(self.config.producer_id_expiration_ms)
