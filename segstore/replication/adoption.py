@@ -15,7 +15,7 @@ may be repeated after a crash:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from segstore import names
@@ -25,6 +25,7 @@ from segstore.files import Files
 from segstore.replication.core.controller import Controller, PartitionRecord
 from segstore.replication.core.effects import Effects, Persist
 from segstore.replication.core.registration import NO_LEADER, PartitionRegistration
+from segstore.replication.kept_records import records_of_files
 from segstore.replication.metadata.image import PartitionKey
 from segstore.replication.metadata.records import MetadataRecord, TopicRecord
 from segstore.replication.quorum_controller import Decision
@@ -128,17 +129,20 @@ def _path(root: str) -> str:
 
 
 class Adopted(NamedTuple):
-    """What a plain store had: topics of the directory `broker`, and their partitions' leader epochs."""
+    """What a plain store had: topics of the directory `broker`, their partitions' leader epochs, and what was
+    `kept` beside them.
+    """
 
     broker: int
     topics: tuple[TopicInfo, ...]
     epochs: Mapping[PartitionKey, int]
+    kept: Sequence[MetadataRecord]
 
     def decision(self, core: Controller, settings: ReplicationConfig) -> Decision:
         """Return the records of all topics. Nobody leads yet: the directory is elected once it is live, under
         a leader epoch that no partition has had (R25).
         """
-        records: list[MetadataRecord] = []
+        records: list[MetadataRecord] = [*self.kept]
         effects: Effects = ()
         for info in self.topics:
             records += [TopicRecord(info.name, info.topic_id), *settings_of(info)]
@@ -162,8 +166,9 @@ def find_adopted(writers: Mapping[int, StoreWriter]) -> Adopted | None:
     for broker, writer in writers.items():
         topics = tuple(info for info in writer.topics.values() if info.name != CLUSTER_METADATA)
         if topics:
-            known = read_epochs(writer.context.files, writer.context.root)
-            return Adopted(broker, topics, dict(_latest(writer, topics, known)))
+            files, root = writer.context.files, writer.context.root
+            epochs = dict(_latest(writer, topics, read_epochs(files, root)))
+            return Adopted(broker, topics, epochs, records_of_files(files, root))
     return None
 
 

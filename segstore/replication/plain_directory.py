@@ -1,20 +1,21 @@
 """What makes a plain store of a directory of a replicated one, once the metadata log says so: see
 `unreplicate`.
 
-On disk are the leader epochs of its partitions, its copy of the metadata log, and `meta.properties`. Threads:
-one. It may be repeated, and completes what a crash has left.
+On disk are the leader epochs of its partitions, its quotas and producer ids, its copy of the metadata log,
+and `meta.properties`. Threads: one. It may be repeated, and completes what a crash has left.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import NoReturn
 
 from segstore import names
 from segstore.config import StoreConfig
 from segstore.errors import StaleDirectoryError
 from segstore.files import Files
-from segstore.replication.metadata.image import MetadataImage, PartitionKey
+from segstore.replication.kept_records import write_files
+from segstore.replication.metadata.image import MetadataImage
 from segstore.replication.metadata.properties import read_properties
 from segstore.storage.context import Clock
 from segstore.storage.meta.topic_info import CLUSTER_METADATA
@@ -26,13 +27,11 @@ BECAME_PLAIN = "segstore.plain.directory"
 
 
 class BecamePlain(Exception):
-    """The metadata says that the directory `broker` became a plain store. The leader epochs are those of its
-    partitions.
-    """
+    """The metadata `image` says that the directory `broker` became a plain store."""
 
-    def __init__(self, broker: int, directory_id: str, leader_epochs: Mapping[PartitionKey, int]) -> None:
+    def __init__(self, broker: int, directory_id: str, image: MetadataImage) -> None:
         super().__init__(broker)
-        self.broker, self.directory_id, self.leader_epochs = broker, directory_id, leader_epochs
+        self.broker, self.directory_id, self.image = broker, directory_id, image
 
     def finish(self, paths: Sequence[str], settings: StoreConfig, files: Files, clock: Clock) -> NoReturn:
         """Complete what a crash has left, where the directory is still at its path, and raise
@@ -41,7 +40,7 @@ class BecamePlain(Exception):
         path = paths[self.broker]
         held = read_properties(files, path) if files.exists(path) else None
         if held is not None and held.directory_id == self.directory_id:
-            become_plain(path, self.leader_epochs, settings, files, clock)
+            become_plain(path, self.image, settings, files, clock)
         raise StaleDirectoryError(
             f"directory {self.broker} of this store, {path}, became a store without replicas: "
             "`segstore.open` opens it, and the other directories are no store any more"
@@ -53,14 +52,11 @@ def check_replicated(image: MetadataImage) -> None:
     directory_id = image.cluster_config.get(BECAME_PLAIN)
     if directory_id is None:
         return
-    epochs = {key: state.leader_epoch for key, state in image.partitions.items()}
     broker = next(id_ for id_, each in image.directory_ids.items() if each == directory_id)
-    raise BecamePlain(broker, directory_id, epochs)
+    raise BecamePlain(broker, directory_id, image)
 
 
-def become_plain(
-    path: str, leader_epochs: Mapping[PartitionKey, int], settings: StoreConfig, files: Files, clock: Clock
-) -> None:
+def become_plain(path: str, image: MetadataImage, settings: StoreConfig, files: Files, clock: Clock) -> None:
     """Make a plain store of the directory, which no process has open. Each partition gets a leader epoch of
     its own, as other replicas may have written under its latest one what was never committed (R2). Raises
     StoreLockedError, StorageError, OSError.
@@ -68,10 +64,11 @@ def become_plain(
     writer = StoreWriter(open_context(path, settings, clock, files, None), settings, replicated=True)
     try:
         if CLUSTER_METADATA in writer.topics:
-            for key, epoch in leader_epochs.items():
+            for key, state in image.partitions.items():
                 replica = writer.partitions.replica(*key)
                 replica.set_high_watermark(replica.log_end_offset)
-                replica.lead(epoch + 1)
+                replica.lead(state.leader_epoch + 1)
+            write_files(files, path, image)
             writer.topic_admin.delete(CLUSTER_METADATA)
         files.unlink(names.below(path, names.META_PROPERTIES))
         files.sync_dir(path)

@@ -60,9 +60,8 @@ def unreplicate(
         side = store._replicated
         _await_all(side, number, seconds)
         _record(side, number)
-        leader_epochs = {key: state.leader_epoch for key, state in side.manager.partitions.items()}
     with os_errors():
-        become_plain(path, leader_epochs, settings, files, clock)
+        become_plain(path, side.controller.image, settings, files, clock)
     return path
 
 

@@ -25,7 +25,6 @@ from segstore.logger import Logger
 from segstore.storage.inbox.staged_file import StagedFile
 from segstore.storage.meta.directory_safety import INBOX, SEALED, check_places
 from segstore.storage.meta.small_files import put_aside
-from segstore.storage.meta.topic_info import CLUSTER_METADATA
 from segstore.storage.meta.topics import NOT_A_FILE, TopicFiles
 
 log = Logger("segstore")
@@ -71,7 +70,7 @@ class Folder:
         """Raise UnsupportedVersionError where the store is a directory of a replicated one: what was adopted
         there would be adopted again once another directory leads. Raises CorruptCheckpointError, OSError.
         """
-        if TopicFiles(self.files, self.root).keeps(CLUSTER_METADATA):
+        if TopicFiles(self.files, self.root).is_replicated():
             raise not_staged(self.root)
 
     # --- names --------------------------------------------------------------

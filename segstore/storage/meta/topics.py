@@ -36,6 +36,7 @@ from segstore.files import Files
 from segstore.logger import Logger
 from segstore.storage.meta.small_files import NOT_A_FILE, Copies, Copy, unreadable
 from segstore.storage.meta.topic_info import (
+    CLUSTER_METADATA,
     HELD,
     INTERNAL,
     Settings,
@@ -81,6 +82,13 @@ class TopicFiles:
         """
         held = self.settings(topic).believed().content
         return None if held is None else not held.deleting
+
+    def is_replicated(self) -> bool:
+        """Return whether the root is a directory of a replicated store. Raises CorruptCheckpointError,
+        OSError.
+        """
+        there = self._files.exists(names.below(self._root, names.META_PROPERTIES))
+        return there and bool(self.keeps(CLUSTER_METADATA))
 
     def version(self) -> tuple[int, int]:
         """Return a pair that changes whenever a topic is made, altered or deleted: time stamps of the two

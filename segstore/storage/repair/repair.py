@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from segstore import names
 from segstore.config import TopicConfig, arguments
-from segstore.errors import SegstoreError, StoreLockedError
+from segstore.errors import SegstoreError, StoreLockedError, UnsupportedVersionError
 from segstore.files import Files
 from segstore.storage.check.check import check
 from segstore.storage.context import os_errors
@@ -117,7 +117,8 @@ def repair(
     stands for their offsets; without it such damage stays as it is, and `check` reports it again. `progress`
     is called with the bytes of each segment that was checked: twice where anything was wrong.
 
-    Raises StoreLockedError, with the pid of the writer; StorageError.
+    Raises StoreLockedError, with the pid of the writer; UnsupportedVersionError for a directory of a
+    replicated store, where others have what is damaged here; StorageError.
     """
     root, files = arguments.path("path", path), files or Files()
     with os_errors():
@@ -128,7 +129,18 @@ def repair(
         with _locked(files, root):
             pass  # a store that is open for writing raises its error at once
         found = check(root, progress=progress)
+        if found:
+            _check_plain(files, root)
         return freed + (list(_repair(files, root, found, quarantine, progress)) if found else [])
+
+
+def _check_plain(files: Files, root: str) -> None:
+    """Raise UnsupportedVersionError where other replicas would not hear of what is repaired here (R2)."""
+    if TopicFiles(files, root).is_replicated():
+        raise UnsupportedVersionError(
+            f"{root} is a directory of a replicated store: what is damaged there is fetched from the other "
+            "directories; move it away, and let `replace_directory` fill a new one"
+        )
 
 
 def _repair(

@@ -35,8 +35,8 @@ from segstore.storage.meta.directory_safety import kept_mode
 from segstore.storage.meta.followed_ends import FollowedEnds
 from segstore.storage.meta.published_ends import EndsWriter, slot_key
 from segstore.storage.meta.root_checkpoints import RootCheckpoints, TopicPartitionKey
-from segstore.storage.meta.topic_info import CLUSTER_METADATA
 from segstore.storage.meta.topics import TopicFiles, TopicInfo
+from segstore.storage.store.kept_files import KeptFiles
 from segstore.storage.store.partitions import PartitionLoader, Partitions
 from segstore.storage.store.small_mending import mend_small
 from segstore.storage.store.sweeper import Sweeper
@@ -55,6 +55,7 @@ class StoreWriter:
     def __init__(self, context: Context, config: StoreConfig, *, replicated: bool = False) -> None:
         self.context, self.config, self._replicated = context, config, replicated
         self.clean_epoch = -1
+        self.kept = KeptFiles(context)
         self._closing, self._tried = Mutex(), False
         self._thread = threading.get_ident()
         self.owner: Callable[[], object] | None = None  # gives the store, None once it is not referred to
@@ -351,7 +352,7 @@ def _check_plain(files: Files, root: str) -> None:
     get leader epochs that its other replicas don't know (R7). A broker's has no settings files of segstore's.
     Raises CorruptCheckpointError, OSError.
     """
-    if TopicFiles(files, root).keeps(CLUSTER_METADATA):
+    if TopicFiles(files, root).is_replicated():
         raise InvalidArgumentError(
             f"{root} is a directory of a replicated store: `segstore.open_replicated` writes all of its "
             'directories, and mode="r" reads this one'
