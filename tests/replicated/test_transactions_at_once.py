@@ -24,7 +24,7 @@ class Committing:
 
     def __init__(self, three: Directories) -> None:
         self.files, self.path = three.files, three.paths[2]
-        self.store = three.open(min_insync_replicas=2, auto_leader_rebalance_enable=False, **LATE)
+        self.store = three.open(auto_leader_rebalance_enable=False, **LATE)
         self.store.create_topic("t", assignments={0: [0, 1], 1: [1, 2]})
         self.logs = [self.store.partition("t", number) for number in range(2)]
         self.producer = segstore.Producer(self.store, acks="all", transactional_id="x")
