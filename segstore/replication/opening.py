@@ -14,7 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from segstore import names
-from segstore.config import StoreConfig
+from segstore.config import StoreConfig, arguments
 from segstore.errors import InvalidArgumentError, QuorumLostError, SegstoreError, StoreLockedError
 from segstore.files import Files
 from segstore.logger import Logger
@@ -146,7 +146,7 @@ def open_replicated(
     then.
     """
     settings = StoreConfig.parse({} if config is None else config)
-    files = files or Files()
+    adopt, files = arguments.switch("adopt", adopt), files or Files()
     given = check_paths(files, paths, witness)
     with os_errors():
         places = plan(files, given, witness is not None)

@@ -23,6 +23,7 @@ from segstore.replication import opening
 from segstore.replication.core.controller import Controller
 from segstore.replication.metadata.image import BROKER_RESOURCE
 from segstore.replication.metadata.records import ConfigRecord
+from segstore.replication.metadata.voters import check_paths, plan
 from segstore.replication.plain_directory import BECAME_PLAIN, become_plain
 from segstore.replication.quorum_controller import Decision
 from segstore.replication.side import ReplicatedSide
@@ -51,11 +52,12 @@ def unreplicate(
     `open_replicated` raises; StaleDirectoryError where another directory became plain before.
     """
     check_apart("unreplicate()")
+    settings, files = StoreConfig.parse({} if config is None else config), files or Files()
+    given = check_paths(files, paths, witness)
     number = arguments.whole("directory", directory, 0, len(paths) - 1)
     seconds = arguments.milliseconds("timeout_ms", timeout_ms) / 1000
-    files = files or Files()
-    path = os.fspath(paths[number])
-    settings = StoreConfig.parse({} if config is None else config)
+    path = given[number]
+    _check_replicated(files, given, witness is not None)
     with opening.open_replicated(paths, witness=witness, config=config, clock=clock, files=files) as store:
         side = store._replicated
         _await_all(side, number, seconds)
@@ -63,6 +65,14 @@ def unreplicate(
     with os_errors():
         become_plain(path, side.controller.image, settings, files, clock)
     return path
+
+
+def _check_replicated(files: Files, given: Sequence[str], witness: bool) -> None:
+    """Raise InvalidArgumentError where there is no replicated store: opening it would make one."""
+    with os_errors():
+        places = plan(files, given, witness)
+    if any(place.new for place in places.places):
+        raise InvalidArgumentError(f"no replicated store: {', '.join(given)}")
 
 
 def _await_all(side: ReplicatedSide, directory: int, seconds: float) -> None:
