@@ -68,6 +68,7 @@ if TYPE_CHECKING:
     from segstore.replication.healing import Healed
     from segstore.replication.states import PartitionState, ReplicaState
     from segstore.replication.store import ReplicatedStore
+    from segstore.replication.unreplicate import unreplicate
     from segstore.storage.check.check import Finding
     from segstore.storage.copy import Copied, copy
     from segstore.storage.meta.topics import TopicInfo
@@ -134,6 +135,7 @@ __all__ = [
     "open",
     "open_replicated",
     "transfer_methods",
+    "unreplicate",
 ]
 
 
@@ -154,6 +156,7 @@ _WHEN_ASKED_FOR = {
     "segstore.replication.healing": ("Healed",),
     "segstore.replication.states": ("PartitionState", "ReplicaState"),
     "segstore.replication.store": ("ReplicatedStore",),
+    "segstore.replication.unreplicate": ("unreplicate",),
     "segstore.storage.check.check": ("Finding",),
     "segstore.storage.copy": ("Copied", "copy"),
     "segstore.storage.meta.topics": ("TopicInfo",),

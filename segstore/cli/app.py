@@ -88,6 +88,14 @@ COMMANDS = {
         "Read all replicas of partitions of a replicated store, by default of all partitions, and copy what"
         " is damaged from a sound replica.",
     ),
+    "replicate": (
+        "segstore.cli.replicas",
+        "Make a replicated store of one without replicas and of new directories, without copying.",
+    ),
+    "unreplicate": (
+        "segstore.cli.replicas",
+        "Make a store without replicas of a DIRECTORY that holds all of a replicated one, without copying.",
+    ),
     "sweep": (
         "segstore.cli.maintenance",
         "Delete old segments and compact, as each topic's settings ask for. An open store does so by itself.",

@@ -1,4 +1,5 @@
-"""The commands of a replicated store: `segstore replicas`, `elect`, `reassign` and `heal`.
+"""The commands of a replicated store: `segstore replicas`, `elect`, `reassign`, `heal`, `replicate`,
+`unreplicate`.
 
 On disk: `replicas` only reads, beside a live writer too; the others open the store for writing, so no other
 process may have it open. Threads: one.
@@ -234,6 +235,39 @@ def reassign(
         for key in chosen:
             state = store.describe_partition(*key)
             click.echo(f"{key[0]}:{key[1]}: replicas {_ids(state.replicas)}, leader {state.leader}")
+
+
+# --- to and from a store without replicas ------------------------------------------------------
+
+
+@click.command()
+@click.argument("target", metavar="[REPLICAS]", required=False)
+@stores_option
+def replicate(target: str | None, paths: tuple[str, ...], witness: str | None) -> None:
+    """Make a replicated store of one without replicas and of new directories, without copying.
+
+    One of the --store is the store that there is. With REPLICAS, ids of directories as 0,1,2, all partitions
+    get replicas there, the preferred leader first; else they have one, which `segstore reassign` changes.
+    """
+    wanted = None if target is None else _replicas(target)
+    with segstore.open_replicated(paths, witness=witness, adopt=True) as store:
+        chosen = _chosen(store, sorted(store.topics()))
+        if wanted is not None:
+            store.reassign(dict.fromkeys(chosen, tuple(wanted)))
+            _wait(store, chosen)
+        click.echo(f"{len(chosen)} partitions of {len(store.topics())} topics")
+
+
+@click.command()
+@click.argument("directory", type=int)
+@stores_option
+def unreplicate(directory: int, paths: tuple[str, ...], witness: str | None) -> None:
+    """Make a store without replicas of a DIRECTORY that holds all of a replicated one, without copying.
+
+    DIRECTORY is its id: 0 for the first --store. The other directories are no store any more, and may be
+    removed.
+    """
+    click.echo(segstore.unreplicate(paths, directory, witness=witness))
 
 
 def _replicas(text: str) -> list[int]:

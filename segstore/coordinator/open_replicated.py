@@ -20,6 +20,7 @@ def open_replicated(
     paths: Sequence[str | os.PathLike[str]],
     *,
     witness: str | os.PathLike[str] | None = None,
+    adopt: bool = False,
     config: Mapping[str, Any] | None = None,
     clock: Clock = wall_clock,
     files: Files | None = None,
@@ -30,15 +31,17 @@ def open_replicated(
     process becomes the only writer of all of them.
 
     A majority of the directories, and of the `witness`, which holds the metadata only, must be there; what is
-    missing then stays offline. `config` has settings by Kafka's names, of the store and of its replicas;
-    `clock` and `file_mode` are as in `open`. Transactions are ended as in `open`. docs/replication.md says
-    what an acknowledgement is worth.
+    missing then stays offline. With `adopt`, one of the directories may be a store without replicas when the
+    replicated one is opened for the first time: each of its partitions keeps its bytes, offsets and settings,
+    and has one replica, there; `reassign` adds others. `unreplicate` is the way back. `config` has settings
+    by Kafka's names, of the store and of its replicas; `clock` and `file_mode` are as in `open`. Transactions
+    are ended as in `open`. docs/replication.md says what an acknowledgement is worth.
 
     Raises QuorumLostError without a majority; StaleDirectoryError for a directory of another store, or in the
     place of another; StoreLockedError, StorageError, ConfigError, InvalidArgumentError, InvalidTypeError.
     """
     store = opening.open_replicated(
-        paths, witness=witness, config=config, clock=clock, files=files, file_mode=file_mode
+        paths, witness=witness, adopt=adopt, config=config, clock=clock, files=files, file_mode=file_mode
     )
     store.on_topic_deleted(forget_offsets)
     end_transactions(store)

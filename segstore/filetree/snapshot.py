@@ -15,14 +15,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from segstore import names
 from segstore.errors import InvalidRecordError, OffsetOutOfRangeError
 from segstore.files import Files
 from segstore.filetree import nodes
 from segstore.filetree.nodes import Directory, File, Node, Nodes, clean_path, error
-from segstore.storage.meta.offset_checkpoints import try_offsets
 from segstore.storage.store.last_records import LastRecord, chunks, last_records
 from segstore.storage.store.partition_log import PartitionLog
+from segstore.storage.store.store import Store
 
 _HAS_HORIZON = 1 << 6
 
@@ -100,9 +99,8 @@ def floor(log: PartitionLog) -> int:
     whole. The cleaner's checkpoint says how far compaction came; where that was lost, the batches that it
     wrote show it.
     """
-    context = log._context
-    held, _ = try_offsets(context.files, os.path.join(context.root, names.CLEANER_OFFSETS))
-    cleaned = max((held or {}).get((log.topic, log.partition), 0), log.start_offset)
+    assert isinstance(log._store, Store)
+    cleaned = max(log._store._cleaned().get((log.topic, log.partition), 0), log.start_offset)
     view = log._source.view
     if cleaned >= view.end_offset or not _was_cleaned(log, min(cleaned, view.end_offset), view.bases[-1]):
         return min(cleaned, view.end_offset)

@@ -10,13 +10,15 @@ import os
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from segstore import names
-from segstore.config import StoreConfig
-from segstore.errors import InvalidArgumentError, SegstoreError, StoreLockedError
+from segstore.config import StoreConfig, arguments
+from segstore.errors import InvalidArgumentError, QuorumLostError, SegstoreError, StoreLockedError
 from segstore.files import Files
 from segstore.logger import Logger
+from segstore.replication.adoption import Adopted, find_adopted, forget_epochs, settle
 from segstore.replication.core.cluster import Heartbeat
 from segstore.replication.core.controller import Controller
 from segstore.replication.core.registration import PartitionRegistration
@@ -25,7 +27,8 @@ from segstore.replication.local_replica import now_ms
 from segstore.replication.metadata.image import MetadataImage, PartitionKey
 from segstore.replication.metadata.metadata_log import MetadataLog, Voter
 from segstore.replication.metadata.voters import Plan, check_paths, plan
-from segstore.replication.quorum_controller import Decision, Published, QuorumController
+from segstore.replication.plain_directory import BecamePlain, check_replicated
+from segstore.replication.quorum_controller import Decision, Event, Published, QuorumController
 from segstore.replication.replica_manager import ReplicaManager
 from segstore.replication.settings import ReplicationConfig
 from segstore.replication.side import ReplicatedSide
@@ -59,28 +62,25 @@ class Restart:
         self._controller, self._directories = controller, directories
         self._before: dict[Any, PartitionRegistration] = {}
 
-    def run(self) -> None:
-        """Do all of it."""
-        self._decide(self._register)
+    def run(self, *first: Event) -> None:
+        """Do all of it. The events `first` are decided with the registrations, by one write."""
+        self._decide(self._register, *first)
         self._decide(self._remember)
         for broker in sorted(self._directories):
-            self._decide(lambda core, broker=broker: self._beat(core, broker))
+            self._decide(partial(self._beat, broker))
 
-    def _decide(self, event: Any) -> None:
+    def _decide(self, *events: Event) -> None:
         failed: list[Exception] = []
-
-        def decide(core: Controller, now: int) -> Decision:
-            return Decision(effects=event(core))
 
         def answered(answers: list[Any], error: Exception | None) -> None:
             if error is not None:
                 failed.append(error)
 
-        self._controller.decide([(decide, answered)])
+        self._controller.decide([(event, answered) for event in events])
         if failed:
-            raise failed.pop()
+            raise failed[0]
 
-    def _register(self, core: Controller) -> Effects:
+    def _register(self, core: Controller, now: int) -> Decision:
         """Register who is there, and fence who is not."""
         self._before = dict(core.partitions)
         effects: Effects = ()
@@ -88,9 +88,9 @@ class Restart:
             effects += core.fail(broker)
         for broker, directory in sorted(self._directories.items()):
             effects += core.restart(broker, names.new_topic_id(), directory.writer.clean_epoch, now_ms())
-        return effects
+        return Decision(effects=effects)
 
-    def _remember(self, core: Controller) -> Effects:
+    def _remember(self, core: Controller, now: int) -> Decision:
         """Where nobody is left in the ISR and the ELR, since all may have lost the end of their logs at once,
         let the member lead that has the most of it (KIP-966: unclean recovery, by leader epoch and log end
         offset).
@@ -104,7 +104,7 @@ class Restart:
             members = [b for b in (*before.isr, *before.elr) if b in self._directories]
             if members:
                 effects += core.remember(key, max(members, key=lambda b: self._log_end(b, key)))
-        return effects
+        return Decision(effects=effects)
 
     def _log_end(self, broker: int, key: PartitionKey) -> tuple[int, int]:
         writer = self._directories[broker].writer
@@ -115,9 +115,9 @@ class Restart:
         return (replica.epochs[-1][0] if replica.epochs else -1), replica.log_end_offset
 
     @staticmethod
-    def _beat(core: Controller, broker: int) -> Effects:
+    def _beat(broker: int, core: Controller, now: int) -> Decision:
         epoch = core.cluster.brokers[broker].epoch
-        return core.heartbeat(Heartbeat(broker, epoch, core.next_offset - 1), now_ms())
+        return Decision(effects=core.heartbeat(Heartbeat(broker, epoch, core.next_offset - 1), now_ms()))
 
 
 # --- open_replicated ---------------------------------------------------------------------------
@@ -127,6 +127,7 @@ def open_replicated(
     paths: Sequence[str | os.PathLike[str]],
     *,
     witness: str | os.PathLike[str] | None = None,
+    adopt: bool = False,
     config: Mapping[str, Any] | None = None,
     clock: Clock = wall_clock,
     files: Files | None = None,
@@ -136,11 +137,33 @@ def open_replicated(
     which ends them. Where this raises, nothing is changed.
     """
     settings = StoreConfig.parse({} if config is None else config)
-    files = files or Files()
+    adopt, files = arguments.switch("adopt", adopt), files or Files()
     given = check_paths(files, paths, witness)
-    with os_errors(), ExitStack() as opened:
+    with os_errors():
         places = plan(files, given, witness is not None)
-        _check_empty(places)
+        if places.plain >= 0:
+            plain = places.places[places.plain].path
+            _check_adopted(plain, adopt)
+            settle(plain, settings, files, clock, file_mode)
+        try:
+            store = _open(given, places, settings, files, clock, file_mode)
+        except BecamePlain as found:
+            found.finish(given, settings, files, clock)
+    for broker, reason in places.offline.items():
+        log.warning("directory %d is offline: %s", broker, reason)
+    return store
+
+
+def _open(
+    given: Sequence[str],
+    places: Plan,
+    settings: StoreConfig,
+    files: Files,
+    clock: Clock,
+    file_mode: int | None,
+) -> ReplicatedStore:
+    """Open the directories of the plan; `offline` gets those that fail. Raises BecamePlain."""
+    with ExitStack() as opened:
         writers: dict[int, StoreWriter] = {}
         for place in places.places:
             try:
@@ -153,19 +176,16 @@ def open_replicated(
                 opened.callback(writers[place.id].let_go)
         store = _Assembly(given, places, writers, settings, files, clock, opened).store
         opened.pop_all()
-    for broker, reason in places.offline.items():
-        log.warning("directory %d is offline: %s", broker, reason)
     return store
 
 
-def _check_empty(places: Plan) -> None:
-    """Raise InvalidArgumentError where a directory of a new store holds topics already."""
-    for place in places.places:
-        if place.id == places.plain:
-            raise InvalidArgumentError(
-                f"{place.path} is a store without replicas: a new replicated store begins with empty "
-                "directories, or with none"
-            )
+def _check_adopted(path: str, adopt: bool) -> None:
+    """Raise InvalidArgumentError where nobody said that a store without replicas is to become one with."""
+    if not adopt:
+        raise InvalidArgumentError(
+            f"{path} is a store without replicas: with adopt=True it becomes a directory of the replicated "
+            "one, and its partitions have one replica, there; without, all directories must be empty at first"
+        )
 
 
 class _Assembly:
@@ -184,8 +204,10 @@ class _Assembly:
         replication = ReplicationConfig.of(settings)
         self._store: weakref.ref[ReplicatedStore] | None = None
         self._ready, self._lost = False, dict[int, Exception]()
+        # A store that is adopted is the first to get a metadata log: before, it is a plain one.
+        by_topics = sorted(writers, key=lambda id_: (not writers[id_].topics, id_))
         metadata = MetadataLog.open(
-            [Voter(id_, writer) for id_, writer in writers.items()], places.total, self._voter_lost
+            [Voter(id_, writers[id_]) for id_ in by_topics], places.total, self._voter_lost
         )
         opened.callback(metadata.close)
         writers = dict(writers)
@@ -195,6 +217,8 @@ class _Assembly:
         image = MetadataImage({place.id: place.properties.directory_id for place in places.places})
         for offset, record in metadata.replay():
             image.apply(record, offset)
+        check_replicated(image)
+        adopted = self._adopted(image, places, writers)
         self._manager = manager = ReplicaManager(self._redirect, self._changes_for)
         manager.voter_failed = metadata.lose
         self._admin = admin = ReplicatedTopicAdmin(manager, replication)
@@ -209,7 +233,14 @@ class _Assembly:
         opened.callback(controller.stop, 0)
         for directory in manager.directories.values():
             opened.callback(directory.stop, 0)
-        Restart(controller, manager.directories).run()
+        restart = Restart(controller, manager.directories)
+        if adopted is None:
+            restart.run()
+        else:
+            restart.run(lambda core, now: adopted.decision(core, replication))
+            admin.load(image, core)
+        for writer in writers.values():
+            forget_epochs(files, writer.context.root)
         self._begin(image, controller, replication)
         first = writers[min(writers)].context.root
         context = Context(
@@ -230,6 +261,19 @@ class _Assembly:
         if not manager.await_leaders(led, READY):
             log.warning("not all partitions have a leader after %d ms", READY)
         manager.await_shown(SHOWN)
+
+    @staticmethod
+    def _adopted(image: MetadataImage, places: Plan, writers: Mapping[int, StoreWriter]) -> Adopted | None:
+        """Return what a plain store brings into this one, at the first open. Raises QuorumLostError where
+        that lacks a directory, which may be the one that has topics.
+        """
+        if image.brokers:
+            return None
+        if places.offline:
+            raise QuorumLostError(
+                f"the first open has not come to its end, and needs all directories: {places.offline}"
+            )
+        return find_adopted(writers)
 
     def _begin(
         self, image: MetadataImage, controller: QuorumController, replication: ReplicationConfig

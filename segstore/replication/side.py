@@ -7,23 +7,25 @@ On disk are the directories' files and the metadata log. Threads: any.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, NoReturn
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 from segstore.errors import (
     NotLeaderOrFollowerError,
     SegstoreError,
     StorageError,
-    UnsupportedVersionError,
     first_of,
 )
 from segstore.mutex import Mutex
+from segstore.replication.kept_records import KeptRecords
 from segstore.replication.metadata.image import PartitionKey
 from segstore.replication.news import News
+from segstore.storage.inbox.layout import not_staged
 from segstore.storage.meta.topics import TopicInfo, find_topic
 
 if TYPE_CHECKING:
     from segstore.config import StoreConfig
+    from segstore.files import Files
     from segstore.replication.data_directory import DataDirectory
     from segstore.replication.local_replica import LocalReplica
     from segstore.replication.metadata.metadata_log import MetadataLog
@@ -31,11 +33,14 @@ if TYPE_CHECKING:
     from segstore.replication.replica_manager import ReplicaManager
     from segstore.replication.topic_admin import ReplicatedTopicAdmin
     from segstore.storage.context import Context
+    from segstore.storage.finding import Repaired
     from segstore.storage.log.partition import Partition
     from segstore.storage.log.recovery import Recovered
     from segstore.storage.meta.followed_ends import FollowedEnds
     from segstore.storage.store.sweeper import Swept
     from segstore.storage.store.writer import StoreWriter
+
+T = TypeVar("T")
 
 ENDING = 10.0
 """Seconds that a close waits for the thread of a directory, whose disk may hang."""
@@ -82,10 +87,7 @@ class _NoInbox:
 
     def adopt(self, id_: str, files: object, /) -> NoReturn:
         """Raise UnsupportedVersionError."""
-        raise UnsupportedVersionError(
-            f"{id_}: staged appends are for a plain store; append to a replicated one by a Producer, or by "
-            "PartitionLog.append_batch"
-        )
+        raise not_staged(id_)
 
 
 class ReplicatedSide:
@@ -111,6 +113,7 @@ class ReplicatedSide:
         self.partitions = _Partitions(lambda: manager.online)
         self.sweeper = _Sweeper(lambda: manager.online)
         self.inbox = _NoInbox()
+        self.kept = KeptRecords(controller, manager)
         self.owner: Callable[[], object] | None = None
         self._nudges, self._closing, self.closed = News(), Mutex(), False
         self.replacing = Mutex()
@@ -132,6 +135,11 @@ class ReplicatedSide:
     def recovered(self) -> list[Recovered]:
         """Return what recovery did to replicas, by directory."""
         return [done for d in self.manager.directories.values() for done in d.writer.recovered]
+
+    @property
+    def mended(self) -> list[Repaired]:
+        """Return the small files that were found damaged, by directory."""
+        return [done for writer in self._writers() for done in writer.context.mended]
 
     def partition(self, topic: str, partition: int) -> Partition:
         """Return the log of the replica that leads. Raises UnknownTopicOrPartitionError;
@@ -164,6 +172,18 @@ class ReplicatedSide:
         """See `StoreWriter.cleaned_offset`; of the leader."""
         writer = self.manager.directories[self._leader(topic, partition).broker].writer
         return writer.cleaned_offset(topic, partition)
+
+    def of_leaders(
+        self, read: Callable[[Files, str], Mapping[tuple[str, int], T]]
+    ) -> dict[tuple[str, int], T]:
+        """Return what `read` finds in each directory's files of the partitions that are led there."""
+        found = {}
+        for directory in self.manager.online:
+            here = read(directory.writer.context.files, directory.path)
+            for key, leader in list(self.manager.leaders.items()):
+                if leader.broker == directory.broker and key in here:
+                    found[key.topic, key.partition] = here[key]
+        return found
 
     def forget_cleaned(self, topic: str, partition: int) -> None:
         """See `StoreWriter.forget_cleaned`; of all replicas."""

@@ -39,10 +39,11 @@ from segstore.replication.states import PartitionState, ReplicaState
 from segstore.storage.context import os_errors
 from segstore.storage.log.acks import ALL, Acks
 from segstore.storage.log.append import append_columns, append_one
+from segstore.storage.meta.sweep_states import SweepState, read_states
 from segstore.storage.meta.topic_info import check_not_internal
 from segstore.storage.meta.topics import TopicInfo, find_topic
 from segstore.storage.store.partition_log import PartitionLog
-from segstore.storage.store.stats import prometheus_text
+from segstore.storage.store.stats import cleaned_offsets, prometheus_text
 from segstore.storage.store.store import Store
 
 if TYPE_CHECKING:
@@ -214,6 +215,14 @@ class ReplicatedStore(Store):
         )
         with os_errors():
             return side.topic_admin.create_with(name, count, settings, factor, assignments)
+
+    def sweep_states(self) -> dict[tuple[str, int], SweepState]:
+        """See `Store.sweep_states`: of the replicas that lead."""
+        self._context.check_open()
+        return self._replicated.of_leaders(read_states)
+
+    def _cleaned(self) -> dict[tuple[str, int], int]:
+        return self._replicated.of_leaders(cleaned_offsets)
 
     def describe_partition(self, topic: str, partition: int = 0) -> PartitionState:
         """Return leader, epochs, replicas, ISR and ELR of a partition, and how far each replica is.

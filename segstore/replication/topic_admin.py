@@ -96,7 +96,7 @@ class ReplicatedTopicAdmin:
                 raise TopicAlreadyExistsError(f"topic {name!r} is there already")
             placed = self._placed(core, range(partitions), factor, assignments)
             effects = _created(core, name, placed, self._settings.topic_settings(info))
-            return Decision([TopicRecord(name, info.topic_id), *_settings_of(info)], effects)
+            return Decision([TopicRecord(name, info.topic_id), *settings_of(info)], effects)
 
         self._controller.call(decide)
         self._await(name, info.partition_ids)
@@ -237,7 +237,8 @@ class ReplicatedTopicAdmin:
         return self._settings.replica_config(info)
 
 
-def _settings_of(info: TopicInfo) -> list[MetadataRecord]:
+def settings_of(info: TopicInfo) -> list[MetadataRecord]:
+    """Return the records of a topic's settings."""
     return [
         ConfigRecord(TOPIC_RESOURCE, info.name, name, _text(value)) for name, value in info.config.items()
     ]

@@ -24,6 +24,7 @@ from segstore.errors import (
     KafkaTimeoutError,
     StorageError,
     UnknownTopicOrPartitionError,
+    UnsupportedVersionError,
 )
 from segstore.files import Files, locks
 from segstore.spark.columns import HEADERS
@@ -72,8 +73,13 @@ class Sink:
                 self._check_topic(topics, columns)
                 self._check_lock(files)
             Stager(self.path, files=self.files).close()  # whether it may be written to
-        except (StorageError, UnknownTopicOrPartitionError, InvalidTopicError) as error:
-            option = "path" if isinstance(error, StorageError) else "topic"
+        except (
+            StorageError,
+            UnknownTopicOrPartitionError,
+            InvalidTopicError,
+            UnsupportedVersionError,
+        ) as error:
+            option = "path" if isinstance(error, StorageError | UnsupportedVersionError) else "topic"
             raise ConfigError(f"option {option}: {error} (path={self.path!r})") from error
 
     def _check_topic(self, topics: Topics, columns: Sequence[str]) -> None:

@@ -26,6 +26,7 @@ from segstore.storage.meta.directory_safety import remove_tree
 from segstore.storage.meta.offset_checkpoints import try_offsets, write_offsets
 from segstore.storage.meta.published_ends import Ends, slot_key
 from segstore.storage.meta.root_checkpoints import TopicPartitionKey
+from segstore.storage.meta.topic_info import CLUSTER_METADATA
 from segstore.storage.meta.topics import TopicFiles, TopicInfo
 from segstore.storage.segment.log_view import LogView
 from segstore.storage.segment.segment import Segment
@@ -177,9 +178,10 @@ def copy(
     """Copy a store, also one that is in use, to `target`, which must be missing or an empty directory.
 
     The copy is a store that was closed: with its topics, records, committed offsets and producer states as
-    they were at one moment; its partitions begin a new leader epoch. `progress` is called with the bytes of
-    each log copied. Raises StorageError, with EBUSY where another copy is being made at `target`;
-    CorruptRecordError where the end of a log can't be found.
+    they were at one moment; its partitions begin a new leader epoch. Of a directory of a replicated store it
+    has the replicas, up to their high watermarks, and is a store without replicas. `progress` is called with
+    the bytes of each log copied. Raises StorageError, with EBUSY where another copy is being made at
+    `target`; CorruptRecordError where the end of a log can't be found.
     """
     path = arguments.path("target", target)
     with os_errors(), ExitStack() as stack:
@@ -274,7 +276,7 @@ class _Copying:
         """Copy; None where compaction has removed what the moment had: then the target must be removed, and
         copied again.
         """
-        topics = self._store.topics()
+        topics = self._topics()
         keys = {
             (t.name, p): slot_key(t.topic_id, t.name, p) for t in topics.values() for p in t.partition_ids
         }
@@ -305,11 +307,14 @@ class _Copying:
         self._rest()
         return made
 
+    def _topics(self) -> Mapping[str, TopicInfo]:
+        return {name: info for name, info in self._store.topics().items() if name != CLUSTER_METADATA}
+
     def _altered(self, topics: Mapping[str, TopicInfo]) -> bool:
         """Return whether settings were altered since they were read, so that the copy's may not tell of all
         gaps in it.
         """
-        now = self._store.topics()
+        now = self._topics()
         same = [(info, now[name]) for name, info in topics.items() if name in now]
         return any((a.gapped, a.compacted) != (b.gapped, b.compacted) for a, b in same)
 

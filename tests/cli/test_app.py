@@ -23,6 +23,8 @@ NAMES = [
         "elect",
         "reassign",
         "heal",
+        "replicate",
+        "unreplicate",
         "sweep",
         "copy",
         "dump",

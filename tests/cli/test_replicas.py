@@ -99,6 +99,20 @@ def test_a_partition_moves(three: Directories) -> None:
     assert not list(three.paths[0].glob("t-0"))
 
 
+def test_a_plain_store_becomes_replicated_and_plain_again(tmp_path: Path) -> None:
+    three = Directories(tmp_path, 2)
+    with segstore.open(three.paths[0]) as plain:
+        plain.create_topic("t", partitions=2)
+        plain.partition("t", 0).append(b"x")
+    assert "2 partitions of 1 topics" in ok("replicate", "1,0", *stores(three)).stdout
+    with three.open() as store:
+        assert store.describe_partition("t", 0).replicas == (1, 0)
+        assert store.partition("t", 0).append(b"y") == 1
+    assert ok("unreplicate", "1", *stores(three)).stdout.strip() == str(three.paths[1])
+    with segstore.open(three.paths[1]) as plain:
+        assert plain.partition("t", 0).end_offset == 2
+
+
 REFUSED: dict[str, tuple[list[str], int, str]] = {
     "replicas of an unknown topic": (["replicas", "nix"], 1, "there is no topic 'nix'"),
     "an unclean election without --yes": (["elect", "unclean"], 2, "--yes"),
@@ -110,6 +124,8 @@ REFUSED: dict[str, tuple[list[str], int, str]] = {
     "move and cancel": (["reassign", "t:0", "1", "--cancel"], 2, "Give either"),
     "move to no numbers": (["reassign", "t:0", "a,b"], 2, "ids of directories"),
     "move to an unknown one": (["reassign", "t:0", "7"], 1, "7"),
+    "a directory that lacks partitions": (["unreplicate", "0"], 1, "u-0 has replicas in [2]"),
+    "a directory that is not there": (["unreplicate", "3"], 1, "directory=3"),
     "cancel nothing": (["reassign", "t:0", "--cancel"], 1, "not being reassigned"),
 }
 

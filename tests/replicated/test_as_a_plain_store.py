@@ -8,11 +8,16 @@ from typing import Any
 
 import pytest
 from replicated_stores import Directories, await_in_sync, found
-from stores import in_child, records
+from stores import in_child, records, tree
 from waiting import until
 
 import segstore
 from segstore import errors
+from segstore.coordinator.group.admin import Groups
+from segstore.storage.bulk_import import importing
+from segstore.storage.repair import repair
+from segstore.storage.staging import Stager, seal
+from segstore.storage.staging.seal import adopt
 
 SMALL = {"segment.bytes": 2_000, "file.delete.delay.ms": 0}
 
@@ -169,3 +174,122 @@ def test_nothing_is_left_behind_when_a_store_is_closed(three: Directories) -> No
     three._opened.clear()
     del store
     until(lambda: len(os.listdir("/proc/self/fd")) <= before)
+
+
+def test_sweeps_are_told_of_where_the_partition_leads(three: Directories) -> None:
+    """They were those of the first directory, also where another one leads."""
+    three.judged = False
+    store = three.open()
+    settings = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": 0, "segment.ms": 1, **SMALL}
+    store.create_topic("t", assignments={0: [1, 2]}, config=settings)
+    log = store.partition("t", 0)
+    for number in range(200):
+        log.append(b"%d" % number * 20, key=b"k")
+    await_in_sync(store)
+    until(lambda: store.sweep() is not None and any(s.compacted_bytes for s in store.sweep_states().values()))
+    (stats,) = [each for each in store.stats() if each.topic == "t"]
+    assert stats.compacted_bytes > 0
+    assert stats.swept_ms > 0
+    assert stats.dirty_ratio is not None
+    assert stats.dirty_ratio < 0.5
+
+
+def test_what_was_mended_in_any_directory_is_told(three: Directories) -> None:
+    filled(three, 5)[0].close()
+    point = three.paths[2] / "recovery-point-offset-checkpoint"
+    point.write_bytes(b"nonsense")
+    with three.open() as store:
+        assert [done.path for done in store.mended] == [str(point)]
+
+
+def test_a_copy_of_a_directory_is_a_plain_store(three: Directories) -> None:
+    store, log = filled(three)
+    for number, path in enumerate(three.paths):
+        until(lambda path=path: ends_at(path) == 100)
+        assert segstore.copy(path, three.base / f"copy-{number}").partitions == 1
+    log.append(b"not in the copies")
+    store.close()
+    for number in range(3):
+        assert segstore.check(three.base / f"copy-{number}") == []
+        with segstore.open(three.base / f"copy-{number}") as copy:
+            assert list(copy.topics()) == ["t"]
+            assert len(found(copy.partition("t", 0))) == 100
+            assert copy.partition("t", 0).append(b"and on") == 100
+
+
+def ends_at(path: Any) -> int:
+    with segstore.open(path, mode="r") as reader:
+        return int(reader.partition("t", 0).end_offset)
+
+
+def test_a_replica_is_not_repaired_by_itself(three: Directories) -> None:
+    """Other replicas would not hear of it: one offset had two contents under one leader epoch."""
+    three.judged = False
+    filled(three)[0].close()
+    assert repair(three.paths[1]) == []
+    log = min((three.paths[1] / "t-0").glob("*.log"))
+    data = bytearray(log.read_bytes())
+    data[100] ^= 1
+    log.write_bytes(data)
+    before = tree(three.paths[1])
+    for quarantine in (False, True):
+        with pytest.raises(errors.InvalidArgumentError, match="is a directory of a replicated store"):
+            repair(three.paths[1], quarantine=quarantine)
+    assert tree(three.paths[1]) == before
+
+
+def test_an_import_is_refused(three: Directories) -> None:
+    store, _ = filled(three, 10)
+    store.close()
+    refused = pytest.raises(errors.InvalidArgumentError, match="is a directory of a replicated store")
+    with refused, importing(str(three.paths[0]), "t"):
+        raise AssertionError("the block must not begin")
+
+
+def test_settings_that_were_changed_hold_for_each_replica(three: Directories) -> None:
+    store, log = filled(three, 10)
+    store.alter_topic("t", {"max.message.bytes": 200, "compression.type": "zstd"})
+    with pytest.raises(errors.RecordTooLargeError):
+        log.append(os.urandom(2_000))
+    store.close()
+    for path in three.paths:
+        with segstore.open(path, mode="r") as reader:
+            assert reader.topics()["t"].config["max.message.bytes"] == 200
+    with three.open() as store, pytest.raises(errors.RecordTooLargeError):
+        store.partition("t", 0).append(os.urandom(2_000))
+
+
+def test_groups_are_described(three: Directories) -> None:
+    store, _ = filled(three, 10)
+    with segstore.Consumer(store, "t", group_id="g", auto_offset_reset="earliest") as consumer:
+        until(lambda: consumer.poll(1_000))
+        consumer.commit()
+        (state,) = Groups(store).describe("g").partitions
+        assert (state.committed.offset, state.end, state.lag) == (10, 10, 0)
+    assert [each.group_id for each in Groups(store).list()] == ["g"]
+
+
+def test_staged_appends_are_refused_by_name(three: Directories) -> None:
+    """They were adopted where the directory happened to lead, by ids that the next leader did not know."""
+    refused = pytest.raises(
+        errors.UnsupportedVersionError, match="staged appends are for a store without replicas"
+    )
+    with segstore.open(three.base / "plain") as plain:
+        plain.create_topic("t")
+    with Stager(three.base / "plain") as stager:
+        stager.append_batch("t", 0, [b"x"])
+        staged = stager.finish()
+    store, _ = filled(three, 1)
+    for closed in (False, True):
+        if closed:
+            store.close()
+        before = [tree(path / ".segstore/inbox") for path in three.paths]
+        for path in three.paths:
+            with refused:
+                Stager(path)
+            with refused:
+                seal(path, "id", [staged])
+            if not closed:
+                with refused:
+                    adopt(store, "id", [staged])
+        assert [tree(path / ".segstore/inbox") for path in three.paths] == before

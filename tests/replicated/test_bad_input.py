@@ -44,8 +44,29 @@ OPENED: dict[str, tuple[Callable[[Path], Paths], type[Exception]]] = {
         lambda base: {"paths": [base / "a"], "config": {"min.insync.replica": 2}}, errors.ConfigError),
     "a wrong value": (
         lambda base: {"paths": [base / "a"], "config": {"min.insync.replicas": 0}}, errors.ConfigError),
+    "adopt that is no bool": (lambda base: {"paths": [base / "a"], "adopt": "yes"}, errors.InvalidTypeError),
     "no mapping of settings": (lambda base: {"paths": [base / "a"], "config": [1]}, errors.InvalidTypeError),
 }  # fmt: skip
+
+
+@pytest.mark.parametrize("name", [name for name in OPENED if "adopt" not in name])
+def test_what_can_t_be_made_plain(tmp_path: Path, name: str) -> None:
+    make, error = OPENED[name]
+    arguments = make(tmp_path)
+    before = tree(tmp_path)
+    with pytest.raises(error):
+        segstore.unreplicate(arguments.pop("paths"), 0, **arguments)
+    assert tree(tmp_path) == before
+
+
+def test_what_is_no_replicated_store_is_not_made_by_the_way_back(tmp_path: Path) -> None:
+    with segstore.open(tmp_path / "plain") as plain:
+        plain.create_topic("t")
+    before = tree(tmp_path)
+    for paths in ([tmp_path / "plain"], [tmp_path / "a", tmp_path / "b"]):
+        with pytest.raises(errors.InvalidArgumentError, match="no replicated store"):
+            segstore.unreplicate(paths, 0)
+    assert tree(tmp_path) == before
 
 
 @pytest.mark.parametrize("name", OPENED)

@@ -98,11 +98,11 @@ class Directories:
         self.config: dict[str, Any] = dict(QUICK)
         self._opened: list[Any] = []
 
-    def open(self, **config: Any) -> Any:
+    def open(self, *, adopt: bool = False, **config: Any) -> Any:
         """Open the store with settings, whose names have underscores here."""
         self.config |= {name.replace("_", "."): value for name, value in config.items()}
         store = segstore.open_replicated(
-            self.paths, witness=self.witness, config=self.config, files=self.files
+            self.paths, witness=self.witness, adopt=adopt, config=self.config, files=self.files
         )
         self._opened.append(store)
         return store

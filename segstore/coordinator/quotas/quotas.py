@@ -1,7 +1,7 @@
 """`Quotas`: byte rates of producers and consumers by client id, as kafka-configs has for entity type
 clients.
 
-On disk: `.segstore/quotas.json`, in the form of `storage.meta.client_quotas`.
+On disk: what the store keeps (`storage.store.kept_files`), in `.segstore/quotas.json` for readers.
 Threads: any. Processes: all clients in the writer's process share their rates; a process that reads along
 has rates of its own, from the limits that were on disk when its last consumer was made.
 """
@@ -21,7 +21,7 @@ from segstore.coordinator.throttle import Throttle
 from segstore.errors import InvalidArgumentError, InvalidTypeError
 from segstore.mutex import Mutex
 from segstore.storage.context import os_errors
-from segstore.storage.meta.client_quotas import DEFAULT, RATES, read_limits, write_limits
+from segstore.storage.meta.client_quotas import DEFAULT, RATES, read_limits
 from segstore.storage.store.reader import StoreReader
 from segstore.storage.store.store import Store
 
@@ -51,7 +51,8 @@ class Quotas:
         """
         side = store._side
         self._context = store._context
-        self._config = StoreConfig() if isinstance(side, StoreReader) else side.config
+        self._writer = None if isinstance(side, StoreReader) else side
+        self._config = StoreConfig() if self._writer is None else self._writer.config
         self._lock = Mutex()
         self._live: weakref.WeakValueDictionary[_Key, Throttle] = weakref.WeakValueDictionary()
         # Those with less than all of their credit: who closes a client and makes it anew gets none back.
@@ -88,6 +89,7 @@ class Quotas:
         InvalidArgumentError, InvalidTypeError, ReadOnlyError, StorageError.
         """
         self._context.check_writable()
+        assert self._writer is not None
         if not isinstance(rates, Mapping):
             raise InvalidTypeError(f"rates must be a mapping of names to values, not {type(rates).__name__}")
         client, given = _checked(client_id), _judged(rates)
@@ -97,7 +99,7 @@ class Quotas:
             limits = {**self._limits, client: kept}
             limits = {each: held for each, held in limits.items() if held}
             with os_errors():
-                write_limits(self._context.files, self._context.root, limits)
+                self._writer.kept.set_limits(limits)
             self._limits = limits
             self._apply()
         return kept
@@ -145,7 +147,9 @@ class Quotas:
 
     def _read(self) -> dict[str, dict[str, int]]:
         with os_errors():
-            return read_limits(self._context.files, self._context.root)
+            if self._writer is None:
+                return read_limits(self._context.files, self._context.root)
+            return self._writer.kept.limits()
 
     def _use(self, throttle: Throttle) -> None:
         self._used[throttle] = None  # one step, which needs no lock

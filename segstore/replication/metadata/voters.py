@@ -28,6 +28,7 @@ from segstore.errors import (
 from segstore.files import Files
 from segstore.replication.metadata.properties import MetaProperties, read_properties
 from segstore.storage.meta.topic_info import CLUSTER_METADATA
+from segstore.storage.meta.topics import TopicFiles
 
 
 class Found(NamedTuple):
@@ -116,10 +117,12 @@ def look(files: Files, path: str) -> Found:
         lock = names.below(path, names.LOCK)
         holder = files.lock_holder(lock) if files.exists(lock) else None
         properties = read_properties(files, path)
+        kept = TopicFiles(files, path).keeps(CLUSTER_METADATA)
     except (OSError, CorruptCheckpointError) as error:
         return Found(path, error=error)
     topics = tuple(sorted(held - {CLUSTER_METADATA}))
-    return Found(path, True, properties, CLUSTER_METADATA in held, topics, holder)
+    has_metadata = CLUSTER_METADATA in held if kept is None else kept
+    return Found(path, True, properties, has_metadata, topics, holder)
 
 
 def decide(found: Sequence[Found], witness: bool) -> Plan:
@@ -180,6 +183,10 @@ def _why_offline(each: Found) -> str | None:
     if each.properties is None:
         held = f"it holds {', '.join(each.topics)}" if each.topics else "it holds no topics"
         return f"{each.path} has no meta.properties, {held}: `replace_directory` takes it as a new one"
+    if each.topics and not each.has_metadata:
+        return (
+            f"{each.path} holds {', '.join(each.topics)}, but no metadata log: it is a store without replicas"
+        )
     if each.holder is not None:
         return f"{each.path} is open in {_named(each.holder)}"
     return None

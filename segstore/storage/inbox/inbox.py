@@ -271,6 +271,10 @@ class Inbox:
                     write_result(self._folder, stem, error)
                     self._wake_sealers()
 
+    def waiting(self) -> list[str]:
+        """Return the stems of the manifests that are sealed and not adopted. Raises OSError."""
+        return [stem for stem, _ in self._folder.stems()]
+
     def adopt(self, id_: str, files: Sequence[StagedFile]) -> Adoption:
         """Adopt staged files that were not sealed: now, or never. Raises the errors of `Adopter.adopt`; the
         files are removed then.

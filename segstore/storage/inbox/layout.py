@@ -19,18 +19,27 @@ import os
 from collections.abc import Callable, Iterable
 
 from segstore import names
+from segstore.errors import UnsupportedVersionError
 from segstore.files import Files
 from segstore.logger import Logger
 from segstore.storage.inbox.staged_file import StagedFile
 from segstore.storage.meta.directory_safety import INBOX, SEALED, check_places
 from segstore.storage.meta.small_files import put_aside
-from segstore.storage.meta.topics import NOT_A_FILE
+from segstore.storage.meta.topics import NOT_A_FILE, TopicFiles
 
 log = Logger("segstore")
 
 
 def _warn(path: str, message: str, done: str) -> None:
     log.warning("%s: %s; %s", path, message, done)
+
+
+def not_staged(where: str) -> UnsupportedVersionError:
+    """Return the error for staged appends to a replicated store."""
+    return UnsupportedVersionError(
+        f"{where}: staged appends are for a store without replicas; the process that has a replicated one "
+        "open appends by a Producer, or by PartitionLog.append_batch"
+    )
 
 
 class Folder:
@@ -56,6 +65,13 @@ class Folder:
         for place, directory in ((names.OURS, self.ours), (INBOX, self.path), (SEALED, self.sealed)):
             if place not in there:
                 self.files.ensure_directory(directory)
+
+    def check_plain(self) -> None:
+        """Raise UnsupportedVersionError where the store is a directory of a replicated one: what was adopted
+        there would be adopted again once another directory leads. Raises CorruptCheckpointError, OSError.
+        """
+        if TopicFiles(self.files, self.root).is_replicated():
+            raise not_staged(self.root)
 
     # --- names --------------------------------------------------------------
 

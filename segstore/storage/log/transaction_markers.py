@@ -15,7 +15,7 @@ from segstore.records.control import ABORT, COMMIT, Marker
 from segstore.storage.context import os_errors
 from segstore.storage.log.acks import ALL
 from segstore.storage.log.partition import Partition, Writable
-from segstore.storage.log.visibility import Visible
+from segstore.storage.log.visibility import EndedTogether, Visible
 from segstore.storage.producers.append_info import check_epoch
 from segstore.storage.segment.log_view import Together
 from segstore.threads import holding
@@ -88,6 +88,7 @@ def show_end(logs: Sequence[Writable], marker: Marker, transaction_epoch: int) -
         try:
             offsets.update(_write(due, marker, together))
             written = together
+            _hold([(partition, offsets[partition]) for partition in due])
         finally:
             # What an interrupt kept hidden before is shown too.
             Visible.show_all(
@@ -103,6 +104,15 @@ def show_end(logs: Sequence[Writable], marker: Marker, transaction_epoch: int) -
                 partition.acks.failed(error)
         raise
     return [Shown(partition, offsets[partition]) for partition in found]
+
+
+def _hold(written: Sequence[tuple[Partition, int]]) -> None:
+    """Let readers of several replicas see their markers at once."""
+    replicas = [(partition.visible, offset) for partition, offset in written if partition.acks is not None]
+    if len(replicas) > 1:
+        held = EndedTogether(replicas)
+        for visible, offset in replicas:
+            visible.hold(offset, held)
 
 
 def flush_markers(shown: Sequence[Shown]) -> None:
@@ -124,12 +134,16 @@ def flush_markers(shown: Sequence[Shown]) -> None:
                 if partition.acks is not None:
                     partition.acks.failed(error)
                 errors.append(error)
-    for partition, end in waiting:
-        if partition.acks is not None:
-            try:
-                partition.acks.wait(end, *ALL)
-            except SegstoreError as error:
-                errors.append(error)
+    try:
+        for partition, end in waiting:
+            if partition.acks is not None:
+                try:
+                    partition.acks.wait(end, *ALL)
+                except SegstoreError as error:
+                    errors.append(error)
+    finally:  # a partition that can't commit its marker holds the others up no longer
+        for partition, offset in shown:
+            partition.visible.let_go(offset)
     if errors:
         raise first_of(errors)
 

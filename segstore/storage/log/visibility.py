@@ -114,6 +114,7 @@ class Visible:
         self.tail: NativeTail | None = None  # at which C appends
         self._high_watermark: int | None = None  # None: the log end offset
         self._ended: tuple[Ended, ...] = ()  # transactions whose markers may lie behind the high watermark
+        self._held: dict[int, EndedTogether] = {}  # by the offset of the marker here
         self._extended: tuple[LogView, LogView] | None = None  # a view, and what C's appends made of it
         self._written = view = self._look_at_all()
         if high_watermark is not None:
@@ -210,21 +211,25 @@ class Visible:
         state, high_watermark = self._writer.producers.state, self._high_watermark
         known = dict.fromkeys((*self._ended, *(state.ended or ())))
         end = written.end_offset
-        self._ended = tuple([ended for ended in known if high_watermark <= ended.last_offset < end])
+        self._held = {offset: it for offset, it in self._held.items() if not it.over and offset < end}
+        self._ended = tuple(
+            [e for e in known if e.last_offset < end and (high_watermark <= e.last_offset or self._holds(e))]
+        )
         state.ended = list(self._ended)
         return self._below(high_watermark)
 
     def _below(self, high_watermark: int) -> LogView:
         """Return the part of `written` below the high watermark; that is taken for the log start offset at
-        least. A transaction whose marker is not below it is not decided there.
+        least. A transaction whose marker is not below it is not decided there, nor one that has not ended in
+        its other partitions.
         """
         view = self._written
-        if high_watermark >= view.end_offset:
-            return view
-        end = max(high_watermark, view.start_offset)
-        slot = view.slot(end)
-        undecided = [ended.first_offset for ended in self._ended if ended.last_offset >= end]
+        end = min(max(high_watermark, view.start_offset), view.end_offset)
+        undecided = [e.first_offset for e in self._ended if e.last_offset >= end or self._holds(e)]
         stable = max(min([view.stable_offset, end, *undecided]), view.start_offset)
+        if end == view.end_offset:
+            return view._replace(stable_offset=stable) if undecided else view
+        slot = view.slot(end)
         segments, bases = view.segments[: slot + 1], view.bases[: slot + 1]
         return LogView(segments, bases, view.start_offset, end, view.end_of(slot), stable)
 
@@ -233,6 +238,10 @@ class Visible:
         segments, bases = self.segments.lists or self.segments.list_anew()
         stable = self._writer.producers.state.stable_offset(self.start_offset, end)
         return LogView(segments, bases, self.start_offset, end, segments[-1].size, stable)
+
+    def _holds(self, ended: Ended) -> bool:
+        held = self._held.get(ended.last_offset)
+        return held is not None and not held.over
 
     def ahead(self) -> LogView:
         """Return a view of all that was written, shown or not; the caller holds the append token."""
@@ -289,6 +298,8 @@ class Visible:
                 written = self._written
                 behind = offset < written.end_offset
                 ended = self._writer.producers.ended_behind(written, offset) if behind else ()
+        for held in list(self._held.values()):
+            held.look()
 
     def _moved(self, offset: int, ended: Sequence[Ended] | None) -> bool:
         """Return False where other partitions became visible together with this one, and must be published
@@ -310,6 +321,29 @@ class Visible:
                 self.publisher.publish(view, self._written, self.flusher, self.segments.layout)
                 self._untold = False
         return True
+
+    # --- transactions over several replicas -----------------------------------------------
+
+    def hold(self, offset: int, held: EndedTogether) -> None:
+        """Let the transaction that the marker at this offset ends be undecided until it is over; the caller
+        holds the append token, and the marker is not shown yet.
+        """
+        self._held = {**self._held, offset: held}
+
+    def let_go(self, offset: int) -> None:
+        """Let the end be seen of the transaction whose marker is at this offset; of all where it is -1."""
+        for marker, held in list(self._held.items()):
+            if offset in (marker, -1):
+                held.show()
+
+    def has_passed(self, offset: int) -> bool:
+        """Return whether the high watermark lies above this offset, or is moved here no more."""
+        return (
+            self.current is None
+            or self._writer.follows
+            or self._high_watermark is None
+            or self._high_watermark > offset
+        )
 
     # --- showing --------------------------------------------------------------------------
 
@@ -404,6 +438,42 @@ class Visible:
         self._writer.recall()
         self.segments.replace(old, new)
         self.show()
+
+
+class EndedTogether:
+    """The end of a transaction in several replicas, whose high watermarks pass the markers one by one:
+    readers see it in all of them at once, when the last one has (in Kafka each shows it by itself).
+
+    Threads: any. `over` is set once, with `publishing` of all partitions held.
+    """
+
+    def __init__(self, markers: Sequence[tuple[Visible, int]]) -> None:
+        """`markers` are the partitions with the offsets of their markers, always in one order."""
+        self._markers, self.over = tuple(markers), False
+
+    def look(self) -> None:
+        """Show the end if all high watermarks have passed it."""
+        if not self.over and all(it.has_passed(offset) for it, offset in self._markers):
+            self.show()
+
+    def show(self) -> None:
+        """Show the end wherever the high watermark has passed it."""
+        partitions, at_once = [it for it, _ in self._markers], Together()
+        for it in partitions:
+            it._publish_turned()
+
+        def turn() -> None:
+            self.over = True
+            live = [it for it in partitions if it.current is not None]
+            turning = [Turning(it.view, it._below(it._high_watermark or 0), at_once) for it in live]
+            at_once.partitions = tuple(live)
+            for it, view in zip(live, turning, strict=True):
+                it.current = view
+            at_once.done = True
+            _publish(at_once)
+
+        if not self.over:
+            holding([it.publishing for it in partitions], turn)
 
 
 def _publish(together: Together) -> None:

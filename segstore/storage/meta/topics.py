@@ -36,6 +36,7 @@ from segstore.files import Files
 from segstore.logger import Logger
 from segstore.storage.meta.small_files import NOT_A_FILE, Copies, Copy, unreadable
 from segstore.storage.meta.topic_info import (
+    CLUSTER_METADATA,
     HELD,
     INTERNAL,
     Settings,
@@ -74,6 +75,20 @@ class TopicFiles:
 
     def partition_path(self, topic: str, partition: int) -> str:
         return self._base + names.partition_dir(topic, partition)
+
+    def keeps(self, topic: str) -> bool | None:
+        """Return whether there are settings of a topic and its deletion was not begun; None where there are
+        none. Raises CorruptCheckpointError, OSError.
+        """
+        held = self.settings(topic).believed().content
+        return None if held is None else not held.deleting
+
+    def is_replicated(self) -> bool:
+        """Return whether the root is a directory of a replicated store. Raises CorruptCheckpointError,
+        OSError.
+        """
+        there = self._files.exists(names.below(self._root, names.META_PROPERTIES))
+        return there and bool(self.keeps(CLUSTER_METADATA))
 
     def version(self) -> tuple[int, int]:
         """Return a pair that changes whenever a topic is made, altered or deleted: time stamps of the two

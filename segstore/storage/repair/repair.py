@@ -39,7 +39,6 @@ from segstore.storage.segment.index_files import rebuild
 from segstore.storage.segment.segment_files import list_segments
 from segstore.storage.store import store as store_module
 from segstore.storage.store.store import Store
-from segstore.storage.store.writer import is_replicated
 
 # --- mending -----------------------------------------------------------------------------------
 
@@ -118,12 +117,11 @@ def repair(
     stands for their offsets; without it such damage stays as it is, and `check` reports it again. `progress`
     is called with the bytes of each segment that was checked: twice where anything was wrong.
 
-    Raises StoreLockedError, with the pid of the writer; StorageError; InvalidArgumentError for a directory of
-    a replicated store, whose log must not differ from those of its other replicas.
+    Raises StoreLockedError, with the pid of the writer; StorageError; InvalidArgumentError for what
+    is damaged in a directory of a replicated store, whose logs must not differ from those of the others.
     """
     root, files = arguments.path("path", path), files or Files()
     with os_errors():
-        _check_plain(files, root)
         files.listdir(root)
         moved = free_lock(files, root)
         lock = os.path.join(root, names.LOCK)
@@ -131,11 +129,14 @@ def repair(
         with _locked(files, root):
             pass  # a store that is open for writing raises its error at once
         found = check(root, progress=progress)
+        if found:
+            _check_plain(files, root)
         return freed + (list(_repair(files, root, found, quarantine, progress)) if found else [])
 
 
 def _check_plain(files: Files, root: str) -> None:
-    if is_replicated(files, root):
+    """Raise InvalidArgumentError where other replicas would not hear of what is repaired here (R2)."""
+    if TopicFiles(files, root).is_replicated():
         raise InvalidArgumentError(
             f"{root} is a directory of a replicated store, which is not repaired by itself: `segstore heal` "
             "(`ReplicatedStore.heal`) copies what is damaged from the other directories"

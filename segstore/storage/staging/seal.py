@@ -57,7 +57,7 @@ def seal(
     StagedFilesError, RecordTooLargeError: nothing was appended, nor will be; what was sealed is in the
     quarantine. Raises KafkaTimeoutError after `timeout` seconds, StorageError: the files are sealed and will
     be adopted, unless the manifest could not be written; sealing the same id again shows which. Raises
-    InvalidTypeError, InvalidArgumentError.
+    UnsupportedVersionError for a directory of a replicated store, InvalidTypeError, InvalidArgumentError.
     """
     name = check_id(id)
     seconds = arguments.milliseconds("timeout", timeout)
@@ -118,6 +118,7 @@ class _Sealing:
                 errno.ENOENT, 'No such store (segstore.open with mode="rw" makes it)', self._root
             )
         check_places(self._files, self._root)
+        self._folder.check_plain()
         self._files.file_mode = kept_mode(self._files, self._root)
         if self._recorded() is not None:
             _remove_unsealed(self._folder, self._staged)

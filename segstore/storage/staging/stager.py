@@ -106,7 +106,9 @@ class Stager:
     def __init__(
         self, path: str | os.PathLike[str], *, clock: Clock = wall_clock, files: Files | None = None
     ) -> None:
-        """Make a stager for the existing store at `path`. Raises StorageError, InvalidTypeError."""
+        """Make a stager for the existing store at `path`. Raises StorageError, InvalidTypeError;
+        UnsupportedVersionError for a directory of a replicated store.
+        """
         self._root = os.path.abspath(arguments.path("path", path))
         self._files, self._clock = files or Files(), clock
         self.name = secrets.token_hex(16)
@@ -129,6 +131,7 @@ class Stager:
                 errno.ENOENT, 'No such store (segstore.open with mode="rw" makes it)', self._root
             )
         self._files.file_mode = kept_mode(self._files, self._root)
+        self._folder.check_plain()
         self._folder.prepare()
         try:
             self._files.mkdir(self._folder.stager(self.name))

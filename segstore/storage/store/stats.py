@@ -21,7 +21,7 @@ from segstore.files import Files
 from segstore.records import CONTROL_FLAG
 from segstore.storage.context import Context
 from segstore.storage.meta.offset_checkpoints import read_offsets
-from segstore.storage.meta.sweep_states import SweepState, read_states
+from segstore.storage.meta.sweep_states import SweepState
 from segstore.storage.meta.topics import TopicInfo
 from segstore.storage.segment.batch_scan import walk_past_damage
 from segstore.storage.segment.log_view import LogView
@@ -31,11 +31,15 @@ if TYPE_CHECKING:
 
 
 class Measured(NamedTuple):
-    """The part of a store that its statistics need: `topics` by name, and `partition` for the log of one."""
+    """The part of a store that its statistics need: `topics` by name, and `partition` for the log of one;
+    `states` of sweeps, and up to where partitions were `cleaned`.
+    """
 
     context: Context
     topics: Callable[[], Mapping[str, TopicInfo]]
     partition: Callable[[str, int], PartitionLog]
+    states: Callable[[], Mapping[tuple[str, int], SweepState]]
+    cleaned: Callable[[], Mapping[tuple[str, int], int]]
 
 
 class PartitionStats(NamedTuple):
@@ -65,18 +69,17 @@ def store_stats(store: Measured, *, records: bool = True) -> Iterator[PartitionS
     """Yield the statistics of each partition of each topic in order. With `records`, records are counted, for
     which all headers are read.
     """
-    context = store.context
-    states = read_states(context.files, context.root)
-    cleaned = _cleaned(context)
+    states, cleaned = store.states(), store.cleaned()
     for info in store.topics().values():
         for number in info.partition_ids:
             key = info.name, number
             yield _one(store, info, number, states.get(key, SweepState()), cleaned.get(key, 0), records)
 
 
-def _cleaned(context: Context) -> Mapping[tuple[str, int], int]:
+def cleaned_offsets(files: Files, root: str) -> dict[tuple[str, int], int]:
+    """Return the offsets in cleaner-offset-checkpoint; none where it can't be read."""
     try:
-        return read_offsets(context.files, os.path.join(context.root, names.CLEANER_OFFSETS))
+        return read_offsets(files, os.path.join(root, names.CLEANER_OFFSETS))
     except (SegstoreError, OSError):
         return {}  # `check` reports the error
 

@@ -47,6 +47,7 @@ from segstore.storage.store.reader import StoreReader
 from segstore.storage.store.stats import (
     Measured,
     PartitionStats,
+    cleaned_offsets,
     prometheus_text,
     store_metrics,
     store_stats,
@@ -172,7 +173,7 @@ class Store:
         """Return the small files that were found damaged since the store was opened for writing, and how each
         was repaired.
         """
-        return tuple(self._context.mended)
+        return (*self._context.mended, *getattr(self._side, "mended", ()))
 
     # --- topics ---------------------------------------------------------------------------
 
@@ -401,7 +402,11 @@ class Store:
             return prometheus_text(self._measured())
 
     def _measured(self) -> Measured:
-        return Measured(self._context, self.topics, self.partition)
+        return Measured(self._context, self.topics, self.partition, self.sweep_states, self._cleaned)
+
+    def _cleaned(self) -> dict[tuple[str, int], int]:
+        """Return the offset up to which partitions were cleaned."""
+        return cleaned_offsets(self._context.files, self._context.root)
 
     def sweep_states(self) -> dict[tuple[str, int], SweepState]:
         """Return what is known of each partition's sweeps, by (topic, partition); where another process

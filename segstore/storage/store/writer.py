@@ -35,8 +35,8 @@ from segstore.storage.meta.directory_safety import kept_mode
 from segstore.storage.meta.followed_ends import FollowedEnds
 from segstore.storage.meta.published_ends import EndsWriter, slot_key
 from segstore.storage.meta.root_checkpoints import RootCheckpoints, TopicPartitionKey
-from segstore.storage.meta.topic_info import CLUSTER_METADATA
 from segstore.storage.meta.topics import TopicFiles, TopicInfo
+from segstore.storage.store.kept_files import KeptFiles
 from segstore.storage.store.partitions import PartitionLoader, Partitions
 from segstore.storage.store.small_mending import mend_small
 from segstore.storage.store.sweeper import Sweeper
@@ -55,6 +55,7 @@ class StoreWriter:
     def __init__(self, context: Context, config: StoreConfig, *, replicated: bool = False) -> None:
         self.context, self.config, self._replicated = context, config, replicated
         self.clean_epoch = -1
+        self.kept = KeptFiles(context)
         self._closing, self._tried = Mutex(), False
         self._thread = threading.get_ident()
         self.owner: Callable[[], object] | None = None  # gives the store, None once it is not referred to
@@ -184,7 +185,8 @@ class StoreWriter:
         cleaned, checkpoint = self._checkpoints.cleaner_offsets, self.partitions.checkpoint
         self.sweeper = Sweeper(context, config, lambda: self.topics, self.partition, cleaned, checkpoint)
         self.sweeper.start()
-        self.inbox.begin()
+        if not self._replicated:
+            self.inbox.begin()
 
     def _expire_producers(self) -> None:
         self.partitions.expire_producers(self.config.producer_id_expiration_ms)
@@ -345,16 +347,12 @@ def let_go_of_lost(files: Files, root: str) -> None:
         writer.let_go()
 
 
-def is_replicated(files: Files, root: str) -> bool:
-    """Return whether a directory is one of a replicated store. A broker's has no settings files of ours."""
-    return files.exists(names.below(root, f"{names.OURS}/{names.TOPICS}/{CLUSTER_METADATA}.json"))
-
-
 def _check_plain(files: Files, root: str) -> None:
     """Raise InvalidArgumentError where the directory is one of a replicated store: written by itself it would
-    get leader epochs that its other replicas don't know (R7).
+    get leader epochs that its other replicas don't know (R7). A broker's has no settings files of segstore's.
+    Raises CorruptCheckpointError, OSError.
     """
-    if is_replicated(files, root):
+    if TopicFiles(files, root).is_replicated():
         raise InvalidArgumentError(
             f"{root} is a directory of a replicated store: `segstore.open_replicated` writes all of its "
             'directories, and mode="r" reads this one'

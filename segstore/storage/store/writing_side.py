@@ -16,6 +16,7 @@ from segstore.storage.log.recovery import Recovered
 from segstore.storage.meta.followed_ends import FollowedEnds
 from segstore.storage.meta.root_checkpoints import TopicPartitionKey
 from segstore.storage.meta.topics import TopicInfo
+from segstore.storage.store.kept_files import Keeping
 from segstore.storage.store.sweeper import Swept
 
 
@@ -86,6 +87,10 @@ class WritingSide(Protocol):
     @property
     def inbox(self) -> Adopting:
         """Return what adopts staged appends."""
+
+    @property
+    def kept(self) -> Keeping:
+        """Return what keeps quotas and producer ids."""
 
     @property
     def recovered(self) -> Sequence[Recovered]:

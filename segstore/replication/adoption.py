@@ -1,0 +1,182 @@
+"""A store without replicas becomes a directory of a replicated one, without copying: each of its partitions
+begins with one replica, in that directory (no class of Kafka's).
+
+On disk is `.segstore/plain-epochs.json` as long as that goes on. Threads: one. The steps, each of which
+may be repeated after a crash:
+1. The directory is opened as the plain store that it is, which recovers it and takes what was staged, and is
+   closed cleanly. The file gets the leader epochs of its partitions: a replica forgets an epoch that has no
+   batch (R7), but nobody may ever begin it again (R2).
+2. All directories get their `meta.properties`, and this one the metadata log, before the others do. From then
+   on it can't be opened as a plain store.
+3. One batch of the metadata log registers the directories, and has the topics, their settings and partitions:
+   a log without a registration says that this was not done.
+4. The file is removed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from segstore import names
+from segstore.config import StoreConfig
+from segstore.errors import CorruptCheckpointError, InvalidArgumentError, StorageError, copy_of
+from segstore.files import Files
+from segstore.replication.core.controller import Controller, PartitionRecord
+from segstore.replication.core.effects import Effects, Persist
+from segstore.replication.core.registration import NO_LEADER, PartitionRegistration
+from segstore.replication.kept_records import records_of_files
+from segstore.replication.metadata.image import PartitionKey
+from segstore.replication.metadata.records import MetadataRecord, TopicRecord
+from segstore.replication.quorum_controller import Decision
+from segstore.replication.settings import ReplicationConfig
+from segstore.replication.topic_admin import settings_of
+from segstore.storage.context import Clock
+from segstore.storage.meta.clean_shutdown import read_marker
+from segstore.storage.meta.small_files import seal, unreadable, unseal
+from segstore.storage.meta.topic_info import CLUSTER_METADATA, TopicInfo
+from segstore.storage.store.store import open_context
+from segstore.storage.store.writer import StoreWriter
+
+_LONGEST = 1 << 26  # bytes
+
+Epochs = dict[str, dict[str, int]]
+"""Leader epochs by topic and partition, as JSON has them."""
+
+
+# --- before the directory is one of the replicated store ---------------------------------------
+
+
+def settle(root: str, settings: StoreConfig, files: Files, clock: Clock, file_mode: int | None) -> None:
+    """Do the first step in the plain store at `root`.
+
+    Raises InvalidArgumentError for topics that segstore did not make and for manifests that can't be taken
+    now; StorageError where it can't be closed cleanly; the errors of its topics and partitions.
+    """
+    writer = StoreWriter(open_context(root, settings, clock, files, file_mode), settings)
+    try:
+        for info in writer.topics.values():
+            _check_topic(root, info)
+        waiting = writer.inbox.waiting()
+        if waiting:
+            raise InvalidArgumentError(
+                f"{root}: what was staged and sealed can't be adopted now: {', '.join(waiting)}; the log "
+                "says why"
+            )
+        write_epochs(files, root, _epochs(writer))
+    finally:
+        writer.close()
+    if read_marker(files, root) is None:
+        raise StorageError(None, "the store could not be closed cleanly: `segstore check` says why", root)
+
+
+def _check_topic(root: str, info: TopicInfo) -> None:
+    wrong = info.error or info.lost
+    if wrong is not None:
+        raise copy_of(wrong)
+    if not info.ours or not info.topic_id:
+        raise InvalidArgumentError(
+            f"{root}: topic {info.name!r} is a broker's, and has no settings of segstore's: `alter_topic` "
+            "gives it some"
+        )
+
+
+def _epochs(writer: StoreWriter) -> Epochs:
+    """Return the latest leader epoch of each partition; all are opened for that."""
+    return {
+        info.name: {str(n): writer.partition(info.name, n).epochs.current for n in info.partition_ids}
+        for info in writer.topics.values()
+    }
+
+
+# --- the file ----------------------------------------------------------------------------------
+
+
+def write_epochs(files: Files, root: str, epochs: Epochs) -> None:
+    """Write the file, durably. Raises OSError."""
+    files.write_atomic(_path(root), seal({"version": 1, "epochs": epochs}))
+
+
+def read_epochs(files: Files, root: str) -> Epochs:
+    """Return what the file has. Raises CorruptCheckpointError, also where it is missing; StorageError."""
+    path = _path(root)
+    try:
+        held, checked = unseal(files.read_file(path, _LONGEST))
+    except (OSError, ValueError) as error:
+        if isinstance(error, FileNotFoundError):
+            raise CorruptCheckpointError(path, 0, "it is missing, and the directory has topics") from None
+        if isinstance(error, OSError):
+            raise unreadable(error, path) from error
+        raise CorruptCheckpointError(path, 0, str(error)) from error
+    if not checked or held["version"] != 1:
+        raise CorruptCheckpointError(path, 0, "it has no checksum, or another version than 1")
+    epochs: Epochs = held["epochs"]
+    return epochs
+
+
+def forget_epochs(files: Files, root: str) -> None:
+    """Remove the file, if it is there. Raises OSError."""
+    if files.exists(_path(root)):
+        files.unlink(_path(root))
+        files.sync_dir(names.below(root, names.OURS))
+
+
+def _path(root: str) -> str:
+    return names.below(root, f"{names.OURS}/{names.PLAIN_EPOCHS}")
+
+
+# --- the batch of the metadata log -------------------------------------------------------------
+
+
+class Adopted(NamedTuple):
+    """What a plain store had: topics of the directory `broker`, their partitions' leader epochs, and what was
+    `kept` beside them.
+    """
+
+    broker: int
+    topics: tuple[TopicInfo, ...]
+    epochs: Mapping[PartitionKey, int]
+    kept: Sequence[MetadataRecord]
+
+    def decision(self, core: Controller, settings: ReplicationConfig) -> Decision:
+        """Return the records of all topics. Nobody leads yet: the directory is elected once it is live, under
+        a leader epoch that no partition has had (R25).
+        """
+        records: list[MetadataRecord] = [*self.kept]
+        effects: Effects = ()
+        for info in self.topics:
+            records += [TopicRecord(info.name, info.topic_id), *settings_of(info)]
+            for number in info.partition_ids:
+                key = PartitionKey(info.name, number)
+                made = PartitionRecord(key, self._registration(key))
+                core.settings[key] = settings.topic_settings(info)
+                core.apply(made)
+                effects += (Persist(made),)
+        return Decision(records, effects)
+
+    def _registration(self, key: PartitionKey) -> PartitionRegistration:
+        here = (self.broker,)
+        return PartitionRegistration(here, here, NO_LEADER, leader_epoch=self.epochs[key])
+
+
+def find_adopted(writers: Mapping[int, StoreWriter]) -> Adopted | None:
+    """Return what the one directory that has topics brings into a store that has none yet; None where all are
+    empty. Raises CorruptCheckpointError, StorageError.
+    """
+    for broker, writer in writers.items():
+        topics = tuple(info for info in writer.topics.values() if info.name != CLUSTER_METADATA)
+        if topics:
+            files, root = writer.context.files, writer.context.root
+            epochs = dict(_latest(writer, topics, read_epochs(files, root)))
+            return Adopted(broker, topics, epochs, records_of_files(files, root))
+    return None
+
+
+def _latest(
+    writer: StoreWriter, topics: Iterable[TopicInfo], known: Epochs
+) -> Iterable[tuple[PartitionKey, int]]:
+    for info in topics:
+        for number in info.partition_ids:
+            own = writer.partitions.replica(info.name, number).epochs
+            before = known.get(info.name, {}).get(str(number), 0)
+            yield PartitionKey(info.name, number), max([before, *(epoch for epoch, _ in own)])

@@ -1,0 +1,94 @@
+"""What the layers above have a replicated store keep beside its topics: settings of the cluster, of
+segstore's own names (Kafka has ClientQuotaRecord and ProducerIdsRecord for them).
+
+On disk are ConfigRecords in the metadata log: the files of one directory would be lost with it, or come back
+older. A copy of the limits lies in each directory that works, for who reads that by itself. Threads: any; who
+changes a value has a lock for it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from contextlib import suppress
+
+from segstore.errors import SegstoreError
+from segstore.files import Files
+from segstore.replication.core.controller import Controller
+from segstore.replication.metadata.image import BROKER_RESOURCE, MetadataImage
+from segstore.replication.metadata.records import ConfigRecord, MetadataRecord
+from segstore.replication.quorum_controller import Decision, QuorumController
+from segstore.replication.replica_manager import ReplicaManager
+from segstore.storage.meta.client_quotas import Limits, read_limits, write_limits
+from segstore.storage.meta.producer_id_file import read_producer_id, write_producer_id
+
+LIMITS = "segstore.client.quotas"
+PRODUCER_ID = "segstore.next.producer.id"
+
+
+class KeptRecords:
+    """See `storage.store.kept_files.Keeping`."""
+
+    def __init__(self, controller: QuorumController, manager: ReplicaManager) -> None:
+        self._controller, self._manager = controller, manager
+
+    def limits(self) -> Limits:
+        """See `Keeping`."""
+        return limits_in(self._controller.image)
+
+    def set_limits(self, limits: Mapping[str, Mapping[str, int]]) -> None:
+        """See `Keeping`. Raises QuorumLostError."""
+        self._keep(_record(LIMITS, json.dumps(limits)))
+        for directory in self._manager.online:
+            with suppress(SegstoreError, OSError):  # the directory's own thread will notice
+                write_limits(directory.writer.context.files, directory.path, limits)
+
+    def producer_id(self) -> int | None:
+        """See `Keeping`."""
+        return producer_id_in(self._controller.image)
+
+    def set_producer_id(self, first: int) -> None:
+        """See `Keeping`. Raises QuorumLostError."""
+        self._keep(_record(PRODUCER_ID, str(first)))
+
+    def _keep(self, record: ConfigRecord) -> None:
+        def decide(core: Controller, now: int) -> Decision:
+            return Decision([record])
+
+        self._controller.call(decide)
+
+
+def limits_in(image: MetadataImage) -> Limits:
+    """Return the limits of clients that the metadata has."""
+    limits: Limits = json.loads(image.cluster_config.get(LIMITS, "{}"))
+    return limits
+
+
+def producer_id_in(image: MetadataImage) -> int | None:
+    """Return the first producer id that was not handed out, None where none was."""
+    held = image.cluster_config.get(PRODUCER_ID)
+    return None if held is None else int(held)
+
+
+def _record(name: str, value: str) -> ConfigRecord:
+    return ConfigRecord(BROKER_RESOURCE, "", name, value)
+
+
+# --- from a plain store, and to one --------------------------------------------------------------
+
+
+def records_of_files(files: Files, root: str) -> list[MetadataRecord]:
+    """Return the records of what a plain store has kept in its files. Raises CorruptCheckpointError,
+    StorageError, OSError.
+    """
+    limits, first = read_limits(files, root), read_producer_id(files, root)
+    made: list[MetadataRecord] = [] if not limits else [_record(LIMITS, json.dumps(limits))]
+    return made if first is None else [*made, _record(PRODUCER_ID, str(first))]
+
+
+def write_files(files: Files, root: str, image: MetadataImage) -> None:
+    """Write the files of a plain store. Raises OSError."""
+    write_limits(files, root, limits_in(image))
+    first = producer_id_in(image)
+    if first is not None:
+        write_producer_id(files, root, first)

@@ -1,0 +1,76 @@
+"""What makes a plain store of a directory of a replicated one, once the metadata log says so: see
+`unreplicate`.
+
+On disk are the leader epochs of its partitions, its quotas and producer ids, its copy of the metadata log,
+and `meta.properties`. Threads: one. It may be repeated, and completes what a crash has left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NoReturn
+
+from segstore import names
+from segstore.config import StoreConfig
+from segstore.errors import StaleDirectoryError
+from segstore.files import Files
+from segstore.replication.kept_records import write_files
+from segstore.replication.metadata.image import MetadataImage
+from segstore.replication.metadata.properties import read_properties
+from segstore.storage.context import Clock
+from segstore.storage.meta.topic_info import CLUSTER_METADATA
+from segstore.storage.store.store import open_context
+from segstore.storage.store.writer import StoreWriter
+
+BECAME_PLAIN = "segstore.plain.directory"
+"""The setting of the cluster that has the id of the directory that became a plain store."""
+
+
+class BecamePlain(Exception):
+    """The metadata `image` says that the directory `broker` became a plain store."""
+
+    def __init__(self, broker: int, directory_id: str, image: MetadataImage) -> None:
+        super().__init__(broker)
+        self.broker, self.directory_id, self.image = broker, directory_id, image
+
+    def finish(self, paths: Sequence[str], settings: StoreConfig, files: Files, clock: Clock) -> NoReturn:
+        """Complete what a crash has left, where the directory is still at its path, and raise
+        StaleDirectoryError.
+        """
+        path = paths[self.broker]
+        held = read_properties(files, path) if files.exists(path) else None
+        if held is not None and held.directory_id == self.directory_id:
+            become_plain(path, self.image, settings, files, clock)
+        raise StaleDirectoryError(
+            f"directory {self.broker} of this store, {path}, became a store without replicas: "
+            "`segstore.open` opens it, and the other directories are no store any more"
+        )
+
+
+def check_replicated(image: MetadataImage) -> None:
+    """Raise BecamePlain where a directory became a plain store."""
+    directory_id = image.cluster_config.get(BECAME_PLAIN)
+    if directory_id is None:
+        return
+    broker = next(id_ for id_, each in image.directory_ids.items() if each == directory_id)
+    raise BecamePlain(broker, directory_id, image)
+
+
+def become_plain(path: str, image: MetadataImage, settings: StoreConfig, files: Files, clock: Clock) -> None:
+    """Make a plain store of the directory, which no process has open. Each partition gets a leader epoch of
+    its own, as other replicas may have written under its latest one what was never committed (R2). Raises
+    StoreLockedError, StorageError, OSError.
+    """
+    writer = StoreWriter(open_context(path, settings, clock, files, None), settings, replicated=True)
+    try:
+        if CLUSTER_METADATA in writer.topics:
+            for key, state in image.partitions.items():
+                replica = writer.partitions.replica(*key)
+                replica.set_high_watermark(replica.log_end_offset)
+                replica.lead(state.leader_epoch + 1)
+            write_files(files, path, image)
+            writer.topic_admin.delete(CLUSTER_METADATA)
+        files.unlink(names.below(path, names.META_PROPERTIES))
+        files.sync_dir(path)
+    finally:
+        writer.close()

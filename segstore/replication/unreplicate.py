@@ -1,0 +1,132 @@
+"""A directory of a replicated store becomes a store without replicas, without copying: the way back from
+`adoption` (no class of Kafka's).
+
+On disk are a ConfigRecord in the metadata log, and the directory's own files. Threads: one. The steps:
+1. The directory is in all ISRs, and has all that the leaders have; that is synced.
+2. The record says so, on a majority. From then on the other directories can't be opened as a store, which
+   would go on in its own way: `open_replicated` finishes what is left here, and refuses.
+3. The directory gets leader epochs of its own, and its copy of the metadata log is deleted. Once that has
+   begun, it opens as a plain store, which completes it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from segstore.config import StoreConfig, arguments
+from segstore.errors import InvalidArgumentError, StaleDirectoryError
+from segstore.files import Files
+from segstore.mutex import check_apart
+from segstore.replication import opening
+from segstore.replication.core.controller import Controller
+from segstore.replication.metadata.image import BROKER_RESOURCE
+from segstore.replication.metadata.records import ConfigRecord
+from segstore.replication.metadata.voters import check_paths, plan
+from segstore.replication.plain_directory import BECAME_PLAIN, become_plain
+from segstore.replication.quorum_controller import Decision
+from segstore.replication.side import ReplicatedSide
+from segstore.storage.context import Clock, os_errors, wall_clock
+
+LOOK = 0.05
+"""Seconds between two looks at replicas that catch up, where nothing is told."""
+
+
+def unreplicate(
+    paths: Sequence[str | os.PathLike[str]],
+    directory: int,
+    *,
+    witness: str | os.PathLike[str] | None = None,
+    config: Mapping[str, Any] | None = None,
+    clock: Clock = wall_clock,
+    files: Files | None = None,
+    timeout_ms: float = 30_000,
+) -> str:
+    """Let one directory of a replicated store be a store without replicas, which `open` opens from then on;
+    nothing is copied. Returns its path. The other directories are not a store any more, and may be removed.
+    `paths`, `witness` and `config` are as in `open_replicated`; no process may have the store open.
+
+    Raises InvalidArgumentError, and nothing is changed, where the directory does not hold all: where a
+    partition has no replica there, or one that has not got all records within `timeout_ms`. Raises what
+    `open_replicated` raises; StaleDirectoryError where another directory became plain before.
+    """
+    check_apart("unreplicate()")
+    settings, files = StoreConfig.parse({} if config is None else config), files or Files()
+    given = check_paths(files, paths, witness)
+    number = arguments.whole("directory", directory, 0, len(paths) - 1)
+    seconds = arguments.milliseconds("timeout_ms", timeout_ms) / 1000
+    path = given[number]
+    _check_replicated(files, given, witness is not None)
+    with opening.open_replicated(paths, witness=witness, config=config, clock=clock, files=files) as store:
+        side = store._replicated
+        _await_all(side, number, seconds)
+        _record(side, number)
+    with os_errors():
+        become_plain(path, side.controller.image, settings, files, clock)
+    return path
+
+
+def _check_replicated(files: Files, given: Sequence[str], witness: bool) -> None:
+    """Raise InvalidArgumentError where there is no replicated store: opening it would make one."""
+    with os_errors():
+        places = plan(files, given, witness)
+    if any(place.new for place in places.places):
+        raise InvalidArgumentError(f"no replicated store: {', '.join(given)}")
+
+
+def _await_all(side: ReplicatedSide, directory: int, seconds: float) -> None:
+    """Return once the directory has all records. Raises InvalidArgumentError where it will not, or does not
+    within the time; StorageError.
+    """
+    manager = side.manager
+    never = [
+        f"{key} has replicas in {list(state.replicas)}"
+        for key, state in sorted(manager.partitions.items())
+        if directory not in state.replicas
+    ]
+    if never or directory not in manager.directories:
+        raise _refusal(side, directory, never or ["it is offline"])
+    manager.news.until(lambda: next(_missing(side, directory), None) is None, seconds, LOOK)
+    if missing := list(_missing(side, directory)):
+        raise _refusal(side, directory, missing)
+    with os_errors():
+        manager.directories[directory].writer.partitions.flush()
+
+
+def _missing(side: ReplicatedSide, directory: int) -> Iterator[str]:
+    """Tell of the partitions that the directory does not have in whole."""
+    manager = side.manager
+    for key, state in sorted(manager.partitions.items()):
+        leader, replica = manager.leader(key), manager.find(directory, key)
+        if directory not in state.isr or replica is None:
+            yield f"{key} is in sync in {list(state.isr)}"
+        elif state.reassigning:
+            yield f"{key} is being moved"
+        elif leader is None:
+            yield f"{key} has no leader"
+        elif (end := leader.replica.log_end_offset) != replica.replica.log_end_offset:
+            yield f"{key} ends at {end}, and there at {replica.replica.log_end_offset}"
+        elif leader.replica.high_watermark != end:
+            yield f"{key} ends at {end}, and is committed up to {leader.replica.high_watermark}"
+
+
+def _refusal(side: ReplicatedSide, directory: int, missing: Sequence[str]) -> InvalidArgumentError:
+    more = f" (and {len(missing) - 10} more)" if len(missing) > 10 else ""
+    return InvalidArgumentError(
+        f"directory {directory}, {side.paths[directory]}, does not hold all of the store, so it can't be one "
+        f"by itself: {'; '.join(missing[:10])}{more}"
+    )
+
+
+def _record(side: ReplicatedSide, directory: int) -> None:
+    """Make durable on a majority which directory becomes plain. Raises QuorumLostError."""
+    image = side.controller.image
+
+    def decide(core: Controller, now: int) -> Decision:
+        if BECAME_PLAIN in image.cluster_config:
+            raise StaleDirectoryError("another directory became a store without replicas meanwhile")
+        held = ConfigRecord(BROKER_RESOURCE, "", BECAME_PLAIN, image.directory_ids[directory])
+        return Decision([held])
+
+    side.controller.call(decide)

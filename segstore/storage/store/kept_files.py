@@ -1,0 +1,65 @@
+"""`Keeping`: what the layers above have a store keep beside its topics; and `KeptFiles`, for a store in one
+directory.
+
+On disk are `.segstore/quotas.json` and `.segstore/producer-ids`, in the forms of `client_quotas` and
+`producer_id_file`. Threads: any; who changes a value has a lock for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+from segstore.storage.context import Context
+from segstore.storage.meta.client_quotas import Limits, read_limits, write_limits
+from segstore.storage.meta.producer_id_file import (
+    damage,
+    producer_id_path,
+    read_producer_id,
+    write_producer_id,
+)
+
+
+class Keeping(Protocol):
+    """Limits of clients by client id, and the first producer id that was not handed out."""
+
+    def limits(self) -> Limits:
+        """Return the limits. Raises CorruptCheckpointError, StorageError, OSError."""
+
+    def set_limits(self, limits: Mapping[str, Mapping[str, int]]) -> None:
+        """Replace the limits, durable when this returns. Raises StorageError, OSError; the old limits hold
+        then.
+        """
+
+    def producer_id(self) -> int | None:
+        """Return the id; None where it is not known. Raises OSError."""
+
+    def set_producer_id(self, first: int) -> None:
+        """Replace the id, durable when this returns. Raises StorageError, OSError."""
+
+
+class KeptFiles:
+    """See `Keeping`."""
+
+    def __init__(self, context: Context) -> None:
+        self._context, self._files, self._root = context, context.files, context.root
+
+    def limits(self) -> Limits:
+        """See `Keeping`."""
+        return read_limits(self._files, self._root)
+
+    def set_limits(self, limits: Mapping[str, Mapping[str, int]]) -> None:
+        """See `Keeping`."""
+        write_limits(self._files, self._root, limits)
+
+    def producer_id(self) -> int | None:
+        """See `Keeping`; None where the file is missing or damaged."""
+        return read_producer_id(self._files, self._root)
+
+    def set_producer_id(self, first: int) -> None:
+        """See `Keeping`. A file that was damaged since the store was opened is moved aside, and told of."""
+        wrong = damage(self._files, self._root)
+        if wrong:
+            path = producer_id_path(self._root)
+            self._context.tell(path, wrong, f"made anew{self._context.make_way(path)}")
+        write_producer_id(self._files, self._root, first)
