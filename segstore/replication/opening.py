@@ -13,7 +13,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 from segstore import names
-from segstore.config import StoreConfig
+from segstore.config import StoreConfig, arguments
 from segstore.errors import InvalidArgumentError, SegstoreError, StoreLockedError
 from segstore.files import Files
 from segstore.logger import Logger
@@ -131,19 +131,21 @@ def open_replicated(
     clock: Clock = wall_clock,
     files: Files | None = None,
     file_mode: int | None = None,
+    inline: bool = False,
 ) -> ReplicatedStore:
     """Open one store over several directories, which are made where they are missing at the first time: the
     first is directory 0, and so on. This process becomes the one writer of all of them.
 
     A majority of the directories, and of the `witness`, which holds the metadata only, must be there; what is
     missing stays offline. `config` has settings by Kafka's names, of the store and of its replicas; `clock`
-    and `file_mode` are as in `segstore.open`.
+    and `file_mode` are as in `segstore.open`, `inline` as in `segstore.open_replicated`.
 
     Raises QuorumLostError without a majority; StaleDirectoryError for a directory of another store, or in
     another's place; StoreLockedError, StorageError, ConfigError, InvalidArgumentError. Nothing is changed
     then.
     """
     settings = StoreConfig.parse({} if config is None else config)
+    replication = ReplicationConfig.of(settings, arguments.switch("inline", inline))
     files = files or Files()
     given = check_paths(files, paths, witness)
     with os_errors(), ExitStack() as opened:
@@ -159,7 +161,7 @@ def open_replicated(
                 places.offline[place.id] = f"{place.path}: {error}"
             else:
                 opened.callback(writers[place.id].let_go)
-        store = _Assembly(given, places, writers, settings, files, clock, opened).store
+        store = _Assembly(given, places, writers, settings, replication, files, clock, opened).store
         opened.pop_all()
     for broker, reason in places.offline.items():
         log.warning("directory %d is offline: %s", broker, reason)
@@ -185,11 +187,11 @@ class _Assembly:
         places: Plan,
         writers: Mapping[int, StoreWriter],
         settings: StoreConfig,
+        replication: ReplicationConfig,
         files: Files,
         clock: Clock,
         opened: ExitStack,
     ) -> None:
-        replication = ReplicationConfig.of(settings)
         self._store: weakref.ref[ReplicatedStore] | None = None
         self._ready, self._lost = False, dict[int, Exception]()
         metadata = MetadataLog.open(
