@@ -263,7 +263,12 @@ class LocalReplica:
                 self._carry_out(self.core.role.on_alter_reply(sent, reply, now_ms()))
 
     def on_time(self) -> None:
-        """Look for followers that lag (R19), and for requests that are too late."""
+        """Look for followers that lag (R19), and for requests that are too late. While appends write all
+        replicas there are none; and one that waits for a disk must not hold up the caller, too.
+        """
+        tail = self.partition.loan.tail
+        if tail is not None and tail.is_lent:
+            return
         with self.lock:
             self._settle()
             if isinstance(leader := self.core.role, Leader):

@@ -149,7 +149,7 @@ class Visible:
     def log_end_offset(self) -> int:
         """Return the end of `written`. Raises StoreClosedError where the topic was deleted."""
         tail = self.tail
-        return self.written.end_offset if tail is None else int(tail.c.next_offset)
+        return self.written.end_offset if tail is None else int(tail.c.next_offset + tail.c.unshown_offsets)
 
     @property
     def is_all(self) -> bool:
