@@ -1,4 +1,5 @@
-"""What replicas cost against a plain store: appends with acks=all, catching up, and failover over partitions.
+"""What replicas cost against a plain store: appends with acks=all, by threads and inline, catching up, and
+failover over partitions.
 
 In the page cache, all directories on one disk; each round has fresh topics, and everything is read back.
 """
@@ -24,11 +25,13 @@ names = count()
 
 
 @contextmanager
-def replicated(base: Path, directories: int, **config: Any) -> Iterator[segstore.ReplicatedStore]:
+def replicated(
+    base: Path, directories: int, inline: bool = False, **config: Any
+) -> Iterator[segstore.ReplicatedStore]:
     base.mkdir()
     paths = [base / f"d{number}" for number in range(directories)]
     settings = {"min.insync.replicas": min(2, directories), **config}
-    with segstore.open_replicated(paths, config=settings) as store:
+    with segstore.open_replicated(paths, config=settings, inline=inline) as store:
         yield store
 
 
@@ -42,13 +45,27 @@ def length(log: segstore.PartitionLog) -> int:
     return sum(len(records) for records in reads(log))
 
 
+WAYS = pytest.mark.parametrize("inline", [False, True], ids=["by threads", "inline"])
+
+
+def named(what: str, replicas: int, inline: bool) -> str:
+    return f"{what}, acks=all, {replicas} replicas{', inline' if inline else ''}"
+
+
+@WAYS
 @pytest.mark.parametrize(("replicas", "target"), [(2, 0.6), (3, 0.35)])
 def test_bulk(
-    benchmark: Any, results: Results, store: segstore.Store, tmp_path: Path, replicas: int, target: float
+    benchmark: Any,
+    results: Results,
+    store: segstore.Store,
+    tmp_path: Path,
+    replicas: int,
+    target: float,
+    inline: bool,
 ) -> None:
     values = as_list(random_values(BULK))
     calls = [values[at : at + CALL] for at in range(0, BULK, CALL)]
-    with replicated(tmp_path / "replicated", replicas) as other:
+    with replicated(tmp_path / "replicated", replicas, inline) as other:
         logs: list[Any] = []
 
         def prepare() -> None:
@@ -63,16 +80,23 @@ def test_bulk(
         )
         assert length(logs[1]) == BULK
     note = f"of a plain store; {BULK / best / 1e6:.2f} to {BULK / plain / 1e6:.2f} M/s"
-    results.add(benchmark, f"bulk append, acks=all, {replicas} replicas", ratio, target, "x", True, note)
+    results.add(benchmark, named("bulk append", replicas, inline), ratio, target, "x", True, note)
 
 
+@WAYS
 @pytest.mark.parametrize(("replicas", "target"), [(2, 3.0), (3, 4.0)])
 def test_append_one(
-    benchmark: Any, results: Results, store: segstore.Store, tmp_path: Path, replicas: int, target: float
+    benchmark: Any,
+    results: Results,
+    store: segstore.Store,
+    tmp_path: Path,
+    replicas: int,
+    target: float,
+    inline: bool,
 ) -> None:
     """p50 of both, by turns."""
     took: dict[str, list[float]] = {"plain": [], "replicated": []}
-    with replicated(tmp_path / "replicated", replicas) as other:
+    with replicated(tmp_path / "replicated", replicas, inline) as other:
         plain, log = new_log(store, "t"), new_replicated_log(other, replicas)
 
         def run() -> None:
@@ -87,9 +111,7 @@ def test_append_one(
     ours, theirs = median(took["replicated"]), median(took["plain"])
     keep_ratios(benchmark, [p / r for p, r in zip(took["plain"], took["replicated"], strict=True)][::50])
     note = f"p50 of a plain store's; {ours * 1e6:.0f} to {theirs * 1e6:.1f} us"
-    results.add(
-        benchmark, f"append of one, acks=all, {replicas} replicas", ours / theirs, target, "x", False, note
-    )
+    results.add(benchmark, named("append of one", replicas, inline), ours / theirs, target, "x", False, note)
 
 
 def test_catch_up(benchmark: Any, results: Results, tmp_path: Path) -> None:

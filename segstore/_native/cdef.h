@@ -41,6 +41,9 @@ enum {
  * way is to be taken. No errno, and none of the numbers below. */
 enum { SEG_SLOW = -65536 };
 
+/* What an append gives that is in the log of the leader, while a follower lacks it. */
+enum { SEG_BEHIND = -65540 };
+
 /* Why columns could not be encoded, or records not decoded. */
 enum {
     SEG_E_ROOM = -10001,    /* the output is too small for one batch */
@@ -292,7 +295,7 @@ int32_t seg_unchanged(const seg_seen *seen);
 
 /* --- tail.c: the tail of a log, at which C appends while Python lends it ------------------------------- */
 enum { SEG_NOW = -65538 };  /* in place of a time in ms: that of the clock */
-enum { SEG_CLAIMS = 4, SEG_RETAINED = 5 };
+enum { SEG_CLAIMS = 4, SEG_RETAINED = 5, SEG_FOLLOWERS = 8 };
 
 /* A batch of a producer: what is kept of it. */
 typedef struct seg_retained {
@@ -364,12 +367,18 @@ typedef struct seg_tail {
     seg_commit *commit;
     int64_t flush_messages;  /* 0: none */
     int32_t log_only;        /* 1: once the active log is synced, all below its end is durable */
+    int32_t follows;         /* 1: of a replica that takes only what its leader's tail hands on */
+    int32_t n_followers;     /* tails that get all that is appended to this one, before readers see it */
+    struct seg_tail *followers[SEG_FOLLOWERS];
+    int64_t unshown_bytes;   /* behind position, next_offset: appended here, but not to all replicas */
+    int64_t unshown_offsets;
 } seg_tail;
 
 /* Append a record without headers (a length of -1: null) as a batch of its own, index it, publish the end, and
  * flush, if it is due and C may. `b` has producer id, epoch, sequence and attributes of that batch, and gets its
  * other fields; NULL: no producer with an id wrote it. Returns its offset; SEG_SLOW; -errno: the tail is torn,
- * and lent no more. */
+ * and lent no more; SEG_BEHIND: it is appended at next_offset, but a follower lacks it, and readers don't see
+ * it: next_offset stays, and the tail is lent no more. */
 int64_t seg_tail_append(seg_tail *t, const uint8_t *value, int64_t value_len, const uint8_t *key,
                         int64_t key_len, int64_t timestamp, int64_t now, seg_batch *b);
 /* Append n encoded batches of one producer, `len` bytes in all; these get their offsets and positions. `now`

@@ -139,9 +139,9 @@ static int64_t clock_ms(void)
     return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
 }
 
-/* Write batches that have their offsets; where they lie in the log, index them and move the end behind. */
-static int64_t write_out(seg_tail *t, const uint8_t *buf, int64_t len, const seg_batch *batches, int64_t n,
-                         seg_claim *claim, int64_t now)
+/* Write batches that have their offsets and their positions in this log, and index them. The end stays: 0, or
+ * -errno. */
+static int64_t put_out(seg_tail *t, const uint8_t *buf, int64_t len, const seg_batch *batches, int64_t n)
 {
     int64_t timed = 0;
     int64_t done = t->write ? t->write(t->fd, buf, len, t->position) : seg_pwrite(t->fd, buf, len, t->position);
@@ -157,11 +157,91 @@ static int64_t write_out(seg_tail *t, const uint8_t *buf, int64_t len, const seg
         __atomic_store_n(&t->offset_entries, t->offset_entries + made, __ATOMIC_RELEASE);
         __atomic_store_n(&t->time_entries, t->time_entries + timed, __ATOMIC_RELEASE);
     }
+    t->appends++;
+    return 0;
+}
+
+/* Let readers see batches that were put out. */
+static void show(seg_tail *t, int64_t len, const seg_batch *batches, int64_t n)
+{
+    move_end(t, t->position + len, batches[n - 1].last_offset + 1);
+    publish(t);
+}
+
+/* Batches that were put out stay in the log, unseen: a follower lacks them. */
+static void hide(seg_tail *t, int64_t len, const seg_batch *batches, int64_t n)
+{
+    t->unshown_bytes = len;
+    t->unshown_offsets = batches[n - 1].last_offset + 1 - t->next_offset;
+    __atomic_store_n(&t->lent, 0, __ATOMIC_RELAXED);
+}
+
+/* Take the tail for an append; 0 where it is not lent. */
+static int begin(seg_tail *t)
+{
+    if (!t->here[0] || enter(t))
+        return 0;
+    if (__atomic_load_n(&t->lent, __ATOMIC_ACQUIRE))
+        return 1;
+    leave(t);
+    return 0;
+}
+
+/* Put out at a follower what its leader's tail has put out. The positions are those of the leader's log. */
+static int put_at_follower(seg_tail *f, const seg_tail *t, const uint8_t *buf, int64_t len, seg_batch *batches,
+                           int64_t n)
+{
+    int64_t moved = f->position - t->position, offsets = batches[n - 1].last_offset + 1 - t->next_offset;
+    if (f->next_offset != t->next_offset || f->leader_epoch != t->leader_epoch ||
+        !is_young(f, batches[0].max_timestamp) || !has_room(f, len, offsets, n))
+        return 0;
+    for (int64_t i = 0; moved && i < n; i++)
+        batches[i].position += moved;
+    int64_t error = put_out(f, buf, len, batches, n);
+    for (int64_t i = 0; moved && i < n; i++)
+        batches[i].position -= moved;
+    return error == 0;
+}
+
+/* Hand on to all followers what was put out, and show it at all of them, or at none. A follower that does not
+ * take it now fetches it later, or its thread meets the error of its disk: 1 where all have it. */
+static int hand_on(seg_tail *t, const uint8_t *buf, int64_t len, seg_batch *batches, int64_t n)
+{
+    seg_tail *taken[SEG_FOLLOWERS];
+    int count = 0;
+    for (int i = 0; i < t->n_followers; i++) {
+        seg_tail *f = t->followers[i];
+        if (!begin(f))
+            continue;
+        if (put_at_follower(f, t, buf, len, batches, n))
+            taken[count++] = f; /* its lock is kept */
+        else
+            leave(f);
+    }
+    int whole = count == t->n_followers;
+    (whole ? show : hide)(t, len, batches, n);
+    for (int i = 0; i < count; i++) {
+        (whole ? show : hide)(taken[i], len, batches, n);
+        leave(taken[i]);
+        if (whole)
+            seg_wake(taken[i]->ends, taken[i]->ends_len);
+    }
+    return whole;
+}
+
+/* Write batches that have their offsets; where they lie in the log, index them and move the end behind. */
+static int64_t write_out(seg_tail *t, const uint8_t *buf, int64_t len, seg_batch *batches, int64_t n,
+                         seg_claim *claim, int64_t now)
+{
+    int64_t error = put_out(t, buf, len, batches, n);
+    if (error)
+        return error;
     if (claim)
         claim_take(claim, batches, n, now == SEG_NOW ? clock_ms() : now);
-    move_end(t, t->position + len, batches[n - 1].last_offset + 1);
-    t->appends++;
-    publish(t);
+    if (!t->n_followers)
+        show(t, len, batches, n);
+    else if (!hand_on(t, buf, len, batches, n))
+        return SEG_BEHIND;
     return batches[0].base_offset;
 }
 
@@ -185,15 +265,11 @@ static int64_t append(seg_tail *t, const uint8_t *value, int64_t value_len, cons
     return write_out(t, out, b->size, b, 1, claim, now);
 }
 
-/* Take the tail for an append; 0 where it is not lent. */
-static int begin(seg_tail *t)
+/* Whether applications append here: these batches of a producer, or of none (id -1). Followers don't judge
+ * producers. */
+static int takes(const seg_tail *t, int64_t producer_id)
 {
-    if (!t->here[0] || enter(t))
-        return 0;
-    if (__atomic_load_n(&t->lent, __ATOMIC_ACQUIRE))
-        return 1;
-    leave(t);
-    return 0;
+    return !t->follows && (!t->n_followers || producer_id < 0);
 }
 
 /* Give the tail back after an append, wake those who wait for records, and keep flush.messages. Where that
@@ -216,7 +292,7 @@ int64_t seg_tail_append(seg_tail *t, const uint8_t *value, int64_t value_len, co
     seg_batch plain = {.producer_id = -1, .base_sequence = -1, .producer_epoch = -1};
     b = b ? b : &plain;
     if (b->attributes & (b->producer_id < 0 ? ~0 : ~TRANSACTIONAL) || value_len > LARGEST - HEADER - NUMBERS || key_len > LARGEST - HEADER - NUMBERS - value_len ||
-        (key_len < 0 && t->needs_key) || !t->plain || !begin(t))
+        (key_len < 0 && t->needs_key) || !t->plain || !takes(t, b->producer_id) || !begin(t))
         return SEG_SLOW;
     if (now == SEG_NOW)
         now = clock_ms();
@@ -244,7 +320,7 @@ static int64_t write_batches(seg_tail *t, uint8_t *buf, int64_t len, seg_batch *
 {
     int64_t offsets = 0;
     seg_claim *claim = NULL;
-    if (n <= 0 || measure(batches, n, &offsets) != len || !is_young(t, batches[0].max_timestamp) ||
+    if (n <= 0 || !takes(t, batches[0].producer_id) || measure(batches, n, &offsets) != len || !is_young(t, batches[0].max_timestamp) ||
         !has_room(t, len, offsets, n) || !claim_of(t, batches, n, &claim))
         return SEG_SLOW;
     if (seg_assign(buf, len, batches, n, t->next_offset, t->leader_epoch, -1, t->position) < 0)

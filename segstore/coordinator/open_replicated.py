@@ -25,6 +25,7 @@ def open_replicated(
     clock: Clock = wall_clock,
     files: Files | None = None,
     file_mode: int | None = None,
+    inline: bool = False,
 ) -> ReplicatedStore:
     """Open one store over several directories, each partition of which may have a replica in several of them:
     the first path is directory 0, and so on. They are made where they are missing at the first time. This
@@ -37,11 +38,23 @@ def open_replicated(
     by Kafka's names, of the store and of its replicas; `clock` and `file_mode` are as in `open`. Transactions
     are ended as in `open`. docs/replication.md says what an acknowledgement is worth.
 
+    By default followers fetch in threads of their directories, so that a disk that hangs holds up nobody for
+    longer than it takes to put its replicas out. With `inline` an append writes all replicas by itself, while
+    all are in sync: it is many times faster, but a disk that hangs holds up the appends to all partitions
+    that have a replica there, and the directories that lead them, until it answers.
+
     Raises QuorumLostError without a majority; StaleDirectoryError for a directory of another store, or in the
     place of another; StoreLockedError, StorageError, ConfigError, InvalidArgumentError, InvalidTypeError.
     """
     store = opening.open_replicated(
-        paths, witness=witness, adopt=adopt, config=config, clock=clock, files=files, file_mode=file_mode
+        paths,
+        witness=witness,
+        adopt=adopt,
+        config=config,
+        clock=clock,
+        files=files,
+        file_mode=file_mode,
+        inline=inline,
     )
     store.on_topic_deleted(forget_offsets)
     end_transactions(store)

@@ -229,6 +229,7 @@ class DataDirectory:
                 config,
                 self._home,
                 self._settings.fetch_max_bytes,
+                self._settings.inline,
             )
         return found
 

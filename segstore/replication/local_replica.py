@@ -6,13 +6,18 @@ thread only (`become`, `step`), so that a disk that hangs holds up no other dire
 rest: under `lock`, where nothing waits for a disk, it tells the core, and carries out the effects that are
 done in memory. An application's thread only notes that it has appended, and waits: so Ctrl-C in it comes
 between no two effects.
+
+`inline`: while all replicas have the whole log, their native tails are lent (`lend`), and an application's
+append is one call of C that writes all of them. The core hears of that when somebody asks it again
+(`_catch_up`), which takes the tails back first. Locks are taken in the order leader, follower, append token.
 """
 
 from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Protocol
 
@@ -61,6 +66,7 @@ if TYPE_CHECKING:
     from segstore.replication.core.config import ReplicaConfig
     from segstore.storage.log.partition import Partition
     from segstore.storage.log.replica import Replica, Truncated
+    from segstore.storage.segment.native_tail import NativeTail
 
 log = Logger("segstore")
 Told = SimpleQueue[type[SegstoreError] | None]
@@ -122,7 +128,9 @@ class LocalReplica:
         config: ReplicaConfig,
         links: Links,
         max_bytes: int,
+        inline: bool = False,
     ) -> None:
+        self._inline, self._changing = inline, False
         self.key, self.broker, self.partition, self.replica = key, broker, partition, replica
         self._brokers, self._links, self._max_bytes = brokers, links, max_bytes
         self.lock = Mutex()
@@ -177,6 +185,10 @@ class LocalReplica:
         if error is not None:
             raise _unknown(error, self.key)
 
+    def shown(self) -> None:
+        """Tell readers of what an append has written to all replicas."""
+        self._links.shown(self)
+
     def failed(self, error: Exception) -> None:
         """Note that the disk has refused an append (R32)."""
         self._links.failed(self.broker, error)
@@ -208,6 +220,8 @@ class LocalReplica:
         """Tell the core how far the log has grown, and who waits."""
         with self.lock:
             self._settle()
+        if self._inline:  # one without followers: else these call `lend`
+            self.lend()
 
     def _settle(self) -> None:
         leader = self.core.role
@@ -215,13 +229,27 @@ class LocalReplica:
             self._refuse_waiting()
             return
         log = self.core.log
+        self._take_back()
         self._note_start()
+        if (shown := self.replica.high_watermark) > log.high_watermark:
+            self._carry_out(leader.on_handed_on(shown, now_ms()))
         waiting = [self._waiting.popleft() for _ in range(len(self._waiting))]
         end = self.replica.log_end_offset  # after who waits was taken: their records are there
         if end > log.end_offset:
             self._carry_out(leader.on_append(end))
         for request in waiting:
             self._carry_out(leader.wait(*request))
+
+    def _catch_up(self) -> None:
+        """Tell the core what was appended; the caller holds the lock."""
+        if isinstance(self.core.role, Leader):
+            self._settle()
+        elif self.core.role is not None:
+            self._take_back()
+            log, end = self.core.log, self.replica.log_end_offset
+            if end > log.end_offset:
+                log.appended(end)
+                log.high_watermark = max(log.high_watermark, self.replica.high_watermark)
 
     def _note_start(self) -> None:
         """Tell the core what retention, or a request, has deleted."""
@@ -252,7 +280,12 @@ class LocalReplica:
                 self._carry_out(self.core.role.on_alter_reply(sent, reply, now_ms()))
 
     def on_time(self) -> None:
-        """Look for followers that lag (R19), and for requests that are too late."""
+        """Look for followers that lag (R19), and for requests that are too late. While appends write all
+        replicas there are none; and one that waits for a disk must not hold up the caller, too.
+        """
+        tail = self.partition.loan.tail
+        if tail is not None and tail.is_lent:
+            return
         with self.lock:
             self._settle()
             if isinstance(leader := self.core.role, Leader):
@@ -267,6 +300,7 @@ class LocalReplica:
 
     def go_offline(self) -> None:
         """Stop: the directory has failed, or the replica is taken away (R32)."""
+        self.partition.loan.stop()
         with self.lock:
             self._carry_out(self.core.go_offline())
             self._refuse_waiting()
@@ -287,13 +321,84 @@ class LocalReplica:
                 rest.append(effect)
         return rest
 
+    # --- appends to all replicas at once -----------------------------------------------------------
+
+    def lend(self) -> None:
+        """Let applications' appends write all replicas from now on, if this one leads, and all have the whole
+        log. Called by a directory's thread.
+        """
+        with self.lock:
+            leader = self.core.role
+            if self._changing or self.partition.loan.tail is not None or not isinstance(leader, Leader):
+                return
+            self._settle()
+            if not leader.is_whole:
+                return
+            tails = []
+            for broker in leader.remotes:
+                follower = self._links.find(broker, self.key)
+                tail = None if follower is None else follower._lend_to(leader)
+                if tail is None:
+                    return
+                tails.append(tail)
+            loan, epoch = self.partition.loan, leader.leader_epoch
+            with loan.token:
+                loan.lend_leader(self.partition.validator, epoch, leader.log.end_offset, tails)
+
+    def _lend_to(self, leader: Leader) -> NativeTail | None:
+        """Lend the tail of a follower to that of its leader, whose log and high watermark end where this log
+        does. None where that is not so, or something is to be done first.
+        """
+        with self.lock:
+            role, log, led = self.core.role, self.core.log, leader.log
+            if self._changing or not isinstance(role, Follower):
+                return None
+            self._catch_up()
+            if (role.leader, role.leader_epoch) != (leader.replica_id, leader.leader_epoch):
+                return None
+            if log.end_offset != led.end_offset or log.start_offset < led.start_offset:
+                return None
+            told = FetchAnswer(None, led.high_watermark, led.start_offset, led.end_offset)
+            self._carry_out(role.on_answer(role.fetch(-1), told, None))
+            loan = self.partition.loan
+            with loan.token:
+                return loan.lend_follower(self.partition.validator, leader.leader_epoch, log.end_offset)
+
+    def _take_back(self) -> None:
+        """Let nobody append to this log by its native tail any more."""
+        loan = self.partition.loan
+        if loan.tail is not None:
+            with loan.token:
+                """Whoever takes the token takes the tail back."""
+
+    def _gets_from(self, leader: LocalReplica) -> bool:
+        """Return whether what is appended to the leader's log comes to this one by the same call."""
+        own, leading = self.partition.loan.tail, leader.partition.loan.tail
+        if own is None or leading is None:
+            return False
+        return own.is_lent and leading.is_lent and own in leading.followers
+
+    @contextmanager
+    def _changes(self) -> Iterator[None]:
+        """Run a block that changes role or log: nobody lends the tail meanwhile."""
+        with self.lock:
+            self._catch_up()
+            self._changing = True
+        try:
+            yield
+        finally:
+            self._changing = False
+
     # --- the directory's thread ------------------------------------------------------------------
 
     def become(self, registration: PartitionRegistration) -> None:
         """Take the state that the metadata has (R22). Raises StorageError."""
+        if self.core.role is not None:
+            with self._changes():
+                self._become(registration)
+
+    def _become(self, registration: PartitionRegistration) -> None:
         role = self.core.role
-        if role is None:
-            return
         self._fetching = None
         if isinstance(role, Leader) and not _stays(role, registration, self.broker):
             self.replica.follow()  # what was appended by now is in the log before the role changes
@@ -360,9 +465,18 @@ class LocalReplica:
         leader = self._links.find(role.leader, self.key)
         if leader is None:
             return None
+        if self._gets_from(leader):
+            return False
+        with self._changes():
+            more = self._fetch(role, leader, own.epoch)
+        if more is False and self._inline:
+            leader.lend()
+        return more
+
+    def _fetch(self, role: Follower, leader: LocalReplica, broker_epoch: int) -> bool | None:
         with self.lock:
             self._note_start()
-            request = role.fetch(own.epoch)
+            request = role.fetch(broker_epoch)
         try:
             answer = leader.fetch(request)
         except NOT_YET:
@@ -404,7 +518,10 @@ class LocalReplica:
         if self._fetching is not request:
             return False
         self._fetching = None
-        return self._take(role, request, answer, data) if data else None
+        if not data:
+            return None
+        with self._changes():
+            return self._take(role, request, answer, data)
 
     def _take(self, role: Follower, request: FetchRequest, answer: FetchAnswer, data: bytes) -> bool:
         """Take an answer: append what it brings, or truncate."""

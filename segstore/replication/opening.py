@@ -132,11 +132,13 @@ def open_replicated(
     clock: Clock = wall_clock,
     files: Files | None = None,
     file_mode: int | None = None,
+    inline: bool = False,
 ) -> ReplicatedStore:
     """Open a replicated store, whose transactions are left as they are: see `coordinator.open_replicated`,
     which ends them. Where this raises, nothing is changed.
     """
     settings = StoreConfig.parse({} if config is None else config)
+    replication = ReplicationConfig.of(settings, arguments.switch("inline", inline))
     adopt, files = arguments.switch("adopt", adopt), files or Files()
     given = check_paths(files, paths, witness)
     with os_errors():
@@ -146,7 +148,7 @@ def open_replicated(
             _check_adopted(plain, adopt)
             settle(plain, settings, files, clock, file_mode)
         try:
-            store = _open(given, places, settings, files, clock, file_mode)
+            store = _open(given, places, settings, replication, files, clock, file_mode)
         except BecamePlain as found:
             found.finish(given, settings, files, clock)
     for broker, reason in places.offline.items():
@@ -158,6 +160,7 @@ def _open(
     given: Sequence[str],
     places: Plan,
     settings: StoreConfig,
+    replication: ReplicationConfig,
     files: Files,
     clock: Clock,
     file_mode: int | None,
@@ -174,7 +177,7 @@ def _open(
                 places.offline[place.id] = f"{place.path}: {error}"
             else:
                 opened.callback(writers[place.id].let_go)
-        store = _Assembly(given, places, writers, settings, files, clock, opened).store
+        store = _Assembly(given, places, writers, settings, replication, files, clock, opened).store
         opened.pop_all()
     return store
 
@@ -197,11 +200,11 @@ class _Assembly:
         places: Plan,
         writers: Mapping[int, StoreWriter],
         settings: StoreConfig,
+        replication: ReplicationConfig,
         files: Files,
         clock: Clock,
         opened: ExitStack,
     ) -> None:
-        replication = ReplicationConfig.of(settings)
         self._store: weakref.ref[ReplicatedStore] | None = None
         self._ready, self._lost = False, dict[int, Exception]()
         # A store that is adopted is the first to get a metadata log: before, it is a plain one.

@@ -32,9 +32,11 @@ class ReplicationConfig(NamedTuple):
     rebalance_interval: int
     heartbeat_interval_ms: int
     session_timeout_ms: int
+    inline: bool = False
+    """Whether an application's append writes all in-sync replicas itself."""
 
     @classmethod
-    def of(cls, store: StoreConfig) -> ReplicationConfig:
+    def of(cls, store: StoreConfig, inline: bool = False) -> ReplicationConfig:
         """Return those of a store."""
         return cls(
             default_factor=store.default_replication_factor,
@@ -48,6 +50,7 @@ class ReplicationConfig(NamedTuple):
             rebalance_interval=store.leader_imbalance_check_interval_seconds,
             heartbeat_interval_ms=store.broker_heartbeat_interval_ms,
             session_timeout_ms=store.broker_session_timeout_ms,
+            inline=inline,
         )
 
     def factor_of(self, topic: str, directories: int) -> int:

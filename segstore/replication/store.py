@@ -38,7 +38,8 @@ from segstore.replication.side import ReplicatedSide
 from segstore.replication.states import PartitionState, ReplicaState
 from segstore.storage.context import os_errors
 from segstore.storage.log.acks import ALL, Acks
-from segstore.storage.log.append import append_columns, append_one
+from segstore.storage.log.append import append_columns, append_inline, append_one, append_short
+from segstore.storage.log.partition import Partition
 from segstore.storage.meta.sweep_states import SweepState, read_states
 from segstore.storage.meta.topic_info import check_not_internal
 from segstore.storage.meta.topics import TopicInfo, find_topic
@@ -47,7 +48,6 @@ from segstore.storage.store.stats import cleaned_offsets, prometheus_text
 from segstore.storage.store.store import Store
 
 if TYPE_CHECKING:
-    from segstore.storage.log.partition import Partition
     from segstore.storage.log.read_only_partition import Follower
 
 ACKS: Mapping[object, int] = {"all": -1, -1: -1, 0: 0, 1: 1, "0": 0, "1": 1, "-1": -1}
@@ -97,7 +97,14 @@ class ReplicatedPartitionLog(PartitionLog):
         NotLeaderOrFollowerError, RequestTimedOutError after `timeout_ms`: whether the record stays is not
         known (R23).
         """
-        asked = self._acks(acks, timeout_ms)
+        usual = acks == "all" and timeout_ms == 30_000 and not self._internal
+        asked = ALL if usual else self._acks(acks, timeout_ms)
+        if (loan := self._loan) is not None and loan.tail is not None and not headers:
+            source = self._source
+            if isinstance(source, Partition) and source.loan is loan and not self._context.closed:
+                first = append_inline(source, asked, 1, lambda: append_short(loan, value, key, timestamp))
+                if first >= 0:
+                    return first
         return append_one(self._leading(asked), value, key, headers, timestamp, acks=asked)
 
     def append_batch(
@@ -259,11 +266,13 @@ class ReplicatedStore(Store):
             return ReplicaState(broker, end, 0, 0, path)
         role = leader.core.role
         remote = role.remotes.get(broker) if isinstance(role, Leader) else None
-        if remote is None or remote.end_offset < 0:
+        if remote is None or remote.end_offset < 0 or not isinstance(role, Leader):
             return ReplicaState(broker, -1, -1, -1, path)
-        caught_up = remote.last_caught_up_ms
-        lag_ms = 0 if remote.end_offset >= end else -1 if caught_up is None else now_ms() - caught_up
-        return ReplicaState(broker, remote.end_offset, max(end - remote.end_offset, 0), lag_ms, path)
+        known, caught_up = remote.end_offset, remote.last_caught_up_ms
+        if broker in role.isr.maximal:  # it has all that is shown (R15), by its fetches, or by appends inline
+            known = max(known, leader.replica.high_watermark)
+        lag_ms = 0 if known >= end else -1 if caught_up is None else now_ms() - caught_up
+        return ReplicaState(broker, known, max(end - known, 0), lag_ms, path)
 
     def metrics(self) -> dict[str, dict[str, Any]]:
         """Return {"topic-partition": {Kafka's name: value}}, as `Store.metrics`, with what

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from faulty import MODES, FaultyFiles
 from replica_logs import ends, log_bytes, part_below
@@ -17,6 +18,8 @@ from replicated_writers import open_writer, topic
 from stores import killed_at_each_call, raw_batches
 
 import segstore
+from segstore.records import scan
+from segstore.storage.log.append import append_one
 from segstore.storage.log.replica import Replica
 from segstore.storage.store.writer import StoreWriter
 
@@ -115,6 +118,46 @@ def test_power_cuts(tmp_path: Path, rng: random.Random, name: str) -> None:
         image.write(target)
         assert_goes_on(target / "s", STEPS[name])
     writer.let_go()
+
+
+def test_r3_a_leader_epoch_that_a_power_cut_takes_from_its_file_is_found_in_the_batches(
+    tmp_path: Path, rng: random.Random
+) -> None:
+    """An election syncs no file; a flush vouches for the epochs, too."""
+    (tmp_path / "disk").mkdir()
+    files = FaultyFiles(tmp_path / "disk")
+    writer, replica = prepared(tmp_path / "disk" / "s", files)
+    images: list[Any] = []
+    files.watch = lambda call: images.extend(files.image(mode, rng) for mode in MODES)
+    for epoch in (7, 9):
+        replica.lead(epoch)
+        append_one(writer.partition("t", 0), b"of epoch %d" % epoch, None, (), None)
+    files.watch = None
+    writer.partitions.flush()
+    flushed = files.image("none", rng)
+    assert_epochs_of_batches(tmp_path / "flushed", flushed, {(0, 20), (7, 40), (9, 41)}, damaged=False)
+    for number, image in enumerate(images):
+        assert_epochs_of_batches(tmp_path / f"cut-{number}", image)
+    writer.let_go()
+
+
+def assert_epochs_of_batches(
+    target: Path, image: Any, expected: set[tuple[int, int]] | None = None, damaged: bool = True
+) -> None:
+    target.mkdir()
+    image.write(target)
+    path = target / "s"
+    if not damaged:
+        assert (path / "t-0" / "leader-epoch-checkpoint").read_text() == "0\n3\n0 20\n7 40\n9 41\n"
+    writer = open_writer(path)
+    replica = writer.partitions.replica("t", 0)
+    batches = scan(log_bytes(path / "t-0"))[0]
+    epochs, first = np.unique(batches["leader_epoch"], return_index=True)
+    found = set(zip(epochs.tolist(), batches["base_offset"][first].tolist(), strict=True))
+    assert set(replica.epochs) == found
+    assert expected is None or found == expected
+    writer.close(broker_epoch=1)
+    assert segstore.check(path) == []
 
 
 def test_a_kill_while_partitions_come_and_go(tmp_path: Path) -> None:

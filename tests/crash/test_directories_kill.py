@@ -64,7 +64,7 @@ def contents(store: Any) -> dict[tuple[int, int], bytes | None]:
 def test_killed_again_and_again_while_directories_come_and_go(
     tmp_path: Path, rng: random.Random, round_: int
 ) -> None:
-    three = Directories(tmp_path, 3)
+    three = Directories(tmp_path, 3, inline=round_ % 2 == 1)
     told: dict[tuple[int, int], bytes] = {}
     shown: dict[tuple[int, int], bytes | None] = {}
     for _ in range(6):

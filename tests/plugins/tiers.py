@@ -64,7 +64,7 @@ KINDS = {
     "model checks": Kind(0.2, ("models/replicas/test_two_replicas",)),
     "mutations": Kind(0.2, ("models/replicas/test_mutations",)),
     "long model checks": Kind(0.0, ("models/replicas/test_large_spaces",)),
-    "replicated stores": Kind(0.3, ("replicated/*",)),
+    "replicated stores": Kind(0.15, ("replicated/*",)),
     "fuzz": Kind(0.2, ("hostile/test_fuzz",)),
     "damage": Kind(
         0.3,

@@ -56,6 +56,7 @@ def test_r33_deleted_records_are_deleted_on_all_replicas(three: Directories) -> 
     assert [segstore.check(path) for path in three.paths] == [[], [], []]
 
 
+@pytest.mark.hangs
 def test_r33_nothing_above_the_high_watermark_is_deleted(three: Directories) -> None:
     store = three.open()
     store.create_topic("t", assignments={0: [0, 1]}, config={**SMALL, "min.insync.replicas": 2})

@@ -6,6 +6,7 @@ import random
 import threading
 from typing import Any
 
+import pytest
 from replicated_stores import Directories, Writer, assert_prefix, found, retrying
 from waiting import until
 
@@ -48,6 +49,7 @@ class Reader:
             self.faults.append(error)
 
 
+@pytest.mark.hangs
 def test_p6_what_was_seen_stays_while_leaders_come_and_go(three: Directories, rng: random.Random) -> None:
     """acks=1 and acks=all: of the first, records may be lost, but none that was shown."""
     store = three.open()

@@ -79,6 +79,7 @@ def left_alone(three: Directories, **config: Any) -> tuple[Any, Any]:
     return store, log
 
 
+@pytest.mark.hangs
 def test_r24_without_a_replica_in_sync_nobody_leads(three: Directories) -> None:
     store, log = left_alone(three)
     state = store.describe_partition("t", 0)
@@ -92,6 +93,7 @@ def test_r24_without_a_replica_in_sync_nobody_leads(three: Directories) -> None:
         assert found(again.partition("t", 0)) == {0: b"both have it", 1: b"0 has it"}
 
 
+@pytest.mark.hangs
 def test_r24_an_unclean_election_by_request_loses_what_it_says(three: Directories) -> None:
     store, log = left_alone(three)
     with pytest.raises(segstore.errors.InvalidArgumentError, match="confirm"):
@@ -104,6 +106,7 @@ def test_r24_an_unclean_election_by_request_loses_what_it_says(three: Directorie
     assert found(log) == {0: b"both have it", 1: b"1 goes on"}
 
 
+@pytest.mark.hangs
 def test_r24_unclean_elections_that_are_allowed_come_by_themselves(three: Directories) -> None:
     store, log = left_alone(three, **{"unclean.leader.election.enable": True})
     until(lambda: store.describe_partition("t", 0).leader == 1)

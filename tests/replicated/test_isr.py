@@ -5,12 +5,14 @@ from __future__ import annotations
 import threading
 from typing import Any
 
+import pytest
 from replicated_stores import Directories, Writer, await_in_sync, follower_of, found, retrying
 from waiting import until
 
 import segstore
 
 
+@pytest.mark.hangs
 def test_r19_r20_a_follower_that_hangs_leaves_and_returns(three: Directories) -> None:
     store = three.open(min_insync_replicas=2)
     store.create_topic("t", replication_factor=3)
@@ -38,6 +40,7 @@ def replica_state(store: Any, replica: int) -> Any:
     return state
 
 
+@pytest.mark.hangs
 def test_r27_a_leader_that_hangs_is_fenced_and_another_is_elected(three: Directories) -> None:
     """The append that hangs in the old leader is answered when the disk is: with an error, or it is there."""
     store = three.open(min_insync_replicas=2)
@@ -60,6 +63,7 @@ def test_r27_a_leader_that_hangs_is_fenced_and_another_is_elected(three: Directo
     assert store.describe_partition("t", 0).leader_epoch > before.leader_epoch
 
 
+@pytest.mark.hangs
 def test_one_directory_that_hangs_holds_up_no_other_partition(three: Directories) -> None:
     store = three.open()
     store.create_topic("there", assignments={0: [0, 1]})
@@ -98,6 +102,7 @@ def test_r15_the_high_watermark_is_what_all_in_sync_replicas_have(three: Directo
     until(lambda: log.high_watermark == 1000)
 
 
+@pytest.mark.hangs
 def test_r14_consumers_are_shown_what_is_committed_and_log_end_offset_the_rest(three: Directories) -> None:
     store = three.open()
     store.create_topic("t", assignments={0: [0, 1]}, config={"min.insync.replicas": 2})
@@ -115,6 +120,7 @@ def test_r14_consumers_are_shown_what_is_committed_and_log_end_offset_the_rest(t
     assert [record.value for record in batch] == [b"not yet"]
 
 
+@pytest.mark.hangs
 def test_p9_many_partitions_all_return(three: Directories) -> None:
     store = three.open()
     store.create_topic("t", assignments={number: [number % 2, 2, 1 - number % 2] for number in range(40)})

@@ -71,6 +71,7 @@ def test_r16_who_was_not_shown_is_shown_when_the_replica_is_back(three: Director
         assert again.partition("t", 0).append(b"and on", acks="all") == 2
 
 
+@pytest.mark.hangs
 def test_r23_a_follower_that_hangs_lets_an_append_time_out_and_its_outcome_is_not_known(
     three: Directories,
 ) -> None:
@@ -95,6 +96,7 @@ def test_r23_a_follower_that_hangs_lets_an_append_time_out_and_its_outcome_is_no
     assert log.append(b"and on", acks="all") == 2
 
 
+@pytest.mark.hangs
 def test_r19_with_enough_others_an_append_waits_for_the_eviction_and_succeeds(three: Directories) -> None:
     store = three.open(min_insync_replicas=2)
     store.create_topic("t", replication_factor=3)

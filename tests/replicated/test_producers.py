@@ -28,6 +28,7 @@ def lead_elsewhere(three: Directories, store: Any, how: str) -> None:
         three.files.mend()  # a call that hangs holds up whoever has made it
 
 
+@pytest.mark.hangs
 @pytest.mark.parametrize("how", LOSSES)
 def test_r35_an_idempotent_producer_writes_each_record_once_and_in_order(
     three: Directories, how: str

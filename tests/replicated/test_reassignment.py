@@ -55,6 +55,7 @@ def test_r30_a_partition_moves_while_it_is_written(three: Directories, name: str
     until(lambda: replica_directories(three) == sorted(target))
 
 
+@pytest.mark.hangs
 def test_r30_a_move_that_can_t_end_is_cancelled(three: Directories) -> None:
     store = three.open()
     store.create_topic("t", assignments={0: [0, 1]})
@@ -86,6 +87,7 @@ def test_r30_a_bad_target(three: Directories, target: list[int]) -> None:
     assert store.reassignments() == {}
 
 
+@pytest.mark.hangs
 def test_r30_a_move_goes_on_after_a_reopening(three: Directories) -> None:
     store = three.open()
     store.create_topic("t", assignments={0: [0, 1]})

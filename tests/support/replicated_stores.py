@@ -84,10 +84,11 @@ def _is_below(path: str, directory: str) -> bool:
 
 class Directories:
     """The directories `d0`, `d1`, ... of one replicated store, whose ids are these numbers; with a witness
-    where that is asked for.
+    where that is asked for. `inline`: appends write all replicas by themselves.
     """
 
-    def __init__(self, base: Path, count: int = 3, witness: bool = False) -> None:
+    def __init__(self, base: Path, count: int = 3, witness: bool = False, inline: bool = False) -> None:
+        self.inline = inline
         self.base, self.paths = base, [base / f"d{number}" for number in range(count)]
         self.witness = base / "witness" if witness else None
         self.files = Disks()
@@ -102,7 +103,12 @@ class Directories:
         """Open the store with settings, whose names have underscores here."""
         self.config |= {name.replace("_", "."): value for name, value in config.items()}
         store = segstore.open_replicated(
-            self.paths, witness=self.witness, adopt=adopt, config=self.config, files=self.files
+            self.paths,
+            witness=self.witness,
+            adopt=adopt,
+            config=self.config,
+            files=self.files,
+            inline=self.inline,
         )
         self._opened.append(store)
         return store

@@ -38,8 +38,8 @@ class TruncateFullyAndStartAt(NamedTuple):
 
 
 class AssignEpoch(NamedTuple):
-    """Append from `start_offset` on under `epoch`; durable before the first append (R3; Kafka:
-    UnifiedLog.assignEpochStartOffset).
+    """Append from `start_offset` on under `epoch`, which is noted before the first append, and durable before
+    a batch of it is told to be (R3; Kafka: UnifiedLog.assignEpochStartOffset).
     """
 
     epoch: int

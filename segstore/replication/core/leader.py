@@ -286,6 +286,34 @@ class Leader:
             return self._raise()
         return ()
 
+    @property
+    def is_whole(self) -> bool:
+        """Return whether all replicas are in sync, may stay so, have all records, and these are committed."""
+        log = self.log
+        return (
+            isinstance(self.isr, Committed)
+            and len(self.isr.isr) == len(self.remotes) + 1
+            and len(self.isr.isr) >= self.min_isr
+            and log.high_watermark == log.end_offset
+            and all(
+                remote.end_offset == log.end_offset and self._eligible(replica)
+                for replica, remote in self.remotes.items()
+            )
+        )
+
+    def on_handed_on(self, end_offset: int, now_ms: int) -> Effects:
+        """Note that all below `end_offset` was appended to this log and to those of all followers, since
+        `is_whole`, and is shown: as if each had fetched from there (R15, R17).
+        """
+        log = self.log
+        log.end_offset = max(log.end_offset, end_offset)
+        log.high_watermark = end_offset
+        for remote in self.remotes.values():
+            if remote.broker_epoch is not None:
+                start, epoch = remote.start_offset, remote.broker_epoch
+                remote.record_fetch(end_offset, start, epoch, log.end_offset, now_ms)
+        return self.acks.reach(end_offset, self._enough()) + self._advance(now_ms)
+
     def _advance(self, now_ms: int) -> Effects:
         """Raise the high watermark as far as the followers allow (R15; Kafka:
         Partition.maybeIncrementLeaderHW).

@@ -39,6 +39,9 @@ class Acknowledger(Protocol):
         this log then, and may stay.
         """
 
+    def shown(self) -> None:
+        """Called when an append has written all replicas, and readers see it."""
+
     def failed(self, error: StorageError) -> None:
         """Called when the disk has refused an append, but for want of room, or the log is fenced (R32);
         `error` is raised then.

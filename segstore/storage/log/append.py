@@ -28,8 +28,10 @@ from segstore.storage.meta.small_files import NO_ROOM
 from segstore.storage.producers.append_info import Claim, claim_of
 
 if TYPE_CHECKING:
+    from segstore.storage.log.acks import Acknowledger
     from segstore.storage.log.partition import Partition, Writable
     from segstore.storage.log.tail_loan import TailLoan
+    from segstore.storage.segment.native_tail import NativeTail
 
 
 def append(
@@ -41,9 +43,14 @@ def append(
     Raises StorageError, and the errors of `append_info.judge`; nothing is appended then, unless it was the
     flush that failed. Raises the errors of `Acknowledger`.
     """
-    if partition.acks is not None:
-        return _acknowledged(partition, acks, n, lambda: partition.queue.put(chunks, claim))
     short = len(chunks) == 1 and (claim is None or claim.sequenced)
+    if partition.acks is not None:
+        first = (
+            append_inline(partition, acks, n, lambda: _write_short(partition, chunks[0])) if short else SLOW
+        )
+        if first >= 0:
+            return first
+        return _acknowledged(partition, acks, n, lambda: partition.queue.put(chunks, claim))
     first = _write_short(partition, chunks[0]) if short else SLOW
     if first < 0:
         first = partition.queue.put(chunks, claim)
@@ -62,10 +69,36 @@ def _acknowledged(partition: Partition, acks: Acks, n: int, write: Callable[[], 
         first = write()
         partition.flushing.flush_if_due(first + n)
     except StorageError as error:
-        if partition.segments.fenced is not None or error.errno not in NO_ROOM:
-            acknowledger.failed(error)
+        _tell_of(error, partition, acknowledger)
         raise
     acknowledger.wait(first + n, acks.acks, acks.timeout_ms)
+    return first
+
+
+def _tell_of(error: StorageError, partition: Partition, acknowledger: Acknowledger) -> None:
+    if partition.segments.fenced is not None or error.errno not in NO_ROOM:
+        acknowledger.failed(error)
+
+
+def append_inline(partition: Partition, acks: Acks, n: int, write: Callable[[], int]) -> int:
+    """Append `n` records to all replicas by `write`, one call of C, while the tails of all are lent. Return
+    the first offset, or SLOW: nothing is done then. Where a follower did not take the records, wait for it
+    as `acks` asks. Raises StorageError, and the errors of `Acknowledger`.
+    """
+    if partition.loan.tail is None:
+        return SLOW
+    acknowledger = partition.acks
+    assert acknowledger is not None
+    try:
+        first = write()
+    except StorageError as error:
+        _tell_of(error, partition, acknowledger)
+        raise
+    if first >= 0:
+        acknowledger.shown()
+    elif first <= BEHIND:
+        first = BEHIND - first
+        acknowledger.wait(first + n, acks.acks, acks.timeout_ms)
     return first
 
 
@@ -73,6 +106,8 @@ def _acknowledged(partition: Partition, acks: Acks, n: int, write: Callable[[], 
 
 SLOW: int = lib.SEG_SLOW
 """What C answers to an append that it leaves to the long way; nothing is done then."""
+BEHIND: int = lib.SEG_BEHIND
+"""What C answers where a follower lacks what was appended. Here `BEHIND - offset` stands for that."""
 _NOW: int = lib.SEG_NOW
 _NULL = ffi.NULL
 _append_at, _write_at = lib.seg_tail_append, lib.seg_tail_write
@@ -109,7 +144,7 @@ def append_short(loan: TailLoan, value: Any, key: Any, timestamp: int | None, ba
         tail.c, value, size, key, key_size, timestamp, _NOW if tail.clock is None else tail.clock(), batch
     )
     if offset < 0:
-        return offset if offset == SLOW else _torn(loan, -offset)
+        return offset if offset == SLOW else _undone(loan, tail, offset)
     if due is not None:
         due(offset + 1)
     return offset
@@ -126,14 +161,17 @@ def _write_short(partition: Partition, chunk: Encoded) -> int:
         check_apart("append()")
     now = _NOW if tail.clock is None else tail.clock()
     first = _write_at(tail.c, chunk.ptr, chunk.size, chunk.headers, len(chunk.batches), now)
-    if first >= 0:
+    if first >= 0 or first == BEHIND:
         chunk.release()
-    return first if first >= 0 or first == SLOW else _torn(loan, -first)
+    return first if first >= 0 or first == SLOW else _undone(loan, tail, first)
 
 
-def _torn(loan: TailLoan, number: int) -> int:
+def _undone(loan: TailLoan, tail: NativeTail, answer: int) -> int:
+    """Return what stands for an append that a follower lacks, or raise the error of one that failed."""
+    if answer == BEHIND:
+        return BEHIND - int(tail.c.next_offset)
     with loan.token:
-        raise loan.torn(number)
+        raise loan.torn(-answer)
 
 
 # --- an application's records ------------------------------------------------------------------
@@ -297,7 +335,13 @@ def append_record(
         batch = ffi.new("seg_batch *")
         batch.producer_id, batch.producer_epoch = template.producer_id, template.producer_epoch
         batch.base_sequence, batch.attributes = template.base_sequence, template.attributes
-        first = append_short(partition.loan, value, key, timestamp, batch)
+        first = (
+            append_short(partition.loan, value, key, timestamp, batch)
+            if partition.acks is None
+            else append_inline(
+                partition, acks, 1, lambda: append_short(partition.loan, value, key, timestamp, batch)
+            )
+        )
         if first >= 0:
             return _appended((first, -1, batch.size, False))
     claim = claim_of(template, sequenced)

@@ -1,6 +1,7 @@
 """The flusher makes a partition's log durable: group commit, recovery point, fencing after a failed sync.
 
-On disk it syncs logs, the files that a roll has sealed beside them, and the directory; it writes nothing.
+On disk it syncs logs, the files that a roll has sealed beside them, the leader epochs, and the directory; it
+writes nothing.
 Threads: any. One syncs for all; the others wait for the end of that sync: a thread whose records it has made
 durable goes on at once, whoever syncs next. While the native tail is lent and nothing but the active
 segment's log is to be synced, C does both (`_native/commit.c`). The append token is never taken here.
@@ -40,7 +41,9 @@ class Flusher:
         view: Callable[[], LogView],
         recovery_point: int,
         advanced: Callable[[int], None],
+        sync_epochs: Callable[[], None],
     ) -> None:
+        self._sync_epochs = sync_epochs
         self._pool, self._segments, self._view, self._advanced = pool, segments, view, advanced
         # A file of the pool refers to this, and may outlive the flusher.
         self._failure = ffi.new("int32_t *")  # errno of a sync that failed
@@ -175,6 +178,7 @@ class Flusher:
 
     def _sync_files(self, view: LogView, sealed: list[tuple[Segment, int]]) -> None:
         pool = self._pool
+        self._sync_epochs()
         for segment in view.segments[view.slot(self.recovery_point) :]:
             if not segment.durable:
                 self._sync_file(pool.get(segment.path, write=True))

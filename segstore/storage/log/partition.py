@@ -164,7 +164,12 @@ class Partition:
             context.pool, config, self.segments, epochs.current, context.clock, self._rolled, producers
         )
         self.flusher = Flusher(
-            context.pool, self.segments, lambda: self.visible.written, opened.durable_offset, self._flushed
+            context.pool,
+            self.segments,
+            lambda: self.visible.written,
+            opened.durable_offset,
+            self._flushed,
+            epochs.sync,
         )
         self.writer.follows = high_watermark is not None
         self.visible = Visible(self.writer, self.flusher, publisher, opened.start_offset, high_watermark)

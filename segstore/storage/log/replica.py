@@ -117,8 +117,8 @@ class Replica:
     # --- roles ----------------------------------------------------------------------------
 
     def lead(self, epoch: int) -> None:
-        """Lead from now on: begin the leader epoch at the log's end, durable when this returns, then take
-        appends of applications, which are written under it (R3).
+        """Lead from now on: begin the leader epoch at the log's end, then take appends of applications, which
+        are written under it (R3): whoever finds one of them after a power cut finds the epoch in it.
 
         Nothing is changed but that where `epoch` is the latest already. Raises InvalidArgumentError for an
         epoch below the latest, StorageError: this replica does not lead then.
@@ -173,9 +173,8 @@ class Replica:
         return self._epochs
 
     def begin_epoch(self, epoch: int) -> None:
-        """Begin a leader epoch at the log's end, durable when this returns: this replica leads, and later
-        appends are written under it (R3). Raises InvalidArgumentError for an epoch that is not above the
-        latest; StorageError.
+        """Begin a leader epoch at the log's end: this replica leads, and later appends are written under
+        it (R3). Raises InvalidArgumentError for an epoch that is not above the latest; StorageError.
         """
         partition = self._partition
         with os_errors(), partition.queue.token:
@@ -187,7 +186,7 @@ class Replica:
 
     def _assign(self, epoch: int) -> None:
         end = self._partition.segments.next_offset
-        self._change_epochs(lambda: self._epochs.assign(epoch, end))
+        self._change_epochs(lambda: self._epochs.assign(epoch, end), sync=False)
 
     # --- appends --------------------------------------------------------------------------
 
@@ -213,7 +212,7 @@ class Replica:
             self._check_follows(batches)
             before = self._epochs.entries
             if int(batches["leader_epoch"][-1]) != self._epochs.current:
-                self._change_epochs(lambda: self._assign_epochs(batches))
+                self._change_epochs(lambda: self._assign_epochs(batches), sync=False)
             try:
                 partition.writer.write_as_follower(chunk)
             except BaseException:
@@ -221,7 +220,7 @@ class Replica:
                 if self._epochs.entries != before:
                     self._go_back_to(before)
                     with suppress(OSError):
-                        self._epochs.save()
+                        self._epochs.save(sync=False)
                 raise
             finally:
                 partition.queue.show()
@@ -247,16 +246,20 @@ class Replica:
             if epoch > latest:
                 self._epochs.assign(epoch, base)
 
-    def _change_epochs(self, change: Callable[[], object]) -> None:
-        """Change the leader epochs, durably, before what is written under them; the log is published under
-        the latest. The caller holds the append token. Raises OSError; the epochs are as before then.
+    def _change_epochs(self, change: Callable[[], object], *, sync: bool) -> None:
+        """Change the leader epochs, in the file too, before what is written under them; the log is published
+        under the latest. Without `sync` the next flush makes the file durable: a power cut before it may
+        leave an older file, and then the batches tell which epochs there are. The caller holds the append
+        token. Raises OSError; the epochs are as before then.
         """
         before = self._epochs.entries
         change()
         if self._epochs.entries == before:
             return
         try:
-            self._epochs.save()
+            self._epochs.save(sync=sync)
+            if not sync:
+                self._partition.flusher.names_changed()
             self._partition.writer.epoch = self._epochs.current
             self._partition.visible.begin_epoch(self._epochs.current)
         except BaseException:
@@ -449,4 +452,4 @@ class Replica:
             raise
 
     def _forget_epochs(self, end: int) -> None:
-        self._change_epochs(lambda: self._epochs.truncate_from_end(end))
+        self._change_epochs(lambda: self._epochs.truncate_from_end(end), sync=True)

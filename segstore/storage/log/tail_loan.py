@@ -8,15 +8,18 @@ the holder of the append token; any thread may `stop` the tail, and append by it
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from segstore._native import lib
 from segstore.errors import StorageError, is_refusal
 from segstore.mutex import Mutex
 from segstore.storage.context import Context, wall_clock
-from segstore.storage.log.flushing import Flushing
+from segstore.storage.log.flushing import NEVER, Flushing
 from segstore.storage.log.validator import LogValidator
 from segstore.storage.log.writer import LogWriter, Restore
 from segstore.storage.segment import native_tail
+from segstore.storage.segment.log_view import LogView
 from segstore.storage.segment.native_tail import NativeTail
 
 if TYPE_CHECKING:
@@ -41,6 +44,43 @@ class TailLoan:
 
     def lend(self, validator: LogValidator) -> None:
         """Lend the tail, if nothing unusual is the case; the caller holds the append token."""
+        if not self._visible.is_replica:
+            self._lend(validator)
+
+    def lend_leader(
+        self, validator: LogValidator, epoch: int, end_offset: int, followers: Sequence[NativeTail]
+    ) -> NativeTail | None:
+        """Lend the tail of a replica that leads in this epoch, if its log ends at `end_offset`, all of it is
+        shown, and nothing unusual is the case: C appends to the tails of all `followers`, too. Return the
+        tail, None where it is not lent. The caller holds the append token.
+        """
+        if len(followers) > lib.SEG_FOLLOWERS or not self._is_whole(epoch, end_offset, follows=False):
+            return None
+        self._lend(validator, followers=followers)
+        return self.tail
+
+    def lend_follower(self, validator: LogValidator, epoch: int, end_offset: int) -> NativeTail | None:
+        """Lend the tail of a follower to its leader's, as `lend_leader`."""
+        if not self._is_whole(epoch, end_offset, follows=True):
+            return None
+        self._lend(validator, follows=True)
+        return self.tail
+
+    def _is_whole(self, epoch: int, end_offset: int, *, follows: bool) -> bool:
+        """Return whether a replica has this role, and shows its log up to the end, which is `end_offset`."""
+        writer, shown = self._writer, self._visible.current
+        config = writer.config
+        return (
+            (writer.epoch, writer.follows) == (epoch, follows)
+            and writer.segments.next_offset == end_offset
+            and isinstance(shown, LogView)
+            and shown.end_offset == shown.stable_offset == end_offset
+            and config.flush_messages == config.flush_ms == NEVER  # replicas sync at the same time
+        )
+
+    def _lend(
+        self, validator: LogValidator, *, followers: Sequence[NativeTail] = (), follows: bool = False
+    ) -> None:
         if self.tail is not None or not native_tail.enabled or not self._is_usual():
             return
         handle, here = self._log(), self._here
@@ -54,7 +94,8 @@ class TailLoan:
         writer.segments.active.lend(tail)
         validator.lend(tail)
         writer.producers.lend(tail)
-        tail.c.leader_epoch = writer.epoch
+        tail.c.leader_epoch, tail.c.follows = writer.epoch, follows
+        tail.hand_on(followers)
         self._visible.lend(tail)
         # Meanwhile a sync may have failed, or the pool have let go of the file, of which it would not know.
         if writer.segments.fenced is not None or self._log() is not handle:
@@ -78,7 +119,6 @@ class TailLoan:
             and self._writer.owed is None
             and segments.fenced is None
             and not segments.closed
-            and not self._visible.is_replica
             and self._visible.is_all
             and self._visible.stays_stable
             and self._writer.config.message_timestamp_type == "CreateTime"

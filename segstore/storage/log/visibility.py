@@ -147,14 +147,15 @@ class Visible:
         """Return the view of all that was written and shown, up to the log end offset: what followers fetch
         and a flush syncs. Raises StoreClosedError where the topic was deleted.
         """
-        is_all = self._high_watermark is None or self.current is None
+        # To a replica's tail C appends only what it shows at once.
+        is_all = self._high_watermark is None or self.current is None or self.tail is not None
         return self.view if is_all else self._written
 
     @property
     def log_end_offset(self) -> int:
         """Return the end of `written`. Raises StoreClosedError where the topic was deleted."""
         tail = self.tail
-        return self.written.end_offset if tail is None else int(tail.c.next_offset)
+        return self.written.end_offset if tail is None else int(tail.c.next_offset + tail.c.unshown_offsets)
 
     @property
     def is_all(self) -> bool:
@@ -199,6 +200,8 @@ class Visible:
         """
         self.flusher.take_back()
         if self.tail is not None and self.tail.moved:
+            if self._high_watermark is not None:
+                self._high_watermark = max(self._high_watermark, int(self.tail.c.next_offset))
             self.current = self._look()
         self.tail = self._extended = None
 
@@ -411,9 +414,7 @@ class Visible:
             if tail is not None and tail.publish_synced(self.publisher.synced(self.flusher)):
                 return True
             if current is not None:
-                view = self.view
-                written = view if self._high_watermark is None else self._written
-                self.publisher.publish(view, written, self.flusher, self.segments.layout)
+                self.publisher.publish(self.view, self.written, self.flusher, self.segments.layout)
         return True
 
     def withdraw(self) -> None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 
 from segstore.errors import CorruptCheckpointError, InvalidTopicError
 from segstore.files import Files
@@ -146,10 +147,15 @@ def _read(files: Files, path: Path) -> bytes:
 class LeaderEpochs(LeaderEpochCache):
     """The leader epochs of a partition and the file that they are kept in (Kafka: LeaderEpochFileCache with
     its LeaderEpochCheckpointFile). Changes are in memory until `save`.
+
+    The file may be written without a sync (Kafka: KAFKA-15046): after a power cut it may be an older one, and
+    epochs that it lacks are found in the batches that were written under them. Before a flush tells that such
+    batches are durable, `sync` makes the file durable, too: compaction may remove the batches later.
     """
 
     def __init__(self, files: Files, path: Path, entries: Iterable[tuple[int, int]] = ()) -> None:
         self._files, self._path = files, path
+        self._unsynced = False
         super().__init__(entries)
 
     @classmethod
@@ -161,6 +167,21 @@ class LeaderEpochs(LeaderEpochCache):
         """
         return cls(files, path, parse_leader_epochs(_read(files, path), path))
 
-    def save(self) -> None:
-        """Replace the file, durable when this returns. Raises OSError."""
-        self._files.write_atomic(self._path, format_leader_epochs(self._entries))
+    def save(self, *, sync: bool = True) -> None:
+        """Replace the file, durable with `sync` when this returns. Raises OSError."""
+        self._unsynced = True
+        self._files.write_atomic(self._path, format_leader_epochs(self._entries), sync=sync)
+        self._unsynced = not sync
+
+    def sync(self) -> None:
+        """Make durable what was written without a sync. Any thread may call this. Raises OSError."""
+        if not self._unsynced:
+            return
+        self._unsynced = False  # first: what is written meanwhile is left to the next sync
+        try:
+            with suppress(FileNotFoundError), self._files.open(self._path, write=True) as handle:
+                self._files.sync(handle)
+            self._files.sync_dir(os.path.dirname(self._path))
+        except BaseException:
+            self._unsynced = True
+            raise

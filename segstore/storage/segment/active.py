@@ -311,7 +311,7 @@ class ActiveSegment:
         self._times.take_back()
         if tail.moved:
             self._reserved = 0
-            self.segment.size, self.next_offset = tail.c.position, tail.c.next_offset
+            self.segment.size, self.next_offset = tail.end
 
     # --- sealing -----------------------------------------------------------------------
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import errno
 import os
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from segstore._native import ffi, lib
@@ -31,7 +31,7 @@ class NativeTail:
     `Files` give them; `clock` is None where C's clock is the store's; `here` is as `Context.here_for_c`.
     """
 
-    __slots__ = ("__weakref__", "_owners", "c", "clock", "due", "handle", "syncs")
+    __slots__ = ("__weakref__", "_owners", "c", "clock", "due", "followers", "handle", "syncs")
 
     def __init__(
         self, handle: Handle, write: Any, sync: Any, clock: Callable[[], int] | None, here: Any
@@ -47,11 +47,31 @@ class NativeTail:
         """Called with the offset behind each append where the topic is flushed by messages or time."""
         self.handle: Handle | None = handle
         """The log's file, None once the tail was stopped."""
+        self.followers: Sequence[NativeTail] = ()
+        """The tails of other replicas, which get what is appended to this one before readers see it."""
         self._owners: list[Any] = [write, sync, here]
 
     def keep(self, *owners: Any) -> None:
         """Keep objects to whose memory the struct points, for as long as the tail lives."""
         self._owners += owners
+
+    def hand_on(self, followers: Sequence[NativeTail]) -> None:
+        """Have C append to these tails of followers, too; called before `begin`."""
+        self.followers = followers  # they live as long as this tail
+        self.c.n_followers = len(followers)
+        for number, follower in enumerate(followers):
+            self.c.followers[number] = follower.c
+
+    @property
+    def is_lent(self) -> bool:
+        """Return whether C may append."""
+        return bool(self.c.lent)
+
+    @property
+    def end(self) -> tuple[int, int]:
+        """Return the position and the offset where the log ends, also where readers don't see all of it."""
+        c = self.c
+        return c.position + c.unshown_bytes, c.next_offset + c.unshown_offsets
 
     def begin(self) -> None:
         """Let C append from now on, unless the tail was stopped before. The pool may stop the tail to close

@@ -19,7 +19,7 @@ from segstore.errors import (
 )
 from segstore.leader_epochs import EpochEnd
 from segstore.replication.core.config import ReplicaConfig
-from segstore.replication.core.effects import AssignEpoch, SetHighWatermark
+from segstore.replication.core.effects import AssignEpoch, Complete, SetHighWatermark
 from segstore.replication.core.isr import Committed
 from segstore.replication.core.leader import Leader
 from segstore.replication.core.partition import Partition
@@ -363,3 +363,45 @@ def test_a_copy_shares_nothing_but_registrations() -> None:
     assert following(log())[0].copy().role is not None
     part.go_offline()
     assert part.copy().role is None
+
+
+# --- appends to all replicas at once ----------------------------------------------------------------
+
+
+def test_a_partition_is_whole_when_all_replicas_have_all_and_may_stay() -> None:
+    part, leader = leading()
+    end = part.log.end_offset
+    assert not leader.is_whole
+    part.on_fetch(fetch(1, end), NOW)
+    assert not leader.is_whole
+    part.on_fetch(fetch(2, end), NOW)
+    assert leader.is_whole
+    leader.on_append(end + 1)
+    assert not leader.is_whole
+    leader.on_handed_on(end + 1, NOW)
+    assert leader.is_whole
+    leader.isr = Committed(frozenset({0, 1}))
+    assert not leader.is_whole
+
+
+def test_a_partition_with_a_member_that_has_registered_anew_is_not_whole() -> None:
+    known = brokers()
+    part, leader = leading()
+    part.brokers = leader.brokers = known
+    for follower in (1, 2):
+        part.on_fetch(fetch(follower, part.log.end_offset), NOW)
+    assert leader.is_whole
+    known[2] = known[2]._replace(epoch=known[2].epoch + 1)
+    assert not leader.is_whole
+
+
+def test_r15_r17_what_was_handed_on_is_committed_and_answered() -> None:
+    part, leader = leading()
+    end = part.log.end_offset
+    for follower in (1, 2):
+        part.on_fetch(fetch(follower, end), NOW)
+    leader.wait(end + 3, NOW + 100, "ticket")
+    assert Complete("ticket", None) in leader.on_handed_on(end + 3, NOW + 5)
+    assert (part.log.high_watermark, part.log.end_offset) == (end + 3, end + 3)
+    assert {remote.end_offset for remote in leader.remotes.values()} == {end + 3}
+    assert leader.on_time(NOW + 5 + LAG) == ()

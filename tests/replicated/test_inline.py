@@ -1,0 +1,227 @@
+"""Inline: while all replicas are in sync an append writes all of them by one call of C, and falls back to the
+followers' threads where anything is as it seldom is.
+"""
+
+from __future__ import annotations
+
+import errno
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from replicated_stores import Directories, await_in_sync, follower_of, found, log_bytes
+from waiting import until
+
+import segstore
+from segstore.replication.local_replica import LocalReplica
+from segstore.replication.metadata.image import PartitionKey
+
+KEY = PartitionKey("t", 0)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Any]:
+    with opened(Directories(tmp_path, 3, inline=True)) as made:
+        yield made
+
+
+@contextmanager
+def opened(directories: Directories) -> Iterator[Any]:
+    """A store with one topic of three replicas, which must be sound and equal at the end."""
+    try:
+        made = directories.open(min_insync_replicas=2, replica_lag_time_max_ms=30_000)
+        made.create_topic("t", replication_factor=3)
+        made.directories = directories
+        yield made
+    finally:
+        directories.close()
+    directories.judge()
+
+
+def leader_of(store: Any) -> LocalReplica:
+    found = store._side.manager.leader(KEY)
+    assert isinstance(found, LocalReplica)
+    return found
+
+
+def lent(store: Any) -> LocalReplica:
+    """Append until the next append is made inline; return the leader."""
+    log, leader = store.partition("t"), leader_of(store)
+
+    def is_lent() -> bool:
+        log.append(b"before")
+        tail = leader.partition.loan.tail
+        return tail is not None and tail.is_lent and len(tail.followers) == 2 and all_lent(tail)
+
+    until(is_lent)
+    return leader
+
+
+def all_lent(tail: Any) -> bool:
+    return all(follower.is_lent for follower in tail.followers)
+
+
+def ends(store: Any) -> list[tuple[int, int]]:
+    """Log end and high watermark of each replica, as the engine has them."""
+    replicas = [store._side.manager.find(broker, KEY).replica for broker in range(3)]
+    return [(replica.log_end_offset, replica.high_watermark) for replica in replicas]
+
+
+def test_r1_r15_all_replicas_have_the_bytes_and_show_them_when_the_append_returns(store: Any) -> None:
+    lent(store)
+    log = store.partition("t")
+    first = log.append(b"value", b"key")
+    made = log.append_batch([b"%d" % n for n in range(1000)])
+    assert made.start == first + 1
+    assert ends(store) == [(made.stop, made.stop)] * 3
+    directories = [path / "t-0" for path in store.directories.paths]
+    assert len({log_bytes(directory) for directory in directories}) == 1
+    for path in store.directories.paths:  # as other processes see it
+        with segstore.open(path, "r") as reader:
+            assert reader.partition("t").read_one(first).value == b"value"
+            assert reader.partition("t").end_offset == made.stop
+    state = store.describe_partition("t")
+    assert {each.log_end_offset for each in state.replica_states} == {made.stop}
+    assert {each.lag for each in state.replica_states} == {0}
+
+
+def test_an_append_inline_costs_one_write_for_each_replica_and_wakes_no_thread(store: Any) -> None:
+    leader = lent(store)
+    log = store.partition("t")
+    until(lambda: log.append(b"v") >= 0 and leader.partition.loan.tail.c.appends >= 3)
+    tail, before = leader.partition.loan.tail, leader.partition.loan.tail.c.appends
+    log.append(b"v")
+    log.append(b"v", headers=[("h", b"v")])
+    log.append_batch([b"v"] * 10, compression="zstd")
+    assert leader.partition.loan.tail is tail
+    assert tail.c.appends == before + 3
+    assert [follower.c.next_offset for follower in tail.followers] == [tail.c.next_offset] * 2
+    assert not leader.core.acks.waiting
+
+
+def test_a_reader_of_this_process_is_woken(store: Any) -> None:
+    lent(store)
+    log = store.partition("t")
+    with segstore.Consumer(store, "t", auto_offset_reset="earliest") as consumer:
+        values: list[Any] = []
+
+        def polled(value: bytes) -> bool:
+            for records in consumer.poll(60_000).values():
+                values.extend(record.value for record in records)
+            return value in values
+
+        until(lambda: polled(b"before"))
+        timer = threading.Timer(0.05, log.append, [b"seen"])
+        timer.start()
+        until(lambda: polled(b"seen"))
+        timer.join()
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO])
+def test_what_a_follower_lacks_is_not_shown_and_not_acknowledged(tmp_path: Path, code: int) -> None:
+    """With min.insync.replicas=3 nobody else may acknowledge it either."""
+    directories = Directories(tmp_path, 3, inline=True)
+    with opened(directories) as store:
+        store.alter_topic("t", {"min.insync.replicas": 3})
+        leader = lent(store)
+        log, before = store.partition("t"), store.partition("t").end_offset
+        broken = follower_of(store.describe_partition("t"))
+        directories.files.fail(directories.paths[broken] / "t-0", code, {"pwrite", "pwritev"})
+        with pytest.raises(segstore.SegstoreError):
+            log.append(b"lacks", timeout_ms=300)
+        assert log.end_offset == before
+        assert leader.replica.log_end_offset == before + 1
+        directories.files.mend()
+        if code == errno.ENOSPC:  # there is room again: the follower fetches it
+            until(lambda: log.end_offset == before + 1)
+            assert found(log)[before] == b"lacks"
+            lent(store)
+        else:
+            until(lambda: store.describe_partition("t").offline)
+
+
+def test_r23_acks_1_returns_where_a_follower_lacks_it(tmp_path: Path) -> None:
+    directories = Directories(tmp_path, 3, inline=True)
+    with opened(directories) as store:
+        lent(store)
+        log, broken = store.partition("t"), follower_of(store.describe_partition("t"))
+        before = log.end_offset
+        directories.files.fail(directories.paths[broken] / "t-0", errno.ENOSPC, {"pwrite", "pwritev"})
+        offset = log.append(b"led", acks=1)
+        assert offset >= before
+        assert leader_of(store).replica.log_end_offset == offset + 1
+        directories.files.mend()
+        await_in_sync(store)
+        assert found(log)[offset] == b"led"
+
+
+def test_r25_after_an_election_the_next_leader_has_all_of_it(store: Any) -> None:
+    lent(store)
+    log = store.partition("t")
+    values = {log.append(b"%d" % n): b"%d" % n for n in range(20)}
+    before = leader_of(store).broker
+    order = [broker for broker in (0, 1, 2) if broker != before] + [before]
+    store.reassign({("t", 0): order})
+    until(lambda: not store.reassignments())
+    store.elect_leaders("preferred")
+    until(lambda: leader_of(store).broker == order[0])
+    values |= {log.append(b"later"): b"later"}
+    assert values.items() <= found(log).items()
+    assert lent(store).broker == order[0]
+
+
+def test_segments_roll_at_each_replica(tmp_path: Path) -> None:
+    directories = Directories(tmp_path, 3, inline=True)
+    with opened(directories) as store:
+        store.alter_topic("t", {"segment.bytes": 2000})
+        log = store.partition("t")
+        values = [b"%d" % n * 50 for n in range(300)]
+        assert [log.append(value) for value in values] == list(range(300))
+        assert list(found(log).values()) == values
+        for path in directories.paths:
+            assert len(list((path / "t-0").glob("*.log"))) > 5
+
+
+def test_transactions_and_idempotent_producers_are_judged_by_the_threads(store: Any) -> None:
+    """Producer states are kept at each replica: what producers with an id append is fetched."""
+    lent(store)
+    with segstore.Producer(store, acks="all", enable_idempotence=True) as producer:
+        sent = [producer.send("t", b"%d" % n) for n in range(50)]
+        producer.flush()
+    offsets = [each.get(10).offset for each in sent]
+    here = found(store.partition("t"))
+    assert [here[offset] for offset in offsets] == [b"%d" % n for n in range(50)]
+    await_in_sync(store)
+
+
+def test_with_flush_messages_the_replicas_sync_at_the_same_time(tmp_path: Path) -> None:
+    """Then followers fetch, each in its own thread."""
+    directories = Directories(tmp_path, 3, inline=True)
+    with opened(directories) as store:
+        store.alter_topic("t", {"flush.messages": 1})
+        for _ in range(5):
+            store.partition("t").append(b"durable")
+        assert leader_of(store).partition.loan.tail is None
+
+
+def test_only_one_replica(tmp_path: Path) -> None:
+    directories = Directories(tmp_path, 3, inline=True)
+    with opened(directories) as store:
+        store.create_topic("alone", replication_factor=1)
+        log = store.partition("alone")
+        assert [log.append(b"v") for _ in range(100)] == list(range(100))
+        leader = store._side.manager.leader(PartitionKey("alone", 0))
+        until(lambda: log.append(b"v") and leader.partition.loan.tail is not None)
+        directories.files.fail(directories.paths[leader.broker])
+        until(lambda: 0 in store.describe_partition("alone").offline or leader.core.role is None)
+        with pytest.raises(segstore.SegstoreError):
+            log.append(b"lost", timeout_ms=100)
+
+
+def test_bad_input(tmp_path: Path) -> None:
+    with pytest.raises(segstore.SegstoreError, match="inline"):
+        segstore.open_replicated([tmp_path / "d"], inline="yes")  # type: ignore[arg-type]
+    assert not (tmp_path / "d").exists()
