@@ -40,7 +40,7 @@ def test_files_outlive_the_directory_that_leads(three: Directories) -> None:
 
 
 def test_the_past_begins_where_the_leader_has_compacted(three: Directories) -> None:
-    """It was told by the checkpoint of the first directory, also where another one leads."""
+    """The first directory, which has no replica, says nothing of it."""
     three.judged = False
     store = three.open()
     store.create_topic("ck", assignments={0: [1, 2]}, config={"cleanup.policy": "compact", **COMPACTED})

@@ -21,16 +21,16 @@ pytestmark = pytest.mark.judge("spark")
 
 def test_a_directory_is_read_beside_its_writer_and_not_written(spark: SparkSession, tmp_path: Path) -> None:
     two = Directories(tmp_path, 2)
-    with two.open() as store:
+    with two.open(replica_lag_time_max_ms=600_000, broker_session_timeout_ms=600_000) as store:
         store.create_topic("t", assignments={0: [0, 1], 1: [1, 0]})
         for number in range(2):
             store.partition("t", number).append_batch([b"%d" % each for each in range(50)])
         await_in_sync(store)
+        until(lambda: [ends(path) for path in two.paths] == [[50, 50], [50, 50]])
         two.files.hang(two.paths[1])
         store.partition("t", 0).append(b"not committed yet", acks=1)
         shown = [(number, each, b"%d" % each) for number in range(2) for each in range(50)]
         for path in two.paths:
-            until(lambda path=path: ends(path) == [50, 50])
             frame = read(spark, path, subscribe="t").select("partition", "offset", "value")
             assert sorted((p, o, bytes(v)) for p, o, v in frame.collect()) == shown
         two.files.mend()
