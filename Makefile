@@ -63,7 +63,7 @@ $(VENV)/.built: $(VENV)/.installed $(filter-out $(GENERATED),$(NATIVE)) | check-
 	$(BIN)/python setup.py -q build_ext --inplace --force
 	@touch $@
 
-demo: $(VENV)/.built  ## flights into a log, a kill midway; a group, live; a stream of Spark's (ARGS=--no-live, --no-spark: without)
+demo: $(VENV)/.built  ## flights into a log, a kill midway; a group, live; a disk lost; Spark's stream (ARGS=--no-live, --replicated, ...)
 	$(BIN)/python -m segstore demo $(ARGS)
 
 quick: $(VENV)/.built  ## unit tests of every package, a minute: no Java, no other process, no kills, faults or models

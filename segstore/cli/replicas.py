@@ -74,8 +74,9 @@ def replicas(
     """Show leaders, in-sync and eligible replicas of a replicated store; for a TOPIC that is named, also
     each replica's directory.
 
-    The end of a replica is where a reader of its directory alone finds it. Some of the directories are
-    enough, and the store may be in use.
+    The end offset of a replica is where a reader of its directory alone finds the end; its lag is how many
+    offsets its log ends behind the leader's. Some of the directories are enough, and the store may be in
+    use.
     """
     found = observe([*paths, *([witness] if witness else [])])
     if topic is not None:
@@ -129,26 +130,32 @@ def _print_partitions(found: list[ObservedPartition]) -> None:
     right = ("partition", "leader", "epoch")
     moving = any(each.state.reassigning for each in found)
     columns = ["replicas", "in sync", "eligible", *(["adding", "removing"] if moving else [])]
-    made = table("topic", *right, *columns, "", right=right)
+    made = table("topic", *right, *columns, "lag", "", right=(*right, "lag"))
     before = None
     for each in found:
         state, trouble = each.state, _trouble(each)
         leader = "none" if state.leader < 0 else state.leader
         sets = [state.replicas, state.isr, state.elr, *([state.adding, state.removing] if moving else [])]
         name = each.topic if each.topic != before else ""
-        told = Text(trouble, style=STYLES[trouble])
-        add_row(made, name, each.partition, leader, state.leader_epoch, *map(_ids, sets), told)
+        told, lag = Text(trouble, style=STYLES[trouble]), _most_lag(each)
+        add_row(made, name, each.partition, leader, state.leader_epoch, *map(_ids, sets), lag, told)
         before = each.topic
     console().print(made)
 
 
+def _most_lag(each: ObservedPartition) -> int | None:
+    """Return how far the slowest replica is behind the leader, in offsets; None where one is not known."""
+    lags = [replica.lag for replica in each.replicas]
+    return None if None in lags else max(lag for lag in lags if lag is not None)
+
+
 def _print_replicas(found: list[ObservedPartition]) -> None:
-    right = ("partition", "replica", "end offset")
+    right = ("partition", "replica", "end offset", "log end", "lag")
     made = table(*right, "", "directory", right=right)
     for each in found:
         for replica in each.replicas:
-            cells = (each.partition, replica.id, replica.end_offset, _role(each, replica.id))
-            add_row(made, *cells, replica.directory)
+            ends = (replica.end_offset, replica.log_end_offset, replica.lag)
+            add_row(made, each.partition, replica.id, *ends, _role(each, replica.id), replica.directory)
     console().print(made)
 
 

@@ -25,12 +25,15 @@ from segstore.storage.store.store import open as open_store
 
 class ObservedReplica(NamedTuple):
     """A replica. `end_offset` is where a reader of its directory alone finds the end: its high watermark.
-    None where the directory is not among those that were given, or can't be read.
+    `log_end_offset` is where its log ends, and `lag` how many offsets that is behind the leader's. None where
+    the directory is not among those that were given, or can't be read.
     """
 
     id: int
     directory: str | None
     end_offset: int | None
+    log_end_offset: int | None = None
+    lag: int | None = None
 
 
 class ObservedPartition(NamedTuple):
@@ -53,7 +56,7 @@ def observe(paths: Sequence[str]) -> list[ObservedPartition]:
         stores = {store_id: opened.enter_context(store) for store_id, store in _directories(paths)}
         image = _newest(stores.values(), paths)
         return [
-            ObservedPartition(*key, state, tuple(_replica(stores, key, each) for each in state.replicas))
+            ObservedPartition(*key, state, _replicas(stores, key, state))
             for key, state in sorted(image.partitions.items())
         ]
 
@@ -96,11 +99,28 @@ def _image(store: Store) -> MetadataImage:
     return image
 
 
+def _replicas(
+    stores: dict[int, Store], key: PartitionKey, state: PartitionRegistration
+) -> tuple[ObservedReplica, ...]:
+    """Return the replicas, as they were at about one moment: a follower may have got more than the leader had
+    when that was looked at.
+    """
+    found = [_replica(stores, key, each) for each in state.replicas]
+    end = next((each.log_end_offset for each in found if each.id == state.leader), None)
+    return tuple(
+        each
+        if end is None or each.log_end_offset is None
+        else each._replace(lag=max(end - each.log_end_offset, 0))
+        for each in found
+    )
+
+
 def _replica(stores: dict[int, Store], key: PartitionKey, broker: int) -> ObservedReplica:
     store = stores.get(broker)
     if store is None:
         return ObservedReplica(broker, None, None)
     try:
-        return ObservedReplica(broker, store.path, store.partition(*key).end_offset)
+        log = store.partition(*key)
+        return ObservedReplica(broker, store.path, log.end_offset, log.log_end_offset)
     except SegstoreError:  # it has not heard of the partition yet
         return ObservedReplica(broker, store.path, None)

@@ -40,7 +40,8 @@ def test_all_partitions_with_their_replicas(three: Directories) -> None:
     assert [(row["topic"], row["partition"], row["leader"], row["isr"]) for row in rows] == [
         ("t", 0, 0, [0, 1]), ("t", 1, 1, [1, 0]), ("u", 0, 2, [2])]  # fmt: skip
     assert rows[0]["replicas"] == [
-        {"id": number, "directory": str(three.paths[number]), "end_offset": 1} for number in (0, 1)
+        {"id": number, "directory": str(three.paths[number]), "end_offset": 1, "log_end_offset": 1, "lag": 0}
+        for number in (0, 1)
     ]
     assert [row["trouble"] for row in rows] == [""] * 3
     shown = ok("replicas", *stores(three)).stdout
@@ -63,9 +64,25 @@ def test_it_changes_nothing_and_works_beside_a_live_writer(three: Directories) -
         assert "under-replicated" in ok("replicas", *stores(three)).stdout
 
 
+def test_a_replica_that_hangs_lags(three: Directories) -> None:
+    with three.open() as store:
+        three.files.hang(three.paths[1])
+        store.partition("t", 0).append_batch([b"y"] * 1500, acks=1)
+        (first, _) = json_lines(ok("replicas", "t", *stores(three), "--json"))
+        assert [(each["id"], each["log_end_offset"], each["lag"]) for each in first["replicas"]] == [
+            (0, 1501, 0),
+            (1, 1, 1500),
+        ]
+        shown = ok("replicas", "t", *stores(three)).stdout
+        assert shown.count("1,500") == 2, "of the partition and of the replica"
+        three.files.mend()
+
+
 def test_one_directory_is_enough(three: Directories) -> None:
     (row,) = json_lines(ok("replicas", "u", "--store", three.paths[0], "--json"))
-    assert row["replicas"] == [{"id": 2, "directory": None, "end_offset": None}]
+    assert row["replicas"] == [
+        {"id": 2, "directory": None, "end_offset": None, "log_end_offset": None, "lag": None}
+    ]
     assert "all replicas are in sync" in ok("replicas", "-u", "--store", three.paths[0]).stderr
 
 

@@ -15,6 +15,13 @@ from segstore.errors import NotEnoughReplicasError, RequestTimedOutError
 from segstore.replication.metadata.image import PartitionKey
 
 
+def await_alone(store: Any, topic: str) -> None:
+    """Wait until 0 alone is in sync, and until it has heard of what the controller has decided."""
+    until(lambda: store.describe_partition(topic, 0).isr == (0,))
+    leader = store._replicated.manager.leader(PartitionKey(topic, 0))
+    until(lambda: leader.core.leader.isr.isr == {0})
+
+
 def one_lost(three: Directories, **config: Any) -> tuple[Any, Any]:
     """A topic on directories 0 and 1 that needs both, and 1 is lost."""
     store = three.open(**config)
@@ -22,9 +29,7 @@ def one_lost(three: Directories, **config: Any) -> tuple[Any, Any]:
     log = store.partition("t", 0)
     log.append(b"acknowledged")
     three.lose(1)
-    until(lambda: store.describe_partition("t", 0).isr == (0,))
-    leader = store._replicated.manager.leader(PartitionKey("t", 0))
-    until(lambda: leader.core.leader.isr.isr == {0})  # it hears of what the controller has decided
+    await_alone(store, "t")
     return store, log
 
 
@@ -85,7 +90,7 @@ def test_r23_a_follower_that_hangs_lets_an_append_time_out_and_its_outcome_is_no
         log.append(b"unknown", acks="all", timeout_ms=250)
     assert time.monotonic() - began < 30
     assert (log.log_end_offset, log.end_offset) == (2, 1)
-    until(lambda: store.describe_partition("t", 0).isr == (0,))
+    await_alone(store, "t")
     with pytest.raises(NotEnoughReplicasError):
         log.append(b"refused", acks="all")
     assert (log.log_end_offset, log.end_offset) == (2, 1), "R16: it is not shown by a smaller ISR"
@@ -149,7 +154,8 @@ def test_the_store_s_setting_holds_for_topics_without_one(three: Directories) ->
     store.create_topic("t", assignments={0: [0, 1]})
     store.create_topic("own", assignments={0: [0, 1]}, config={"min.insync.replicas": 1})
     three.lose(1)
-    until(lambda: all(store.describe_partition(topic, 0).isr == (0,) for topic in ("t", "own")))
+    for topic in ("t", "own"):
+        await_alone(store, topic)
     with pytest.raises(NotEnoughReplicasError):
         store.partition("t", 0).append(b"refused", acks="all")
     assert store.partition("own", 0).append(b"taken", acks="all") == 0

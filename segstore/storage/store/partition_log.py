@@ -139,7 +139,7 @@ class PartitionLog:
         replica it is not the high watermark.
         """
         source = self._source
-        return source.visible.log_end_offset if isinstance(source, Partition) else source.view.end_offset
+        return source.visible.log_end_offset if isinstance(source, Partition) else source.written().end_offset
 
     @property
     def high_watermark(self) -> int:

@@ -452,10 +452,50 @@ def test_r29_the_preferred_leader_is_elected_by_request_and_by_itself() -> None:
         assert of.elect_preferred() == ()
 
 
+EXPELLED: dict[str, tuple[dict[str, Any], int, tuple[int, ...], tuple[Any, ...]]] = {
+    # state before, who is damaged, who is sound; then leader, leader epoch, partition epoch, ISR, ELR
+    "the leader": ({}, 0, (1, 2), (1, 5 + 1, 11, (1, 2), ())),
+    "the leader, and the next one is not sound at that place": ({}, 0, (2,), (2, 6, 11, (1, 2), ())),
+    "a follower": ({}, 2, (0, 1), (0, 5, 11, (0, 1), ())),
+    "a follower, of a leader that is not sound there": ({}, 2, (1,), (1, 6, 11, (0, 1), ())),
+    "who is not in sync": ({"isr": (0, 1)}, 2, (0, 1), (0, 5, 11, (0, 1), ())),
+    "who is eligible": ({"isr": (0,), "elr": (1, 2)}, 2, (0,), (0, 5, 11, (0,), (1,))),
+}
+
+
+@pytest.mark.parametrize("name", EXPELLED)
+def test_a_damaged_replica_is_expelled(name: str) -> None:
+    """It is not eligible either, and the partition epoch rises in any case, so that older proposals fail."""
+    fields, damaged, sound, expected = EXPELLED[name]
+    of = controller(min_insync_replicas=2)
+    led(of, **fields)
+    old = proposed(of, 0, 1, 2)
+    (after,) = written(of.expel(KEY, damaged, sound))
+    assert (after.leader, after.leader_epoch, after.partition_epoch, after.isr, after.elr) == expected
+    assert of.partitions[KEY] == after
+    assert judged(of, old).error in (InvalidUpdateVersionError, FencedLeaderEpochError)
+
+
+@pytest.mark.parametrize(
+    ("fields", "live", "sound"),
+    [({}, 3, ()), ({}, 1, (1, 2)), ({"isr": (0,)}, 3, (1, 2)), ({"isr": (0,), "elr": (1,)}, 3, (1,))],
+    ids=["none is sound", "none is live", "none is in sync", "one is eligible alone"],
+)
+def test_without_a_sound_one_in_sync_nobody_is_expelled(
+    fields: dict[str, Any], live: int, sound: tuple[int, ...]
+) -> None:
+    of = controller(live, unclean_leader_election=True)
+    before = led(of, **fields)
+    with pytest.raises(EligibleLeadersNotAvailableError):
+        of.expel(KEY, 0, sound)
+    assert of.partitions[KEY] == before
+
+
 def test_of_an_unknown_partition() -> None:
     of = controller()
     for call in (
         lambda: of.elect(MISSING, Election.PREFERRED),
+        lambda: of.expel(MISSING, 0, (1,)),
         lambda: of.reassign(MISSING, (0,)),
         lambda: of.cancel_reassignment(MISSING),
     ):

@@ -405,3 +405,15 @@ def test_r15_r17_what_was_handed_on_is_committed_and_answered() -> None:
     assert (part.log.high_watermark, part.log.end_offset) == (end + 3, end + 3)
     assert {remote.end_offset for remote in leader.remotes.values()} == {end + 3}
     assert leader.on_time(NOW + 5 + LAG) == ()
+def test_the_high_watermark_does_not_wait_for_a_replica_that_was_cut_to_be_copied() -> None:
+    """It had all records a moment ago, but fetches from the beginning: it joins when it has all again."""
+    partition, leader = leading(log((5, 0)))
+    leader.on_append(10)
+    for replica in (1, 2):
+        partition.on_fetch(fetch(replica, 10), NOW)
+    assert leader.log.high_watermark == 10
+    partition.become(state(isr=(0, 1), partition_epoch=11), NOW)
+    partition.on_fetch(fetch(2, 0), NOW + 1)
+    leader.on_append(20)
+    partition.on_fetch(fetch(1, 20), NOW + 2)
+    assert leader.log.high_watermark == 20
