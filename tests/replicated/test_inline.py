@@ -240,3 +240,20 @@ def test_bad_input(tmp_path: Path) -> None:
     with pytest.raises(segstore.SegstoreError, match="inline"):
         segstore.open_replicated([tmp_path / "d"], inline="yes")  # type: ignore[arg-type]
     assert not (tmp_path / "d").exists()
+
+
+def test_a_disk_that_hangs_holds_up_an_append_until_it_answers(tmp_path: Path) -> None:
+    directories = Directories(tmp_path, 3, inline=True)
+    with opened(directories) as store:
+        lent(store)
+        log, made = store.partition("t"), []
+        directories.files.hang(directories.paths[follower_of(store.describe_partition("t"))])
+        thread = threading.Thread(target=lambda: made.append(log.append(b"held up")))
+        thread.start()
+        until(lambda: directories.files.waiting)
+        assert not made
+        assert b"held up" not in found(log).values()
+        directories.files.mend()
+        thread.join(120)
+        assert found(log)[made[0]] == b"held up"
+        await_in_sync(store)
