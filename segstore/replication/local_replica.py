@@ -34,7 +34,6 @@ from segstore.errors import (
 )
 from segstore.logger import Logger
 from segstore.mutex import Mutex
-from segstore.records import scan
 from segstore.replication.core.acks import DelayedProduce
 from segstore.replication.core.effects import (
     Append,
@@ -60,6 +59,7 @@ from segstore.replication.core.messages import (
 )
 from segstore.replication.core.partition import Partition as Core
 from segstore.replication.core.registration import NO_LEADER, BrokerRegistration, PartitionRegistration
+from segstore.replication.fetched import describe, nothing
 from segstore.replication.metadata.image import PartitionKey
 
 if TYPE_CHECKING:
@@ -525,7 +525,7 @@ class LocalReplica:
 
     def _take(self, role: Follower, request: FetchRequest, answer: FetchAnswer, data: bytes) -> bool:
         """Take an answer: append what it brings, or truncate."""
-        fetched, cut = _fetched(data) if data else (None, _whole)
+        fetched, cut = describe(data) if data else (None, nothing)
         with self.lock:
             effects = role.on_answer(request, answer, fetched)
             rest = self._carry_out(effects)
@@ -565,25 +565,3 @@ def _stays(role: Leader, registration: PartitionRegistration, broker: int) -> bo
     if registration.partition_epoch < role.partition_epoch:
         return True
     return registration.leader == broker and registration.leader_epoch == role.leader_epoch
-
-
-def _whole(before: int) -> int:
-    return 0
-
-
-def _fetched(data: bytes) -> tuple[Fetched | None, Callable[[int], int]]:
-    """Return what these batches are, and a function that gives the bytes of those that begin below an
-    offset.
-    """
-    batches, _ = scan(data, check_crcs=False)  # the append checks them
-    if not len(batches):
-        return None, _whole
-    bases, epochs = batches["base_offset"], batches["leader_epoch"]
-    first = [0, *(1 + (epochs[1:] != epochs[:-1]).nonzero()[0]).tolist()]
-    pairs = tuple((int(epochs[at]), int(bases[at])) for at in first)
-    sizes = batches["size"]
-
-    def below(before: int) -> int:
-        return int(sizes[: int(bases.searchsorted(before))].sum())
-
-    return Fetched(int(batches["last_offset"][-1]) + 1, pairs), below

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import errno
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -32,7 +32,9 @@ def store(tmp_path: Path) -> Iterator[Any]:
 def opened(directories: Directories) -> Iterator[Any]:
     """A store with one topic of three replicas, which must be sound and equal at the end."""
     try:
-        made = directories.open(min_insync_replicas=2, replica_lag_time_max_ms=30_000)
+        made = directories.open(
+            min_insync_replicas=2, replica_lag_time_max_ms=60_000, broker_session_timeout_ms=60_000
+        )
         made.create_topic("t", replication_factor=3)
         made.directories = directories
         yield made
@@ -64,6 +66,20 @@ def all_lent(tail: Any) -> bool:
     return all(follower.is_lent for follower in tail.followers)
 
 
+def inline(store: Any, append: Callable[[], Any]) -> Any:
+    """Append until that was done inline, and nobody has taken the tails back; return the last answer."""
+    made: list[Any] = []
+
+    def is_inline() -> bool:
+        tail = lent(store).partition.loan.tail
+        before = 0 if tail is None else tail.c.appends
+        made.append(append())
+        return tail is not None and leader_of(store).partition.loan.tail is tail and tail.c.appends > before
+
+    until(is_inline)
+    return made[-1]
+
+
 def ends(store: Any) -> list[tuple[int, int]]:
     """Log end and high watermark of each replica, as the engine has them."""
     replicas = [store._side.manager.find(broker, KEY).replica for broker in range(3)]
@@ -71,13 +87,11 @@ def ends(store: Any) -> list[tuple[int, int]]:
 
 
 def test_r1_r15_all_replicas_have_the_bytes_and_show_them_when_the_append_returns(store: Any) -> None:
-    lent(store)
-    log = store.partition("t")
-    first = log.append(b"value", b"key")
-    made = log.append_batch([b"%d" % n for n in range(1000)])
-    assert made.start == first + 1
+    log, directories = store.partition("t"), [path / "t-0" for path in store.directories.paths]
+    first = inline(store, lambda: log.append(b"value", b"key"))
+    assert ends(store) == [(first + 1, first + 1)] * 3
+    made = inline(store, lambda: log.append_batch([b"%d" % n for n in range(1000)]))
     assert ends(store) == [(made.stop, made.stop)] * 3
-    directories = [path / "t-0" for path in store.directories.paths]
     assert len({log_bytes(directory) for directory in directories}) == 1
     for path in store.directories.paths:  # as other processes see it
         with segstore.open(path, "r") as reader:
@@ -88,18 +102,19 @@ def test_r1_r15_all_replicas_have_the_bytes_and_show_them_when_the_append_return
     assert {each.lag for each in state.replica_states} == {0}
 
 
-def test_an_append_inline_costs_one_write_for_each_replica_and_wakes_no_thread(store: Any) -> None:
-    leader = lent(store)
+def test_r15_r17_the_core_hears_of_appends_inline_when_it_is_asked(store: Any) -> None:
     log = store.partition("t")
-    until(lambda: log.append(b"v") >= 0 and leader.partition.loan.tail.c.appends >= 3)
-    tail, before = leader.partition.loan.tail, leader.partition.loan.tail.c.appends
-    log.append(b"v")
-    log.append(b"v", headers=[("h", b"v")])
-    log.append_batch([b"v"] * 10, compression="zstd")
-    assert leader.partition.loan.tail is tail
-    assert tail.c.appends == before + 3
-    assert [follower.c.next_offset for follower in tail.followers] == [tail.c.next_offset] * 2
-    assert not leader.core.acks.waiting
+    for append in (
+        lambda: log.append(b"v"),
+        lambda: log.append(b"v", headers=[("h", b"v")]),
+        lambda: log.append_batch([b"v"] * 10, compression="zstd"),
+    ):
+        inline(store, append)
+    leader = leader_of(store)
+    leader.settle()
+    end = log.end_offset
+    assert leader.core.log.high_watermark == leader.core.log.end_offset == end
+    assert {remote.end_offset for remote in leader.core.leader.remotes.values()} == {end}
 
 
 def test_a_reader_of_this_process_is_woken(store: Any) -> None:
@@ -225,3 +240,20 @@ def test_bad_input(tmp_path: Path) -> None:
     with pytest.raises(segstore.SegstoreError, match="inline"):
         segstore.open_replicated([tmp_path / "d"], inline="yes")  # type: ignore[arg-type]
     assert not (tmp_path / "d").exists()
+
+
+def test_a_disk_that_hangs_holds_up_an_append_until_it_answers(tmp_path: Path) -> None:
+    directories = Directories(tmp_path, 3, inline=True)
+    with opened(directories) as store:
+        lent(store)
+        log, made = store.partition("t"), []
+        directories.files.hang(directories.paths[follower_of(store.describe_partition("t"))])
+        thread = threading.Thread(target=lambda: made.append(log.append(b"held up")))
+        thread.start()
+        until(lambda: directories.files.waiting)
+        assert not made
+        assert b"held up" not in found(log).values()
+        directories.files.mend()
+        thread.join(120)
+        assert found(log)[made[0]] == b"held up"
+        await_in_sync(store)
