@@ -12,7 +12,7 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
-from segstore.errors import QuorumLostError, SegstoreError, StaleBrokerEpochError
+from segstore.errors import SegstoreError, StaleBrokerEpochError, StoreClosedError
 from segstore.logger import Logger
 from segstore.replication.core.cluster import Heartbeat
 from segstore.replication.core.controller import Controller
@@ -184,7 +184,7 @@ class ReplicaManager:
         def altered(core: Controller, now: int) -> Decision:
             return Decision(effects=core.alter_partition(key, message, epoch))
 
-        controller.post(altered, partial(_answered, sender, message))
+        controller.post(altered, partial(_answered, controller, sender, message))
 
     # --- the controller's thread -----------------------------------------------------------------
 
@@ -256,10 +256,16 @@ def _concerns(broker: int, now: PartitionRegistration, before: PartitionRegistra
 
 
 def _answered(
-    sender: LocalReplica, message: AlterPartition, answers: list[object], error: Exception | None
+    controller: QuorumController,
+    sender: LocalReplica,
+    message: AlterPartition,
+    answers: list[object],
+    error: Exception | None,
 ) -> None:
-    """Hand the controller's answer to the leader. Without a controller there is none: the proposal stays."""
-    if isinstance(error, QuorumLostError):
+    """Hand the controller's answer to the leader. A controller that has stopped gives none, so the proposal
+    stays: the leader would send it again at once, for ever.
+    """
+    if controller.error is not None or isinstance(error, StoreClosedError):
         return
     if isinstance(error, SegstoreError):
         reply = AlterPartitionReply(type(error))
