@@ -54,11 +54,14 @@ class Turns:
         """Begin a new process."""
         self._main = self._now = Thread("application")
         self._threads, self._dead, self._count = [self._main], False, 0
+        self._stuck = ""
 
     # --- waiting ----------------------------------------------------------------------------------
 
     def wait(self, ready: Callable[[], bool], seconds: float | None) -> bool:
         """Wait, and return what `ready` says then. Raises Killed where the process dies meanwhile."""
+        if self._dead:
+            raise Killed
         me = self._now
         me.ready = ready
         me.until = None if seconds is None else self._hand.seconds + max(seconds, 0.0)
@@ -74,12 +77,15 @@ class Turns:
             me.gate.acquire()
         if self._dead:
             raise Killed
+        if self._stuck and me is self._main:
+            raise AssertionError(self._stuck)
 
     def _next(self) -> Thread:
-        """Draw who goes on; time passes where nobody can."""
+        """Draw who goes on; time passes where nobody can. The application hears of it where there is no end."""
         self._count += 1
         if self._count > MOST_TURNS:
-            raise AssertionError(f"no end after {MOST_TURNS} turns: {[t.name for t in self._threads]}")
+            self._stuck = f"no end after {MOST_TURNS} turns: {[t.name for t in self._threads]}"
+            return self._main
         while True:
             awake = [t for t in self._threads if not self._is_paused(t)]
             able = [t for t in awake if t.ready() or (t.until is not None and t.until <= self._hand.seconds)]
@@ -87,7 +93,8 @@ class Turns:
                 return self._rng.choice(able)
             times = [t.until for t in awake if t.until is not None]
             if not times:
-                raise AssertionError(f"all wait for ever: {[t.name for t in self._threads]}")
+                self._stuck = f"all wait for ever: {[t.name for t in self._threads]}, paused {self.paused}"
+                return self._main
             self._hand.seconds = max(self._hand.seconds, min(times))
 
     def _is_paused(self, thread: Thread) -> bool:
@@ -165,7 +172,9 @@ class TurnLatch:
         self.is_open = True
 
     def wait(self, seconds: float | None = None) -> bool:
-        return self.is_open or self._turns.wait(lambda: self.is_open, seconds)
+        if self.is_open or (seconds is not None and seconds <= 0):
+            return self.is_open
+        return self._turns.wait(lambda: self.is_open, seconds)
 
 
 class TurnBackground:
@@ -195,7 +204,7 @@ class TurnScheduler(Scheduler):
     def close(self) -> None:
         self._closed = True
         self._asked.put(None)
-        if self._turns._now is not self._mine:
+        if self._works and self._turns._now is not self._mine:
             self._turns.wait(lambda: not self._works, None)
 
 

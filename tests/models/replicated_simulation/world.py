@@ -4,6 +4,7 @@ arguments); a step whose object does not exist is skipped, so that any part of a
 
 from __future__ import annotations
 
+import gc
 import os
 import random
 import shutil
@@ -95,7 +96,7 @@ class World:
         except Killed:
             told = "dead"
         except (SegstoreError, OSError) as error:
-            told = f"{type(error).__name__}"
+            told = f"{type(error).__name__}: {error}"
         if self.files.dead:
             self.reopen_dead()
         self.counts[name] = self.counts.get(name, 0) + (told != "-")
@@ -156,8 +157,13 @@ class World:
         self._bury()
 
     def _bury(self) -> None:
-        self.store = None
+        store, self.store = self.store, None
         self.turns.bury()
+        if store is not None:  # what its objects do on their way out reaches nothing
+            store._context.closed = True
+            store._side.abandon()
+            del store
+        gc.collect()
         self.turns.born()
         if self.files.bury():
             self.files = self._new_files()
@@ -165,9 +171,7 @@ class World:
     def drop(self) -> None:
         if self.store is not None:
             self.files.die("kill")
-            self.turns.bury()
-            self.store._context.closed = True
-            self.files.let_go()
+            self._bury()
 
     def reopen_dead(self) -> None:
         self._bury()
