@@ -50,6 +50,7 @@ UNIT = "unit"
 KINDS = {
     "Spark": Kind(0.15, text=r'SparkSession|judge\("spark"\)'),
     "simulation": Kind(0.15, ("models/simulation/*",)),
+    "simulation of replicas": Kind(0.05, ("models/replicated_simulation/*",)),
     "faults": Kind(
         0.15,
         (

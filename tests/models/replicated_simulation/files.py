@@ -1,5 +1,5 @@
-"""The disks of a replicated store: each directory is one. A disk can be broken for a while, and at the death of
-the process some disks can lose what was not synced.
+"""The disks of a replicated store: each directory is one. A disk can be broken for a while, and at the death
+of the process some disks can lose what was not synced.
 """
 
 from __future__ import annotations

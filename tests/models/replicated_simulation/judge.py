@@ -12,10 +12,11 @@ from segstore.records import scan
 
 @dataclass
 class Part:
-    """A partition, of a topic with this id. `sent`: all that was ever sent to it; `acked`: what was acknowledged by
-    all in-sync replicas, `shown`: what was read, by offset. `damaged`: directories that have lost something since
-    all replicas were in sync; `least`: the smallest min.insync.replicas since then; `free`: whether a rule allows
-    that anything was lost since then.
+    """A partition, of a topic with this id. `sent`: all that was ever sent to it; `acked`: what was
+    acknowledged by all in-sync replicas, `shown`: what was read, by offset. `damaged`: directories that have
+    lost something since all replicas were in sync; `least`: the smallest min.insync.replicas since then;
+    `free`: whether a rule allows that anything was lost since then. `contents`: last offset and CRC of each
+    batch that was seen, by leader epoch and base offset.
     """
 
     topic: str
@@ -73,10 +74,33 @@ class Part:
 
     def match(self, directory: Path) -> None:
         """P1: under one leader epoch an offset has one content, in all replicas and for ever."""
-        for log in sorted(directory.glob("*.log")):
-            batches, _ = scan(log.read_bytes())
-            for batch in batches:
-                key = int(batch["leader_epoch"]), int(batch["base_offset"])
-                content = int(batch["last_offset"]), int(batch["crc"])
-                known = self.contents.setdefault(key, content)
-                hold(known == content, self, "epoch, offset", key, "has two contents:", known, content)
+        for base, last, epoch, crc in batches_of(directory):
+            known = self.contents.setdefault((epoch, base), (last, crc))
+            hold(
+                known == (last, crc),
+                self,
+                "epoch",
+                epoch,
+                "offset",
+                base,
+                "has two contents:",
+                known,
+                (last, crc),
+            )
+
+
+def equal(replicas: list[Path]) -> None:
+    """P9: replicas hold the same batches. Each removes whole segments, so some begin earlier than others."""
+    logs = [batches_of(replica) for replica in replicas]
+    start = max((log[0][0] for log in logs if log), default=0)
+    logs = [[batch for batch in log if batch[0] >= start] for log in logs]
+    for replica, log in zip(replicas, logs, strict=True):
+        hold(log == logs[0], replicas[0], "and", replica, "differ:", {*log} ^ {*logs[0]})
+
+
+def batches_of(replica: Path) -> list[tuple[int, int, int, int]]:
+    """Base offset, last offset, leader epoch and CRC of each batch."""
+    names = ("base_offset", "last_offset", "leader_epoch", "crc")
+    data = b"".join(log.read_bytes() for log in sorted(replica.glob("*.log")))
+    batches = scan(data)[0]
+    return list(zip(*(batches[name].tolist() for name in names), strict=True))

@@ -81,7 +81,7 @@ class Turns:
             raise AssertionError(self._stuck)
 
     def _next(self) -> Thread:
-        """Draw who goes on; time passes where nobody can. The application hears of it where there is no end."""
+        """Draw who goes on; time passes where nobody can. Without an end the application is told."""
         self._count += 1
         if self._count > MOST_TURNS:
             self._stuck = f"no end after {MOST_TURNS} turns: {[t.name for t in self._threads]}"

@@ -13,20 +13,18 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
-from faulty import MODES
-from replicated_stores import all_in_sync, assert_equal, states
-from simulation.files import GROUPS, Killed
+from replicated_stores import all_in_sync, states
+from simulation.files import Killed
 from simulation.hand import Hand
 from simulation.model import Wrong, hold
 from stores import START_MS, Clock
 
 import segstore
-from segstore import names
 from segstore.errors import SegstoreError
 from segstore.replication.metadata.image import PartitionKey
 
 from .files import Disks
-from .judge import Part
+from .judge import Part, equal
 from .steps import Step
 from .turns import Turns, in_turns
 
@@ -73,18 +71,17 @@ class World:
         """Raises Wrong, with the step that failed."""
         with in_turns(self.hand, self.turns), ExitStack() as stack:
             stack.callback(self.drop)
-            number, step = -1, ()
+            where = "at the first open"
             try:
                 self.open()
                 for number, step in enumerate(steps):
+                    where = f"step {number} {step}"
                     self.step(step)
+                where = "at the end"
                 self.finish()
             except Exception as error:
-                where = f"step {number} {step}" if number < len(steps) - 1 or not self.finishing else "at the end"
                 raise Wrong(f"{where}: {type(error).__name__}: {error}") from error
         return self
-
-    finishing = False
 
     def step(self, step: Step) -> None:
         name, *args = step
@@ -96,7 +93,7 @@ class World:
         except Killed:
             told = "dead"
         except (SegstoreError, OSError) as error:
-            told = f"{type(error).__name__}: {error}"
+            told = f"{type(error).__name__}: {error}".replace(str(self.root), "")
         if self.files.dead:
             self.reopen_dead()
         self.counts[name] = self.counts.get(name, 0) + (told != "-")
@@ -123,7 +120,9 @@ class World:
         paths = [self.path(directory) for directory in DIRECTORIES]
         for _ in range(10):
             try:
-                self.store = segstore.open_replicated(paths, config=CONFIG, clock=self.clock, files=self.files)
+                self.store = segstore.open_replicated(
+                    paths, config=CONFIG, clock=self.clock, files=self.files
+                )
             except Killed:
                 self._bury()
             except SegstoreError as error:
@@ -217,17 +216,20 @@ class World:
 
     def seen(self, part: Part, whole: bool = False) -> None:
         """Read all that a consumer gets."""
+        part.show(*self.read(part), whole)
+
+    def read(self, part: Part) -> tuple[int, int, dict[int, bytes]]:
+        """Start, end, and the values of all records in between, by offset."""
         log = self.live.partition(part.topic, part.number)
-        end = log.end_offset
-        at = start = log.start_offset
-        found: dict[int, bytes] = {}
+        start, end = log.start_offset, log.end_offset
+        at, found = start, dict[int, bytes]()
         while at < end:
             records = log.read(at)
             if records.next_offset == at:
                 break
             found.update({record.offset: record.value for record in records if record.offset < end})
             at = records.next_offset
-        part.show(start, end, found, whole)
+        return start, end, found
 
     def verify(self) -> None:
         """All of what is shown, and no replica contradicts another one."""
@@ -251,7 +253,9 @@ class World:
         for info in topics.values():
             for number in info.partition_ids:
                 if (info.name, number) not in self.parts:
-                    self.parts[info.name, number] = Part(info.name, number, info.topic_id, self.minimum(info.name))
+                    self.parts[info.name, number] = Part(
+                        info.name, number, info.topic_id, self.minimum(info.name)
+                    )
 
     def minimum(self, topic: str) -> int:
         """How many replicas an acknowledgement needs."""
@@ -260,7 +264,7 @@ class World:
         return min(int(info.config.get("min.insync.replicas", 1)), factor)
 
     def damage(self, directories: Sequence[int], synced: bool) -> None:
-        """Directories have lost what was not synced; where not even what was `synced` is there, all topics."""
+        """Directories have lost what was not synced, or all: what was `synced` is there, or not."""
         for part in self.parts.values():
             if not (synced and self.synced.get(part.topic_id)):
                 for directory in directories:
@@ -280,20 +284,11 @@ class World:
         self.forget_deleted()
         for part in self.parts.values():
             self.seen(part, whole=True)
-            log = self.live.partition(part.topic, part.number)
-            found = {o: v for o, v in part.shown.items()}
-            if part.free:
-                found = {}
-                at = log.start_offset
-                while at < log.end_offset:
-                    records = log.read(at)
-                    found.update({record.offset: record.value for record in records})
-                    at = records.next_offset
+            found = self.read(part)[2] if part.free else part.shown
             part.in_sync(self.minimum(part.topic), found)
 
     def finish(self) -> None:
         """All faults end: then all replicas are equal, and sound."""
-        self.finishing = True
         OPS["sync"](self)
         replicas = {key: state.replicas for key, state in states(self.live).items()}
         self.close()
@@ -301,7 +296,7 @@ class World:
             findings = [str(each) for each in segstore.check(self.path(directory))]
             hold(not findings, directory, "check:", *findings)
         for (topic, number), ids in replicas.items():
-            assert_equal([self.path(each) / f"{topic}-{number}" for each in ids])
+            equal([self.path(each) / f"{topic}-{number}" for each in ids])
 
 
 # --- steps ------------------------------------------------------------------------------------------
@@ -332,7 +327,9 @@ def append(world: World, topic: str, number: int, tag: int, count: int, acks: An
     part = world.part(topic, number)
     values = [b"%d.%d|" % (tag, n) + b"v" * (tag * 7 % 90) for n in range(count)]
     part.sent.update(values)
-    made = world.live.partition(topic, number).append_batch(values, batch_bytes=200, acks=acks, timeout_ms=TIMEOUT)
+    made = world.live.partition(topic, number).append_batch(
+        values, batch_bytes=200, acks=acks, timeout_ms=TIMEOUT
+    )
     if acks == "all":
         part.acked.update(zip(made, values, strict=True))
     return str(made)
@@ -371,7 +368,9 @@ def mend(world: World) -> str:
     """Disks work again, and their directories take part again."""
     world.files.broken.clear()
     manager = world.live._replicated.manager
-    gone = [d for d in DIRECTORIES if d not in manager.directories or manager.directories[d].error is not None]
+    gone = [
+        d for d in DIRECTORIES if d not in manager.directories or manager.directories[d].error is not None
+    ]
     gone = [d for d in gone if d not in world.away]
     if not gone:
         raise Skip
@@ -381,7 +380,7 @@ def mend(world: World) -> str:
     return str(gone)
 
 
-def fault(world: World, directory: int, group: str, nth: int, error: str) -> None:
+def fault(world: World, group: str, nth: int, error: str) -> None:
     world.files.plan(group, nth, error)
 
 
@@ -397,19 +396,19 @@ def _lose(world: World, disks: tuple[int, ...]) -> None:
 
 
 def kill(world: World) -> None:
-    world.live
+    _ = world.live
     world.files.die("kill")
 
 
 def cut(world: World, mode: str, disks: tuple[int, ...]) -> None:
-    world.live
+    _ = world.live
     _lose(world, disks)
     world.files.die(mode)
 
 
 def away(world: World, directory: int, how: str) -> None:
     """The store is opened without a directory."""
-    world.live
+    _ = world.live
     if world.away:
         raise Skip
     if how == "close":
@@ -432,7 +431,7 @@ def close(world: World) -> None:
 
 def sync(world: World) -> None:
     """All faults end, and replicas come to be in sync."""
-    world.live
+    _ = world.live
     world.files.forget_plans()
     world.files._until = 0
     world.close()
@@ -453,7 +452,7 @@ def _replace_missing(world: World) -> None:
 
 
 def swap(world: World, directory: int, how: str) -> None:
-    """While all is in sync and closed, a directory is put aside, or comes back as it was then, or is empty."""
+    """While all is in sync, a directory is put aside, or comes back as it was then, or empty."""
     sync(world)
     world.close()
     if how == "older" and not world.older.exists():
@@ -515,7 +514,8 @@ def sweep(world: World) -> None:
 
 OPS: dict[str, Callable[..., Any]] = {
     "create": create, "delete": delete, "append": append, "burst": burst, "look": look, "tick": tick,
-    "pause": pause, "resume": resume, "break": break_, "mend": mend, "fault": fault, "death": death, "kill": kill,
+    "pause": pause, "resume": resume, "break": break_, "mend": mend, "fault": fault, "death": death,
+    "kill": kill,
     "cut": cut, "away": away, "close": close, "sync": sync, "swap": swap, "elect": elect, "unclean": unclean,
     "move": move, "alter": alter, "trim": trim, "sweep": sweep,
 }  # fmt: skip
