@@ -19,6 +19,7 @@ from unittest import mock
 from simulation.files import Killed
 from simulation.hand import Hand, by_hand
 
+from segstore.mutex import Mutex
 from segstore.replication import data_directory, local_replica, news, opening, quorum_controller
 from segstore.replication.metadata import metadata_log, voter_log
 from segstore.storage import scheduler
@@ -208,6 +209,12 @@ class TurnScheduler(Scheduler):
             self._turns.wait(lambda: not self._works, None)
 
 
+def _take(turns: Turns, lock: Mutex) -> None:
+    """In place of `Mutex._wait`."""
+    while not lock.acquire(False):
+        turns.wait(lambda: False, 0.001)
+
+
 class _Made:
     """A class of ours that is made with the turns; `X[...]` is itself, as of a generic class."""
 
@@ -235,6 +242,7 @@ def in_turns(hand: Hand, turns: Turns) -> Iterator[None]:
         (metadata_log, "Told", queue),
         (scheduler, "Background", background),
         (scheduler, "step_back", lambda: None),
+        (Mutex, "_wait", lambda lock: _take(turns, lock)),
         (local_replica, "now_ms", lambda: int(hand.seconds * 1000)),
         (opening, "now_ms", lambda: int(hand.seconds * 1000)),
         (quorum_controller, "now_ms", lambda: int(hand.seconds * 1000)),

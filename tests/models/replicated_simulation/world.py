@@ -279,7 +279,8 @@ class World:
             self.turns.wait(lambda: False, 0.1)
             hold(not self.turns.errors, "a thread has ended:", *map(repr, self.turns.errors))
         else:
-            raise Wrong(f"they are not in sync after a minute: {states(store)}")
+            failed = {d: d.error for d in store._replicated.manager.directories.values() if d.error}
+            raise Wrong(f"they are not in sync after a minute: {failed} {lagging(store)}")
         self.turns.wait(lambda: False, 1.0)
         self.forget_deleted()
         for part in self.parts.values():
@@ -297,6 +298,15 @@ class World:
             hold(not findings, directory, "check:", *findings)
         for (topic, number), ids in replicas.items():
             equal([self.path(each) / f"{topic}-{number}" for each in ids])
+
+
+def lagging(store: Any) -> dict[Any, Any]:
+    """The partitions whose replicas are not all in sync, with their logs' ends."""
+    return {
+        key: (state.leader, state.isr, [each.log_end_offset for each in state.replica_states])
+        for key, state in states(store).items()
+        if {*state.isr} != {*state.replicas} or len({e.log_end_offset for e in state.replica_states}) > 1
+    }
 
 
 # --- steps ------------------------------------------------------------------------------------------
