@@ -12,7 +12,7 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
-from segstore.errors import QuorumLostError, SegstoreError, StaleBrokerEpochError
+from segstore.errors import SegstoreError, StaleBrokerEpochError, StoreClosedError
 from segstore.logger import Logger
 from segstore.replication.core.cluster import Heartbeat
 from segstore.replication.core.controller import Controller
@@ -201,10 +201,11 @@ class ReplicaManager:
     def _answered(
         self, sender: LocalReplica, sent: AlterPartition, answers: list[object], error: Exception | None
     ) -> None:
-        """Hand the controller's answer to the leader. Without a controller there is none: the proposal
-        stays.
+        """Hand the controller's answer to the leader. A controller that has stopped gives none, so the
+        proposal stays: the leader would send it again at once, for ever.
         """
-        if isinstance(error, QuorumLostError):
+        stopped = self.controller is None or self.controller.error is not None
+        if stopped or isinstance(error, StoreClosedError):
             return
         if isinstance(error, SegstoreError):
             reply = AlterPartitionReply(type(error))

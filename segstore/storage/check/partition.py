@@ -87,9 +87,7 @@ class PartitionCheck:
             yield from _check_files(self._files, self.directory)
         yield from self._check_segments(progress)
         yield from self._check_ends()
-        unknown = (
-            self.epochs is not None and not self.epochs.entries and self.end_offset > self._view.bases[0]
-        )
+        unknown = self.epochs is not None and not self.epochs.entries and self.end_offset > self._log_start
         if self.at_rest and unknown and self.info.ours:
             path = os.path.join(self.directory, names.LEADER_EPOCHS)
             yield Finding(path, None, None, "no epoch is in it: made anew at the next open for writing")

@@ -28,9 +28,10 @@ def load_epochs(
     files: Files, path: str, opened: Opened, *, replicated: bool = False
 ) -> tuple[LeaderEpochs, str]:
     """Return the leader epochs of a log, and what is wrong with the checkpoint file, "" for nothing. Raises
-    OSError. The file of a log that is `replicated` has no entry where no batch has an epoch.
+    OSError. The file of a log that is `replicated` has no entry where no batch has an epoch, or all batches
+    were deleted, which a segment may still have.
     """
-    empty = opened.end_offset == opened.segments[0].base_offset
+    empty = opened.end_offset == (opened.start_offset if replicated else opened.segments[0].base_offset)
     if replicated and not empty:
         empty = not derive(files, opened.segments[-1:])[0]
     try:

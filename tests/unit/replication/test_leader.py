@@ -405,6 +405,8 @@ def test_r15_r17_what_was_handed_on_is_committed_and_answered() -> None:
     assert (part.log.high_watermark, part.log.end_offset) == (end + 3, end + 3)
     assert {remote.end_offset for remote in leader.remotes.values()} == {end + 3}
     assert leader.on_time(NOW + 5 + LAG) == ()
+
+
 def test_the_high_watermark_does_not_wait_for_a_replica_that_was_cut_to_be_copied() -> None:
     """It had all records a moment ago, but fetches from the beginning: it joins when it has all again."""
     partition, leader = leading(log((5, 0)))

@@ -1,0 +1,56 @@
+"""`python -m replicated_simulation --seeds 200 --steps 100`: plays seeds, all cores at once, and shrinks what
+fails.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import sys
+import time
+from concurrent.futures import ProcessPoolExecutor, as_completed
+
+from simulation.model import Wrong
+
+from .play import play_seed
+from .shrinking import report
+
+
+def played(seed: int, steps: int) -> tuple[int, str, int]:
+    """The seed, what went wrong ("" for nothing), and the steps that did something."""
+    logging.disable(logging.CRITICAL)
+    try:
+        return seed, "", sum(play_seed(seed, steps).counts.values())
+    except Wrong as error:
+        return seed, str(error), 0
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="replicated_simulation", description=__doc__)
+    parser.add_argument("--seeds", type=int, default=200)
+    parser.add_argument("--steps", type=int, default=100)
+    parser.add_argument("--first", type=int, default=None, help="first seed; by default one that is new")
+    options = parser.parse_args()
+    first = int(time.time()) if options.first is None else options.first
+    began, done, failed = time.monotonic(), 0, []
+    with ProcessPoolExecutor(os.cpu_count()) as pool:
+        jobs = [pool.submit(played, seed, options.steps) for seed in range(first, first + options.seeds)]
+        for job in as_completed(jobs):
+            seed, wrong, steps = job.result()
+            done += steps
+            if wrong:
+                failed.append(seed)
+                print(f"seed {seed}: {wrong}", flush=True)
+    seconds = time.monotonic() - began
+    print(
+        f"{options.seeds} seeds from {first}, {done} steps in {seconds:.0f} s: {len(failed)} failed {failed}"
+    )
+    logging.disable(logging.CRITICAL)
+    for seed in failed[:3]:
+        print(report(seed, options.steps), flush=True)
+    return bool(failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

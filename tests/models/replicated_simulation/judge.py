@@ -1,0 +1,106 @@
+"""What must be there: what applications were told, and the rules by which it may be lost."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from simulation.model import hold
+
+from segstore.records import scan
+
+
+@dataclass
+class Part:
+    """A partition, of a topic with this id. `sent`: all that was ever sent to it; `acked`: what was
+    acknowledged by all in-sync replicas, `shown`: what was read, by offset. `damaged`: directories that have
+    lost something since all replicas were in sync; `least`: the smallest min.insync.replicas since then;
+    `free`: whether a rule allows that anything was lost since then. `contents`: last offset and CRC of each
+    batch that was seen, by leader epoch and base offset.
+    """
+
+    topic: str
+    number: int
+    topic_id: str
+    least: int
+    sent: set[bytes] = field(default_factory=set)
+    acked: dict[int, bytes] = field(default_factory=dict)
+    shown: dict[int, bytes] = field(default_factory=dict)
+    damaged: set[int] = field(default_factory=set)
+    free: bool = False
+    contents: dict[tuple[int, int], tuple[int, int]] = field(default_factory=dict)
+    watermark: tuple[int, int] = (-1, -1)
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.number}"
+
+    def damage(self, directory: int) -> None:
+        """A directory has lost the end of its log, or all of it."""
+        self.damaged.add(directory)
+        self.free |= len(self.damaged) >= self.least
+
+    def in_sync(self, minimum: int, shown: dict[int, bytes]) -> None:
+        """All replicas have all that there is: losses count anew."""
+        if self.free:  # what was lost was allowed to be
+            self.acked = dict(shown)
+            self.shown = dict(shown)
+            self.contents.clear()
+        self.damaged, self.free, self.least = set(), False, minimum
+
+    def show(self, start: int, end: int, found: dict[int, bytes], whole: bool) -> None:
+        """Readers see these records in [start, end) now (P2, P4, P6)."""
+        for offset, value in found.items():
+            hold(value in self.sent, self, offset, "was never sent:", value)
+        if self.free:
+            return
+        for told, promised in (("acknowledged", self.acked), ("shown", self.shown)):
+            wanted = {o: v for o, v in promised.items() if start <= o < end}
+            lost = {o: v for o, v in wanted.items() if found.get(o) != v}
+            hold(not lost, self, f"{told} records are lost below the high watermark {end}:", lost)
+            if whole:
+                gone = {o: v for o, v in promised.items() if o >= end}
+                hold(not gone, self, f"{told} records are lost behind the end {end}:", gone)
+        values = [*found.values()]
+        hold(len(set(values)) == len(values), self, "a record is there twice")
+        self.shown.update(found)
+
+    def lead(self, leader_epoch: int, high_watermark: int, log_end_offset: int) -> None:
+        """P7: a leader's high watermark never goes back in its leader epoch."""
+        hold(high_watermark <= log_end_offset, self, "high watermark", high_watermark, "LEO", log_end_offset)
+        epoch, before = self.watermark
+        if epoch == leader_epoch:
+            hold(high_watermark >= before, self, "high watermark falls from", before, "to", high_watermark)
+        self.watermark = leader_epoch, high_watermark
+
+    def match(self, directory: Path) -> None:
+        """P1: under one leader epoch an offset has one content, in all replicas and for ever."""
+        for base, last, epoch, crc in batches_of(directory):
+            known = self.contents.setdefault((epoch, base), (last, crc))
+            hold(
+                known == (last, crc),
+                self,
+                "epoch",
+                epoch,
+                "offset",
+                base,
+                "has two contents:",
+                known,
+                (last, crc),
+            )
+
+
+def equal(replicas: list[Path]) -> None:
+    """P9: replicas hold the same batches. Each removes whole segments, so some begin earlier than others."""
+    logs = [batches_of(replica) for replica in replicas]
+    start = max((log[0][0] for log in logs if log), default=0)
+    logs = [[batch for batch in log if batch[0] >= start] for log in logs]
+    for replica, log in zip(replicas, logs, strict=True):
+        hold(log == logs[0], replicas[0], "and", replica, "differ:", {*log} ^ {*logs[0]})
+
+
+def batches_of(replica: Path) -> list[tuple[int, int, int, int]]:
+    """Base offset, last offset, leader epoch and CRC of each batch."""
+    names = ("base_offset", "last_offset", "leader_epoch", "crc")
+    data = b"".join(log.read_bytes() for log in sorted(replica.glob("*.log")))
+    batches = scan(data)[0]
+    return list(zip(*(batches[name].tolist() for name in names), strict=True))

@@ -1,0 +1,63 @@
+"""Draws the steps of a run. They know nothing of the store: the same seed gives the same steps."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+from faulty import MODES
+
+Step = tuple[Any, ...]
+TOPICS = ("a", "b")
+CALLS = ("write", "sync", "name", "any")
+WEIGHTS = {
+    "append": 30, "burst": 4, "look": 6, "tick": 10, "pause": 4, "resume": 4, "break": 3, "mend": 6,
+    "fault": 3, "death": 4, "kill": 2, "cut": 2, "away": 2, "swap": 1, "close": 3, "elect": 2, "move": 3,
+    "alter": 2, "unclean": 1, "create": 2, "delete": 1, "trim": 2, "sweep": 1, "sync": 3,
+}  # fmt: skip
+
+
+def draw(seed: object, n: int) -> list[Step]:
+    """`n` steps, the first of which make topics."""
+    rng = random.Random(f"replicated steps {seed}")
+    without = rng.choice(
+        [set(), set(), {"cut", "death", "kill", "swap"}, {"break", "fault", "pause", "swap"}]
+    )
+    kinds = [name for name in WEIGHTS if name not in without]
+    steps: list[Step] = [("create", topic, *_topic(rng)) for topic in TOPICS]
+    while len(steps) < n:
+        name = rng.choices(kinds, [WEIGHTS[each] for each in kinds])[0]
+        steps.append((name, *_arguments(name, rng, len(steps))))
+    return steps
+
+
+def _arguments(name: str, rng: random.Random, number: int) -> tuple[Any, ...]:
+    place, directory = (rng.choice(TOPICS), rng.randrange(2)), rng.randrange(3)
+    mode, soon = rng.choice(list(MODES)), rng.choice([5, 30, 120])
+    some = tuple(sorted(rng.sample(range(3), rng.choice([1, 1, 2, 3]))))
+    drawn: dict[str, tuple[Any, ...]] = {
+        "append": (*place, number, rng.choice([1, 1, 1, 5]), rng.choice(["all", "all", "all", 1, 0])),
+        "burst": (*place, number, rng.choice([20, 60])),
+        "look": place,
+        "tick": (rng.choice([20, 100, 300, 1000, 3000]),),
+        "pause": (rng.choice(["fetcher", "reader", "metadata", ""]), directory),
+        "break": (directory,),
+        "fault": (rng.choice(CALLS), rng.randint(1, soon), rng.choice(["EIO", "ENOSPC"])),
+        "death": (rng.randint(1, soon), rng.choice(["kill", "kill", mode]), some),
+        "cut": (mode, some),
+        "away": (directory, rng.choice(["close", "kill"])),
+        "swap": (directory, rng.choice(["empty", "older"])),
+        "elect": place,
+        "unclean": place,
+        "move": (*place, tuple(rng.sample(range(3), rng.choice([1, 2, 2, 3, 3])))),
+        "alter": (place[0], rng.choice([1, 2, 2, 3])),
+        "create": (place[0], *_topic(rng)),
+        "delete": (place[0],),
+        "trim": (*place, rng.choice([10, 50, 100])),
+    }  # fmt: skip
+    return drawn.get(name, ())
+
+
+def _topic(rng: random.Random) -> tuple[int, int, bool]:
+    """Partitions, min.insync.replicas, and whether each append is synced."""
+    return rng.randint(1, 2), rng.choice([1, 2, 2]), rng.random() < 0.4

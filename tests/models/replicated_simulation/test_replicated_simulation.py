@@ -1,0 +1,37 @@
+"""Promise: whatever disks, operators and the processor do to a replicated store, what was acknowledged and
+shown stays, but by a rule that is written down, and in the end all replicas are equal.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+
+import pytest
+from simulation.model import Wrong
+
+from .play import play_seed
+from .shrinking import report
+
+SEEDS, STEPS = 60, 60
+"""Always the same ones: `make simulate-replicas` takes others each time."""
+
+
+@pytest.fixture(autouse=True)
+def _quiet() -> Iterator[None]:
+    """What is told of thousands of faults hides what has failed."""
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_seed(seed: int) -> None:
+    try:
+        play_seed(seed, STEPS)
+    except Wrong:
+        pytest.fail(report(seed, STEPS, most=20), pytrace=False)
+
+
+def test_the_same_seed_is_the_same_run() -> None:
+    assert play_seed("same", 40).trace == play_seed("same", 40).trace

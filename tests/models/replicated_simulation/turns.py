@@ -1,0 +1,254 @@
+"""Threads that take turns: one runs, until it waits; who goes on then is drawn from a seed.
+
+Time passes only when all threads wait: up to the first moment at which one of them goes on. Nothing else of
+the machine plays a part, so the same seed gives the same order.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from queue import Empty
+from typing import Any
+from unittest import mock
+
+from simulation.files import Killed
+from simulation.hand import Hand, by_hand
+
+from segstore.mutex import Mutex
+from segstore.replication import data_directory, local_replica, news, opening, quorum_controller
+from segstore.replication.metadata import metadata_log, voter_log
+from segstore.storage import scheduler
+from segstore.storage.scheduler import Scheduler
+from segstore.storage.store import store, sweeper
+
+MOST_TURNS = 200_000
+"""Turns within one wait of the application: more of them are no progress."""
+
+
+class Thread:
+    """One that takes turns. `ready` says whether its wait is over, `until` when it is over at last."""
+
+    def __init__(self, name: str) -> None:
+        self.name, self.gate = name, threading.Semaphore(0)
+        self.ready: Callable[[], bool] = lambda: True
+        self.until: float | None = None
+        self.real: threading.Thread | None = None
+
+
+class Turns:
+    """The threads of one process, of which the first is the application's. `paused` are parts of names of
+    threads that don't run for now. `errors` are what ended threads that should not end.
+    """
+
+    def __init__(self, hand: Hand, seed: object) -> None:
+        self._hand, self._rng = hand, random.Random(f"turns {seed}")
+        self.paused: set[str] = set()
+        self.errors: list[BaseException] = []
+        self.born()
+
+    def born(self) -> None:
+        """Begin a new process."""
+        self._main = self._now = Thread("application")
+        self._threads, self._dead, self._count = [self._main], False, 0
+        self._stuck = ""
+
+    # --- waiting ----------------------------------------------------------------------------------
+
+    def wait(self, ready: Callable[[], bool], seconds: float | None) -> bool:
+        """Wait, and return what `ready` says then. Raises Killed where the process dies meanwhile."""
+        if self._dead:
+            raise Killed
+        me = self._now
+        me.ready = ready
+        me.until = None if seconds is None else self._hand.seconds + max(seconds, 0.0)
+        if me is self._main:
+            self._count = 0
+        self._give(self._next(), me)
+        return ready()
+
+    def _give(self, other: Thread, me: Thread) -> None:
+        if other is not me:
+            self._now = other
+            other.gate.release()
+            me.gate.acquire()
+        if self._dead:
+            raise Killed
+        if self._stuck and me is self._main:
+            raise AssertionError(self._stuck)
+
+    def _next(self) -> Thread:
+        """Draw who goes on; time passes where nobody can. Without an end the application is told."""
+        self._count += 1
+        if self._count > MOST_TURNS:
+            self._stuck = f"no end after {MOST_TURNS} turns: {[t.name for t in self._threads]}"
+            return self._main
+        while True:
+            awake = [t for t in self._threads if not self._is_paused(t)]
+            able = [t for t in awake if t.ready() or (t.until is not None and t.until <= self._hand.seconds)]
+            if able:
+                return self._rng.choice(able)
+            times = [t.until for t in awake if t.until is not None]
+            if not times:
+                self._stuck = f"all wait for ever: {[t.name for t in self._threads]}, paused {self.paused}"
+                return self._main
+            self._hand.seconds = max(self._hand.seconds, min(times))
+
+    def _is_paused(self, thread: Thread) -> bool:
+        return any(thread.name.endswith(part) for part in self.paused)
+
+    # --- threads ----------------------------------------------------------------------------------
+
+    def start(self, run: Callable[[], object], name: str) -> None:
+        thread = Thread(name)
+        thread.real = threading.Thread(target=self._run, args=(thread, run), name=name, daemon=True)
+        self._threads.append(thread)
+        thread.real.start()
+
+    def _run(self, thread: Thread, run: Callable[[], object]) -> None:
+        thread.gate.acquire()
+        try:
+            if not self._dead:
+                run()
+        except Killed:
+            self._dead = True
+        except BaseException as error:
+            self.errors.append(error)
+        finally:
+            if not self._dead:
+                self._threads.remove(thread)
+                self._now = self._next()
+                self._now.gate.release()
+            elif self._now is thread:  # else the world ends them one by one
+                self._now = self._main
+                self._main.gate.release()
+
+    def bury(self) -> None:
+        """The process is dead: end its threads, one after the other."""
+        self._dead = True
+        for thread in self._threads[1:]:
+            self._now = self._main
+            thread.gate.release()
+            if thread.real is not None:
+                thread.real.join()
+
+
+class Queue:
+    """In place of `queue.SimpleQueue`."""
+
+    def __class_getitem__(cls, item: object) -> type:
+        return cls
+
+    def __init__(self, turns: Turns) -> None:
+        self._turns, self._held = turns, deque[Any]()
+
+    def put(self, item: object) -> None:
+        self._held.append(item)
+
+    def get(self, block: bool = True, timeout: float | None = None) -> Any:
+        if not self._held and block and (timeout is None or timeout > 0):
+            self._turns.wait(lambda: bool(self._held), timeout)
+        if not self._held:
+            raise Empty
+        return self._held.popleft()
+
+    def get_nowait(self) -> Any:
+        return self.get(block=False)
+
+    def empty(self) -> bool:
+        return not self._held
+
+
+class TurnLatch:
+    """In place of `threads.Latch`."""
+
+    def __init__(self, turns: Turns) -> None:
+        self._turns, self.is_open = turns, False
+
+    def open(self) -> None:
+        self.is_open = True
+
+    def wait(self, seconds: float | None = None) -> bool:
+        if self.is_open or (seconds is not None and seconds <= 0):
+            return self.is_open
+        return self._turns.wait(lambda: self.is_open, seconds)
+
+
+class TurnBackground:
+    """In place of `threads.Background`."""
+
+    def __init__(self, turns: Turns, run: Callable[[], object], name: str) -> None:
+        self._turns, self._run, self._name = turns, run, name
+
+    def start(self) -> None:
+        self._turns.start(self._run, self._name)
+
+
+class TurnScheduler(Scheduler):
+    """A scheduler whose end can be waited for in turns."""
+
+    def __init__(self, turns: Turns, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._turns, self._works, self._mine = turns, False, None
+
+    def _work(self) -> None:
+        self._works, self._mine = True, self._turns._now
+        try:
+            super()._work()
+        finally:
+            self._works = False
+
+    def close(self) -> None:
+        self._closed = True
+        self._asked.put(None)
+        if self._works and self._turns._now is not self._mine:
+            self._turns.wait(lambda: not self._works, None)
+
+
+def _take(turns: Turns, lock: Mutex) -> None:
+    """In place of `Mutex._wait`."""
+    while not lock.acquire(False):
+        turns.wait(lambda: False, 0.001)
+
+
+class _Made:
+    """A class of ours that is made with the turns; `X[...]` is itself, as of a generic class."""
+
+    def __init__(self, kind: Callable[..., Any], turns: Turns) -> None:
+        self._make = partial(kind, turns)
+
+    def __call__(self, *args: Any, **options: Any) -> Any:
+        return self._make(*args, **options)
+
+    def __getitem__(self, item: object) -> _Made:
+        return self
+
+
+@contextmanager
+def in_turns(hand: Hand, turns: Turns) -> Iterator[None]:
+    """Replicated stores that are opened within take turns, and draw what they draw from the seed."""
+    queue, latch = _Made(Queue, turns), _Made(TurnLatch, turns)
+    background, scheduled = _Made(TurnBackground, turns), _Made(TurnScheduler, turns)
+    instead: list[tuple[object, str, object]] = [
+        *[(each, "SimpleQueue", queue) for each in (data_directory, local_replica, news, quorum_controller)],
+        *[(each, "SimpleQueue", queue) for each in (voter_log, scheduler)],
+        *[(each, "Background", background) for each in (data_directory, quorum_controller, voter_log)],
+        *[(each, "Latch", latch) for each in (data_directory, quorum_controller, voter_log)],
+        *[(each, "Scheduler", scheduled) for each in (opening, store, sweeper)],
+        (metadata_log, "Told", queue),
+        (scheduler, "Background", background),
+        (scheduler, "step_back", lambda: None),
+        (Mutex, "_wait", lambda lock: _take(turns, lock)),
+        (local_replica, "now_ms", lambda: int(hand.seconds * 1000)),
+        (opening, "now_ms", lambda: int(hand.seconds * 1000)),
+        (quorum_controller, "now_ms", lambda: int(hand.seconds * 1000)),
+        (local_replica, "_told", lambda ticket: ticket),
+    ]
+    with by_hand(hand), ExitStack() as stack:
+        for whose, name, ours in instead:
+            stack.enter_context(mock.patch.object(whose, name, ours))
+        yield
