@@ -153,6 +153,8 @@ class Cluster:
         self.controller.await_up()
         self._observer = Observer(self.controller.address, self.cluster_id)
         self.await_broker()
+        # Made later, it might be placed on a broker of ours, which coordinates no transactions.
+        self.create_topic("__transaction_state", [self.broker.node], {"cleanup.policy": "compact"})
 
     def await_broker(self) -> None:
         """Start the broker where it does not run, and wait until it may lead."""

@@ -30,6 +30,8 @@ FETCH, LIST_OFFSETS = 1, 2
 LATEST, EARLIEST = -1, -2
 FETCH_VERSION, OFFSETS_VERSION = 17, 9
 MAX_BYTES = 1 << 20
+PATIENT = 1.5
+"""Seconds that a leader may need for an answer: as long, the directory's thread sends no heartbeats."""
 LOOK = 0.005  # seconds between two looks for records that a follower waits for
 
 
@@ -48,7 +50,7 @@ class RemoteLeader:
 
     def __init__(self, node: int, broker: int, address: Address) -> None:
         self.broker, self._node = broker, node
-        self._to = Connection(address, 3)
+        self._to = Connection(address, PATIENT)
         self._key, self._topic_id, self._data = PartitionKey("", -1), uuid.UUID(int=0), b""
 
     def of(self, key: PartitionKey, topic_id: str) -> RemoteLeader:

@@ -215,7 +215,7 @@ class Member:
         """See `Links`: another broker stands for its replica."""
         peer = self._peers.get(broker)
         topic = self._observer.image.topics.get(key.topic)
-        return None if peer is None or topic is None else peer.of(key, topic.topic_id)
+        return peer.of(key, topic.topic_id) if self.fetches and peer and topic else None
 
     def replica(self, topic_id: str, partition: int) -> LocalReplica | None:
         """Return the replica here of a partition that another broker asks for."""
@@ -293,6 +293,10 @@ class Member:
         log = self.store.partition(topic)
         send(log, producer_id, sequence, count, txn=True)
         end_transaction([log], producer_id, 0, 0, commit)
+
+    def delete_records(self, topic: str, before_offset: int) -> None:
+        """Delete the begin of a log that is led here."""
+        self.store.partition(topic).delete_records(before_offset)
 
     def hold(self, *, fetches: bool = True, serves: bool = True, reachable: bool = True) -> None:
         """Let replicas here fetch or not; let other brokers get records from here or not; let the controller

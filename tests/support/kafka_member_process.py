@@ -66,7 +66,7 @@ class MemberProcess:
         self._process.send_signal(number)
 
     def kill(self) -> None:
-        """Kill the process, whatever it does."""
+        """Kill the process, whatever it does. May be repeated."""
         self._process.kill()
         self._process.wait()
         for pipe in (self._process.stdin, self._process.stdout):

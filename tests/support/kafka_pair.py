@@ -8,13 +8,16 @@ import random
 import signal
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
-from confluent_kafka import Producer
+from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
 from kafka_cluster import Cluster
 from kafka_member_process import MemberProcess
 from kafka_tools import judge
+from replica_logs import read
 from replicated_stores import epochs_of, log_bytes
 from waiting import until
 
@@ -52,21 +55,22 @@ class Pair:
 
     def end(self) -> None:
         if self._member is not None:
-            self._member.kill()
+            self._member.kill()  # where it was not stopped
         with suppress(ProcessLookupError):
             self.cluster.broker.signal(signal.SIGCONT)
 
     # --- the partition ----------------------------------------------------------------------------
 
-    def create(self, leader: int, **config: str) -> None:
-        """Create the topic, led by `leader`; settings have underscores for dots. Wait until both are in
-        sync.
+    def create(self, leader: int, *, in_sync: bool = True, **config: str) -> None:
+        """Create the topic, led by `leader`; settings have underscores for dots. Wait until the follower
+        has fetched, unless `in_sync` is false.
         """
         other = {self.node: self.kafka, self.kafka: self.node}[leader]
         settings = {name.replace("_", "."): value for name, value in config.items()}
         self.cluster.create_topic(self.topic, [leader, other], settings)
         self.await_leader(leader)
-        self.await_in_sync()
+        if in_sync and leader == self.kafka:
+            self.await_follows()
 
     def elect(self, leader: int) -> None:
         """Let a member of the ISR lead."""
@@ -96,19 +100,93 @@ class Pair:
         epoch = self.state.leader_epoch
         until(lambda: self.ask("state", self.topic)[:2] == ("follower", epoch))
 
-    def produce(self, values: Iterable[bytes], acks: str = "all", codec: str = "none", **more: Any) -> None:
+    def produce(
+        self,
+        values: Iterable[bytes],
+        acks: str = "all",
+        codec: str = "none",
+        keys: Iterable[bytes | None] = repeat(None),
+    ) -> None:
         """Have a client of Kafka's produce to broker 3, which leads."""
-        host, port = self.cluster.broker.address
         told: list[Any] = []
-        settings = {"bootstrap.servers": f"{host}:{port}", "acks": acks, "compression.type": codec, **more}
-        settings["log.connection.close"] = (
-            False  # it looks for metadata at our broker, which serves no clients
-        )
-        producer = Producer(settings)
-        for value in values:
-            producer.produce(self.topic, value, on_delivery=lambda error, _: told.append(error))
+        producer = Producer(self._client(**{"acks": acks, "compression.type": codec}))
+        for value, key in zip(values, keys, strict=False):
+            producer.produce(self.topic, value, key, on_delivery=lambda error, _: told.append(error))
         assert producer.flush(120) == 0
         assert not any(told), told
+
+    def _client(self, **settings: Any) -> dict[str, Any]:
+        """Return settings of a client. It looks for metadata at our broker, too, which closes the
+        connection.
+        """
+        host, port = self.cluster.broker.address
+        return {"bootstrap.servers": f"{host}:{port}", "log.connection.close": False, **settings}
+
+    def transact(self, values: Iterable[bytes], commit: bool) -> None:
+        """Have a client of Kafka's write a transaction to broker 3, which leads."""
+        producer = Producer(self._client(**{"transactional.id": self.topic}))
+        producer.init_transactions(120)
+        producer.begin_transaction()
+        for value in values:
+            producer.produce(self.topic, value)
+        assert producer.flush(120) == 0  # an abort would drop what was not sent
+        producer.commit_transaction(120) if commit else producer.abort_transaction(120)
+
+    def consumed(self, count: int) -> list[bytes]:
+        """Return the first records that a client of Kafka's reads from broker 3, which leads: the committed
+        ones.
+        """
+        # Without commits no group is looked for, and Kafka makes no topic for groups.
+        settings = {"group.id": self.topic, "enable.auto.commit": False, "isolation.level": "read_committed"}
+        consumer = Consumer(self._client(**settings))
+        found: list[bytes] = []
+        try:
+            consumer.assign([TopicPartition(self.topic, 0, OFFSET_BEGINNING)])
+            until(
+                lambda: found.extend(m.value() for m in consumer.consume(count, 0.1)) or len(found) >= count
+            )
+        finally:
+            consumer.close()
+        return found
+
+    def delete_records(self, before_offset: int) -> None:
+        """Delete the begin of the log, which broker 3 leads."""
+        admin = AdminClient(self._client())
+        (deleted,) = admin.delete_records([TopicPartition(self.topic, 0, before_offset)]).values()
+        deleted.result(120)
+
+    def await_compacted(self) -> None:
+        """Wait until broker 3 has compacted its log up to the active segment."""
+        path = self.cluster.broker.logs / "cleaner-offset-checkpoint"
+
+        def compacted() -> bool:
+            lines = [line.split() for line in path.read_text().splitlines()] if path.exists() else []
+            cleaned = max((int(line[2]) for line in lines if line[0] == self.topic), default=0)
+            logs = self.cluster.broker.partition_directory(self.topic).glob("*.log")
+            return 0 < cleaned == max(int(log.stem) for log in logs)
+
+        until(compacted)
+
+    def stored(self, isolation_level: str = "read_uncommitted") -> list[bytes | None]:
+        """Return the values that our directory shows; our broker has stopped."""
+        with segstore.open(self.root, mode="r") as store:
+            return [record.value for record in read(store.partition(self.topic), isolation_level)]
+
+    # --- what happens to brokers ------------------------------------------------------------------
+
+    def kill_kafka(self) -> None:
+        """Kill broker 3, and wait until its session is over."""
+        self.cluster.broker.kill()
+        until(lambda: not self.cluster.is_active(self.kafka))
+
+    def kill_ours(self) -> None:
+        """Kill our broker, and wait until its session is over."""
+        self.member.kill()
+        until(lambda: not self.cluster.is_active(self.node))
+
+    def await_alone(self, broker: int) -> None:
+        """Wait until a broker is alone in the ISR."""
+        until(lambda: self.state.isr == (broker,))
 
     # --- when all is over -------------------------------------------------------------------------
 
@@ -122,7 +200,6 @@ class Pair:
         until(lambda: log_bytes(theirs) == log_bytes(ours) and epochs_of(theirs) == epochs_of(ours))
         epochs = epochs_of(ours)
         self.member.stop()
-        self._member = None
         copy = self.cluster.broker.copy_of(self.topic, self._base / "theirs")
         assert log_bytes(copy) == log_bytes(ours)
         assert epochs_of(ours) == epochs
