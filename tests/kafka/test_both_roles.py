@@ -33,4 +33,4 @@ def test_a_partition_goes_from_kafka_to_us_and_back(pair: Pair) -> None:
     pair.produce(values("kafka again"))
     batches = pair.judge()
     assert {batch["codec"].upper() for batch in batches} == {codec.upper() for codec in CODECS}
-    assert len({batch["partitionLeaderEpoch"] for batch in batches}) == 3
+    assert len({batch["partitionLeaderEpoch"] for batch in batches}) >= 3

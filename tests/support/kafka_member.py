@@ -26,6 +26,7 @@ from waiting import until
 
 from segstore import names
 from segstore.config import StoreConfig
+from segstore.errors import NotEnoughReplicasError
 from segstore.files import Files
 from segstore.replication.core.leader import Leader
 from segstore.replication.core.messages import AlterPartition
@@ -281,12 +282,19 @@ class Member:
         return name, role.leader_epoch, found.replica.log_end_offset, found.replica.high_watermark
 
     def append(self, topic: str, values: list[bytes], compression: str = "none", acks: int = -1) -> int:
-        """Append to a log that is led here; return the first offset."""
-        log = self.store.partition(topic)
-        partition = log.partition_for_write()
-        return append_columns(
-            partition, values, None, None, None, compression, 4096, acks=Acks(acks, 60_000)
-        ).start
+        """Append to a log that is led here, as soon as enough replicas are in sync; return the first
+        offset.
+        """
+        partition = self.store.partition(topic).partition_for_write()
+        wanted = Acks(acks, 60_000)
+
+        def appended() -> range | None:
+            try:
+                return append_columns(partition, values, None, None, None, compression, 4096, acks=wanted)
+            except NotEnoughReplicasError:  # nothing is written
+                return None
+
+        return until(appended).start
 
     def transact(self, topic: str, producer_id: int, sequence: int, count: int, commit: bool) -> None:
         """Append a transaction to a log that is led here."""
