@@ -1,4 +1,6 @@
-"""Fixtures of a real Kafka cluster in which our replicas take part."""
+"""Fixtures of a real Kafka cluster in which our replicas take part. What they import needs packages that may
+be missing; the tests are skipped then.
+"""
 
 from __future__ import annotations
 

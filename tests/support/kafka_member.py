@@ -308,7 +308,7 @@ class Member:
 
     def hold(self, *, fetches: bool = True, serves: bool = True, reachable: bool = True) -> None:
         """Let replicas here fetch or not; let other brokers get records from here or not; let the controller
-        be reachable or not. What was begun has ended when this returns.
+        be reachable or not. Fetches and answers that were begun have ended when this returns.
         """
         self.fetches, self.server.serves, self.reachable = fetches, serves, reachable
         passed = threading.Event()
