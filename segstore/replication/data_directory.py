@@ -403,12 +403,15 @@ class Fetching:
         return True
 
     def _turn(self) -> None:
-        """Do one piece of work, or wait for it."""
+        """Do one piece of work, or wait for it. What is due goes first: the queue may never be empty."""
         self.turned = time.monotonic()
-        try:
-            work = self._asked.get(timeout=self._pause())
-        except Empty:
+        pause = self._pause()
+        if pause <= 0:
             self._due()
+            return
+        try:
+            work = self._asked.get(timeout=pause)
+        except Empty:
             return
         if isinstance(work, LocalReplica):
             self.fetch(work, partial(self._directory.step, work))

@@ -66,6 +66,7 @@ KINDS = {
     "mutations": Kind(0.2, ("models/replicas/test_mutations",)),
     "long model checks": Kind(0.0, ("models/replicas/test_large_spaces",)),
     "replicated stores": Kind(0.15, ("replicated/*",)),
+    "replicas of a real broker": Kind(0.0, ("kafka/test_our_*",)),
     "fuzz": Kind(0.2, ("hostile/test_fuzz",)),
     "damage": Kind(
         0.3,
