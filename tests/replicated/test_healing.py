@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from damage import ROT, batches, flip
 from replicated_stores import (
+    PATIENT,
     Directories,
     Writer,
     assert_equal,
@@ -31,7 +32,7 @@ COUNT = 60
 
 def make(three: Directories, **config: Any) -> Any:
     """A topic "t" with three replicas, several segments, and 60 records in two leader epochs."""
-    store = three.open(min_insync_replicas=2, auto_leader_rebalance_enable=False, **config)
+    store = three.open(min_insync_replicas=2, auto_leader_rebalance_enable=False, **PATIENT, **config)
     store.create_topic("t", config=SMALL, assignments={0: [0, 1, 2]})
     log = store.partition("t", 0)
     for number in range(0, COUNT, 2):
@@ -176,7 +177,7 @@ def test_a_transaction_and_its_producer_survive_the_healing(three: Directories) 
 
 
 def test_a_compacted_topic_is_copied_whole(three: Directories) -> None:
-    store = three.open(min_insync_replicas=2, auto_leader_rebalance_enable=False)
+    store = three.open(min_insync_replicas=2, auto_leader_rebalance_enable=False, **PATIENT)
     config = {**SMALL, "cleanup.policy": "compact", "min.cleanable.dirty.ratio": 0.01}
     store.create_topic("c", config=config, assignments={0: [0, 1, 2]})
     log = store.partition("c", 0)

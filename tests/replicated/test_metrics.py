@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from replicated_stores import Directories, await_in_sync
+from replicated_stores import PATIENT, Directories, await_in_sync
 from waiting import until
 
 
 def make(three: Directories) -> Any:
-    store = three.open(min_insync_replicas=2, auto_leader_rebalance_enable=False)
+    store = three.open(min_insync_replicas=2, auto_leader_rebalance_enable=False, **PATIENT)
     store.create_topic("t", assignments={0: [0, 1, 2], 1: [1, 2, 0]})
     store.create_topic("two", assignments={0: [0, 1]})
     for topic, number in (("t", 0), ("t", 1), ("two", 0)):

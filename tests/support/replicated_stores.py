@@ -31,6 +31,10 @@ QUICK = {
 """Settings with which failures are noticed soon."""
 
 
+PATIENT = {"replica_lag_time_max_ms": 60_000, "broker_session_timeout_ms": 60_000}
+"""With these a busy machine puts nobody out of an ISR; a directory that fails is still noticed soon."""
+
+
 class Disks(HookedFiles):
     """Files on several disks. Each call below a directory that is broken fails; below one that hangs it waits
     until that is released.
