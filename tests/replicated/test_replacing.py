@@ -93,3 +93,23 @@ def test_what_is_refused_changes_nothing(three: Directories, tmp_path: Path) -> 
     assert {path: tree(path) for path in (other, plain)} == before
     assert not (tmp_path / "new").exists()
     assert store.describe_partition("t", 0).offline == (1,)
+
+
+def test_r6_an_empty_replica_follows_a_log_that_starts_within_a_batch(
+    three: Directories, tmp_path: Path
+) -> None:
+    """Its directory went offline: the first batch begins below where its log begins."""
+    store = three.open()
+    store.create_topic("t", replication_factor=3)
+    log = store.partition("t", 0)
+    log.append_batch([b"%d" % number for number in range(10)])
+    await_in_sync(store)
+    log.delete_records(3)
+    three.lose(1)
+    until(lambda: 1 in store.describe_partition("t", 0).offline)
+    store.replace_directory(1, tmp_path / "new")
+    (tmp_path / "lost-1").rename(tmp_path / "gone")
+    three.paths[1] = tmp_path / "new"
+    await_in_sync(store)
+    assert store.describe_partition("t", 0).offline == ()
+    assert [*found(log)] == list(range(3, 10))
