@@ -78,7 +78,7 @@ class Restart:
 
         self._controller.decide([(event, answered) for event in events])
         if failed:
-            raise failed[0]
+            raise failed.pop(0)
 
     def _register(self, core: Controller, now: int) -> Decision:
         """Register who is there, and fence who is not."""
