@@ -13,7 +13,7 @@ from simulation.model import Wrong
 from .play import play_seed
 from .shrinking import report
 
-SEEDS, STEPS = 60, 60
+SEEDS, STEPS = 40, 60
 """Always the same ones: `make simulate-replicas` takes others each time."""
 
 
