@@ -71,6 +71,7 @@ def test_a_leader_is_lost_and_comes_back(three: Directories) -> None:
     assert (found["UnderReplicatedPartitions"], found["IsrExpandsPerSec"]) == (0, 3)
 
 
+@pytest.mark.hangs
 def test_a_follower_that_hangs_lags(three: Directories) -> None:
     store = make(three)
     three.files.hang(three.paths[2])

@@ -16,6 +16,8 @@ import segstore
 LATE = {"replica_lag_time_max_ms": 60_000, "broker_session_timeout_ms": 60_000}
 """A directory that hangs stays in the ISR."""
 
+pytestmark = pytest.mark.hangs
+
 
 class Committing:
     """A transaction with a record in each of two partitions: 0 on directories 0 and 1, and 1, which directory

@@ -72,6 +72,7 @@ def move_leader(store: Any) -> None:
     until(lambda: retrying(moved))
 
 
+@pytest.mark.hangs
 def test_r37_without_a_policy_the_consumer_is_told(three: Directories) -> None:
     store, log = two_replicas(three)
     log.append_batch([b"both have it"] * 3)
@@ -93,6 +94,7 @@ def test_r37_without_a_policy_the_consumer_is_told(three: Directories) -> None:
         assert [record.value for record in polled(consumer, 9)] == [b"other"] * 9
 
 
+@pytest.mark.hangs
 @pytest.mark.parametrize("policy", ["earliest", "latest"])
 def test_r37_with_a_policy_it_goes_on_where_the_logs_part(three: Directories, policy: str) -> None:
     """The position itself is in range again by then."""
@@ -109,6 +111,7 @@ def test_r37_with_a_policy_it_goes_on_where_the_logs_part(three: Directories, po
         assert [(record.offset, record.value) for record in again] == [(3 + n, b"other") for n in range(9)]
 
 
+@pytest.mark.hangs
 def test_r37_committed_positions_are_compared_too(three: Directories) -> None:
     """They have the leader epoch of the last record, by which the next consumer sees that it is gone."""
     store, log = two_replicas(three)
