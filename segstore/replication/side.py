@@ -176,13 +176,16 @@ class ReplicatedSide:
     def of_leaders(
         self, read: Callable[[Files, str], Mapping[tuple[str, int], T]]
     ) -> dict[tuple[str, int], T]:
-        """Return what `read` finds in each directory's files of the partitions that are led there."""
-        found = {}
+        """Return what `read` finds in each directory's files of the partitions that are led there. A
+        directory whose disk hangs is passed over: figures are asked for when there is trouble.
+        """
+        found, leaders = {}, list(self.manager.leaders.items())
         for directory in self.manager.online:
-            here = read(directory.writer.context.files, directory.path)
-            for key, leader in list(self.manager.leaders.items()):
-                if leader.broker == directory.broker and key in here:
-                    found[key.topic, key.partition] = here[key]
+            keys = [key for key, leader in leaders if leader.broker == directory.broker]
+            here = (
+                read(directory.writer.context.files, directory.path) if keys and not directory.hangs else {}
+            )
+            found |= {(key.topic, key.partition): here[key] for key in keys if key in here}
         return found
 
     def forget_cleaned(self, topic: str, partition: int) -> None:
