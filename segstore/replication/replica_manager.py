@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from segstore.errors import SegstoreError, StaleBrokerEpochError, StoreClosedError
 from segstore.logger import Logger
+from segstore.mutex import Mutex
 from segstore.replication.core.cluster import Heartbeat
 from segstore.replication.core.controller import Controller
 from segstore.replication.core.leader import Leader
@@ -50,6 +51,8 @@ class ReplicaManager:
         self.brokers: dict[int, BrokerRegistration] = {}
         self.partitions: dict[PartitionKey, PartitionRegistration] = {}
         self.leaders: dict[PartitionKey, LocalReplica] = {}
+        self.redirecting = Mutex()
+        """Held to change who leads, and where the applications' log of the partition goes."""
         self.news, self.counters = News(), Counters()
         self._when_led: dict[PartitionKey, deque[Callable[[], None]]] = {}
         self.controller: QuorumController | None = None
@@ -135,10 +138,14 @@ class ReplicaManager:
         self._ask(replica.broker, replica.key)
 
     def leads(self, replica: LocalReplica) -> None:
-        """See `Links`."""
-        self.leaders[replica.key] = replica
+        """See `Links`. A thread that is late may bring a replica after whose election there was another."""
+        with self.redirecting:
+            state = self.partitions.get(replica.key)
+            if state is None or state.leader != replica.broker:
+                return
+            self.leaders[replica.key] = replica
+            self._redirect(replica.key, replica.partition)
         self.counters.leads(replica.key)
-        self._redirect(replica.key, replica.partition)
         self._is_led(replica.key)
         self._ask_followers(replica)
         self.news.tell()

@@ -179,7 +179,8 @@ class ReplicatedSide:
         """Return what `read` finds in each directory's files of the partitions that are led there. A
         directory whose disk hangs is passed over: figures are asked for when there is trouble.
         """
-        found, leaders = {}, list(self.manager.leaders.items())
+        found: dict[tuple[str, int], T] = {}
+        leaders = list(self.manager.leaders.items())
         for directory in self.manager.online:
             keys = [key for key, leader in leaders if leader.broker == directory.broker]
             here = (

@@ -175,10 +175,13 @@ class ReplicatedStore(Store):
 
     def partition(self, topic: str, partition: int = 0) -> PartitionLog:
         """See `Store.partition`; the log is always that of the replica that leads."""
-        log = super().partition(topic, partition)
-        leader = self._replicated.manager.leaders.get(PartitionKey(topic, log.partition))
+        log, manager = super().partition(topic, partition), self._replicated.manager
+        key = PartitionKey(topic, log.partition)
+        leader = manager.leaders.get(key)
         if leader is not None and leader.partition is not log._source:  # it has moved meanwhile
-            log._follow_leader(leader.partition)
+            with manager.redirecting:
+                leader = manager.leaders.get(key, leader)
+                log._follow_leader(leader.partition)
         return log
 
     def _lead_to(self, key: PartitionKey, partition: Partition) -> None:

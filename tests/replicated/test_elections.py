@@ -10,6 +10,7 @@ from waiting import until
 
 import segstore
 from segstore import errors
+from segstore.replication.metadata.image import PartitionKey
 
 
 def two_replicas(three: Directories, **config: Any) -> tuple[Any, Any]:
@@ -129,3 +130,18 @@ def test_a_bad_election(three: Directories, name: str) -> None:
     with pytest.raises(error):
         store.elect_leaders(*arguments)
     assert store.describe_partition("t", 0)[:6] == before[:6]
+
+
+def test_a_replica_that_is_late_to_say_that_it_leads_is_not_believed(three: Directories) -> None:
+    """Its thread may have stopped between the two elections that it had won and lost: nobody led then."""
+    store, log = two_replicas(three)
+    manager, key = store._replicated.manager, PartitionKey("t", 0)
+    former = manager.leader(key)
+    store.reassign({("t", 0): [1, 0]})
+    until(lambda: not store.reassignments())
+    assert retrying(lambda: store.elect_leaders("preferred", [("t", 0)])) == {("t", 0): None}
+    until(lambda: manager.leader(key) is not None and manager.leader(key).broker == 1)
+    manager.leads(former)
+    assert manager.leader(key).broker == 1
+    assert log._source is manager.leader(key).partition
+    assert log.append(b"by 1", timeout_ms=60_000) == 0
