@@ -188,7 +188,7 @@ def elect(
     """
     if election == "unclean" and not yes:
         raise click.UsageError("An unclean election may lose records that were acknowledged: say --yes.")
-    with segstore.open_replicated(paths, witness=witness) as store:
+    with _opened(paths, witness) as store:
         chosen = _chosen(store, partitions) if partitions else None
         results = store.elect_leaders(election, chosen, confirm=yes)
         states = {key: store.describe_partition(*key) for key in results}
@@ -199,6 +199,12 @@ def elect(
         told = error if error is not None and not needless else f"leader {states[topic, number].leader}"
         click.echo(f"{topic}:{number}: {told}")
     return int(refused > 0)
+
+
+def _opened(paths: tuple[str, ...], witness: str | None) -> Any:
+    """Open a replicated store that is there: a wrong path makes none. Raises as `observe`."""
+    observe([*paths, *([witness] if witness else [])])
+    return segstore.open_replicated(paths, witness=witness)
 
 
 def _chosen(store: Any, given: Sequence[str]) -> list[Partition]:
@@ -235,7 +241,7 @@ def reassign(
     if cancel == (target is not None):
         raise click.UsageError("Give either REPLICAS, as 2,1, or --cancel.")
     wanted = None if target is None else _replicas(target)
-    with segstore.open_replicated(paths, witness=witness) as store:
+    with _opened(paths, witness) as store:
         chosen = _chosen(store, [partition])
         store.reassign(dict.fromkeys(chosen, wanted))
         _wait(store, chosen)
@@ -306,10 +312,8 @@ def heal(partitions: tuple[str, ...], paths: tuple[str, ...], witness: str | Non
     What was damaged is kept in the quarantine of its directory. Exits with 1 where no replica in sync is
     sound: that partition stays as it is.
     """
-    known = observe([*paths, *([witness] if witness else [])])
-    with segstore.open_replicated(paths, witness=witness) as store:
-        everything = [(each.topic, each.partition) for each in known]
-        chosen = _chosen(store, partitions) if partitions else everything
+    with _opened(paths, witness) as store:
+        chosen = _chosen(store, partitions or sorted(store.topics()))
         healed, failed = _heal(store, chosen)
     for done in healed:
         if as_json:

@@ -155,11 +155,13 @@ def test_what_is_refused(three: Directories, name: str) -> None:
     assert told in result.output
 
 
-def test_what_is_no_replicated_store(tmp_path: Path) -> None:
+@pytest.mark.parametrize("command", ["replicas", "elect preferred", "reassign t:0 0", "heal"])
+def test_what_is_no_replicated_store(tmp_path: Path, command: str) -> None:
+    """No command makes a store of a wrong path."""
     with segstore.open(tmp_path / "plain") as store:
         store.create_topic("t")
     for path in (tmp_path / "plain", tmp_path / "missing"):
-        result = run("replicas", "--store", path)
+        result = run(*command.split(), "--store", path)
         assert result.exit_code == 1
         assert "no directory of a replicated store" in result.output
     assert not (tmp_path / "missing").exists()
