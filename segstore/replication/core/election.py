@@ -90,9 +90,9 @@ class PartitionChange:
         """Return the ELR: while the ISR is smaller than min.insync.replicas, who was in it or in the ELR and
         has not been shut down uncleanly (R26; Kafka: maybePopulateTargetElr).
         """
-        if not self.elr_enabled or len(self.isr) >= self.min_isr:
+        if not self.elr_enabled or len(self.isr) >= min(self.min_isr, len(self.replicas)):
             return ()
-        candidates = {*self.partition.elr, *self.partition.isr}
+        candidates = {*self.partition.elr, *self.partition.isr} & {*self.replicas}
         return tuple(sorted(candidates - {*self.isr} - {*self.unclean_shutdown}))
 
     def _last_known(self, leader: int, isr: Replicas) -> Replicas:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from simulation.model import hold
 
@@ -89,10 +90,15 @@ class Part:
             )
 
 
+def _first(replica: Path, log: list[Any]) -> int:
+    """The offset of the first batch; of a log without one, that of its segment."""
+    return int(log[0][0]) if log else min(int(path.stem) for path in replica.glob("*.log"))
+
+
 def equal(replicas: list[Path]) -> None:
     """P9: replicas hold the same batches. Each removes whole segments, so some begin earlier than others."""
     logs = [batches_of(replica) for replica in replicas]
-    start = max((log[0][0] for log in logs if log), default=0)
+    start = max(_first(replica, log) for replica, log in zip(replicas, logs, strict=True))
     logs = [[batch for batch in log if batch[0] >= start] for log in logs]
     for replica, log in zip(replicas, logs, strict=True):
         hold(log == logs[0], replicas[0], "and", replica, "differ:", {*log} ^ {*logs[0]})

@@ -328,9 +328,9 @@ def create(world: World, topic: str, partitions: int, minimum: int, flush: bool)
 def delete(world: World, topic: str) -> None:
     if topic not in world.live.topics():
         raise Skip
+    world.live.delete_topic(topic)  # where this is interrupted, `forget_deleted` sees what came of it
     for key in [key for key in world.parts if key[0] == topic]:
         del world.parts[key]
-    world.live.delete_topic(topic)
 
 
 def append(world: World, topic: str, number: int, tag: int, count: int, acks: Any) -> str:

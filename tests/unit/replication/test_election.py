@@ -146,6 +146,15 @@ def test_r30_it_is_complete_when_every_target_is_in_sync() -> None:
     assert (after.adding, after.removing) == ((), ())
 
 
+def test_r26_who_is_no_replica_any_more_is_not_eligible() -> None:
+    """The last replica of a partition that was moved to it alone was not elected after a crash, since two that
+    had been removed were eligible.
+    """
+    moved = change({"isr": (0, 1, 2), "removing": (1, 2)}, {}, "012")
+    assert moved is not None
+    assert (moved.replicas, moved.isr, moved.elr, moved.leader) == ((0,), (0,), (), 0)
+
+
 def test_r30_a_leader_that_stays_leads_under_a_new_epoch() -> None:
     after = change({**MOVING, "leader": 1}, {"isr": (0, 1, 2)}, "012")
     assert after is not None
