@@ -373,10 +373,11 @@ class LocalReplica:
 
     def _gets_from(self, leader: LocalReplica) -> bool:
         """Return whether what is appended to the leader's log comes to this one by the same call."""
-        own, leading = self.partition.loan.tail, leader.partition.loan.tail
-        if own is None or leading is None:
+        own = self.partition.loan.tail
+        if own is None:
             return False
-        return own.is_lent and leading.is_lent and own in leading.followers
+        leading = leader.partition.loan.tail
+        return leading is not None and own.is_lent and leading.is_lent and own in leading.followers
 
     @contextmanager
     def _changes(self) -> Iterator[None]:

@@ -147,8 +147,8 @@ def test_r30_it_is_complete_when_every_target_is_in_sync() -> None:
 
 
 def test_r26_who_is_no_replica_any_more_is_not_eligible() -> None:
-    """The last replica of a partition, which was moved to it, was not elected after a crash: two that had been
-    removed were eligible.
+    """The last replica of a partition, which was moved to it, was not elected after a crash: two that were
+    removed had stayed eligible.
     """
     moved = change({"isr": (0, 1, 2), "removing": (1, 2)}, {}, "012")
     assert moved is not None
