@@ -356,13 +356,14 @@ def test_a_voter_that_was_given_up_may_be_closed(root: Path) -> None:
 
 
 def test_no_thread_is_left(root: Path) -> None:
+    before = {*threading.enumerate()}
     with quorum(root) as opened:
         opened.log.lose(2)
         opened.stores[2].close()
         opened.stores[2] = segstore.open(root / "2")
         opened.log.add(voter_of(2, opened.stores[2]))
         opened.log.append([numbered(1)])
-    until(lambda: not any(t.name.startswith("segstore-metadata") for t in threading.enumerate()))
+    until(lambda: not any(t.name.startswith("segstore-metadata") for t in {*threading.enumerate()} - before))
 
 
 def test_who_counts_already_is_not_added(root: Path) -> None:
