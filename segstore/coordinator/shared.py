@@ -71,8 +71,8 @@ def _made(parts: _Parts, store: Store, make: Callable[[Store], P]) -> P:
     """
     if make in parts.making:
         raise refused(under_way())
-    parts.making.add(make)
     try:
+        parts.making.add(make)  # within the block: an interrupt may come before the next line
         return make(store)
     finally:
         parts.making.discard(make)

@@ -260,8 +260,11 @@ class ReplicatedSide:
             try:
                 with self.replacing:
                     self._close_cleanly()
+            except BaseException:  # an interrupt, perhaps: no thread writes once the locks are free
+                self._end_threads()
+                self.metadata_log.close()
+                raise
             finally:
-                self._end_threads()  # where an interrupt came before: none writes once the locks are free
                 self.let_go()
 
     def _close_cleanly(self) -> None:

@@ -180,7 +180,8 @@ def test_a_close(three: Directories, rng: random.Random) -> None:
 
 
 def test_a_close_ends_its_threads_before_it_lets_go(three: Directories) -> None:
-    """Ctrl-C as the controller is to end: else the directories' threads write on, without a lock."""
+    """Ctrl-C as the controller is to end: else the threads write on, without a lock."""
+    before = {*threading.enumerate()}
     it = Struck(three)
     side = it.store._replicated
     stop = side.controller.stop
@@ -194,3 +195,6 @@ def test_a_close_ends_its_threads_before_it_lets_go(three: Directories) -> None:
         it.store.close()
     assert side.closed
     assert all(directory._thread.ended for directory in side.manager.directories.values())
+    assert not [
+        each for each in {*threading.enumerate()} - before if "metadata" in each.name and each.is_alive()
+    ]

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import threading
+from functools import partial
 from pathlib import Path
 
 import pytest
+from struck import struck
 from waiting import PATIENCE
 
 import segstore
@@ -83,3 +85,15 @@ def test_a_nudge_wakes_who_waits(tmp_path: Path) -> None:
         assert woken.wait(PATIENCE)
         waiter.join()
         assert store.publications == seen + 1
+
+
+def test_an_interrupt_at_any_place_leaves_the_part_to_be_made(store_dir: Path) -> None:
+    """It came just before a block whose end would have taken the part's name back: no producer could be made."""
+    with segstore.open(store_dir) as store:
+        place = raised = 1
+        while raised:
+            part: type[Part] = type(f"Part{place}", (Part,), {})
+            raised = struck(partial(shared, store, part), place)
+            assert type(shared(store, part)) is part
+            place += 1
+        assert place > 5
