@@ -88,7 +88,7 @@ def test_a_nudge_wakes_who_waits(tmp_path: Path) -> None:
 
 
 def test_an_interrupt_at_any_place_leaves_the_part_to_be_made(store_dir: Path) -> None:
-    """It came just before a block whose end would have taken the part's name back: no producer could be made."""
+    """It came just before the block whose end takes the name back: no producer could be made any more."""
     with segstore.open(store_dir) as store:
         place = raised = 1
         while raised:
