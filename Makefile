@@ -134,7 +134,7 @@ soak: $(VENV)/.built  ## everything at once for SECONDS=600: is disk, memory, ar
 SEEDS ?= 200
 STEPS ?= 5000
 faults: $(VENV)/.built  ## each call of each operation fails, each power cut and a second one, kills of Spark; an hour (FAULTS=5: five times the default)
-	SEGSTORE_FAULTS=$(or $(FAULTS),all) $(BIN)/python -m pytest $(PARALLEL) tests/crash/test_each_call_*.py tests/hostile/test_planted_files.py tests/hostile/test_hard_links.py tests/spark/test_kill.py --timeout=0 $(PYTEST_ARGS)
+	SEGSTORE_FAULTS=$(or $(FAULTS),all) $(BIN)/python -m pytest $(PARALLEL) tests/crash/test_each_call_*.py tests/hostile/test_planted_files.py tests/hostile/test_hard_links.py tests/spark/test_kill.py --timeout=0 -o faulthandler_timeout=0 $(PYTEST_ARGS)
 
 storm: $(VENV)/.built  ## storms of Ctrl-C, single and paired, at any moment of anything for SECONDS=600 (ARGS="--only logs --first seed")
 	cd tests/processes && $(HELPERS) ../../$(BIN)/python -m storm --seconds $(SECONDS) $(ARGS)

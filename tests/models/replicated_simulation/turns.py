@@ -18,6 +18,7 @@ from unittest import mock
 
 from simulation.files import Killed
 from simulation.hand import Hand, by_hand
+from simulation.model import Wrong, hold
 
 from segstore.mutex import Mutex
 from segstore.replication import data_directory, local_replica, news, opening, quorum_controller
@@ -26,8 +27,12 @@ from segstore.storage import scheduler
 from segstore.storage.scheduler import Scheduler
 from segstore.storage.store import store, sweeper
 
-MOST_TURNS = 200_000
-"""Turns within one wait of the application: more of them are no progress."""
+MOST_TURNS = 20_000
+"""Turns within one wait of the application: more of them are no progress (sound runs need about 1,000)."""
+MOST_WORK = 2_000
+"""Pieces of work that a thread takes without a wait: more of them are a loop without an end."""
+JOIN_SECONDS = 30
+"""A thread of a dead process ends within so long, or is stuck."""
 
 
 class Thread:
@@ -42,7 +47,8 @@ class Thread:
 
 class Turns:
     """The threads of one process, of which the first is the application's. `paused` are parts of names of
-    threads that don't run for now. `errors` are what ended threads that should not end.
+    threads that don't run for now. `errors` are what ended threads that should not end. `stuck` says why
+    nobody could go on: the process is dead then.
     """
 
     def __init__(self, hand: Hand, seed: object) -> None:
@@ -54,8 +60,8 @@ class Turns:
     def born(self) -> None:
         """Begin a new process."""
         self._main = self._now = Thread("application")
-        self._threads, self._dead, self._count = [self._main], False, 0
-        self._stuck = ""
+        self._threads, self._dead, self._count, self._work = [self._main], False, 0, 0
+        self.stuck = ""
 
     # --- waiting ----------------------------------------------------------------------------------
 
@@ -71,21 +77,29 @@ class Turns:
         self._give(self._next(), me)
         return ready()
 
+    def take_work(self) -> None:
+        """Count what a thread takes from a queue without a wait. Without an end the application is told."""
+        self._work += 1
+        if self._work > MOST_WORK and not self._dead:
+            self.stuck = f"{self._now.name} works and works, and never waits"
+            self._give(self._main, self._now)
+
     def _give(self, other: Thread, me: Thread) -> None:
         if other is not me:
             self._now = other
             other.gate.release()
             me.gate.acquire()
+        if self.stuck and me is self._main:
+            self._dead = True
+            raise Wrong(self.stuck)
         if self._dead:
             raise Killed
-        if self._stuck and me is self._main:
-            raise AssertionError(self._stuck)
 
     def _next(self) -> Thread:
         """Draw who goes on; time passes where nobody can. Without an end the application is told."""
-        self._count += 1
+        self._count, self._work = self._count + 1, 0
         if self._count > MOST_TURNS:
-            self._stuck = f"no end after {MOST_TURNS} turns: {[t.name for t in self._threads]}"
+            self.stuck = f"no end after {MOST_TURNS} turns: {[t.name for t in self._threads]}"
             return self._main
         while True:
             awake = [t for t in self._threads if not self._is_paused(t)]
@@ -94,7 +108,7 @@ class Turns:
                 return self._rng.choice(able)
             times = [t.until for t in awake if t.until is not None]
             if not times:
-                self._stuck = f"all wait for ever: {[t.name for t in self._threads]}, paused {self.paused}"
+                self.stuck = f"all wait for ever: {[t.name for t in self._threads]}, paused {self.paused}"
                 return self._main
             self._hand.seconds = max(self._hand.seconds, min(times))
 
@@ -134,7 +148,8 @@ class Turns:
             self._now = self._main
             thread.gate.release()
             if thread.real is not None:
-                thread.real.join()
+                thread.real.join(JOIN_SECONDS)
+                hold(not thread.real.is_alive(), thread.name, "does not end though its process is dead")
 
 
 class Queue:
@@ -154,6 +169,7 @@ class Queue:
             self._turns.wait(lambda: bool(self._held), timeout)
         if not self._held:
             raise Empty
+        self._turns.take_work()
         return self._held.popleft()
 
     def get_nowait(self) -> Any:

@@ -79,8 +79,9 @@ class World:
                     self.step(step)
                 where = "at the end"
                 self.finish()
-            except Exception as error:
-                raise Wrong(f"{where}: {type(error).__name__}: {error}") from error
+            except (Exception, Killed) as error:
+                told = self.turns.stuck or f"{type(error).__name__}: {error}"
+                raise Wrong(f"{where}: {told}") from error
         return self
 
     def step(self, step: Step) -> None:
@@ -94,6 +95,7 @@ class World:
             told = "dead"
         except (SegstoreError, OSError) as error:
             told = f"{type(error).__name__}: {error}".replace(str(self.root), "")
+        hold(not self.turns.stuck, self.turns.stuck)
         if self.files.dead:
             self.reopen_dead()
         self.counts[name] = self.counts.get(name, 0) + (told != "-")
