@@ -24,7 +24,7 @@ LAYERS = [
     {"cli"},
     {"spark"},
     {"filetree"},
-    {"client"},
+    {"client", "server"},
     {"coordinator"},
     {"replication"},
     {"storage"},

@@ -1,0 +1,1 @@
+"""Kafka's wire protocol over a store: one node, which is its own controller."""

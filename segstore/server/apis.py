@@ -1,0 +1,167 @@
+"""The APIs of Kafka's wire protocol, the versions that a server has of them, and the frames of requests and
+responses: headers (KIP-482) and bodies.
+
+Source: org.apache.kafka.common.protocol.ApiKeys, and the ranges that a 4.1 broker advertises. Threads: no
+state.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable
+from enum import IntEnum
+from typing import Any, NamedTuple
+
+from segstore.errors import InvalidRequestError, UnsupportedVersionError
+
+from .protocol.codec import Slices, decode, encode
+from .protocol.definitions import Versions, message
+from .protocol.primitives import read_string, read_uvarint
+
+
+class Api(IntEnum):
+    """Kafka's api keys."""
+
+    PRODUCE = 0
+    FETCH = 1
+    LIST_OFFSETS = 2
+    METADATA = 3
+    OFFSET_COMMIT = 8
+    OFFSET_FETCH = 9
+    FIND_COORDINATOR = 10
+    JOIN_GROUP = 11
+    HEARTBEAT = 12
+    LEAVE_GROUP = 13
+    SYNC_GROUP = 14
+    DESCRIBE_GROUPS = 15
+    LIST_GROUPS = 16
+    SASL_HANDSHAKE = 17
+    API_VERSIONS = 18
+    CREATE_TOPICS = 19
+    DELETE_TOPICS = 20
+    DELETE_RECORDS = 21
+    INIT_PRODUCER_ID = 22
+    OFFSET_FOR_LEADER_EPOCH = 23
+    ADD_PARTITIONS_TO_TXN = 24
+    ADD_OFFSETS_TO_TXN = 25
+    END_TXN = 26
+    TXN_OFFSET_COMMIT = 28
+    DESCRIBE_ACLS = 29
+    DESCRIBE_CONFIGS = 32
+    ALTER_CONFIGS = 33
+    DESCRIBE_LOG_DIRS = 35
+    SASL_AUTHENTICATE = 36
+    CREATE_PARTITIONS = 37
+    DELETE_GROUPS = 42
+    ELECT_LEADERS = 43
+    INCREMENTAL_ALTER_CONFIGS = 44
+    LIST_PARTITION_REASSIGNMENTS = 46
+    OFFSET_DELETE = 47
+    DESCRIBE_CLIENT_QUOTAS = 48
+    ALTER_CLIENT_QUOTAS = 49
+    DESCRIBE_USER_SCRAM_CREDENTIALS = 50
+    ALTER_USER_SCRAM_CREDENTIALS = 51
+    DESCRIBE_QUORUM = 55
+    DESCRIBE_CLUSTER = 60
+    DESCRIBE_PRODUCERS = 61
+    DESCRIBE_TRANSACTIONS = 65
+    LIST_TRANSACTIONS = 66
+    CONSUMER_GROUP_HEARTBEAT = 68
+    CONSUMER_GROUP_DESCRIBE = 69
+    DESCRIBE_TOPIC_PARTITIONS = 75
+
+    @property
+    def message(self) -> str:
+        """The name of its messages, without "Request" and "Response"."""
+        return "".join(map(str.capitalize, self.name.split("_")))
+
+
+_HEADER = struct.Struct(">hhi")
+
+
+class Header(NamedTuple):
+    """What every request begins with; `body_at` is the position of its body."""
+
+    api_key: int
+    version: int
+    correlation_id: int
+    client_id: str | None
+    body_at: int
+
+
+def served(api: Api) -> Versions:
+    """Return the versions whose requests can be read and answered."""
+    return message(f"{api.message}Request").valid
+
+
+def advertised(api: Api) -> Versions:
+    """Return the versions that clients are told.
+
+    Produce is told from 0 on, though 0 to 2 can't be served: older versions of librdkafka look for
+    fixed versions, and give up compression without them (KAFKA-18659).
+    """
+    return served(api)._replace(low=0) if api is Api.PRODUCE else served(api)
+
+
+def _is_flexible(api: Api, version: int) -> bool:
+    return version in message(f"{api.message}Request").flexible
+
+
+def read_header(data: memoryview) -> Header:
+    """Read a request's header; `data` is the request without its size.
+
+    Raises InvalidRequestError, UnsupportedVersionError for an api key that is not Kafka's or not served.
+    The header of an unknown version has no tagged fields that could be read: `body_at` is then -1.
+    """
+    try:
+        key, version, correlation_id = _HEADER.unpack_from(data)
+    except struct.error as error:
+        raise InvalidRequestError("a request has no header") from error
+    try:
+        api = Api(key)
+    except ValueError:
+        raise UnsupportedVersionError(f"api key {key} is not served") from None
+    if version not in served(api):
+        return Header(key, version, correlation_id, None, -1)
+    return Header(key, version, correlation_id, *_client_id(data, _is_flexible(api, version)))
+
+
+def _client_id(data: memoryview, flexible: bool) -> tuple[str | None, int]:
+    """Read the client's id, which is never compact, and skip the tagged fields behind it."""
+    try:
+        client_id, at = read_string(data, _HEADER.size, False, True)
+        if flexible:
+            number, at = read_uvarint(data, at)
+            for _ in range(number):
+                _, at = read_uvarint(data, at)
+                size, at = read_uvarint(data, at)
+                at += size
+    except (IndexError, struct.error, UnicodeDecodeError) as error:
+        raise InvalidRequestError("a request's header is damaged") from error
+    return client_id, at
+
+
+def read_body(header: Header, data: memoryview) -> Any:
+    """Read a request's body. Raises InvalidRequestError, UnsupportedVersionError."""
+    return decode(f"{Api(header.api_key).message}Request", header.version, data[header.body_at :])
+
+
+def write_response(api: Api, version: int, correlation_id: int, body: Any) -> tuple[bytearray, Slices]:
+    """Return a response with its size and header, and where in it the slices of files belong, which are
+    counted in its size. Raises InvalidArgumentError.
+
+    The header of ApiVersions' response never has tagged fields, so that every client can read it.
+    """
+    out = bytearray(8)
+    slices: Slices = []
+    if _is_flexible(api, version) and api is not Api.API_VERSIONS:
+        out.append(0)
+    encode(body, version, out, slices)
+    size = len(out) - 4 + sum(len(part) for _, part in slices)
+    struct.pack_into(">ii", out, 0, size, correlation_id)
+    return out, slices
+
+
+def ranges(apis: Iterable[Api]) -> list[tuple[int, int, int]]:
+    """Return (api key, lowest, highest advertised version) by key."""
+    return [(int(api), *advertised(api)) for api in sorted(apis)]

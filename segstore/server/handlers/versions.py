@@ -1,0 +1,37 @@
+"""ApiVersions: which APIs there are, in which versions (KIP-35, KIP-511, KIP-584)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from segstore.server import apis
+from segstore.server.apis import Api
+from segstore.server.error_codes import Code
+from segstore.server.node import Node
+from segstore.server.protocol.codec import structs
+from segstore.server.request import Request
+
+_Response = structs("ApiVersionsResponse")
+
+
+def api_versions(node: Node, request: Request) -> Any:
+    """Answer with all APIs that have a handler."""
+    return _Response(api_keys=_listed(node.apis))
+
+
+def unsupported() -> Any:
+    """Return the answer to a version of ApiVersions that is not known, which goes out as version 0: clients
+    then ask with the highest version that it tells.
+    """
+    return _Response(error_code=Code.UNSUPPORTED_VERSION, api_keys=_listed([Api.API_VERSIONS]))
+
+
+def _listed(which: Iterable[Api]) -> list[Any]:
+    return [
+        _Response.ApiVersion(api_key=key, min_version=low, max_version=high)
+        for key, low, high in apis.ranges(which)
+    ]
+
+
+HANDLERS = {Api.API_VERSIONS: api_versions}

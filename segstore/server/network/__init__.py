@@ -1,0 +1,1 @@
+"""Sockets: the loop, connections, and who may connect."""

@@ -1,0 +1,79 @@
+"""`Node`: what handlers share: the store, the settings, the loop, and the node's name in the cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import Any, NamedTuple, Protocol, TypeVar
+
+from segstore.storage.store.store import Store
+
+from .apis import Api
+from .settings import ServerConfig
+
+NODE_ID = 1
+"""The only node, its own controller."""
+T = TypeVar("T")
+
+
+class Timer(Protocol):
+    """A call that is due later."""
+
+    def cancel(self) -> None:
+        """Do not call; a second time does nothing."""
+
+
+class Loop(Protocol):
+    """The thread that owns all connections. Only `soon` may be called in other threads."""
+
+    def later(self, seconds: float, call: Callable[[], object]) -> Timer:
+        """Have `call` called in the loop's thread after so many seconds."""
+
+    def soon(self, call: Callable[[], object]) -> None:
+        """Have `call` called in the loop's thread, soon; from any thread. After the loop's end it is not."""
+
+    def work(self, run: Callable[[], T], done: Callable[[T | BaseException], object]) -> None:
+        """Have `run` called in one of a few worker threads, for what waits for disks or computes long; then
+        `done` in the loop's thread, with its result or its exception.
+        """
+
+
+class Endpoint(NamedTuple):
+    """What clients are told to connect to."""
+
+    host: str
+    port: int
+
+
+class Node:
+    """One server's shared parts; `apis` are those that it answers.
+
+    `part(kind)` is the one object of a class that this node has; it is made by `kind(node)` at the first
+    call. Only the loop's thread calls it.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        config: ServerConfig,
+        loop: Loop,
+        endpoint: Endpoint,
+        cluster_id: str,
+        apis: Collection[Api],
+    ) -> None:
+        self.store, self.config, self.loop, self.apis = store, config, loop, apis
+        self.endpoint, self.cluster_id, self.node_id = endpoint, cluster_id, NODE_ID
+        self._parts: dict[Callable[[Node], Any], Any] = {}
+
+    def part(self, kind: Callable[[Node], T]) -> T:
+        """Return the node's object of a class, such as its fetch sessions."""
+        if kind not in self._parts:
+            self._parts[kind] = kind(self)
+        found: T = self._parts[kind]
+        return found
+
+    def close(self) -> None:
+        """End the parts that have a `close`, the last made first."""
+        while self._parts:
+            _, part = self._parts.popitem()
+            if hasattr(part, "close"):
+                part.close()

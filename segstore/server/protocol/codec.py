@@ -1,0 +1,140 @@
+"""Messages as Python objects, and their bytes: code that is generated from Kafka's definitions when a message
+and version is first met.
+
+A body is an object with an attribute a field, named in snake_case. `structs("FetchResponse")` is the class of
+a body; the classes of the structures in it are its attributes: `structs("FetchResponse").PartitionData`. All
+take keywords and have Kafka's defaults; a uuid is 16 bytes, an array is a list, record batches that were
+read are a memoryview of the message. Threads: what is here has no state.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from functools import cache
+from typing import Any, Protocol
+
+from segstore.errors import InvalidArgumentError, InvalidRequestError, UnsupportedVersionError
+
+from . import primitives
+from .definitions import Field, Message, message
+from .source import decoder_source, encoder_source, fresh
+
+ABSENT: Any = object()
+
+
+class Slice(Protocol):
+    """Bytes of a file that stand for record batches in a response: they go out by sendfile."""
+
+    def __len__(self) -> int: ...
+    def fileno(self) -> int: ...
+
+
+Slices = list[tuple[int, Slice]]
+"""Where in the bytes each slice belongs."""
+
+
+class Struct:
+    """A structure of a message. Equal where all fields are."""
+
+    __slots__: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        told = ", ".join(f"{name}={getattr(self, name)!r}" for name in self.__slots__)
+        return f"{type(self).__name__}({told})"
+
+    def __eq__(self, other: object) -> bool:
+        if type(other) is not type(self):
+            return NotImplemented
+        return all(getattr(self, name) == getattr(other, name) for name in self.__slots__)
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+@cache
+def structs(name: str) -> Any:
+    """Return the class of a message's body. Raises KeyError."""
+    definition = message(name)
+    made = {each: _made(each, fields) for each, fields in definition.structs.items()}
+    for each, kind in made.items():
+        kind.__init__ = _initializer(definition.structs[each], made)
+    for each, kind in made.items():
+        if each != name:
+            setattr(made[name], each, kind)
+    return made[name]
+
+
+def _made(name: str, fields: tuple[Field, ...]) -> Any:
+    return type(name, (Struct,), {"__slots__": tuple(field.name for field in fields)})
+
+
+def _initializer(fields: tuple[Field, ...], made: dict[str, Any]) -> Callable[..., None]:
+    given = ", ".join(f"{f.name}=ABSENT" if _is_made(f) else f"{f.name}={f.default!r}" for f in fields)
+    lines = [f"def __init__(self, *, {given}):"] if fields else ["def __init__(self):", "    pass"]
+    for field in fields:
+        if _is_made(field):
+            lines.append(f"    if {field.name} is ABSENT: {field.name} = {fresh(field)}")
+        lines.append(f"    self.{field.name} = {field.name}")
+    space: dict[str, Any] = {"ABSENT": ABSENT, **made}
+    exec("\n".join(lines), space)
+    return space["__init__"]  # type: ignore[no-any-return]
+
+
+def _is_made(field: Field) -> bool:
+    """Whether each object needs a default of its own."""
+    return field.is_array or field.is_struct
+
+
+def decode(name: str, version: int, data: memoryview) -> Any:
+    """Read a message's body. Bytes behind it are left alone, as Kafka does.
+
+    Raises InvalidRequestError where the bytes are no such message, UnsupportedVersionError.
+    """
+    read = _decoder(name, version)
+    try:
+        return read(data, 0, [primitives.MOST_ELEMENTS])[0]
+    except (IndexError, struct.error) as error:
+        raise InvalidRequestError(f"{name} version {version}: the bytes end too early") from error
+    except UnicodeDecodeError as error:
+        raise InvalidRequestError(f"{name} version {version}: a string is not UTF-8") from error
+
+
+def encode(body: Any, version: int, out: bytearray, slices: Slices | None = None) -> None:
+    """Append a message's bytes to `out`. Record batches that have a `fileno` are left out, and added to
+    `slices` with their place in `out`.
+
+    Raises InvalidArgumentError for values that the version can't hold, UnsupportedVersionError.
+    """
+    name = type(body).__name__
+    try:
+        _encoder(name, version)(body, out, slices)
+    except (struct.error, TypeError, AttributeError, UnicodeEncodeError) as error:
+        raise InvalidArgumentError(f"{name} version {version} can't hold its values: {error}") from error
+
+
+@cache
+def _decoder(name: str, version: int) -> Callable[..., Any]:
+    definition = _checked(name, version)
+    return _compiled(decoder_source(definition, version), definition, version, f"read_{name}")
+
+
+@cache
+def _encoder(name: str, version: int) -> Callable[..., None]:
+    definition = _checked(name, version)
+    return _compiled(encoder_source(definition, version), definition, version, f"write_{name}")
+
+
+def _checked(name: str, version: int) -> Message:
+    definition = message(name)
+    if version not in definition.valid:
+        low, high = definition.valid
+        raise UnsupportedVersionError(f"{name} has no version {version}: {low} to {high}")
+    return definition
+
+
+def _compiled(source: str, definition: Message, version: int, wanted: str) -> Callable[..., Any]:
+    body = structs(definition.name)
+    kinds = {each: getattr(body, each, body) for each in definition.structs}
+    space = {**vars(primitives), "unpack": struct.unpack_from, "pack": struct.pack, **kinds}
+    exec(compile(source, f"<{definition.name} {version}>", "exec"), space)
+    return space[wanted]  # type: ignore[no-any-return]

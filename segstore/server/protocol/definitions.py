@@ -1,0 +1,148 @@
+"""Kafka's own definitions of its messages, out of a data file that tools/kafka_messages.py makes from the jar
+`org.apache.kafka:kafka-clients` (src/main/resources/common/message in Kafka's source).
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from typing import Any, NamedTuple
+
+SCALARS: dict[str, Any] = {
+    "bool": False, "int8": 0, "int16": 0, "uint16": 0, "int32": 0, "uint32": 0, "int64": 0, "float64": 0.0,
+    "uuid": bytes(16), "string": "", "bytes": b"", "records": None,
+}  # fmt: skip
+"""The types that are no structures, with their defaults."""
+
+
+class Versions(NamedTuple):
+    """A range, both ends included; `low` > `high` is none."""
+
+    low: int
+    high: int
+
+    def __contains__(self, version: object) -> bool:
+        return isinstance(version, int) and self.low <= version <= self.high
+
+
+NEVER = Versions(0, -1)
+_NO_END = 1 << 15
+
+
+def versions(text: str | None) -> Versions:
+    """Read a range as Kafka writes it: "4-18", "12+", "7", "none"."""
+    if text is None or text == "none":
+        return NEVER
+    low, dash, high = text.rstrip("+").partition("-")
+    return Versions(int(low), _NO_END if text.endswith("+") else int(high if dash else low))
+
+
+@dataclass(frozen=True)
+class Field:
+    """One field of a structure. `kind` is a scalar's type or a structure's name; `tag` is -1 where the field
+    is never a tagged one (KIP-482).
+    """
+
+    name: str
+    kind: str
+    is_array: bool
+    versions: Versions
+    nullable: Versions
+    tagged: Versions
+    tag: int
+    default: Any
+
+    @property
+    def is_struct(self) -> bool:
+        return self.kind not in SCALARS
+
+
+@dataclass(frozen=True)
+class Message:
+    """A request, a response or a header; `structs` are its structures by name, the one of its own name is the
+    body.
+    """
+
+    name: str
+    api_key: int
+    kind: str
+    valid: Versions
+    flexible: Versions
+    structs: dict[str, tuple[Field, ...]]
+
+
+def snake_case(name: str) -> str:
+    """`TransactionTimeoutMs` -> `transaction_timeout_ms`."""
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name).lower()
+
+
+@cache
+def messages() -> dict[str, Message]:
+    """Return all messages by name."""
+    data = resources.files(__package__).joinpath("messages.json.gz").read_bytes()
+    return {each["name"]: _message(each) for each in json.loads(gzip.decompress(data))}
+
+
+def message(name: str) -> Message:
+    """Return a message's definition. Raises KeyError."""
+    return messages()[name]
+
+
+def _message(held: dict[str, Any]) -> Message:
+    structs: dict[str, tuple[Field, ...]] = {}
+    for each in held.get("commonStructs", ()):
+        _collect(each["name"], each["fields"], structs)
+    _collect(held["name"], held.get("fields", []), structs)
+    valid = versions(held["validVersions"])
+    if held.get("latestVersionUnstable"):
+        valid = Versions(valid.low, valid.high - 1)
+    return Message(
+        held["name"],
+        held.get("apiKey", -1),
+        held["type"],
+        valid,
+        versions(held.get("flexibleVersions")),
+        structs,
+    )
+
+
+def _collect(name: str, fields: list[dict[str, Any]], structs: dict[str, tuple[Field, ...]]) -> None:
+    structs[name] = tuple(map(_field, fields))
+    for each in fields:
+        if "fields" in each:
+            _collect(each["type"].removeprefix("[]"), each["fields"], structs)
+
+
+def _field(held: dict[str, Any]) -> Field:
+    kind = held["type"].removeprefix("[]")
+    tagged = versions(held.get("taggedVersions"))
+    return Field(
+        snake_case(held["name"]),
+        kind,
+        held["type"].startswith("[]"),
+        versions(held.get("versions") or held.get("taggedVersions")),
+        versions(held.get("nullableVersions")),
+        tagged,
+        held.get("tag", -1),
+        _default(held, kind),
+    )
+
+
+def _default(held: dict[str, Any], kind: str) -> Any:
+    """None stands for null, and for an empty array or a structure of defaults where null is not allowed."""
+    given = held.get("default")
+    if held["type"].startswith("[]") or kind not in SCALARS:
+        return None
+    if given is None or given == "":
+        return SCALARS[kind]
+    if given == "null":
+        return None
+    if kind == "bool":
+        return str(given).lower() == "true"
+    if kind.startswith(("int", "uint")):
+        return int(str(given), 0)
+    return float(given) if kind == "float64" else given

@@ -1,0 +1,126 @@
+"""What generated codecs call: unsigned varints, strings, byte strings and arrays' lengths.
+
+Functions that read take a memoryview of bytes and a position, and return a value and the position behind
+it. Where the bytes end too early they raise IndexError or struct.error, which `codec.decode` translates.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Any, NoReturn
+
+from segstore.errors import InvalidRequestError
+
+_INT16 = struct.Struct(">h")
+_INT32 = struct.Struct(">i")
+LONGEST_VARINT = 5
+MOST_ELEMENTS = 1_000_000
+"""Elements of all arrays of one request, nested ones too: one byte may ask for an object of a hundred."""
+
+
+def bad(told: str) -> NoReturn:
+    raise InvalidRequestError(told)
+
+
+def read_uvarint(data: memoryview, at: int) -> tuple[int, int]:
+    value = data[at]
+    if value < 0x80:
+        return value, at + 1
+    value &= 0x7F
+    for n in range(1, LONGEST_VARINT):
+        byte = data[at + n]
+        value |= (byte & 0x7F) << 7 * n
+        if byte < 0x80:
+            return value, at + n + 1
+    bad("a varint has more than 5 bytes")
+
+
+def uvarint(value: int) -> bytes:
+    if value < 0x80:
+        return bytes((value,))
+    parts = bytearray()
+    while value >= 0x80:
+        parts.append(value & 0x7F | 0x80)
+        value >>= 7
+    parts.append(value)
+    return bytes(parts)
+
+
+def _length(data: memoryview, at: int, compact: bool, wide: bool) -> tuple[int, int]:
+    """Read a length; -1 is null."""
+    if compact:
+        length, at = read_uvarint(data, at)
+        return length - 1, at
+    if wide:
+        return _INT32.unpack_from(data, at)[0], at + 4
+    return _INT16.unpack_from(data, at)[0], at + 2
+
+
+def _span(data: memoryview, at: int, compact: bool, wide: bool, nullable: bool) -> tuple[int, int]:
+    """Read a length that is not beyond what is left; -1 is null."""
+    length, at = _length(data, at, compact, wide)
+    if length < 0 and not (length == -1 and nullable):
+        bad(f"a length is {length}")
+    if length > len(data) - at:
+        bad(f"a length is {length}, and {len(data) - at} bytes are left")
+    return length, at
+
+
+def read_string(data: memoryview, at: int, compact: bool, nullable: bool) -> tuple[str | None, int]:
+    length, at = _span(data, at, compact, False, nullable)
+    if length < 0:
+        return None, at
+    end = at + length
+    return str(data[at:end], "utf-8"), end
+
+
+def read_bytes(data: memoryview, at: int, compact: bool, nullable: bool) -> tuple[bytes | None, int]:
+    length, at = _span(data, at, compact, True, nullable)
+    if length < 0:
+        return None, at
+    return bytes(data[at : at + length]), at + length
+
+
+def read_records(data: memoryview, at: int, compact: bool, nullable: bool) -> tuple[memoryview | None, int]:
+    """Read record batches, without a copy."""
+    length, at = _span(data, at, compact, True, nullable)
+    if length < 0:
+        return None, at
+    return data[at : at + length], at + length
+
+
+def read_count(data: memoryview, at: int, compact: bool, nullable: bool, left: list[int]) -> tuple[int, int]:
+    """Read an array's length; -1 is null. `left[0]` elements may be in the message yet."""
+    count, at = _span(data, at, compact, True, nullable)
+    left[0] -= max(count, 0)
+    if left[0] < 0:
+        bad(f"there are more than {MOST_ELEMENTS} elements in arrays")
+    return count, at
+
+
+def read_numbers(data: memoryview, at: int, count: int, code: str) -> tuple[list[Any], int]:
+    form = f">{count}{code}"
+    return list(struct.unpack_from(form, data, at)), at + struct.calcsize(form)
+
+
+def write_length(out: bytearray, length: int, compact: bool, wide: bool) -> None:
+    """Write a length; -1 is null."""
+    if compact:
+        out += uvarint(length + 1)
+    else:
+        out += _INT32.pack(length) if wide else _INT16.pack(length)
+
+
+def write_string(out: bytearray, text: str | None, compact: bool) -> None:
+    if text is None:
+        write_length(out, -1, compact, False)
+    else:
+        data = text.encode()
+        write_length(out, len(data), compact, False)
+        out += data
+
+
+def write_bytes(out: bytearray, data: Any, compact: bool) -> None:
+    write_length(out, -1 if data is None else len(data), compact, True)
+    if data is not None:
+        out += data

@@ -1,0 +1,225 @@
+"""The source of codecs: a function a structure, which reads or writes its fields in one version.
+
+Neighbours of fixed size are read and written by one `struct.Struct`.
+"""
+
+from __future__ import annotations
+
+import struct
+from itertools import groupby
+
+from .definitions import Field, Message
+
+_CODES = {
+    "bool": "?", "int8": "b", "int16": "h", "uint16": "H", "int32": "i", "uint32": "I", "int64": "q",
+    "float64": "d", "uuid": "16s",
+}  # fmt: skip
+_NUMBERS = {"int8", "int16", "uint16", "int32", "uint32", "int64", "float64"}
+
+
+def decoder_source(message: Message, version: int) -> str:
+    """Functions `read_STRUCT(data, at, left)`, which return an object and the position behind it."""
+    return "\n".join(line for name in message.structs for line in _Reader(message, version).struct(name))
+
+
+def encoder_source(message: Message, version: int) -> str:
+    """Functions `write_STRUCT(value, out, slices)`."""
+    return "\n".join(line for name in message.structs for line in _Writer(message, version).struct(name))
+
+
+class _Source:
+    """What both directions know of one version."""
+
+    def __init__(self, message: Message, version: int) -> None:
+        self.message, self.version = message, version
+        self.flexible = version in message.flexible
+
+    def plain(self, struct: str) -> list[tuple[bool, list[Field]]]:
+        """The untagged fields that the version has, in runs: (whether of fixed size, fields)."""
+        fields = [f for f in self.message.structs[struct] if self.has(f) and not self.is_tagged(f)]
+        runs = [(fixed, list(run)) for fixed, run in groupby(fields, lambda f: self.code(f) is not None)]
+        return [(fixed, part) for fixed, run in runs for part in ([run] if fixed else [[f] for f in run])]
+
+    def tagged(self, struct: str) -> list[Field]:
+        fields = [f for f in self.message.structs[struct] if self.has(f) and self.is_tagged(f)]
+        return sorted(fields, key=lambda f: f.tag)
+
+    def has(self, field: Field) -> bool:
+        return self.version in field.versions
+
+    def is_tagged(self, field: Field) -> bool:
+        return self.flexible and self.version in field.tagged
+
+    def may_lack(self, field: Field) -> bool:
+        """Whether the bytes may have nothing of a field, so that it has its default."""
+        return not self.has(field) or self.is_tagged(field)
+
+    def is_nullable(self, field: Field) -> bool:
+        return self.version in field.nullable
+
+    @staticmethod
+    def code(field: Field) -> str | None:
+        return None if field.is_array else _CODES.get(field.kind)
+
+
+class _Reader(_Source):
+    def struct(self, name: str) -> list[str]:
+        lines = [f"def read_{name}(data, at, left):", f" made = {name}.__new__({name})"]
+        lines += [
+            f" made.{field.name} = {fresh(field)}"
+            for field in self.message.structs[name]
+            if self.may_lack(field)
+        ]
+        for fixed, run in self.plain(name):
+            lines += self.fixed(name, run) if fixed else self.field(run[0], " ")
+        if self.flexible:
+            lines += self.tags(name)
+        return [*lines, " return made, at"]
+
+    def fixed(self, name: str, run: list[Field]) -> list[str]:
+        form = ">" + "".join(str(self.code(field)) for field in run)
+        targets = "".join(f"made.{field.name}, " for field in run)
+        return [f" {targets}= unpack({form!r}, data, at)", f" at += {struct.calcsize(form)}"]
+
+    def field(self, field: Field, pad: str) -> list[str]:
+        if field.is_array:
+            return self.array(field, pad)
+        target, nullable = f"made.{field.name}", self.is_nullable(field)
+        if field.is_struct:
+            read = f"{pad}{target}, at = read_{field.kind}(data, at, left)"
+            if not nullable:
+                return [read]
+            return [
+                f"{pad}{target} = None",
+                f"{pad}at += 1",
+                f"{pad}if unpack('>b', data, at - 1)[0] >= 0:",
+                " " + read,
+            ]
+        if (code := self.code(field)) is not None:
+            form = ">" + code
+            return [f"{pad}{target}, = unpack({form!r}, data, at)", f"{pad}at += {struct.calcsize(form)}"]
+        return [f"{pad}{target}, at = read_{field.kind}(data, at, {self.flexible}, {nullable})"]
+
+    def array(self, field: Field, pad: str) -> list[str]:
+        target = f"made.{field.name}"
+        lines = [f"{pad}count, at = read_count(data, at, {self.flexible}, {self.is_nullable(field)}, left)"]
+        if field.kind in _NUMBERS:
+            read = f"read_numbers(data, at, count, {_CODES[field.kind]!r})"
+            return [
+                *lines,
+                f"{pad}if count < 0: {target} = None",
+                f"{pad}else: {target}, at = {read}",
+            ]
+        lines += [f"{pad}{target} = None if count < 0 else []", f"{pad}for _ in range(count):"]
+        return [*lines, f"{pad} one, at = {self.element(field)}", f"{pad} {target}.append(one)"]
+
+    def element(self, field: Field) -> str:
+        if field.is_struct:
+            return f"read_{field.kind}(data, at, left)"
+        if field.kind in _CODES:
+            form = ">" + _CODES[field.kind]
+            return f"unpack({form!r}, data, at)[0], at + {struct.calcsize(form)}"
+        return f"read_{field.kind}(data, at, {self.flexible}, False)"
+
+    def tags(self, name: str) -> list[str]:
+        lines = [" number, at = read_uvarint(data, at)", " last = -1", " for _ in range(number):"]
+        lines += ["  tag, at = read_uvarint(data, at)", "  size, at = read_uvarint(data, at)"]
+        lines += ["  if tag <= last or size > len(data) - at: bad('tagged fields are damaged')"]
+        lines += ["  last, end = tag, at + size"]
+        for n, field in enumerate(self.tagged(name)):
+            lines.append(f"  {'elif' if n else 'if'} tag == {field.tag}:")
+            lines += self.field(field, "   ")
+            lines.append("   if at != end: bad('a tagged field has another length than its content')")
+        return [*lines, "  at = end"]
+
+
+class _Writer(_Source):
+    def struct(self, name: str) -> list[str]:
+        lines = [f"def write_{name}(value, out, slices):"]
+        for fixed, run in self.plain(name):
+            lines += self.fixed(run) if fixed else self.field(run[0], " ", "out")
+        if self.flexible:
+            lines += self.tags(name)
+        return [*lines, " return"]
+
+    def fixed(self, run: list[Field]) -> list[str]:
+        form = ">" + "".join(str(self.code(field)) for field in run)
+        return [f" out += pack({form!r}, {', '.join(f'value.{field.name}' for field in run)})"]
+
+    def field(self, field: Field, pad: str, out: str) -> list[str]:
+        if field.is_array:
+            return self.array(field, pad, out)
+        source = f"value.{field.name}"
+        if field.is_struct:
+            write = f"write_{field.kind}({source}, {out}, slices)"
+            if not self.is_nullable(field):
+                return [pad + write]
+            return [
+                f"{pad}if {source} is None: {out}.append(255)",
+                f"{pad}else:",
+                f"{pad} {out}.append(1)",
+                f"{pad} {write}",
+            ]
+        if field.kind == "records":
+            return self.records(source, pad, out)
+        check = [] if self.is_nullable(field) else self.no_null(field, source, pad)
+        return [*check, pad + self.scalar(field.kind, source, out)]
+
+    def no_null(self, field: Field, source: str, pad: str) -> list[str]:
+        if field.kind in _CODES:
+            return []
+        return [f"{pad}if {source} is None: raise TypeError('{field.name} is null')"]
+
+    def scalar(self, kind: str, source: str, out: str) -> str:
+        if kind in _CODES:
+            return f"{out} += pack({'>' + _CODES[kind]!r}, {source})"
+        return f"write_{kind}({out}, {source}, {self.flexible})"
+
+    def records(self, source: str, pad: str, out: str) -> list[str]:
+        return [
+            f"{pad}held = {source}",
+            f"{pad}if slices is not None and hasattr(held, 'fileno'):",
+            f"{pad} write_length({out}, len(held), {self.flexible}, True)",
+            f"{pad} slices.append((len({out}), held))",
+            f"{pad}else: write_bytes({out}, held, {self.flexible})",
+        ]
+
+    def array(self, field: Field, pad: str, out: str) -> list[str]:
+        source = f"value.{field.name}"
+        lines = [] if self.is_nullable(field) else self.no_null(field, source, pad)
+        lines += [f"{pad}if {source} is None: write_length({out}, -1, {self.flexible}, True)", f"{pad}else:"]
+        lines.append(f"{pad} write_length({out}, len({source}), {self.flexible}, True)")
+        if field.kind in _NUMBERS:
+            return [*lines, f"{pad} {out} += pack(f'>{{len({source})}}{_CODES[field.kind]}', *{source})"]
+        one = f"write_{field.kind}(one, {out}, slices)" if field.is_struct else ""
+        one = one or self.scalar(field.kind, "one", out)
+        return [*lines, f"{pad} for one in {source}:", f"{pad}  {one}"]
+
+    def tags(self, name: str) -> list[str]:
+        fields = self.tagged(name)
+        if not fields:
+            return [" out.append(0)"]
+        lines = [" tags = []"]
+        for field in fields:
+            lines += [f" if {self.is_set(field)}:", "  part = bytearray()"]
+            lines += self.field(field, "  ", "part")
+            lines.append(f"  tags.append(({field.tag}, part))")
+        lines += [" out += uvarint(len(tags))", " for tag, part in tags:"]
+        return [*lines, "  out += uvarint(tag) + uvarint(len(part)) + part"]
+
+    @staticmethod
+    def is_set(field: Field) -> str:
+        """A tagged field goes out where it is not the default."""
+        source = f"value.{field.name}"
+        if field.is_array:
+            return f"{source} is None or {source}" if field.nullable.low == 0 else source
+        return f"{source} != {fresh(field)}"
+
+
+def fresh(field: Field) -> str:
+    """Return the source of a field's default."""
+    if field.is_array:
+        return "[]"
+    if field.is_struct:
+        return "None" if field.nullable.low <= field.nullable.high else f"{field.kind}()"
+    return repr(field.default)

@@ -1,0 +1,52 @@
+"""A request on its way to a handler, and its answer's way back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+from .apis import Api
+
+
+class Later:
+    """What a handler returns whose answer comes later, by `Request.answer`."""
+
+
+LATER: Final = Later()
+
+
+class Channel(Protocol):
+    """The connection that a request came by."""
+
+    principal: str
+    """Who has authenticated; "ANONYMOUS" where nobody had to (Kafka: KafkaPrincipal.ANONYMOUS)."""
+    peer: str
+    """The client's address, without its port."""
+    is_open: bool
+
+    def close(self) -> None:
+        """Close the connection without an answer."""
+
+
+@dataclass(eq=False)
+class Request:
+    """One request. `body` is of the class `structs(f"{api.message}Request")`; memoryviews in it are of the
+    connection's buffer, and good until the request is answered.
+
+    `answer` takes the response's body, or None where there is none (acks=0), in the loop's thread, once; a
+    connection that has ended meanwhile swallows it.
+    """
+
+    api: Api
+    version: int
+    client_id: str | None
+    body: Any
+    channel: Channel
+    answer: Callable[[Any], None]
+
+
+Handler = Callable[[Any, Request], Any]
+"""Called with the node and a request, in the loop's thread, which must not be held up. Returns the response's
+body, None where there is no response, or LATER.
+"""
