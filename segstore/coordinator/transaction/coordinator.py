@@ -262,22 +262,27 @@ class TransactionCoordinator:
 
     # --- a producer's requests ----------------------------------------------------------
 
-    def init_producer_id(self, transactional_id: str, timeout_ms: int) -> Identity:
+    def init_producer_id(
+        self, transactional_id: str, timeout_ms: int, expected: Identity | None = None
+    ) -> Identity:
         """Take the transactional id over: return the producer id, and an epoch that fences all earlier
         producers.
 
-        An open transaction of theirs is aborted. Raises InvalidTxnTimeoutError; ConcurrentTransactionsError
-        and StorageError, after which a retry may help.
+        An open transaction of theirs is aborted. With `expected`, only the last producer may do that
+        (KIP-360). Raises InvalidTxnTimeoutError; ProducerFencedError; ConcurrentTransactionsError and
+        StorageError, after which a retry may help.
         """
         longest = self._config.transaction_max_timeout_ms
         if not 0 < timeout_ms <= longest:
             raise InvalidTxnTimeoutError(
                 f"transaction_timeout_ms={timeout_ms}: must be from 1 to transaction.max.timeout.ms={longest}"
             )
-        return self._shelter.call(partial(self._init, transactional_id, timeout_ms))
+        return self._shelter.call(partial(self._init, transactional_id, timeout_ms, expected))
 
-    def _init(self, transactional_id: str, timeout_ms: int) -> Identity:
+    def _init(self, transactional_id: str, timeout_ms: int, expected: Identity | None) -> Identity:
         with self._entries.locked(transactional_id, make=True) as entry:
+            if expected is not None and entry.metadata is not None and expected != entry.ending:
+                entry.check(expected)
             if entry.metadata is not None and entry.metadata.state is State.ONGOING:
                 self._transitions.decide(entry, commit=False)
             self._transitions.ensure_complete(entry)
@@ -306,6 +311,17 @@ class TransactionCoordinator:
         """Make the partitions part of the transaction. Raises what `appending` raises."""
         with self.appending(transactional_id, identity, partitions):
             pass
+
+    @contextlib.contextmanager
+    def verifying(self, transactional_id: str, identity: Identity) -> Iterator[frozenset[TopicPartition]]:
+        """Run a block with the partitions that are part of the producer's open transaction, none where it has
+        none open; nobody ends it meanwhile, so that no record is written behind its marker (KIP-890).
+
+        Raises ProducerFencedError, TransactionalIdNotFoundError.
+        """
+        with self._entries.locked(transactional_id) as entry:
+            known = entry.check(identity)
+            yield known.partitions if known.state is State.ONGOING else frozenset()
 
     def end(self, transactional_id: str, identity: Identity, commit: bool) -> Identity:
         """Commit or abort the open transaction; return the producer id and epoch to go on with.
