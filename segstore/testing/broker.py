@@ -17,7 +17,8 @@ from segstore.config import StoreConfig
 from segstore.coordinator.open import open
 from segstore.errors import InvalidTypeError
 from segstore.files import Files, Handle
-from segstore.server.network.server import Server
+from segstore.server.handlers import HANDLERS
+from segstore.server.network.server import Server, start
 from segstore.server.settings import ServerConfig
 
 from .faults import Faults, intercepted
@@ -70,12 +71,8 @@ class Broker:
         try:
             for name in topics.keys() - self.store.topics().keys():
                 self.store.create_topic(name, topics[name])
-            return Server(
-                self.store,
-                port=0,
-                hooks=lambda handlers: intercepted(handlers, self.faults, self._log),
-                **settings,
-            )
+            handlers = intercepted(HANDLERS, self.faults, self._log)
+            return start(self.store, "127.0.0.1", 0, None, ServerConfig.parse(settings), handlers)
         except BaseException:
             self.store.close()
             raise

@@ -60,8 +60,8 @@ IMPORTED_ON_DEMAND = {"records.arrow"}  # modules that are themselves imported i
 BRINGS_ARROW = {"segstore.records.arrow"}
 
 # Who may touch files. The command line reads and writes what its user names, never a store; measurements
-# write files in each of the ways that they compare; the flights are another package's file; a server for tests
-# makes its store's directory.
+# write files in each of the ways that they compare; the flights are another package's file; a server for
+# tests makes its store's directory.
 FILE_PARTS = {"files", "sending", "_native", "cli", "bench", "demo", "testing"}
 # Two find and start Java, never a store; one reads data of this package.
 FILE_MODULES_TOO = {"spark.java", "spark.launch", "server.protocol.definitions"}
