@@ -52,9 +52,8 @@ class Wanted:
 
     def tell(self, data: Any) -> bool:
         """Note what the client is told; returns whether an incremental answer has to tell it."""
-        must = bool(data.records) or data.error_code != Code.NONE or data.diverging_epoch.epoch >= 0
-        must |= data.preferred_read_replica >= 0 or data.high_watermark != self.high_watermark
-        must |= data.log_start_offset != self.start_offset
+        must: bool = data.high_watermark != self.high_watermark or data.log_start_offset != self.start_offset
+        must = must or bool(data.records) or data.error_code != Code.NONE or data.diverging_epoch.epoch >= 0
         # Behind an error the partition is told again, whatever its high watermark is then.
         self.high_watermark = -1 if data.error_code != Code.NONE else data.high_watermark
         self.start_offset = data.log_start_offset

@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from enum import IntEnum
+from functools import partial
 from typing import Any, NamedTuple
 
 from segstore.errors import OffsetNotAvailableError, SegstoreError, UnsupportedVersionError
@@ -121,7 +122,7 @@ def list_offsets(node: Node, request: Request) -> Any:
             if named[topic.name, each.partition_index] > 1:
                 answer.error_code = Code.INVALID_REQUEST
                 continue
-            asked = _guarded(request.version, answer, lambda t=topic, e=each: _asked(logs, request, t, e))
+            asked = _guarded(request.version, answer, partial(_asked, logs, request, topic.name, each))
             if asked is None:
                 continue
             if asked.needs_search:
@@ -132,11 +133,11 @@ def list_offsets(node: Node, request: Request) -> Any:
     return _search(node, request, searches, response) if searches else response
 
 
-def _asked(logs: Logs, request: Request, topic: Any, each: Any) -> Asked:
+def _asked(logs: Logs, request: Request, topic: str, each: Any) -> Asked:
     version = request.version
     if each.timestamp < 0 and version < _SINCE.get(each.timestamp, 1 << 15):
         raise UnsupportedVersionError(f"version {version} has no timestamp {each.timestamp}")
-    held = logs.find(topic.name, each.partition_index)
+    held = logs.find(topic, each.partition_index)
     check_leader_epoch(held, each.current_leader_epoch)
     is_consumer = request.body.replica_id == _CONSUMER
     return Asked(held, each.timestamp, request.body.isolation_level == _COMMITTED if is_consumer else None)
