@@ -4,18 +4,21 @@ DelayedFetch and its purgatory).
 Nothing is on disk. Threads: the loop's. A parked fetch keeps no bytes and no file, only what it asked for.
 Partitions are watched one by one, however many fetches wait for each: after a publication each partition is
 looked at once, and only fetches of those that have moved are counted again.
+
+What is appended by requests is seen at the end of the loop's turn; a thread of the loop's that sleeps in
+`Store.wait`, only while a fetch is parked, tells of what other threads and processes publish.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from segstore.errors import SegstoreError
 from segstore.logger import Logger
 from segstore.server.fetching.reading import Look, Terms, counted
 from segstore.server.fetching.sessions import Wanted
-from segstore.server.fetching.watcher import Watcher
 from segstore.server.logs import Logs
 from segstore.server.node import Node, Timer
 from segstore.server.request import Request
@@ -23,6 +26,7 @@ from segstore.server.request import Request
 log = Logger("segstore")
 _Key = tuple[str, int]
 _SWEPT_AT_LEAST = 64
+_LONGEST_MS = 3_600_000.0
 
 
 class Parked:
@@ -72,7 +76,9 @@ class Purgatory:
         self._spots: dict[_Key, _Spot] = {}
         self._parked: dict[Parked, None] = {}
         self._swept_at = _SWEPT_AT_LEAST
-        self._watcher = Watcher(node.store, node.loop, self.look)
+        self._seen = -1  # publications before the last look, or before the last fetch was read
+        self._watch = node.loop.watch(self._wake, self.look)
+        node.loop.every_turn(self._end_turn)
 
     def __len__(self) -> int:
         return len(self._parked)
@@ -80,6 +86,8 @@ class Purgatory:
     def park(self, parked: Parked, seen: int) -> None:
         """Keep a fetch until it can be answered. `seen`: the store's publications before it was read."""
         self._sweep()
+        if not self._parked:  # else what was published before is not looked for yet
+            self._seen = seen
         self._parked[parked] = None
         for wanted, data in parked.watched:
             assert wanted.topic is not None
@@ -90,27 +98,41 @@ class Purgatory:
             spot.parked[parked] = wanted
         parked.watched = [(wanted, None) for wanted, _ in parked.watched]
         parked.timer = self._loop.later(parked.terms.max_wait_ms / 1000, lambda: self._complete(parked))
-        self._watcher.watch(seen)
+        self._ask()
+
+    def _ask(self) -> None:
+        """Have the thread sleep until something is published that is not seen."""
+        seen = self._seen
+        self._watch.ask(lambda: self._store.wait(seen, _LONGEST_MS))
+
+    def _wake(self) -> None:
+        with suppress(SegstoreError):  # closed: then nobody sleeps
+            self._store._wake()
+
+    def _end_turn(self) -> None:
+        """Look at once for what this turn's requests have appended."""
+        if self._parked and self._publications() != self._seen:
+            self.look()
 
     def look(self) -> None:
         """Answer the fetches that have enough by now: something was published."""
         if not self._parked:
             return
-        seen = self._publications()
+        self._seen = self._publications()  # first: what is published from here on ends the next sleep
         for spot in list(self._spots.values()):
             if spot.has_moved(self._logs):
                 for parked, wanted in list(spot.parked.items()):
                     if parked in self._parked and parked.recount(self._logs, wanted):
                         self._complete(parked)
-        if self._parked and seen is not None:
-            self._watcher.watch(seen)
+        if self._parked and self._seen >= 0:
+            self._ask()
 
-    def _publications(self) -> int | None:
-        """Return the store's publications, None where it is closed."""
+    def _publications(self) -> int:
+        """Return the store's publications, -1 where it is closed."""
         try:
             return self._store.publications
         except SegstoreError:
-            return None
+            return -1
 
     def _complete(self, parked: Parked) -> None:
         self._drop(parked)
@@ -146,4 +168,3 @@ class Purgatory:
         """Forget all fetches: the server ends, and their connections with it."""
         for parked in list(self._parked):
             self._drop(parked)
-        self._watcher.close()

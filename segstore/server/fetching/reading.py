@@ -177,6 +177,7 @@ def _data(wanted: Wanted, high_watermark: int, stable: int, start: int) -> Any:
         diverging_epoch=_NO_END,
         current_leader=_NO_LEADER,
         snapshot_id=_NO_SNAPSHOT,
+        aborted_transactions=None,
         records=NO_RECORDS,
     )
 

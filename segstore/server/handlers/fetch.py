@@ -32,7 +32,7 @@ class Fetches:
     """What all fetches of a server share."""
 
     def __init__(self, node: Node) -> None:
-        self._store, self._most = node.store, node.config.fetch_max_bytes
+        self._node, self._store, self._most = node, node.store, node.config.fetch_max_bytes
         self._logs, self._quotas = node.part(Logs), quotas(node.store)
         slots = node.config.max_incremental_fetch_session_cache_slots
         self.sessions = FetchSessions(slots, _monotonic_ms, random.SystemRandom())
@@ -52,7 +52,7 @@ class Fetches:
         seen = self._store.publications  # first: what is published from here on ends the wait
         found = look(self._logs, context.wanted, terms)
         if terms.max_wait_ms <= 0 or found.at_once or found.size >= terms.min_bytes:
-            return _answer(context, found, throttle)
+            return self._answer(context, found, throttle)
         self._park(request, context, terms, found, throttle, seen)
         return LATER
 
@@ -70,26 +70,28 @@ class Fetches:
         self, request: Request, context: Context, terms: Terms, found: Look, throttle: Throttle, seen: int
     ) -> None:
         def complete() -> None:
-            request.answer(_answer(context, look(self._logs, context.wanted, terms), throttle))
+            request.answer(self._answer(context, look(self._logs, context.wanted, terms), throttle))
 
         parked = Parked(request, terms, found, complete)
         found.release()
         self.purgatory.park(parked, seen)
 
+    def _answer(self, context: Context, found: Look, throttle: Throttle) -> Any:
+        """Return the response's body, to which the stretches belong from now on."""
+        body = context.answer(found.fetched)
+        if body.error_code:
+            found.release()
+            return body
+        if throttle.bound is not None:
+            body.throttle_time_ms = throttle.charge(sum(len(each.data.records) for each in found.fetched))
+        if any(each.data.current_leader.leader_id >= 0 for each in found.fetched):
+            host, port = self._node.endpoint
+            body.node_endpoints = [_Response.NodeEndpoint(node_id=self._node.node_id, host=host, port=port)]
+        return body
+
     def close(self) -> None:
         """End the long polls."""
         self.purgatory.close()
-
-
-def _answer(context: Context, found: Look, throttle: Throttle) -> Any:
-    """Return the response's body, to which the stretches belong from now on."""
-    body = context.answer(found.fetched)
-    if body.error_code:
-        found.release()
-    elif throttle.bound is not None:
-        sent = sum(len(each.data.records) for each in found.fetched)
-        body.throttle_time_ms = throttle.charge(sent)
-    return body
 
 
 def fetch(node: Node, request: Request) -> Any:
