@@ -337,6 +337,17 @@ class UnknownMemberIdError(SegstoreError):
     """The group has no such member: it left, failed, or never joined."""
 
 
+class MemberIdRequiredError(SegstoreError):
+    """A member has to join once more, with the `member_id` that the group has given it (KIP-394)."""
+
+    def __init__(self, member_id: str) -> None:
+        self.member_id = member_id
+        super().__init__(f"the member has to join once more, as {member_id!r}")
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _rebuild, (type(self), self.args, self.__dict__)
+
+
 class IllegalGenerationError(SegstoreError):
     """The group is in another generation than the member."""
 
