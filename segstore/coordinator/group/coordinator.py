@@ -194,8 +194,11 @@ class GroupCoordinator:
 
     def groups(self) -> dict[str, State]:
         """Return all groups that have members, or had some, or have committed offsets."""
-        known = self._offsets.groups().union(self._groups.ids())
-        return {group_id: self.state(group_id) for group_id in sorted(known)}
+        return {group_id: self.state(group_id) for group_id in sorted(self.ids())}
+
+    def ids(self) -> set[str]:
+        """Return the ids of the groups that `groups` returns, and of those whose records are not known."""
+        return self._offsets.groups().union(self._groups.ids())
 
     def while_empty(self, group_id: str, run: Callable[[], T]) -> T:
         """Return what `run` returns; the group has no members, and gets none while it runs. Raises
