@@ -304,6 +304,10 @@ class ProducerFencedError(InvalidProducerEpochError):
     """A newer producer with the same transactional_id has taken over; this one can only be closed."""
 
 
+class InvalidPidMappingError(ProducerFencedError):
+    """A transactional_id has another producer id by now (Kafka: InvalidPidMappingException)."""
+
+
 class InvalidTxnStateError(IllegalStateError):
     """A call is not possible in the present state of a transaction (Kafka: InvalidTxnStateException)."""
 

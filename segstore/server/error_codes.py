@@ -120,6 +120,7 @@ _CODES: dict[type[BaseException], Code] = {
     errors.InconsistentGroupProtocolError: Code.INCONSISTENT_GROUP_PROTOCOL,
     errors.InvalidArgumentError: Code.INVALID_REQUEST,
     errors.InvalidGroupIdError: Code.INVALID_GROUP_ID,
+    errors.InvalidPidMappingError: Code.INVALID_PRODUCER_ID_MAPPING,
     errors.InvalidProducerEpochError: Code.INVALID_PRODUCER_EPOCH,
     errors.InvalidRecordError: Code.INVALID_RECORD,
     errors.InvalidReplicaAssignmentError: Code.INVALID_REPLICA_ASSIGNMENT,

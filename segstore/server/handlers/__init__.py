@@ -5,9 +5,9 @@ from __future__ import annotations
 from segstore.server.apis import Api
 from segstore.server.request import Handler
 
-from . import coordinators, group_admin, group_offsets, membership, versions
+from . import coordinators, group_admin, group_offsets, membership, transactions, versions
 
-_MODULES = (coordinators, group_admin, group_offsets, membership, versions)
+_MODULES = (coordinators, group_admin, group_offsets, membership, transactions, versions)
 HANDLERS: dict[Api, Handler] = {
     api: handler for module in _MODULES for api, handler in module.HANDLERS.items()
 }

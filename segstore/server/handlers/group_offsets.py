@@ -5,7 +5,7 @@ Threads: the loop's; the coordinator is asked in worker threads.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from segstore.coordinator.group.coordinator import GroupCoordinator
@@ -74,8 +74,15 @@ def offsets_of(topics: Iterable[Any]) -> dict[TopicPartition, OffsetAndMetadata]
     }
 
 
-def commit_apart(store: Store, offsets: Offsets, commit: Any) -> Codes:
-    """Call `commit` with the offsets that may be committed; return a code for each of `offsets`."""
+def commit_apart(
+    store: Store,
+    offsets: Offsets,
+    commit: Callable[[Any], None],
+    tell: Callable[[BaseException], Code] = coordinator_code,
+) -> Codes:
+    """Call `commit` with the offsets that may be committed; return a code for each of `offsets`, by `tell`
+    where it raises.
+    """
     refused = shared(store, GroupOffsets).refused(offsets)
     codes = {at: code_of(refused[at]) if at in refused else Code.NONE for at in offsets}
     good = {at: offset for at, offset in offsets.items() if at not in refused}
@@ -85,7 +92,7 @@ def commit_apart(store: Store, offsets: Offsets, commit: Any) -> Codes:
         except RecordTooLargeError:
             codes |= dict.fromkeys(good, Code.INVALID_COMMIT_OFFSET_SIZE)
         except SegstoreError as error:
-            codes |= dict.fromkeys(good, coordinator_code(error))
+            codes |= dict.fromkeys(good, tell(error))
     return codes
 
 
