@@ -1,5 +1,5 @@
-"""AddPartitionsToTxn, AddOffsetsToTxn, TxnOffsetCommit, EndTxn: transactions on the wire (KIP-98), also such in
-which each transaction has an epoch of its own (KIP-890), by the versions of their requests.
+"""AddPartitionsToTxn, AddOffsetsToTxn, TxnOffsetCommit, EndTxn: transactions on the wire (KIP-98), also those
+in which each transaction has an epoch of its own (KIP-890), by the versions of their requests.
 
 `transactional_producer_id` and `producing` are what InitProducerId and Produce have to do for transactions.
 Threads: the loop's; the coordinators are asked in worker threads.
