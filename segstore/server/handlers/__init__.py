@@ -5,9 +5,9 @@ from __future__ import annotations
 from segstore.server.apis import Api
 from segstore.server.request import Handler
 
-from . import cluster, metadata, topics, versions
+from . import acls, cluster, configs, log_dirs, metadata, partitions, quotas, topics, versions
 
-_MODULES = (cluster, metadata, topics, versions)
+_MODULES = (acls, cluster, configs, log_dirs, metadata, partitions, quotas, topics, versions)
 HANDLERS: dict[Api, Handler] = {
     api: handler for module in _MODULES for api, handler in module.HANDLERS.items()
 }
