@@ -6,25 +6,41 @@ from segstore.server.apis import Api
 from segstore.server.request import Handler
 
 from . import (
+    acls,
+    cluster,
+    configs,
     coordinators,
     fetch,
     group_admin,
     group_offsets,
     list_offsets,
+    log_dirs,
     membership,
+    metadata,
     offset_for_leader_epoch,
+    partitions,
+    quotas,
+    topics,
     transactions,
     versions,
 )
 
 _MODULES = (
+    acls,
+    cluster,
+    configs,
     coordinators,
     fetch,
     group_admin,
     group_offsets,
     list_offsets,
+    log_dirs,
     membership,
+    metadata,
     offset_for_leader_epoch,
+    partitions,
+    quotas,
+    topics,
     transactions,
     versions,
 )
