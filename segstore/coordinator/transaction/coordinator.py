@@ -338,6 +338,17 @@ class TransactionCoordinator:
         with self.appending(transactional_id, identity, partitions):
             pass
 
+    @contextlib.contextmanager
+    def verifying(self, transactional_id: str, identity: Identity) -> Iterator[frozenset[TopicPartition]]:
+        """Run a block with the partitions that are part of the producer's open transaction, none where it has
+        none open; nobody ends it meanwhile, so that no record is written behind its marker (KIP-890).
+
+        Raises ProducerFencedError, TransactionalIdNotFoundError.
+        """
+        with self._entries.locked(transactional_id) as entry:
+            known = entry.check(identity)
+            yield known.partitions if known.state is State.ONGOING else frozenset()
+
     def end(self, transactional_id: str, identity: Identity, commit: bool) -> Identity:
         """Commit or abort the open transaction; return the producer id and epoch to go on with.
 
