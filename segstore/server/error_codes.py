@@ -37,6 +37,7 @@ class Code(IntEnum):
     UNKNOWN_MEMBER_ID = 25
     INVALID_SESSION_TIMEOUT = 26
     REBALANCE_IN_PROGRESS = 27
+    INVALID_COMMIT_OFFSET_SIZE = 28
     TOPIC_AUTHORIZATION_FAILED = 29
     GROUP_AUTHORIZATION_FAILED = 30
     CLUSTER_AUTHORIZATION_FAILED = 31
@@ -99,6 +100,8 @@ class Code(IntEnum):
     UNRELEASED_INSTANCE_ID = 111
     UNSUPPORTED_ASSIGNOR = 112
     STALE_MEMBER_EPOCH = 113
+    MISMATCHED_ENDPOINT_TYPE = 114
+    UNSUPPORTED_ENDPOINT_TYPE = 115
     TRANSACTION_ABORTABLE = 120
     INVALID_REGULAR_EXPRESSION = 128
 
@@ -119,6 +122,7 @@ _CODES: dict[type[BaseException], Code] = {
     errors.InconsistentGroupProtocolError: Code.INCONSISTENT_GROUP_PROTOCOL,
     errors.InvalidArgumentError: Code.INVALID_REQUEST,
     errors.InvalidGroupIdError: Code.INVALID_GROUP_ID,
+    errors.InvalidPidMappingError: Code.INVALID_PRODUCER_ID_MAPPING,
     errors.InvalidProducerEpochError: Code.INVALID_PRODUCER_EPOCH,
     errors.InvalidRecordError: Code.INVALID_RECORD,
     errors.InvalidReplicaAssignmentError: Code.INVALID_REPLICA_ASSIGNMENT,
@@ -128,6 +132,7 @@ _CODES: dict[type[BaseException], Code] = {
     errors.InvalidTopicError: Code.INVALID_TOPIC_EXCEPTION,
     errors.InvalidTxnStateError: Code.INVALID_TXN_STATE,
     errors.InvalidTxnTimeoutError: Code.INVALID_TRANSACTION_TIMEOUT,
+    errors.MemberIdRequiredError: Code.MEMBER_ID_REQUIRED,
     errors.NewLeaderElectedError: Code.OPERATION_NOT_ATTEMPTED,
     errors.NonEmptyGroupError: Code.NON_EMPTY_GROUP,
     errors.NotEnoughReplicasAfterAppendError: Code.NOT_ENOUGH_REPLICAS_AFTER_APPEND,

@@ -572,3 +572,11 @@ class PartitionLog:
         # -1 stands for no timestamp: smaller numbers ask for the same.
         timestamp = max(arguments.whole("timestamp_ms", timestamp_ms, None), -1)
         return self.with_view(lambda view: read.offset_for_time(view, timestamp))
+
+    def max_timestamp(self) -> tuple[int, int] | None:
+        """Return the largest timestamp (ms) in the log and the first offset that has it, which may be a
+        transaction marker's; None where there is none (Kafka: OffsetSpec.maxTimestamp, KIP-734). Raises
+        CorruptRecordError, StorageError, StoreClosedError.
+        """
+        self._context.check_open()
+        return self.with_view(read.max_timestamp)
