@@ -268,32 +268,33 @@ class TransactionCoordinator:
     # --- a producer's requests ----------------------------------------------------------
 
     def init_producer_id(
-        self, transactional_id: str, timeout_ms: int, asked: Identity | None = None
+        self, transactional_id: str, timeout_ms: int, expected: Identity | None = None
     ) -> Identity:
         """Take the transactional id over: return the producer id, and an epoch that fences all earlier
         producers.
 
-        An open transaction of theirs is aborted. `asked`: the producer that only wants another epoch
-        (KIP-360); it must be the last one, and may ask again. Raises InvalidTxnTimeoutError,
-        ProducerFencedError; ConcurrentTransactionsError and StorageError, after which a retry may help.
+        An open transaction of theirs is aborted. With `expected`, only the last producer may do that
+        (KIP-360), and may ask again. Raises InvalidTxnTimeoutError; ProducerFencedError;
+        ConcurrentTransactionsError and StorageError, after which a retry may help.
         """
         longest = self._config.transaction_max_timeout_ms
         if not 0 < timeout_ms <= longest:
             raise InvalidTxnTimeoutError(
                 f"transaction_timeout_ms={timeout_ms}: must be from 1 to transaction.max.timeout.ms={longest}"
             )
-        return self._shelter.call(partial(self._init, transactional_id, timeout_ms, asked))
+        return self._shelter.call(partial(self._init, transactional_id, timeout_ms, expected))
 
-    def _init(self, transactional_id: str, timeout_ms: int, asked: Identity | None) -> Identity:
-        with self._entries.locked(transactional_id, make=asked is None) as entry:
-            if asked is not None:
-                if entry.ending == asked and entry.known.state is State.EMPTY:
-                    return entry.known.producer_id, entry.known.producer_epoch  # asked once more
-                entry.check(asked)
+    def _init(self, transactional_id: str, timeout_ms: int, expected: Identity | None) -> Identity:
+        with self._entries.locked(transactional_id, make=True) as entry:
+            if expected is not None and entry.metadata is not None:
+                if expected != entry.ending:
+                    entry.check(expected)
+                elif entry.known.state is State.EMPTY:
+                    return entry.known.producer_id, entry.known.producer_epoch  # it asks once more
             if entry.metadata is not None and entry.metadata.state is State.ONGOING:
                 self._transitions.decide(entry, commit=False)
             self._transitions.ensure_complete(entry)
-            return self._transitions.next_producer(entry, timeout_ms, asked)
+            return self._transitions.next_producer(entry, timeout_ms, expected)
 
     @contextlib.contextmanager
     def appending(
@@ -312,31 +313,24 @@ class TransactionCoordinator:
                 self._entries.write(entry, known.with_partitions(partitions, self._clock()))
             yield
 
-    @contextlib.contextmanager
-    def within(
-        self, transactional_id: str, identity: Identity, partitions: Collection[TopicPartition]
-    ) -> Iterator[None]:
-        """Run a block in which records of the transaction may be appended to these partitions, which were
-        added to it before (Kafka: verification of partitions, KIP-890). Raises what `appending` raises, and
-        InvalidTxnStateError where a partition was not added.
-        """
-        with self._entries.locked(transactional_id) as entry:
-            self._transitions.ensure_complete(entry)
-            known = entry.check(identity)
-            missing = [at for at in partitions if at not in known.partitions]
-            if known.state is not State.ONGOING or missing:
-                raise InvalidTxnStateError(
-                    f"the transaction of {transactional_id!r} is {known.state.name}, and has not "
-                    f"{', '.join(f'{topic}-{number}' for topic, number in sorted(missing or partitions))}"
-                )
-            yield
-
     def add_partitions(
         self, transactional_id: str, identity: Identity, partitions: Collection[TopicPartition]
     ) -> None:
         """Make the partitions part of the transaction. Raises what `appending` raises."""
         with self.appending(transactional_id, identity, partitions):
             pass
+
+    @contextlib.contextmanager
+    def verifying(self, transactional_id: str, identity: Identity) -> Iterator[frozenset[TopicPartition]]:
+        """Run a block with the partitions that are part of the producer's open transaction, none where it has
+        none open; nobody ends it meanwhile, so that no record is written behind its marker (KIP-890).
+
+        Raises ProducerFencedError, TransactionalIdNotFoundError, ConcurrentTransactionsError.
+        """
+        with self._entries.locked(transactional_id) as entry:
+            self._transitions.ensure_complete(entry)
+            known = entry.check(identity)
+            yield known.partitions if known.state is State.ONGOING else frozenset()
 
     def end(self, transactional_id: str, identity: Identity, commit: bool) -> Identity:
         """Commit or abort the open transaction; return the producer id and epoch to go on with.

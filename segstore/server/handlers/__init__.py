@@ -5,9 +5,29 @@ from __future__ import annotations
 from segstore.server.apis import Api
 from segstore.server.request import Handler
 
-from . import coordinators, group_admin, group_offsets, membership, transactions, versions
+from . import (
+    coordinators,
+    fetch,
+    group_admin,
+    group_offsets,
+    list_offsets,
+    membership,
+    offset_for_leader_epoch,
+    transactions,
+    versions,
+)
 
-_MODULES = (coordinators, group_admin, group_offsets, membership, transactions, versions)
+_MODULES = (
+    versions,
+    fetch,
+    list_offsets,
+    offset_for_leader_epoch,
+    coordinators,
+    membership,
+    group_offsets,
+    group_admin,
+    transactions,
+)
 HANDLERS: dict[Api, Handler] = {
     api: handler for module in _MODULES for api, handler in module.HANDLERS.items()
 }
