@@ -6,27 +6,43 @@ from segstore.server.apis import Api
 from segstore.server.request import Handler
 
 from . import (
+    acls,
+    cluster,
+    configs,
     coordinators,
     fetch,
     group_admin,
     group_offsets,
     list_offsets,
+    log_dirs,
     membership,
+    metadata,
     offset_for_leader_epoch,
+    partitions,
+    quotas,
+    topics,
     transactions,
     versions,
 )
 
 _MODULES = (
-    versions,
-    fetch,
-    list_offsets,
-    offset_for_leader_epoch,
+    acls,
+    cluster,
+    configs,
     coordinators,
-    membership,
-    group_offsets,
+    fetch,
     group_admin,
+    group_offsets,
+    list_offsets,
+    log_dirs,
+    membership,
+    metadata,
+    offset_for_leader_epoch,
+    partitions,
+    quotas,
+    topics,
     transactions,
+    versions,
 )
 HANDLERS: dict[Api, Handler] = {
     api: handler for module in _MODULES for api, handler in module.HANDLERS.items()
