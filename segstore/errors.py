@@ -349,6 +349,12 @@ class InvalidTxnStateError(IllegalStateError):
     """A call is not possible in the present state of a transaction (Kafka: InvalidTxnStateException)."""
 
 
+class UnverifiedTransactionError(InvalidTxnStateError):
+    """A batch of a transaction came to a partition in which the transaction is not open, and nobody has
+    verified that the partition is part of it (KIP-890).
+    """
+
+
 class InvalidTxnTimeoutError(InvalidArgumentError):
     """`transaction_timeout_ms` is above the store's `transaction.max.timeout.ms`."""
 

@@ -128,6 +128,7 @@ _CODES: dict[type[BaseException], Code] = {
     errors.InvalidReplicaAssignmentError: Code.INVALID_REPLICA_ASSIGNMENT,
     errors.InvalidReplicationFactorError: Code.INVALID_REPLICATION_FACTOR,
     errors.InvalidSessionTimeoutError: Code.INVALID_SESSION_TIMEOUT,
+    errors.InvalidTimestampError: Code.INVALID_TIMESTAMP,
     errors.InvalidTopicError: Code.INVALID_TOPIC_EXCEPTION,
     errors.InvalidTxnStateError: Code.INVALID_TXN_STATE,
     errors.InvalidTxnTimeoutError: Code.INVALID_TRANSACTION_TIMEOUT,
@@ -147,6 +148,7 @@ _CODES: dict[type[BaseException], Code] = {
     errors.ProducerFencedError: Code.PRODUCER_FENCED,
     errors.QuorumLostError: Code.COORDINATOR_NOT_AVAILABLE,
     errors.RebalanceInProgressError: Code.REBALANCE_IN_PROGRESS,
+    errors.RecordBatchTooLargeError: Code.RECORD_LIST_TOO_LARGE,
     errors.RecordTooLargeError: Code.MESSAGE_TOO_LARGE,
     errors.ReplicaOfflineError: Code.KAFKA_STORAGE_ERROR,
     errors.RequestTimedOutError: Code.REQUEST_TIMED_OUT,
@@ -159,6 +161,7 @@ _CODES: dict[type[BaseException], Code] = {
     errors.UnknownLeaderEpochError: Code.UNKNOWN_LEADER_EPOCH,
     errors.UnknownMemberIdError: Code.UNKNOWN_MEMBER_ID,
     errors.UnknownTopicOrPartitionError: Code.UNKNOWN_TOPIC_OR_PARTITION,
+    errors.UnsupportedCompressionTypeError: Code.UNSUPPORTED_COMPRESSION_TYPE,
     errors.UnsupportedVersionError: Code.UNSUPPORTED_VERSION,
 }
 

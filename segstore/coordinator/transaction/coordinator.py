@@ -26,7 +26,13 @@ from segstore.coordinator.transaction.markers import Ending
 from segstore.coordinator.transaction.metadata import State, TransactionMetadata
 from segstore.coordinator.transaction.producer_ids import ProducerIds
 from segstore.coordinator.transaction.state_log import Entries, Entry, Identity, TransactionStateLog
-from segstore.errors import ConcurrentTransactionsError, InvalidTxnStateError, InvalidTxnTimeoutError
+from segstore.errors import (
+    ConcurrentTransactionsError,
+    InvalidPidMappingError,
+    InvalidTxnStateError,
+    InvalidTxnTimeoutError,
+    ProducerFencedError,
+)
 from segstore.logger import Logger
 from segstore.mutex import Mutex
 from segstore.records.header import NO_EPOCH, NO_PRODUCER_ID
@@ -288,7 +294,7 @@ class TransactionCoordinator:
         with self._entries.locked(transactional_id, make=True) as entry:
             if expected is not None and entry.metadata is not None:
                 if expected != entry.ending:
-                    entry.check(expected)
+                    _check_last(entry, expected)
                 elif entry.known.state is State.EMPTY:
                     return entry.known.producer_id, entry.known.producer_epoch  # it asks once more
             if entry.metadata is not None and entry.metadata.state is State.ONGOING:
@@ -415,3 +421,11 @@ class TransactionCoordinator:
         """
         self._shelter.close()
         self._abandoned.abort_open()
+
+
+def _check_last(entry: Entry, expected: Identity) -> None:
+    """Raise ProducerFencedError, also for another producer id, unless that is the id's last producer."""
+    try:
+        entry.check(expected)
+    except InvalidPidMappingError as error:
+        raise ProducerFencedError(str(error)) from None
