@@ -341,8 +341,18 @@ class ProducerFencedError(InvalidProducerEpochError):
     """A newer producer with the same transactional_id has taken over; this one can only be closed."""
 
 
+class InvalidPidMappingError(ProducerFencedError):
+    """A transactional_id has another producer id by now (Kafka: InvalidPidMappingException)."""
+
+
 class InvalidTxnStateError(IllegalStateError):
     """A call is not possible in the present state of a transaction (Kafka: InvalidTxnStateException)."""
+
+
+class UnverifiedTransactionError(InvalidTxnStateError):
+    """A batch of a transaction came to a partition in which the transaction is not open, and nobody has
+    verified that the partition is part of it (KIP-890).
+    """
 
 
 class InvalidTxnTimeoutError(InvalidArgumentError):
@@ -372,6 +382,17 @@ class CommitFailedError(SegstoreError):
 
 class UnknownMemberIdError(SegstoreError):
     """The group has no such member: it left, failed, or never joined."""
+
+
+class MemberIdRequiredError(SegstoreError):
+    """A member has to join once more, with the `member_id` that the group has given it (KIP-394)."""
+
+    def __init__(self, member_id: str) -> None:
+        self.member_id = member_id
+        super().__init__(f"the member has to join once more, as {member_id!r}")
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _rebuild, (type(self), self.args, self.__dict__)
 
 
 class IllegalGenerationError(SegstoreError):

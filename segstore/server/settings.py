@@ -26,6 +26,9 @@ class ServerConfig(Settings):
     group_initial_rebalance_delay_ms: int = whole(
         3000, 0, MAX_INT, "ms", "how long the first rebalance of an empty group waits for more members"
     )
+    max_request_partition_size_limit: int = whole(
+        2000, 1, MAX_INT, "partitions", "the most that one DescribeTopicPartitions answers"
+    )
     queued_max_request_bytes: int = whole(
         -1,
         1,

@@ -24,7 +24,7 @@ from segstore.errors import (
     UnsupportedCompressionTypeError,
 )
 from segstore.records import BATCH, CODECS, HEADER_SIZE, Encoded, Records, Template, decode
-from segstore.records.codecs import Buffer, DecompressError, compress, decompress
+from segstore.records.codecs import MAX_PLAIN, Buffer, DecompressError, compress, decompress
 from segstore.records.header import APPEND_TIME_FLAG, CODEC_MASK
 from segstore.storage.log.validator import LogValidator
 
@@ -98,7 +98,7 @@ def _unpacked(batch: Received, codec: int, where: str) -> Buffer:
     """Return the plain records of a compressed batch; MAX_PLAIN bytes are the most."""
     try:
         with memoryview(batch) as whole, whole[HEADER_SIZE:] as payload:
-            return decompress(codec, payload)
+            return decompress(codec, payload, MAX_PLAIN)
     except DecompressError as error:
         raise CorruptRecordError(f"a batch for {where}", 0, 0, str(error)) from None
 

@@ -20,6 +20,7 @@ from segstore.errors import (
     InvalidTxnStateError,
     OutOfOrderSequenceError,
     SegstoreError,
+    UnverifiedTransactionError,
 )
 from segstore.records import Encoded, Template
 from segstore.records.header import CONTROL_FLAG, NO_SEQUENCE, TRANSACTIONAL_FLAG
@@ -92,14 +93,14 @@ def judge(state: ProducerState, claim: Claim, chunks: Sequence[Encoded]) -> int 
 
 
 def _check_verified(claim: Claim, entry: ProducerEntry | None) -> None:
-    """Raise InvalidTxnStateError for records of a transaction that is not open here, where nobody has
+    """Raise UnverifiedTransactionError for records of a transaction that is not open here, where nobody has
     verified that it is open in the coordinator (Kafka: UnifiedLog.batchMissingRequiredVerification).
     """
     t = claim.template
     if claim.verified or not t.attributes & TRANSACTIONAL_FLAG:
         return
     if entry is None or entry.current_txn_first_offset < 0 or entry.producer_epoch != t.producer_epoch:
-        raise InvalidTxnStateError(
+        raise UnverifiedTransactionError(
             f"producer {t.producer_id} of epoch {t.producer_epoch} has no transaction open in this partition"
         )
 
