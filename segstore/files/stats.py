@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from typing import Any
+from typing import Any, NamedTuple
 
 from segstore._native import ffi, lib
 from segstore.files.handle import CODING, Handle, Path, failed
@@ -40,6 +40,13 @@ def status_of(path: Path, *, follow: bool = False) -> Any:
     if code < 0:
         raise failed(code, path)
     return found
+
+
+class Space(NamedTuple):
+    """The space of a file system in bytes: all of it, and what this user may still write."""
+
+    total: int
+    usable: int
 
 
 class Stats:
@@ -120,6 +127,13 @@ class Stats:
         if code < 0:
             raise failed(code, file.path if isinstance(file, Handle) else file)
         return int(found.size)
+
+    def space(self, path: Path) -> Space:
+        """Return the space of the file system that a file or directory lies in. Raises OSError as
+        statvfs(3).
+        """
+        found = os.statvfs(path)
+        return Space(found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize)
 
     def inode(self, file: Path | Handle) -> int:
         """Return the inode number, which identifies a file as long as it exists. Raises OSError as

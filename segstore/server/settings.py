@@ -55,3 +55,6 @@ class ServerConfig(Settings):
         "a connection is closed whose client takes nothing of an answer for so long; -1: never",
         -1,
     )
+    max_request_partition_size_limit: int = whole(
+        2000, 1, MAX_INT, "partitions", "the most that one DescribeTopicPartitions answers"
+    )

@@ -141,6 +141,11 @@ class Transitions:
         self._entries.write(entry, known.decided(commit, self._clock(), following), asked)
         self._sync_decision(entry)
 
+    def decide_in_epoch(self, entry: Entry, commit: bool) -> None:
+        """Do what `decide` does for a producer that keeps its epoch. Raises StorageError."""
+        self._entries.write(entry, entry.known.decided_in_epoch(commit, self._clock()))
+        self._sync_decision(entry)
+
     def decide_again(self, entry: Entry, commit: bool) -> None:
         """Repeat a decision that may not be durable. Raises InvalidTxnStateError where the other outcome
         was decided, StorageError.
@@ -262,26 +267,33 @@ class TransactionCoordinator:
 
     # --- a producer's requests ----------------------------------------------------------
 
-    def init_producer_id(self, transactional_id: str, timeout_ms: int) -> Identity:
+    def init_producer_id(
+        self, transactional_id: str, timeout_ms: int, asked: Identity | None = None
+    ) -> Identity:
         """Take the transactional id over: return the producer id, and an epoch that fences all earlier
         producers.
 
-        An open transaction of theirs is aborted. Raises InvalidTxnTimeoutError; ConcurrentTransactionsError
-        and StorageError, after which a retry may help.
+        An open transaction of theirs is aborted. `asked`: the producer that only wants another epoch
+        (KIP-360); it must be the last one, and may ask again. Raises InvalidTxnTimeoutError,
+        ProducerFencedError; ConcurrentTransactionsError and StorageError, after which a retry may help.
         """
         longest = self._config.transaction_max_timeout_ms
         if not 0 < timeout_ms <= longest:
             raise InvalidTxnTimeoutError(
                 f"transaction_timeout_ms={timeout_ms}: must be from 1 to transaction.max.timeout.ms={longest}"
             )
-        return self._shelter.call(partial(self._init, transactional_id, timeout_ms))
+        return self._shelter.call(partial(self._init, transactional_id, timeout_ms, asked))
 
-    def _init(self, transactional_id: str, timeout_ms: int) -> Identity:
-        with self._entries.locked(transactional_id, make=True) as entry:
+    def _init(self, transactional_id: str, timeout_ms: int, asked: Identity | None) -> Identity:
+        with self._entries.locked(transactional_id, make=asked is None) as entry:
+            if asked is not None:
+                if entry.ending == asked and entry.known.state is State.EMPTY:
+                    return entry.known.producer_id, entry.known.producer_epoch  # asked once more
+                entry.check(asked)
             if entry.metadata is not None and entry.metadata.state is State.ONGOING:
                 self._transitions.decide(entry, commit=False)
             self._transitions.ensure_complete(entry)
-            return self._transitions.next_producer(entry, timeout_ms)
+            return self._transitions.next_producer(entry, timeout_ms, asked)
 
     @contextlib.contextmanager
     def appending(
@@ -300,12 +312,42 @@ class TransactionCoordinator:
                 self._entries.write(entry, known.with_partitions(partitions, self._clock()))
             yield
 
+    @contextlib.contextmanager
+    def within(
+        self, transactional_id: str, identity: Identity, partitions: Collection[TopicPartition]
+    ) -> Iterator[None]:
+        """Run a block in which records of the transaction may be appended to these partitions, which were
+        added to it before (Kafka: verification of partitions, KIP-890). Raises what `appending` raises, and
+        InvalidTxnStateError where a partition was not added.
+        """
+        with self._entries.locked(transactional_id) as entry:
+            self._transitions.ensure_complete(entry)
+            known = entry.check(identity)
+            missing = [at for at in partitions if at not in known.partitions]
+            if known.state is not State.ONGOING or missing:
+                raise InvalidTxnStateError(
+                    f"the transaction of {transactional_id!r} is {known.state.name}, and has not "
+                    f"{', '.join(f'{topic}-{number}' for topic, number in sorted(missing or partitions))}"
+                )
+            yield
+
     def add_partitions(
         self, transactional_id: str, identity: Identity, partitions: Collection[TopicPartition]
     ) -> None:
         """Make the partitions part of the transaction. Raises what `appending` raises."""
         with self.appending(transactional_id, identity, partitions):
             pass
+
+    @contextlib.contextmanager
+    def verifying(self, transactional_id: str, identity: Identity) -> Iterator[frozenset[TopicPartition]]:
+        """Run a block with the partitions that are part of the producer's open transaction, none where it has
+        none open; nobody ends it meanwhile, so that no record is written behind its marker (KIP-890).
+
+        Raises ProducerFencedError, TransactionalIdNotFoundError.
+        """
+        with self._entries.locked(transactional_id) as entry:
+            known = entry.check(identity)
+            yield known.partitions if known.state is State.ONGOING else frozenset()
 
     def end(self, transactional_id: str, identity: Identity, commit: bool) -> Identity:
         """Commit or abort the open transaction; return the producer id and epoch to go on with.
@@ -331,6 +373,25 @@ class TransactionCoordinator:
             if after.next_producer_id != NO_PRODUCER_ID:
                 return after.next_producer_id, 0
             return after.producer_id, after.producer_epoch
+
+    def end_in_epoch(self, transactional_id: str, identity: Identity, commit: bool) -> None:
+        """Do what `end` does for a producer that keeps its epoch, as those before KIP-890 do. Raises
+        InvalidTxnStateError too where no transaction was open.
+        """
+        self._shelter.call(partial(self._end_in_epoch, transactional_id, identity, commit))
+
+    def _end_in_epoch(self, transactional_id: str, identity: Identity, commit: bool) -> None:
+        with self._entries.locked(transactional_id) as entry:
+            known = entry.check(identity)
+            if known.state is State.ONGOING:
+                self._transitions.decide_in_epoch(entry, commit)
+            elif known.state is State.EMPTY or known.state.commits != commit:
+                raise InvalidTxnStateError(
+                    f"the transaction of {transactional_id!r} can't be ended so: it is {known.state.name}"
+                )
+            elif known.state.prepared:
+                self._transitions.decide_again(entry, commit)
+            self._transitions.try_complete(entry)
 
     def complete(self, transactional_id: str) -> None:
         """Write the markers of a decided transaction. Raises ConcurrentTransactionsError where that is not

@@ -56,7 +56,8 @@ def begin(
         _refuse(header, send)
         return None
     exchange = Exchange(api, header.version, header.correlation_id, send)
-    request = Request(api, header.version, header.client_id, read_body(header, frame), channel, exchange)
+    body = read_body(header, frame)
+    request = Request(api, header.version, header.client_id, body, channel, exchange, header.correlation_id)
     try:
         body = handler(node, request)
     except Exception as error:

@@ -1,0 +1,43 @@
+"""What a client may do, as Kafka's bits: with no authorizer, all that there is to do with a resource
+(org.apache.kafka.common.acl.AclOperation, AclEntry.supportedOperations; KIP-430). Threads: no state.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+NOT_ASKED = -(1 << 31)
+
+
+class Operation(IntEnum):
+    """Kafka's operations of ACLs, by their codes."""
+
+    READ = 3
+    WRITE = 4
+    CREATE = 5
+    DELETE = 6
+    ALTER = 7
+    DESCRIBE = 8
+    CLUSTER_ACTION = 9
+    DESCRIBE_CONFIGS = 10
+    ALTER_CONFIGS = 11
+    IDEMPOTENT_WRITE = 12
+
+
+def _bits(*operations: Operation) -> int:
+    return sum(1 << operation for operation in operations)
+
+
+_O = Operation
+ON_TOPICS = _bits(
+    *(_O.READ, _O.WRITE, _O.CREATE, _O.DELETE, _O.ALTER, _O.DESCRIBE, _O.DESCRIBE_CONFIGS, _O.ALTER_CONFIGS)
+)
+ON_CLUSTER = _bits(
+    *(_O.CREATE, _O.ALTER, _O.DESCRIBE, _O.CLUSTER_ACTION, _O.DESCRIBE_CONFIGS, _O.ALTER_CONFIGS),
+    _O.IDEMPOTENT_WRITE,
+)
+
+
+def told(asked: bool, operations: int) -> int:
+    """Return the bits if a client asked for them."""
+    return operations if asked else NOT_ASKED

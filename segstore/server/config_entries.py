@@ -1,0 +1,109 @@
+"""Settings as the wire has them: texts, types and sources (org.apache.kafka.common.requests.
+DescribeConfigsResponse.ConfigSource and ConfigType). Threads: no state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from enum import IntEnum
+from typing import Any, NamedTuple
+
+from segstore.config import TopicConfig
+from segstore.config.options import MAX_INT, Option
+from segstore.config.settings import KafkaSettings, Settings, options
+
+
+class Source(IntEnum):
+    """Where a value comes from."""
+
+    DYNAMIC_TOPIC_CONFIG = 1
+    STATIC_BROKER_CONFIG = 4
+    DEFAULT_CONFIG = 5
+
+
+class Type(IntEnum):
+    """Of what type a value is."""
+
+    BOOLEAN = 1
+    STRING = 2
+    INT = 3
+    LONG = 5
+    DOUBLE = 6
+    LIST = 7
+
+
+class Entry(NamedTuple):
+    """One setting of a resource."""
+
+    name: str
+    value: str
+    default: str
+    source: Source
+    type: Type
+    documentation: str
+
+    @property
+    def is_default(self) -> bool:
+        return self.source is Source.DEFAULT_CONFIG
+
+
+LISTS = frozenset({"cleanup.policy"})
+"""Settings that are lists, which may be appended to."""
+
+
+def text(value: object) -> str:
+    """Return a value as Kafka writes it."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return repr(value) if isinstance(value, float) else str(value)
+
+
+def of_topic(config: TopicConfig) -> Iterator[Entry]:
+    """Yield all settings of a topic."""
+    return _entries(config, config.explicit, Source.DYNAMIC_TOPIC_CONFIG)
+
+
+def of_store(config: KafkaSettings) -> Iterator[Entry]:
+    """Yield all settings of a store."""
+    return _entries(config, config.explicit, Source.STATIC_BROKER_CONFIG)
+
+
+def of_server(config: Settings) -> Iterator[Entry]:
+    """Yield all settings of a server, by the dotted names of a broker's. One that has its default value is
+    taken for one that was not made.
+    """
+    made = {name for name, o in options(type(config)).items() if _held(config, name) != o.default}
+    return _entries(config, made, Source.STATIC_BROKER_CONFIG)
+
+
+def _held(config: Settings, name: str) -> Any:
+    return getattr(config, name.replace(".", "_"))
+
+
+def _entries(config: Settings, made: Any, source: Source) -> Iterator[Entry]:
+    for name, option in options(type(config)).items():
+        dotted = name.replace("_", ".")
+        yield Entry(
+            dotted,
+            text(_held(config, name)),
+            text(option.default),
+            source if name in made else Source.DEFAULT_CONFIG,
+            _type(dotted, option),
+            _documentation(option),
+        )
+
+
+def _type(name: str, option: Option) -> Type:
+    default = option.default
+    if isinstance(default, bool):
+        return Type.BOOLEAN
+    if isinstance(default, int):
+        return Type.LONG if str(MAX_INT) not in option.allowed else Type.INT
+    if isinstance(default, float):
+        return Type.DOUBLE
+    return Type.LIST if name in LISTS else Type.STRING
+
+
+def _documentation(option: Option) -> str:
+    unit = f" ({option.unit})" if option.unit else ""
+    return f"{option.doc}{unit}; {option.allowed}"

@@ -1,0 +1,238 @@
+"""DescribeConfigs, AlterConfigs, IncrementalAlterConfigs: settings of topics, and of the one broker.
+
+A topic's settings may be changed. Those of the broker are the server's and the store's, which are made when
+they are opened: they are read-only. Kafka's rules are those of ConfigHelper, ConfigAdminManager and
+ConfigurationControlManager (KIP-133, KIP-226, KIP-339).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from enum import IntEnum
+from typing import Any
+
+from segstore import names
+from segstore.server import config_entries
+from segstore.server.apis import Api
+from segstore.server.config_entries import Entry, Source
+from segstore.server.error_codes import Code
+from segstore.server.node import Node
+from segstore.server.protocol.codec import structs
+from segstore.server.request import Request
+from segstore.server.topics import shown
+from segstore.storage.meta.topic_info import TopicInfo, check_not_internal
+from segstore.storage.store.reader import StoreReader
+
+from .refusal import REFUSED, Refusal, told
+from .working import in_worker
+
+_Described = structs("DescribeConfigsResponse")
+_Changes = dict[str, str | None]
+
+
+class Resource(IntEnum):
+    """What has settings, by Kafka's codes (org.apache.kafka.common.config.ConfigResource.Type)."""
+
+    TOPIC = 2
+    BROKER = 4
+
+
+class Operation(IntEnum):
+    """What is done to a setting (org.apache.kafka.clients.admin.AlterConfigOp.OpType)."""
+
+    SET = 0
+    DELETE = 1
+    APPEND = 2
+    SUBTRACT = 3
+
+
+# --- DescribeConfigs ------------------------------------------------------------------------------
+
+
+def describe_configs(node: Node, request: Request) -> Any:
+    """Answer the settings of each resource, all of them or those that are named."""
+    body = request.body
+    return _Described(results=[_described(node, each, body) for each in body.resources])
+
+
+def _described(node: Node, resource: Any, body: Any) -> Any:
+    result = _Described.DescribeConfigsResult(
+        resource_type=resource.resource_type, resource_name=resource.resource_name, error_message=None
+    )
+    wanted = resource.configuration_keys or None
+    try:
+        for entry, read_only in _settings(node, resource):
+            if wanted is None or entry.name in wanted:
+                result.configs.append(_entry(entry, read_only, body))
+    except REFUSED as error:
+        result.error_code, result.error_message = told(error)
+    return result
+
+
+def _settings(node: Node, resource: Any) -> Iterator[tuple[Entry, bool]]:
+    """Yield the settings of a resource, and whether each is read-only."""
+    if resource.resource_type == Resource.TOPIC:
+        info = _topic(node, resource.resource_name)
+        yield from ((entry, False) for entry in config_entries.of_topic(info.settings))
+    else:
+        if _checked_broker(node, resource):
+            yield from ((entry, True) for entry in _of_broker(node))
+
+
+def _topic(node: Node, name: str) -> TopicInfo:
+    info = shown(node.store).get(names.check_topic(name))
+    if info is None:
+        raise Refusal(Code.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name!r}")
+    if info.error is not None:
+        raise info.error
+    return info
+
+
+def _checked_broker(node: Node, resource: Any) -> bool:
+    """Return whether the broker is meant; False for "", all brokers together, which have no settings."""
+    if resource.resource_type != Resource.BROKER:
+        raise Refusal(
+            Code.INVALID_REQUEST,
+            f"resource type {resource.resource_type}: only topics (2) and the broker (4) have settings here",
+        )
+    if resource.resource_name not in ("", str(node.node_id)):
+        raise Refusal(
+            Code.INVALID_REQUEST,
+            f"broker {resource.resource_name!r}: there is one, {str(node.node_id)!r}",
+        )
+    return bool(resource.resource_name)
+
+
+def _of_broker(node: Node) -> list[Entry]:
+    """Return the settings of the server and of its store; where both have one, the server's counts."""
+    side, found = node.store._side, dict[str, Entry]()
+    if not isinstance(side, StoreReader):
+        found = {entry.name: entry for entry in config_entries.of_store(side.config)}
+    found.update({entry.name: entry for entry in config_entries.of_server(node.config)})
+    return sorted(found.values())
+
+
+def _entry(entry: Entry, read_only: bool, body: Any) -> Any:
+    synonyms = [(entry.value, entry.source)]
+    if not entry.is_default:
+        synonyms.append((entry.default, Source.DEFAULT_CONFIG))
+    kind = _Described.DescribeConfigsSynonym
+    return _Described.DescribeConfigsResourceResult(
+        name=entry.name,
+        value=entry.value,
+        read_only=read_only,
+        config_source=entry.source,
+        synonyms=[kind(name=entry.name, value=value, source=source) for value, source in synonyms]
+        if body.include_synonyms
+        else [],
+        config_type=entry.type,
+        documentation=entry.documentation if body.include_documentation else None,
+    )
+
+
+# --- AlterConfigs, IncrementalAlterConfigs --------------------------------------------------------
+
+
+def alter_configs(node: Node, request: Request) -> Any:
+    """Let topics have the settings that are given, and no others."""
+    return in_worker(node, request, lambda: _alter_all(node, request, _replacing))
+
+
+def incremental_alter_configs(node: Node, request: Request) -> Any:
+    """Change the settings that are given, and no others."""
+    return in_worker(node, request, lambda: _alter_all(node, request, _changing))
+
+
+def _alter_all(node: Node, request: Request, changes: Callable[[TopicInfo, Any], _Changes]) -> Any:
+    response, body, results = structs(f"{request.api.message}Response"), request.body, []
+    times = Counter((each.resource_type, each.resource_name) for each in body.resources)
+    for each in body.resources:
+        result = response.AlterConfigsResourceResponse(
+            resource_type=each.resource_type, resource_name=each.resource_name, error_message=None
+        )
+        try:
+            if times[each.resource_type, each.resource_name] > 1:
+                raise Refusal(Code.INVALID_REQUEST, "the resource is in the request twice")
+            _alter(node, each, changes, validate_only=body.validate_only)
+        except REFUSED as error:
+            result.error_code, result.error_message = told(error)
+        results.append(result)
+    return response(responses=results)
+
+
+def _alter(
+    node: Node, resource: Any, changes: Callable[[TopicInfo, Any], _Changes], *, validate_only: bool
+) -> None:
+    if resource.resource_type != Resource.TOPIC:
+        _checked_broker(node, resource)
+        raise Refusal(
+            Code.INVALID_REQUEST,
+            "the broker's settings are read-only: they are made when the server and the store are opened",
+        )
+    info = _topic(node, resource.resource_name)
+    given = Counter(each.name for each in resource.configs)
+    twice = [name for name, count in given.items() if count > 1]
+    if twice:
+        raise Refusal(Code.INVALID_REQUEST, f"{', '.join(twice)}: in the request twice")
+    wanted = changes(info, resource.configs)
+    if not validate_only:
+        node.store.alter_topic(info.name, wanted)
+        return
+    node.store._context.check_writable()
+    if info.settings.replace(wanted).cleanup_policy != "compact":
+        check_not_internal(info.name, "it is compacted always, so its cleanup.policy is not changed")
+
+
+def _replacing(info: TopicInfo, configs: Any) -> _Changes:
+    """Return the changes after which a topic has just these settings."""
+    _refuse_null(configs)
+    return {**dict.fromkeys(info.config), **{each.name: each.value for each in configs}}
+
+
+def _changing(info: TopicInfo, configs: Any) -> _Changes:
+    """Return the changes that the operations are."""
+    _refuse_null(each for each in configs if each.config_operation != Operation.DELETE)
+    return {each.name: _operated(info, each) for each in configs}
+
+
+def _refuse_null(configs: Any) -> None:
+    null = [each.name for each in configs if each.value is None]
+    if null:
+        raise Refusal(Code.INVALID_REQUEST, f"null is no value of {', '.join(null)}")
+
+
+def _operated(info: TopicInfo, config: Any) -> str | None:
+    """Return the value that a setting gets; None for its default."""
+    if config.config_operation == Operation.SET:
+        return str(config.value)
+    if config.config_operation == Operation.DELETE:
+        return None
+    if config.config_operation not in (Operation.APPEND, Operation.SUBTRACT):
+        raise Refusal(
+            Code.INVALID_REQUEST,
+            f"{config.name}: operation {config.config_operation} is none of set (0), delete (1), append (2), "
+            "subtract (3)",
+        )
+    if config.name not in config_entries.LISTS:
+        raise Refusal(
+            Code.INVALID_CONFIG,
+            f"{config.name} is no list, to which something is appended or subtracted from: set it",
+        )
+    return _edited(info, config)
+
+
+def _edited(info: TopicInfo, config: Any) -> str:
+    """Return a list after words were appended to it or taken away."""
+    current = next(each for each in config_entries.of_topic(info.settings) if each.name == config.name)
+    held, given = current.value.split(","), [word.strip() for word in config.value.split(",")]
+    if config.config_operation == Operation.APPEND:
+        return ",".join(dict.fromkeys([*held, *given]))
+    return ",".join(word for word in held if word not in given)
+
+
+HANDLERS = {
+    Api.DESCRIBE_CONFIGS: describe_configs,
+    Api.ALTER_CONFIGS: alter_configs,
+    Api.INCREMENTAL_ALTER_CONFIGS: incremental_alter_configs,
+}

@@ -1,0 +1,93 @@
+"""DescribeLogDirs: the directories in which the logs lie, and the sizes of these (KIP-113, KIP-827).
+
+A store has one; of a replicated store every directory is one, with the replicas in it. Kafka's rules are
+those of ReplicaManager.describeLogDirs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from segstore.errors import SegstoreError, StorageError
+from segstore.files import Files
+from segstore.replication.data_directory import DataDirectory
+from segstore.replication.store import ReplicatedStore
+from segstore.server.apis import Api
+from segstore.server.error_codes import Code
+from segstore.server.node import Node
+from segstore.server.protocol.codec import structs
+from segstore.server.request import Request
+from segstore.server.topics import shown
+from segstore.storage.context import os_errors
+
+from .working import in_worker
+
+_Response = structs("DescribeLogDirsResponse")
+_Wanted = Mapping[str, Iterable[int]]
+
+
+def describe_log_dirs(node: Node, request: Request) -> Any:
+    """Answer each directory with the partitions that are asked for and lie there."""
+    return in_worker(node, request, lambda: _described(node, request.body))
+
+
+def _described(node: Node, body: Any) -> Any:
+    store = node.store
+    if body.topics is None:
+        wanted: _Wanted = {name: info.partition_ids for name, info in shown(store).items()}
+    else:
+        wanted = {each.topic: each.partitions for each in body.topics}
+    if isinstance(store, ReplicatedStore):
+        directories = store._replicated.manager.directories
+        return _Response(results=[_of_replicas(directories[each], wanted) for each in sorted(directories)])
+    sizes = {topic: _of_logs(node, topic, numbers) for topic, numbers in wanted.items()}
+    return _Response(results=[_result(store._context.files, store.path, sizes)])
+
+
+def _of_logs(node: Node, topic: str, numbers: Iterable[int]) -> list[Any]:
+    """Return the sizes of logs; one that is not there, or can't be opened, is left out, as Kafka does."""
+    found = []
+    for number in numbers:
+        try:
+            size = node.store.partition(topic, number).size
+        except SegstoreError:
+            continue
+        found.append(_Response.DescribeLogDirsPartition(partition_index=number, partition_size=size))
+    return found
+
+
+def _of_replicas(directory: DataDirectory, wanted: _Wanted) -> Any:
+    if directory.error is not None:
+        return _Response.DescribeLogDirsResult(error_code=Code.KAFKA_STORAGE_ERROR, log_dir=directory.path)
+    sizes: dict[str, list[Any]] = {}
+    for key, replica in sorted(directory.replicas.copy().items()):
+        if key.partition in wanted.get(key.topic, ()):
+            log, view = replica.replica, replica.replica.written
+            sizes.setdefault(key.topic, []).append(
+                _Response.DescribeLogDirsPartition(
+                    partition_index=key.partition,
+                    partition_size=sum(map(view.end_of, range(len(view.segments)))),
+                    offset_lag=max(log.log_end_offset - log.high_watermark, 0),
+                )
+            )
+    return _result(directory.writer.context.files, directory.path, sizes)
+
+
+def _result(files: Files, path: str, sizes: Mapping[str, list[Any]]) -> Any:
+    """Return what is told of one directory, and of the volume that it lies in."""
+    try:
+        with os_errors():
+            space = files.space(path)
+    except StorageError:
+        return _Response.DescribeLogDirsResult(error_code=Code.KAFKA_STORAGE_ERROR, log_dir=path)
+    kind = _Response.DescribeLogDirsTopic
+    return _Response.DescribeLogDirsResult(
+        log_dir=path,
+        topics=[kind(name=topic, partitions=found) for topic, found in sizes.items() if found],
+        total_bytes=space.total,
+        usable_bytes=space.usable,
+    )
+
+
+HANDLERS = {Api.DESCRIBE_LOG_DIRS: describe_log_dirs}

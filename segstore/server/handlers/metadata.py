@@ -1,0 +1,253 @@
+"""Metadata and DescribeTopicPartitions: topics, and who leads their partitions.
+
+Versions: an absent list of topics means all of them, in version 0 an empty one; ids count from version 12 on;
+a topic that is missing is created where the client and auto.create.topics.enable allow it. Kafka's rules are
+those of KafkaApis.handleTopicMetadataRequest and DescribeTopicPartitionsRequestHandler.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any, NamedTuple
+
+from segstore import names
+from segstore.errors import InvalidTopicError, SegstoreError, TopicAlreadyExistsError
+from segstore.replication.store import ReplicatedStore
+from segstore.server import authorized
+from segstore.server.apis import Api
+from segstore.server.error_codes import Code, code_of
+from segstore.server.node import NODE_ID, Node
+from segstore.server.protocol.codec import structs
+from segstore.server.request import Request
+from segstore.server.topics import ZERO_ID, Leaders, id_of, open_logs, opened, shown, with_id
+from segstore.storage.meta.topic_info import INTERNAL, TopicInfo
+
+from .working import in_worker
+
+_Response = structs("MetadataResponse")
+_Described = structs("DescribeTopicPartitionsResponse")
+_IDS_SINCE = 12
+
+
+class _Asked(NamedTuple):
+    """One topic that a client asks for, by name or by id."""
+
+    name: str | None
+    topic_id: bytes = ZERO_ID
+
+
+def metadata(node: Node, request: Request) -> Any:
+    """Answer at once, where no topic has to be made and no log to be opened for it."""
+    body, topics = request.body, shown(node.store)
+    everything = body.topics is None or (request.version == 0 and not body.topics)
+    if not everything and request.version < _IDS_SINCE and _misuses_ids(body.topics):
+        return _refused(node, body.topics)
+    if everything:
+        return _answer(node, request, [_Asked(name) for name in topics], topics, Leaders(node.store))
+    asked = [_Asked(each.name, each.topic_id) for each in body.topics]
+    missing = _creatable(node, body, asked, topics)
+    if not missing and not _closed(node, asked, topics):
+        return _answer(node, request, asked, topics, Leaders(node.store))
+    return in_worker(node, request, lambda: _prepared(node, request, asked, missing))
+
+
+def _misuses_ids(topics: list[Any]) -> bool:
+    return any(each.name is None or each.topic_id != ZERO_ID for each in topics)
+
+
+def _refused(node: Node, topics: list[Any]) -> Any:
+    failed = [
+        _Response.MetadataResponseTopic(error_code=Code.INVALID_REQUEST, name=each.name or "")
+        for each in topics
+    ]
+    return _whole(node, failed)
+
+
+def _creatable(
+    node: Node, body: Any, asked: list[_Asked], topics: Mapping[str, TopicInfo]
+) -> dict[str, Code]:
+    """Return the topics to be created, by name."""
+    if not (body.allow_auto_topic_creation and node.config.auto_create_topics_enable):
+        return {}
+    if node.store.mode == "r":
+        return {}
+    wanted = (each.name for each in asked if each.topic_id == ZERO_ID and each.name is not None)
+    return {
+        name: Code.NONE
+        for name in wanted
+        if name not in topics and name not in INTERNAL and _name_error(name) is Code.NONE
+    }
+
+
+def _name_error(name: str) -> Code:
+    try:
+        names.check_topic(name)
+    except InvalidTopicError as error:
+        return code_of(error)
+    return Code.NONE
+
+
+def _found(asked: _Asked, topics: Mapping[str, TopicInfo]) -> TopicInfo | None:
+    """Return the topic that was asked for. An id goes before a name."""
+    if asked.topic_id != ZERO_ID:
+        return with_id(topics, asked.topic_id)
+    return None if asked.name is None else topics.get(asked.name)
+
+
+def _closed(node: Node, asked: list[_Asked], topics: Mapping[str, TopicInfo]) -> list[tuple[str, int]]:
+    """Return the partitions that were asked for and whose logs are not open: without these there are no
+    epochs. A replicated store knows the epochs all the same, one that is open for reading never does.
+    """
+    if node.store.mode == "r" or isinstance(node.store, ReplicatedStore):
+        return []
+    found, open_now = (_found(each, topics) for each in asked), opened(node.store)
+    keys = [(info.name, n) for info in found if info is not None for n in info.partition_ids]
+    return [key for key in keys if key not in open_now]
+
+
+def _prepared(node: Node, request: Request, asked: list[_Asked], missing: dict[str, Code]) -> Any:
+    """Create what is missing, open what is closed, then answer."""
+    for name in missing:
+        missing[name] = _created(node, name)
+    topics = shown(node.store)
+    failed = open_logs(node.store, _closed(node, asked, topics))
+    return _answer(node, request, asked, topics, Leaders(node.store, failed), missing)
+
+
+def _created(node: Node, name: str) -> Code:
+    try:
+        node.store.create_topic(name, node.config.num_partitions)
+    except TopicAlreadyExistsError:  # another client asked for it too
+        return Code.NONE
+    except SegstoreError as error:
+        return code_of(error)
+    return Code.NONE
+
+
+def _answer(
+    node: Node,
+    request: Request,
+    asked: Collection[_Asked],
+    topics: Mapping[str, TopicInfo],
+    leaders: Leaders,
+    failed: Mapping[str, Code] | None = None,
+) -> Any:
+    body, found = request.body, []
+    for each in dict.fromkeys(asked):
+        info = _found(each, topics)
+        found.append(_topic(info, leaders) if info is not None else _missing(each, failed or {}))
+    for each in found:
+        asked_for = body.include_topic_authorized_operations and each.error_code == Code.NONE
+        each.topic_authorized_operations = authorized.told(asked_for, authorized.ON_TOPICS)
+    asked_for = body.include_cluster_authorized_operations
+    return _whole(node, found, authorized.told(asked_for, authorized.ON_CLUSTER))
+
+
+def _whole(node: Node, topics: list[Any], operations: int = authorized.NOT_ASKED) -> Any:
+    host, port = node.endpoint
+    return _Response(
+        brokers=[_Response.MetadataResponseBroker(node_id=node.node_id, host=host, port=port)],
+        cluster_id=node.cluster_id,
+        controller_id=node.node_id,
+        topics=topics,
+        cluster_authorized_operations=operations,
+    )
+
+
+def _missing(asked: _Asked, failed: Mapping[str, Code]) -> Any:
+    """Return what is told of a topic that is not there."""
+    if asked.topic_id != ZERO_ID:
+        return _Response.MetadataResponseTopic(
+            error_code=Code.UNKNOWN_TOPIC_ID, name=None, topic_id=asked.topic_id
+        )
+    name = asked.name or ""
+    error = _name_error(name) or failed.get(name) or Code.UNKNOWN_TOPIC_OR_PARTITION
+    return _Response.MetadataResponseTopic(error_code=error, name=name)
+
+
+def _topic(info: TopicInfo, leaders: Leaders) -> Any:
+    return _Response.MetadataResponseTopic(
+        error_code=Code.NONE if info.error is None else code_of(info.error),
+        name=info.name,
+        topic_id=id_of(info),
+        is_internal=info.internal,
+        partitions=[
+            _partition(_Response.MetadataResponsePartition, info.name, number, leaders)
+            for number in info.partition_ids
+        ],
+    )
+
+
+def _partition(kind: Any, topic: str, number: int, leaders: Leaders) -> Any:
+    """Return a partition in either form: its one replica is on this node, in sync if it leads."""
+    led, me = leaders.of(topic, number), NODE_ID
+    return kind(
+        error_code=led.error,
+        partition_index=number,
+        leader_id=led.leader_id,
+        leader_epoch=led.leader_epoch,
+        replica_nodes=[me],
+        isr_nodes=[me] if led.leader_id == me else [],
+        offline_replicas=[] if led.leader_id == me else [me],
+    )
+
+
+# --- DescribeTopicPartitions (KIP-966) ------------------------------------------------------------
+
+
+def describe_topic_partitions(node: Node, request: Request) -> Any:
+    """Answer as many partitions as are allowed, in order of topics, and where the next request goes on."""
+    body, topics = request.body, shown(node.store)
+    cursor = body.cursor
+    if cursor is not None and cursor.partition_index < 0:
+        kind = _Described.DescribeTopicPartitionsResponseTopic
+        return _Described(
+            topics=[kind(error_code=Code.INVALID_REQUEST, name=each.name) for each in body.topics]
+        )
+    wanted = sorted(topics if not body.topics else {each.name for each in body.topics})
+    begin, first = ("", 0) if cursor is None else (cursor.topic_name, cursor.partition_index)
+    left = max(min(node.config.max_request_partition_size_limit, body.response_partition_limit), 1)
+    return _page([name for name in wanted if name >= begin], begin, first, left, topics, Leaders(node.store))
+
+
+def _page(
+    wanted: list[str], begin: str, first: int, left: int, topics: Mapping[str, TopicInfo], leaders: Leaders
+) -> Any:
+    body = _Described()
+    for name in wanted:
+        if not left:
+            body.next_cursor = _Described.Cursor(topic_name=name, partition_index=0)
+            break
+        info = topics.get(name)
+        if info is None:
+            error = _name_error(name) or Code.UNKNOWN_TOPIC_OR_PARTITION
+            body.topics.append(_Described.DescribeTopicPartitionsResponseTopic(error_code=error, name=name))
+            continue
+        numbers = [number for number in info.partition_ids if name != begin or number >= first]
+        body.topics.append(_described(info, numbers[:left], leaders))
+        if len(numbers) > left:
+            body.next_cursor = _Described.Cursor(topic_name=name, partition_index=numbers[left])
+            break
+        left -= len(numbers)
+    return body
+
+
+def _described(info: TopicInfo, numbers: list[int], leaders: Leaders) -> Any:
+    kind = _Described.DescribeTopicPartitionsResponsePartition
+    partitions = [_partition(kind, info.name, number, leaders) for number in numbers]
+    for each in partitions:
+        each.eligible_leader_replicas, each.last_known_elr = [], []
+    return _Described.DescribeTopicPartitionsResponseTopic(
+        error_code=Code.NONE if info.error is None else code_of(info.error),
+        name=info.name,
+        topic_id=id_of(info),
+        is_internal=info.internal,
+        partitions=partitions,
+        topic_authorized_operations=authorized.ON_TOPICS,
+    )
+
+
+HANDLERS = {
+    Api.METADATA: metadata,
+    Api.DESCRIBE_TOPIC_PARTITIONS: describe_topic_partitions,
+}

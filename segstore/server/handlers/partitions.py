@@ -1,0 +1,134 @@
+"""DeleteRecords, ElectLeaders, ListPartitionReassignments: what is done to partitions that are there.
+
+A partition has one replica on the wire, so nothing is reassigned, and there is nothing to elect; in a
+replicated store the directories behind it are elected. Kafka's rules are those of
+ReplicaManager.deleteRecords and ReplicationControlManager.electLeaders.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from segstore.errors import ElectionNotNeededError
+from segstore.replication.store import ReplicatedStore
+from segstore.server.apis import Api
+from segstore.server.error_codes import Code
+from segstore.server.node import Node
+from segstore.server.protocol.codec import structs
+from segstore.server.request import Request
+from segstore.server.topics import shown
+from segstore.storage.meta.topic_info import TopicInfo
+
+from .refusal import REFUSED, Refusal, told
+from .working import in_worker
+
+_Trimmed = structs("DeleteRecordsResponse")
+_Elected = structs("ElectLeadersResponse")
+_Reassigned = structs("ListPartitionReassignmentsResponse")
+_NO_OFFSET = -1
+_ELECTIONS = {0: "preferred", 1: "unclean"}
+
+
+# --- DeleteRecords --------------------------------------------------------------------------------
+
+
+def delete_records(node: Node, request: Request) -> Any:
+    """Move log start offsets up; -1 stands for the high watermark."""
+    return in_worker(node, request, lambda: _trim_all(node, request.body))
+
+
+def _trim_all(node: Node, body: Any) -> Any:
+    return _Trimmed(
+        topics=[
+            _Trimmed.DeleteRecordsTopicResult(
+                name=topic.name, partitions=[_trimmed(node, topic.name, each) for each in topic.partitions]
+            )
+            for topic in body.topics
+        ]
+    )
+
+
+def _trimmed(node: Node, topic: str, wanted: Any) -> Any:
+    result = _Trimmed.DeleteRecordsPartitionResult(
+        partition_index=wanted.partition_index, low_watermark=_NO_OFFSET
+    )
+    try:
+        result.low_watermark = _trim(node, topic, wanted)
+    except REFUSED as error:
+        result.error_code, _ = told(error)
+    return result
+
+
+def _trim(node: Node, topic: str, wanted: Any) -> int:
+    """Return the new log start offset."""
+    log = node.store.partition(topic, wanted.partition_index)
+    if "delete" not in node.store.topics()[topic].settings.cleanup_policy:
+        raise Refusal(Code.POLICY_VIOLATION, f"topic {topic!r} is only compacted: its records stay")
+    if wanted.offset < _NO_OFFSET:
+        raise Refusal(Code.OFFSET_OUT_OF_RANGE, f"offset {wanted.offset}: must be at least -1")
+    return log.delete_records(wanted.offset)
+
+
+# --- ElectLeaders ---------------------------------------------------------------------------------
+
+
+def elect_leaders(node: Node, request: Request) -> Any:
+    """Elect leaders of the partitions that are named, or of all."""
+    return in_worker(node, request, lambda: _elect_all(node, request.body))
+
+
+def _elect_all(node: Node, body: Any) -> Any:
+    election, topics = _ELECTIONS.get(body.election_type), shown(node.store)
+    if election is None:
+        return _Elected(error_code=Code.INVALID_REQUEST)
+    everything = body.topic_partitions is None
+    if everything:
+        asked = {name: info.partition_ids for name, info in topics.items()}
+    else:
+        asked = {each.topic: tuple(each.partitions) for each in body.topic_partitions}
+    results = []
+    for topic, numbers in asked.items():
+        found = [_elected(node, topics, topic, number, election) for number in numbers]
+        if everything:  # Kafka leaves out those that are led as they should be
+            found = [each for each in found if each.error_code != Code.ELECTION_NOT_NEEDED]
+        if found:
+            results.append(_Elected.ReplicaElectionResult(topic=topic, partition_result=found))
+    return _Elected(replica_election_results=results)
+
+
+def _elected(node: Node, topics: Mapping[str, TopicInfo], topic: str, number: int, election: str) -> Any:
+    result = _Elected.PartitionResult(partition_id=number, error_message=None)
+    try:
+        if topic not in topics or number not in topics[topic].partition_ids:
+            raise Refusal(Code.UNKNOWN_TOPIC_OR_PARTITION, f"there is no partition {topic}-{number}")
+        _elect(node, topic, number, election)
+    except REFUSED as error:
+        result.error_code, result.error_message = told(error)
+    return result
+
+
+def _elect(node: Node, topic: str, number: int, election: str) -> None:
+    """Elect a leader. Raises what the controller does; ElectionNotNeededError without replicas."""
+    if not isinstance(node.store, ReplicatedStore):
+        raise ElectionNotNeededError(f"{topic}-{number} has one replica, which leads")
+    # Who asks for an unclean election over the wire means it: Kafka asks for no confirmation either.
+    key = topic, number
+    error = node.store.elect_leaders(election, [key], confirm=election == "unclean")[key]
+    if error is not None:
+        raise error
+
+
+# --- ListPartitionReassignments -------------------------------------------------------------------
+
+
+def list_partition_reassignments(_node: Node, _request: Request) -> Any:
+    """Answer that nothing is under way: there is no other node to which a replica could go."""
+    return _Reassigned(error_message=None)
+
+
+HANDLERS = {
+    Api.DELETE_RECORDS: delete_records,
+    Api.ELECT_LEADERS: elect_leaders,
+    Api.LIST_PARTITION_REASSIGNMENTS: list_partition_reassignments,
+}

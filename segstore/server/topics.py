@@ -1,0 +1,98 @@
+"""What clients are told of a store's topics and partitions: names, ids, leaders.
+
+A server is one node, whatever the store: a partition has one replica on the wire, on this node. Where a
+replicated store has several, these are directories behind the node, of which clients see nothing but whether
+one leads. Threads: any.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from segstore import names
+from segstore.errors import SegstoreError
+from segstore.replication.store import ReplicatedStore
+from segstore.server.error_codes import Code
+from segstore.server.node import NODE_ID
+from segstore.storage.meta.topic_info import CLUSTER_METADATA, TopicInfo
+from segstore.storage.store.store import Store
+
+ZERO_ID = bytes(16)
+"""The id of no topic (Kafka: Uuid.ZERO_UUID)."""
+_UNKNOWN_EPOCH = -1
+_Key = tuple[str, int]
+
+
+class Led(NamedTuple):
+    """Who leads a partition: a node's id, -1 for nobody; the leader epoch, -1 where it is not known."""
+
+    leader_id: int
+    leader_epoch: int
+    error: Code = Code.NONE
+
+
+NOBODY = Led(-1, _UNKNOWN_EPOCH, Code.LEADER_NOT_AVAILABLE)
+
+
+def shown(store: Store) -> dict[str, TopicInfo]:
+    """Return the topics that clients see, by name. Raises StoreClosedError."""
+    return {name: info for name, info in store.topics().items() if name != CLUSTER_METADATA}
+
+
+def id_of(info: TopicInfo) -> bytes:
+    """Return a topic's id as the wire has it; a broker's topic of before topic ids has the zero id."""
+    return names.topic_id_bytes(info.topic_id) if info.topic_id else ZERO_ID
+
+
+def with_id(topics: Mapping[str, TopicInfo], topic_id: bytes) -> TopicInfo | None:
+    """Return the topic that has this id."""
+    text = names.topic_id_of(topic_id)
+    return next((info for info in topics.values() if text and info.topic_id == text), None)
+
+
+class Leaders:
+    """The leaders of a store's partitions, as they are when this is made.
+
+    No log is opened to find out: until one is opened its epoch is unknown, which Kafka's clients take (-1).
+    `failed` has the partitions whose logs could not be opened.
+    """
+
+    def __init__(self, store: Store, failed: Iterable[_Key] = ()) -> None:
+        self._store, self._failed = store, frozenset(failed)
+        self._open = opened(store)
+
+    def of(self, topic: str, partition: int) -> Led:
+        """Return who leads a partition; a topic that was deleted meanwhile has no leaders."""
+        try:
+            return self._of(topic, partition)
+        except SegstoreError:
+            return NOBODY
+
+    def _of(self, topic: str, partition: int) -> Led:
+        if (topic, partition) in self._failed:
+            return NOBODY
+        if isinstance(self._store, ReplicatedStore):
+            state = self._store.describe_partition(topic, partition)
+            return Led(NODE_ID, state.leader_epoch) if state.leader >= 0 else NOBODY
+        if (topic, partition) not in self._open:
+            return Led(NODE_ID, _UNKNOWN_EPOCH)
+        return Led(NODE_ID, self._store.partition(topic, partition).leader_epoch)
+
+
+def opened(store: Store) -> frozenset[_Key]:
+    """Return the partitions whose logs are open; none of a store that is open for reading, which knows no
+    epochs.
+    """
+    return frozenset(store._side.opened()) if store.mode == "rw" else frozenset()  # type: ignore[union-attr]
+
+
+def open_logs(store: Store, keys: Iterable[_Key]) -> set[_Key]:
+    """Open these logs, which may take long; returns those that can't be opened."""
+    failed = set()
+    for topic, partition in keys:
+        try:
+            store.partition(topic, partition)
+        except SegstoreError:
+            failed.add((topic, partition))
+    return failed

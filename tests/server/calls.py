@@ -1,0 +1,144 @@
+"""Handlers, called without sockets: a node over a loop that works when it is told to, and requests and
+answers that are encoded and decoded on their way, so that what a version can't hold is not seen.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import segstore
+from segstore.server.apis import Api
+from segstore.server.handlers import HANDLERS
+from segstore.server.node import Endpoint, Node
+from segstore.server.protocol.codec import decode, encode, structs
+from segstore.server.request import LATER, Request
+from segstore.server.settings import ServerConfig
+
+CLUSTER_ID = "MkU3OEVBNTcwNTJENDM2Qg"
+ENDPOINT = Endpoint("broker.test", 9092)
+
+
+@dataclass(eq=False)
+class FakeTimer:
+    """A call that is due at a time of the fake loop."""
+
+    due: float
+    call: Callable[[], object]
+    cancelled: bool = False
+
+    def cancel(self) -> None:
+        self.cancelled = True
+
+
+@dataclass
+class FakeLoop:
+    """A loop whose calls and works are done by `run`, in the thread of the test, and whose timers by
+    `pass_time`.
+    """
+
+    calls: deque[Callable[[], object]] = field(default_factory=deque)
+    timers: list[FakeTimer] = field(default_factory=list)
+    now: float = 0.0
+    works: int = 0
+
+    def later(self, seconds: float, call: Callable[[], object]) -> FakeTimer:
+        self.timers.append(FakeTimer(self.now + seconds, call))
+        return self.timers[-1]
+
+    def soon(self, call: Callable[[], object]) -> None:
+        self.calls.append(call)
+
+    def work(self, run: Callable[[], Any], done: Callable[[Any], object]) -> None:
+        self.works += 1
+        self.calls.append(lambda: self._work(run, done))
+
+    def _work(self, run: Callable[[], Any], done: Callable[[Any], object]) -> None:
+        try:
+            result = run()
+        except Exception as error:
+            result = error
+        done(result)
+
+    def run(self) -> None:
+        """Do all that is to be done now."""
+        while self.calls:
+            self.calls.popleft()()
+
+    def pass_time(self, seconds: float) -> None:
+        """Do what is due within so many seconds, in order."""
+        end = self.now + seconds
+        while due := [each for each in self.timers if each.due <= end and not each.cancelled]:
+            first = min(due, key=lambda each: each.due)
+            self.timers.remove(first)
+            self.now = first.due
+            first.call()
+            self.run()
+        self.now = end
+
+
+@dataclass
+class FakeChannel:
+    """A connection without a socket."""
+
+    principal: str = "ANONYMOUS"
+    peer: str = "127.0.0.1"
+    is_open: bool = True
+
+    def close(self) -> None:
+        self.is_open = False
+
+
+def node_of(store: segstore.Store, **settings: Any) -> Node:
+    """Return a node that serves a store, with a fake loop."""
+    return Node(store, ServerConfig(**settings), FakeLoop(), ENDPOINT, CLUSTER_ID, tuple(HANDLERS))
+
+
+@dataclass
+class Sent:
+    """A request that was sent; `answers` gets its answer, once."""
+
+    request: Request
+    answers: list[Any]
+
+    @property
+    def channel(self) -> Any:
+        return self.request.channel
+
+
+def send(node: Node, api: Api, version: int, client_id: str | None = "test", /, **fields: Any) -> Sent:
+    """Call a handler, and have the loop do what it can do at once."""
+    answers: list[Any] = []
+    sent = coded(structs(f"{api.message}Request")(**fields), version)
+    request = Request(api, version, client_id, sent, FakeChannel(), lambda body: answers.append(body))
+    answer = HANDLERS[api](node, request)
+    if answer is not LATER:
+        answers.append(answer)
+    assert isinstance(node.loop, FakeLoop)
+    node.loop.run()
+    assert len(answers) <= 1
+    return Sent(request, [None if each is None else coded(each, version) for each in answers])
+
+
+def call(node: Node, api: Api, version: int, client_id: str | None = "test", /, **fields: Any) -> Any:
+    """Return the answer to a request, which must come at once; None where the channel was closed."""
+    sent = send(node, api, version, client_id, **fields)
+    assert sent.answers or not sent.channel.is_open
+    return sent.answers[0] if sent.answers else None
+
+
+def coded(body: Any, version: int) -> Any:
+    """Return what is left of a message on its way over the wire. A message may be of no other version."""
+    out = bytearray()
+    encode(body, version, out)
+    return decode(type(body).__name__, version, memoryview(out))
+
+
+def versions(api: Api) -> range:
+    """Return all versions of an API that are served."""
+    from segstore.server.apis import served
+
+    low, high = served(api)
+    return range(low, high + 1)

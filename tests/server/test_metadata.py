@@ -1,0 +1,267 @@
+"""Promise: every version of Metadata tells of topics and leaders as a broker's does: all of them or those
+that were named, by name or by id; missing topics are created where that is allowed, and nowhere else.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from calls import CLUSTER_ID, ENDPOINT, FakeLoop, call, node_of, send, versions
+from replicated_stores import QUICK
+
+import segstore
+from segstore.names import topic_id_bytes
+from segstore.server.apis import Api
+from segstore.server.error_codes import Code
+from segstore.server.protocol.codec import structs
+
+ZERO = bytes(16)
+NOT_ASKED = -(1 << 31)
+Asked = structs("MetadataRequest").MetadataRequestTopic
+Cursor = structs("DescribeTopicPartitionsRequest").Cursor
+Named = structs("DescribeTopicPartitionsRequest").TopicRequest
+
+
+def asked(*names: str) -> list[Any]:
+    return [Asked(name=name) for name in names]
+
+
+def brief(topics: list[Any]) -> list[tuple[Any, ...]]:
+    return [(each.error_code, each.name, [p.partition_index for p in each.partitions]) for each in topics]
+
+
+@pytest.mark.parametrize("version", versions(Api.METADATA))
+def test_every_version_tells_what_it_can(store: segstore.Store, version: int) -> None:
+    info = store.create_topic("t", 2)
+    body = call(node_of(store), Api.METADATA, version, topics=asked("t"))
+    (broker,), (topic,) = body.brokers, body.topics
+    assert (broker.node_id, (broker.host, broker.port), broker.rack) == (1, ENDPOINT, None)
+    assert body.controller_id == (1 if version >= 1 else -1)
+    assert body.cluster_id == (CLUSTER_ID if version >= 2 else None)
+    assert (body.throttle_time_ms, body.error_code) == (0, 0)
+    assert brief([topic]) == [(0, "t", [0, 1])]
+    assert topic.topic_id == (topic_id_bytes(info.topic_id) if version >= 10 else ZERO)
+    assert not topic.is_internal
+    assert (topic.topic_authorized_operations, body.cluster_authorized_operations) == (NOT_ASKED, NOT_ASKED)
+    for each in topic.partitions:
+        assert (each.leader_id, each.replica_nodes, each.isr_nodes) == (1, [1], [1])
+        assert (each.leader_epoch, each.offline_replicas) == (0 if version >= 7 else -1, [])
+
+
+@pytest.mark.parametrize("version", versions(Api.METADATA))
+def test_null_is_all_and_empty_is_none_but_in_version_0(store: segstore.Store, version: int) -> None:
+    for name in ("b", "a"):
+        store.create_topic(name)
+    node = node_of(store)
+    everything = [(0, "a", [0]), (0, "b", [0])]
+    assert brief(call(node, Api.METADATA, version, topics=[]).topics) == ([] if version else everything)
+    if version:
+        assert brief(call(node, Api.METADATA, version, topics=None).topics) == everything
+
+
+@pytest.mark.parametrize("version", versions(Api.METADATA))
+@pytest.mark.parametrize("enabled", [True, False])
+@pytest.mark.parametrize("allowed", [True, False])
+def test_a_missing_topic_is_created_where_both_allow_it(
+    store: segstore.Store, version: int, enabled: bool, allowed: bool
+) -> None:
+    allowed = allowed or version < 4  # which can't forbid it
+    node = node_of(store, auto_create_topics_enable=enabled, num_partitions=3)
+    topics = call(node, Api.METADATA, version, topics=asked("new"), allow_auto_topic_creation=allowed).topics
+    if enabled and allowed:
+        assert brief(topics) == [(0, "new", [0, 1, 2])]
+        assert store.topics()["new"].partitions == 3
+    else:
+        assert brief(topics) == [(Code.UNKNOWN_TOPIC_OR_PARTITION, "new", [])]
+        assert not store.topics()
+
+
+@pytest.mark.parametrize("name", ["", "a b", "..", "x" * 250])
+def test_a_name_that_is_none_is_refused_alone(store: segstore.Store, name: str) -> None:
+    topics = call(node_of(store), Api.METADATA, 12, topics=asked(name, "good")).topics
+    assert brief(topics) == [(Code.INVALID_TOPIC_EXCEPTION, name, []), (0, "good", [0])]
+    assert list(store.topics()) == ["good"]
+
+
+def test_internal_topics_are_told_and_never_created(store: segstore.Store) -> None:
+    node = node_of(store)
+    internal = asked("__consumer_offsets", "__cluster_metadata")
+    codes = {each.error_code for each in call(node, Api.METADATA, 12, topics=internal).topics}
+    assert (codes, store.topics()) == ({Code.UNKNOWN_TOPIC_OR_PARTITION}, {})
+    store._create_topic("__consumer_offsets", 2, {"cleanup.policy": "compact"})
+    (topic,) = call(node, Api.METADATA, 1, topics=None).topics
+    assert (topic.name, topic.is_internal) == ("__consumer_offsets", True)
+
+
+@pytest.mark.parametrize("version", [12, 13])
+def test_topics_are_asked_for_by_id(store: segstore.Store, version: int) -> None:
+    topic_id = topic_id_bytes(store.create_topic("t").topic_id)
+    wanted = [Asked(name=None, topic_id=topic_id), Asked(name=None, topic_id=b"x" * 16)]
+    known, unknown = call(node_of(store), Api.METADATA, version, topics=wanted).topics
+    assert brief([known]) == [(0, "t", [0])]
+    assert (unknown.error_code, unknown.name) == (Code.UNKNOWN_TOPIC_ID, None)
+    assert (unknown.topic_id, unknown.partitions) == (b"x" * 16, [])
+
+
+@pytest.mark.parametrize("version", [10, 11])
+@pytest.mark.parametrize(
+    "wanted", [Asked(name=None), Asked(name="t", topic_id=b"x" * 16)], ids=["null", "id"]
+)
+def test_before_version_12_ids_and_null_names_are_refused(
+    store: segstore.Store, version: int, wanted: Any
+) -> None:
+    (topic,) = call(node_of(store), Api.METADATA, version, topics=[wanted]).topics
+    assert (topic.error_code, topic.name) == (Code.INVALID_REQUEST, wanted.name or "")
+    assert not store.topics()
+
+
+def test_a_topic_that_is_asked_for_twice_is_told_once(store: segstore.Store) -> None:
+    assert brief(call(node_of(store), Api.METADATA, 9, topics=asked("t", "t")).topics) == [(0, "t", [0])]
+
+
+def test_authorized_operations_are_all_where_they_are_asked_for(store: segstore.Store) -> None:
+    fields = {"include_topic_authorized_operations": True, "include_cluster_authorized_operations": True}
+    body = call(node_of(store), Api.METADATA, 8, topics=asked("t"), **fields)
+    on_topic = [3, 4, 5, 6, 7, 8, 10, 11]
+    on_cluster = [5, 7, 8, 9, 10, 11, 12]
+    assert body.topics[0].topic_authorized_operations == sum(1 << bit for bit in on_topic)
+    assert body.cluster_authorized_operations == sum(1 << bit for bit in on_cluster)
+
+
+def test_the_loop_opens_no_log(store_dir: Path) -> None:
+    """Logs that are named are opened in a worker, once; all of them are told without being opened."""
+    with segstore.open(store_dir) as store:
+        store.create_topic("t", 2)
+        store.partition("t", 0).append(b"x")
+    with segstore.open(store_dir) as store:
+        node = node_of(store)
+        assert isinstance(node.loop, FakeLoop)
+        (topic,) = call(node, Api.METADATA, 9, topics=None).topics
+        assert ([each.leader_epoch for each in topic.partitions], node.loop.works) == ([-1, -1], 0)
+        for _ in range(2):
+            (topic,) = call(node, Api.METADATA, 9, topics=asked("t")).topics
+            assert ([each.leader_epoch for each in topic.partitions], node.loop.works) == ([0, 0], 1)
+
+
+def test_a_log_that_cannot_be_opened_has_no_leader(tmp_path: Path) -> None:
+    path = tmp_path / "damaged"
+    with segstore.open(path) as store:
+        store.create_topic("t", 2)
+    (path / "t-1").rename(tmp_path / "elsewhere")
+    (path / "t-1").symlink_to(tmp_path / "elsewhere")
+    with segstore.open(path) as store:
+        (topic,) = call(node_of(store), Api.METADATA, 9, topics=asked("t")).topics
+    good, bad = topic.partitions
+    assert (good.error_code, good.leader_id, good.offline_replicas) == (0, 1, [])
+    assert (bad.error_code, bad.leader_id) == (Code.LEADER_NOT_AVAILABLE, -1)
+    assert (bad.replica_nodes, bad.isr_nodes, bad.offline_replicas) == ([1], [], [1])
+
+
+def test_a_store_that_is_open_for_reading_makes_nothing(store_dir: Path) -> None:
+    with segstore.open(store_dir) as store:
+        store.create_topic("t")
+    with segstore.open(store_dir, "r") as store:
+        topics = call(node_of(store), Api.METADATA, 9, topics=asked("t", "new")).topics
+        assert brief(topics) == [(0, "t", [0]), (Code.UNKNOWN_TOPIC_OR_PARTITION, "new", [])]
+        assert topics[0].partitions[0].leader_epoch == -1
+
+
+def test_a_replicated_store_is_one_node(tmp_path: Path) -> None:
+    with segstore.open_replicated([tmp_path / "a", tmp_path / "b"], config=dict(QUICK)) as store:
+        store.create_topic("t", replication_factor=2)
+        body = call(node_of(store), Api.METADATA, 9, topics=None)
+        assert brief(body.topics) == [(0, "t", [0])]  # and not the metadata log
+        (partition,) = body.topics[0].partitions
+        assert (partition.leader_id, partition.replica_nodes, partition.isr_nodes) == (1, [1], [1])
+        assert partition.leader_epoch == store.describe_partition("t").leader_epoch
+        call(node_of(store), Api.METADATA, 9, topics=asked("made"))
+        assert len(store.describe_partition("made").replicas) == 1  # default.replication.factor
+    assert [segstore.check(tmp_path / name) for name in ("a", "b")] == [[], []]
+
+
+def test_a_failure_that_nobody_expects_ends_the_connection(
+    store: segstore.Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise RuntimeError("a bug")
+
+    node = node_of(store)
+    monkeypatch.setattr(store, "create_topic", fail)
+    sent = send(node, Api.METADATA, 12, topics=asked("t"))
+    assert (sent.answers, sent.channel.is_open) == ([], False)
+    sent = send(node, Api.METADATA, 13, topics=asked("t"))
+    assert [each.error_code for each in sent.answers] == [Code.UNKNOWN_SERVER_ERROR]
+
+
+# --- DescribeCluster ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("version", versions(Api.DESCRIBE_CLUSTER))
+def test_the_cluster_is_one_node(store: segstore.Store, version: int) -> None:
+    fields = {"include_cluster_authorized_operations": True}
+    body = call(node_of(store), Api.DESCRIBE_CLUSTER, version, **fields)
+    (broker,) = body.brokers
+    assert (body.error_code, body.cluster_id, body.controller_id) == (0, CLUSTER_ID, 1)
+    assert (broker.broker_id, (broker.host, broker.port), broker.is_fenced) == (1, ENDPOINT, False)
+    assert body.cluster_authorized_operations > 0
+
+
+@pytest.mark.parametrize(
+    ("kind", "code"), [(2, Code.MISMATCHED_ENDPOINT_TYPE), (9, Code.UNSUPPORTED_ENDPOINT_TYPE)]
+)
+def test_controllers_have_no_address_of_their_own(store: segstore.Store, kind: int, code: Code) -> None:
+    body = call(node_of(store), Api.DESCRIBE_CLUSTER, 1, endpoint_type=kind)
+    assert (body.error_code, body.brokers) == (code, [])
+    assert body.error_message
+
+
+# --- DescribeTopicPartitions ----------------------------------------------------------------------
+
+
+def pages(node: Any, limit: int, **fields: Any) -> list[list[tuple[Any, ...]]]:
+    """Return what each page tells, until there is no cursor; there are at most ten."""
+    found, cursor = [], None
+    for _ in range(10):
+        body = call(
+            node, Api.DESCRIBE_TOPIC_PARTITIONS, 0, response_partition_limit=limit, cursor=cursor, **fields
+        )
+        found.append(brief(body.topics))
+        if body.next_cursor is None:
+            return found
+        cursor = Cursor(
+            topic_name=body.next_cursor.topic_name, partition_index=body.next_cursor.partition_index
+        )
+    raise AssertionError("there is no last page")
+
+
+@pytest.mark.parametrize(
+    ("limit", "expected"),
+    [
+        (2000, [[(0, "a", [0, 1]), (0, "b", [0]), (0, "c", [0, 1, 2])]]),
+        (2, [[(0, "a", [0, 1])], [(0, "b", [0]), (0, "c", [0])], [(0, "c", [1, 2])]]),
+        (3, [[(0, "a", [0, 1]), (0, "b", [0])], [(0, "c", [0, 1, 2])]]),
+        (0, [[(0, "a", [0])], [(0, "a", [1])], [(0, "b", [0])], *[[(0, "c", [n])] for n in range(3)]]),
+    ],
+)
+def test_partitions_come_in_pages(store: segstore.Store, limit: int, expected: Any) -> None:
+    for name, count in (("c", 3), ("a", 2), ("b", 1)):
+        store.create_topic(name, count)
+    assert pages(node_of(store), limit) == expected
+    smaller = node_of(store, max_request_partition_size_limit=max(limit, 1))
+    assert pages(smaller, 2000) == expected
+
+
+def test_pages_of_named_topics_tell_the_missing_ones(store: segstore.Store) -> None:
+    store.create_topic("b", 2)
+    wanted = [Named(name=name) for name in ("b", "a", "c d")]
+    missing, invalid = (Code.UNKNOWN_TOPIC_OR_PARTITION, "a", []), (Code.INVALID_TOPIC_EXCEPTION, "c d", [])
+    assert pages(node_of(store), 9, topics=wanted) == [[missing, (0, "b", [0, 1]), invalid]]
+
+
+def test_a_cursor_below_0_is_refused(store: segstore.Store) -> None:
+    store.create_topic("t")
+    cursor = Cursor(topic_name="t", partition_index=-1)
+    body = call(node_of(store), Api.DESCRIBE_TOPIC_PARTITIONS, 0, topics=[Named(name="t")], cursor=cursor)
+    assert brief(body.topics) == [(Code.INVALID_REQUEST, "t", [])]
