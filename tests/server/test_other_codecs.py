@@ -1,5 +1,5 @@
-"""Kafka's other codecs in Python, kafka-python and kio, read the same values as ours in every version of every
-message, and write the same bytes.
+"""Kafka's other codecs in Python, kafka-python and kio, read the same values as ours in every version of
+every message, and write the same bytes.
 """
 
 from __future__ import annotations
