@@ -85,7 +85,7 @@ class Connection:
     # --- events ---------------------------------------------------------------------------
 
     def _ready(self, events: int) -> None:
-        if events & GONE:
+        if events & GONE and not (self.state is State.READING and events & IN):  # what has come is read first
             self.close()
             return
         if events & OUT:
