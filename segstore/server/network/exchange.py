@@ -55,9 +55,10 @@ def begin(
     if header.body_at < 0 or handler is None:
         _refuse(header, send)
         return None
-    exchange = Exchange(api, header.version, header.correlation_id, send)
+    version, correlation_id = header.version, header.correlation_id
+    exchange = Exchange(api, version, correlation_id, send)
     body = read_body(header, frame)
-    request = Request(api, header.version, header.client_id, body, channel, exchange, header.correlation_id)
+    request = Request(api, version, header.client_id, body, channel, exchange, correlation_id)
     try:
         body = handler(node, request)
     except Exception as error:
