@@ -129,6 +129,8 @@ def _repeated(part: Tree, least: int, most: int | None) -> Tree:
     """Return a tree of `least` to `most` parts; None stands for any number."""
     if max(least, most or 0) > MOST_STEPS:
         raise InvalidArgumentError(f"a pattern repeats a part more than {MOST_STEPS} times")
+    if most == 0:
+        return _row([])
     if most is None:
         return _row([part] * least + [_any_number(part)])
     return _row([part] * least + [_at_most(part, most - least)])
