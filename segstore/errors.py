@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Iterable, Mapping
-from typing import TypeGuard, TypeVar
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple, TypeGuard, TypeVar
 
 _Error = TypeVar("_Error", bound=BaseException)
 
@@ -74,9 +74,42 @@ class RecordTooLargeError(InvalidArgumentError):
     """A record or its batch is larger than `max.message.bytes` or `segment.bytes` allow."""
 
 
+class RecordBatchTooLargeError(RecordTooLargeError):
+    """A batch is larger than a segment may be, `segment.bytes` (Kafka: RecordBatchTooLargeException)."""
+
+
+class RecordError(NamedTuple):
+    """What is wrong with one record: `batch_index` counts the records of its batch from 0 (Kafka:
+    ProduceResponse.RecordError, KIP-467).
+    """
+
+    batch_index: int
+    message: str
+
+
 class InvalidRecordError(InvalidArgumentError):
-    """The topic refuses a record, for example one without a key where the topic is compacted (Kafka:
-    InvalidRecordException).
+    """The topic refuses a record, for example one without a key where the topic is compacted, or a batch that
+    no producer writes (Kafka: InvalidRecordException). `record_errors` names the records that a batch was
+    refused for; it is empty where the batch itself is wrong.
+    """
+
+    def __init__(self, message: str, record_errors: Sequence[RecordError] = ()) -> None:
+        self.record_errors = tuple(record_errors)
+        super().__init__(message)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _rebuild, (type(self), self.args, self.__dict__)
+
+
+class InvalidTimestampError(InvalidRecordError):
+    """A record's timestamp is further off the clock than its topic allows, or is none that a producer may
+    give (Kafka: InvalidTimestampException).
+    """
+
+
+class UnsupportedCompressionTypeError(SegstoreError):
+    """A batch is compressed by a codec that the version of its request does not know (Kafka:
+    UnsupportedCompressionTypeException).
     """
 
 
@@ -308,8 +341,18 @@ class ProducerFencedError(InvalidProducerEpochError):
     """A newer producer with the same transactional_id has taken over; this one can only be closed."""
 
 
+class InvalidPidMappingError(ProducerFencedError):
+    """A transactional_id has another producer id by now (Kafka: InvalidPidMappingException)."""
+
+
 class InvalidTxnStateError(IllegalStateError):
     """A call is not possible in the present state of a transaction (Kafka: InvalidTxnStateException)."""
+
+
+class UnverifiedTransactionError(InvalidTxnStateError):
+    """A batch of a transaction came to a partition in which the transaction is not open, and nobody has
+    verified that the partition is part of it (KIP-890).
+    """
 
 
 class InvalidTxnTimeoutError(InvalidArgumentError):
@@ -339,6 +382,17 @@ class CommitFailedError(SegstoreError):
 
 class UnknownMemberIdError(SegstoreError):
     """The group has no such member: it left, failed, or never joined."""
+
+
+class MemberIdRequiredError(SegstoreError):
+    """A member has to join once more, with the `member_id` that the group has given it (KIP-394)."""
+
+    def __init__(self, member_id: str) -> None:
+        self.member_id = member_id
+        super().__init__(f"the member has to join once more, as {member_id!r}")
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _rebuild, (type(self), self.args, self.__dict__)
 
 
 class IllegalGenerationError(SegstoreError):

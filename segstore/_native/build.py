@@ -36,6 +36,7 @@ SOURCES = (
     "times.c",
     "transfer.c",
     "uring.c",
+    "validate.c",
     "zerocopy.c",
 )
 HEADERS = ("batch.h", "bytes.h", "cdef.h", "claim.h", "column.h", "reader.h", "record.h", "relax.h")

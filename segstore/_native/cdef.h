@@ -185,6 +185,35 @@ int64_t seg_seal(uint8_t *batch, int64_t len, seg_batch *h);
 int64_t seg_assign(uint8_t *buf, int64_t len, seg_batch *batches, int64_t n, int64_t base_offset,
                    int32_t leader_epoch, int64_t append_time, int64_t position);
 
+/* --- validate.c: what a producer sent (LogValidator) ------------------- */
+/* What a topic's settings allow. */
+typedef struct seg_rules {
+    int64_t largest_batch;   /* bytes */
+    int64_t before_ms;       /* how far from the clock a timestamp may be */
+    int64_t after_ms;
+    int32_t create_time;     /* 1: timestamps are judged; 0: the log gives its own */
+    int32_t needs_key;
+} seg_rules;
+
+/* What a check gives. PACKED: all is as it must be, and records are compressed, so that they were not looked at. */
+enum {
+    SEG_CHECKED = 0, SEG_CHECK_PACKED, SEG_CHECK_SHORT, SEG_CHECK_MAGIC, SEG_CHECK_MORE, SEG_CHECK_BASE,
+    SEG_CHECK_LARGE, SEG_CHECK_CRC, SEG_CHECK_COUNT, SEG_CHECK_CONTROL, SEG_CHECK_HORIZON, SEG_CHECK_CODEC,
+    SEG_CHECK_PRODUCER, SEG_CHECK_RECORD, SEG_CHECK_OFFSETS, SEG_CHECK_APPEND_TIME, SEG_CHECK_KEY, SEG_CHECK_TIME
+};
+
+typedef struct seg_checked {
+    int64_t max_timestamp;   /* ms, of the records; -1: none has one */
+    int64_t record;          /* RECORD, OFFSETS: the number of the record that is not as it must be */
+} seg_checked;
+
+/* Check the `len` bytes of one batch with base offset 0; *h gets its header. `now` is the clock (ms). */
+int64_t seg_check_batch(const uint8_t *batch, int64_t len, const seg_rules *rules, int64_t now, seg_batch *h,
+                        seg_checked *out);
+/* Check the records of a batch with header *b, which lie in `len` plain bytes. */
+int64_t seg_check_records(const uint8_t *plain, int64_t len, const seg_rules *rules, int64_t now, const seg_batch *b,
+                          seg_checked *out);
+
 /* --- crc32c.c -------------------------------------------------------- */
 uint32_t seg_crc32c(uint32_t crc, const uint8_t *buf, int64_t len);
 uint32_t seg_crc32c_portable(uint32_t crc, const uint8_t *buf, int64_t len);
@@ -384,6 +413,10 @@ int64_t seg_tail_append(seg_tail *t, const uint8_t *value, int64_t value_len, co
 /* Append n encoded batches of one producer, `len` bytes in all; these get their offsets and positions. `now`
  * is the clock (ms), or SEG_NOW. Returns the first offset; else as seg_tail_append. */
 int64_t seg_tail_write(seg_tail *t, uint8_t *buf, int64_t len, seg_batch *batches, int64_t n, int64_t now);
+/* seg_check_batch, then seg_tail_write of that batch, where it needs no other look: it is not compressed, and its
+ * largest timestamp is the one that its header has. *h gets its header, and offset and position; its size is 0
+ * where the check was not made, or found anything. */
+int64_t seg_tail_take(seg_tail *t, uint8_t *batch, int64_t len, const seg_rules *rules, int64_t now, seg_batch *h);
 /* Let appends begin; all other fields are set by then. */
 void seg_tail_begin(seg_tail *t);
 /* Let no append begin any more, and wait for one that is under way: 0, or -EINTR for a signal. */
@@ -451,6 +484,9 @@ int64_t seg_seek(int fd, int64_t position, int64_t end, int64_t target, seg_batc
  * from `least` on, each read by itself: how many. Fewer where a batch is none, or can't be read. */
 int64_t seg_read_headers(int fd, int64_t position, int64_t end, int64_t least, seg_batch *out,
                          int64_t n);
+/* All attributes, one or the other, of the batches that lie side by side from `position` to `end`; -errno, or as
+ * seg_seek where one can't be a batch. */
+int64_t seg_attributes(int fd, int64_t position, int64_t end);
 int64_t seg_copy_range(int out, int64_t out_offset, int in, int64_t offset, int64_t count);
 
 typedef struct seg_found {

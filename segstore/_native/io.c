@@ -250,6 +250,21 @@ int64_t seg_read_headers(int fd, int64_t position, int64_t end, int64_t least, s
     return found;
 }
 
+int64_t seg_attributes(int fd, int64_t position, int64_t end)
+{
+    int64_t all = 0, bad;
+    seg_batch batch;
+    headers h;
+    begin(&h, fd, end);
+    for (int64_t previous = -1; position < end; position += batch.size) {
+        if ((bad = header_at(&h, position, previous, &batch)) != 0)
+            return bad;
+        all |= (uint16_t)batch.attributes;
+        previous = batch.last_offset;
+    }
+    return all;
+}
+
 /* --- stretch --------------------------------------------------------- */
 
 static int64_t entry_offset(const uint8_t *index, int64_t slot)

@@ -333,6 +333,21 @@ int64_t seg_tail_write(seg_tail *t, uint8_t *buf, int64_t len, seg_batch *batche
     return begin(t) ? end(t, write_batches(t, buf, len, batches, n, now)) : SEG_SLOW;
 }
 
+int64_t seg_tail_take(seg_tail *t, uint8_t *batch, int64_t len, const seg_rules *rules, int64_t now, seg_batch *h)
+{
+    seg_checked found;
+    h->size = 0;
+    /* A look without the lock: a tail that is not lent is not worth the check. */
+    if (!t->here[0] || !__atomic_load_n(&t->lent, __ATOMIC_RELAXED))
+        return SEG_SLOW;
+    int64_t clock = now == SEG_NOW ? clock_ms() : now;
+    if (seg_check_batch(batch, len, rules, clock, h, &found) != SEG_CHECKED || found.max_timestamp != h->max_timestamp) {
+        h->size = 0;
+        return SEG_SLOW;
+    }
+    return seg_tail_write(t, batch, len, h, 1, now);
+}
+
 void seg_tail_begin(seg_tail *t)
 {
     /* Releases: a thread that sees this sees the other fields, too. */

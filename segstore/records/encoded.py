@@ -83,8 +83,10 @@ class Encoded:
         self.headers = held("seg_batch *", batches) if len(batches) else ffi.NULL
 
     @classmethod
-    def of(cls, data: bytes, batches: NDArray[np.void]) -> Encoded:
-        """Return whole batches that lie in `data` from its first byte on; nothing may write them."""
+    def of(cls, data: bytes | bytearray | memoryview, batches: NDArray[np.void]) -> Encoded:
+        """Return whole batches that lie in `data` from its first byte on. Only where that may be written, the
+        batches get their offsets there.
+        """
         made = cls(np.frombuffer(data, np.uint8), int(batches["size"].sum()), batches)
         made.pooled = False
         return made

@@ -56,6 +56,11 @@ class Sending:
         """
         return bool(lib.seg_find_stretch(source.fd, *where, out))
 
+    def attributes(self, source: Source, position: int, end: int) -> int:
+        """Return what `seg_attributes` (cdef.h) gives for batches that lie side by side. Raises OSError."""
+        result: int = lib.seg_attributes(source.fd, position, end)
+        return checked(result, source)
+
     def send_stretch(self, sink: int, source: Source, segment: Any, offset: int, max_bytes: int) -> int:
         """Call `seg_send_stretch` (cdef.h) for a `seg_sendable *`, and return what it gives. Raises
         OSError of sendfile(2); nothing was sent then.

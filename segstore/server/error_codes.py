@@ -37,6 +37,7 @@ class Code(IntEnum):
     UNKNOWN_MEMBER_ID = 25
     INVALID_SESSION_TIMEOUT = 26
     REBALANCE_IN_PROGRESS = 27
+    INVALID_COMMIT_OFFSET_SIZE = 28
     TOPIC_AUTHORIZATION_FAILED = 29
     GROUP_AUTHORIZATION_FAILED = 30
     CLUSTER_AUTHORIZATION_FAILED = 31
@@ -121,14 +122,17 @@ _CODES: dict[type[BaseException], Code] = {
     errors.InconsistentGroupProtocolError: Code.INCONSISTENT_GROUP_PROTOCOL,
     errors.InvalidArgumentError: Code.INVALID_REQUEST,
     errors.InvalidGroupIdError: Code.INVALID_GROUP_ID,
+    errors.InvalidPidMappingError: Code.INVALID_PRODUCER_ID_MAPPING,
     errors.InvalidProducerEpochError: Code.INVALID_PRODUCER_EPOCH,
     errors.InvalidRecordError: Code.INVALID_RECORD,
     errors.InvalidReplicaAssignmentError: Code.INVALID_REPLICA_ASSIGNMENT,
     errors.InvalidReplicationFactorError: Code.INVALID_REPLICATION_FACTOR,
     errors.InvalidSessionTimeoutError: Code.INVALID_SESSION_TIMEOUT,
+    errors.InvalidTimestampError: Code.INVALID_TIMESTAMP,
     errors.InvalidTopicError: Code.INVALID_TOPIC_EXCEPTION,
     errors.InvalidTxnStateError: Code.INVALID_TXN_STATE,
     errors.InvalidTxnTimeoutError: Code.INVALID_TRANSACTION_TIMEOUT,
+    errors.MemberIdRequiredError: Code.MEMBER_ID_REQUIRED,
     errors.NewLeaderElectedError: Code.OPERATION_NOT_ATTEMPTED,
     errors.NonEmptyGroupError: Code.NON_EMPTY_GROUP,
     errors.NotEnoughReplicasAfterAppendError: Code.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
@@ -144,6 +148,7 @@ _CODES: dict[type[BaseException], Code] = {
     errors.ProducerFencedError: Code.PRODUCER_FENCED,
     errors.QuorumLostError: Code.COORDINATOR_NOT_AVAILABLE,
     errors.RebalanceInProgressError: Code.REBALANCE_IN_PROGRESS,
+    errors.RecordBatchTooLargeError: Code.RECORD_LIST_TOO_LARGE,
     errors.RecordTooLargeError: Code.MESSAGE_TOO_LARGE,
     errors.ReplicaOfflineError: Code.KAFKA_STORAGE_ERROR,
     errors.RequestTimedOutError: Code.REQUEST_TIMED_OUT,
@@ -156,6 +161,7 @@ _CODES: dict[type[BaseException], Code] = {
     errors.UnknownLeaderEpochError: Code.UNKNOWN_LEADER_EPOCH,
     errors.UnknownMemberIdError: Code.UNKNOWN_MEMBER_ID,
     errors.UnknownTopicOrPartitionError: Code.UNKNOWN_TOPIC_OR_PARTITION,
+    errors.UnsupportedCompressionTypeError: Code.UNSUPPORTED_COMPRESSION_TYPE,
     errors.UnsupportedVersionError: Code.UNSUPPORTED_VERSION,
 }
 

@@ -9,14 +9,16 @@ slips past a rebalance. No method waits: a member that has to wait gets a `Ticke
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import TypeVar
 
 from segstore.coordinator.group.group import Group
 from segstore.coordinator.group.group_table import GroupTable
 from segstore.coordinator.group.member import (
+    GroupInfo,
     Joined,
     Joining,
+    Leaver,
     MemberInfo,
     MonotonicMs,
     State,
@@ -30,6 +32,7 @@ from segstore.errors import (
     InvalidGroupIdError,
     InvalidSessionTimeoutError,
     NonEmptyGroupError,
+    SegstoreError,
 )
 from segstore.storage.store.store import Store
 
@@ -55,7 +58,7 @@ class GroupCoordinator:
     def join(self, group_id: str, joining: Joining) -> Ticket[Joined]:
         """Join the group, or join it again. Raises InvalidGroupIdError, InvalidSessionTimeoutError,
         UnknownMemberIdError, FencedInstanceIdError, InconsistentGroupProtocolError,
-        GroupMaxSizeReachedError.
+        GroupMaxSizeReachedError, MemberIdRequiredError.
         """
         self._check_joining(group_id, joining)
         return self._groups.ask(group_id, lambda group: group.join(joining, self._clock()))
@@ -65,20 +68,23 @@ class GroupCoordinator:
         group_id: str,
         member_id: str,
         generation: int,
-        protocol: str,
+        protocol: str | None,
         assignments: Mapping[str, bytes] | None = None,
         group_instance_id: str | None = None,
+        protocol_type: str | None = None,
     ) -> Ticket[bytes]:
-        """Ask for the member's assignment; the leader brings all assignments. Raises UnknownMemberIdError,
-        IllegalGenerationError, RebalanceInProgressError, FencedInstanceIdError; StorageError where the
-        assignments could not be written, and may be brought again.
+        """Ask for the member's assignment; the leader brings all assignments. A protocol and its type that
+        are None are not checked. Raises UnknownMemberIdError, IllegalGenerationError,
+        RebalanceInProgressError, FencedInstanceIdError, InconsistentGroupProtocolError; StorageError where
+        the assignments could not be written, and may be brought again.
         """
-        return self._groups.ask(
-            group_id,
-            lambda group: group.sync(
-                member_id, group_instance_id, generation, protocol, assignments or {}, self._clock()
-            ),
-        )
+
+        def sync(group: Group) -> Ticket[bytes]:
+            now = self._clock()
+            brought = assignments or {}
+            return group.sync(member_id, group_instance_id, generation, protocol, brought, now, protocol_type)
+
+        return self._groups.ask(group_id, sync, make=False)
 
     def heartbeat(
         self, group_id: str, member_id: str, generation: int, group_instance_id: str | None = None
@@ -87,12 +93,22 @@ class GroupCoordinator:
         UnknownMemberIdError, IllegalGenerationError, FencedInstanceIdError.
         """
         self._groups.ask(
-            group_id, lambda group: group.heartbeat(member_id, group_instance_id, generation, self._clock())
+            group_id,
+            lambda group: group.heartbeat(member_id, group_instance_id, generation, self._clock()),
+            make=False,
         )
 
     def leave(self, group_id: str, member_id: str, group_instance_id: str | None = None) -> None:
         """Leave the group, as a static member too. Raises UnknownMemberIdError, FencedInstanceIdError."""
-        self._groups.ask(group_id, lambda group: group.leave(member_id, group_instance_id, self._clock()))
+        self._groups.ask(
+            group_id, lambda group: group.leave(member_id, group_instance_id, self._clock()), make=False
+        )
+
+    def leave_all(self, group_id: str, leaving: Collection[Leaver]) -> list[SegstoreError | None]:
+        """Remove several members by one rebalance, static members by their group_instance_id alone where the
+        member id is empty; return for each why it could not be removed, None where it was.
+        """
+        return self._groups.ask(group_id, lambda group: group.leave_all(leaving, self._clock()), make=False)
 
     def _check_joining(self, group_id: str, joining: Joining) -> None:
         if not isinstance(group_id, str) or not group_id:
@@ -117,7 +133,7 @@ class GroupCoordinator:
             _check(group, metadata, self._clock())
             self._offsets.commit(group_id, offsets)
 
-        self._groups.ask(group_id, commit)
+        self._groups.ask(group_id, commit, make=not metadata.member_id)
 
     def check_commit(
         self, group_id: str, generation: int, member_id: str, group_instance_id: str | None = None
@@ -158,6 +174,14 @@ class GroupCoordinator:
         with held.lock:
             return held.group.infos()
 
+    def describe(self, group_id: str) -> GroupInfo | None:
+        """Return the group with its members; None where there is no such group."""
+        held = self._groups.find(group_id)
+        if held is None:
+            return None
+        with held.lock:
+            return held.group.info()
+
     def generation(self, group_id: str) -> int:
         """Return the group's current generation, -1 where there is no such group."""
         held = self._groups.find(group_id)
@@ -170,8 +194,11 @@ class GroupCoordinator:
 
     def groups(self) -> dict[str, State]:
         """Return all groups that have members, or had some, or have committed offsets."""
-        known = self._offsets.groups().union(self._groups.ids())
-        return {group_id: self.state(group_id) for group_id in sorted(known)}
+        return {group_id: self.state(group_id) for group_id in sorted(self.ids())}
+
+    def ids(self) -> set[str]:
+        """Return the ids of the groups that `groups` returns, and of those whose records are not known."""
+        return self._offsets.groups().union(self._groups.ids())
 
     def while_empty(self, group_id: str, run: Callable[[], T]) -> T:
         """Return what `run` returns; the group has no members, and gets none while it runs. Raises
@@ -187,6 +214,12 @@ class GroupCoordinator:
             return run()
 
         return self._groups.ask(group_id, ask)
+
+    def while_subscribed(self, group_id: str, run: Callable[[Collection[str]], T]) -> T:
+        """Return what `run` returns for the topics to which members subscribe; they stay the same while it
+        runs. Raises NonEmptyGroupError where the topics of the members are not known.
+        """
+        return self._groups.ask(group_id, lambda group: run(group.subscribed()), make=False)
 
     def forget(self, group_id: str) -> None:
         """Drop a group that was deleted: without members it begins anew."""

@@ -9,13 +9,24 @@ from __future__ import annotations
 
 import itertools
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 
-from segstore.coordinator.group.member import Joined, Joining, Member, State, Ticket
+from segstore.coordinator.consumer_protocol import PROTOCOL_TYPE, decode_subscription
+from segstore.coordinator.group.member import GroupInfo, Joined, Joining, Leaver, Member, State, Ticket
 from segstore.coordinator.group.rebalance import Rebalance, Roster
-from segstore.errors import GroupMaxSizeReachedError, InconsistentGroupProtocolError
+from segstore.errors import (
+    FencedInstanceIdError,
+    GroupMaxSizeReachedError,
+    InconsistentGroupProtocolError,
+    InvalidArgumentError,
+    MemberIdRequiredError,
+    NonEmptyGroupError,
+    SegstoreError,
+    UnknownMemberIdError,
+    copy_of,
+)
 
 Write = Callable[["Group", Mapping[str, bytes]], None]
 """Writes the group with these assignments, by member id, to the log; raises where that fails."""
@@ -29,23 +40,34 @@ class Group(Roster):
     def __init__(self, group_id: str, write: Write, *, delay_ms: float = 0, max_size: int = 1 << 31) -> None:
         super().__init__(group_id)
         self._write, self._max_size = partial(write, self), max_size
+        self._delay_ms = delay_ms
         self._rebalance = Rebalance(self, self._write, delay_ms)
 
     # --- joining -----------------------------------------------------------------------------
 
     def join(self, joining: Joining, now: float) -> Ticket[Joined]:
         """Raises UnknownMemberIdError, FencedInstanceIdError, InconsistentGroupProtocolError,
-        GroupMaxSizeReachedError.
+        GroupMaxSizeReachedError; MemberIdRequiredError where the member needs an id first.
         """
         if joining.new_id in self.members:
             joining = replace(joining, member_id=joining.new_id)
         self.check_protocols(joining)
+        if self.pending.pop(joining.member_id, None) is not None:
+            return self._enter(replace(joining, new_id=joining.member_id), now)
         if joining.member_id:
             return self._rejoin(self.check_member(joining.member_id, joining.group_instance_id), joining, now)
         if joining.group_instance_id in self.instances:
             return self._replace(joining, now)
         self._check_size()
+        if joining.needs_member_id and joining.group_instance_id is None:
+            raise self._reserve(joining, now)
         return self._enter(joining, now)
+
+    def _reserve(self, joining: Joining, now: float) -> MemberIdRequiredError:
+        """Give a new member its id, with which it has its session timeout to come back (KIP-394)."""
+        member_id = self._new_id(joining)
+        self.pending[member_id] = now + joining.session_timeout_ms
+        return MemberIdRequiredError(member_id)
 
     def _check_size(self) -> None:
         if len(self.members) >= self._max_size:
@@ -60,6 +82,8 @@ class Group(Roster):
         member = Member(self._new_id(joining), joining, now)
         if not self.members:
             self.protocol_type = joining.protocol_type
+            delay = joining.initial_delay_ms
+            self._rebalance.delay_ms = self._delay_ms if delay is None else delay
         self.take_up(member)
         self.leader = self.leader or member.member_id
         self._rebalance.newcomer = True
@@ -98,7 +122,11 @@ class Group(Roster):
             return self._rebalance.wait_for_all(member, now)
         self._write({each.member_id: each.assignment for each in self.members.values()})
         ticket: Ticket[Joined] = Ticket(member.member_id)
-        ticket.complete(self.place(member, told=True, skip_assignment=True))
+        place = self.place(member, told=True, skip_assignment=True)
+        if place.skip_assignment and not joining.skips_assignment:
+            # A client that does not know KIP-814 must not take itself for the leader, and assign anew.
+            place = replace(place, leader=old.member_id, members=(), skip_assignment=False)
+        ticket.complete(place)
         return ticket
 
     # --- the assignment ------------------------------------------------------------------------
@@ -108,11 +136,13 @@ class Group(Roster):
         member_id: str,
         instance: str | None,
         generation: int,
-        protocol: str,
+        protocol: str | None,
         assignments: Mapping[str, bytes],
         now: float,
+        protocol_type: str | None = None,
     ) -> Ticket[bytes]:
-        """Take the assignments that the leader brings, and give the member its own. Raises
+        """Take the assignments that the leader brings, and give the member its own. A `protocol` and a
+        `protocol_type` that are not None must be the group's. Raises
         UnknownMemberIdError, IllegalGenerationError, RebalanceInProgressError, FencedInstanceIdError,
         InconsistentGroupProtocolError, and what `write` raises: the leader may sync again.
         """
@@ -120,9 +150,10 @@ class Group(Roster):
         self.check_generation(generation)
         if self.state is State.PREPARING_REBALANCE:
             raise self.in_progress()
-        if protocol != self.protocol:
+        if protocol not in (None, self.protocol) or protocol_type not in (None, self.protocol_type):
             raise InconsistentGroupProtocolError(
-                f"group {self.group_id!r} has chosen {self.protocol!r}, not {protocol!r}"
+                f"group {self.group_id!r} is of type {self.protocol_type!r} and has chosen "
+                f"{self.protocol!r}, not {protocol_type!r} and {protocol!r}"
             )
         member.beat(now)
         member.synced = True
@@ -151,10 +182,35 @@ class Group(Roster):
 
     def leave(self, member_id: str, instance: str | None, now: float) -> None:
         """Raises UnknownMemberIdError, FencedInstanceIdError."""
-        self._rebalance.remove([self.check_member(member_id, instance)], now)
+        self._rebalance.remove(self._leaving(member_id, instance), now)
+
+    def leave_all(self, leaving: Iterable[Leaver], now: float) -> list[SegstoreError | None]:
+        """Remove several members, by one rebalance; return for each why it could not be removed."""
+        gone: list[Member] = []
+        told: list[SegstoreError | None] = []
+        for member_id, instance in leaving:
+            try:
+                gone += self._leaving(member_id, instance)
+                told.append(None)
+            except (UnknownMemberIdError, FencedInstanceIdError) as error:
+                told.append(copy_of(error))
+        self._rebalance.remove(list(dict.fromkeys(gone)), now)
+        return told
+
+    def _leaving(self, member_id: str, instance: str | None) -> list[Member]:
+        """Return the member to be removed; none for one that has not come back with its id yet. An
+        administrator names a static member by its instance id alone (KIP-345).
+        """
+        if self.pending.pop(member_id, None) is not None:
+            return []
+        if not member_id and instance in self.instances:
+            member_id = self.instances[instance]
+        return [self.check_member(member_id, instance)]
 
     def expire(self, now: float) -> None:
         """Remove members whose sessions have ended, and end a wait of the rebalance that is over."""
+        for member_id in [each for each, deadline in self.pending.items() if deadline <= now]:
+            del self.pending[member_id]
         late = [member for member in self.members.values() if not member.look(now)]
         late += [m for m in self.members.values() if m.deadline <= now and m not in late]
         self._rebalance.remove(late, now)
@@ -163,7 +219,26 @@ class Group(Roster):
     def due(self) -> float:
         """Return when `expire` has something to do next; inf where only a request changes something."""
         members = (member.due() for member in self.members.values())
-        return min(itertools.chain([self._rebalance.deadline], members))
+        return min(itertools.chain([self._rebalance.deadline], members, self.pending.values()))
+
+    def info(self) -> GroupInfo:
+        return GroupInfo(self.state, self.protocol_type or "", self.protocol or "", tuple(self.infos()))
+
+    def subscribed(self) -> set[str]:
+        """Return the topics of all members (ClassicGroup.isSubscribedToTopic). Raises NonEmptyGroupError
+        where the members' protocol does not tell topics.
+        """
+        if not self.members:
+            return set()
+        try:
+            if self.protocol_type == PROTOCOL_TYPE:
+                told = [subscription for m in self.members.values() for _, subscription in m.protocols]
+                return {topic for each in told for topic in decode_subscription(each).topics}
+        except InvalidArgumentError:
+            """No consumers' subscriptions."""
+        raise NonEmptyGroupError(
+            f"group {self.group_id!r} has {len(self.members)} members, whose topics are not known"
+        )
 
     def rebalance(self, now: float) -> None:
         """Begin a rebalance, unless one is running."""

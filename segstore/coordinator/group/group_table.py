@@ -30,8 +30,6 @@ from segstore.threads import Shelter
 # A group as a record of `__consumer_offsets`, and how a group is restored from it. Threads: under the group's
 # lock.
 
-CLIENT_HOST = "localhost"
-
 
 def keep(group: Group, assignments: Mapping[str, bytes], now_ms: int) -> GroupRecord:
     """Return the record of the group with these assignments, at `now_ms` since the epoch."""
@@ -42,7 +40,7 @@ def keep(group: Group, assignments: Mapping[str, bytes], now_ms: int) -> GroupRe
             member.member_id,
             member.group_instance_id,
             member.client_id,
-            CLIENT_HOST,
+            member.client_host,
             member.rebalance_timeout_ms,
             member.session_timeout_ms,
             member.subscription(group.protocol),
@@ -84,6 +82,7 @@ def _member(kept: MemberRecord, record: GroupRecord, now: float) -> Member:
         protocols=((record.protocol or "", kept.subscription),),
         group_instance_id=kept.group_instance_id,
         client_id=kept.client_id,
+        client_host=kept.client_host,
         session_timeout_ms=kept.session_timeout_ms,
         rebalance_timeout_ms=kept.rebalance_timeout_ms,
         protocol_type=record.protocol_type or "",
@@ -169,21 +168,22 @@ class GroupTable:
         self._alarm = Alarm(store._context.scheduler, clock, self.run_due)
         self._shelter = Shelter("segstore-groups")
 
-    def ask(self, group_id: str, ask: Callable[[Group], T]) -> T:
+    def ask(self, group_id: str, ask: Callable[[Group], T], make: bool = True) -> T:
         """Return what `ask` returns of the group, under its lock, after what is due was done. Members that
         wait are woken where the group changed. Where an interrupt ends the caller's wait, `ask` is called
-        all the same, before any later request. Raises StoreClosedError.
+        all the same, before any later request. Without `make` a group that does not exist is none
+        afterwards: `ask` gets an empty one that is dropped. Raises StoreClosedError.
         """
         check_apart("what a group is asked")
         if self._store._context.forked:
             self._store._context.check_open()  # it has no such thread
-        return self._shelter.call(partial(self._ask, group_id, ask))
+        return self._shelter.call(partial(self._ask, group_id, ask, make))
 
-    def _ask(self, group_id: str, ask: Callable[[Group], T]) -> T:
+    def _ask(self, group_id: str, ask: Callable[[Group], T], make: bool) -> T:
         due, changed = float("inf"), False
         try:
             while not self._closed:
-                held = self._groups.get(group_id) or self._load(group_id)
+                held = self._groups.get(group_id) or self._load(group_id, make)
                 with held.lock:
                     if held.gone:
                         continue
@@ -250,8 +250,10 @@ class GroupTable:
 
     # --- what is kept -------------------------------------------------------------------------
 
-    def _load(self, group_id: str) -> Held:
-        """Restore the group from the log; make a new one where the log has none."""
+    def _load(self, group_id: str, make: bool = True) -> Held:
+        """Restore the group from the log; make a new one where the log has none, which is kept only with
+        `make`.
+        """
         with self._lock:
             held = self._groups.get(group_id)
             if held is None:
@@ -262,6 +264,8 @@ class GroupTable:
                     max_size=self._config.group_max_size,
                 )
                 record = self._offsets.group(group_id)
+                if record is None and not make:
+                    return Held(group)
                 if record is not None:
                     restore(group, record, self._clock(), self._store._context.clock())
                 # A member that did not hear that the earlier group was dropped must not take this for it.

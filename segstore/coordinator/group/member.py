@@ -6,6 +6,7 @@ Threads: a `Member` under its group's lock; requests and answers from any thread
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
 import weakref
@@ -24,9 +25,14 @@ from segstore.errors import InvalidArgumentError, copy_of
 
 R = TypeVar("R")
 
+CLIENT_HOST = "localhost"
+"""The host of a member in the store's own process."""
+
 MonotonicMs = Callable[[], float]
 Protocols = tuple[tuple[str, bytes], ...]
 """(name of an assignor, the member's subscription as bytes), in the order of the member's preference."""
+Leaver = tuple[str, "str | None"]
+"""The id of a member that leaves, and its group_instance_id."""
 
 
 def monotonic_ms() -> float:
@@ -67,6 +73,10 @@ class Joining:
 
     With a `pulse` the coordinator sees by itself whether the member lives; without one the member sends
     heartbeats. Times are ms; `rebalance_timeout_ms` is how long a rebalance waits for this member.
+    `initial_delay_ms`: how long the first rebalance waits for more members where this one is the first of an
+    empty group; None: as the store's settings say. `needs_member_id`: a dynamic member is given an id first,
+    and has to come back with it (KIP-394). `skips_assignment`: as a static leader that comes back it knows
+    what `Joined.skip_assignment` is (KIP-814).
     """
 
     protocols: Protocols
@@ -77,6 +87,10 @@ class Joining:
     session_timeout_ms: int = 45_000
     rebalance_timeout_ms: int = 300_000
     protocol_type: str = "consumer"
+    client_host: str = CLIENT_HOST
+    initial_delay_ms: int | None = None
+    needs_member_id: bool = False
+    skips_assignment: bool = True
     pulse: Pulse | None = None
 
 
@@ -112,32 +126,61 @@ class MemberInfo:
     member_id: str
     group_instance_id: str | None
     client_id: str
+    client_host: str
     subscription: bytes
     assignment: bytes
 
 
+@dataclass(frozen=True)
+class GroupInfo:
+    """A group as administrators see it. `protocol_type` and `protocol` are empty where there is none."""
+
+    state: State
+    protocol_type: str
+    protocol: str
+    members: tuple[MemberInfo, ...]
+
+
 class Ticket(Generic[R]):
-    """An answer that may take time: the group completes it once, and the member may look at any time.
+    """An answer that may take time: the group completes it once, and the member may look at any time, or be
+    called.
 
     `member_id` is known at once, for a new member too.
     """
 
-    __slots__ = ("_error", "_result", "done", "member_id")
+    __slots__ = ("_calls", "_error", "_result", "done", "member_id")
 
     def __init__(self, member_id: str) -> None:
         self.member_id, self.done = member_id, False
         self._result: R | None = None
         self._error: Exception | None = None
+        self._calls: list[Callable[[], object]] = []
 
     def complete(self, result: R) -> None:
         """Complete the ticket with the answer."""
         if not self.done:
             self._result, self.done = result, True
+            self._call()
 
     def fail(self, error: Exception) -> None:
         """Complete the ticket with an error."""
         if not self.done:
             self._error, self.done = error, True
+            self._call()
+
+    def when_done(self, call: Callable[[], object]) -> None:
+        """Call `call` once, when the ticket is done: in the thread that completes it, which has the group's
+        lock, or in this one where it is done already. `call` must be short, and must not ask a group.
+        """
+        self._calls.append(call)
+        if self.done:
+            self._call()
+
+    def _call(self) -> None:
+        """Two threads may come here at once: each call is taken out of the list by one of them."""
+        with contextlib.suppress(IndexError):
+            while True:
+                self._calls.pop()()
 
     def get(self) -> R | None:
         """Return the answer, None while there is none; raises the error that the ticket failed with."""
@@ -165,7 +208,8 @@ class Member:
 
     def update(self, joining: Joining, now: float) -> None:
         """Take over what the member says of itself in a new request."""
-        self.client_id, self.protocols = joining.client_id, joining.protocols
+        self.client_id, self.client_host = joining.client_id, joining.client_host
+        self.protocols = joining.protocols
         self.session_timeout_ms = joining.session_timeout_ms
         self.rebalance_timeout_ms = joining.rebalance_timeout_ms
         self._pulse = None if joining.pulse is None else weakref.ref(joining.pulse)
@@ -242,6 +286,7 @@ class Member:
             self.member_id,
             self.group_instance_id,
             self.client_id,
+            self.client_host,
             self.subscription(protocol),
             self.assignment,
         )

@@ -26,9 +26,11 @@ from segstore.errors import (
 
 
 class Roster:
-    """`members` is by id; `instances` maps a group_instance_id to the id that has it now. `changes` counts
-    the changes that members may have to know of. `empty_since_ms` is since when the group has no members
-    (ms since the epoch, -1: it never had members).
+    """`members` is by id; `instances` maps a group_instance_id to the id that has it now. `pending` has the
+    ids that were given to members that have to come back with them (KIP-394), and until when they may (ms,
+    monotonic): no rebalance is complete without them. `changes` counts the changes that members may have to
+    know of. `empty_since_ms` is since when the group has no members (ms since the epoch, -1: it never had
+    members).
     """
 
     def __init__(self, group_id: str) -> None:
@@ -39,6 +41,7 @@ class Roster:
         self.leader: str | None = None
         self.members: dict[str, Member] = {}
         self.instances: dict[str, str] = {}
+        self.pending: dict[str, float] = {}
         self.empty_since_ms = -1
 
     def check_protocols(self, joining: Joining) -> None:
@@ -172,13 +175,13 @@ Write = Callable[[Mapping[str, bytes]], None]
 
 
 class Rebalance:
-    """The first rebalance of an empty group waits `delay_ms` for more members. `deadline` is until when it
-    waits for the members that there are, inf where it waits for none. `newcomer`: a member has joined since
-    the flag was last cleared.
+    """The first rebalance of an empty group waits `delay_ms` for more members, which may be changed.
+    `deadline` is until when it waits for the members that there are, inf where it waits for none.
+    `newcomer`: a member has joined since the flag was last cleared.
     """
 
     def __init__(self, group: Roster, write: Write, delay_ms: float) -> None:
-        self._group, self._write, self._delay_ms = group, write, delay_ms
+        self._group, self._write, self.delay_ms = group, write, delay_ms
         self.deadline = math.inf
         self._delay_left = 0.0
         self._delayed = self.newcomer = False
@@ -191,10 +194,10 @@ class Rebalance:
         if group.state is State.COMPLETING_REBALANCE:
             self._fail_syncs()
         timeout = group.rebalance_timeout_ms()
-        first = group.state is State.EMPTY and self._delay_ms > 0
-        self._delay_left = max(timeout - self._delay_ms, 0) if first else 0.0
+        first = group.state is State.EMPTY and self.delay_ms > 0
+        self._delay_left = max(timeout - self.delay_ms, 0) if first else 0.0
         self._delayed, self.newcomer = first, False
-        self.deadline = now + (min(self._delay_ms, timeout) if first else timeout)
+        self.deadline = now + (min(self.delay_ms, timeout) if first else timeout)
         group.become(State.PREPARING_REBALANCE)
 
     def _fail_syncs(self) -> None:
@@ -224,6 +227,7 @@ class Rebalance:
 
     def _try_complete(self, now: float) -> None:
         waits = self._group.state is State.PREPARING_REBALANCE and not self._delayed
+        waits = waits and not self._group.pending
         if waits and all(member.joining is not None for member in self._group.members.values()):
             self._complete_join(now)
 
@@ -293,7 +297,7 @@ class Rebalance:
     def _join_is_due(self, now: float) -> None:
         if self._delayed and self.newcomer and self._delay_left > 0:
             # More may come: group.initial.rebalance.delay.ms begins anew, up to the rebalance timeout.
-            delay = min(self._delay_ms, self._delay_left)
+            delay = min(self.delay_ms, self._delay_left)
             self._delay_left, self.newcomer = max(self._delay_left - delay, 0), False
             self.deadline = now + delay
             return

@@ -27,7 +27,7 @@ from segstore.coordinator.offsets.state import EmptySince, GroupState, Held, Off
 from segstore.coordinator.offsets.topic import TOPIC, OffsetsTopic, Writer, check_group, check_offsets
 from segstore.coordinator.shared import existing, shared
 from segstore.coordinator.structs import OffsetAndMetadata, TopicPartition
-from segstore.errors import SegstoreError
+from segstore.errors import SegstoreError, copy_of
 from segstore.logger import Logger
 from segstore.mutex import Mutex, nesting
 from segstore.records import TRANSACTIONAL_FLAG, Template
@@ -266,6 +266,17 @@ class GroupOffsets(OffsetsCleanup):
         UnsupportedVersionError, StorageError; then nothing was committed.
         """
         self._commit(group, offsets, PLAIN)
+
+    def refused(self, offsets: Offsets) -> dict[TopicPartition, SegstoreError]:
+        """Return which of these offsets can't be committed, and why: `commit` would refuse all for them."""
+        found: dict[TopicPartition, SegstoreError] = {}
+        most = self._config.offset_metadata_max_bytes
+        for at, offset in offsets.items():
+            try:
+                check_offsets({at: offset}, self._topic.check_topic, most)
+            except SegstoreError as error:
+                found[at] = copy_of(error)
+        return found
 
     def commit_transactional(
         self, group: str, offsets: Offsets, producer_id: int, producer_epoch: int

@@ -26,7 +26,13 @@ from segstore.coordinator.transaction.markers import Ending
 from segstore.coordinator.transaction.metadata import State, TransactionMetadata
 from segstore.coordinator.transaction.producer_ids import ProducerIds
 from segstore.coordinator.transaction.state_log import Entries, Entry, Identity, TransactionStateLog
-from segstore.errors import ConcurrentTransactionsError, InvalidTxnStateError, InvalidTxnTimeoutError
+from segstore.errors import (
+    ConcurrentTransactionsError,
+    InvalidPidMappingError,
+    InvalidTxnStateError,
+    InvalidTxnTimeoutError,
+    ProducerFencedError,
+)
 from segstore.logger import Logger
 from segstore.mutex import Mutex
 from segstore.records.header import NO_EPOCH, NO_PRODUCER_ID
@@ -139,6 +145,11 @@ class Transitions:
         known = entry.known
         following = self._new_id() if known.exhausted else NO_PRODUCER_ID
         self._entries.write(entry, known.decided(commit, self._clock(), following), asked)
+        self._sync_decision(entry)
+
+    def decide_in_epoch(self, entry: Entry, commit: bool) -> None:
+        """Do what `decide` does for a producer that keeps its epoch. Raises StorageError."""
+        self._entries.write(entry, entry.known.decided_in_epoch(commit, self._clock()))
         self._sync_decision(entry)
 
     def decide_again(self, entry: Entry, commit: bool) -> None:
@@ -262,26 +273,34 @@ class TransactionCoordinator:
 
     # --- a producer's requests ----------------------------------------------------------
 
-    def init_producer_id(self, transactional_id: str, timeout_ms: int) -> Identity:
+    def init_producer_id(
+        self, transactional_id: str, timeout_ms: int, expected: Identity | None = None
+    ) -> Identity:
         """Take the transactional id over: return the producer id, and an epoch that fences all earlier
         producers.
 
-        An open transaction of theirs is aborted. Raises InvalidTxnTimeoutError; ConcurrentTransactionsError
-        and StorageError, after which a retry may help.
+        An open transaction of theirs is aborted. With `expected`, only the last producer may do that
+        (KIP-360), and may ask again. Raises InvalidTxnTimeoutError; ProducerFencedError;
+        ConcurrentTransactionsError and StorageError, after which a retry may help.
         """
         longest = self._config.transaction_max_timeout_ms
         if not 0 < timeout_ms <= longest:
             raise InvalidTxnTimeoutError(
                 f"transaction_timeout_ms={timeout_ms}: must be from 1 to transaction.max.timeout.ms={longest}"
             )
-        return self._shelter.call(partial(self._init, transactional_id, timeout_ms))
+        return self._shelter.call(partial(self._init, transactional_id, timeout_ms, expected))
 
-    def _init(self, transactional_id: str, timeout_ms: int) -> Identity:
+    def _init(self, transactional_id: str, timeout_ms: int, expected: Identity | None) -> Identity:
         with self._entries.locked(transactional_id, make=True) as entry:
+            if expected is not None and entry.metadata is not None:
+                if expected != entry.ending:
+                    _check_last(entry, expected)
+                elif entry.known.state is State.EMPTY:
+                    return entry.known.producer_id, entry.known.producer_epoch  # it asks once more
             if entry.metadata is not None and entry.metadata.state is State.ONGOING:
                 self._transitions.decide(entry, commit=False)
             self._transitions.ensure_complete(entry)
-            return self._transitions.next_producer(entry, timeout_ms)
+            return self._transitions.next_producer(entry, timeout_ms, expected)
 
     @contextlib.contextmanager
     def appending(
@@ -307,6 +326,18 @@ class TransactionCoordinator:
         with self.appending(transactional_id, identity, partitions):
             pass
 
+    @contextlib.contextmanager
+    def verifying(self, transactional_id: str, identity: Identity) -> Iterator[frozenset[TopicPartition]]:
+        """Run a block with the partitions that are part of the producer's open transaction, none where it has
+        none open; nobody ends it meanwhile, so that no record is written behind its marker (KIP-890).
+
+        Raises ProducerFencedError, TransactionalIdNotFoundError, ConcurrentTransactionsError.
+        """
+        with self._entries.locked(transactional_id) as entry:
+            self._transitions.ensure_complete(entry)
+            known = entry.check(identity)
+            yield known.partitions if known.state is State.ONGOING else frozenset()
+
     def end(self, transactional_id: str, identity: Identity, commit: bool) -> Identity:
         """Commit or abort the open transaction; return the producer id and epoch to go on with.
 
@@ -331,6 +362,25 @@ class TransactionCoordinator:
             if after.next_producer_id != NO_PRODUCER_ID:
                 return after.next_producer_id, 0
             return after.producer_id, after.producer_epoch
+
+    def end_in_epoch(self, transactional_id: str, identity: Identity, commit: bool) -> None:
+        """Do what `end` does for a producer that keeps its epoch, as those before KIP-890 do. Raises
+        InvalidTxnStateError too where no transaction was open.
+        """
+        self._shelter.call(partial(self._end_in_epoch, transactional_id, identity, commit))
+
+    def _end_in_epoch(self, transactional_id: str, identity: Identity, commit: bool) -> None:
+        with self._entries.locked(transactional_id) as entry:
+            known = entry.check(identity)
+            if known.state is State.ONGOING:
+                self._transitions.decide_in_epoch(entry, commit)
+            elif known.state is State.EMPTY or known.state.commits != commit:
+                raise InvalidTxnStateError(
+                    f"the transaction of {transactional_id!r} can't be ended so: it is {known.state.name}"
+                )
+            elif known.state.prepared:
+                self._transitions.decide_again(entry, commit)
+            self._transitions.try_complete(entry)
 
     def complete(self, transactional_id: str) -> None:
         """Write the markers of a decided transaction. Raises ConcurrentTransactionsError where that is not
@@ -371,3 +421,11 @@ class TransactionCoordinator:
         """
         self._shelter.close()
         self._abandoned.abort_open()
+
+
+def _check_last(entry: Entry, expected: Identity) -> None:
+    """Raise ProducerFencedError, also for another producer id, unless that is the id's last producer."""
+    try:
+        entry.check(expected)
+    except InvalidPidMappingError as error:
+        raise ProducerFencedError(str(error)) from None

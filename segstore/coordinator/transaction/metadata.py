@@ -20,6 +20,9 @@ EPOCH_EACH = 2
 an epoch of its own. In earlier versions a commit left the epoch as it was.
 """
 
+EPOCH_KEPT = 0
+"""The transaction.version of clients that do not know KIP-890."""
+
 
 class State(IntEnum):
     """The state of a transaction; the numbers are those in Kafka's log."""
@@ -155,6 +158,13 @@ class TransactionMetadata:
             next_producer_id=next_producer_id,
             client_version=EPOCH_EACH,
         )
+
+    def decided_in_epoch(self, commit: bool, now: int) -> TransactionMetadata:
+        """Return the state with the outcome decided for a producer that keeps its epoch (KIP-98): the markers
+        have the epoch of the records.
+        """
+        state = State.PREPARE_COMMIT if commit else State.PREPARE_ABORT
+        return self._to(state, now, client_version=EPOCH_KEPT)
 
     def completed(self, now: int) -> TransactionMetadata:
         """Return the state with all markers written."""

@@ -18,6 +18,7 @@ from segstore.coordinator.transaction import schema
 from segstore.coordinator.transaction.metadata import State, TransactionMetadata
 from segstore.errors import (
     CorruptRecordError,
+    InvalidPidMappingError,
     ProducerFencedError,
     TransactionalIdNotFoundError,
     UnsupportedVersionError,
@@ -201,10 +202,16 @@ class Entry:
         return self.metadata
 
     def check(self, identity: Identity) -> TransactionMetadata:
-        """Return the state. Raises ProducerFencedError unless `identity` is of the id's last producer."""
-        known = self.known
+        """Return the state. Raises ProducerFencedError unless `identity` is of the id's last producer,
+        InvalidPidMappingError where not even the producer id is, TransactionalIdNotFoundError where the id
+        has no record yet.
+        """
+        if self.metadata is None:
+            raise TransactionalIdNotFoundError(f"transactional_id {self.transactional_id!r} has no producer")
+        known = self.metadata
         if (known.producer_id, known.producer_epoch) != identity:
-            raise ProducerFencedError(
+            kind = ProducerFencedError if known.producer_id == identity[0] else InvalidPidMappingError
+            raise kind(
                 f"producer {identity[0]} of epoch {identity[1]} is fenced: {self.transactional_id!r} "
                 f"has gone on to producer {known.producer_id} of epoch {known.producer_epoch}"
             )

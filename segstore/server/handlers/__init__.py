@@ -5,9 +5,49 @@ from __future__ import annotations
 from segstore.server.apis import Api
 from segstore.server.request import Handler
 
-from . import acls, cluster, configs, log_dirs, metadata, partitions, quotas, topics, versions
+from . import (
+    acls,
+    cluster,
+    configs,
+    coordinators,
+    fetch,
+    group_admin,
+    group_offsets,
+    init_producer_id,
+    list_offsets,
+    log_dirs,
+    membership,
+    metadata,
+    offset_for_leader_epoch,
+    partitions,
+    produce,
+    quotas,
+    topics,
+    transactions,
+    versions,
+)
 
-_MODULES = (acls, cluster, configs, log_dirs, metadata, partitions, quotas, topics, versions)
+_MODULES = (
+    acls,
+    cluster,
+    configs,
+    coordinators,
+    fetch,
+    group_admin,
+    group_offsets,
+    init_producer_id,
+    list_offsets,
+    log_dirs,
+    membership,
+    metadata,
+    offset_for_leader_epoch,
+    partitions,
+    produce,
+    quotas,
+    topics,
+    transactions,
+    versions,
+)
 HANDLERS: dict[Api, Handler] = {
     api: handler for module in _MODULES for api, handler in module.HANDLERS.items()
 }

@@ -144,7 +144,7 @@ def append_short(loan: TailLoan, value: Any, key: Any, timestamp: int | None, ba
         tail.c, value, size, key, key_size, timestamp, _NOW if tail.clock is None else tail.clock(), batch
     )
     if offset < 0:
-        return offset if offset == SLOW else _undone(loan, tail, offset)
+        return offset if offset == SLOW else undone(loan, tail, offset)
     if due is not None:
         due(offset + 1)
     return offset
@@ -163,10 +163,10 @@ def _write_short(partition: Partition, chunk: Encoded) -> int:
     first = _write_at(tail.c, chunk.ptr, chunk.size, chunk.headers, len(chunk.batches), now)
     if first >= 0 or first == BEHIND:
         chunk.release()
-    return first if first >= 0 or first == SLOW else _undone(loan, tail, first)
+    return first if first >= 0 or first == SLOW else undone(loan, tail, first)
 
 
-def _undone(loan: TailLoan, tail: NativeTail, answer: int) -> int:
+def undone(loan: TailLoan, tail: NativeTail, answer: int) -> int:
     """Return what stands for an append that a follower lacks, or raise the error of one that failed."""
     if answer == BEHIND:
         return BEHIND - int(tail.c.next_offset)

@@ -331,21 +331,55 @@ def without_control(records: Records) -> Records:
     return records.take((attributes & CONTROL_FLAG)[records.batch_indexes()] == 0)
 
 
-def offset_for_time(view: LogView, timestamp: int) -> int | None:
+def offset_for_time(view: LogView, timestamp: int, *, control: bool = False) -> int | None:
     """Return the first offset whose record has a timestamp (ms) at or after `timestamp`, None where there is
-    none. Raises CorruptRecordError where damage may hold that record.
+    none; with `control` transaction markers count as records. Raises CorruptRecordError where damage may hold
+    that record.
     """
     for slot in range(view.slot(view.start_offset), len(view.segments)):
         segment, end = view.segments[slot], view.end_of(slot)
         largest = segment.largest_timestamp(end, view.next_base(slot))
         if largest is None or largest >= timestamp:
-            found = _search(view, slot, timestamp)
+            found = _search(view, slot, timestamp, control)
             if found is not None:
                 return found if found < view.end_offset else None
     return None
 
 
-def _search(view: LogView, slot: int, timestamp: int) -> int | None:
+def max_timestamp(view: LogView) -> tuple[int, int] | None:
+    """Return the largest timestamp (ms) of a log, of markers too, and the first offset that has it; None
+    where no record has a timestamp (Kafka: OffsetSpec.maxTimestamp, KIP-734). Raises as `offset_for_time`.
+    """
+    first = view.slot(view.start_offset)
+    largest = _largest_from_start(view, first)
+    for slot in range(first + 1, len(view.segments)):
+        found = view.segments[slot].largest_timestamp(view.end_of(slot), view.next_base(slot))
+        largest = max(largest, -1 if found is None else found)
+    offset = offset_for_time(view, largest, control=True) if largest >= 0 else None
+    return None if offset is None else (largest, offset)
+
+
+def _largest_from_start(view: LogView, slot: int) -> int:
+    """Return the largest timestamp in the first segment, of what is not below the log start offset."""
+    segment, end, start = view.segments[slot], view.end_of(slot), view.start_offset
+    if segment.base_offset >= start:
+        found = segment.largest_timestamp(end, view.next_base(slot))
+        return -1 if found is None else found
+    files, largest = segment.pool.files, -1
+    for step in walk_past_damage(files, segment.handle, end, check_crcs=False, sparse=True):
+        batches = step.batches[step.batches["last_offset"] >= start]
+        inside = batches["base_offset"] >= start
+        largest = max(largest, int(batches["max_timestamp"][inside].max(initial=-1)))
+        for at in batches["position"][~inside].tolist():  # the one batch that begins below
+            read = next(
+                walk_past_damage(files, segment.handle, end, check_crcs=False, start=at, chunk=_CHUNK)
+            )
+            records = decode(read.data, read.batches[:1], segment.path, read.position).from_offset(start)
+            largest = max(largest, int(records.timestamps.max(initial=-1)))
+    return largest
+
+
+def _search(view: LogView, slot: int, timestamp: int, control: bool) -> int | None:
     """Do what `offset_for_time` does, in one segment."""
     segment, end, below = view.segments[slot], view.end_of(slot), view.next_base(slot)
     at = start = segment.position_for_time(timestamp, end)
@@ -358,7 +392,7 @@ def _search(view: LogView, slot: int, timestamp: int) -> int | None:
         late = step.batches["max_timestamp"] >= timestamp
         late &= step.batches["last_offset"] >= view.start_offset
         for i in late.nonzero()[0].tolist():
-            found = _first_in(view, slot, step, i, timestamp)
+            found = _first_in(view, slot, step, i, timestamp, control)
             if found is not None:
                 return found
         at = step.stop.position
@@ -375,7 +409,7 @@ def _may_hold_it(segment: Segment, position: int, offset: int | None, back: int)
     return CorruptRecordError(segment.path, position, first, "no valid batch, and it may hold the time", back)
 
 
-def _first_in(view: LogView, slot: int, step: Step, i: int, timestamp: int) -> int | None:
+def _first_in(view: LogView, slot: int, step: Step, i: int, timestamp: int, control: bool) -> int | None:
     """Return the offset of the first late record in batch `i` of a step; an offset at or above the view's end
     where the record is not visible.
     """
@@ -388,7 +422,7 @@ def _first_in(view: LogView, slot: int, step: Step, i: int, timestamp: int) -> i
     if not len(whole):
         reason = BAD.get(stop.status, "the file was cut")
         raise CorruptRecordError(path, position, base, reason, int(batch["last_offset"][0]) + 1)
-    records = without_control(decode(step.data, batch, path, step.position))
-    records = records.from_offset(view.start_offset)
+    records = decode(step.data, batch, path, step.position).from_offset(view.start_offset)
+    records = records if control else without_control(records)
     hits = (records.timestamps >= timestamp).nonzero()[0]
     return int(records.offsets[hits[0]]) if len(hits) else None

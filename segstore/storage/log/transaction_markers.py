@@ -192,6 +192,35 @@ def open_transactions(log: Writable) -> list[OpenTransaction]:
         return found
 
 
+class ActiveProducer(NamedTuple):
+    """What a partition knows of a producer id (Kafka: DescribeProducers); -1 stands for none."""
+
+    producer_id: int
+    producer_epoch: int
+    last_sequence: int
+    last_timestamp: int
+    coordinator_epoch: int
+    txn_first_offset: int
+
+
+def active_producers(log: Writable) -> list[ActiveProducer]:
+    """Return all producers that a partition knows, by id. Errors as `open_transactions`."""
+    partition = log.partition_for_write()
+    with partition.queue.token:
+        _finish_appends(partition)
+        return [
+            ActiveProducer(
+                producer_id,
+                entry.producer_epoch,
+                entry.last_sequence,
+                entry.last_timestamp,
+                entry.coordinator_epoch,
+                entry.current_txn_first_offset,
+            )
+            for producer_id, entry in sorted(partition.producers.state.producers.items())
+        ]
+
+
 def producer_epoch(log: Writable, producer_id: int) -> int:
     """Return the epoch of a producer as a partition knows it, -1 for an unknown producer. Errors as
     `open_transactions`.

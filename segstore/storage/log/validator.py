@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from segstore._native import ffi
 from segstore.config import TopicConfig
 from segstore.errors import InvalidArgumentError, InvalidRecordError, InvalidTypeError
 from segstore.logger import Logger
@@ -25,6 +28,21 @@ class LogValidator:
         self.codec, self.level = codec_for(config, None)
         self.largest_batch = min(config.max_message_bytes, config.segment_bytes)
         self.needs_keys = "compact" in config.cleanup_policy
+        self.rules: Any = ffi.new("seg_rules *")
+        """What is checked of a batch that comes as a producer sent it, for C."""
+        self.rules.largest_batch, self.rules.needs_key = self.largest_batch, self.needs_keys
+        self.rules.before_ms = config.message_timestamp_before_max_ms
+        self.rules.after_ms = config.message_timestamp_after_max_ms
+        self.rules.create_time = config.message_timestamp_type == "CreateTime"
+
+    @property
+    def keeps_codec(self) -> bool:
+        """Return whether batches keep the codec that their producer chose (`compression.type=producer`)."""
+        return self._config.compression_type == "producer"
+
+    def exceeds_message(self, size: int) -> bool:
+        """Return whether a batch of `size` bytes is above `max.message.bytes`."""
+        return size > self._config.max_message_bytes
 
     def codec_for(self, compression: str | None) -> tuple[int, int | None]:
         """Return the code and the level of what a producer asks for, which counts where `compression.type` is

@@ -20,6 +20,7 @@ from segstore.errors import (
     InvalidTxnStateError,
     OutOfOrderSequenceError,
     SegstoreError,
+    UnverifiedTransactionError,
 )
 from segstore.records import Encoded, Template
 from segstore.records.header import CONTROL_FLAG, NO_SEQUENCE, TRANSACTIONAL_FLAG
@@ -32,13 +33,16 @@ class Claim:
     """The producer of an append. `repeated` is set where all of the append was written before: to the batches
     that it repeats.
 
-    `sequenced`: whether its sequences are judged (Kafka: AppendOrigin.CLIENT).
+    `sequenced`: whether its sequences are judged (Kafka: AppendOrigin.CLIENT). `verified`: whether the
+    transaction coordinator knows that the partition is part of the producer's transaction (Kafka:
+    VerificationGuard, KIP-890).
     """
 
-    __slots__ = ("repeated", "sequenced", "template")
+    __slots__ = ("repeated", "sequenced", "template", "verified")
 
-    def __init__(self, template: Template, sequenced: bool) -> None:
+    def __init__(self, template: Template, sequenced: bool, verified: bool = True) -> None:
         self.template, self.sequenced = template, sequenced and template.base_sequence >= 0
+        self.verified = verified
         self.repeated: list[BatchMetadata] = []
 
 
@@ -65,6 +69,7 @@ def judge(state: ProducerState, claim: Claim, chunks: Sequence[Encoded]) -> int 
     t = claim.template
     entry = state.producers.get(t.producer_id)
     if entry is None:
+        _check_verified(claim, None)
         return None  # an unknown producer begins with any sequence
     check_epoch(entry, t.producer_id, t.producer_epoch)
     if claim.sequenced:
@@ -83,7 +88,21 @@ def judge(state: ProducerState, claim: Claim, chunks: Sequence[Encoded]) -> int 
             f"producer {t.producer_id} has a transaction open here since offset "
             f"{entry.current_txn_first_offset}: records outside of it are not allowed"
         )
+    _check_verified(claim, entry)
     return None
+
+
+def _check_verified(claim: Claim, entry: ProducerEntry | None) -> None:
+    """Raise UnverifiedTransactionError for records of a transaction that is not open here, where nobody has
+    verified that it is open in the coordinator (Kafka: UnifiedLog.batchMissingRequiredVerification).
+    """
+    t = claim.template
+    if claim.verified or not t.attributes & TRANSACTIONAL_FLAG:
+        return
+    if entry is None or entry.current_txn_first_offset < 0 or entry.producer_epoch != t.producer_epoch:
+        raise UnverifiedTransactionError(
+            f"producer {t.producer_id} of epoch {t.producer_epoch} has no transaction open in this partition"
+        )
 
 
 def check_epoch(entry: ProducerEntry, producer_id: int, producer_epoch: int) -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from segstore.config import arguments
 from segstore.errors import (
     CorruptRecordError,
+    InvalidArgumentError,
     OffsetOutOfRangeError,
     SegstoreError,
     StorageError,
@@ -24,7 +25,9 @@ from segstore.mutex import check_apart
 from segstore.records import HEADER_SIZE, Record, Records, empty_records
 from segstore.storage.context import os_errors
 from segstore.storage.log import point_read, read
+from segstore.storage.log.acks import Acks
 from segstore.storage.log.append import append_columns, append_one, append_short
+from segstore.storage.log.append_as_leader import AppendedBatch, append_as_leader
 from segstore.storage.log.partition import Partition
 from segstore.storage.log.read import Gaps
 from segstore.storage.log.read_many import as_offsets, read_many
@@ -33,6 +36,7 @@ from segstore.storage.meta.topic_info import INTERNAL, check_not_internal
 from segstore.storage.producers.aborted_transactions import AbortedTransactions
 from segstore.storage.segment.log_view import LogView
 from segstore.storage.transfer import METHODS, SENDFILE, descriptor, send_at_once, transfer
+from segstore.storage.transfer.stretch import Place, Stretch, find_stretch, has_transactions
 
 if TYPE_CHECKING:
     from segstore.storage.context import Context
@@ -213,6 +217,56 @@ class PartitionLog:
         return append_columns(
             self.partition_for_write(), values, keys, timestamps, headers, compression, batch_bytes
         )
+
+    def append_as_leader(
+        self,
+        batch: memoryview | bytearray,
+        *,
+        acks: int = 1,
+        timeout_ms: float = 30_000,
+        verified: bool = False,
+        allow_zstd: bool = True,
+    ) -> AppendedBatch:
+        """Append one record batch of magic 2 as a producer sent it (Kafka: UnifiedLog.appendAsLeader).
+
+        `batch` is writable memory with the batch and nothing else, its base offset 0. It is checked as
+        Kafka's LogValidator does, gets its offset and the leader epoch where it lies, and is written from
+        there; where the topic has another `compression.type`, its records are compressed anew. A largest
+        timestamp that is not that of the records is put right. The rules for producers with an id are
+        Kafka's; one of their last 5 batches that comes again is not written, and has its old offset. A batch
+        of a transaction is taken where that transaction is open in this partition, or `verified`: the
+        coordinator knows that the partition is part of it (KIP-890). `acks` (0, 1, -1) and `timeout_ms` count
+        where there are replicas. `allow_zstd=False` is for versions of requests that don't know zstd.
+
+        Raises, and nothing is written: CorruptRecordError (length, CRC, compressed bytes);
+        InvalidRecordError, InvalidTimestampError, with the records that are wrong; RecordTooLargeError
+        (`max.message.bytes`),
+        RecordBatchTooLargeError (`segment.bytes`), UnsupportedCompressionTypeError, OutOfOrderSequenceError,
+        DuplicateSequenceError, InvalidProducerEpochError, InvalidTxnStateError, InvalidTypeError,
+        InvalidArgumentError, InvalidTopicError, OffsetsExhaustedError, StorageError, ReadOnlyError,
+        StoreClosedError, ForkedError; with replicas also the errors of their `append`.
+        """
+        if self._internal:
+            self._refuse()
+        if acks not in (-1, 0, 1):
+            raise InvalidArgumentError(f"acks={acks!r}: must be -1, 0 or 1")
+        asked = Acks(acks, arguments.milliseconds("timeout_ms", timeout_ms))
+        return append_as_leader(self._leading(asked), batch, asked, verified, allow_zstd, self._name)
+
+    def append_may_wait(self, acks: int) -> bool:
+        """Return whether an append with these `acks` (0, 1, -1) may wait for replicas, or for the disk by
+        `flush.messages`. Raises as `partition_for_write`.
+        """
+        source = self._source
+        if not isinstance(source, Partition):
+            return False
+        return (source.acks is not None and acks == -1) or source.config.flush_messages != arguments.INT64_MAX
+
+    def _leading(self, acks: Acks) -> Partition:
+        """Return the partition to append to, as `partition_for_write`; `acks` says how long it is waited
+        for.
+        """
+        return self.partition_for_write()
 
     def flush(self) -> None:
         """Make all that was appended durable (fdatasync). Raises StorageError; the partition is fenced
@@ -423,6 +477,49 @@ class PartitionLog:
         if not is_replica or not view.end_offset < offset <= self.log_end_offset:
             view.check(offset, self._name)
 
+    def stretch(
+        self,
+        offset: int,
+        max_bytes: int,
+        *,
+        isolation_level: str = _UNCOMMITTED,
+        min_one: bool = True,
+    ) -> Stretch:
+        """Return whole batches as they are stored, from the one that holds `offset` on, as a stretch of one
+        segment's file, `max_bytes` long at most; with `min_one` at least one batch where there is any.
+
+        The stretch is empty at the log's end, which for `read_committed` is the last stable offset. Its file
+        stays readable until `release`, also where retention or compaction removes it meanwhile. No byte of
+        the records is read, and no CRC checked: a client does that. Raises OffsetOutOfRangeError,
+        CorruptRecordError where a batch header at `offset` is damaged, StorageError, StoreClosedError,
+        ForkedError, InvalidTypeError, InvalidArgumentError.
+        """
+        self._context.check_open()
+        offset = arguments.whole("offset", offset, None)
+        most = arguments.whole("max_bytes", max_bytes, 0)
+        committed = isolation_level is not _UNCOMMITTED and _is_committed(isolation_level)
+
+        def find(view: LogView) -> Stretch:
+            if not view.start_offset <= offset <= view.end_offset:
+                self._check_not_shown(view, offset)
+            stable = self._stable(view)
+            limit = stable if committed else view.end_offset
+            found = find_stretch(view, offset, limit, most, min_one, self._context.files, self._gaps)
+            aborted = self._aborted(view, found, offset) if committed else None
+            return Stretch(found, offset, view.start_offset, view.end_offset, stable, aborted)
+
+        return self.with_view(find)
+
+    def _aborted(self, view: LogView, found: Place | None, offset: int) -> list[tuple[int, int]]:
+        """Return the aborted transactions that the batches of a stretch may belong to, by producer id and
+        first offset (Kafka: FetchResponse.AbortedTransaction).
+        """
+        if found is None or not has_transactions(found, self._context.files):
+            return []
+        rows = self.aborted_transactions.outcomes(view).aborted
+        near = rows[(rows[:, 2] >= offset) & (rows[:, 1] < found.next_offset)]
+        return [(int(row[0]), int(row[1])) for row in near.tolist()]
+
     def transfer(
         self, sink: Any, offset: int, max_bytes: int = 1 << 20, method: str = "sendfile"
     ) -> tuple[int, int]:
@@ -475,3 +572,11 @@ class PartitionLog:
         # -1 stands for no timestamp: smaller numbers ask for the same.
         timestamp = max(arguments.whole("timestamp_ms", timestamp_ms, None), -1)
         return self.with_view(lambda view: read.offset_for_time(view, timestamp))
+
+    def max_timestamp(self) -> tuple[int, int] | None:
+        """Return the largest timestamp (ms) in the log and the first offset that has it, which may be a
+        transaction marker's; None where there is none (Kafka: OffsetSpec.maxTimestamp, KIP-734). Raises
+        CorruptRecordError, StorageError, StoreClosedError.
+        """
+        self._context.check_open()
+        return self.with_view(read.max_timestamp)

@@ -114,7 +114,7 @@ def _transfer(
                 break
             end = view.end_of(slot)
             try:
-                handle = _find(view, slot, end, offset, max_bytes - done, files, gaps, found)
+                handle = find(view, slot, view.end_offset, offset, max_bytes - done, files, gaps, found)
             except (OSError, SegstoreError):
                 if done:
                     break
@@ -136,18 +136,20 @@ def _transfer(
     return done, offset
 
 
-def _find(
-    view: LogView, slot: int, end: int, offset: int, most: int, files: Files, gaps: MayBeMissing, found: Any
+def find(
+    view: LogView, slot: int, limit: int, offset: int, most: int, files: Files, gaps: MayBeMissing, found: Any
 ) -> Handle | None:
-    """Put the next batches of segment `slot` into `found`; returns its log, None where it has none."""
-    segment = view.segments[slot]
+    """Put the next batches of segment `slot`, below offset `limit`, into `found` (`seg_found *`); returns its
+    log, None where it has none. Raises OSError, CorruptRecordError.
+    """
+    segment, end = view.segments[slot], view.end_of(slot)
     handle = segment.handle
     pointer, n, _memory = segment.indexes[0].view
-    there = pointer, n, segment.base_offset, end, view.end_offset
+    there = pointer, n, segment.base_offset, end, limit
     if files.find_stretch(handle, found, *there, -1, offset, most):
         return handle
     # There is a gap, a wrong index entry or damage: a slower search finds out which.
-    first = first_batch(view, slot, end, offset, view.end_offset, gaps, handle)
+    first = first_batch(view, slot, end, offset, limit, gaps, handle)
     if first is None:
         return None
     if not files.find_stretch(handle, found, *there, first.position, first.base_offset, most):

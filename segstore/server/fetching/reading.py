@@ -1,0 +1,222 @@
+"""One look at the partitions of a fetch: what each has to give (Kafka: ReplicaManager.readFromLog and
+Partition.fetchRecords).
+
+On disk files are only read, and of records only headers: the records themselves leave as stretches of files.
+Threads: the loop's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+from segstore.errors import (
+    NotLeaderOrFollowerError,
+    OffsetOutOfRangeError,
+    SegstoreError,
+    UnknownLeaderEpochError,
+)
+from segstore.server.error_codes import Code, code_of
+from segstore.server.fetching.sessions import Fetched, Wanted
+from segstore.server.logs import Logs, check_leader_epoch
+from segstore.server.node import NODE_ID
+from segstore.server.protocol.codec import structs
+from segstore.storage.store.partition_log import PartitionLog
+
+_Response = structs("FetchResponse")
+_Data = _Response.PartitionData
+_EpochEnd, _Leader = _Response.EpochEndOffset, _Response.LeaderIdAndEpoch
+# Defaults that all answers share: nobody changes them.
+_NO_END, _NO_LEADER, _NO_SNAPSHOT = _EpochEnd(), _Leader(), _Response.SnapshotId()
+NO_RECORDS = b""
+CONSUMER_ID = -1
+LEVELS = ("read_uncommitted", "read_committed")
+_LEADER_SINCE = 16
+_ABOUT_LEADERS = (Code.NOT_LEADER_OR_FOLLOWER, Code.FENCED_LEADER_EPOCH)
+
+
+class Terms(NamedTuple):
+    """What a fetch asks for (Kafka: FetchParams). `max_bytes` is within the server's own limits."""
+
+    version: int
+    replica_id: int
+    committed: bool
+    max_wait_ms: int
+    min_bytes: int
+    max_bytes: int
+
+
+class Look(NamedTuple):
+    """What a look has found. `sizes`: the bytes that count towards min_bytes, of partitions that have any.
+    `at_once`: the answer must not wait, since there is an error or a diverging epoch, or nothing that could
+    be waited for.
+    """
+
+    fetched: list[Fetched]
+    sizes: dict[Wanted, int]
+    at_once: bool
+
+    @property
+    def size(self) -> int:
+        """All bytes that count."""
+        return sum(self.sizes.values())
+
+    def release(self) -> None:
+        """Let the stretches go."""
+        for each in self.fetched:
+            release(each.data)
+
+
+def release(data: Any) -> None:
+    """Let the stretch of one partition go, if it has one."""
+    if data.records is not NO_RECORDS:
+        data.records.release()
+        data.records = NO_RECORDS
+
+
+def look(logs: Logs, asked: Iterable[Wanted], terms: Terms) -> Look:
+    """Read all partitions, in their order: the first that has data gives a whole batch at least, and none
+    gives more than max_bytes leaves to it.
+    """
+    fetched: list[Fetched] = []
+    sizes: dict[Wanted, int] = {}
+    left, min_one, known, at_once = terms.max_bytes, True, False, False
+    try:
+        for wanted in asked:
+            error = _unknown(logs, wanted)
+            if error is not Code.NONE:
+                fetched.append(Fetched(wanted, failed(wanted, error)))
+                continue
+            known = True
+            data, waits, size = _read(logs, wanted, terms, left, min_one)
+            fetched.append(Fetched(wanted, data))
+            at_once |= not waits
+            if size:
+                sizes[wanted] = size
+            if data.records:
+                left, min_one = max(left - len(data.records), 0), False
+    except BaseException:
+        Look(fetched, sizes, True).release()
+        raise
+    return Look(fetched, sizes, at_once or not known)
+
+
+def counted(logs: Logs, wanted: Wanted, terms: Terms) -> int | None:
+    """Return how many bytes a parked partition has by now, by positions; None where its fetch is to be
+    answered at once.
+    """
+    if _unknown(logs, wanted) is not Code.NONE:
+        return None
+    data, waits, size = _read(logs, wanted, terms, terms.max_bytes, True)
+    release(data)
+    return size if waits else None
+
+
+def _unknown(logs: Logs, wanted: Wanted) -> Code:
+    """Return the error of a partition that is not there. It does not end a long poll."""
+    if wanted.topic is None:
+        return Code.UNKNOWN_TOPIC_ID
+    if not logs.has(wanted.topic, wanted.partition):
+        return Code.UNKNOWN_TOPIC_OR_PARTITION
+    return Code.NONE
+
+
+def _read(logs: Logs, wanted: Wanted, terms: Terms, left: int, min_one: bool) -> tuple[Any, bool, int]:
+    """Return a partition's part of the answer, whether it may be waited for, and the bytes that count."""
+    log = None
+    try:
+        assert wanted.topic is not None
+        if terms.version >= 13 and logs.id_of(wanted.topic) != wanted.topic_id:
+            return failed(wanted, Code.INCONSISTENT_TOPIC_ID), False, 0
+        log = logs.find(wanted.topic, wanted.partition)
+        check_leader_epoch(log, wanted.current_epoch)
+        if terms.replica_id >= 0:
+            _refuse_replica(wanted, terms.replica_id)
+        if wanted.fetched_epoch >= 0 and log.leader_epoch >= 0:
+            diverging = _diverging(log, wanted)
+            if diverging is not None:
+                return diverging, False, 0
+        return _records(log, wanted, terms, left, min_one)
+    except SegstoreError as error:
+        return _refused(wanted, code_of(error), terms.version, log), False, 0
+
+
+def _records(
+    log: PartitionLog, wanted: Wanted, terms: Terms, left: int, min_one: bool
+) -> tuple[Any, bool, int]:
+    most = max(min(wanted.max_bytes, left), 0)
+    level = LEVELS[terms.committed]
+    stretch = log.stretch(wanted.offset, most, isolation_level=level, min_one=min_one)
+    size = len(stretch)
+    bound = stretch.last_stable_offset if terms.committed else stretch.high_watermark
+    # Batches that did not fit count too, up to the limit: they are no reason to wait.
+    available = max(size, most) if stretch.next_offset < bound else size
+    try:
+        data = _data(wanted, stretch.high_watermark, stretch.last_stable_offset, stretch.log_start_offset)
+        if terms.committed:
+            data.aborted_transactions = [
+                _Response.AbortedTransaction(producer_id=producer_id, first_offset=first)
+                for producer_id, first in stretch.aborted or ()
+            ]
+    except BaseException:
+        stretch.release()
+        raise
+    if size:
+        data.records = stretch
+    else:
+        stretch.release()
+    return data, True, available
+
+
+def _data(wanted: Wanted, high_watermark: int, stable: int, start: int) -> Any:
+    return _Data(
+        partition_index=wanted.partition,
+        high_watermark=high_watermark,
+        last_stable_offset=stable,
+        log_start_offset=start,
+        diverging_epoch=_NO_END,
+        current_leader=_NO_LEADER,
+        snapshot_id=_NO_SNAPSHOT,
+        aborted_transactions=None,
+        records=NO_RECORDS,
+    )
+
+
+def failed(wanted: Wanted, error: Code) -> Any:
+    """Return the answer of a partition that has only an error (Kafka: FetchResponse.partitionResponse)."""
+    data = _data(wanted, -1, -1, -1)
+    data.error_code = error
+    return data
+
+
+def _refused(wanted: Wanted, error: Code, version: int, log: PartitionLog | None) -> Any:
+    data = failed(wanted, error)
+    if version >= _LEADER_SINCE and error in _ABOUT_LEADERS:
+        epoch = -1 if log is None or log.is_gone else log.leader_epoch
+        data.current_leader = _Leader(leader_id=NODE_ID if epoch >= 0 else -1, leader_epoch=epoch)
+    return data
+
+
+def _refuse_replica(wanted: Wanted, replica_id: int) -> None:
+    """Refuse a fetch of another broker's: no broker has a replica of this server's partitions (Kafka:
+    Partition.followerReplicaOrThrow).
+    """
+    told = f"broker {replica_id} has no replica of {wanted.topic}-{wanted.partition}"
+    if wanted.current_epoch >= 0:
+        raise UnknownLeaderEpochError(told)
+    raise NotLeaderOrFollowerError(told)
+
+
+def _diverging(log: PartitionLog, wanted: Wanted) -> Any:
+    """Return the answer to a client whose last batch this log does not have, None for all others (KIP-595;
+    Kafka: Partition.readRecords). Raises OffsetOutOfRangeError where nothing is known of the client's epoch.
+    """
+    epoch, end = log.epoch_end(wanted.fetched_epoch)
+    view = log.view
+    if epoch < 0 or wanted.offset < view.start_offset:
+        raise OffsetOutOfRangeError(wanted.offset, view.start_offset, view.end_offset, log.topic)
+    if epoch == wanted.fetched_epoch and end >= wanted.offset:
+        return None
+    data = _data(wanted, view.end_offset, log.last_stable_offset, view.start_offset)
+    data.diverging_epoch = _EpochEnd(epoch=epoch, end_offset=end)
+    return data

@@ -1,0 +1,293 @@
+"""Fetch sessions (KIP-227; Kafka: FetchSession.scala): what a consumer fetches is kept between its requests,
+so that a request and its answer name only the partitions that changed.
+
+Nothing is on disk. Threads: the loop's. A session belongs to no connection: it ends when its client says so,
+or when another one needs its slot.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple, Protocol
+
+from segstore.integers import INT32_MAX
+from segstore.server.error_codes import Code
+from segstore.server.logs import Logs
+from segstore.server.protocol.codec import structs
+
+IDS_SINCE = 13
+"""The first version of Fetch whose topics have ids in place of names (KIP-516)."""
+NO_SESSION = 0
+INITIAL_EPOCH, FINAL_EPOCH = 0, -1
+EVICTION_MS = 120_000
+"""A session that was not used for so long gives its slot to any other (Kafka:
+MIN_INCREMENTAL_FETCH_SESSION_EVICTION_MS).
+"""
+_Response = structs("FetchResponse")
+_Topic = _Response.FetchableTopicResponse
+Key = tuple[Any, int]
+
+
+class Wanted:
+    """A partition that is fetched. `topic` is None where the id is no topic's. `high_watermark` and
+    `start_offset` are what the session's client was told last, -1: nothing (Kafka: CachedPartition).
+    """
+
+    __slots__ = (
+        *("topic", "topic_id", "partition", "offset", "max_bytes", "current_epoch", "fetched_epoch"),
+        *("high_watermark", "start_offset"),
+    )  # fmt: skip
+
+    def __init__(self, topic: str | None, topic_id: bytes, asked: Any) -> None:
+        self.topic, self.topic_id, self.partition = topic, topic_id, asked.partition
+        self.high_watermark = self.start_offset = -1
+        self.offset, self.max_bytes = asked.fetch_offset, asked.partition_max_bytes
+        self.current_epoch, self.fetched_epoch = asked.current_leader_epoch, asked.last_fetched_epoch
+
+    def update(self, other: Wanted) -> None:
+        """Fetch as `other` says from now on."""
+        self.offset, self.max_bytes = other.offset, other.max_bytes
+        self.current_epoch, self.fetched_epoch = other.current_epoch, other.fetched_epoch
+
+    def tell(self, data: Any) -> bool:
+        """Note what the client is told; returns whether an incremental answer has to tell it."""
+        must: bool = data.high_watermark != self.high_watermark or data.log_start_offset != self.start_offset
+        must = must or bool(data.records) or data.error_code != Code.NONE or data.diverging_epoch.epoch >= 0
+        # Behind an error the partition is told again, whatever its high watermark is then.
+        self.high_watermark = -1 if data.error_code != Code.NONE else data.high_watermark
+        self.start_offset = data.log_start_offset
+        return must
+
+
+class Fetched(NamedTuple):
+    """A partition with its part of the answer, a `PartitionData`."""
+
+    wanted: Wanted
+    data: Any
+
+
+def grouped(fetched: Iterable[Fetched]) -> list[Any]:
+    """Return the answer's topics: neighbours of one topic are together, and the order stays."""
+    topics: list[Any] = []
+    last = None
+    for wanted, data in fetched:
+        if last is None or last.topic != wanted.topic or last.topic_id != wanted.topic_id:
+            topics.append(_Topic(topic=wanted.topic or "", topic_id=wanted.topic_id))
+        topics[-1].partitions.append(data)
+        last = wanted
+    return topics
+
+
+class Session:
+    """One client's partitions, in the order in which they are served next."""
+
+    def __init__(self, session_id: int, uses_ids: bool, wanted: dict[Key, Wanted], now_ms: int) -> None:
+        self.id, self.uses_ids, self.wanted = session_id, uses_ids, wanted
+        self.created_ms = self.used_ms = now_ms
+        self.epoch = next_epoch(INITIAL_EPOCH)
+
+    def update(self, asked: dict[Key, Wanted], forgotten: Iterable[Key]) -> None:
+        """Add partitions, change what is fetched of them, and forget some."""
+        for key, wanted in asked.items():
+            known = self.wanted.get(key)
+            if known is None:
+                self.wanted[key] = wanted
+            else:
+                known.update(wanted)
+        for key in forgotten:
+            self.wanted.pop(key, None)
+
+    def changed(self, fetched: Iterable[Fetched]) -> Iterator[Fetched]:
+        """Return what the client has to be told. Partitions with records go to the end, so that each has its
+        turn.
+        """
+        for each in fetched:
+            if not each.wanted.tell(each.data):
+                continue
+            key = key_of(each.wanted, self.uses_ids)
+            if each.data.records and self.wanted.get(key) is each.wanted:
+                self.wanted[key] = self.wanted.pop(key)
+            yield each
+
+
+def next_epoch(epoch: int) -> int:
+    """Return the epoch of a session's next request (Kafka: FetchMetadata.nextEpoch)."""
+    if epoch < 0:
+        return FINAL_EPOCH
+    return 1 if epoch == INT32_MAX else epoch + 1
+
+
+def key_of(wanted: Wanted, uses_ids: bool) -> Key:
+    """Return what makes a partition the same in several requests."""
+    return (wanted.topic_id if uses_ids else wanted.topic), wanted.partition
+
+
+# --- contexts: what one request means ----------------------------------------------------------
+
+
+class Context(Protocol):
+    """What one request fetches, and how it is answered."""
+
+    @property
+    def wanted(self) -> Iterable[Wanted]:
+        """The partitions, in order of their priority."""
+
+    def answer(self, fetched: list[Fetched]) -> Any:
+        """Return the response's body; the session keeps what it tells."""
+
+    def throttled(self) -> Any:
+        """Return an answer without records, which leaves the session as it is."""
+
+
+class Sessionless:
+    """A request outside of any session."""
+
+    def __init__(self, wanted: dict[Key, Wanted]) -> None:
+        self.wanted: Iterable[Wanted] = wanted.values()
+
+    def answer(self, fetched: list[Fetched]) -> Any:
+        """Answer all partitions."""
+        return _Response(responses=grouped(fetched))
+
+    def throttled(self) -> Any:
+        """Answer no partition."""
+        return _Response()
+
+
+class Full(Sessionless):
+    """A request that wants to begin a session."""
+
+    def __init__(self, wanted: dict[Key, Wanted], uses_ids: bool, sessions: FetchSessions) -> None:
+        super().__init__(wanted)
+        self._asked, self._uses_ids, self._sessions = wanted, uses_ids, sessions
+
+    def answer(self, fetched: list[Fetched]) -> Any:
+        """Answer all partitions, in a new session if there is room for one."""
+        session_id = self._sessions.begin(self._asked, self._uses_ids)
+        if session_id != NO_SESSION:
+            for wanted, data in fetched:
+                wanted.tell(data)
+        return _Response(session_id=session_id, responses=grouped(fetched))
+
+
+class Incremental:
+    """A session's next request."""
+
+    def __init__(self, session: Session) -> None:
+        self._session, self._epoch = session, session.epoch
+
+    @property
+    def wanted(self) -> Iterable[Wanted]:
+        return list(self._session.wanted.values())
+
+    def answer(self, fetched: list[Fetched]) -> Any:
+        """Answer the partitions that have changed; an error where the session went on without this."""
+        if self._session.epoch != self._epoch:
+            return self._outdated()
+        changed = list(self._session.changed(fetched))
+        return _Response(session_id=self._session.id, responses=grouped(changed))
+
+    def throttled(self) -> Any:
+        """Answer no partition."""
+        if self._session.epoch != self._epoch:
+            return self._outdated()
+        return _Response(session_id=self._session.id)
+
+    def _outdated(self) -> Any:
+        return _Response(error_code=Code.INVALID_FETCH_SESSION_EPOCH, session_id=self._session.id)
+
+
+# --- sessions ----------------------------------------------------------------------------------
+
+
+class FetchSessions:
+    """All sessions of a server, at most `slots` (max.incremental.fetch.session.cache.slots; Kafka:
+    FetchSessionCache). `clock` gives ms.
+    """
+
+    def __init__(self, slots: int, clock: Callable[[], int], rng: random.Random) -> None:
+        self._slots, self._clock, self._rng = slots, clock, rng
+        self._sessions: dict[int, Session] = {}  # by the time of their last use
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def open(self, version: int, body: Any, logs: Logs) -> Context | Code:
+        """Return what a request means, or the error that it gets as a whole (Kafka: FetchManager.newContext).
+
+        Epoch 0 begins a session, -1 is a request outside of any; both end the session that they name.
+        """
+        uses_ids, epoch = version >= IDS_SINCE, body.session_epoch
+        if epoch in (INITIAL_EPOCH, FINAL_EPOCH):
+            self._sessions.pop(body.session_id, None)
+            asked = _asked(body, uses_ids, logs)
+            return Sessionless(asked) if epoch == FINAL_EPOCH else Full(asked, uses_ids, self)
+        session = self._sessions.get(body.session_id)
+        if session is None:
+            return Code.FETCH_SESSION_ID_NOT_FOUND
+        if session.epoch != epoch:
+            return Code.INVALID_FETCH_SESSION_EPOCH
+        if session.uses_ids != uses_ids:
+            return Code.FETCH_SESSION_TOPIC_ID_ERROR
+        return self._go_on(session, _asked(body, uses_ids, logs), body, logs)
+
+    def _go_on(self, session: Session, asked: dict[Key, Wanted], body: Any, logs: Logs) -> Context:
+        session.update(asked, _forgotten(body, session.uses_ids))
+        self._sessions.pop(session.id)
+        if not session.wanted:  # a session without partitions is over
+            return Sessionless({})
+        for wanted in session.wanted.values():
+            if wanted.topic is None:  # a topic with this id may have come
+                wanted.topic = logs.name_of(wanted.topic_id)
+        session.used_ms = self._clock()
+        session.epoch = next_epoch(session.epoch)
+        self._sessions[session.id] = session
+        return Incremental(session)
+
+    def begin(self, wanted: dict[Key, Wanted], uses_ids: bool) -> int:
+        """Begin a session; returns its id, NO_SESSION where all slots are others'."""
+        now = self._clock()
+        if len(self._sessions) >= self._slots and not self._evict(len(wanted), now):
+            return NO_SESSION
+        session_id = self._new_id()
+        self._sessions[session_id] = Session(session_id, uses_ids, wanted, now)
+        return session_id
+
+    def _new_id(self) -> int:
+        while (session_id := self._rng.randint(1, INT32_MAX)) in self._sessions:
+            pass
+        return session_id
+
+    def _evict(self, size: int, now: int) -> bool:
+        """End a session for the sake of a new one of `size` partitions: one that is stale, or else the
+        smallest that is smaller and has lived for EVICTION_MS (Kafka: FetchSessionCacheShard.tryEvict).
+        """
+        if not self._sessions:
+            return False
+        oldest = next(iter(self._sessions.values()))
+        if now - oldest.used_ms > EVICTION_MS:
+            del self._sessions[oldest.id]
+            return True
+        evictable = [each for each in self._sessions.values() if each.used_ms - each.created_ms > EVICTION_MS]
+        least = min(evictable, key=lambda each: (len(each.wanted), each.id), default=None)
+        if least is None or len(least.wanted) >= size:
+            return False
+        del self._sessions[least.id]
+        return True
+
+
+def _asked(body: Any, uses_ids: bool, logs: Logs) -> dict[Key, Wanted]:
+    """Return the partitions of a request; of one that is named twice the last counts."""
+    found: dict[Key, Wanted] = {}
+    for topic in body.topics:
+        name = logs.name_of(topic.topic_id) if uses_ids else topic.topic
+        for each in topic.partitions:
+            wanted = Wanted(name, topic.topic_id, each)
+            found[key_of(wanted, uses_ids)] = wanted
+    return found
+
+
+def _forgotten(body: Any, uses_ids: bool) -> Iterator[Key]:
+    for topic in body.forgotten_topics_data:
+        yield from (((topic.topic_id if uses_ids else topic.topic), number) for number in topic.partitions)

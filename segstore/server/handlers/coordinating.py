@@ -1,0 +1,93 @@
+"""What handlers of groups and transactions share: requests run in worker threads, since any of them may write
+to an internal topic, and wait for its disk; and the codes that tell clients of a coordinator's errors.
+
+Threads: each function says where it runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, Protocol, TypeVar
+
+from segstore import errors
+from segstore.coordinator.structs import TopicPartition
+from segstore.logger import Logger
+from segstore.server.error_codes import Code, code_of
+from segstore.server.node import Node
+from segstore.server.request import LATER, Later, Request
+from segstore.storage.meta.topic_info import CONSUMER_OFFSETS, TRANSACTION_STATE
+
+log = Logger("segstore")
+T = TypeVar("T")
+
+INTERNAL = frozenset({CONSUMER_OFFSETS, TRANSACTION_STATE})
+NO_OPERATIONS = -(1 << 31)
+"""Stands for authorized operations that nobody asked for."""
+
+_CODES: dict[type[BaseException], Code] = {
+    errors.ReplicaOfflineError: Code.NOT_COORDINATOR,
+    errors.RecordTooLargeError: Code.UNKNOWN_SERVER_ERROR,
+    errors.NotEnoughReplicasAfterAppendError: Code.COORDINATOR_NOT_AVAILABLE,
+    errors.NotEnoughReplicasError: Code.COORDINATOR_NOT_AVAILABLE,
+    errors.NotLeaderOrFollowerError: Code.NOT_COORDINATOR,
+    errors.RequestTimedOutError: Code.COORDINATOR_NOT_AVAILABLE,
+    errors.StorageError: Code.COORDINATOR_NOT_AVAILABLE,
+    errors.StoreClosedError: Code.NOT_COORDINATOR,
+    errors.UnknownTopicOrPartitionError: Code.COORDINATOR_NOT_AVAILABLE,
+}
+"""What happens to an internal topic is no concern of clients: they look for the coordinator anew, and ask
+again (Kafka: CoordinatorOperationExceptionHelper).
+"""
+
+
+def coordinator_code(error: BaseException) -> Code:
+    """Return the code that tells of an error of a coordinator; one that nobody expects is logged."""
+    for kind in type(error).__mro__:
+        if kind in _CODES:
+            return _CODES[kind]
+    code = code_of(error)
+    if code is Code.UNKNOWN_SERVER_ERROR:
+        log.error("a coordinator failed: %s: %s", type(error).__name__, error)
+    return code
+
+
+def in_worker(node: Node, request: Request, run: Callable[[], Any], failed: Callable[[Code], Any]) -> Later:
+    """Have `run` make the answer in a worker thread; where it raises, `failed` makes it of the error's code,
+    in the loop's thread. Called in the loop's thread.
+    """
+
+    def done(result: Any) -> None:
+        is_error = isinstance(result, BaseException)
+        request.answer(failed(coordinator_code(result)) if is_error else result)
+
+    node.loop.work(run, done)
+    return LATER
+
+
+def answering(run: Callable[[], object]) -> Code:
+    """Run one part of a request, and return the code that tells how it went."""
+    try:
+        run()
+    except errors.SegstoreError as error:
+        return coordinator_code(error)
+    return Code.NONE
+
+
+class Named(Protocol):
+    """A topic in a request, with some of its partitions."""
+
+    name: str
+
+
+def partitions_of(topics: Iterable[Any]) -> list[TopicPartition]:
+    """Return the partitions of topics whose `partitions` are numbers."""
+    return [TopicPartition(topic.name, number) for topic in topics for number in topic.partitions]
+
+
+def by_topic(codes: dict[TopicPartition, Code], topic_kind: Any, partition_kind: Any) -> list[Any]:
+    """Return an answer's topics, which have `partitions` with an `error_code` each, in the given order."""
+    topics: dict[str, Any] = {}
+    for (topic, number), code in codes.items():
+        held = topics.get(topic) or topics.setdefault(topic, topic_kind(name=topic))
+        held.partitions.append(partition_kind(partition_index=number, error_code=code))
+    return list(topics.values())

@@ -1,0 +1,102 @@
+"""Fetch: batches as they are stored, by sendfile, at once or when there are enough of them (KIP-227, KIP-516,
+KIP-595; Kafka: KafkaApis.handleFetchRequest).
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from typing import Any
+
+from segstore.coordinator.quotas import CONSUMER_BYTE_RATE, Throttle, quotas
+from segstore.server.apis import Api
+from segstore.server.error_codes import Code
+from segstore.server.fetching.purgatory import Parked, Purgatory
+from segstore.server.fetching.reading import Look, Terms, look
+from segstore.server.fetching.sessions import Context, FetchSessions
+from segstore.server.logs import Logs
+from segstore.server.node import Node
+from segstore.server.protocol.codec import structs
+from segstore.server.request import LATER, Request
+
+_Response = structs("FetchResponse")
+_COMMITTED = 1
+_REPLICA_STATE_SINCE = 15
+
+
+def _monotonic_ms() -> int:
+    return time.monotonic_ns() // 1_000_000
+
+
+class Fetches:
+    """What all fetches of a server share."""
+
+    def __init__(self, node: Node) -> None:
+        self._node, self._store, self._most = node, node.store, node.config.fetch_max_bytes
+        self._logs, self._quotas = node.part(Logs), quotas(node.store)
+        slots = node.config.max_incremental_fetch_session_cache_slots
+        self.sessions = FetchSessions(slots, _monotonic_ms, random.SystemRandom())
+        self.purgatory = Purgatory(node, self._logs)
+
+    def begin(self, request: Request) -> Any:
+        """Answer a request, or park it."""
+        context = self.sessions.open(request.version, request.body, self._logs)
+        if isinstance(context, Code):
+            return _Response(error_code=context)
+        throttle = self._quotas.throttle(CONSUMER_BYTE_RATE, request.client_id or "")
+        terms = self._terms(request, throttle)
+        if throttle.bound is not None and (debt := throttle.wait_ms()):
+            body = context.throttled()
+            body.throttle_time_ms = debt
+            return body
+        seen = self._store.publications  # first: what is published from here on ends the wait
+        found = look(self._logs, context.wanted, terms)
+        if terms.max_wait_ms <= 0 or found.at_once or found.size >= terms.min_bytes:
+            return self._answer(context, found, throttle)
+        self._park(request, context, terms, found, throttle, seen)
+        return LATER
+
+    def _terms(self, request: Request, throttle: Throttle) -> Terms:
+        """Take less than the client asks for where its quota could not pay for more within its window."""
+        body = request.body
+        most = max(min(body.max_bytes, self._most, throttle.most_at_once), 0)
+        tagged = request.version >= _REPLICA_STATE_SINCE
+        replica_id = body.replica_state.replica_id if tagged else body.replica_id
+        committed = replica_id < 0 and body.isolation_level == _COMMITTED
+        least = min(body.min_bytes, most)
+        return Terms(request.version, replica_id, committed, body.max_wait_ms, least, most)
+
+    def _park(
+        self, request: Request, context: Context, terms: Terms, found: Look, throttle: Throttle, seen: int
+    ) -> None:
+        def complete() -> None:
+            request.answer(self._answer(context, look(self._logs, context.wanted, terms), throttle))
+
+        parked = Parked(request, terms, found, complete)
+        found.release()
+        self.purgatory.park(parked, found, seen)
+
+    def _answer(self, context: Context, found: Look, throttle: Throttle) -> Any:
+        """Return the response's body, to which the stretches belong from now on."""
+        body = context.answer(found.fetched)
+        if body.error_code:
+            found.release()
+            return body
+        if throttle.bound is not None:
+            body.throttle_time_ms = throttle.charge(sum(len(each.data.records) for each in found.fetched))
+        if any(each.data.current_leader.leader_id >= 0 for each in found.fetched):
+            host, port = self._node.endpoint
+            body.node_endpoints = [_Response.NodeEndpoint(node_id=self._node.node_id, host=host, port=port)]
+        return body
+
+    def close(self) -> None:
+        """End the long polls."""
+        self.purgatory.close()
+
+
+def fetch(node: Node, request: Request) -> Any:
+    """Answer a fetch, now or later."""
+    return node.part(Fetches).begin(request)
+
+
+HANDLERS = {Api.FETCH: fetch}

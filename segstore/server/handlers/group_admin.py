@@ -1,0 +1,162 @@
+"""ListGroups, DescribeGroups, DeleteGroups: what administrators ask of groups.
+
+Threads: the loop's; the coordinator is asked in worker threads, since it may read a log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+from segstore.coordinator.group.admin import Groups
+from segstore.coordinator.group.coordinator import GroupCoordinator
+from segstore.coordinator.group.member import GroupInfo, State
+from segstore.coordinator.shared import shared
+from segstore.errors import UnsupportedVersionError
+from segstore.server.apis import Api
+from segstore.server.error_codes import Code
+from segstore.server.node import Node
+from segstore.server.protocol.codec import structs
+from segstore.server.request import Later, Request
+from segstore.storage.store.store import Store
+
+from .coordinating import NO_OPERATIONS, answering, coordinator_code, in_worker
+
+_Listed = structs("ListGroupsResponse")
+_Described = structs("DescribeGroupsResponse")
+_Deleted = structs("DeleteGroupsResponse")
+
+CLASSIC, UNKNOWN = "classic", "Unknown"
+"""Kafka's types of groups; of a group of a newer protocol only its id is known here."""
+_GROUP_OPERATIONS = sum(1 << code for code in (3, 6, 8, 10, 11))
+"""READ, DELETE, DESCRIBE, DESCRIBE_CONFIGS, ALTER_CONFIGS, as bits (AclEntry.supportedOperations)."""
+_TELLS_MISSING = 6
+
+
+# --- ListGroups ----------------------------------------------------------------------------------
+
+
+def list_groups(node: Node, request: Request) -> Later:
+    """Answer all groups; filters of states and types disregard case, and empty ones let all pass."""
+    states = {each.lower() for each in request.body.states_filter}
+    types = {each.lower() for each in request.body.types_filter}
+
+    def run() -> Any:
+        return _Listed(
+            groups=[
+                each
+                for each in _listings(node.store)
+                if (not states or each.group_state.lower() in states)
+                and (not types or each.group_type.lower() in types)
+            ]
+        )
+
+    return in_worker(node, request, run, lambda code: _Listed(error_code=code))
+
+
+def _listings(store: Store) -> Iterator[Any]:
+    groups = shared(store, GroupCoordinator)
+    for group in sorted(groups.ids()):
+        try:
+            info = groups.describe(group)
+        except UnsupportedVersionError:
+            yield _Listed.ListedGroup(group_id=group, group_state=UNKNOWN, group_type=UNKNOWN)
+            continue
+        if info is not None:
+            yield _Listed.ListedGroup(
+                group_id=group,
+                protocol_type=info.protocol_type,
+                group_state=info.state.value,
+                group_type=CLASSIC,
+            )
+
+
+# --- DescribeGroups ------------------------------------------------------------------------------
+
+
+def describe_groups(node: Node, request: Request) -> Later:
+    """Answer each group by itself. A missing one is dead, and from version 6 on an error."""
+    body = request.body
+
+    def run() -> Any:
+        groups = shared(node.store, GroupCoordinator)
+        found = [_described(groups, group, request.version) for group in body.groups]
+        for each in found:
+            wanted = body.include_authorized_operations and not each.error_code
+            each.authorized_operations = _GROUP_OPERATIONS if wanted else NO_OPERATIONS
+        return _Described(groups=found)
+
+    def failed(code: Code) -> Any:
+        kind = _Described.DescribedGroup
+        return _Described(groups=[kind(group_id=group, error_code=code) for group in body.groups])
+
+    return in_worker(node, request, run, failed)
+
+
+def _described(groups: GroupCoordinator, group: str, version: int) -> Any:
+    kind = _Described.DescribedGroup
+    try:
+        info = groups.describe(group)
+    except UnsupportedVersionError as error:
+        return kind(group_id=group, error_code=coordinator_code(error), error_message=str(error))
+    if info is not None:
+        return _group(group, info)
+    if version < _TELLS_MISSING:
+        return kind(group_id=group, group_state=State.DEAD.value)
+    why = f"Group {group} not found."
+    return kind(
+        group_id=group,
+        group_state=State.DEAD.value,
+        error_code=Code.GROUP_ID_NOT_FOUND,
+        error_message=why,
+    )
+
+
+def _group(group: str, info: GroupInfo) -> Any:
+    """Only a stable group tells its protocol, and what its members said for it (ClassicGroup)."""
+    stable = info.state is State.STABLE
+    members = [
+        _Described.DescribedGroupMember(
+            member_id=each.member_id,
+            group_instance_id=each.group_instance_id,
+            client_id=each.client_id,
+            client_host=each.client_host,
+            member_metadata=each.subscription if stable else b"",
+            member_assignment=each.assignment,
+        )
+        for each in info.members
+    ]
+    return _Described.DescribedGroup(
+        group_id=group,
+        group_state=info.state.value,
+        protocol_type=info.protocol_type,
+        protocol_data=info.protocol if stable else "",
+        members=members,
+    )
+
+
+# --- DeleteGroups --------------------------------------------------------------------------------
+
+
+def delete_groups(node: Node, request: Request) -> Later:
+    """Delete groups that have no members, each by itself."""
+    names = request.body.groups_names
+
+    def run() -> Any:
+        groups = Groups(node.store)
+        return _deleted({name: answering(partial(groups.delete, name)) for name in names})
+
+    return in_worker(node, request, run, lambda code: _deleted(dict.fromkeys(names, code)))
+
+
+def _deleted(codes: dict[str, Code]) -> Any:
+    kind = _Deleted.DeletableGroupResult
+    return _Deleted(results=[kind(group_id=name, error_code=code) for name, code in codes.items()])
+
+
+HANDLERS = {
+    Api.LIST_GROUPS: list_groups,
+    Api.DESCRIBE_GROUPS: describe_groups,
+    Api.DELETE_GROUPS: delete_groups,
+}

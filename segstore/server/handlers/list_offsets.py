@@ -1,0 +1,180 @@
+"""ListOffsets: the offset that belongs to a time, or to one of the numbers that stand for a place (KIP-79,
+KIP-734; Kafka: ReplicaManager.fetchOffset and Partition.fetchOffsetForTimestamp).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from enum import IntEnum
+from functools import partial
+from typing import Any, NamedTuple
+
+from segstore.errors import OffsetNotAvailableError, SegstoreError, UnsupportedVersionError
+from segstore.logger import Logger
+from segstore.server.apis import Api
+from segstore.server.error_codes import Code, code_of
+from segstore.server.logs import Logs, check_leader_epoch
+from segstore.server.node import Node
+from segstore.server.protocol.codec import structs
+from segstore.server.request import LATER, Request
+from segstore.storage.store.partition_log import PartitionLog
+
+log = Logger("segstore")
+_Response = structs("ListOffsetsResponse")
+_Topic, _Partition = _Response.ListOffsetsTopicResponse, _Response.ListOffsetsPartitionResponse
+_CONSUMER = -1
+_COMMITTED = 1
+_NOT_AVAILABLE_SINCE = 5
+
+
+class Place(IntEnum):
+    """Numbers in place of a timestamp (Kafka: ListOffsetsRequest)."""
+
+    LATEST = -1
+    EARLIEST = -2
+    MAX_TIMESTAMP = -3
+    EARLIEST_LOCAL = -4
+    LATEST_TIERED = -5
+
+
+_SINCE = {
+    Place.LATEST: 1,
+    Place.EARLIEST: 1,
+    Place.MAX_TIMESTAMP: 7,
+    Place.EARLIEST_LOCAL: 8,
+    Place.LATEST_TIERED: 9,
+}
+
+
+class Found(NamedTuple):
+    """An offset with its timestamp and leader epoch; -1 where there is none."""
+
+    timestamp: int = -1
+    offset: int = -1
+    leader_epoch: int = -1
+
+
+class Asked(NamedTuple):
+    """One partition, and up to where its client reads the log: None for all of it."""
+
+    log: PartitionLog
+    timestamp: int
+    committed: bool | None
+
+    @property
+    def needs_search(self) -> bool:
+        """Whether records have to be read."""
+        return self.timestamp >= 0 or self.timestamp == Place.MAX_TIMESTAMP
+
+    def bound(self) -> int:
+        """Return the offset below which the client reads."""
+        if self.committed is None:
+            return self.log.log_end_offset
+        return self.log.last_stable_offset if self.committed else self.log.high_watermark
+
+    def find(self) -> Found:
+        """Return the offset. Raises OffsetNotAvailableError while a new leader does not know the high
+        watermark; CorruptRecordError, StorageError, StoreClosedError.
+        """
+        held = self.log
+        if self.timestamp == Place.LATEST:
+            self.check_available()
+            return Found(offset=self.bound(), leader_epoch=held.leader_epoch)
+        if self.timestamp in (Place.EARLIEST, Place.EARLIEST_LOCAL):
+            start = held.start_offset
+            return Found(offset=start, leader_epoch=held.epoch_of(start))
+        if self.timestamp == Place.LATEST_TIERED:  # nothing is tiered
+            return Found()
+        found = held.max_timestamp() if self.timestamp == Place.MAX_TIMESTAMP else self.at_time()
+        if found is None or found[1] >= self.bound():
+            self.check_available()
+            return Found()
+        return Found(*found, held.epoch_of(found[1]))
+
+    def at_time(self) -> tuple[int, int] | None:
+        """Return timestamp and offset of the first record at the time or later."""
+        offset = self.log.offset_for_time(self.timestamp)
+        return None if offset is None else (self.log.read_one(offset).timestamp, offset)
+
+    def check_available(self) -> None:
+        """Raise OffsetNotAvailableError while the high watermark is below the leader's first offset: it may
+        go up without any append (KIP-207).
+        """
+        held = self.log
+        if held.has_replicas and self.committed is not None:
+            begun = held.epoch_end(held.leader_epoch - 1).end_offset
+            if begun > held.high_watermark:
+                raise OffsetNotAvailableError(f"{held.topic}-{held.partition}: the new leader catches up")
+
+
+def list_offsets(node: Node, request: Request) -> Any:
+    """Answer at once where only ends are asked for; searches are made in a worker thread."""
+    body, logs = request.body, node.part(Logs)
+    named = Counter((topic.name, each.partition_index) for topic in body.topics for each in topic.partitions)
+    searches, topics = [], []
+    for topic in body.topics:
+        told = _Topic(name=topic.name)
+        topics.append(told)
+        for each in topic.partitions:
+            answer = _Partition(partition_index=each.partition_index)
+            told.partitions.append(answer)
+            if named[topic.name, each.partition_index] > 1:
+                answer.error_code = Code.INVALID_REQUEST
+                continue
+            asked = _guarded(request.version, answer, partial(_asked, logs, request, topic.name, each))
+            if asked is None:
+                continue
+            if asked.needs_search:
+                searches.append((asked, answer))
+            else:
+                _answer(request.version, asked, answer)
+    response = _Response(topics=topics)
+    return _search(node, request, searches, response) if searches else response
+
+
+def _asked(logs: Logs, request: Request, topic: str, each: Any) -> Asked:
+    version = request.version
+    if each.timestamp < 0 and version < _SINCE.get(each.timestamp, 1 << 15):
+        raise UnsupportedVersionError(f"version {version} has no timestamp {each.timestamp}")
+    held = logs.find(topic, each.partition_index)
+    check_leader_epoch(held, each.current_leader_epoch)
+    is_consumer = request.body.replica_id == _CONSUMER
+    return Asked(held, each.timestamp, request.body.isolation_level == _COMMITTED if is_consumer else None)
+
+
+def _answer(version: int, asked: Asked, answer: Any) -> None:
+    found = _guarded(version, answer, asked.find)
+    if found is not None:
+        answer.timestamp, answer.offset, answer.leader_epoch = found
+
+
+def _guarded(version: int, answer: Any, run: Callable[[], Any]) -> Any:
+    """Return the result of `run`, None where it failed: then the answer has its error."""
+    try:
+        return run()
+    except SegstoreError as error:
+        code = code_of(error)
+        if code is Code.OFFSET_NOT_AVAILABLE and version < _NOT_AVAILABLE_SINCE:
+            code = Code.LEADER_NOT_AVAILABLE
+        answer.error_code = code
+        return None
+
+
+def _search(node: Node, request: Request, searches: list[tuple[Asked, Any]], response: Any) -> Any:
+    def run() -> None:
+        for asked, answer in searches:
+            _answer(request.version, asked, answer)
+
+    def done(result: BaseException | None) -> None:
+        if result is None:
+            request.answer(response)
+            return
+        log.error("a search for offsets failed: %r", result)
+        request.channel.close()
+
+    node.loop.work(run, done)
+    return LATER
+
+
+HANDLERS = {Api.LIST_OFFSETS: list_offsets}

@@ -1,0 +1,200 @@
+"""JoinGroup, SyncGroup, Heartbeat, LeaveGroup: members of classic groups, beside those in the process.
+
+A join and a sync are answered when the group has gone on: their tickets tell the loop. Threads: the loop's;
+the group coordinator is asked in worker threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from segstore.coordinator.group.coordinator import GroupCoordinator
+from segstore.coordinator.group.member import Joined, Joining, Ticket
+from segstore.coordinator.shared import shared
+from segstore.errors import InconsistentGroupProtocolError, MemberIdRequiredError
+from segstore.server.apis import Api
+from segstore.server.error_codes import Code
+from segstore.server.node import Node
+from segstore.server.protocol.codec import structs
+from segstore.server.request import LATER, Later, Request
+
+from .coordinating import coordinator_code, in_worker
+
+_Joined = structs("JoinGroupResponse")
+_Synced = structs("SyncGroupResponse")
+_Beaten = structs("HeartbeatResponse")
+_Left = structs("LeaveGroupResponse")
+
+
+def _groups(node: Node) -> GroupCoordinator:
+    return shared(node.store, GroupCoordinator)
+
+
+def _when_done(
+    node: Node,
+    request: Request,
+    ask: Callable[[], Ticket[Any]],
+    done: Callable[[Any], Any],
+    failed: Callable[[BaseException], Any],
+) -> Later:
+    """Answer what `done` makes of the ticket's result, or `failed` of an error, once the ticket is done."""
+
+    def tell(ticket: Ticket[Any]) -> None:
+        try:
+            answer = done(ticket.get())
+        except Exception as error:
+            answer = failed(error)
+        request.answer(answer)
+
+    def asked(result: Ticket[Any] | BaseException) -> None:
+        if isinstance(result, BaseException):
+            request.answer(failed(result))
+        else:
+            result.when_done(lambda: node.loop.soon(partial(tell, result)))
+
+    node.loop.work(ask, asked)
+    return LATER
+
+
+# --- JoinGroup -----------------------------------------------------------------------------------
+
+_NEEDS_ID, _HAS_TYPE, _SKIPS = 4, 7, 9  # first versions: KIP-394, KIP-559, KIP-814
+
+
+def join_group(node: Node, request: Request) -> Later:
+    """Park the request until all members have joined."""
+    body, joining = request.body, _joining(node, request)
+    return _when_done(
+        node,
+        request,
+        lambda: _groups(node).join(body.group_id, joining),
+        lambda joined: _place(joined, joining),
+        lambda error: _refused(request, error),
+    )
+
+
+def _joining(node: Node, request: Request) -> Joining:
+    """Version 0 has no rebalance timeout: the session's stands for it (JoinGroupRequest)."""
+    body, version = request.body, request.version
+    rebalance_ms = body.rebalance_timeout_ms
+    return Joining(
+        protocols=tuple((each.name, each.metadata) for each in body.protocols),
+        member_id=body.member_id,
+        group_instance_id=body.group_instance_id,
+        client_id=request.client_id or "",
+        client_host=f"/{request.channel.peer}",
+        session_timeout_ms=body.session_timeout_ms,
+        rebalance_timeout_ms=body.session_timeout_ms if rebalance_ms < 0 else rebalance_ms,
+        protocol_type=body.protocol_type,
+        initial_delay_ms=node.config.group_initial_rebalance_delay_ms,
+        needs_member_id=version >= _NEEDS_ID,
+        skips_assignment=version >= _SKIPS,
+    )
+
+
+def _place(joined: Joined, joining: Joining) -> Any:
+    members = [
+        _Joined.JoinGroupResponseMember(
+            member_id=each.member_id,
+            group_instance_id=each.group_instance_id,
+            metadata=each.subscription,
+        )
+        for each in joined.members
+    ]
+    return _Joined(
+        generation_id=joined.generation,
+        protocol_type=joining.protocol_type,
+        protocol_name=joined.protocol,
+        leader=joined.leader,
+        skip_assignment=joined.skip_assignment,
+        member_id=joined.member_id,
+        members=members,
+    )
+
+
+def _refused(request: Request, error: BaseException) -> Any:
+    needs_id = isinstance(error, MemberIdRequiredError)
+    return _Joined(
+        error_code=coordinator_code(error),
+        protocol_name=None if request.version >= _HAS_TYPE else "",
+        member_id=error.member_id if needs_id else request.body.member_id,  # type: ignore[attr-defined]
+    )
+
+
+# --- SyncGroup -----------------------------------------------------------------------------------
+
+_NAMES_PROTOCOL = 5
+
+
+def sync_group(node: Node, request: Request) -> Later:
+    """Park the request until the leader has brought the assignments."""
+    body = request.body
+
+    def ask() -> Ticket[bytes]:
+        if request.version >= _NAMES_PROTOCOL and None in (body.protocol_type, body.protocol_name):
+            raise InconsistentGroupProtocolError("a SyncGroup must name the group's protocol and its type")
+        return _groups(node).sync(
+            body.group_id,
+            body.member_id,
+            body.generation_id,
+            body.protocol_name,
+            {each.member_id: each.assignment for each in body.assignments},
+            body.group_instance_id,
+            body.protocol_type,
+        )
+
+    def assigned(assignment: bytes) -> Any:
+        return _Synced(
+            protocol_type=body.protocol_type, protocol_name=body.protocol_name, assignment=assignment
+        )
+
+    return _when_done(node, request, ask, assigned, lambda error: _Synced(error_code=coordinator_code(error)))
+
+
+# --- Heartbeat, LeaveGroup -----------------------------------------------------------------------
+
+
+def heartbeat(node: Node, request: Request) -> Later:
+    """Extend a member's session."""
+    body = request.body
+
+    def run() -> Any:
+        _groups(node).heartbeat(body.group_id, body.member_id, body.generation_id, body.group_instance_id)
+        return _Beaten()
+
+    return in_worker(node, request, run, lambda code: _Beaten(error_code=code))
+
+
+_MANY_LEAVE = 3
+
+
+def leave_group(node: Node, request: Request) -> Later:
+    """Remove members; from version 3 on several, each with an error code of its own (KIP-345)."""
+    body = request.body
+    if request.version >= _MANY_LEAVE:
+        leaving = [(each.member_id, each.group_instance_id) for each in body.members]
+    else:
+        leaving = [(body.member_id, None)]
+
+    def run() -> Any:
+        found = _groups(node).leave_all(body.group_id, leaving)
+        codes = [Code.NONE if error is None else coordinator_code(error) for error in found]
+        if request.version < _MANY_LEAVE:
+            return _Left(error_code=codes[0])
+        members = [
+            _Left.MemberResponse(member_id=member_id, group_instance_id=instance, error_code=code)
+            for (member_id, instance), code in zip(leaving, codes, strict=True)
+        ]
+        return _Left(members=members)
+
+    return in_worker(node, request, run, lambda code: _Left(error_code=code))
+
+
+HANDLERS = {
+    Api.JOIN_GROUP: join_group,
+    Api.SYNC_GROUP: sync_group,
+    Api.HEARTBEAT: heartbeat,
+    Api.LEAVE_GROUP: leave_group,
+}

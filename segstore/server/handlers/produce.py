@@ -1,0 +1,259 @@
+"""Produce: each partition's batch is appended as it came (Kafka: KafkaApis.handleProduceRequest).
+
+Threads: a request is handled in the loop's thread, where appends take microseconds; in a worker thread where
+one of them may wait for a disk, for replicas or for a transaction's lock, opens a log, or is long.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+from segstore import errors
+from segstore.coordinator.quotas import PRODUCER_BYTE_RATE, quotas
+from segstore.coordinator.shared import shared
+from segstore.coordinator.structs import TopicPartition
+from segstore.coordinator.transaction.coordinator import TransactionCoordinator
+from segstore.logger import Logger
+from segstore.records.header import TRANSACTIONAL_FLAG
+from segstore.server.apis import Api
+from segstore.server.error_codes import Code, code_of
+from segstore.server.logs import Logs
+from segstore.server.node import Node
+from segstore.server.protocol.codec import structs
+from segstore.server.request import LATER, Request
+from segstore.storage.log.append_as_leader import AppendedBatch
+from segstore.storage.store.partition_log import PartitionLog
+
+log = Logger("segstore")
+
+_Response = structs("ProduceResponse")
+_Topic, _Partition = _Response.TopicProduceResponse, _Response.PartitionProduceResponse
+_RecordError = _Response.BatchIndexAndErrorMessage
+_ACKS = frozenset({-1, 0, 1})
+_ZSTD_SINCE, _ABORTABLE_SINCE, _ADDS_SINCE, _IDS_SINCE = 7, 11, 12, 13
+_AT_ONCE = 1 << 20
+"""Bytes of a request that are appended in the loop's thread, where others wait; more go to a worker."""
+_ATTRIBUTES_AT, _PRODUCER_AT, _EPOCH_AT, _HEADER = 22, 43, 51, 61
+
+
+class _Batch(NamedTuple):
+    """A partition's records in a request, and where they go to: a log, or the code that says why not."""
+
+    topic: str
+    number: int
+    records: memoryview
+    log: PartitionLog | Code
+
+
+class _Verified(NamedTuple):
+    """The partitions that the coordinator knows to be part of a request's transaction; `otherwise` is the
+    code for others.
+    """
+
+    partitions: frozenset[TopicPartition]
+    otherwise: Code
+
+
+class _Quotas:
+    """The byte rates of a server's producers."""
+
+    def __init__(self, node: Node) -> None:
+        self._quotas = quotas(node.store)
+
+    def charge(self, client_id: str | None, size: int) -> int:
+        """Count the bytes of a request; return the throttle time in ms that follows."""
+        throttle = self._quotas.throttle(PRODUCER_BYTE_RATE, client_id or "")
+        return throttle.charge(size) if throttle.bound is not None else 0
+
+
+def produce(node: Node, request: Request) -> Any:
+    """Append what a request brings, and answer for each partition."""
+    body, logs = request.body, node.part(Logs)
+    topics = [
+        (topic, [_found(logs, topic, each, request.version) for each in topic.partition_data])
+        for topic in body.topic_data
+    ]
+    batches = [batch for _, found in topics for batch in found]
+    size = sum(len(batch.records) for batch in batches)
+    delay = node.part(_Quotas).charge(request.client_id, size)
+    if not _may_wait(batches, size, body):
+        return _answered(node, request, topics, delay)
+
+    def done(result: Any) -> None:
+        if isinstance(result, BaseException):
+            log.error("a produce request of %s failed: %r", request.channel.peer, result)
+            request.channel.close()
+        else:
+            request.answer(result)
+
+    node.loop.work(lambda: _answered(node, request, topics, delay), done)
+    return LATER
+
+
+# --- what is asked for --------------------------------------------------------------------
+
+
+def _found(logs: Logs, topic: Any, partition: Any, version: int) -> _Batch:
+    """Return a partition's batch, with its log or why there is none."""
+    name = topic.name
+    if version >= _IDS_SINCE:
+        name = logs.name_of(topic.topic_id)
+        if name is None:
+            return _Batch("", partition.index, memoryview(b""), Code.UNKNOWN_TOPIC_ID)
+    records = memoryview(b"") if partition.records is None else partition.records
+    try:
+        return _Batch(name, partition.index, records, logs.find(name, partition.index))
+    except errors.SegstoreError as error:
+        return _Batch(name, partition.index, records, code_of(error))
+
+
+def _may_wait(batches: list[_Batch], size: int, body: Any) -> bool:
+    if size > _AT_ONCE or body.transactional_id is not None:
+        return True
+    return any(not isinstance(each.log, Code) and each.log.append_may_wait(body.acks) for each in batches)
+
+
+# --- appends ------------------------------------------------------------------------------
+
+
+def _answered(node: Node, request: Request, topics: list[tuple[Any, list[_Batch]]], delay: int) -> Any:
+    """Append all batches; return the answer, None where the client wants none. `delay` is the throttle time
+    in ms.
+    """
+    body = request.body
+    with _transaction(node, request, [batch for _, found in topics for batch in found]) as verified:
+        responses = [
+            _Topic(
+                name=topic.name,
+                topic_id=topic.topic_id,
+                partition_responses=[_appended(batch, request, verified) for batch in found],
+            )
+            for topic, found in topics
+        ]
+    if body.acks:
+        return _Response(responses=responses, throttle_time_ms=delay)
+    if any(each.error_code for topic in responses for each in topic.partition_responses):
+        request.channel.close()  # nothing else can tell the client
+    return None
+
+
+def _appended(batch: _Batch, request: Request, verified: _Verified) -> Any:
+    body, target = request.body, batch.log
+    if body.acks not in _ACKS:
+        return _refused(batch, Code.INVALID_REQUIRED_ACKS)
+    if isinstance(target, Code):
+        return _refused(batch, target)
+    if not batch.records:
+        return _refused(batch, Code.INVALID_RECORD, "a produce request has exactly one batch a partition")
+    try:
+        return _told(
+            batch.number,
+            target.append_as_leader(
+                batch.records,
+                acks=body.acks,
+                timeout_ms=max(body.timeout_ms, 0),
+                verified=TopicPartition(batch.topic, batch.number) in verified.partitions,
+                allow_zstd=request.version >= _ZSTD_SINCE,
+            ),
+        )
+    except errors.UnverifiedTransactionError:
+        return _refused(batch, verified.otherwise)
+    except errors.InvalidRecordError as error:
+        refused = _refused(batch, code_of(error), str(error))
+        refused.record_errors = [
+            _RecordError(batch_index=index, batch_index_error_message=message)
+            for index, message in error.record_errors
+        ]
+        return refused
+    except errors.SegstoreError as error:
+        return _refused(batch, _code(error))
+
+
+def _told(index: int, appended: AppendedBatch) -> Any:
+    return _Partition(
+        index=index,
+        base_offset=appended.base_offset,
+        log_append_time_ms=appended.log_append_time,
+        log_start_offset=appended.log_start_offset,
+    )
+
+
+def _refused(batch: _Batch, code: Code, message: str | None = None) -> Any:
+    return _Partition(index=batch.number, error_code=code, base_offset=-1, error_message=message)
+
+
+def _code(error: errors.SegstoreError) -> Code:
+    code = code_of(error)
+    if code is Code.UNKNOWN_SERVER_ERROR:
+        log.error("an append failed: %s: %s", type(error).__name__, error)
+    return code
+
+
+# --- transactions -------------------------------------------------------------------------
+
+
+@contextmanager
+def _transaction(node: Node, request: Request, batches: list[_Batch]) -> Iterator[_Verified]:
+    """Run a block with what the coordinator knows of the request's transaction, which nobody ends meanwhile
+    (KIP-890). From version 12 on a request makes its partitions part of the transaction. (Kafka:
+    AddPartitionsToTxnManager.TransactionSupportedOperation.)
+    """
+    known = request.version >= _ABORTABLE_SINCE
+    unverified = _Verified(frozenset(), Code.TRANSACTION_ABORTABLE if known else Code.INVALID_TXN_STATE)
+    transactional_id, identity, theirs = request.body.transactional_id, None, frozenset[TopicPartition]()
+    if transactional_id is not None:
+        identity, theirs = _transactional(batches)
+    if identity is None:
+        yield unverified
+        return
+    coordinator, entered = shared(node.store, TransactionCoordinator), False
+    try:
+        if request.version >= _ADDS_SINCE:
+            with coordinator.appending(transactional_id, identity, theirs):
+                entered = True
+                yield unverified._replace(partitions=theirs)
+        else:
+            with coordinator.verifying(transactional_id, identity) as partitions:
+                entered = True
+                yield unverified._replace(partitions=partitions)
+    except errors.SegstoreError as error:
+        if entered:
+            raise
+        yield unverified._replace(otherwise=_transaction_code(error))
+
+
+def _transactional(batches: list[_Batch]) -> tuple[tuple[int, int] | None, frozenset[TopicPartition]]:
+    """Return producer id and epoch of a request's transactional batches, and their partitions; None where
+    there are none, or they are of several producers.
+    """
+    theirs = [batch for batch in batches if _is_transactional(batch)]
+    identities = {_identity(batch.records) for batch in theirs}
+    identity = identities.pop() if len(identities) == 1 else None
+    return identity, frozenset(TopicPartition(batch.topic, batch.number) for batch in theirs)
+
+
+def _is_transactional(batch: _Batch) -> bool:
+    long_enough = not isinstance(batch.log, Code) and len(batch.records) >= _HEADER
+    return long_enough and bool(batch.records[_ATTRIBUTES_AT] & TRANSACTIONAL_FLAG)
+
+
+def _identity(records: memoryview) -> tuple[int, int]:
+    """Return producer id and epoch of a batch."""
+    return (
+        int.from_bytes(records[_PRODUCER_AT:_EPOCH_AT], "big", signed=True),
+        int.from_bytes(records[_EPOCH_AT : _EPOCH_AT + 2], "big", signed=True),
+    )
+
+
+def _transaction_code(error: errors.SegstoreError) -> Code:
+    """Return what tells a producer why its transaction could not be verified."""
+    if isinstance(error, errors.ProducerFencedError):
+        return Code.INVALID_PRODUCER_EPOCH
+    if isinstance(error, errors.TransactionalIdNotFoundError):
+        return Code.INVALID_PRODUCER_ID_MAPPING
+    return Code.NOT_ENOUGH_REPLICAS  # clients of all versions try again
+
+
+HANDLERS = {Api.PRODUCE: produce}

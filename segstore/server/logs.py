@@ -1,0 +1,86 @@
+"""`Logs`: the logs of the partitions that clients name, by the topic's name or its id.
+
+Nothing is on disk. Threads: the loop's. A log is kept from its first use on, so that what it knows of
+transactions is not read again with every request; a deleted topic's log is let go when it is asked for again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from segstore import names
+from segstore.errors import FencedLeaderEpochError, UnknownLeaderEpochError, UnknownTopicOrPartitionError
+from segstore.server.node import Node
+from segstore.storage.meta.topic_info import CLUSTER_METADATA, TopicInfo
+from segstore.storage.store.partition_log import PartitionLog
+
+NO_ID = bytes(16)
+"""The id of no topic (Kafka: Uuid.ZERO_UUID)."""
+
+
+class Logs:
+    """The logs of one server's store."""
+
+    def __init__(self, node: Node) -> None:
+        self._store = node.store
+        self._keeps = node.store.mode == "rw"  # a reader sees only by the store that a log is another's
+        self._logs: dict[tuple[str, int], PartitionLog] = {}
+        self._names: dict[bytes, str] = {}
+
+    def find(self, topic: str, partition: int) -> PartitionLog:
+        """Return a partition's log. Raises UnknownTopicOrPartitionError, also for the metadata log, which no
+        client sees; NotLeaderOrFollowerError, StorageError, StoreClosedError.
+        """
+        log = self._logs.get((topic, partition))
+        if log is not None and not log.is_gone:
+            return log
+        self._logs.pop((topic, partition), None)
+        if topic == CLUSTER_METADATA:
+            raise UnknownTopicOrPartitionError(f"topic {topic!r} is the store's own")
+        log = self._store.partition(topic, partition)
+        if self._keeps:
+            self._logs[topic, partition] = log
+        return log
+
+    @property
+    def _topics(self) -> Mapping[str, TopicInfo]:
+        return self._store._side.topics
+
+    def has(self, topic: str, partition: int) -> bool:
+        """Return whether there is such a partition."""
+        if (topic, partition) in self._logs and not self._logs[topic, partition].is_gone:
+            return True
+        info = self._topics.get(topic)
+        return info is not None and topic != CLUSTER_METADATA and partition in info.partition_ids
+
+    def id_of(self, topic: str) -> bytes:
+        """Return a topic's id; NO_ID for a topic without one, and where there is no such topic."""
+        info = self._topics.get(topic)
+        return NO_ID if info is None or not info.topic_id else names.topic_id_bytes(info.topic_id)
+
+    def name_of(self, topic_id: bytes) -> str | None:
+        """Return the name of the topic that has this id now."""
+        name = self._names.get(topic_id)
+        if name is not None and self.id_of(name) == topic_id:
+            return name
+        self._names.pop(topic_id, None)
+        if topic_id == NO_ID:
+            return None
+        name = next((name for name in self._topics if self.id_of(name) == topic_id), None)
+        if name is not None:
+            self._names[topic_id] = name
+        return name
+
+
+def check_leader_epoch(log: PartitionLog, known: int) -> None:
+    """Compare the leader epoch that a client knows, -1 for none, with that of the log (KIP-320; Kafka:
+    Partition.checkCurrentLeaderEpoch). A store that is open for reading knows no epochs. Raises
+    FencedLeaderEpochError, UnknownLeaderEpochError.
+    """
+    if known < 0:
+        return
+    epoch = log.leader_epoch
+    if known < epoch:
+        raise FencedLeaderEpochError(f"{log!r}: leader epoch {known} is over, {epoch} is the current one")
+    if known > epoch >= 0:
+        raise UnknownLeaderEpochError(f"{log!r}: leader epoch {known} is unknown, {epoch} is the current one")

@@ -1,0 +1,84 @@
+"""Appends a batch as a producer sent it (Kafka: UnifiedLog.appendAsLeader with AppendOrigin.CLIENT).
+
+On disk are the log's files, written as by all other appends (`append`). The usual batch takes one call of C,
+which checks it, gives it its offset where it lies, and writes it. Threads: any.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from segstore._native import ffi, lib
+from segstore.mutex import check_apart
+from segstore.storage.log.append import SLOW, append, undone
+from segstore.storage.log.sent_batch import Received, SentBatch, check_batch, check_received, of_header
+from segstore.storage.producers.append_info import Claim
+
+if TYPE_CHECKING:
+    from segstore.storage.log.acks import Acks
+    from segstore.storage.log.partition import Partition
+    from segstore.storage.log.tail_loan import TailLoan
+
+_NOW: int = lib.SEG_NOW
+_NEW_HEADER = ffi.typeof("seg_batch *")
+_take_at = lib.seg_tail_take
+
+
+class AppendedBatch(NamedTuple):
+    """Where a batch lies: its `records` have the offsets from `base_offset` on. `log_append_time` in ms is
+    the stamp that the log gave them, -1 where they keep their own; `log_start_offset` is the log's first
+    offset.
+    `duplicate`: the producer had sent the batch before, and nothing was written now.
+    """
+
+    base_offset: int
+    log_append_time: int
+    log_start_offset: int
+    records: int
+    duplicate: bool = False
+
+
+def append_as_leader(
+    partition: Partition, batch: Received, acks: Acks, verified: bool, allow_zstd: bool, where: str
+) -> AppendedBatch:
+    """See `PartitionLog.append_as_leader`; `where` names the partition."""
+    check_received(batch, allow_zstd)
+    header = ffi.new(_NEW_HEADER)
+    validator = partition.validator
+    if partition.acks is None and (validator.keeps_codec or not validator.codec):
+        first = _take(partition.loan, validator.rules, batch, header)
+        if first >= 0:
+            partition.flushing.flush_if_due(first + header.count)
+            return AppendedBatch(first, -1, partition.visible.start_offset, header.count)
+    if header.size:  # the check has found nothing
+        sent = of_header(batch, header)
+    else:
+        sent = check_batch(batch, validator, partition.context.clock(), where)
+    return _append(partition, sent, acks, verified)
+
+
+def _take(loan: TailLoan, rules: Any, batch: Received, header: Any) -> int:
+    """Check and append by one call of C; returns the offset, or SLOW: nothing is done then, but that the
+    header's size is not 0 where the batch was checked. Raises StorageError.
+    """
+    tail = loan.tail
+    if tail is None:
+        return SLOW
+    _file = tail.handle  # which stays open
+    if tail.due is not None:
+        check_apart("append_as_leader()")
+    now = _NOW if tail.clock is None else tail.clock()
+    first: int = _take_at(tail.c, ffi.from_buffer("uint8_t[]", batch), len(batch), rules, now, header)
+    return first if first >= 0 or first == SLOW else undone(loan, tail, first)
+
+
+def _append(partition: Partition, sent: SentBatch, acks: Acks, verified: bool) -> AppendedBatch:
+    template, encoded = sent.template, sent.encoded
+    claim = None if template.producer_id < 0 else Claim(template, sequenced=True, verified=verified)
+    first = append(partition, [encoded], sent.records, claim, acks)
+    repeated = claim.repeated if claim is not None else []
+    append_time = -1
+    if partition.config.message_timestamp_type == "LogAppendTime":
+        append_time = repeated[0].timestamp if repeated else int(encoded.batches["max_timestamp"][0])
+    start = partition.visible.start_offset
+    return AppendedBatch(first, append_time, start, sent.records, bool(repeated))

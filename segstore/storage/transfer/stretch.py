@@ -1,0 +1,116 @@
+"""`Stretch`: whole batches of a log as a part of one segment's file, which stays open until it is released.
+
+On disk files are only read. A file that retention or compaction removes stays readable by its descriptor, and
+what lies below a view's end never changes. Threads: any, without locks, on an immutable view; a stretch
+belongs to one thread at a time.
+"""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import TYPE_CHECKING, NamedTuple
+
+from segstore._native import ffi
+from segstore.files import Files, Handle
+from segstore.records import TRANSACTIONAL_FLAG
+from segstore.storage.log.read import MayBeMissing
+from segstore.storage.segment.log_view import LogView
+from segstore.storage.transfer.transfer import find
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+_FOUND = ffi.typeof("seg_found *")
+
+
+class Place(NamedTuple):
+    """Where batches lie: the bytes from `position` to `stop` of an open log; `next_offset` is behind them."""
+
+    handle: Handle
+    position: int
+    stop: int
+    next_offset: int
+
+
+class Stretch:
+    """Bytes of a file that hold whole batches. `len()` is their number, `position` where the first one lies,
+    and `next_offset` the offset to go on from. `high_watermark`, `last_stable_offset` and `log_start_offset`
+    are those of the moment at which the stretch was found. `aborted` lists the aborted transactions that its
+    batches may belong to, as (producer id, first offset), where it was found for `read_committed`; else it is
+    None.
+    """
+
+    __slots__ = (
+        "_handle",
+        "_size",
+        "aborted",
+        "high_watermark",
+        "last_stable_offset",
+        "log_start_offset",
+        "next_offset",
+        "position",
+    )
+
+    def __init__(
+        self,
+        place: Place | None,
+        offset: int,
+        log_start_offset: int,
+        high_watermark: int,
+        last_stable_offset: int,
+        aborted: list[tuple[int, int]] | None,
+    ) -> None:
+        """An empty stretch has no `place`, and goes on from `offset`."""
+        self._handle = None if place is None else place.handle
+        self.position = 0 if place is None else place.position
+        self._size = 0 if place is None else place.stop - place.position
+        self.next_offset = offset if place is None else place.next_offset
+        self.log_start_offset, self.high_watermark = log_start_offset, high_watermark
+        self.last_stable_offset, self.aborted = last_stable_offset, aborted
+
+    def __len__(self) -> int:
+        return self._size
+
+    def fileno(self) -> int:
+        """Return the descriptor of the file; -1 where the stretch is empty or was released."""
+        return -1 if self._handle is None else self._handle.fd
+
+    def release(self) -> None:
+        """Let go of the file; a second call does nothing."""
+        self._handle = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.release()
+
+
+def find_stretch(
+    view: LogView, offset: int, limit: int, most: int, min_one: bool, files: Files, gaps: MayBeMissing
+) -> Place | None:
+    """Return where the batches from the one that holds `offset` on lie in one segment, below offset `limit`:
+    `most` bytes, and with `min_one` at least one batch. None where there are none. Raises OSError,
+    CorruptRecordError.
+    """
+    if offset >= limit:
+        return None
+    found = ffi.new(_FOUND)
+    for slot in range(view.slot(offset), len(view.segments)):
+        handle = find(view, slot, limit, offset, most, files, gaps, found)
+        if handle is not None:
+            position, stop = found.position, found.stop
+            if stop - position > most and not min_one:
+                return None
+            return Place(handle, position, stop, min(found.next_offset, view.next_base(slot)))
+        offset = max(offset, view.next_base(slot))
+        if offset >= limit:
+            return None
+    return None
+
+
+def has_transactions(place: Place, files: Files) -> bool:
+    """Return whether any batch there is one of a transaction. Only headers are read. Raises OSError."""
+    return bool(files.attributes(place.handle, place.position, place.stop) & TRANSACTIONAL_FLAG)
