@@ -56,7 +56,13 @@ def begin(
         return None
     exchange = Exchange(Api(header.api_key), header.version, header.correlation_id, send)
     request = Request(
-        exchange.api, header.version, header.client_id, read_body(header, frame), channel, exchange
+        exchange.api,
+        header.version,
+        header.client_id,
+        read_body(header, frame),
+        channel,
+        exchange,
+        header.correlation_id,
     )
     try:
         body = handler(node, request)
