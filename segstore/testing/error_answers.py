@@ -69,8 +69,11 @@ class _Errors:
             same = there.get(next((alias for alias in _same(field.name) if alias in there), ""))
             if same is None or same.is_array != field.is_array or same.is_struct != field.is_struct:
                 continue
+            value = getattr(source, same.name)
+            if value is None and self.version not in field.nullable:
+                continue
             if not (field.is_struct and self._has_code(field.kind)):
-                setattr(made, field.name, self._copied(field, getattr(source, same.name), same))
+                setattr(made, field.name, self._copied(field, value, same))
                 found = True
         return found
 
