@@ -77,3 +77,6 @@ def test_logs(tool: Callable[..., str], store: segstore.Store, tmp_path: Path) -
     told = tool(f"{TOOLS}DeleteRecordsCommand", "--offset-json-file", str(tmp_path / "offsets.json"))
     assert "low_watermark: 3" in told
     assert store.partition("t", 1).start_offset == 3
+    for time, offsets in (("-2", ["t:0:0", "t:1:3"]), ("-1", ["t:0:0", "t:1:5"])):
+        told = tool(f"{TOOLS}GetOffsetShell", "--topic", "t", "--time", time)
+        assert told.split() == offsets
