@@ -69,6 +69,7 @@ if TYPE_CHECKING:
     from segstore.replication.states import PartitionState, ReplicaState
     from segstore.replication.store import ReplicatedStore
     from segstore.replication.unreplicate import unreplicate
+    from segstore.server.network.server import Server, serve
     from segstore.storage.check.check import Finding
     from segstore.storage.copy import Copied, copy
     from segstore.storage.meta.topics import TopicInfo
@@ -118,6 +119,7 @@ __all__ = [
     "ReplicatedStore",
     "SegstoreError",
     "SerializationError",
+    "Server",
     "SinkClosedError",
     "SinkError",
     "StorageError",
@@ -134,6 +136,7 @@ __all__ = [
     "errors",
     "open",
     "open_replicated",
+    "serve",
     "transfer_methods",
     "unreplicate",
 ]
@@ -157,6 +160,7 @@ _WHEN_ASKED_FOR = {
     "segstore.replication.states": ("PartitionState", "ReplicaState"),
     "segstore.replication.store": ("ReplicatedStore",),
     "segstore.replication.unreplicate": ("unreplicate",),
+    "segstore.server.network.server": ("Server", "serve"),
     "segstore.storage.check.check": ("Finding",),
     "segstore.storage.copy": ("Copied", "copy"),
     "segstore.storage.meta.topics": ("TopicInfo",),

@@ -212,6 +212,10 @@ class SinkClosedError(SinkError, BrokenPipeError, ConnectionResetError):
     """The reader of a transfer's sink has closed it; it may have received some of the batches."""
 
 
+class ListenError(SegstoreError, OSError):
+    """A server can't listen at an address; `errno` says why, `filename` is the address."""
+
+
 class StoreLockedError(SegstoreError):
     """Another process, or another open store in this process, is the writer; the error has its `pid`."""
 

@@ -22,7 +22,7 @@ LEFT_OUT = re.compile(
     r"Share|Streams|Telemetry|DelegationToken|Raft|Snapshot|Registration|Controller|Broker|Vote|QuorumEpoch"
     r"|Envelope|UpdateMetadata|LeaderAndIsr|StopReplica|Assign|AllocateProducer|AlterPartition|Voter"
     r"|UpdateFeatures|ConfigResources|AlterReplica|Subscription|Assignment|DefaultPrincipal|KRaft|LeaderChange"
-    r"|CreateAcls|DeleteAcls|EndTxnMarker|WriteTxnMarkers|PushTel"
+    r"|CreateAcls|DeleteAcls|EndTxnMarker|WriteTxnMarkers|PushTel|ControlledShutdown"
 )
 MESSAGE_KEYS = ("apiKey", "type", "name", "validVersions", "flexibleVersions", "latestVersionUnstable")
 FIELD_KEYS = ("name", "type", "versions", "nullableVersions", "taggedVersions", "tag", "default")

@@ -61,6 +61,10 @@ COMMANDS = {
         "Show byte rates of clients, or change one's: producer_byte_rate and consumer_byte_rate, "
         "bytes a second.",
     ),
+    "serve": (
+        "segstore.cli.serve",
+        "Serve the store to Kafka's clients, as a cluster of one broker, until Ctrl-C.",
+    ),
     "checkpoints": (
         "segstore.cli.checkpoints",
         "Look into Spark's checkpoint directories, as they are and as they were.",

@@ -39,7 +39,7 @@ def config_option(command: F) -> F:
         "-c",
         metavar="NAME=VALUE",
         multiple=True,
-        callback=_pairs,
+        callback=pairs,
         help="A setting with Kafka's name, such as retention.ms=604800000; may be repeated.",
     )(command)
 
@@ -49,7 +49,8 @@ def json_option(command: F) -> F:
     return click.option("--json", "as_json", is_flag=True, help="Print JSON, an object a line.")(command)
 
 
-def _pairs(_ctx: click.Context, _param: click.Parameter, given: Sequence[str]) -> dict[str, str]:
+def pairs(_ctx: click.Context, _param: click.Parameter, given: Sequence[str]) -> dict[str, str]:
+    """Parse the values of an option that takes NAME=VALUE and may be repeated."""
     found = {}
     for text in given:
         name, equals, value = text.partition("=")

@@ -138,6 +138,8 @@ def _client_id(data: memoryview, flexible: bool) -> tuple[str | None, int]:
                 at += size
     except (IndexError, struct.error, UnicodeDecodeError) as error:
         raise InvalidRequestError("a request's header is damaged") from error
+    if at > len(data):
+        raise InvalidRequestError("a request's header is damaged")
     return client_id, at
 
 

@@ -22,6 +22,15 @@ class Timer(Protocol):
         """Do not call; a second time does nothing."""
 
 
+class Watch(Protocol):
+    """A thread that sleeps for the loop until there is news, and only while it is asked to."""
+
+    def ask(self, sleep: Callable[[], object]) -> None:
+        """Have the thread call `sleep`, such as `Store.wait`, which returns when there is news, or early.
+        Where a sleep is under way already, this does nothing.
+        """
+
+
 class Loop(Protocol):
     """The thread that owns all connections. Only `soon` may be called in other threads."""
 
@@ -34,6 +43,16 @@ class Loop(Protocol):
     def work(self, run: Callable[[], T], done: Callable[[T | BaseException], object]) -> None:
         """Have `run` called in one of a few worker threads, for what waits for disks or computes long; then
         `done` in the loop's thread, with its result or its exception.
+        """
+
+    def every_turn(self, call: Callable[[], object]) -> None:
+        """Have `call` called at the end of each of the loop's turns, when requests that came together were
+        handled.
+        """
+
+    def watch(self, wake: Callable[[], object], then: Callable[[], object]) -> Watch:
+        """Return a watch: `then` is called in the loop's thread after each sleep, and `wake`, in any thread,
+        lets a sleep return early.
         """
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from segstore.config.options import MAX_INT, switch, whole
+from segstore.config.options import MAX_INT, MAX_LONG, switch, whole
 from segstore.config.settings import Settings
 
 
@@ -25,4 +25,33 @@ class ServerConfig(Settings):
     )
     group_initial_rebalance_delay_ms: int = whole(
         3000, 0, MAX_INT, "ms", "how long the first rebalance of an empty group waits for more members"
+    )
+    queued_max_request_bytes: int = whole(
+        -1,
+        1,
+        MAX_LONG,
+        "bytes",
+        "memory of requests above 64 KiB that come in or are answered, all connections together; when it is"
+        " taken no more is read; -1: no limit",
+        -1,
+    )
+    max_connections: int = whole(
+        MAX_INT, 1, MAX_INT, "", "connections at once; more wait until one of them ends"
+    )
+    max_connections_per_ip: int = whole(
+        MAX_INT, 1, MAX_INT, "", "connections of one address at once; more are closed"
+    )
+    max_connection_creation_rate: int = whole(
+        MAX_INT, 1, MAX_INT, "connections/s", "connections that are taken in a second; more wait"
+    )
+    connections_max_idle_ms: int = whole(
+        600_000, 1, MAX_LONG, "ms", "a connection is closed that sends nothing for so long; -1: never", -1
+    )
+    response_write_max_ms: int = whole(
+        600_000,
+        1,
+        MAX_LONG,
+        "ms",
+        "a connection is closed whose client takes nothing of an answer for so long; -1: never",
+        -1,
     )

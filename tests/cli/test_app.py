@@ -17,6 +17,7 @@ from segstore.cli.app import COMMANDS, Listed, one_line
 NAMES = [
     *("topics", "create", "alter", "delete", "produce", "consume", "export", "import", "groups", "quotas"),
     *(
+        "serve",
         "checkpoints",
         "stats",
         "replicas",

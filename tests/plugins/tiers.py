@@ -85,7 +85,7 @@ KINDS = {
     ),
     "limits": Kind(0.3, ("unit/storage/test_limits", "unit/transfer/test_sinks")),
     "Kafka's broker": Kind(0.3, text=r"judge\(\"Kafka's broker\"\)"),
-    "Kafka's tools": Kind(0.2, text=r'judge\("kafka\.tools|judge\("Kafka\'s dump tool"\)'),
+    "Kafka's tools": Kind(0.2, text=r'judge\("kafka\.tools|judge\("Kafka\'s (dump tool|jar)"\)'),
     "strace": Kind(0.3, ("processes/test_seam",), names=frozenset({"strace"})),
     "kills": Kind(
         0.15,

@@ -1,1 +1,1 @@
-"""Sockets: the loop, connections, and who may connect."""
+"""Sockets, requests and answers of a server: one loop in one thread."""

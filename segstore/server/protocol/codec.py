@@ -17,7 +17,7 @@ from typing import Any, Protocol
 from segstore.errors import InvalidArgumentError, InvalidRequestError, UnsupportedVersionError
 
 from . import primitives
-from .definitions import Field, Message, message
+from .definitions import MADE, Field, Message, message
 from .source import decoder_source, encoder_source, fresh
 
 ABSENT: Any = object()
@@ -69,20 +69,15 @@ def _made(name: str, fields: tuple[Field, ...]) -> Any:
 
 
 def _initializer(fields: tuple[Field, ...], made: dict[str, Any]) -> Callable[..., None]:
-    given = ", ".join(f"{f.name}=ABSENT" if _is_made(f) else f"{f.name}={f.default!r}" for f in fields)
+    given = ", ".join(f"{f.name}={'ABSENT' if f.default == MADE else repr(f.default)}" for f in fields)
     lines = [f"def __init__(self, *, {given}):"] if fields else ["def __init__(self):", "    pass"]
     for field in fields:
-        if _is_made(field):
+        if field.default == MADE:
             lines.append(f"    if {field.name} is ABSENT: {field.name} = {fresh(field)}")
         lines.append(f"    self.{field.name} = {field.name}")
     space: dict[str, Any] = {"ABSENT": ABSENT, **made}
     exec("\n".join(lines), space)
     return space["__init__"]  # type: ignore[no-any-return]
-
-
-def _is_made(field: Field) -> bool:
-    """Whether each object needs a default of its own."""
-    return field.is_array or field.is_struct
 
 
 def decode(name: str, version: int, data: memoryview) -> Any:
@@ -108,7 +103,7 @@ def encode(body: Any, version: int, out: bytearray, slices: Slices | None = None
     name = type(body).__name__
     try:
         _encoder(name, version)(body, out, slices)
-    except (struct.error, TypeError, AttributeError, UnicodeEncodeError) as error:
+    except (struct.error, TypeError, AttributeError, ValueError) as error:
         raise InvalidArgumentError(f"{name} version {version} can't hold its values: {error}") from error
 
 

@@ -30,6 +30,10 @@ class Versions(NamedTuple):
 
 
 NEVER = Versions(0, -1)
+MADE = ()
+"""The default of an array that starts empty, or of a structure that starts with its defaults: each object has
+one of its own.
+"""
 _NO_END = 1 << 15
 
 
@@ -44,7 +48,7 @@ def versions(text: str | None) -> Versions:
 @dataclass(frozen=True)
 class Field:
     """One field of a structure. `kind` is a scalar's type or a structure's name; `tag` is -1 where the field
-    is never a tagged one (KIP-482).
+    is never a tagged one (KIP-482). `default` is a value, None for null, or MADE.
     """
 
     name: str
@@ -133,14 +137,13 @@ def _field(held: dict[str, Any]) -> Field:
 
 
 def _default(held: dict[str, Any], kind: str) -> Any:
-    """None stands for null, and for an empty array or a structure of defaults where null is not allowed."""
     given = held.get("default")
-    if held["type"].startswith("[]") or kind not in SCALARS:
-        return None
-    if given is None or given == "":
-        return SCALARS[kind]
     if given == "null":
         return None
+    if held["type"].startswith("[]") or kind not in SCALARS:
+        return MADE
+    if given is None or given == "":
+        return SCALARS[kind]
     if kind == "bool":
         return str(given).lower() == "true"
     if kind.startswith(("int", "uint")):

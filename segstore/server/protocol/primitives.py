@@ -14,8 +14,12 @@ from segstore.errors import InvalidRequestError
 _INT16 = struct.Struct(">h")
 _INT32 = struct.Struct(">i")
 LONGEST_VARINT = 5
-MOST_ELEMENTS = 1_000_000
-"""Elements of all arrays of one request, nested ones too: one byte may ask for an object of a hundred."""
+LONGEST_STRING = 0x7FFF
+"""In bytes; compact lengths could tell more (Kafka: MessageGenerator refuses those too)."""
+MOST_ELEMENTS = 250_000
+"""Elements of all arrays of one request, nested ones too: ten bytes may ask for an object of 180, so all of
+them take at most 45 MB.
+"""
 
 
 def bad(told: str) -> NoReturn:
@@ -70,6 +74,8 @@ def read_string(data: memoryview, at: int, compact: bool, nullable: bool) -> tup
     length, at = _span(data, at, compact, False, nullable)
     if length < 0:
         return None, at
+    if length > LONGEST_STRING:
+        bad(f"a string has {length} bytes; at most {LONGEST_STRING} are allowed")
     end = at + length
     return str(data[at:end], "utf-8"), end
 
@@ -116,8 +122,17 @@ def write_string(out: bytearray, text: str | None, compact: bool) -> None:
         write_length(out, -1, compact, False)
     else:
         data = text.encode()
+        if len(data) > LONGEST_STRING:
+            raise ValueError(f"a string has {len(data)} bytes; at most {LONGEST_STRING} are allowed")
         write_length(out, len(data), compact, False)
         out += data
+
+
+def uuid(value: bytes) -> bytes:
+    """Return a uuid that has 16 bytes, which `struct.pack` would pad or cut."""
+    if len(value) != 16:
+        raise ValueError(f"a uuid has {len(value)} bytes instead of 16")
+    return value
 
 
 def write_bytes(out: bytearray, data: Any, compact: bool) -> None:

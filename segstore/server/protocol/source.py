@@ -8,7 +8,7 @@ from __future__ import annotations
 import struct
 from itertools import groupby
 
-from .definitions import Field, Message
+from .definitions import MADE, Field, Message
 
 _CODES = {
     "bool": "?", "int8": "b", "int16": "h", "uint16": "H", "int32": "i", "uint32": "I", "int64": "q",
@@ -144,7 +144,12 @@ class _Writer(_Source):
 
     def fixed(self, run: list[Field]) -> list[str]:
         form = ">" + "".join(str(self.code(field)) for field in run)
-        return [f" out += pack({form!r}, {', '.join(f'value.{field.name}' for field in run)})"]
+        values = (self.value(field.kind, f"value.{field.name}") for field in run)
+        return [f" out += pack({form!r}, {', '.join(values)})"]
+
+    @staticmethod
+    def value(kind: str, source: str) -> str:
+        return f"uuid({source})" if kind == "uuid" else source
 
     def field(self, field: Field, pad: str, out: str) -> list[str]:
         if field.is_array:
@@ -172,7 +177,7 @@ class _Writer(_Source):
 
     def scalar(self, kind: str, source: str, out: str) -> str:
         if kind in _CODES:
-            return f"{out} += pack({'>' + _CODES[kind]!r}, {source})"
+            return f"{out} += pack({'>' + _CODES[kind]!r}, {self.value(kind, source)})"
         return f"write_{kind}({out}, {source}, {self.flexible})"
 
     def records(self, source: str, pad: str, out: str) -> list[str]:
@@ -201,25 +206,15 @@ class _Writer(_Source):
             return [" out.append(0)"]
         lines = [" tags = []"]
         for field in fields:
-            lines += [f" if {self.is_set(field)}:", "  part = bytearray()"]
+            lines += [f" if value.{field.name} != {fresh(field)}:", "  part = bytearray()"]
             lines += self.field(field, "  ", "part")
             lines.append(f"  tags.append(({field.tag}, part))")
         lines += [" out += uvarint(len(tags))", " for tag, part in tags:"]
         return [*lines, "  out += uvarint(tag) + uvarint(len(part)) + part"]
 
-    @staticmethod
-    def is_set(field: Field) -> str:
-        """A tagged field goes out where it is not the default."""
-        source = f"value.{field.name}"
-        if field.is_array:
-            return f"{source} is None or {source}" if field.nullable.low == 0 else source
-        return f"{source} != {fresh(field)}"
-
 
 def fresh(field: Field) -> str:
     """Return the source of a field's default."""
-    if field.is_array:
-        return "[]"
-    if field.is_struct:
-        return "None" if field.nullable.low <= field.nullable.high else f"{field.kind}()"
+    if field.default == MADE:
+        return "[]" if field.is_array else f"{field.kind}()"
     return repr(field.default)

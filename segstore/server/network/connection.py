@@ -1,0 +1,278 @@
+"""`Connection`: one client. Its requests are answered one after the other, in order (Kafka: SocketServer,
+KafkaChannel).
+
+    READING -> WORKING -> WRITING -> THROTTLED -> READING        any -> CLOSED
+    READING -> QUEUED -> READING       has requests that wait until other connections have had their turn
+    READING -> STARVING -> QUEUED      while there is no memory for a large request
+
+Bytes are read in READING only: what a client sends meanwhile stays in the kernel, which stops the client. The
+kernel is told not to report such bytes when it first does, so a client that waits for its answers costs no
+system call for that. Threads: the loop's only.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Any
+
+from segstore.errors import InvalidRequestError, UnsupportedVersionError
+from segstore.logger import Logger
+from segstore.server.apis import Api, write_response
+from segstore.server.node import Node
+from segstore.server.request import Handler
+
+from . import exchange
+from .frames import Frames
+from .loop import GONE, IN, OUT, RDHUP, Loop
+from .memory import RequestMemory, Scratch
+from .outgoing import Outgoing
+
+log = Logger("segstore")
+ANONYMOUS = "ANONYMOUS"
+REQUESTS_A_TURN = 64
+
+
+class State(Enum):
+    """What a connection does now."""
+
+    READING = auto()
+    QUEUED = auto()
+    STARVING = auto()
+    WORKING = auto()
+    WRITING = auto()
+    THROTTLED = auto()
+    CLOSED = auto()
+
+
+@dataclass(eq=False)
+class Shared:
+    """What the connections of a server share. `is_ending`: no more requests are read."""
+
+    node: Node
+    loop: Loop
+    handlers: Mapping[Api, Handler]
+    scratch: Scratch
+    memory: RequestMemory
+    is_ending: bool = False
+
+
+class Connection:
+    """See `segstore.server.request.Channel`. `active_at` is when bytes last came or went, as `Loop.now`;
+    `closed` is called with the connection when it has ended.
+    """
+
+    def __init__(
+        self, sock: socket.socket, peer: str, shared: Shared, closed: Callable[[Connection], object]
+    ) -> None:
+        self.principal, self.peer, self.is_open = ANONYMOUS, peer, True
+        self.state, self.active_at = State.READING, shared.loop.now
+        self._sock, self._shared, self._closed = sock, shared, closed
+        self._frames = Frames(shared.node.config.socket_request_max_bytes)
+        self._outgoing = Outgoing()
+        self._events = IN  # what the loop is asked for
+        self._memory = 0  # bytes taken of the shared memory
+        self._muted_until = 0.0
+        self._is_serving = False
+
+    def open(self) -> None:
+        """Begin to read. Raises OSError."""
+        self._shared.loop.add(self._sock, self._events, self._ready)
+
+    # --- events ---------------------------------------------------------------------------
+
+    def _ready(self, events: int) -> None:
+        if events & GONE and not (self.state is State.READING and events & IN):  # what has come is read first
+            self.close()
+            return
+        if events & OUT:
+            self._send()
+        if events & IN:
+            if self.state is State.READING:
+                self._read()
+            elif self.is_open:
+                self._not_now(events)
+
+    def _not_now(self, events: int) -> None:
+        """Leave bytes in the kernel; a client that has gone while it waited for an answer is let go."""
+        if self.state is State.WORKING and events & RDHUP and self._has_left():
+            self.close()
+        else:
+            self._want(self._events & ~IN)
+
+    def _has_left(self) -> bool:
+        """Return whether the client has closed its end, and sent nothing that was not read."""
+        if not self._frames.is_empty:
+            return False
+        try:
+            return not self._sock.recv(1, socket.MSG_PEEK)
+        except BlockingIOError:
+            return False
+        except OSError:
+            return True
+
+    def _want(self, events: int) -> None:
+        if events != self._events:
+            self._events = events
+            self._shared.loop.change(self._sock, events)
+
+    # --- requests -------------------------------------------------------------------------
+
+    def _read(self) -> None:
+        try:
+            count = self._frames.receive(self._sock, self._shared.scratch)
+        except BlockingIOError:
+            return
+        except OSError:
+            count = 0
+        if not count:
+            self.close()
+            return
+        self.active_at = self._shared.loop.now
+        self._serve()
+
+    def _serve(self) -> None:
+        """Answer what has come, until a request must wait."""
+        self._is_serving = True
+        try:
+            self._serve_all()
+        except (InvalidRequestError, UnsupportedVersionError) as error:
+            log.info("the connection of %s was closed: %s", self.peer, error)
+            self.close()
+        except Exception as error:
+            log.error("the connection of %s was closed", self.peer, exc_info=error)
+            self.close()
+        finally:
+            self._is_serving = False
+            self._frames.keep()
+
+    def _serve_all(self) -> None:
+        for _ in range(REQUESTS_A_TURN):
+            if self.state is not State.READING:
+                return
+            frame = self._frames.take()
+            if frame is None:
+                self._wait_for_more()
+                return
+            self._begin(frame)
+        if self.state is State.READING:
+            self._queue()
+
+    def _queue(self) -> None:
+        self.state = State.QUEUED
+        self._shared.loop.soon(self._go_on)
+
+    def _go_on(self) -> None:
+        if self.state is State.QUEUED:
+            self.state = State.READING
+            self._serve()
+
+    def _begin(self, frame: memoryview) -> None:
+        shared = self._shared
+        self.state = State.WORKING
+        is_shared = self._frames.is_shared
+        later = exchange.begin(frame, shared.node, shared.handlers, self, self._answer)
+        if later is not None and is_shared and later.api is Api.PRODUCE:
+            self._frames.keep()
+            shared.scratch.leave()  # the request has views of it: its record batches
+
+    def _wait_for_more(self) -> None:
+        """Make room for a request of which a part has come, and wait for the rest."""
+        wanted = self._frames.wanted
+        if wanted:
+            if not self._shared.memory.take(wanted, self._fed):
+                self.state = State.STARVING
+                return
+            self._memory = wanted
+            self._frames.begin()
+        self._want(self._events | IN)
+
+    def _fed(self) -> None:
+        """There is memory again."""
+        if self.state is State.STARVING:
+            self._queue()
+
+    # --- answers --------------------------------------------------------------------------
+
+    def _answer(self, api: Api, version: int, correlation_id: int, body: Any) -> None:
+        """Send a response; None: there is none. The views that the request has of its buffer end here."""
+        if not self.is_open:
+            exchange.release(body)
+            return
+        if body is None:
+            self._finish()
+            return
+        try:
+            out, slices = write_response(api, version, correlation_id, body)
+        except Exception as error:
+            log.error("%s could not be answered", api.message, exc_info=error)
+            exchange.release(body)
+            self.close()
+            return
+        muted_ms = getattr(body, "throttle_time_ms", 0)
+        self._muted_until = self._shared.loop.now + muted_ms / 1000 if muted_ms > 0 else 0.0
+        self._outgoing.put(out, slices)
+        self.state = State.WRITING
+        self._send()
+
+    def _send(self) -> None:
+        try:
+            count = self._outgoing.send(self._sock)
+        except (OSError, EOFError) as error:
+            log.info("the connection of %s was closed: %s", self.peer, error)
+            self.close()
+            return
+        if count:
+            self.active_at = self._shared.loop.now
+        if self._outgoing:
+            self._want(self._events | OUT)
+        else:
+            self._finish()
+
+    def _finish(self) -> None:
+        """The answer is out: read the next request, when the client's quota allows it (KIP-219)."""
+        self._give_memory()
+        if self._shared.is_ending:
+            self.close()
+        elif self._muted_until:
+            self.state = State.THROTTLED
+            self._want(self._events & ~OUT)
+            self._shared.loop.later(self._muted_until - self._shared.loop.now, self._unmute)
+        else:
+            self._resume()
+
+    def _unmute(self) -> None:
+        if self.state is State.THROTTLED:
+            self._muted_until = 0.0
+            self._resume()
+
+    def _resume(self) -> None:
+        self.state = State.READING
+        if not self._is_serving:
+            self._want(IN)
+            if not self._frames.is_empty:
+                self._queue()
+
+    # --- the end --------------------------------------------------------------------------
+
+    def end_if_idle(self) -> None:
+        """Close the connection unless a request of it is being answered; it is closed after that."""
+        if self.state not in (State.WORKING, State.WRITING):
+            self.close()
+
+    def close(self) -> None:
+        """See `Channel`."""
+        if not self.is_open:
+            return
+        self.is_open, self.state = False, State.CLOSED
+        self._shared.loop.remove(self._sock)
+        self._outgoing.release()
+        self._give_memory()
+        self._closed(self)
+
+    def _give_memory(self) -> None:
+        if self._memory:
+            taken, self._memory = self._memory, 0
+            self._shared.memory.give(taken)

@@ -1,0 +1,101 @@
+"""`Exchange`: one request and its answer: which handler answers it, and what is answered where that fails.
+
+Threads: the loop's only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from segstore.errors import UnsupportedVersionError
+from segstore.logger import Logger
+from segstore.server.apis import Api, Header, read_body, read_header
+from segstore.server.error_codes import Code
+from segstore.server.handlers.versions import unsupported
+from segstore.server.protocol.codec import Struct, structs
+from segstore.server.request import LATER, Channel, Handler, Request
+
+log = Logger("segstore")
+
+Send = Callable[[Api, int, int, Any], None]
+"""Sends a response, by its api, version, correlation id and body, which is None where there is none."""
+
+
+class Exchange:
+    """A request that was read; `__call__` takes the response's body, once, and has it sent."""
+
+    __slots__ = ("_is_answered", "_send", "api", "correlation_id", "version")
+
+    def __init__(self, api: Api, version: int, correlation_id: int, send: Send) -> None:
+        self.api, self.version, self.correlation_id = api, version, correlation_id
+        self._send, self._is_answered = send, False
+
+    def __call__(self, body: Any) -> None:
+        if self._is_answered:
+            release(body)
+            log.error("a request of %s was answered twice", self.api.message)
+            return
+        self._is_answered = True
+        self._send(self.api, self.version, self.correlation_id, body)
+
+
+def begin(
+    frame: memoryview, node: Any, handlers: Mapping[Api, Handler], channel: Channel, send: Send
+) -> Exchange | None:
+    """Read a request and call its handler. Returns the exchange where the answer comes later; else it was
+    sent.
+
+    Raises InvalidRequestError, UnsupportedVersionError for what ends the connection; any exception of the
+    handler where the response has no place for an error.
+    """
+    header = read_header(frame)
+    handler = handlers.get(Api(header.api_key))
+    if header.body_at < 0 or handler is None:
+        _refuse(header, send)
+        return None
+    exchange = Exchange(Api(header.api_key), header.version, header.correlation_id, send)
+    request = Request(
+        exchange.api, header.version, header.client_id, read_body(header, frame), channel, exchange
+    )
+    try:
+        body = handler(node, request)
+    except Exception as error:
+        body = _failure(exchange.api, error)
+    if body is LATER:
+        return exchange
+    exchange(body)
+    return None
+
+
+def _refuse(header: Header, send: Send) -> None:
+    """Answer what has no handler: ApiVersions of a later client in version 0, which tells the client what to
+    ask (KIP-511); for all else there is no form of an answer that its client could read.
+    """
+    api = Api(header.api_key)
+    if api is not Api.API_VERSIONS:
+        raise UnsupportedVersionError(f"{api.message} version {header.version} is not served")
+    send(api, 0, header.correlation_id, unsupported())
+
+
+def _failure(api: Api, error: Exception) -> Any:
+    """Return the answer that tells of an unexpected exception. Raises the exception itself where the response
+    has no error code of its own.
+    """
+    kind = structs(f"{api.message}Response")
+    if "error_code" not in kind.__slots__:
+        raise error
+    log.error("%s could not be answered: %s", api.message, error, exc_info=error)
+    return kind(error_code=Code.UNKNOWN_SERVER_ERROR)
+
+
+def release(body: Any) -> None:
+    """Release the stretches of files in a body that is not sent."""
+    if isinstance(body, Struct):
+        for name in body.__slots__:
+            release(getattr(body, name, None))
+    elif isinstance(body, list):
+        for each in body:
+            release(each)
+    elif hasattr(body, "fileno"):
+        body.release()

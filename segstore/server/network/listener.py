@@ -1,0 +1,166 @@
+"""`Listener`: the sockets that a server listens on, and which connections it takes (Kafka: Acceptor and
+ConnectionQuotas of SocketServer).
+
+Threads: the loop's only, but `listen`, which is called before.
+"""
+
+from __future__ import annotations
+
+import errno
+import socket
+from functools import partial
+
+from segstore.errors import ListenError
+from segstore.logger import Logger
+
+from .connection import Shared
+from .connections import Connections
+from .loop import IN
+
+log = Logger("segstore")
+
+_BACKLOG = 1024
+_ACCEPTS_A_TURN = 64
+_NO_ROOM = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+_PAUSE = 0.5
+"""Seconds until a connection is tried again for which there was no descriptor."""
+_MISSING = frozenset({errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT})
+_TRIES = 20
+
+
+def listen(host: str, port: int) -> list[socket.socket]:
+    """Return sockets that listen on all addresses of a host, on one port of the system's choice where `port`
+    is 0. An address that this machine does not have is left out where there is another one: "localhost" is
+    ::1 too. Raises ListenError.
+    """
+    try:
+        found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except (OSError, UnicodeError) as error:
+        raise ListenError(
+            getattr(error, "errno", None), f"no such host: {error}", f"{host}:{port}"
+        ) from error
+    places = list(dict.fromkeys((int(family), str(address[0])) for family, _, _, _, address in found))
+    for _ in range(_TRIES):
+        sockets = _on_one_port(host, places, port)
+        if sockets:
+            return sockets
+    raise ListenError(errno.EADDRINUSE, "no port is free on all addresses of the host", f"{host}:{port}")
+
+
+def _on_one_port(host: str, places: list[tuple[int, str]], port: int) -> list[socket.socket]:
+    """Listen on all places; none where the port that the system has chosen is not free on all of them."""
+    sockets: list[socket.socket] = []
+    missing: OSError | None = None
+    chosen = port
+    for family, address in places:
+        try:
+            sockets.append(_bound(family, address, chosen, len(places) > 1))
+            chosen = sockets[0].getsockname()[1]
+        except OSError as error:
+            if error.errno in _MISSING and len(places) > 1:
+                missing = error
+                continue
+            _close(sockets)
+            if sockets and error.errno == errno.EADDRINUSE and not port:
+                return []
+            raise ListenError(error.errno, error.strerror, f"{host}:{port}") from error
+    if not sockets and missing is not None:
+        raise ListenError(missing.errno, missing.strerror, f"{host}:{port}") from missing
+    return sockets
+
+
+def _bound(family: int, address: str, port: int, one_of_many: bool) -> socket.socket:
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6 and one_of_many:
+            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        sock.bind((address, port))
+        sock.listen(_BACKLOG)
+        sock.setblocking(False)
+    except BaseException:
+        sock.close()
+        raise
+    return sock
+
+
+def _close(sockets: list[socket.socket]) -> None:
+    for sock in sockets:
+        sock.close()
+
+
+class Listener:
+    """Takes connections while there is room: beyond max_connections and max_connection_creation_rate clients
+    wait in the kernel's queue; beyond max_connections_per_ip they are turned away.
+    """
+
+    def __init__(self, sockets: list[socket.socket], shared: Shared) -> None:
+        self._sockets, self._loop = sockets, shared.loop
+        self.connections = Connections(shared, self._freed)
+        self._rate = shared.node.config.max_connection_creation_rate
+        self._second, self._taken = 0.0, 0
+        self._is_waiting = False
+
+    def open(self) -> None:
+        """Begin to take connections. Raises OSError."""
+        for sock in self._sockets:
+            self._loop.add(sock, IN, partial(self._accept, sock))
+
+    def _accept(self, sock: socket.socket, _events: int) -> None:
+        for _ in range(_ACCEPTS_A_TURN):
+            if not self._may_take():
+                return
+            try:
+                taken, address = sock.accept()
+            except OSError as error:
+                if error.errno in _NO_ROOM:
+                    log.error("a connection can't be taken: %s", error)
+                    self._wait(_PAUSE)
+                return
+            self._taken += 1
+            self._take(taken, address[0])
+
+    def _may_take(self) -> bool:
+        now = self._loop.now
+        if now - self._second >= 1:
+            self._second, self._taken = now, 0
+        if self.connections.is_full:
+            self._wait(None)
+        elif self._taken >= self._rate:
+            self._wait(self._second + 1 - now)
+        return not self._is_waiting
+
+    def _take(self, sock: socket.socket, peer: str) -> None:
+        if not self.connections.allows(peer):
+            log.info("a connection of %s was turned away: max_connections_per_ip are open", peer)
+            sock.close()
+            return
+        try:
+            sock.setblocking(False)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            self.connections.add(sock, peer)
+        except OSError as error:
+            log.info("a connection of %s was lost: %s", peer, error)
+            sock.close()
+
+    def _wait(self, seconds: float | None) -> None:
+        """Take no connections for so long, or until `_freed`."""
+        self._is_waiting = True
+        for sock in self._sockets:
+            self._loop.change(sock, 0)
+        if seconds is not None:
+            self._loop.later(seconds, self._freed)
+
+    def _freed(self) -> None:
+        """There may be room for one more."""
+        if self._is_waiting:
+            self._is_waiting = False
+            for sock in self._sockets:
+                self._loop.change(sock, IN)
+
+    def close(self) -> None:
+        """Take no more connections; those in the kernel's queue are turned away."""
+        self._is_waiting = False
+        while self._sockets:
+            self._loop.remove(self._sockets.pop())

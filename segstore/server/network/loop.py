@@ -1,0 +1,188 @@
+"""`Loop`: one thread that waits for sockets by epoll, level-triggered, and makes the calls that are due.
+
+Threads: `soon` may be called in any, as may `end`; all else is called in the loop's own thread, or before it
+runs. No signal handler runs in that thread. After a fork the child closes what it has inherited.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import socket
+import time
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+from segstore.logger import Logger
+from segstore.threads import LiveSet
+
+from .timers import Timer, Timers
+from .wakeup import Wakeup
+from .watch import Watch
+from .workers import Workers
+
+log = Logger("segstore")
+
+RDHUP = select.EPOLLRDHUP
+IN, OUT = select.EPOLLIN | RDHUP, select.EPOLLOUT
+GONE = select.EPOLLHUP | select.EPOLLERR
+WORKERS = 2
+
+
+class Loop:
+    """`now` is the time of the present turn, in monotonic seconds. Raises OSError where the process has no
+    descriptors left.
+    """
+
+    def __init__(self) -> None:
+        self.now = time.monotonic()
+        self._poll = select.epoll()
+        self._wakeup = Wakeup()
+        self._sockets: dict[int, tuple[socket.socket, Callable[[int], object]]] = {}
+        self._left: list[socket.socket] = []
+        self._asked: deque[Callable[[], object]] = deque()
+        self._timers = Timers()
+        self._workers = Workers(WORKERS, self.soon)
+        self._each_turn: list[Callable[[], object]] = []
+        self._watches: list[Watch] = []
+        self._over = False
+        self._poll.register(self._wakeup.fd, select.EPOLLIN)
+        _live.add(self)
+
+    # --- calls ----------------------------------------------------------------------------
+
+    def later(self, seconds: float, call: Callable[[], object]) -> Timer:
+        """See `segstore.server.node.Loop`; so for `soon`, `work`, `every_turn` and `watch`."""
+        return self._timers.add(time.monotonic() + seconds, call)
+
+    def soon(self, call: Callable[[], object]) -> None:
+        self._asked.append(call)
+        self._wakeup.wake()
+
+    def work(self, run: Callable[[], Any], done: Callable[[Any], object]) -> None:
+        self._workers.do(run, done)
+
+    def every_turn(self, call: Callable[[], object]) -> None:
+        self._each_turn.append(call)
+
+    def watch(self, wake: Callable[[], object], then: Callable[[], object]) -> Watch:
+        watch = Watch(wake, then, self.soon)
+        self._watches.append(watch)
+        return watch
+
+    @property
+    def works(self) -> bool:
+        """Return whether a job of `work` is under way."""
+        return self._workers.under_way > 0
+
+    # --- sockets --------------------------------------------------------------------------
+
+    def add(self, sock: socket.socket, events: int, call: Callable[[int], object]) -> None:
+        """Have `call(events)` called whenever the socket has some of `events`, or GONE. The loop owns the
+        socket from here on. Raises OSError.
+        """
+        self._poll.register(sock, events)
+        self._sockets[sock.fileno()] = sock, call
+
+    def change(self, sock: socket.socket, events: int) -> None:
+        """Wait for other events of a socket."""
+        self._poll.modify(sock, events)
+
+    def remove(self, sock: socket.socket) -> None:
+        """End a socket's connection, for its other end too. Its descriptor is closed at the end of the turn:
+        a new socket of the same number must not get events that are the old one's.
+        """
+        with suppress(OSError):  # the other end was faster
+            sock.shutdown(socket.SHUT_RDWR)
+        self._poll.unregister(sock)
+        del self._sockets[sock.fileno()]
+        self._left.append(sock)
+
+    # --- the thread -----------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Work until `end`; then all sockets are closed. What is asked of `soon` afterwards is not called."""
+        # sendfile(2) to a connection that has ended must be an error, whatever the application does of
+        # SIGPIPE. A signal that stays pending for this thread ends with it.
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGPIPE])
+        try:
+            while not self._over:
+                self._turn()
+        finally:
+            self._close()
+
+    def end(self) -> None:
+        """Let `run` return after this turn."""
+        self._over = True
+        self._wakeup.wake()
+
+    def _turn(self) -> None:
+        events = self._sleep()
+        self.now = time.monotonic()
+        for fd, happened in events:
+            if fd == self._wakeup.fd:
+                self._wakeup.reset()
+            elif (found := self._sockets.get(fd)) is not None:
+                _call(found[1], happened)
+        for _ in range(len(self._asked)):  # those that come meanwhile wait for the next turn
+            _call(self._asked.popleft())
+        while (call := self._timers.take(self.now)) is not None:
+            _call(call)
+        for each in self._each_turn:
+            _call(each)
+        while self._left:
+            self._left.pop().close()
+
+    def _sleep(self) -> list[tuple[int, int]]:
+        self._wakeup.asleep = True
+        seconds = 0.0 if self._asked or self._over else self._timers.pause(time.monotonic())
+        found = self._poll.poll(seconds)
+        self._wakeup.asleep = False
+        return found
+
+    def _close(self) -> None:
+        for sock, _ in [*self._sockets.values()]:
+            self.remove(sock)
+        while self._left:
+            self._left.pop().close()
+        for watch in self._watches:
+            watch.end()
+        self._workers.end()
+        self._poll.close()
+        self._wakeup.close()
+
+    def discard(self) -> None:
+        """Close what a loop has that was never run."""
+        self._close()
+
+    def forget(self) -> None:
+        """Close what the child of a fork has inherited. The parent's connections stay as they are."""
+        self._over = True
+        for sock in [*[sock for sock, _ in self._sockets.values()], *self._left]:
+            sock.close()
+        self._sockets.clear()
+        self._left.clear()
+        self._poll.close()
+        self._wakeup.forget()
+
+
+def _call(call: Callable[..., object], *arguments: object) -> None:
+    """Make a call, and log what it raises: one call must not end all others."""
+    try:
+        call(*arguments)
+    except Exception:
+        log.exception("a call in a server's loop has failed")
+
+
+_live: LiveSet[Loop] = LiveSet()
+
+
+def _forget_all() -> None:
+    for loop in _live.all():
+        loop.forget()
+
+
+os.register_at_fork(after_in_child=_forget_all)

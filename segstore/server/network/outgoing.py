@@ -1,0 +1,83 @@
+"""`Outgoing`: the bytes of answers on their way to one connection, some of which leave files by sendfile(2).
+
+Threads: the loop's only.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections import deque
+from typing import Any
+
+from segstore._native import lib
+from segstore.sending.results import sent
+from segstore.server.protocol.codec import Slices
+
+MOST_A_TURN = 4 << 20
+"""Bytes that one connection gets before others have their turn."""
+
+
+class Outgoing:
+    """Bytes and stretches of files, in order. A stretch is released when it was sent, or by `release`."""
+
+    def __init__(self) -> None:
+        self._parts: deque[Any] = deque()
+        self._at = 0  # bytes of the first part that were sent
+
+    def __bool__(self) -> bool:
+        return bool(self._parts)
+
+    def put(self, out: bytearray, slices: Slices) -> None:
+        """Add an answer, as `write_response` returns it."""
+        view, begin = memoryview(out), 0
+        for place, part in slices:
+            if place > begin:
+                self._parts.append(view[begin:place])
+            self._parts.append(part)
+            begin = place
+        if begin < len(view):
+            self._parts.append(view[begin:])
+
+    def send(self, sock: socket.socket) -> int:
+        """Send what the socket takes, up to MOST_A_TURN, and return how many bytes. Raises OSError; EOFError
+        where a file has become shorter than its stretch.
+        """
+        total = 0
+        try:
+            while self._parts and total < MOST_A_TURN:
+                total += self._send_part(sock)
+        except BlockingIOError:
+            pass
+        return total
+
+    def _send_part(self, sock: socket.socket) -> int:
+        part = self._parts[0]
+        if isinstance(part, memoryview):
+            count = sock.send(part[self._at :], socket.MSG_MORE if len(self._parts) > 1 else 0)
+        else:
+            count = self._send_file(sock, part)
+        self._at += count
+        if self._at == len(part):
+            self._parts.popleft()
+            self._at = 0
+            if not isinstance(part, memoryview):
+                part.release()
+        return count
+
+    def _send_file(self, sock: socket.socket, part: Any) -> int:
+        left = len(part) - self._at
+        if left == 0:
+            return 0
+        count = sent(
+            lib.seg_sendfile(sock.fileno(), part.fileno(), part.position + self._at, min(left, MOST_A_TURN))
+        )
+        if count == 0:
+            raise EOFError(f"a file ends before position {part.position + len(part)}, which is being sent")
+        return count
+
+    def release(self) -> None:
+        """Drop all that is left."""
+        while self._parts:
+            part = self._parts.popleft()
+            if not isinstance(part, memoryview):
+                part.release()

@@ -1,0 +1,197 @@
+"""`serve` and `Server`: a store behind Kafka's wire protocol, in a thread of this process.
+
+Nothing is on disk but what clients have the store write. Threads: any may use a `Server`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import socket
+import uuid
+from collections.abc import Mapping
+from contextlib import suppress
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from segstore import names
+from segstore.config import arguments
+from segstore.errors import CorruptCheckpointError, InvalidArgumentError, InvalidTypeError, ListenError
+from segstore.replication.metadata.properties import read_properties
+from segstore.replication.store import ReplicatedStore
+from segstore.server.apis import Api
+from segstore.server.handlers import HANDLERS
+from segstore.server.node import Endpoint, Node
+from segstore.server.request import Handler
+from segstore.server.settings import ServerConfig
+from segstore.storage.context import os_errors
+from segstore.storage.store.store import Store
+
+from .connection import Shared
+from .listener import Listener, listen
+from .loop import Loop
+from .memory import RequestMemory, Scratch
+from .service import Service
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+CLOSE_TIMEOUT = 10.0
+_EVERYWHERE = ("", "0.0.0.0", "::")
+_MOST_PORT = 65535
+
+
+def serve(
+    store: Store,
+    host: str = "127.0.0.1",
+    port: int = 9092,
+    advertised: str | None = None,
+    **settings: Any,
+) -> Server:
+    """Serve a store to Kafka's clients, from a thread of this process, and return the server.
+
+    It listens on all addresses of `host` ("0.0.0.0" or "::": on all of this machine), on a port of the
+    system's choice where `port` is 0. `advertised`, "HOST:PORT" or "HOST", is what clients are told to
+    connect to; by default that is where the server listens. `settings` are those of
+    `segstore.server.settings.ServerConfig`. A store may have several servers. Closing the store ends them.
+
+    Raises ListenError, ConfigError, InvalidArgumentError, InvalidTypeError, StoreClosedError,
+    IllegalStateError.
+    """
+    return start(store, host, port, advertised, ServerConfig.parse(settings), HANDLERS)
+
+
+def start(
+    store: Store,
+    host: str,
+    port: int,
+    advertised: str | None,
+    config: ServerConfig,
+    handlers: Mapping[Api, Handler],
+) -> Server:
+    """Do what `serve` does, with these handlers."""
+    if not isinstance(store, Store):
+        raise InvalidTypeError(f"store must be a Store, not {type(store).__name__}")
+    if not isinstance(host, str):
+        raise InvalidTypeError(f"host must be a str, not {type(host).__name__}")
+    arguments.whole("port", port, 0, _MOST_PORT)
+    told = None if advertised is None else endpoint("advertised", advertised)
+    cluster_id = cluster_id_of(store)
+    sockets = listen(host, port)
+    bound = Endpoint(host, sockets[0].getsockname()[1])
+    try:
+        loop = Loop()
+    except OSError as error:
+        for sock in sockets:
+            sock.close()
+        raise ListenError(error.errno, error.strerror, f"{host}:{bound.port}") from error
+    node = Node(store, config, loop, _told(bound, told), cluster_id, handlers.keys())
+    shared = Shared(node, loop, handlers, Scratch(), RequestMemory(config.queued_max_request_bytes))
+    service = Service(shared, Listener(sockets, shared))
+    service.start()
+    try:
+        store._attach_client(service)
+    except BaseException:
+        service.end(0.0)
+        raise
+    return Server(node, bound, service)
+
+
+class Server:
+    """A store's server. It is a context manager; where it is dropped without `close` it goes on until its
+    store is closed.
+    """
+
+    def __init__(self, node: Node, bound: Endpoint, service: Service) -> None:
+        self._node, self._bound, self._service = node, bound, service
+
+    def __repr__(self) -> str:
+        return f"<Server {self.bootstrap_servers} of {self._node.store!r}>"
+
+    @property
+    def node(self) -> Node:
+        """Return what the handlers share; only the server's thread may call its parts."""
+        return self._node
+
+    @property
+    def host(self) -> str:
+        """Return the host that the server listens on."""
+        return self._bound.host
+
+    @property
+    def port(self) -> int:
+        """Return the port that the server listens on."""
+        return self._bound.port
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """Return what clients connect to, as their setting of that name takes it: "HOST:PORT"."""
+        return address_text(self._node.endpoint)
+
+    def close(self, timeout: float | None = None) -> None:
+        """Take no more connections, answer the requests that have come, and end. A second call does nothing.
+
+        `timeout` is the time in seconds (a number of at least 0, by default 10) that answers may take; then
+        connections are closed without. An interrupt closes them at once. A call within a handler waits for
+        nothing. The store stays open.
+        """
+        self._service.end(arguments.seconds("timeout", timeout, CLOSE_TIMEOUT))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+# --- names ---------------------------------------------------------------------------------------
+
+
+def endpoint(name: str, text: str, port: int = 0) -> Endpoint:
+    """Return the endpoint of "HOST:PORT", "HOST" or "[ADDRESS]:PORT". Raises InvalidArgumentError, which
+    names the argument, InvalidTypeError.
+    """
+    if not isinstance(text, str):
+        raise InvalidTypeError(f"{name} must be a str, not {type(text).__name__}")
+    host, colon, number = text.rpartition(":")
+    if not colon or text.endswith("]"):
+        host, number = text, str(port)
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+    if not number.isascii() or not number.isdigit() or int(number) > _MOST_PORT:
+        raise InvalidArgumentError(
+            f"{name}={text!r}: must be HOST:PORT or HOST, with a port from 0 to {_MOST_PORT}"
+        )
+    return Endpoint(host, int(number))
+
+
+def address_text(where: Endpoint) -> str:
+    """Return "HOST:PORT", with an IPv6 address in brackets."""
+    return f"[{where.host}]:{where.port}" if ":" in where.host else f"{where.host}:{where.port}"
+
+
+def _told(bound: Endpoint, told: Endpoint | None) -> Endpoint:
+    """Return what clients are told: for all addresses of this machine, its name."""
+    if told is not None:
+        return Endpoint(told.host or socket.gethostname(), told.port or bound.port)
+    return Endpoint(socket.gethostname(), bound.port) if bound.host in _EVERYWHERE else bound
+
+
+def cluster_id_of(store: Store) -> str:
+    """Return the id of the cluster that this store is, which stays the same: the one that a replicated store
+    or a broker's directory has, else one that is made of the store's absolute path. Raises StorageError,
+    StoreClosedError.
+    """
+    if isinstance(store, ReplicatedStore):
+        return store._replicated.cluster_id
+    context = store._context
+    context.check_open()
+    with os_errors():
+        with suppress(CorruptCheckpointError):
+            held = read_properties(context.files, context.root)
+            if held is not None:
+                return held.cluster_id
+        root = context.files.real_path(context.root)
+    tries = itertools.count()
+    return names.new_topic_id(lambda: uuid.uuid5(uuid.NAMESPACE_URL, f"file://{root}#{next(tries)}"))

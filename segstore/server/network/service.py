@@ -1,0 +1,135 @@
+"""`Service`: what runs in a server's thread: it takes connections until it is ended, or the store is closed.
+
+Threads: `run` is the thread's; `end`, `wait` and what a store calls of its clients may be called in any.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+
+from segstore.files import forks
+from segstore.logger import Logger
+from segstore.storage.store.clients import Turn, Unwritten
+from segstore.threads import Background, Latch
+
+from .connection import Shared
+from .listener import Listener
+
+log = Logger("segstore")
+
+_GRACE = 1.0
+"""Seconds beyond the deadline that a call may take which is under way in the loop."""
+
+
+class Service:
+    """Implements `storage.store.clients.Client`. It lives as long as its thread."""
+
+    turn = Turn.READER
+
+    def __init__(self, shared: Shared, listener: Listener) -> None:
+        self._shared, self._listener = shared, listener
+        self._here = forks.here()
+        self._thread = Background(self._run, "segstore-server")
+        self._ended = Latch()
+        self._deadline = 0.0
+        self._are_parts_closed = False
+
+    def start(self) -> None:
+        """Begin to take connections. Raises IllegalStateError where no thread can be started, OSError; then
+        all is closed.
+        """
+        try:
+            self._listener.open()
+            self._thread.start()
+        except BaseException:
+            self._shared.loop.discard()
+            raise
+
+    def _run(self) -> None:
+        try:
+            self._shared.loop.run()
+        finally:
+            self._close_parts()
+            self._ended.open()
+
+    # --- the end --------------------------------------------------------------------------
+
+    @property
+    def is_within(self) -> bool:
+        """Return whether the calling thread is the server's own."""
+        return threading.get_ident() == self._thread.ident
+
+    def end(self, seconds: float) -> bool:
+        """Take no more requests, answer those that have come, and end, after so many seconds at the latest.
+        Return whether it has ended, which a call within a handler does not wait for, and which does not come
+        where a handler does not return. An interrupt of the wait ends all connections at once.
+        """
+        if not self._here[0]:  # the child of a fork, which has nothing to end
+            return True
+        loop = self._shared.loop
+        loop.soon(lambda: self._begin_to_end(time.monotonic() + seconds))
+        if self.is_within:
+            return False
+        try:
+            return self._ended.wait(seconds + _GRACE)
+        except BaseException:
+            loop.soon(lambda: self._begin_to_end(0.0))
+            raise
+
+    def _begin_to_end(self, deadline: float) -> None:
+        """The first call decides; a later one may only shorten the time."""
+        loop = self._shared.loop
+        if not self._shared.is_ending:
+            self._shared.is_ending, self._deadline = True, deadline
+            self._listener.close()
+            self._listener.connections.end_idle_now()
+            loop.every_turn(self._go_on)
+        self._deadline = min(self._deadline, deadline)
+        loop.later(max(self._deadline - time.monotonic(), 0.0), self._go_on)
+
+    def _go_on(self) -> None:
+        """Jobs of workers come first; then the handlers' parts end, which answer the requests that wait in
+        them; then the answers go out.
+        """
+        connections, loop = self._listener.connections, self._shared.loop
+        if time.monotonic() >= self._deadline:
+            self._close_parts()
+            connections.close()
+            loop.end()
+        elif loop.works:
+            return
+        elif not self._are_parts_closed:
+            self._close_parts()
+            loop.soon(self._go_on)  # after the calls that the parts have asked for
+        else:
+            connections.end_unanswered()
+            if not len(connections):
+                loop.end()
+
+    def _close_parts(self) -> None:
+        if self._are_parts_closed:
+            return
+        self._are_parts_closed = True
+        try:
+            self._shared.node.close()
+        except Exception as error:
+            log.error("a part of a server could not be closed", exc_info=error)
+
+    # --- a client of its store ------------------------------------------------------------
+
+    def entered(self) -> bool:
+        """See `Client`."""
+        return self.is_within
+
+    def begin_to_close(self) -> None:
+        """Do nothing: a server has no records that are to be written."""
+
+    def close_with_store(self, deadline: float, orderly: bool) -> None:
+        """End, since the store is about to be closed."""
+        self.end(max(deadline - time.monotonic(), 0.0) if orderly else 0.0)
+
+    def unwritten(self) -> Unwritten:
+        """Return that nothing is unwritten."""
+        return Unwritten(Counter(), None)

@@ -1,0 +1,79 @@
+"""`segstore serve`: what it says, what it refuses, and how it ends."""
+
+from __future__ import annotations
+
+import re
+import signal
+import socket
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from cli import run, start_program
+from waiting import PATIENCE
+from wire_client import WireClient
+
+import segstore
+
+
+@contextmanager
+def serving(store: Path, *arguments: str) -> Iterator[tuple[subprocess.Popen[bytes], int, str]]:
+    """Start the command on a port that is free; gives the process, the port and the line that it printed."""
+    program = start_program("serve", "-s", store, "--listen", "127.0.0.1:0", *arguments)
+    with program:
+        try:
+            assert program.stdout is not None
+            line = program.stdout.readline().decode()
+            found = re.search(r"listens on 127\.0\.0\.1:([0-9]+)", line)
+            assert found is not None, line
+            yield program, int(found[1]), line
+        finally:
+            program.kill()
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_it_serves_until_a_signal_and_closes_the_store(
+    store_dir: Path, number: signal.Signals, status: int
+) -> None:
+    with serving(store_dir) as (program, port, line):
+        assert line.startswith(f"{store_dir} listens on ")
+        with WireClient("127.0.0.1", port) as wire:
+            assert wire.ask("ApiVersions", 3).error_code == 0
+            program.send_signal(number)
+            assert wire.is_closed()
+        assert program.wait(PATIENCE) == status
+        assert program.stderr is not None
+        assert program.stderr.read() == b""
+    with segstore.open(store_dir) as store:
+        assert store.recovered == ()
+
+
+def test_it_says_what_clients_are_told(store_dir: Path) -> None:
+    with serving(store_dir, "--advertise", "log.example:19092") as (_, _, line):
+        assert line.endswith(", and tells clients log.example:19092\n")
+
+
+REFUSED = {
+    "a setting that is none": (["--set", "num.partition=1"], "did you mean num_partitions?"),
+    "a value that is none": (["--set", "num.partitions=0"], "num_partitions='0': must be an integer from 1"),
+    "no port": (["--listen", "a:b"], "--listen='a:b': must be HOST:PORT"),
+    "no such port": (["--listen", "a:70000"], "with a port from 0 to 65535"),
+    "no port to advertise": (["--advertise", "a:b"], "--advertise='a:b': must be HOST:PORT"),
+}
+
+
+@pytest.mark.parametrize(("arguments", "told"), REFUSED.values(), ids=REFUSED)
+def test_what_is_refused_makes_no_store(store_dir: Path, arguments: list[str], told: str) -> None:
+    result = run("serve", "-s", store_dir, *arguments)
+    assert result.exit_code == 1
+    assert told in result.stderr
+    assert not store_dir.exists()
+
+
+def test_a_port_that_is_taken_is_told(store_dir: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        where = f"127.0.0.1:{taken.getsockname()[1]}"
+        result = run("serve", "-s", store_dir, "--listen", where)
+    assert (result.exit_code, result.stderr) == (1, f"segstore: {where}: Address already in use\n")

@@ -1,0 +1,30 @@
+"""The data file of Kafka's messages is what tools/kafka_messages.py makes from Kafka's own jar."""
+
+from __future__ import annotations
+
+import gzip
+import importlib.util
+import json
+from pathlib import Path
+
+import kafka_tools
+import pytest
+from places import REPOSITORY
+
+pytestmark = [
+    pytest.mark.judge("Kafka's jar"),
+    pytest.mark.skipif(kafka_tools.why_not() is not None, reason=str(kafka_tools.why_not())),
+    pytest.mark.timeout(900),  # the first call may download
+]
+JAR = "kafka-clients-4.1.0.jar"
+
+
+def test_the_data_file_is_what_the_jar_has() -> None:
+    path = REPOSITORY / "tools" / "kafka_messages.py"
+    spec = importlib.util.spec_from_file_location("kafka_messages", path)
+    assert spec is not None
+    assert spec.loader is not None
+    tool = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(tool)
+    jar = next(Path(each) for each in kafka_tools.classpath().split(":") if each.endswith(JAR))
+    assert json.loads(gzip.decompress(tool.TARGET.read_bytes())) == tool.definitions(jar)
