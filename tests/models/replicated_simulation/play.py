@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Sequence
+from functools import cache
 
 import memory
 
@@ -10,8 +12,16 @@ from .steps import Step, draw
 from .world import World
 
 
+@cache
+def _prepared() -> None:
+    """Take what is there before the first run out of the collections of garbage that each death makes."""
+    gc.collect()
+    gc.freeze()
+
+
 def play(steps: Sequence[Step], seed: object) -> World:
     """Run these steps. Raises Wrong."""
+    _prepared()
     with memory.directory() as root:
         return World(root, seed).run(steps)
 

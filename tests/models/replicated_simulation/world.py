@@ -29,7 +29,7 @@ from .steps import Step
 from .turns import Turns, in_turns
 
 CONFIG = {
-    "broker.heartbeat.interval.ms": 100,
+    "broker.heartbeat.interval.ms": 250,
     "broker.session.timeout.ms": 1_500,
     "replica.fetch.backoff.ms": 20,
     "replica.lag.time.max.ms": 400,
