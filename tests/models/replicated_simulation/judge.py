@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import zlib
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -10,6 +12,39 @@ from simulation.model import hold
 
 from segstore.records import scan
 
+KEYS = 5
+KEPT = 5
+"""Batches of a producer whose repetition a leader recognises (Kafka: ProducerStateEntry)."""
+
+
+def key_of(value: bytes) -> bytes:
+    """The key with which a value is written to a compacted topic."""
+    return b"k%d" % (zlib.crc32(value) % KEYS)
+
+
+def latest(records: Mapping[int, bytes]) -> dict[bytes, int]:
+    """The last offset of each key."""
+    return {key_of(value): offset for offset, value in sorted(records.items())}
+
+
+@dataclass
+class Sequenced:
+    """An idempotent producer of one partition. `pending`: the base sequence and the values of the batch whose
+    outcome it does not know. `told`: base sequence, values and first offset of its last batches.
+    """
+
+    producer_id: int
+    following: int = 0
+    pending: tuple[int, list[bytes]] | None = None
+    told: list[tuple[int, list[bytes], int]] = field(default_factory=list)
+
+    def done(self, first: int) -> None:
+        """The pending batch was acknowledged."""
+        assert self.pending is not None
+        sequence, values = self.pending
+        self.told = [*self.told, (sequence, values, first)][-KEPT:]
+        self.following, self.pending = sequence + len(values), None
+
 
 @dataclass
 class Part:
@@ -17,7 +52,9 @@ class Part:
     acknowledged by all in-sync replicas, `shown`: what was read, by offset. `damaged`: directories that have
     lost something since all replicas were in sync; `least`: the smallest min.insync.replicas since then;
     `free`: whether a rule allows that anything was lost since then. `contents`: last offset and CRC of each
-    batch that was seen, by leader epoch and base offset.
+    batch that was seen, by leader epoch and base offset. `compacted`: values have keys, and only the last one
+    of a key is promised. `retained`: retention removes old segments; else the log begins at `trimmed` at most,
+    up to which records were to be deleted.
     """
 
     topic: str
@@ -31,6 +68,10 @@ class Part:
     free: bool = False
     contents: dict[tuple[int, int], tuple[int, int]] = field(default_factory=dict)
     watermark: tuple[int, int] = (-1, -1)
+    compacted: bool = False
+    retained: bool = False
+    trimmed: int = 0
+    producers: dict[str, Sequenced] = field(default_factory=dict)
 
     def __str__(self) -> str:
         return f"{self.topic}-{self.number}"
@@ -46,6 +87,7 @@ class Part:
             self.acked = dict(shown)
             self.shown = dict(shown)
             self.contents.clear()
+            self.producers.clear()  # what they were told may be lost: others take their places
         self.damaged, self.free, self.least = set(), False, minimum
 
     def show(self, start: int, end: int, found: dict[int, bytes], whole: bool) -> None:
@@ -53,10 +95,16 @@ class Part:
         for offset, value in found.items():
             hold(value in self.sent, self, offset, "was never sent:", value)
         if self.free:
+            self.trimmed = max(self.trimmed, start)
             return
+        hold(start <= end, self, "begins at", start, "and is shown up to", end)
+        asked = "records were deleted up to"
+        hold(self.retained or start <= self.trimmed, self, "begins at", start, asked, self.trimmed)
+        newest = latest({**self.acked, **self.shown, **found}) if self.compacted else {}
         for told, promised in (("acknowledged", self.acked), ("shown", self.shown)):
             wanted = {o: v for o, v in promised.items() if start <= o < end}
             lost = {o: v for o, v in wanted.items() if found.get(o) != v}
+            lost = {o: v for o, v in lost.items() if o in found or newest.get(key_of(v), o) <= o}
             hold(not lost, self, f"{told} records are lost below the high watermark {end}:", lost)
             if whole:
                 gone = {o: v for o, v in promised.items() if o >= end}

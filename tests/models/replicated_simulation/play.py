@@ -8,8 +8,11 @@ from functools import cache
 
 import memory
 
+from . import ops_disks, ops_records, ops_topics
 from .steps import Step, draw
 from .world import World
+
+OPS = {**ops_records.OPS, **ops_topics.OPS, **ops_disks.OPS}
 
 
 @cache
@@ -23,7 +26,7 @@ def play(steps: Sequence[Step], seed: object) -> World:
     """Run these steps. Raises Wrong."""
     _prepared()
     with memory.directory() as root:
-        return World(root, seed).run(steps)
+        return World(root, seed, OPS).run(steps)
 
 
 def play_seed(seed: object, n: int) -> World:

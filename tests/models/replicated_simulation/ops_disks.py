@@ -1,0 +1,186 @@
+"""Steps of disks and of the processor: they fail, hang, lose, rot, and come back; processes die."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from typing import Any
+
+from damage import batches
+from simulation.model import hold
+
+from segstore.errors import QuorumLostError
+
+from .world import DIRECTORIES, Skip, World
+
+HEADER = 61
+"""Bytes of a batch in front of its records."""
+
+
+def tick(world: World, ms: int) -> None:
+    world.clock.now += ms
+    world.turns.wait(lambda: False, ms / 1000)
+
+
+def pause(world: World, kind: str, directory: int) -> None:
+    """A disk hangs, or a thread does not get the processor."""
+    world.turns.paused.add(f"-{directory}" if not kind else f"-{kind}-{directory}")
+
+
+def resume(world: World) -> None:
+    if not world.turns.paused:
+        raise Skip
+    world.turns.paused.clear()
+
+
+def break_(world: World, directory: int) -> None:
+    """All calls to a disk fail."""
+    world.files.broken.add(f"d{directory}")
+
+
+def mend(world: World) -> str:
+    """Disks work again, and their directories take part again."""
+    world.files.broken.clear()
+    gone = [d for d in world.missing() if d not in world.away]
+    if not gone:
+        raise Skip
+    world.turns.paused.clear()
+    for directory in gone:
+        world.live.replace_directory(directory, world.path(directory))
+    return str(gone)
+
+
+def fault(world: World, group: str, nth: int, error: str) -> None:
+    world.files.plan(group, nth, error)
+
+
+def death(world: World, nth: int, mode: str, disks: tuple[int, ...]) -> None:
+    if mode != "kill":
+        _lose(world, disks)
+    world.files.plan_death(nth, mode)
+
+
+def _lose(world: World, disks: tuple[int, ...]) -> None:
+    world.files.lose = frozenset(f"d{disk}" for disk in disks)
+    world.damage(disks, synced=True)
+
+
+def kill(world: World) -> None:
+    _ = world.live
+    world.files.die("kill")
+
+
+def cut(world: World, mode: str, disks: tuple[int, ...]) -> None:
+    _ = world.live
+    _lose(world, disks)
+    world.files.die(mode)
+
+
+def away(world: World, directory: int, how: str) -> None:
+    """The store is opened without a directory."""
+    _ = world.live
+    if world.away:
+        raise Skip
+    if how == "close":
+        world.close()
+    else:
+        world.abandon()
+    world.calm()
+    world.take_away(directory)
+    world.open()
+    world.verify()
+
+
+def minority(world: World, directory: int) -> None:
+    """One directory alone is no store."""
+    _ = world.live
+    world.close()
+    world.calm()
+    for other in DIRECTORIES:
+        if other != directory:
+            world.take_away(other)
+    try:
+        world.opened()
+    except QuorumLostError:
+        world.calm()
+    else:
+        hold(False, "it is opened with directory", directory, "alone")
+    world.open()
+    world.verify()
+
+
+def close(world: World) -> None:
+    world.close()
+    world.open()
+    world.verify()
+
+
+def sync(world: World) -> None:
+    world.sync()
+
+
+def swap(world: World, directory: int, how: str) -> None:
+    """While all is in sync, a directory is put aside, or comes back as it was then, or empty."""
+    world.sync()
+    world.close()
+    if how == "older" and not world.older.exists():
+        shutil.copytree(world.path(directory), world.older)
+        (world.older.parent / "which").write_text(str(directory))
+    else:
+        if how == "older":
+            directory = int((world.older.parent / "which").read_text())
+        world.damage([directory], synced=False)
+        shutil.rmtree(world.path(directory))
+        if how == "older":
+            os.rename(world.older, world.path(directory))
+        else:
+            world.path(directory).mkdir()
+        world.renew_files()
+    world.open()
+    world.verify()
+    world.replace_missing()
+
+
+def rot(world: World, topic: str, number: int, which: int, share: int, closed: bool) -> str:
+    """While all is in sync, a bit of one replica flips; it is healed by another one."""
+    world.sync()
+    world.part(topic, number)
+    replicas = world.live.describe_partition(topic, number).replicas
+    if len(replicas) < 2:
+        raise Skip
+    directory = replicas[which % len(replicas)]
+    if closed:
+        world.close()
+    flipped = _flip(world, directory, f"{topic}-{number}", share)
+    if closed:
+        world.open()
+    healed = world.live.heal((topic, number), timeout_ms=60_000)
+    hold(closed or [each.replica for each in healed] == [directory], flipped, "is not healed:", healed)
+    world.verify()
+    return f"{flipped}, {len(healed)} healed"
+
+
+def _flip(world: World, directory: int, name: str, share: int) -> str:
+    """Flip a bit of a record, of the batch that lies at so many hundredths of the log."""
+    logs = sorted((world.path(directory) / name).glob("*.log"))
+    places = [(path, at, size) for path in logs for at, size, _ in batches(path)]
+    places = [place for place in places if place[2] > HEADER]
+    if not places:
+        raise Skip
+    path, at, size = places[share * len(places) // 100]
+    with open(path, "r+b") as file:
+        file.seek(at + HEADER + (size - HEADER) // 2)
+        byte = file.read(1)[0]
+        file.seek(-1, os.SEEK_CUR)
+        file.write(bytes([byte ^ 0x10]))
+    return f"{name} in {directory} at {path.stem}, {at}"
+
+
+OPS: dict[str, Callable[..., Any]] = {
+    "break": break_,
+    **{
+        f.__name__: f
+        for f in (tick, pause, resume, mend, fault, death, kill, cut, away, minority, close, sync, swap, rot)
+    },
+}
