@@ -53,8 +53,8 @@ class Part:
     lost something since all replicas were in sync; `least`: the smallest min.insync.replicas since then;
     `free`: whether a rule allows that anything was lost since then. `contents`: last offset and CRC of each
     batch that was seen, by leader epoch and base offset. `compacted`: values have keys, and only the last one
-    of a key is promised. `retained`: retention removes old segments; else the log begins at `trimmed` at most,
-    up to which records were to be deleted.
+    of a key is promised. `retained`: retention removes old segments; else no log begins behind `trimmed`, up
+    to which records were to be deleted.
     """
 
     topic: str
@@ -120,6 +120,11 @@ class Part:
         if epoch == leader_epoch:
             hold(high_watermark >= before, self, "high watermark falls from", before, "to", high_watermark)
         self.watermark = leader_epoch, high_watermark
+
+    def strong(self, high_watermark: int, ends: Mapping[int, int]) -> None:
+        """P3: the logs of all in-sync replicas, which end there, have what the leader shows."""
+        behind = {replica: end for replica, end in ends.items() if end < high_watermark}
+        hold(self.free or not behind, self, "in sync, and ends below", high_watermark, behind)
 
     def match(self, directory: Path) -> None:
         """P1: under one leader epoch an offset has one content, in all replicas and for ever."""

@@ -46,7 +46,7 @@ def _arguments(name: str, rng: random.Random, number: int) -> tuple[Any, ...]:
         "append": (*place, number, rng.choice([1, 1, 1, 5]), rng.choice(["all", "all", "all", 1, 0])),
         "burst": (*place, number, rng.choice([20, 60])),
         "produce": (*place, rng.choice("xy"), number, rng.choice([1, 1, 3]), rng.choice([0, 0, 0, 1, 2, 5])),
-        "strand": (*place, number),
+        "strand": (*place, number, rng.choice([2, 2, 40])),
         "look": place,
         "tick": (rng.choice([20, 100, 300, 1000, 3000]),),
         "pause": (rng.choice(["fetcher", "reader", "metadata", ""]), directory),

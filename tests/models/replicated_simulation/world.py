@@ -231,10 +231,16 @@ class World:
             return
         manager = self.store._replicated.manager
         for (topic, number), part in self.parts.items():
-            leader = manager.leader(PartitionKey(topic, number))
+            key = PartitionKey(topic, number)
+            leader = manager.leader(key)
             if leader is not None:
                 role, log = leader.core.role, leader.core.log
                 part.lead(role.leader_epoch, log.high_watermark, leader.replica.log_end_offset)
+                state = manager.partitions[key]
+                if state.leader_epoch == role.leader_epoch:
+                    found = {each: manager.find(each, key) for each in state.isr}
+                    ends = {each: it.replica.log_end_offset for each, it in found.items() if it is not None}
+                    part.strong(log.high_watermark, ends)
 
     def seen(self, part: Part, whole: bool = False) -> None:
         """Read all that a consumer gets."""
