@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from damage import batches
@@ -150,31 +151,34 @@ def rot(world: World, topic: str, number: int, which: int, share: int, closed: b
     if len(replicas) < 2:
         raise Skip
     directory = replicas[which % len(replicas)]
+    path, at = _place(world.path(directory) / f"{topic}-{number}", share)
     if closed:
         world.close()
-    flipped = _flip(world, directory, f"{topic}-{number}", share)
+    _flip(path, at)
     if closed:
         world.open()
     healed = world.live.heal((topic, number), timeout_ms=60_000)
-    hold(closed or [each.replica for each in healed] == [directory], flipped, "is not healed:", healed)
+    found = [each.replica for each in healed]
+    hold(closed or found == [directory], path, at, "is not healed:", healed)
     world.verify()
-    return f"{flipped}, {len(healed)} healed"
+    return f"{directory} at {path.stem}, {at}: {found}"
 
 
-def _flip(world: World, directory: int, name: str, share: int) -> str:
-    """Flip a bit of a record, of the batch that lies at so many hundredths of the log."""
-    logs = sorted((world.path(directory) / name).glob("*.log"))
-    places = [(path, at, size) for path in logs for at, size, _ in batches(path)]
-    places = [place for place in places if place[2] > HEADER]
+def _place(replica: Path, share: int) -> tuple[Path, int]:
+    """Where the records lie of the batch at so many hundredths of a log."""
+    logs = [(path, at, size) for path in sorted(replica.glob("*.log")) for at, size, _ in batches(path)]
+    places = [(path, at + (HEADER + size) // 2) for path, at, size in logs if size > HEADER]
     if not places:
         raise Skip
-    path, at, size = places[share * len(places) // 100]
+    return places[share * len(places) // 100]
+
+
+def _flip(path: Path, at: int) -> None:
     with open(path, "r+b") as file:
-        file.seek(at + HEADER + (size - HEADER) // 2)
+        file.seek(at)
         byte = file.read(1)[0]
-        file.seek(-1, os.SEEK_CUR)
+        file.seek(at)
         file.write(bytes([byte ^ 0x10]))
-    return f"{name} in {directory} at {path.stem}, {at}"
 
 
 OPS: dict[str, Callable[..., Any]] = {
