@@ -46,6 +46,28 @@ class Sequenced:
         self.following, self.pending = sequence + len(values), None
 
 
+class Transaction:
+    """A transaction: `outcomes` are those that it may have; others may abort it while it is open. Where it
+    `counts`, none of its partitions was free to lose anything.
+    """
+
+    def __init__(self) -> None:
+        self.outcomes, self.counts = {"abort"}, True
+
+    def ends(self, commit: bool) -> None:
+        """Its end is asked for."""
+        self.outcomes |= {"commit" if commit else "abort"}
+
+    def ended(self, commit: bool) -> None:
+        """Its end was acknowledged."""
+        self.seen("commit" if commit else "abort")
+
+    def seen(self, outcome: str) -> None:
+        """It has this outcome, in all partitions and for ever."""
+        hold(not self.counts or outcome in self.outcomes, "a transaction has", outcome, "of", self.outcomes)
+        self.outcomes = {outcome}
+
+
 @dataclass
 class Part:
     """A partition, of a topic with this id. `sent`: all that was ever sent to it; `acked`: what was
@@ -54,7 +76,7 @@ class Part:
     `free`: whether a rule allows that anything was lost since then. `contents`: last offset and CRC of each
     batch that was seen, by leader epoch and base offset. `compacted`: values have keys, and only the last one
     of a key is promised. `retained`: retention removes old segments; else no log begins behind `trimmed`, up
-    to which records were to be deleted.
+    to which records were to be deleted. `transactions`: those of values that were sent in one.
     """
 
     topic: str
@@ -72,6 +94,7 @@ class Part:
     retained: bool = False
     trimmed: int = 0
     producers: dict[str, Sequenced] = field(default_factory=dict)
+    transactions: dict[bytes, Transaction] = field(default_factory=dict)
 
     def __str__(self) -> str:
         return f"{self.topic}-{self.number}"
@@ -87,6 +110,7 @@ class Part:
             self.acked = dict(shown)
             self.shown = dict(shown)
             self.contents.clear()
+            self.forget_transactions()
             self.producers.clear()  # what they were told may be lost: others take their places
         self.damaged, self.free, self.least = set(), False, minimum
 
@@ -112,6 +136,26 @@ class Part:
         values = [*found.values()]
         hold(len(set(values)) == len(values), self, "a record is there twice")
         self.shown.update(found)
+
+    def show_committed(self, start: int, end: int, found: dict[int, bytes]) -> None:
+        """P10: who reads committed sees these records in [start, end), of each transaction all or nothing."""
+        if self.free:
+            self.forget_transactions()
+        for value in found.values():
+            if (transaction := self.transactions.get(value)) is not None:
+                transaction.seen("commit")
+        for offset, value in self.acked.items():
+            if not start <= offset < end or self.free or offset in found:
+                continue
+            transaction = self.transactions.get(value)
+            hold(transaction is not None, self, offset, "is not in a transaction, and is not shown:", value)
+            assert transaction is not None
+            transaction.seen("abort")
+
+    def forget_transactions(self) -> None:
+        """What was lost here may be part of them."""
+        for transaction in self.transactions.values():
+            transaction.counts = False
 
     def lead(self, leader_epoch: int, high_watermark: int, log_end_offset: int) -> None:
         """P7: a leader's high watermark never goes back in its leader epoch."""

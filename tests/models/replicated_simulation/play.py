@@ -8,11 +8,11 @@ from functools import cache
 
 import memory
 
-from . import ops_disks, ops_records, ops_topics
+from . import ops_disks, ops_records, ops_topics, ops_transactions
 from .steps import Step, draw
 from .world import World
 
-OPS = {**ops_records.OPS, **ops_topics.OPS, **ops_disks.OPS}
+OPS = {**ops_records.OPS, **ops_topics.OPS, **ops_disks.OPS, **ops_transactions.OPS}
 
 
 @cache

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from typing import Any
 
@@ -12,6 +13,7 @@ TOPICS = ("a", "b")
 CALLS = ("write", "sync", "name", "any")
 WEIGHTS = {
     "append": 20, "burst": 4, "produce": 12, "strand": 2, "minority": 1, "rot": 1,
+    "transact": 5, "committed": 4,
     "look": 6, "tick": 10, "pause": 4, "resume": 4, "break": 3, "mend": 6,
     "fault": 3, "death": 4, "kill": 2, "cut": 2, "away": 2, "swap": 1, "close": 3, "elect": 2, "move": 3,
     "alter": 2, "unclean": 1, "create": 2, "delete": 1, "trim": 2, "sweep": 3, "sync": 3,
@@ -46,6 +48,13 @@ def _arguments(name: str, rng: random.Random, number: int) -> tuple[Any, ...]:
         "append": (*place, number, rng.choice([1, 1, 1, 5]), rng.choice(["all", "all", "all", 1, 0])),
         "burst": (*place, number, rng.choice([20, 60])),
         "produce": (*place, rng.choice("xy"), number, rng.choice([1, 1, 3]), rng.choice([0, 0, 0, 1, 2, 5])),
+        "transact": (
+            rng.choice("mn"),
+            number,
+            tuple(itertools.product(rng.choice([TOPICS, TOPICS[:1]]), range(2)))[: rng.choice([1, 2, 4])],
+            rng.choice([True, True, False, None]),
+        ),
+        "committed": place,
         "strand": (*place, number, rng.choice([2, 2, 40])),
         "look": place,
         "tick": (rng.choice([20, 100, 300, 1000, 3000]),),

@@ -36,6 +36,7 @@ CONFIG = {
     "replica.fetch.max.bytes": 500,
     "log.cleaner.dedupe.buffer.size": 2 << 20,
     "max.open.files": 16,
+    "transaction.state.log.num.partitions": 2,
 }
 DIRECTORIES = range(3)
 TIMEOUT = 2_000
@@ -63,6 +64,7 @@ class World:
         self.promised: dict[str, str] = {}
         self.deleted: set[str] = set()
         self.producer_ids = 0
+        self.transactional: dict[str, Any] = {}
         self.away: set[int] = set()
         self.store: Any = None
         self.counts: dict[str, int] = {}
@@ -199,7 +201,7 @@ class World:
     def next_producer_id(self) -> int:
         """One that no producer has had."""
         self.producer_ids += 1
-        return self.producer_ids
+        return 1_000_000 + self.producer_ids  # above those that the store gives to transactional ids
 
     def close(self) -> None:
         """Close; a disk that fails meanwhile is no matter, but the next open has to get on."""
@@ -246,11 +248,12 @@ class World:
         """Read all that a consumer gets."""
         part.show(*self.read(part), whole)
 
-    def read(self, part: Part) -> tuple[int, int, dict[int, bytes]]:
+    def read(self, part: Part, isolation: str = "read_uncommitted") -> tuple[int, int, dict[int, bytes]]:
         """Start, end, and the values of all records in between, by offset."""
         log = self.live.partition(part.topic, part.number)
-        start, end = log.start_offset, log.end_offset
-        return start, end, records_of(log, start, end)
+        start = log.start_offset
+        end = log.end_offset if isolation == "read_uncommitted" else log.last_stable_offset
+        return start, end, records_of(log, start, end, isolation)
 
     def verify(self) -> None:
         """All of what is shown, and no replica contradicts another one."""
@@ -277,6 +280,8 @@ class World:
             if key[0] not in topics or topics[key[0]].topic_id != part.topic_id:
                 del self.parts[key]
         for info in topics.values():
+            if info.name.startswith("__"):  # nobody reads those of the store itself
+                continue
             for number in info.partition_ids:
                 if (info.name, number) not in self.parts:
                     policy = str(info.config.get("cleanup.policy", ""))
@@ -360,15 +365,16 @@ class World:
             findings = [str(each) for each in segstore.check(self.path(directory))]
             hold(not findings, directory, "check:", *findings)
         for (topic, number), ids in replicas.items():
-            if not self.parts[topic, number].compacted:
+            part = self.parts.get((topic, number))
+            if part is not None and not part.compacted:
                 equal([self.path(each) / f"{topic}-{number}" for each in ids])
 
 
-def records_of(log: Any, start: int, end: int) -> dict[int, bytes]:
+def records_of(log: Any, start: int, end: int, isolation: str = "read_uncommitted") -> dict[int, bytes]:
     """The values of a log's records, by offset."""
     at, found = start, dict[int, bytes]()
     while at < end:
-        records = log.read(at)
+        records = log.read(at, isolation_level=isolation)
         if records.next_offset == at:
             break
         found.update({record.offset: record.value for record in records if record.offset < end})
