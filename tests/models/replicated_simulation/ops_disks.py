@@ -123,6 +123,8 @@ def sync(world: World) -> None:
 
 def swap(world: World, directory: int, how: str) -> None:
     """While all is in sync, a directory is put aside, or comes back as it was then, or empty."""
+    if directory not in world.replicating:
+        raise Skip
     world.sync()
     world.close()
     if how == "older" and not world.older.exists():

@@ -20,7 +20,9 @@ def create(world: World, topic: str, partitions: int, minimum: int, flush: bool,
     config = {"min.insync.replicas": minimum, "segment.bytes": 2000, "index.interval.bytes": 200}
     config["flush.messages"] = 1 if flush else 1 << 40
     try:
-        world.live.create_topic(topic, partitions, config | POLICIES[policy], replication_factor=3)
+        world.live.create_topic(
+            topic, partitions, config | POLICIES[policy], replication_factor=len(world.replicating)
+        )
     finally:
         if not world.files.dead and world.store is not None and topic in (topics := world.live.topics()):
             world.synced[topics[topic].topic_id] = flush
@@ -54,6 +56,9 @@ def unclean(world: World, topic: str, number: int) -> str:
 
 def move(world: World, topic: str, number: int, replicas: tuple[int, ...]) -> None:
     part = world.part(topic, number)
+    replicas = tuple(each for each in replicas if each in world.replicating)
+    if not replicas:
+        raise Skip
     part.least = min(part.least, len(replicas))
     world.live.reassign({(topic, number): replicas})
 

@@ -47,8 +47,9 @@ class Skip(Exception):
 
 
 class World:
-    """`ops` are functions by the names of steps. `away` are directories that are renamed away; `promised` are
-    ids of topics that the store has shown, `deleted` those whose deletion was acknowledged.
+    """`ops` are functions by the names of steps. Of the directories those in `replicating` have replicas; one
+    that is left over is the witness. `away` are directories that are renamed away; `promised` are ids of
+    topics that the store has shown, `deleted` those whose deletion was acknowledged.
     """
 
     def __init__(self, root: str, seed: object, ops: Mapping[str, Callable[..., Any]]) -> None:
@@ -58,6 +59,7 @@ class World:
         self.older = Path(root) / "older"
         self.clock, self.turns = Clock(START_MS), Turns(self.hand, seed)
         self.rng = random.Random(f"replicated world {seed}")
+        self.replicating = range(2) if self.rng.random() < 0.25 else DIRECTORIES
         self.renew_files()
         self.parts: dict[tuple[str, int], Part] = {}
         self.synced: dict[str, bool] = {}
@@ -128,8 +130,11 @@ class World:
 
     def opened(self) -> Any:
         """The store. Errors as `open_replicated`."""
-        paths = [self.path(directory) for directory in DIRECTORIES]
-        return segstore.open_replicated(paths, config=CONFIG, clock=self.clock, files=self.files)
+        witness = self.path(DIRECTORIES[-1]) if len(self.replicating) < len(DIRECTORIES) else None
+        paths = [self.path(directory) for directory in self.replicating]
+        return segstore.open_replicated(
+            paths, witness=witness, config=CONFIG, clock=self.clock, files=self.files
+        )
 
     def open(self) -> None:
         """Open, again and again where a fault or a death keeps it from that."""
@@ -300,7 +305,7 @@ class World:
         """Directories have lost what was not synced, or all: what was `synced` is there, or not."""
         for part in self.parts.values():
             if not (synced and self.synced.get(part.topic_id)):
-                for directory in directories:
+                for directory in {*directories} & {*self.replicating}:
                     part.damage(directory)
 
     def settle(self) -> None:
@@ -336,7 +341,7 @@ class World:
     def missing(self) -> list[int]:
         """The directories that take no part."""
         known = self.live._replicated.manager.directories
-        return [each for each in DIRECTORIES if each not in known or known[each].error is not None]
+        return [each for each in self.replicating if each not in known or known[each].error is not None]
 
     def replace_missing(self) -> None:
         for directory in self.missing():
