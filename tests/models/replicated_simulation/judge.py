@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -71,12 +71,12 @@ class Transaction:
 @dataclass
 class Part:
     """A partition, of a topic with this id. `sent`: all that was ever sent to it; `acked`: what was
-    acknowledged by all in-sync replicas, `shown`: what was read, by offset. `damaged`: directories that have
-    lost something since all replicas were in sync; `least`: the smallest min.insync.replicas since then;
-    `free`: whether a rule allows that anything was lost since then. `contents`: last offset and CRC of each
-    batch that was seen, by leader epoch and base offset. `compacted`: values have keys, and only the last one
-    of a key is promised. `retained`: retention removes old segments; else no log begins behind `trimmed`, up
-    to which records were to be deleted. `transactions`: those of values that were sent in one.
+    acknowledged by all in-sync replicas, `shown`: what was read, by offset. Since all replicas were in sync:
+    `damaged` are directories that have lost something, `out` those that were offline, `least` is the smallest
+    min.insync.replicas, `free` whether a rule allows that anything was lost. `contents`: last offset and CRC
+    of each batch that was seen, by leader epoch and base offset. `compacted`: values have keys, and only the
+    last one of a key is promised. `retained`: retention removes old segments; else no log begins behind
+    `trimmed`, up to which records were to be deleted. `transactions`: those of values that were sent in one.
     """
 
     topic: str
@@ -87,6 +87,7 @@ class Part:
     acked: dict[int, bytes] = field(default_factory=dict)
     shown: dict[int, bytes] = field(default_factory=dict)
     damaged: set[int] = field(default_factory=set)
+    out: set[int] = field(default_factory=set)
     free: bool = False
     contents: dict[tuple[int, int], tuple[int, int]] = field(default_factory=dict)
     watermark: tuple[int, int] = (-1, -1)
@@ -102,7 +103,15 @@ class Part:
     def damage(self, directory: int) -> None:
         """A directory has lost the end of its log, or all of it."""
         self.damaged.add(directory)
-        self.free |= len(self.damaged) >= self.least
+        self._count()
+
+    def go_out(self, directories: Iterable[int]) -> None:
+        """Directories are offline. What they have counts again when they are in sync again."""
+        self.out.update(directories)
+        self._count()
+
+    def _count(self) -> None:
+        self.free |= bool(self.damaged) and len(self.damaged | self.out) >= self.least
 
     def in_sync(self, minimum: int, shown: dict[int, bytes]) -> None:
         """All replicas have all that there is: losses count anew."""
@@ -112,7 +121,7 @@ class Part:
             self.contents.clear()
             self.forget_transactions()
             self.producers.clear()  # what they were told may be lost: others take their places
-        self.damaged, self.free, self.least = set(), False, minimum
+        self.damaged, self.out, self.free, self.least = set(), set(), False, minimum
 
     def show(self, start: int, end: int, found: dict[int, bytes], whole: bool) -> None:
         """Readers see these records in [start, end) now (P2, P4, P6)."""
@@ -138,9 +147,13 @@ class Part:
         self.shown.update(found)
 
     def show_committed(self, start: int, end: int, found: dict[int, bytes]) -> None:
-        """P10: who reads committed sees these records in [start, end), of each transaction all or nothing."""
+        """P10: who reads committed sees these records in [start, end), of each transaction all or nothing. A
+        compacted partition has none.
+        """
         if self.free:
             self.forget_transactions()
+        if self.compacted:
+            return
         for value in found.values():
             if (transaction := self.transactions.get(value)) is not None:
                 transaction.seen("commit")

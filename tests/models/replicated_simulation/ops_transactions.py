@@ -53,7 +53,7 @@ def transact(
     if it is None:
         it = Transactional(coordinator.init_producer_id(who, TIMEOUT_MS))
     for number, part in enumerate(parts):
-        _write(world, coordinator, who, it, part, tag * 10 + number)
+        _write(world, coordinator, who, it, part, tag + 1000 * number + 1000)
     if commit is not None:
         it.transaction.ends(commit)
         identity = coordinator.end(who, it.identity, commit)

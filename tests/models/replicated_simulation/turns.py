@@ -231,8 +231,10 @@ class TurnScheduler(Scheduler):
 
 def _take(turns: Turns, lock: Mutex) -> None:
     """In place of `Mutex._wait`."""
+    seconds = 0.001
     while not lock.acquire(False):
-        turns.wait(lambda: False, 0.001)
+        turns.wait(lambda: False, seconds)
+        seconds = min(seconds * 2, 0.1)
 
 
 class _Made:

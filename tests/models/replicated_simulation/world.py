@@ -236,8 +236,9 @@ class World:
         """What is cheap to see after each step."""
         if self.store is None:
             return
-        manager = self.store._replicated.manager
+        manager, gone = self.store._replicated.manager, self.missing()
         for (topic, number), part in self.parts.items():
+            part.go_out(gone)
             key = PartitionKey(topic, number)
             leader = manager.leader(key)
             if leader is not None:
