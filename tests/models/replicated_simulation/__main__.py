@@ -1,5 +1,5 @@
-"""`python -m replicated_simulation --seeds 200 --steps 100`: plays seeds, on all cores by default, and shrinks
-what fails.
+"""`python -m replicated_simulation --seeds 200 --steps 100`: plays seeds, on all cores by default, and
+shrinks what fails.
 """
 
 from __future__ import annotations

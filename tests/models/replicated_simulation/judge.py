@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -37,6 +37,12 @@ class Sequenced:
     following: int = 0
     pending: tuple[int, list[bytes]] | None = None
     told: list[tuple[int, list[bytes], int]] = field(default_factory=list)
+
+    def next_batch(self, make: Callable[[], list[bytes]]) -> tuple[int, list[bytes]]:
+        """The base sequence and the values of the batch to send: the one that is pending, or a new one."""
+        if self.pending is None:
+            self.pending = self.following, make()
+        return self.pending
 
     def done(self, first: int) -> None:
         """The pending batch was acknowledged."""

@@ -9,11 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from damage import batches
+from replicated_stores import all_in_sync
 from simulation.model import hold
 
 from segstore.errors import QuorumLostError
 
-from .world import DIRECTORIES, Skip, World
+from .ops_records import append, unanswered
+from .world import DIRECTORIES, TIMEOUT, Skip, World
 
 HEADER = 61
 """Bytes of a batch in front of its records."""
@@ -50,6 +52,36 @@ def mend(world: World) -> str:
     for directory in gone:
         world.live.replace_directory(directory, world.path(directory))
     return str(gone)
+
+
+def strand(world: World, topic: str, number: int, tag: int, who: str, back: bool) -> str:
+    """The leader gets records that no follower has: many, or those of a producer, who does not hear of it.
+    Old ones are swept; readers look; its disk breaks. It may come `back`, and lead again.
+    """
+    part = world.part(topic, number)
+    state = world.live.describe_partition(topic, number)
+    if state.leader < 0:
+        raise Skip
+    world.turns.paused |= {f"-fetcher-{each}" for each in state.replicas if each != state.leader}
+    told = unanswered(world, part, who, tag) if who else append(world, topic, number, tag, 40, 1)
+    world.seen(part)
+    world.live.sweep()
+    world.seen(part)
+    world.files.broken.add(f"d{state.leader}")
+    world.turns.paused.clear()
+    if back:
+        _come_back(world, topic, number)
+    return f"{told} on {state.leader} alone"
+
+
+def _come_back(world: World, topic: str, number: int) -> None:
+    world.turns.wait(lambda: False, 0.3)
+    mend(world)
+    for _ in range(20):
+        if all_in_sync(world.live):
+            break
+        world.turns.wait(lambda: False, 0.1)
+    world.live.elect_leaders("preferred", [(topic, number)], timeout_ms=TIMEOUT)
 
 
 def fault(world: World, group: str, nth: int, error: str) -> None:
@@ -184,9 +216,7 @@ def _flip(path: Path, at: int) -> None:
 
 
 OPS: dict[str, Callable[..., Any]] = {
-    "break": break_,
-    **{
-        f.__name__: f
-        for f in (tick, pause, resume, mend, fault, death, kill, cut, away, minority, close, sync, swap, rot)
-    },
-}
+    "tick": tick, "pause": pause, "resume": resume, "break": break_, "mend": mend, "strand": strand,
+    "fault": fault, "death": death, "kill": kill, "cut": cut, "away": away, "minority": minority,
+    "close": close, "sync": sync, "swap": swap, "rot": rot,
+}  # fmt: skip

@@ -46,22 +46,6 @@ def burst(world: World, topic: str, number: int, tag: int, count: int) -> str:
     return append(world, topic, number, tag, count, "all")
 
 
-def strand(world: World, topic: str, number: int, tag: int, count: int) -> str:
-    """The leader gets records that no follower has; old ones are swept; readers look; its disk breaks."""
-    world.part(topic, number)
-    state = world.live.describe_partition(topic, number)
-    if state.leader < 0:
-        raise Skip
-    world.turns.paused |= {f"-fetcher-{each}" for each in state.replicas if each != state.leader}
-    told = append(world, topic, number, tag, count, 1)
-    look(world, topic, number)
-    sweep(world)
-    look(world, topic, number)
-    world.files.broken.add(f"d{state.leader}")
-    world.turns.paused.clear()
-    return f"{told} on {state.leader} alone"
-
-
 def look(world: World, topic: str, number: int) -> None:
     world.seen(world.part(topic, number))
 
@@ -71,14 +55,10 @@ def produce(world: World, topic: str, number: int, who: str, tag: int, count: in
     `again` it repeats one of the last batches that were acknowledged: the leader knows where that lies.
     """
     part = world.part(topic, number)
-    it = part.producers.get(who)
-    if it is None:
-        it = part.producers[who] = Sequenced(world.next_producer_id())
+    it = _producer(world, part, who)
     if again and it.pending is None:
         return _repeat(world, part, it, again)
-    if it.pending is None:
-        it.pending = it.following, values_of(part, tag, count)
-    sequence, values = it.pending
+    sequence, values = it.next_batch(lambda: values_of(part, tag, count))
     try:
         made = _send(world, part, it, sequence, values)
     except OutOfOrderSequenceError as error:
@@ -88,6 +68,19 @@ def produce(world: World, topic: str, number: int, who: str, tag: int, count: in
     it.done(made.first)
     part.acked.update(enumerate(values, made.first))
     return f"{sequence} at {made.first}{' again' * made.duplicate}"
+
+
+def unanswered(world: World, part: Part, who: str, tag: int) -> str:
+    """An idempotent producer sends its next batch with acks=1, and does not hear the answer."""
+    it = _producer(world, part, who)
+    sequence, values = it.next_batch(lambda: values_of(part, tag, 2))
+    return str(_send(world, part, it, sequence, values, Acks(1, TIMEOUT)))
+
+
+def _producer(world: World, part: Part, who: str) -> Sequenced:
+    if who not in part.producers:
+        part.producers[who] = Sequenced(world.next_producer_id())
+    return part.producers[who]
 
 
 def _repeat(world: World, part: Part, it: Sequenced, again: int) -> str:
@@ -104,12 +97,14 @@ def _repeat(world: World, part: Part, it: Sequenced, again: int) -> str:
     return f"{sequence} is at {first}"
 
 
-def _send(world: World, part: Part, it: Sequenced, sequence: int, values: list[bytes]) -> Appended:
+def _send(
+    world: World, part: Part, it: Sequenced, sequence: int, values: list[bytes], acks: Acks = ALL
+) -> Appended:
     columns = Columns(values, keys_of(part, values), timestamp=world.clock.now)
     template = Template(0, it.producer_id, 0, sequence)
     log = world.live.partition(part.topic, part.number)
-    with mock.patch.object(log, "partition_for_write", partial(log._leading, ALL)):  # waits as long
-        return append_batches(log, columns, template=template, acks=ALL)
+    with mock.patch.object(log, "partition_for_write", partial(log._leading, acks)):  # waits as long
+        return append_batches(log, columns, template=template, acks=acks)
 
 
 def trim(world: World, topic: str, number: int, share: int) -> None:
@@ -126,6 +121,4 @@ def sweep(world: World) -> str:
     return f"{len(world.live.sweep())} partitions"
 
 
-OPS: dict[str, Callable[..., Any]] = {
-    f.__name__: f for f in (append, burst, strand, look, produce, trim, sweep)
-}
+OPS: dict[str, Callable[..., Any]] = {f.__name__: f for f in (append, burst, look, produce, trim, sweep)}
