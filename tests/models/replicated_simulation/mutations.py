@@ -12,8 +12,8 @@ from replicas import mutations as core
 
 from segstore.replication.core.controller import Controller
 from segstore.replication.healing import _Patient
-from segstore.replication.metadata import voters
-from segstore.replication.metadata.metadata_log import MetadataLog, Told
+from segstore.replication.metadata import metadata_log, voters
+from segstore.replication.metadata.metadata_log import MetadataLog
 from segstore.replication.quorum_controller import Decision
 from segstore.storage.cleaner.cleanable import cleanable
 from segstore.storage.cleaner.cleaner import clean
@@ -57,7 +57,7 @@ def _without_the_others(cls: type[MetadataLog], given: Any, total: int, *more: A
 
 
 def _answered_by_one(log: MetadataLog, data: bytes) -> None:
-    log._told = told = Told()
+    log._told = told = metadata_log.Told()
     for voter in log._live():
         voter.post(data, told)
     while told.get()[1] is not None:

@@ -63,9 +63,12 @@ def strand(world: World, topic: str, number: int, tag: int, who: str, back: bool
     if state.leader < 0:
         raise Skip
     world.turns.paused |= {f"-fetcher-{each}" for each in state.replicas if each != state.leader}
-    told = unanswered(world, part, who, tag) if who else append(world, topic, number, tag, 40, 1)
+    told = unanswered(world, part, who, tag) if who else append(world, topic, number, tag, 80, 1)
     world.seen(part)
+    log = world.live.partition(topic, number)
+    shown = log.end_offset
     world.live.sweep()
+    hold(log.start_offset <= shown, part, "is swept up to", log.start_offset, "and shown up to", shown)
     world.seen(part)
     world.files.broken.add(f"d{state.leader}")
     world.turns.paused.clear()
