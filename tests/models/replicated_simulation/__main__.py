@@ -17,6 +17,10 @@ from .play import play_seed
 from .shrinking import report
 
 
+TOLD = 100
+"""Seeds after which it is told how far the run is."""
+
+
 def played(seed: int, steps: int) -> tuple[int, str, int]:
     """The seed, what went wrong ("" for nothing), and the steps that did something."""
     logging.disable(logging.CRITICAL)
@@ -37,9 +41,11 @@ def main() -> int:
     began, done, failed = time.monotonic(), 0, []
     with ProcessPoolExecutor(options.processes) as pool:
         jobs = [pool.submit(played, seed, options.steps) for seed in range(first, first + options.seeds)]
-        for job in as_completed(jobs):
+        for finished, job in enumerate(as_completed(jobs), 1):
             seed, wrong, steps = job.result()
             done += steps
+            if finished % TOLD == 0:
+                print(f"{finished} seeds, {done} steps, {len(failed)} failed", flush=True)
             if wrong:
                 failed.append(seed)
                 print(f"seed {seed}: {wrong}", flush=True)

@@ -12,9 +12,10 @@ from damage import batches
 from replicated_stores import all_in_sync
 from simulation.model import hold
 
-from segstore.errors import QuorumLostError
+from segstore.errors import QuorumLostError, SegstoreError
 
 from .ops_records import append, unanswered
+from .ops_topics import create, delete
 from .world import DIRECTORIES, TIMEOUT, Skip, World
 
 HEADER = 61
@@ -128,6 +129,24 @@ def away(world: World, directory: int, how: str) -> None:
     world.verify()
 
 
+def alone(world: World, directory: int) -> str:
+    """A decision gets to one voter only, which is not there at the next open: it was not told to anybody."""
+    topics = world.live.topics()
+    if world.away:
+        raise Skip
+    world.turns.paused |= {f"-metadata-{other}" for other in DIRECTORIES if other != directory}
+    told = "decided"
+    try:
+        if "c" in topics:
+            delete(world, "c")
+        else:
+            create(world, "c", 1, 2, False, "keep")
+    except SegstoreError as error:
+        told = repr(error)
+    away(world, directory, "kill")
+    return told
+
+
 def minority(world: World, directory: int) -> None:
     """One directory alone is no store."""
     _ = world.live
@@ -220,6 +239,6 @@ def _flip(path: Path, at: int) -> None:
 
 OPS: dict[str, Callable[..., Any]] = {
     "tick": tick, "pause": pause, "resume": resume, "break": break_, "mend": mend, "strand": strand,
-    "fault": fault, "death": death, "kill": kill, "cut": cut, "away": away, "minority": minority,
-    "close": close, "sync": sync, "swap": swap, "rot": rot,
+    "fault": fault, "death": death, "kill": kill, "cut": cut, "away": away, "alone": alone,
+    "minority": minority, "close": close, "sync": sync, "swap": swap, "rot": rot,
 }  # fmt: skip

@@ -12,7 +12,7 @@ Step = tuple[Any, ...]
 TOPICS = ("a", "b")
 CALLS = ("write", "sync", "name", "any")
 WEIGHTS = {
-    "append": 20, "burst": 4, "produce": 12, "strand": 4, "minority": 1, "rot": 1,
+    "append": 20, "burst": 4, "produce": 12, "strand": 4, "minority": 1, "alone": 1, "rot": 1,
     "transact": 5, "committed": 4,
     "look": 6, "tick": 10, "pause": 4, "resume": 4, "break": 3, "mend": 6,
     "fault": 3, "death": 4, "kill": 2, "cut": 2, "away": 2, "swap": 1, "close": 3, "elect": 2, "move": 3,
@@ -22,7 +22,7 @@ WEIGHTS = {
 WITHOUT: tuple[frozenset[str], ...] = (
     frozenset(),
     frozenset(),
-    frozenset({"cut", "death", "kill", "swap", "minority", "rot"}),
+    frozenset({"cut", "death", "kill", "swap", "minority", "alone", "rot"}),
     frozenset({"break", "fault", "pause", "swap", "strand"}),
 )
 """Kinds of steps that a run leaves out, so that others come more often."""
@@ -65,6 +65,7 @@ def _arguments(name: str, rng: random.Random, number: int) -> tuple[Any, ...]:
         "cut": (mode, some),
         "away": (directory, rng.choice(["close", "kill"])),
         "minority": (directory,),
+        "alone": (directory,),
         "rot": (*place, directory, rng.randrange(100), rng.random() < 0.3),
         "swap": (directory, rng.choice(["empty", "older"])),
         "elect": place,
