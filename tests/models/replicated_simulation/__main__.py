@@ -16,7 +16,6 @@ from simulation.model import Wrong
 from .play import play_seed
 from .shrinking import report
 
-
 TOLD = 100
 """Seeds after which it is told how far the run is."""
 
