@@ -51,7 +51,7 @@ KINDS = {
     "Spark programs": Kind(0.0, ("spark/test_demo", "spark/test_notebook")),
     "Spark": Kind(0.15, text=r'SparkSession|judge\("spark"\)'),
     "simulation": Kind(0.15, ("models/simulation/*",)),
-    "simulation of replicas": Kind(0.05, ("models/replicated_simulation/*",)),
+    "simulation of replicas": Kind(0.03, ("models/replicated_simulation/*",)),
     "faults": Kind(
         0.15,
         (
