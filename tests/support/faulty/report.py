@@ -37,6 +37,8 @@ KINDS = {
     "simulation seeds": "seeds of the simulation",
     "simulation steps": "steps of the simulation, held against its model",
     "simulation mutations found": "defects put into the engine that the simulation finds",
+    "replicated simulation seeds": "seeds of the simulation of replicated stores",
+    "replicated simulation steps": "steps of it, held against its model",
     "processes killed": "processes killed by SIGKILL, at a named call or at any moment",
     "kills of a writer": "of them writers with settings drawn at random, verified by another process",
     "compaction model: seeds": "seeds of compaction against a dict, each with three kills",
@@ -46,7 +48,10 @@ KINDS = {
     "hostile: entries": "things in a store that somebody else put there",
     "hostile: operations": "operations on such stores",
 }
-SAME = {"simulation seeds", "simulation mutations found", "compaction model: seeds", "fuzz: parsers"}
+SAME = {
+    *("simulation seeds", "simulation mutations found", "replicated simulation seeds"),
+    *("compaction model: seeds", "fuzz: parsers"),
+}
 """The kinds whose counts are the same in each run: the number is in the source of a test."""
 
 Counts = Mapping[str, Mapping[str, int]]
