@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -166,6 +167,13 @@ def test_the_next_socket_of_a_number_gets_no_event_of_the_one_before(loop: Loop)
     for _, theirs in pairs:
         theirs.close()
     new[1].close()
+
+
+def test_a_client_that_has_gone_raises_no_sigpipe(loop: Loop) -> None:
+    """The application may have its own mind of SIGPIPE; sendfile(2) can't be told."""
+    blocked = within(loop, lambda: signal.pthread_sigmask(signal.SIG_BLOCK, []))
+    assert signal.SIGPIPE in blocked
+    assert signal.SIGPIPE not in signal.pthread_sigmask(signal.SIG_BLOCK, [])
 
 
 # --- timers ----------------------------------------------------------------------------------------
