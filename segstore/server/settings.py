@@ -26,6 +26,9 @@ class ServerConfig(Settings):
     group_initial_rebalance_delay_ms: int = whole(
         3000, 0, MAX_INT, "ms", "how long the first rebalance of an empty group waits for more members"
     )
+    max_request_partition_size_limit: int = whole(
+        2000, 1, MAX_INT, "partitions", "the most that one DescribeTopicPartitions answers"
+    )
     queued_max_request_bytes: int = whole(
         -1,
         1,
@@ -54,7 +57,4 @@ class ServerConfig(Settings):
         "ms",
         "a connection is closed whose client takes nothing of an answer for so long; -1: never",
         -1,
-    )
-    max_request_partition_size_limit: int = whole(
-        2000, 1, MAX_INT, "partitions", "the most that one DescribeTopicPartitions answers"
     )

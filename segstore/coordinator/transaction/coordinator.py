@@ -26,7 +26,13 @@ from segstore.coordinator.transaction.markers import Ending
 from segstore.coordinator.transaction.metadata import State, TransactionMetadata
 from segstore.coordinator.transaction.producer_ids import ProducerIds
 from segstore.coordinator.transaction.state_log import Entries, Entry, Identity, TransactionStateLog
-from segstore.errors import ConcurrentTransactionsError, InvalidTxnStateError, InvalidTxnTimeoutError
+from segstore.errors import (
+    ConcurrentTransactionsError,
+    InvalidPidMappingError,
+    InvalidTxnStateError,
+    InvalidTxnTimeoutError,
+    ProducerFencedError,
+)
 from segstore.logger import Logger
 from segstore.mutex import Mutex
 from segstore.records.header import NO_EPOCH, NO_PRODUCER_ID
@@ -268,32 +274,33 @@ class TransactionCoordinator:
     # --- a producer's requests ----------------------------------------------------------
 
     def init_producer_id(
-        self, transactional_id: str, timeout_ms: int, asked: Identity | None = None
+        self, transactional_id: str, timeout_ms: int, expected: Identity | None = None
     ) -> Identity:
         """Take the transactional id over: return the producer id, and an epoch that fences all earlier
         producers.
 
-        An open transaction of theirs is aborted. `asked`: the producer that only wants another epoch
-        (KIP-360); it must be the last one, and may ask again. Raises InvalidTxnTimeoutError,
-        ProducerFencedError; ConcurrentTransactionsError and StorageError, after which a retry may help.
+        An open transaction of theirs is aborted. With `expected`, only the last producer may do that
+        (KIP-360), and may ask again. Raises InvalidTxnTimeoutError; ProducerFencedError;
+        ConcurrentTransactionsError and StorageError, after which a retry may help.
         """
         longest = self._config.transaction_max_timeout_ms
         if not 0 < timeout_ms <= longest:
             raise InvalidTxnTimeoutError(
                 f"transaction_timeout_ms={timeout_ms}: must be from 1 to transaction.max.timeout.ms={longest}"
             )
-        return self._shelter.call(partial(self._init, transactional_id, timeout_ms, asked))
+        return self._shelter.call(partial(self._init, transactional_id, timeout_ms, expected))
 
-    def _init(self, transactional_id: str, timeout_ms: int, asked: Identity | None) -> Identity:
-        with self._entries.locked(transactional_id, make=asked is None) as entry:
-            if asked is not None:
-                if entry.ending == asked and entry.known.state is State.EMPTY:
-                    return entry.known.producer_id, entry.known.producer_epoch  # asked once more
-                entry.check(asked)
+    def _init(self, transactional_id: str, timeout_ms: int, expected: Identity | None) -> Identity:
+        with self._entries.locked(transactional_id, make=True) as entry:
+            if expected is not None and entry.metadata is not None:
+                if expected != entry.ending:
+                    _check_last(entry, expected)
+                elif entry.known.state is State.EMPTY:
+                    return entry.known.producer_id, entry.known.producer_epoch  # it asks once more
             if entry.metadata is not None and entry.metadata.state is State.ONGOING:
                 self._transitions.decide(entry, commit=False)
             self._transitions.ensure_complete(entry)
-            return self._transitions.next_producer(entry, timeout_ms, asked)
+            return self._transitions.next_producer(entry, timeout_ms, expected)
 
     @contextlib.contextmanager
     def appending(
@@ -312,25 +319,6 @@ class TransactionCoordinator:
                 self._entries.write(entry, known.with_partitions(partitions, self._clock()))
             yield
 
-    @contextlib.contextmanager
-    def within(
-        self, transactional_id: str, identity: Identity, partitions: Collection[TopicPartition]
-    ) -> Iterator[None]:
-        """Run a block in which records of the transaction may be appended to these partitions, which were
-        added to it before (Kafka: verification of partitions, KIP-890). Raises what `appending` raises, and
-        InvalidTxnStateError where a partition was not added.
-        """
-        with self._entries.locked(transactional_id) as entry:
-            self._transitions.ensure_complete(entry)
-            known = entry.check(identity)
-            missing = [at for at in partitions if at not in known.partitions]
-            if known.state is not State.ONGOING or missing:
-                raise InvalidTxnStateError(
-                    f"the transaction of {transactional_id!r} is {known.state.name}, and has not "
-                    f"{', '.join(f'{topic}-{number}' for topic, number in sorted(missing or partitions))}"
-                )
-            yield
-
     def add_partitions(
         self, transactional_id: str, identity: Identity, partitions: Collection[TopicPartition]
     ) -> None:
@@ -343,9 +331,10 @@ class TransactionCoordinator:
         """Run a block with the partitions that are part of the producer's open transaction, none where it has
         none open; nobody ends it meanwhile, so that no record is written behind its marker (KIP-890).
 
-        Raises ProducerFencedError, TransactionalIdNotFoundError.
+        Raises ProducerFencedError, TransactionalIdNotFoundError, ConcurrentTransactionsError.
         """
         with self._entries.locked(transactional_id) as entry:
+            self._transitions.ensure_complete(entry)
             known = entry.check(identity)
             yield known.partitions if known.state is State.ONGOING else frozenset()
 
@@ -432,3 +421,11 @@ class TransactionCoordinator:
         """
         self._shelter.close()
         self._abandoned.abort_open()
+
+
+def _check_last(entry: Entry, expected: Identity) -> None:
+    """Raise ProducerFencedError, also for another producer id, unless that is the id's last producer."""
+    try:
+        entry.check(expected)
+    except InvalidPidMappingError as error:
+        raise ProducerFencedError(str(error)) from None

@@ -1,14 +1,11 @@
 """AddPartitionsToTxn, AddOffsetsToTxn, TxnOffsetCommit, EndTxn: transactions on the wire (KIP-98), also those
 in which each transaction has an epoch of its own (KIP-890), by the versions of their requests.
 
-`transactional_producer_id` and `producing` are what InitProducerId and Produce have to do for transactions.
 Threads: the loop's; the coordinators are asked in worker threads.
 """
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Collection
 from typing import Any
 
 from segstore.coordinator.group.coordinator import GroupCoordinator
@@ -19,6 +16,7 @@ from segstore.coordinator.transaction.coordinator import TransactionCoordinator
 from segstore.coordinator.transaction.state_log import Identity
 from segstore.errors import (
     InvalidRequestError,
+    InvalidTxnStateError,
     SegstoreError,
     TransactionalIdNotFoundError,
 )
@@ -32,7 +30,6 @@ from segstore.storage.store.store import Store
 from .coordinating import INTERNAL, coordinator_code, in_worker, partitions_of
 from .group_offsets import commit_apart, offsets_of
 
-_Initialized = structs("InitProducerIdResponse")
 _Added = structs("AddPartitionsToTxnResponse")
 _AddedOffsets = structs("AddOffsetsToTxnResponse")
 _Committed = structs("TxnOffsetCommitResponse")
@@ -61,59 +58,6 @@ def _check_id(transactional_id: str | None) -> str:
     if not transactional_id:
         raise InvalidRequestError("transactional_id must not be empty")
     return transactional_id
-
-
-# --- InitProducerId ------------------------------------------------------------------------------
-
-_INIT_KNOWS_FENCED = 4
-_NOBODY: Identity = -1, -1
-
-
-def transactional_producer_id(node: Node, request: Request) -> Later:
-    """Answer an InitProducerId with a transactional id. A producer that tells its id and epoch wants another
-    epoch (KIP-360).
-    """
-    body = request.body
-    asked = body.producer_id, body.producer_epoch
-
-    def failed(code: Code) -> Any:
-        return _Initialized(error_code=code, producer_id=-1, producer_epoch=-1)
-
-    def run() -> Any:
-        try:
-            name = _check_id(body.transactional_id)
-            if (asked[0] < 0) != (asked[1] < 0):
-                raise InvalidRequestError(f"producer id and epoch {asked}: both or none")
-            found = _transactions(node.store).init_producer_id(
-                name, body.transaction_timeout_ms, None if asked == _NOBODY else asked
-            )
-        except SegstoreError as error:
-            return failed(_fenced(transaction_code(error), request.version, _INIT_KNOWS_FENCED))
-        return _Initialized(producer_id=found[0], producer_epoch=found[1])
-
-    return in_worker(node, request, run, failed)
-
-
-# --- Produce -------------------------------------------------------------------------------------
-
-_PRODUCE_ADDS = 12
-
-
-def producing(
-    store: Store,
-    transactional_id: str,
-    identity: Identity,
-    partitions: Collection[TopicPartition],
-    version: int,
-) -> contextlib.AbstractContextManager[None]:
-    """Return a context in which batches of a transaction may be appended to partitions: those of a Produce
-    request of that version. From version 12 on it adds the partitions to the transaction (KIP-890), before
-    they must have been added. For a worker thread. Raises InvalidTxnStateError, ProducerFencedError,
-    TransactionalIdNotFoundError, ConcurrentTransactionsError, StorageError; `transaction_code` has the codes.
-    """
-    known = _transactions(store)
-    allow = known.appending if version >= _PRODUCE_ADDS else known.within
-    return allow(transactional_id, identity, partitions)
 
 
 # --- AddPartitionsToTxn --------------------------------------------------------------------------
@@ -182,8 +126,8 @@ def _add(
 
 def _verify(known: TransactionCoordinator, name: str, identity: Identity, at: TopicPartition) -> Code:
     try:
-        with known.within(name, identity, (at,)):
-            return Code.NONE
+        with known.verifying(name, identity) as there:
+            return Code.NONE if at in there else Code.INVALID_TXN_STATE
     except SegstoreError as error:
         return transaction_code(error)
 
@@ -264,10 +208,14 @@ def _commit_within(
 ) -> None:
     group = member.group_id or ""
     known, kept = _transactions(store), shared(store, GroupOffsets)
-    allow = known.appending if version >= _COMMIT_ADDS else known.within
+    name, at = _check_id(transactional_id), _offsets_of(store, group)
 
     def write() -> None:
-        with allow(_check_id(transactional_id), identity, [_offsets_of(store, group)]):
+        if version >= _COMMIT_ADDS:
+            known.add_partitions(name, identity, [at])
+        with known.verifying(name, identity) as there:
+            if at not in there:
+                raise InvalidTxnStateError(f"the transaction of {name!r} has not the offsets of {group!r}")
             kept.commit_transactional(group, offsets, *identity)
 
     shared(store, GroupCoordinator).while_valid(member, write)
