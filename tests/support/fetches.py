@@ -1,5 +1,5 @@
-"""Fetch requests to a node without sockets: what they ask for by default, and answers whose stretches are read
-and released, as the network does.
+"""Fetch requests to a node without sockets: what they ask for by default, and answers whose stretches are
+read and released, as the network does.
 """
 
 from __future__ import annotations

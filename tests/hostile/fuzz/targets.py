@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fuzz import batch_targets, index_targets, point_targets, record_targets, small_targets, store_target
+from fuzz import (
+    batch_targets,
+    index_targets,
+    point_targets,
+    record_targets,
+    request_targets,
+    small_targets,
+    store_target,
+)
 from fuzz.target import Target
 
 CORPUS = Path(__file__).parent / "corpus"
@@ -15,6 +23,7 @@ TARGETS: dict[str, Target] = {
     **small_targets.TARGETS,
     **record_targets.TARGETS,
     **point_targets.TARGETS,
+    **request_targets.TARGETS,
     **store_target.TARGETS,
 }
 
