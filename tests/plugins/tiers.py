@@ -67,6 +67,7 @@ KINDS = {
     "long model checks": Kind(0.0, ("models/replicas/test_large_spaces",)),
     "replicated stores": Kind(0.15, ("replicated/*",)),
     "replicas of a real broker": Kind(0.0, ("kafka/test_our_*",)),
+    "Java's clients": Kind(0.0, ("server/test_java_*",)),
     "fuzz": Kind(0.2, ("hostile/test_fuzz", "server/test_hostile_requests")),
     "damage": Kind(
         0.3,

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
-from calls import FakeLoop, call, node_of, send, versions
+from calls import FakeChannel, FakeLoop, call, node_of, send, versions
 from sent import NOW, RECORDS, batch, of_producer
 from stores import Clock, records, values
 
@@ -145,6 +147,22 @@ def test_refused(node: Node, name: str) -> None:
     (answer,) = produce(node, 9, sent)
     assert (answer.error_code, answer.base_offset) == (code, -1)
     assert node.store.partition("t").end_offset == 2
+
+
+def test_a_worker_closes_no_connection(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Connections are the loop's: an append in a worker thread that fails without acks ends one there."""
+    closed: list[int] = []
+
+    def in_a_thread(loop: FakeLoop, run: Any, done: Any) -> None:
+        with ThreadPoolExecutor(1) as workers:
+            result = workers.submit(run).result()
+        done(result)
+
+    monkeypatch.setattr("segstore.server.handlers.produce._AT_ONCE", 0)
+    monkeypatch.setattr(FakeLoop, "_work", in_a_thread)
+    monkeypatch.setattr(FakeChannel, "close", lambda channel: closed.append(threading.get_ident()))
+    sent = send(node, Api.PRODUCE, 9, **request(node, 9, b"no batch", acks=0))
+    assert (sent.answers, closed) == ([None], [threading.get_ident()])
 
 
 @pytest.mark.parametrize("acks", [2, -2, 32767])

@@ -22,6 +22,7 @@ from segstore.server.fetching.sessions import Wanted
 from segstore.server.logs import Logs
 from segstore.server.node import Node, Timer
 from segstore.server.request import Request
+from segstore.storage.store.partition_log import PartitionLog
 
 log = Logger("segstore")
 _Key = tuple[str, int]
@@ -30,13 +31,13 @@ _LONGEST_MS = 3_600_000.0
 
 
 class Parked:
-    """A fetch that waits. `complete` answers it; `sizes` are the bytes that each partition has so far."""
+    """A fetch that waits. `complete` answers it; `sizes` are the bytes that its partitions have so far."""
 
     def __init__(self, request: Request, terms: Terms, look: Look, complete: Callable[[], None]) -> None:
         self.request, self.terms, self.complete = request, terms, complete
         self.sizes, self.size = look.sizes, look.size
         self.timer: Timer | None = None
-        self.watched = [(each.wanted, each.data) for each in look.fetched if not each.data.error_code]
+        self.keys: list[_Key] = []
 
     def recount(self, logs: Logs, wanted: Wanted) -> bool:
         """Count the bytes of a partition that has moved; returns whether the fetch is to be answered."""
@@ -49,23 +50,28 @@ class Parked:
 
 
 class _Spot:
-    """A partition that parked fetches wait for, with the ends that it had when they last were counted."""
+    """A partition that parked fetches wait for: its log, and the ends that it had when they were counted."""
 
     __slots__ = ("key", "parked", "seen")
 
-    def __init__(self, key: _Key, data: Any) -> None:
-        self.key, self.seen = key, (data.high_watermark, data.last_stable_offset)
+    def __init__(self, key: _Key, logs: Logs, data: Any) -> None:
+        self.key, now = key, _ends(logs, key)
+        self.seen = None if now is None else (now[0], data.high_watermark, data.last_stable_offset)
         self.parked: dict[Parked, Wanted] = {}
 
     def has_moved(self, logs: Logs) -> bool:
-        """See where the partition ends now; a partition that is gone has moved."""
-        try:
-            log = logs.find(*self.key)
-            now = log.high_watermark, log.last_stable_offset
-        except SegstoreError:
-            return True
-        moved, self.seen = now != self.seen, now
-        return moved
+        """See where the partition ends now; one that is gone, or was made anew, has moved."""
+        before, self.seen = self.seen, _ends(logs, self.key)
+        return self.seen is None or self.seen != before
+
+
+def _ends(logs: Logs, key: _Key) -> tuple[PartitionLog, int, int] | None:
+    """Return a partition's log, its high watermark and its last stable offset; None where it is gone."""
+    try:
+        log = logs.find(*key)
+        return log, log.high_watermark, log.last_stable_offset
+    except SegstoreError:
+        return None
 
 
 class Purgatory:
@@ -83,20 +89,23 @@ class Purgatory:
     def __len__(self) -> int:
         return len(self._parked)
 
-    def park(self, parked: Parked, seen: int) -> None:
-        """Keep a fetch until it can be answered. `seen`: the store's publications before it was read."""
+    def park(self, parked: Parked, look: Look, seen: int) -> None:
+        """Keep a fetch until it can be answered. `look` is what it has found so far, and `seen` the store's
+        publications before that.
+        """
         self._sweep()
         if not self._parked:  # else what was published before is not looked for yet
             self._seen = seen
         self._parked[parked] = None
-        for wanted, data in parked.watched:
-            assert wanted.topic is not None
+        for wanted, data in look.fetched:
+            if data.error_code or wanted.topic is None:
+                continue
             key = wanted.topic, wanted.partition
             spot = self._spots.get(key)
             if spot is None:
-                spot = self._spots[key] = _Spot(key, data)
+                spot = self._spots[key] = _Spot(key, self._logs, data)
             spot.parked[parked] = wanted
-        parked.watched = [(wanted, None) for wanted, _ in parked.watched]
+            parked.keys.append(key)
         parked.timer = self._loop.later(parked.terms.max_wait_ms / 1000, lambda: self._complete(parked))
         self._ask()
 
@@ -119,12 +128,16 @@ class Purgatory:
         if not self._parked:
             return
         self._seen = self._publications()  # first: what is published from here on ends the next sleep
+        if self._seen < 0:
+            for parked in list(self._parked):
+                self._complete(parked)
+            return
         for spot in list(self._spots.values()):
             if spot.has_moved(self._logs):
                 for parked, wanted in list(spot.parked.items()):
                     if parked in self._parked and parked.recount(self._logs, wanted):
                         self._complete(parked)
-        if self._parked and self._seen >= 0:
+        if self._parked:
             self._ask()
 
     def _publications(self) -> int:
@@ -148,13 +161,12 @@ class Purgatory:
         self._parked.pop(parked, None)
         if parked.timer is not None:
             parked.timer.cancel()
-        for wanted, _ in parked.watched:
-            assert wanted.topic is not None
-            spot = self._spots.get((wanted.topic, wanted.partition))
+        for key in parked.keys:
+            spot = self._spots.get(key)
             if spot is not None:
                 spot.parked.pop(parked, None)
                 if not spot.parked:
-                    del self._spots[spot.key]
+                    del self._spots[key]
 
     def _sweep(self) -> None:
         """Forget fetches of clients that have gone, each time that twice as many are parked as were left."""

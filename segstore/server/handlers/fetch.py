@@ -74,7 +74,7 @@ class Fetches:
 
         parked = Parked(request, terms, found, complete)
         found.release()
-        self.purgatory.park(parked, seen)
+        self.purgatory.park(parked, found, seen)
 
     def _answer(self, context: Context, found: Look, throttle: Throttle) -> Any:
         """Return the response's body, to which the stretches belong from now on."""

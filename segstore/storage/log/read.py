@@ -350,12 +350,33 @@ def max_timestamp(view: LogView) -> tuple[int, int] | None:
     """Return the largest timestamp (ms) of a log, of markers too, and the first offset that has it; None
     where no record has a timestamp (Kafka: OffsetSpec.maxTimestamp, KIP-734). Raises as `offset_for_time`.
     """
-    largest = -1
-    for slot in range(view.slot(view.start_offset), len(view.segments)):
+    first = view.slot(view.start_offset)
+    largest = _largest_from_start(view, first)
+    for slot in range(first + 1, len(view.segments)):
         found = view.segments[slot].largest_timestamp(view.end_of(slot), view.next_base(slot))
         largest = max(largest, -1 if found is None else found)
     offset = offset_for_time(view, largest, control=True) if largest >= 0 else None
     return None if offset is None else (largest, offset)
+
+
+def _largest_from_start(view: LogView, slot: int) -> int:
+    """Return the largest timestamp in the first segment, of what is not below the log start offset."""
+    segment, end, start = view.segments[slot], view.end_of(slot), view.start_offset
+    if segment.base_offset >= start:
+        found = segment.largest_timestamp(end, view.next_base(slot))
+        return -1 if found is None else found
+    files, largest = segment.pool.files, -1
+    for step in walk_past_damage(files, segment.handle, end, check_crcs=False, sparse=True):
+        batches = step.batches[step.batches["last_offset"] >= start]
+        inside = batches["base_offset"] >= start
+        largest = max(largest, int(batches["max_timestamp"][inside].max(initial=-1)))
+        for at in batches["position"][~inside].tolist():  # the one batch that begins below
+            read = next(
+                walk_past_damage(files, segment.handle, end, check_crcs=False, start=at, chunk=_CHUNK)
+            )
+            records = decode(read.data, read.batches[:1], segment.path, read.position).from_offset(start)
+            largest = max(largest, int(records.timestamps.max(initial=-1)))
+    return largest
 
 
 def _search(view: LogView, slot: int, timestamp: int, control: bool) -> int | None:

@@ -10,6 +10,7 @@ from fuzz import (
     point_targets,
     record_targets,
     request_targets,
+    sent_targets,
     small_targets,
     store_target,
 )
@@ -24,6 +25,7 @@ TARGETS: dict[str, Target] = {
     **record_targets.TARGETS,
     **point_targets.TARGETS,
     **request_targets.TARGETS,
+    **sent_targets.TARGETS,
     **store_target.TARGETS,
 }
 
