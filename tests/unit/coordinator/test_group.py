@@ -11,7 +11,7 @@ from groups import SESSION_MS, Monotonic, Unsynced, coordinator, offsets
 
 import segstore
 from segstore.coordinator.group.coordinator import GroupCoordinator
-from segstore.coordinator.group.member import Joining, State
+from segstore.coordinator.group.member import Joining, State, Ticket
 from segstore.coordinator.structs import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
 from segstore.errors import (
     FencedInstanceIdError,
@@ -272,3 +272,19 @@ def test_offsets_live_as_long_as_their_group_has_members(store_dir: Path, clock:
         assert offsets(store).expire() == {}
         now += 60_000
         assert offsets(store).expire() == {"g": set(AT)}
+
+
+def test_a_ticket_calls_once_whenever_it_is_asked_to() -> None:
+    """Before it is done, and after; a failed one too."""
+    told: list[str] = []
+    ticket: Ticket[bytes] = Ticket("m")
+    ticket.when_done(lambda: told.append("before"))
+    assert told == []
+    ticket.complete(b"x")
+    ticket.fail(ValueError())
+    ticket.when_done(lambda: told.append("after"))
+    assert (told, ticket.get()) == (["before", "after"], b"x")
+    failed: Ticket[bytes] = Ticket("m")
+    failed.when_done(lambda: told.append("failed"))
+    failed.fail(RebalanceInProgressError())
+    assert told[-1] == "failed"

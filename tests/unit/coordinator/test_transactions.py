@@ -280,6 +280,50 @@ def test_an_end_asked_for_again(store_dir: Path, commit: bool) -> None:
             coordinator.end("x", me, commit)
 
 
+@pytest.mark.parametrize("commit", [True, False])
+def test_an_end_of_a_producer_that_keeps_its_epoch(store_dir: Path, commit: bool) -> None:
+    """While markers can't be written, and when they are; the producer then goes on in its epoch (KIP-98)."""
+    files = FailingFiles({"pwrite"}, full(), 0)
+    with coordinated(store_dir, files=files) as (store, coordinator):
+        me = coordinator.init_producer_id("x", 60_000)
+        coordinator.add_partitions("x", me, [T0, U1])
+        _append(store, me)
+        files.arm(2, 1000)
+        coordinator.end_in_epoch("x", me, commit)
+        coordinator.end_in_epoch("x", me, commit)
+        with pytest.raises(errors.InvalidTxnStateError):
+            coordinator.end_in_epoch("x", me, not commit)
+        with (
+            pytest.raises(errors.ConcurrentTransactionsError),
+            coordinator.verifying("x", me),
+        ):
+            """Nothing may be appended: it would be part of the transaction before."""
+        files.arm(0)
+        coordinator.add_partitions("x", me, [T0])
+        assert open_in(store, T0) == open_in(store, U1) == []
+        coordinator.end_in_epoch("x", me, not commit)
+        found = store.partition(*T0).read(0, isolation_level="read_committed")
+        assert [record.value for record in found] == ([b"v"] if commit else [])
+
+
+@pytest.mark.parametrize("commit", [True, False])
+def test_the_decision_of_such_an_end_outlives_the_process(store_dir: Path, commit: bool) -> None:
+    files = FailingFiles({"pwrite"}, full(), 0)
+    # Closing can't write its checkpoints either.
+    with suppress(errors.StorageError), coordinated(store_dir, files=files) as (store, coordinator):
+        me = coordinator.init_producer_id("x", 60_000)
+        coordinator.add_partitions("x", me, [T0, U1])
+        _append(store, me)
+        files.arm(2, 1000)
+        coordinator.end_in_epoch("x", me, commit)
+    with coordinated(store_dir) as (store, coordinator):
+        assert coordinator.transactions()["x"].state.commits == commit
+        for at in (T0, U1):
+            found = store.partition(*at).read(0, isolation_level="read_committed")
+            assert [record.value for record in found] == ([b"v"] if commit else [])
+        assert coordinator.init_producer_id("x", 60_000) == (me[0], me[1] + 1)
+
+
 def test_an_end_is_retried_without_being_asked(store_dir: Path) -> None:
     files = FailingFiles({"pwrite"}, full(), 0)
     with coordinated(store_dir, files=files) as (store, coordinator):
