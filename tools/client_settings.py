@@ -31,7 +31,7 @@ def taken(settings: type[ClientSettings]) -> str:
                 if isinstance(option.default, float)
                 else option.default or repr(option.default)
             )
-            lines.append(_row(f"`{option.name}`", f"`{default}`", f"{option.allowed}{unit}", option.doc))
+            lines.append(row(f"`{option.name}`", f"`{default}`", f"{option.allowed}{unit}", option.doc))
     return "\n".join(lines)
 
 
@@ -43,7 +43,7 @@ def refused(settings: type[ClientSettings]) -> str:
             reasons[f"{option.name} (but {option.allowed})"] = option.doc
     lines = ["| refused | because |", "|---|---|"]
     for reason, names in _by_reason(reasons).items():
-        lines.append(_row(", ".join(_code(name) for name in names), reason))
+        lines.append(row(", ".join(_code(name) for name in names), reason))
     return "\n".join(lines)
 
 
@@ -52,15 +52,16 @@ def page(text: str) -> str:
     for client, settings in TABLES.items():
         for kind, make in (("settings", taken), ("refused", refused)):
             marks = f"<!-- {client} {kind} -->", f"<!-- end of {client} {kind} -->"
-            text = _between(*marks, text, make(settings))
+            text = between(*marks, text, make(settings))
     return text
 
 
-def _between(begin: str, end: str, text: str, table: str) -> str:
+def between(begin: str, end: str, text: str, table: str) -> str:
+    """The text of a page with another table between two markers. ValueError where one is missing."""
     before, found, rest = text.partition(f"{begin}\n")
     _, found_end, after = rest.partition(f"\n{end}")
     if not (found and found_end):
-        raise ValueError(f"docs/clients.md has no {begin} or no {end}")
+        raise ValueError(f"the page has no {begin} or no {end}")
     return f"{before}{begin}\n{table}\n{end}{after}"
 
 
@@ -76,7 +77,8 @@ def _code(name: str) -> str:
     return f"`{word}`" + (f" {rest}" if rest else "")
 
 
-def _row(*cells: Any) -> str:
+def row(*cells: Any) -> str:
+    """A line of a table."""
     return "| " + " | ".join(str(cell).replace("|", "\\|") for cell in cells) + " |"
 
 

@@ -1,6 +1,6 @@
 """`segstore demo`: all flights of 2013 go into a log; the writer is killed midway, and what it left is
-verified. Then producers and a consumer group run live; a disk is taken away from a replicated store; then a
-Spark streaming query runs through another kill.
+verified. Then producers and a consumer group run live; a disk is taken away from a replicated store;
+librdkafka uses a store over the network; then a Spark streaming query runs through another kill.
 
 On disk: a store in a temporary directory, or in the one that --keep names. Threads: one, and child processes;
 the live part has threads of its own.
@@ -18,10 +18,12 @@ from segstore.demo import flights as flights_module
 from segstore.demo.kill import killed_midway
 from segstore.demo.replicas import replicas as replicas_part
 from segstore.demo.screen import Screen
+from segstore.demo.serving import serving as serving_part
 from segstore.demo.steps import append_rest, check_store, create_topic, look, show_broker, verify
 from segstore.errors import InvalidArgumentError
 
 _DWELL = 1.5  # seconds that a step of the replicated part takes at least
+_POSTCARDS = 50_000  # records that go over the network, at most
 
 
 @click.command()
@@ -65,7 +67,14 @@ _DWELL = 1.5  # seconds that a step of the replicated part takes at least
     show_default=True,
     help="Run the replicated part or not: a store on three disks, one of which is taken away.",
 )
+@click.option(
+    "--network/--no-network",
+    default=True,
+    show_default=True,
+    help="Run the part over the network or not: a store that is served to a program of confluent-kafka.",
+)
 @click.option("--replicated", is_flag=True, help="Run the replicated part alone; it needs no flights.")
+@click.option("--serve", is_flag=True, help="Run the part over the network alone; it needs confluent-kafka.")
 @click.option(
     "--keep", metavar="PATH", type=click.Path(), help="Make the store in this directory, and keep it."
 )
@@ -76,26 +85,34 @@ def demo(
     speed: float,
     spark: bool,
     replicas: bool,
+    network: bool,
     replicated: bool,
+    serve: bool,
     keep: str | None,
 ) -> None:
     """Append all flights of 2013, with a kill -9 midway; read them by offset, by date and by key; replay them
-    to a group of consumers, one of which dies; take a disk away from a replicated store; let Spark count
-    delays per airline and hour as a stream, whose driver is killed; check the store.
+    to a group of consumers, one of which dies; take a disk away from a replicated store; let librdkafka use a
+    store over the network; let Spark count delays per airline and hour as a stream, whose driver is killed;
+    check the store.
 
     On a terminal the live, the replicated and the Spark part show one display that changes; elsewhere they
     print a few lines. Ctrl-C ends them, and leaves the store sound.
     """
+    if replicated and serve:
+        raise click.UsageError("--replicated and --serve: each runs one part alone; give one of them.")
     pace, dwell = (seconds, speed) if live else None, min(seconds / 10, _DWELL)
     if keep is not None and os.path.exists(keep) and (not os.path.isdir(keep) or os.listdir(keep)):
         raise InvalidArgumentError(f"--keep {keep}: must be new or an empty directory")
     with tempfile.TemporaryDirectory(prefix="segstore-demo-") as directory:
         path = keep or os.path.join(directory, "store")
         disks = os.path.join(directory, "disks")
-        if replicated:
+        if serve:
+            run_served(path, min(records, _POSTCARDS))
+        elif replicated:
             run_replicated(keep or disks, dwell)
         else:
-            run(records, path, pace, spark, (disks, dwell) if replicas else None)
+            served = os.path.join(directory, "served") if network else None
+            run(records, path, pace, spark, (disks, dwell) if replicas else None, served)
     if keep is not None and not replicated:
         click.echo(f'The store is in {keep}. Try: segstore topics --store "{keep}"', err=True)
     elif keep is not None:
@@ -110,16 +127,26 @@ def run_replicated(base: str, dwell: float) -> None:
     screen.title("Done", f"in {time.perf_counter() - started:.1f} s")
 
 
+def run_served(path: str, records: int) -> None:
+    """Run the part over the network alone, in a new store."""
+    screen, started = Screen(), time.perf_counter()
+    screen.title("segstore demo", "a store that is served to Kafka's clients")
+    serving_part(screen, path, records)
+    screen.title("Done", f"in {time.perf_counter() - started:.1f} s")
+
+
 def run(
     records: int,
     path: str,
     pace: tuple[float, float] | None,
     spark: bool,
     replicated: tuple[str, float] | None,
+    served: str | None,
 ) -> None:
     """Run the whole demo in a new store at `path`. `pace` has the seconds of the live part and the days that
     pass in each, or is None: no live part. `spark` says whether the Spark part is run; `replicated` has the
-    directory of the replicated part and the seconds of each of its steps, or is None.
+    directory of the replicated part and the seconds of each of its steps, or is None; `served` has the
+    directory of the part over the network, or is None.
     """
     screen, started = Screen(), time.perf_counter()
     screen.title("segstore demo", f"{records:,} flights from New York, 2013, into a log of four partitions")
@@ -140,6 +167,8 @@ def run(
             live_part(screen, path, flights, *pace)
         if replicated is not None:
             replicas_part(screen, *replicated)
+        if served is not None:
+            serving_part(screen, served, min(records, _POSTCARDS))
         if spark:
             from segstore.demo.stream import stream
 

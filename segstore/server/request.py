@@ -28,6 +28,11 @@ class Channel(Protocol):
     def close(self) -> None:
         """Close the connection without an answer."""
 
+    def send_last(self, data: bytearray) -> None:
+        """Send these bytes instead of an answer, as far as the kernel takes them at once, and close the
+        connection behind them.
+        """
+
 
 @dataclass(eq=False)
 class Request:
@@ -44,6 +49,7 @@ class Request:
     body: Any
     channel: Channel
     answer: Callable[[Any], None]
+    correlation_id: int = 0
 
 
 Handler = Callable[[Any, Request], Any]

@@ -14,12 +14,11 @@ from segstore import names
 from segstore.errors import SegstoreError
 from segstore.replication.store import ReplicatedStore
 from segstore.server.error_codes import Code
+from segstore.server.logs import NO_ID
 from segstore.server.node import NODE_ID
 from segstore.storage.meta.topic_info import CLUSTER_METADATA, TopicInfo
 from segstore.storage.store.store import Store
 
-ZERO_ID = bytes(16)
-"""The id of no topic (Kafka: Uuid.ZERO_UUID)."""
 _UNKNOWN_EPOCH = -1
 _Key = tuple[str, int]
 
@@ -42,7 +41,7 @@ def shown(store: Store) -> dict[str, TopicInfo]:
 
 def id_of(info: TopicInfo) -> bytes:
     """Return a topic's id as the wire has it; a broker's topic of before topic ids has the zero id."""
-    return names.topic_id_bytes(info.topic_id) if info.topic_id else ZERO_ID
+    return names.topic_id_bytes(info.topic_id) if info.topic_id else NO_ID
 
 
 def with_id(topics: Mapping[str, TopicInfo], topic_id: bytes) -> TopicInfo | None:

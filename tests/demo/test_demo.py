@@ -47,6 +47,7 @@ def test_demo_through_a_kill(store_dir: Path) -> None:
             "4",
             "--no-spark",
             "--no-replicas",
+            "--no-network",
             "--keep",
             store_dir,
         ],
@@ -93,6 +94,7 @@ def test_demo_on_a_terminal(store_dir: Path) -> None:
         1.5,
         "--no-spark",
         "--no-replicas",
+        "--no-network",
         "--keep",
         store_dir,
         NO_COLOR="1",
@@ -129,7 +131,16 @@ def read_back(path: Path) -> None:
 def test_ctrl_c_ends_the_live_part(store_dir: Path) -> None:
     """Typed in the middle of it: the readers leave, the store is closed and sound, the status is 130."""
     with Terminal(
-        "demo", "--records", 3000, "--speed", 0.1, "--no-spark", "--no-replicas", "--keep", store_dir
+        "demo",
+        "--records",
+        3000,
+        "--speed",
+        0.1,
+        "--no-spark",
+        "--no-replicas",
+        "--no-network",
+        "--keep",
+        store_dir,
     ) as terminal:
         terminal.read_until(lambda text: re.search(r"all +[1-9][\d,]* +[1-9]", text))
         terminal.type(CTRL_C)
@@ -181,7 +192,18 @@ def nobody_killed(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("nobody_killed")
 def test_what_was_not_seen_is_a_failure(store_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("segstore.demo.crew.Ledger", LossyLedger)
-    result = run("demo", "--records", 1000, "--speed", 4, "--no-spark", "--no-replicas", "--keep", store_dir)
+    result = run(
+        "demo",
+        "--records",
+        1000,
+        "--speed",
+        4,
+        "--no-spark",
+        "--no-replicas",
+        "--no-network",
+        "--keep",
+        store_dir,
+    )
     assert result.exit_code == 1
     assert re.search(
         r"the live part failed: of the [\d,]+ records of partition \d [\d,]+ were seen", result.stderr
@@ -202,7 +224,17 @@ def test_a_part_that_fails_is_a_failure(store_dir: Path, monkeypatch: pytest.Mon
 
 @pytest.mark.usefixtures("nobody_killed")
 def test_without_the_live_part_and_spark(store_dir: Path) -> None:
-    result = ok("demo", "--records", 1000, "--no-live", "--no-spark", "--no-replicas", "--keep", store_dir)
+    result = ok(
+        "demo",
+        "--records",
+        1000,
+        "--no-live",
+        "--no-spark",
+        "--no-replicas",
+        "--no-network",
+        "--keep",
+        store_dir,
+    )
     assert "Live" not in result.stdout
     assert "Spark" not in result.stdout
     with segstore.open(store_dir, mode="r") as store:

@@ -31,6 +31,8 @@ MARKS = {"spark": ("SparkSession",), "kafka": ('judge("Kafka\'s broker")',)}
 # `--cpu-times`.
 LONGEST = (
     "spark",
+    "models/replicas/test_large_spaces",
+    "models/replicated_simulation/test_replicated_simulation",
     "spark/test_demo",
     "kafka",
     "models/simulation/test_simulation",

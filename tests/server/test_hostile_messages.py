@@ -43,14 +43,14 @@ def attempt(name: str, version: int, data: bytes) -> bool:
 @pytest.mark.parametrize("name", NAMES)
 def test_every_beginning_of_a_message_is_refused(name: str, rng: random.Random) -> None:
     for version in versions_of(name):
-        data = encoded(drawn(name, version, rng, longest=2), version)
+        data = encoded(drawn(name, version, rng, lengths=(0, 2)), version)
         assert [n for n in range(len(data)) if attempt(name, version, data[:n])] == []
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_mutated_lengths_and_bytes(name: str, rng: random.Random) -> None:
     for version in versions_of(name):
-        data = encoded(drawn(name, version, rng, longest=2), version)
+        data = encoded(drawn(name, version, rng, lengths=(0, 2)), version)
         for _ in range(60):
             at = rng.randrange(len(data) + 1)
             put = rng.choice((*LENGTHS, *COMPACT, rng.randbytes(1)))

@@ -145,6 +145,16 @@ def test_the_loop_opens_no_log(store_dir: Path) -> None:
             assert ([each.leader_epoch for each in topic.partitions], node.loop.works) == ([0, 0], 1)
 
 
+def test_many_partitions_are_told_by_a_worker(store: segstore.Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("segstore.server.handlers.metadata._AT_ONCE", 3)
+    node = node_of(store)
+    assert isinstance(node.loop, FakeLoop)
+    for name, count, works in (("a", 3, 0), ("b", 1, 1)):
+        store.create_topic(name, count)
+        assert call(node, Api.METADATA, 9, topics=None).topics[-1].name == name
+        assert node.loop.works == works
+
+
 def test_a_log_that_cannot_be_opened_has_no_leader(tmp_path: Path) -> None:
     path = tmp_path / "damaged"
     with segstore.open(path) as store:

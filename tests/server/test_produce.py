@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
-from calls import FakeLoop, call, node_of, send, versions
+from calls import FakeChannel, FakeLoop, call, node_of, send, versions
 from sent import NOW, RECORDS, batch, of_producer
 from stores import Clock, records, values
+from wire_client import WireClient
 
 import segstore
 from segstore import names
@@ -145,6 +148,22 @@ def test_refused(node: Node, name: str) -> None:
     (answer,) = produce(node, 9, sent)
     assert (answer.error_code, answer.base_offset) == (code, -1)
     assert node.store.partition("t").end_offset == 2
+
+
+def test_a_worker_closes_no_connection(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Connections are the loop's: an append in a worker thread that fails without acks ends one there."""
+    closed: list[int] = []
+
+    def in_a_thread(loop: FakeLoop, run: Any, done: Any) -> None:
+        with ThreadPoolExecutor(1) as workers:
+            result = workers.submit(run).result()
+        done(result)
+
+    monkeypatch.setattr("segstore.server.handlers.produce._AT_ONCE", 0)
+    monkeypatch.setattr(FakeLoop, "_work", in_a_thread)
+    monkeypatch.setattr(FakeChannel, "close", lambda channel: closed.append(threading.get_ident()))
+    sent = send(node, Api.PRODUCE, 9, **request(node, 9, b"no batch", acks=0))
+    assert (sent.answers, closed) == ([None], [threading.get_ident()])
 
 
 @pytest.mark.parametrize("acks", [2, -2, 32767])
@@ -321,3 +340,23 @@ def test_a_transactional_id_keeps_its_id_and_its_epoch_rises(node: Node, version
 def test_ids_that_are_refused(node: Node, fields: dict[str, Any], code: Code) -> None:
     answer = call(node, Api.INIT_PRODUCER_ID, 4, **fields)
     assert (answer.error_code, answer.producer_id) == (code, -1)
+
+
+# --- by a socket ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("version", [3, 9, 13])
+def test_a_server_appends_what_a_socket_brings(
+    node: Node, wire: WireClient, version: int, store: segstore.Store
+) -> None:
+    """Small batches, and one that a worker appends, in the order in which they were sent."""
+    large = batch(records=[RECORDS[0]._replace(value=bytes(1_500_000))], last_offset_delta=0)
+    store.alter_topic("t", {"max.message.bytes": 2_000_000})
+    offsets = []
+    for sent in (batch(), batch(3), large, batch(2)):
+        answer = wire.ask(Api.PRODUCE, version, **request(node, version, sent))
+        (part,) = answer.responses[0].partition_responses
+        assert part.error_code == 0
+        offsets.append(part.base_offset)
+    assert offsets == [0, 3, 6, 7]
+    assert [r.offset for r in records(store.partition("t"))] == list(range(10))

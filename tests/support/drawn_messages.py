@@ -11,7 +11,7 @@ from segstore.server.protocol.codec import encode, structs
 from segstore.server.protocol.definitions import Field, messages
 
 BITS = {"int8": 8, "int16": 16, "int32": 32, "int64": 64}
-CODES = (-1, 0, 3, 42, 110)  # judges refuse unknown error codes, and times that a calendar does not have
+CODES = (-1, 0, 3, 42, 110)  # judges refuse unknown codes, and times before 1970
 TEXTS = ("", "a", "topic-0", "Größe", "日志", "🦀 𝄞", "x" * 200)
 CASES = [
     (name, version)
@@ -22,33 +22,34 @@ CASES = [
 """Each message with each of its versions."""
 
 
-def drawn(name: str, version: int, rng: random.Random, longest: int = 3) -> Any:
-    """Return a body; `longest` bounds its arrays. Fields that the version lacks have their defaults."""
-    return _struct(name, name, version, rng, longest)
+def drawn(name: str, version: int, rng: random.Random, lengths: tuple[int, int] = (0, 3)) -> Any:
+    """Return a body; `lengths` bounds those of its arrays, which are null only where they may be empty.
+    Fields that the version lacks have their defaults."""
+    return _struct(name, name, version, rng, lengths)
 
 
-def _struct(message: str, name: str, version: int, rng: random.Random, longest: int) -> Any:
+def _struct(message: str, name: str, version: int, rng: random.Random, lengths: tuple[int, int]) -> Any:
     body = structs(message)
     fields = messages()[message].structs[name]
-    values = {f.name: _value(message, f, version, rng, longest) for f in fields if version in f.versions}
+    values = {f.name: _value(message, f, version, rng, lengths) for f in fields if version in f.versions}
     return getattr(body, name, body)(**values)
 
 
-def _value(message: str, field: Field, version: int, rng: random.Random, longest: int) -> Any:
-    if version in field.nullable and rng.random() < 0.2:
+def _value(message: str, field: Field, version: int, rng: random.Random, lengths: tuple[int, int]) -> Any:
+    if version in field.nullable and rng.random() < 0.2 and not (field.is_array and lengths[0]):
         return None
     if field.is_array:
-        return [_one(message, field, version, rng, longest) for _ in range(rng.randint(0, longest))]
-    return _one(message, field, version, rng, longest)
+        return [_one(message, field, version, rng, lengths) for _ in range(rng.randint(*lengths))]
+    return _one(message, field, version, rng, lengths)
 
 
-def _one(message: str, field: Field, version: int, rng: random.Random, longest: int) -> Any:
+def _one(message: str, field: Field, version: int, rng: random.Random, lengths: tuple[int, int]) -> Any:
     if field.is_struct:
-        return _struct(message, field.kind, version, rng, longest)
+        return _struct(message, field.kind, version, rng, lengths)
     if field.name.endswith("error_code"):
         return rng.choice(CODES)
     if field.name.endswith(("_ms", "timestamp")):
-        return rng.choice((-1, 0, 1, 1 << 30))
+        return rng.choice((0, 1, 1 << 30))
     return _scalar(field.kind, rng)
 
 

@@ -1,4 +1,5 @@
-"""Lets Apache Kafka's own dump tool judge log directories: `kafka.tools.DumpLogSegments`, version 4.1.0.
+"""Lets Apache Kafka's own dump tool judge log directories: `kafka.tools.DumpLogSegments`, version 4.1.0; and
+runs its console tools against a server (`console`).
 
 Maven resolves it from tests/support/kafka/pom.xml, offline where it can; .cache/kafka keeps the class path.
 The tool prints a line per batch, record and index entry. Every line that has none of these forms counts as an
@@ -166,6 +167,23 @@ def dump_log(
     if run.returncode:
         dump.errors.append(f"the dump tool ended with {run.returncode}")
     return dump
+
+
+def console(tool: str, bootstrap_servers: str, *arguments: str) -> str:
+    """Run one of Kafka's console tools, by its class, against a server; return what it prints. Fails where it
+    ends with an error.
+    """
+    java = ["java", "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp", classpath(), tool]
+    run = subprocess.run(
+        [*java, "--bootstrap-server", bootstrap_servers, *arguments],
+        capture_output=True,
+        encoding="utf-8",
+        errors="replace",
+        stdin=subprocess.DEVNULL,
+        timeout=240,
+    )
+    assert run.returncode == 0, f"{tool} {arguments} ended with {run.returncode}:\n{run.stdout}\n{run.stderr}"
+    return run.stdout
 
 
 def parse(stdout: str, stderr: str) -> Dump:

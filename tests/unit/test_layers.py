@@ -19,7 +19,7 @@ MODULES = {".".join(path.relative_to(PACKAGE).with_suffix("").parts): path for p
 
 # Top to bottom. A part imports parts of the rows below its own, never of its own row.
 LAYERS = [
-    {"bench"},
+    {"bench", "testing"},
     {"demo"},
     {"cli"},
     {"spark"},
@@ -47,6 +47,7 @@ ONLY_IN = {
     "rich_click": {"cli", "bench", "demo"},
     "click": {"cli", "bench", "demo"},
     "kafka": set(),
+    "pytest": {"testing"},
 }
 ON_DEMAND = {
     "pyarrow": {"spark"},
@@ -59,9 +60,11 @@ IMPORTED_ON_DEMAND = {"records.arrow"}  # modules that are themselves imported i
 BRINGS_ARROW = {"segstore.records.arrow"}
 
 # Who may touch files. The command line reads and writes what its user names, never a store; measurements
-# write files in each of the ways that they compare; the flights are another package's file.
-FILE_PARTS = {"files", "sending", "_native", "cli", "bench", "demo"}
-FILE_MODULES_TOO = {"spark.java", "spark.launch"}  # they find and start Java; never a store
+# write files in each of the ways that they compare; the flights are another package's file; a server for
+# tests makes its store's directory.
+FILE_PARTS = {"files", "sending", "_native", "cli", "bench", "demo", "testing"}
+# Two find and start Java, never a store; one reads data of this package.
+FILE_MODULES_TOO = {"spark.java", "spark.launch", "server.protocol.definitions"}
 OS_CALLS = {
     *("open", "fdopen", "read", "write", "pread", "pwrite", "preadv", "pwritev", "sendfile", "splice"),
     *("ftruncate", "truncate", "fsync", "fdatasync", "sync", "posix_fallocate", "copy_file_range", "lockf"),

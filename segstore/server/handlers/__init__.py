@@ -23,6 +23,7 @@ from . import (
     produce,
     quotas,
     topics,
+    transaction_admin,
     transactions,
     versions,
 )
@@ -45,6 +46,7 @@ _MODULES = (
     produce,
     quotas,
     topics,
+    transaction_admin,
     transactions,
     versions,
 )

@@ -16,10 +16,11 @@ from segstore.replication.store import ReplicatedStore
 from segstore.server import authorized
 from segstore.server.apis import Api
 from segstore.server.error_codes import Code, code_of
+from segstore.server.logs import NO_ID
 from segstore.server.node import NODE_ID, Node
 from segstore.server.protocol.codec import structs
 from segstore.server.request import Request
-from segstore.server.topics import ZERO_ID, Leaders, id_of, open_logs, opened, shown, with_id
+from segstore.server.topics import Leaders, id_of, open_logs, opened, shown, with_id
 from segstore.storage.meta.topic_info import INTERNAL, TopicInfo
 
 from .working import in_worker
@@ -27,32 +28,43 @@ from .working import in_worker
 _Response = structs("MetadataResponse")
 _Described = structs("DescribeTopicPartitionsResponse")
 _IDS_SINCE = 12
+_AT_ONCE = 500
+"""Partitions that are told in the loop's thread, where others wait; more are told by a worker."""
 
 
 class _Asked(NamedTuple):
     """One topic that a client asks for, by name or by id."""
 
     name: str | None
-    topic_id: bytes = ZERO_ID
+    topic_id: bytes = NO_ID
 
 
 def metadata(node: Node, request: Request) -> Any:
-    """Answer at once, where no topic has to be made and no log to be opened for it."""
+    """Answer at once, where no topic has to be made and no log to be opened for it, and it is not long."""
     body, topics = request.body, shown(node.store)
     everything = body.topics is None or (request.version == 0 and not body.topics)
     if not everything and request.version < _IDS_SINCE and _misuses_ids(body.topics):
         return _refused(node, body.topics)
     if everything:
-        return _answer(node, request, [_Asked(name) for name in topics], topics, Leaders(node.store))
+        asked = [_Asked(name) for name in topics]
+        return _told(node, request, asked, topics)
     asked = [_Asked(each.name, each.topic_id) for each in body.topics]
     missing = _creatable(node, body, asked, topics)
     if not missing and not _closed(node, asked, topics):
-        return _answer(node, request, asked, topics, Leaders(node.store))
+        return _told(node, request, asked, topics)
     return in_worker(node, request, lambda: _prepared(node, request, asked, missing))
 
 
+def _told(node: Node, request: Request, asked: list[_Asked], topics: Mapping[str, TopicInfo]) -> Any:
+    """Answer with what is known without waiting."""
+    found = (_found(each, topics) for each in asked)
+    if sum(info.partitions for info in found if info is not None) <= _AT_ONCE:
+        return _answer(node, request, asked, topics, Leaders(node.store))
+    return in_worker(node, request, lambda: _answer(node, request, asked, topics, Leaders(node.store)))
+
+
 def _misuses_ids(topics: list[Any]) -> bool:
-    return any(each.name is None or each.topic_id != ZERO_ID for each in topics)
+    return any(each.name is None or each.topic_id != NO_ID for each in topics)
 
 
 def _refused(node: Node, topics: list[Any]) -> Any:
@@ -71,7 +83,7 @@ def _creatable(
         return {}
     if node.store.mode == "r":
         return {}
-    wanted = (each.name for each in asked if each.topic_id == ZERO_ID and each.name is not None)
+    wanted = (each.name for each in asked if each.topic_id == NO_ID and each.name is not None)
     return {
         name: Code.NONE
         for name in wanted
@@ -89,7 +101,7 @@ def _name_error(name: str) -> Code:
 
 def _found(asked: _Asked, topics: Mapping[str, TopicInfo]) -> TopicInfo | None:
     """Return the topic that was asked for. An id goes before a name."""
-    if asked.topic_id != ZERO_ID:
+    if asked.topic_id != NO_ID:
         return with_id(topics, asked.topic_id)
     return None if asked.name is None else topics.get(asked.name)
 
@@ -156,7 +168,7 @@ def _whole(node: Node, topics: list[Any], operations: int = authorized.NOT_ASKED
 
 def _missing(asked: _Asked, failed: Mapping[str, Code]) -> Any:
     """Return what is told of a topic that is not there."""
-    if asked.topic_id != ZERO_ID:
+    if asked.topic_id != NO_ID:
         return _Response.MetadataResponseTopic(
             error_code=Code.UNKNOWN_TOPIC_ID, name=None, topic_id=asked.topic_id
         )

@@ -79,17 +79,28 @@ def produce(node: Node, request: Request) -> Any:
     size = sum(len(batch.records) for batch in batches)
     delay = node.part(_Quotas).charge(request.client_id, size)
     if not _may_wait(batches, size, body):
-        return _answered(node, request, topics, delay)
+        return _final(_answered(node, request, topics, delay), request)
 
     def done(result: Any) -> None:
         if isinstance(result, BaseException):
             log.error("a produce request of %s failed: %r", request.channel.peer, result)
             request.channel.close()
         else:
-            request.answer(result)
+            request.answer(_final(result, request))
 
     node.loop.work(lambda: _answered(node, request, topics, delay), done)
     return LATER
+
+
+def _final(answer: Any, request: Request) -> Any:
+    """Return what the client gets: nothing where it wants no answer. Then only the end of its connection can
+    tell it of an error.
+    """
+    if request.body.acks:
+        return answer
+    if any(each.error_code for topic in answer.responses for each in topic.partition_responses):
+        request.channel.close()
+    return None
 
 
 # --- what is asked for --------------------------------------------------------------------
@@ -119,10 +130,7 @@ def _may_wait(batches: list[_Batch], size: int, body: Any) -> bool:
 
 
 def _answered(node: Node, request: Request, topics: list[tuple[Any, list[_Batch]]], delay: int) -> Any:
-    """Append all batches; return the answer, None where the client wants none. `delay` is the throttle time
-    in ms.
-    """
-    body = request.body
+    """Append all batches; return the answer. `delay` is the throttle time in ms."""
     with _transaction(node, request, [batch for _, found in topics for batch in found]) as verified:
         responses = [
             _Topic(
@@ -132,11 +140,7 @@ def _answered(node: Node, request: Request, topics: list[tuple[Any, list[_Batch]
             )
             for topic, found in topics
         ]
-    if body.acks:
-        return _Response(responses=responses, throttle_time_ms=delay)
-    if any(each.error_code for topic in responses for each in topic.partition_responses):
-        request.channel.close()  # nothing else can tell the client
-    return None
+    return _Response(responses=responses, throttle_time_ms=delay)
 
 
 def _appended(batch: _Batch, request: Request, verified: _Verified) -> Any:

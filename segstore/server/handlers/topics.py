@@ -21,10 +21,11 @@ from segstore.errors import (
 from segstore.server import config_entries
 from segstore.server.apis import Api
 from segstore.server.error_codes import Code
+from segstore.server.logs import NO_ID
 from segstore.server.node import NODE_ID, Node
 from segstore.server.protocol.codec import structs
 from segstore.server.request import Request
-from segstore.server.topics import ZERO_ID, id_of, shown, with_id
+from segstore.server.topics import id_of, shown, with_id
 from segstore.storage.meta.topic_info import MOST_PARTITIONS, TopicInfo, check_not_internal
 
 from .refusal import REFUSED, Refusal, told
@@ -69,7 +70,7 @@ def _create(node: Node, wanted: Any, *, validate_only: bool) -> Any:
     config = _config(wanted)
     count = _assigned(wanted) if wanted.assignments else _counted(node, wanted)
     if validate_only:
-        return _creatable(wanted.name, count, ZERO_ID, config)
+        return _creatable(wanted.name, count, NO_ID, config)
     info = node.store.create_topic(wanted.name, count, config.to_mapping())
     return _creatable(wanted.name, count, id_of(info), info.settings)
 
@@ -138,7 +139,7 @@ def delete_topics(node: Node, request: Request) -> Any:
     """Delete topics by name, or, from version 6 on, by id."""
     body = request.body
     asked = [(each.name, each.topic_id) for each in body.topics]
-    asked += [(name, ZERO_ID) for name in body.topic_names]
+    asked += [(name, NO_ID) for name in body.topic_names]
     return in_worker(node, request, lambda: _delete_all(node, asked))
 
 
@@ -159,7 +160,7 @@ def _delete_all(node: Node, asked: list[tuple[str | None, bytes]]) -> Any:
 
 
 def _to_delete(node: Node, name: str | None, topic_id: bytes) -> TopicInfo:
-    if (name is None) == (topic_id == ZERO_ID):
+    if (name is None) == (topic_id == NO_ID):
         raise Refusal(Code.INVALID_REQUEST, "a topic must be named by its name or by its id, not by both")
     topics = shown(node.store)
     found = with_id(topics, topic_id) if name is None else topics.get(name)

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any
@@ -84,7 +85,7 @@ class Connection:
     # --- events ---------------------------------------------------------------------------
 
     def _ready(self, events: int) -> None:
-        if events & GONE:
+        if events & GONE and not (self.state is State.READING and events & IN):  # what has come is read first
             self.close()
             return
         if events & OUT:
@@ -260,6 +261,14 @@ class Connection:
     def end_if_idle(self) -> None:
         """Close the connection unless a request of it is being answered; it is closed after that."""
         if self.state not in (State.WORKING, State.WRITING):
+            self.close()
+
+    def send_last(self, data: bytearray) -> None:
+        """See `Channel`."""
+        if self.is_open:
+            self._outgoing.put(data, [])
+            with suppress(OSError):
+                self._outgoing.send(self._sock)
             self.close()
 
     def close(self) -> None:

@@ -24,10 +24,15 @@ ABSENT: Any = object()
 
 
 class Slice(Protocol):
-    """Bytes of a file that stand for record batches in a response: they go out by sendfile."""
+    """Bytes of a file from `position` on that stand for record batches in a response: they go out by
+    sendfile. `release` is called when they did, or when they won't.
+    """
+
+    position: int
 
     def __len__(self) -> int: ...
     def fileno(self) -> int: ...
+    def release(self) -> None: ...
 
 
 Slices = list[tuple[int, Slice]]

@@ -1,0 +1,77 @@
+"""The part of the demo over the network: a store is served, and a program that knows nothing of segstore
+produces and reads by librdkafka.
+
+On disk: a store with one topic. Threads: the server's own; the program is a child process.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import segstore
+from segstore.demo.screen import Screen
+from segstore.errors import MissingPackageError, StorageError
+
+TOPIC, PARTITIONS = "postcards", 2
+_PROGRAM = os.path.join(os.path.dirname(__file__), "wire_program.py")
+_LONGEST = 180.0  # seconds that the program may take on a busy machine
+
+
+def serving(screen: Screen, path: str, records: int) -> None:
+    """Serve a new store at `path`, and let the program send and read so many records. Raises StorageError
+    where one is lost or there twice, or the store is not sound; MissingPackageError without confluent-kafka.
+    """
+    if importlib.util.find_spec("confluent_kafka") is None:
+        raise MissingPackageError(
+            "the demo over the network needs confluent-kafka, which is not installed: "
+            "pip install 'segstore[demo]'",
+            name="confluent_kafka",
+        )
+    with screen.step(
+        "Network", "segstore serve, and a program of confluent-kafka that knows only its address"
+    ):
+        with segstore.open(path) as store:
+            store.create_topic(TOPIC, PARTITIONS)
+            with segstore.serve(store, port=0, group_initial_rebalance_delay_ms=0) as server:
+                screen.say(f"the store listens on {server.bootstrap_servers}")
+                told = _run(server.bootstrap_servers, records)
+            _prove(screen, store, told, records)
+        if findings := segstore.check(path):
+            raise StorageError(f"{path} is not sound: {findings[0]}")
+        screen.good("the store is sound")
+
+
+def _run(bootstrap_servers: str, records: int) -> dict[str, int]:
+    """Run the program, and return what it says."""
+    command = [sys.executable, _PROGRAM, bootstrap_servers, TOPIC, str(records)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=_LONGEST)
+    if done.returncode:
+        raise StorageError(f"the program ended with {done.returncode}: {done.stderr[-500:]}")
+    told: dict[str, int] = json.loads(done.stdout)
+    return told
+
+
+def _prove(screen: Screen, store: segstore.Store, told: dict[str, int], records: int) -> None:
+    """Check that the log has each record once, and that the program has read them all."""
+    found = [value for number in range(PARTITIONS) for value in _values(store.partition(TOPIC, number))]
+    if told != {"sent": records, "received": records} or len(found) != records or len({*found}) != records:
+        raise StorageError(
+            f"of {records:,} records {told['sent']:,} were acknowledged and {told['received']:,} received; "
+            f"the log has {len(found):,}, {len({*found}):,} of them different"
+        )
+    screen.good(f"librdkafka has sent {records:,} records, and a group of its has read them all")
+    screen.good(f"the log has all {records:,}, each once; the same process reads them without a network")
+
+
+def _values(log: segstore.PartitionLog) -> Iterator[bytes | None]:
+    """Yield the values of a partition's records."""
+    at = log.start_offset
+    while at < log.end_offset:
+        records = log.read(at)
+        yield from records.values
+        at = records.next_offset

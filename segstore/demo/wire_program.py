@@ -1,0 +1,68 @@
+"""A program as anybody has it who uses Kafka: librdkafka's client for Python, and nothing of segstore's.
+
+    python wire_program.py HOST:PORT TOPIC RECORDS
+
+It produces numbered records, then reads them as a group, commits, and prints how many it has sent and
+received. Threads: one, and those of librdkafka.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from typing import Any
+
+import confluent_kafka
+
+_LONGEST = 60.0  # seconds
+
+
+def produce(bootstrap_servers: str, topic: str, count: int) -> int:
+    """Send so many records, and return how many were acknowledged."""
+    acknowledged = 0
+
+    def delivered(error: Any, _message: Any) -> None:
+        nonlocal acknowledged
+        acknowledged += error is None
+
+    producer = confluent_kafka.Producer(
+        {"bootstrap.servers": bootstrap_servers, "enable.idempotence": True, "compression.type": "zstd"}
+    )
+    for number in range(count):
+        value = f"record {number} over the network"
+        while True:
+            try:
+                producer.produce(topic, value, key=str(number), on_delivery=delivered)
+                break
+            except BufferError:  # its queue is full
+                producer.poll(0.1)
+        producer.poll(0)
+    producer.flush(_LONGEST)
+    return acknowledged
+
+
+def consume(bootstrap_servers: str, topic: str, count: int) -> int:
+    """Read so many records as a member of a group, commit, and return how many different ones came."""
+    consumer = confluent_kafka.Consumer(
+        {
+            "bootstrap.servers": bootstrap_servers,
+            "group.id": "over the network",
+            "auto.offset.reset": "earliest",
+            "enable.auto.commit": False,
+        }
+    )
+    consumer.subscribe([topic])
+    found: set[tuple[int | None, int | None]] = set()
+    end = time.monotonic() + _LONGEST
+    while len(found) < count and time.monotonic() < end:
+        found |= {(m.partition(), m.offset()) for m in consumer.consume(1000, 0.5) if m.error() is None}
+    consumer.commit(asynchronous=False)
+    consumer.close()
+    return len(found)
+
+
+if __name__ == "__main__":
+    server, name, number = sys.argv[1], sys.argv[2], int(sys.argv[3])
+    sent = produce(server, name, number)
+    sys.stdout.write(json.dumps({"sent": sent, "received": consume(server, name, number)}) + "\n")

@@ -1,0 +1,275 @@
+"""`LinearPattern`: regular expressions that strangers send, matched in time linear in the text, as Kafka does
+by RE2/J. Python's `re` goes back over the text, which a pattern may make it do for ever.
+
+Known are literals, `.`, classes as [a-z0-9_] and [^,], \\d \\w \\s \\D \\W \\S, other characters behind a
+backslash as themselves, groups ( ) and (?: ), alternatives |, and ? * + {m} {m,} {m,n}, each also with ?
+behind it, which changes nothing where a whole text is matched. ^ and $ may stand at the ends. All else is
+refused. A pattern becomes steps; a text is matched by the set of steps that are possible after each character
+(Thompson).
+Threads: any; a pattern does not change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+from segstore.errors import InvalidArgumentError
+
+MOST_STEPS = 2000
+MOST_NESTED = 50
+Test = Callable[[str], bool]
+
+
+class Step(NamedTuple):
+    """Goes on to `then` with a character that passes `test`; without a test it goes on to all of `then` at
+    once.
+    """
+
+    test: Test | None
+    then: tuple[int, ...]
+
+
+class LinearPattern:
+    """A pattern for whole texts. Raises InvalidArgumentError for one that is not understood, or too large."""
+
+    def __init__(self, pattern: str) -> None:
+        steps = _Steps()
+        reader = _Reader(pattern)
+        tree = reader.whole()
+        self._first = tree(steps, steps.add(None, ()))
+        self._end, self._steps = 0, steps.steps
+
+    def matches(self, text: str) -> bool:
+        """Return whether the whole text matches."""
+        here = self._reached([self._first])
+        for character in text:
+            passed: list[int] = []
+            for at in here:
+                step = self._steps[at]
+                if step.test is not None and step.test(character):
+                    passed += step.then
+            here = self._reached(passed)
+            if not here:
+                return False
+        return self._end in here
+
+    def _reached(self, starts: Iterable[int]) -> set[int]:
+        """Return these steps, and those that follow without a character."""
+        found: set[int] = set()
+        left = list(starts)
+        while left:
+            at = left.pop()
+            if at not in found:
+                found.add(at)
+                if self._steps[at].test is None:
+                    left += self._steps[at].then
+        return found
+
+
+class _Steps:
+    def __init__(self) -> None:
+        self.steps: list[Step] = []
+
+    def add(self, test: Test | None, then: tuple[int, ...]) -> int:
+        if len(self.steps) >= MOST_STEPS:
+            raise InvalidArgumentError(f"a pattern has more than {MOST_STEPS} steps")
+        self.steps.append(Step(test, then))
+        return len(self.steps) - 1
+
+
+Tree = Callable[[_Steps, int], int]
+"""Adds its steps before the one that is given, and returns the first of them."""
+
+
+# --- trees ---------------------------------------------------------------------------------------
+
+
+def _one(test: Test) -> Tree:
+    return lambda steps, after: steps.add(test, (after,))
+
+
+def _row(parts: list[Tree]) -> Tree:
+    def add(steps: _Steps, after: int) -> int:
+        if not parts:
+            return steps.add(None, (after,))  # so that nothing, repeated often, is too large as well
+        for part in reversed(parts):
+            after = part(steps, after)
+        return after
+
+    return add
+
+
+def _either(parts: list[Tree]) -> Tree:
+    if len(parts) == 1:
+        return parts[0]
+    return lambda steps, after: steps.add(None, tuple(part(steps, after) for part in parts))
+
+
+def _at_most(part: Tree, most: int) -> Tree:
+    def add(steps: _Steps, after: int) -> int:
+        first = after
+        for _ in range(most):
+            first = steps.add(None, (part(steps, first), after))
+        return first
+
+    return add
+
+
+def _any_number(part: Tree) -> Tree:
+    def add(steps: _Steps, after: int) -> int:
+        again = steps.add(None, (after,))
+        steps.steps[again] = Step(None, (part(steps, again), after))
+        return again
+
+    return add
+
+
+def _repeated(part: Tree, least: int, most: int | None) -> Tree:
+    """Return a tree of `least` to `most` parts; None stands for any number."""
+    if max(least, most or 0) > MOST_STEPS:
+        raise InvalidArgumentError(f"a pattern repeats a part more than {MOST_STEPS} times")
+    if most == 0:
+        return _row([])
+    if most is None:
+        return _row([part] * least + [_any_number(part)])
+    return _row([part] * least + [_at_most(part, most - least)])
+
+
+# --- reader --------------------------------------------------------------------------------------
+
+_KINDS: dict[str, Test] = {
+    "d": lambda c: "0" <= c <= "9",
+    "w": lambda c: c == "_" or (c.isascii() and c.isalnum()),
+    "s": lambda c: c in " \t\n\r\f",
+}
+_KINDS |= {name.upper(): (lambda c, test=test: not test(c)) for name, test in _KINDS.items()}  # type: ignore[misc]
+_COUNTS: dict[str, tuple[int, int | None]] = {"?": (0, 1), "*": (0, None), "+": (1, None)}
+
+
+class _Reader:
+    """Reads a pattern from the left to the right."""
+
+    def __init__(self, pattern: str) -> None:
+        self._text, self._at, self._depth = pattern, 0, 0
+
+    def whole(self) -> Tree:
+        self._take("^")
+        tree = self._alternatives()
+        self._take("$")
+        if self._at < len(self._text):
+            raise self._wrong()
+        return tree
+
+    @property
+    def _next(self) -> str:
+        return self._text[self._at : self._at + 1]
+
+    def _take(self, text: str) -> bool:
+        if not self._text.startswith(text, self._at):
+            return False
+        self._at += len(text)
+        return True
+
+    def _character(self) -> str:
+        found = self._next
+        if not found:
+            raise self._wrong()
+        self._at += 1
+        return found
+
+    def _wrong(self) -> InvalidArgumentError:
+        return InvalidArgumentError(f"the pattern {self._text!r:.80} is not understood at {self._at}")
+
+    def _alternatives(self) -> Tree:
+        parts = [self._sequence()]
+        while self._take("|"):
+            parts.append(self._sequence())
+        return _either(parts)
+
+    def _sequence(self) -> Tree:
+        parts: list[Tree] = []
+        while self._next and self._next not in "|)$":
+            parts.append(self._counted(self._atom()))
+        return _row(parts)
+
+    def _counted(self, part: Tree) -> Tree:
+        if self._next in _COUNTS and self._next:
+            least, most = _COUNTS[self._character()]
+        elif self._take("{"):
+            least, most = self._braces()
+        else:
+            return part
+        self._take("?")
+        if self._next and self._next in "*+{":
+            raise self._wrong()
+        return _repeated(part, least, most)
+
+    def _braces(self) -> tuple[int, int | None]:
+        least = self._number()
+        most: int | None = least
+        if self._take(","):
+            most = None if self._next == "}" else self._number()
+        if not self._take("}") or (most is not None and most < least):
+            raise self._wrong()
+        return least, most
+
+    def _number(self) -> int:
+        begin = self._at
+        while self._next and self._next in "0123456789" and self._at - begin < 6:
+            self._at += 1
+        if begin == self._at:
+            raise self._wrong()
+        return int(self._text[begin : self._at])
+
+    def _atom(self) -> Tree:
+        character = self._character()
+        if character == "(":
+            return self._group()
+        if character == "[":
+            return _one(self._class())
+        if character == ".":
+            return _one(lambda c: c != "\n")
+        if character in "*+?{^":
+            raise self._wrong()
+        return _one(self._escaped() if character == "\\" else character.__eq__)
+
+    def _group(self) -> Tree:
+        self._depth += 1
+        if self._depth > MOST_NESTED or (self._next == "?" and not self._take("?:")):
+            raise self._wrong()
+        tree = self._alternatives()
+        self._depth -= 1
+        if not self._take(")"):
+            raise self._wrong()
+        return tree
+
+    def _escaped(self) -> Test:
+        character = self._character()
+        if character in _KINDS:
+            return _KINDS[character]
+        if character.isalnum():
+            raise self._wrong()
+        return character.__eq__
+
+    def _class(self) -> Test:
+        inverted = self._take("^")
+        tests: list[Test] = []
+        while not tests or self._next != "]":
+            tests.append(self._member())
+        self._take("]")
+        return lambda c: any(test(c) for test in tests) != inverted
+
+    def _member(self) -> Test:
+        low = self._character()
+        if low == "\\":
+            return self._escaped()
+        if low == "[":
+            raise self._wrong()
+        if self._next != "-" or self._text[self._at + 1 : self._at + 2] in ("]", ""):
+            return low.__eq__
+        self._take("-")
+        high = self._character()
+        if high in "[\\" or high < low:
+            raise self._wrong()
+        return lambda c: low <= c <= high

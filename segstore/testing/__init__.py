@@ -1,0 +1,26 @@
+"""A server of Kafka's wire protocol for the tests of any Kafka client: in the process, ready at once, with
+faults on demand. See docs/testing.md.
+
+`segstore.testing.plugin` has fixtures for pytest. Nothing else is imported before it is asked for, since each
+run of pytest imports the plugin.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .broker import Broker
+    from .faults import Fault, Faults
+    from .request_log import LoggedRequest
+
+__all__ = ["Broker", "Fault", "Faults", "LoggedRequest"]
+
+_WHERE = {"Broker": "broker", "Fault": "faults", "Faults": "faults", "LoggedRequest": "request_log"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _WHERE:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_WHERE[name]}"), name)

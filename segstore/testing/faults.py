@@ -1,0 +1,206 @@
+"""`Faults`: what goes wrong with requests, because a test wants it so.
+
+Threads: any may add and remove faults; the server's loop counts and applies them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from threading import Lock
+from types import TracebackType
+from typing import Any
+
+from segstore.config import arguments
+from segstore.errors import InvalidArgumentError
+from segstore.server.apis import Api, write_response
+from segstore.server.error_codes import Code
+from segstore.server.node import Node
+from segstore.server.protocol.codec import structs
+from segstore.server.request import LATER, Handler, Request
+
+from .error_answers import error_answer
+from .request_log import RequestLog
+
+Apply = Callable[[Node, Request, Handler], Any]
+"""Answers a request in place of its handler, as a handler does."""
+NO_ACKS = 0
+
+
+class Fault:
+    """A fault that meets the `nth` request of an API from now on, and those behind it: `times` in all.
+    `hits` counts those that it has met. As a context manager it is removed at the end of the block.
+    """
+
+    def __init__(self, api: Api, apply: Apply, nth: int, times: int | None, remove: Callable[[Fault], None]):
+        self.api, self.hits = api, 0
+        self.apply = apply
+        self._before, self._times, self._remove = nth - 1, times, remove
+
+    def __enter__(self) -> Fault:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.remove()
+
+    def remove(self) -> None:
+        """Let later requests pass; a second time does nothing."""
+        self._remove(self)
+
+    def meets(self, request: Request) -> bool:
+        """Count a request; return whether the fault meets it."""
+        if request.api is not self.api or (self._times is not None and self.hits >= self._times):
+            return False
+        if self._before:
+            self._before -= 1
+            return False
+        self.hits += 1
+        return True
+
+
+class Faults:
+    """All take an API by its name ("Produce", "PRODUCE"), its key, or as `segstore.server.apis.Api`; `nth`
+    counts requests of that API from now on; `times` None is for ever. A request that several faults meet
+    has them all, the first added outermost. Raise InvalidArgumentError and InvalidTypeError for other values.
+    """
+
+    def __init__(self) -> None:
+        self._faults: tuple[Fault, ...] = ()
+        self._lock = Lock()
+
+    def error(self, api: Api | str | int, code: int | str, nth: int = 1, times: int | None = 1) -> Fault:
+        """Answer with an error code, which is named or a number, for all that was asked. What was asked is
+        not done. A produce request without acks, which has no answer, ends its connection.
+        """
+        return self._add(api, partial(_fail, _code(code)), nth, times)
+
+    def delay(self, api: Api | str | int, seconds: float, nth: int = 1, times: int | None = 1) -> Fault:
+        """Do what was asked, and answer so many seconds later."""
+        return self._add(api, partial(_delay, arguments.seconds("seconds", seconds, 0.0)), nth, times)
+
+    def drop(self, api: Api | str | int, nth: int = 1, times: int | None = 1) -> Fault:
+        """Close the connection; what was asked is not done."""
+        return self._add(api, _drop, nth, times)
+
+    def half(self, api: Api | str | int, nth: int = 1, times: int | None = 1) -> Fault:
+        """Do what was asked, send the first half of the answer, and close the connection."""
+        return self._add(api, _half, nth, times)
+
+    def throttle(self, api: Api | str | int, ms: int, nth: int = 1, times: int | None = 1) -> Fault:
+        """Tell the client that it has exceeded its quota, and read nothing of it for so many milliseconds
+        (KIP-219).
+        """
+        ms = arguments.whole("ms", ms, 0, _MOST_MS)
+        if "throttle_time_ms" not in structs(f"{_api(api).message}Response").__slots__:
+            raise InvalidArgumentError(f"the answer of {_api(api).message} has no throttle_time_ms")
+        return self._add(api, partial(_throttle, ms), nth, times)
+
+    def clear(self) -> None:
+        """Remove all faults."""
+        with self._lock:
+            self._faults = ()
+
+    def met(self, request: Request) -> Iterator[Fault]:
+        """Yield the faults that meet a request."""
+        return (fault for fault in self._faults if fault.meets(request))
+
+    def _add(self, api: Api | str | int, apply: Apply, nth: int, times: int | None) -> Fault:
+        nth = arguments.whole("nth", nth, 1, _MOST_REQUESTS)
+        times = None if times is None else arguments.whole("times", times, 1, _MOST_REQUESTS)
+        fault = Fault(_api(api), apply, nth, times, self._remove)
+        with self._lock:
+            self._faults = (*self._faults, fault)
+        return fault
+
+    def _remove(self, fault: Fault) -> None:
+        with self._lock:
+            self._faults = tuple(each for each in self._faults if each is not fault)
+
+
+_MOST_MS = (1 << 31) - 1
+_MOST_REQUESTS = 1 << 62
+
+
+def intercepted(handlers: Mapping[Api, Handler], faults: Faults, log: RequestLog) -> dict[Api, Handler]:
+    """Return handlers that note each request in `log`, and let it meet the faults first."""
+    return {api: partial(_handle, handler, faults, log) for api, handler in handlers.items()}
+
+
+def _handle(handler: Handler, faults: Faults, log: RequestLog, node: Node, request: Request) -> Any:
+    log.add(request)
+    for fault in reversed([*faults.met(request)]):
+        handler = partial(_apply, fault.apply, handler)
+    return handler(node, request)
+
+
+def _apply(apply: Apply, handler: Handler, node: Node, request: Request) -> Any:
+    return apply(node, request, handler)
+
+
+def _answered(node: Node, request: Request, handler: Handler, take: Callable[[Any], None]) -> Any:
+    """Have `take` called with the answer, now or later, in place of its being sent."""
+    request.answer = take
+    body = handler(node, request)
+    if body is None:
+        return None
+    if body is not LATER:
+        take(body)
+    return LATER
+
+
+def _fail(code: int, node: Node, request: Request, handler: Handler) -> Any:
+    if request.api is Api.PRODUCE and request.body.acks == NO_ACKS:
+        return _drop(node, request, handler)
+    return error_answer(request, code)
+
+
+def _drop(node: Node, request: Request, handler: Handler) -> Any:
+    request.channel.close()
+    return LATER
+
+
+def _delay(seconds: float, node: Node, request: Request, handler: Handler) -> Any:
+    send = request.answer
+
+    def take(body: Any) -> None:
+        node.loop.later(seconds, lambda: send(body))
+
+    return _answered(node, request, handler, take)
+
+
+def _half(node: Node, request: Request, handler: Handler) -> Any:
+    def take(body: Any) -> None:
+        out, slices = write_response(request.api, request.version, request.correlation_id, body)
+        for _, part in slices:
+            part.release()
+        request.channel.send_last(out[: len(out) // 2])
+
+    return _answered(node, request, handler, take)
+
+
+def _throttle(ms: int, node: Node, request: Request, handler: Handler) -> Any:
+    send = request.answer
+
+    def take(body: Any) -> None:
+        body.throttle_time_ms = max(body.throttle_time_ms, ms)
+        send(body)
+
+    return _answered(node, request, handler, take)
+
+
+def _api(named: Api | str | int) -> Api:
+    for api in Api:
+        if named in (api, api.name, api.message):
+            return api
+    names = ", ".join(api.message for api in Api)
+    raise InvalidArgumentError(f"api is {named!r}; allowed are {names}")
+
+
+def _code(named: int | str) -> Code:
+    for code in Code:
+        if named in (code, code.name) and code is not Code.NONE:
+            return code
+    names = ", ".join(f"{code.name} ({code})" for code in Code if code)
+    raise InvalidArgumentError(f"code is {named!r}; allowed are {names}")

@@ -1,0 +1,49 @@
+"""Fixtures for pytest, by the entry point `segstore`: a broker for the whole run, a topic for each test, a
+store for each test. Imports nothing of the engine before a fixture is used.
+"""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from segstore.storage.store.store import Store
+
+    from .broker import Broker
+
+_LONGEST = 200
+
+
+@pytest.fixture(scope="session")
+def segstore_broker() -> Iterator[Broker]:
+    """A `segstore.testing.Broker` that all tests of the run share; with pytest-xdist each process has its
+    own. Its faults should be used as context managers, so that none is left for the next test.
+    """
+    from .broker import Broker
+
+    with Broker() as broker:
+        yield broker
+
+
+@pytest.fixture
+def segstore_topic(request: pytest.FixtureRequest, segstore_broker: Broker) -> str:
+    """The name of a new topic of `segstore_broker` with one partition, which begins with the test's name."""
+    words = re.sub(r"[^a-zA-Z0-9_-]+", "-", request.node.name)[:_LONGEST]
+    name = f"{words}-{uuid.uuid4().hex[:12]}"
+    segstore_broker.store.create_topic(name)
+    return name
+
+
+@pytest.fixture
+def segstore_store(tmp_path: Path) -> Iterator[Store]:
+    """An open, empty store in the test's temporary directory, without a server."""
+    from segstore.coordinator.open import open
+
+    with open(tmp_path / "segstore") as store:
+        yield store

@@ -1,0 +1,71 @@
+"""`RequestLog`: what clients have asked of a test's server, the last `MOST` requests.
+
+Threads: the server's loop adds; any may read.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from dataclasses import dataclass
+from typing import Any
+
+from segstore.server.apis import Api
+from segstore.server.protocol.codec import Struct
+from segstore.server.protocol.definitions import Field, message
+from segstore.server.request import Request
+
+MOST = 10_000
+
+
+@dataclass(frozen=True)
+class LoggedRequest:
+    """One request. `time` is in seconds since the epoch.
+
+    `fields` has what the version has, by Kafka's names in snake_case: structures are dicts, arrays are lists.
+    Record batches are told by their size in bytes: what was in them is in the broker's store.
+    """
+
+    api: Api
+    version: int
+    client_id: str | None
+    fields: dict[str, Any]
+    time: float
+
+
+class RequestLog:
+    """The oldest requests go first."""
+
+    def __init__(self) -> None:
+        self._kept: deque[LoggedRequest] = deque(maxlen=MOST)
+
+    def add(self, request: Request) -> None:
+        """Note a request."""
+        name = f"{request.api.message}Request"
+        fields = _fields(request.body, name, name, request.version)
+        self._kept.append(LoggedRequest(request.api, request.version, request.client_id, fields, time.time()))
+
+    def all(self) -> list[LoggedRequest]:
+        """Return all that are kept, the oldest first."""
+        return list(self._kept.copy())  # a copy is one step of C, an iteration is not
+
+    def clear(self) -> None:
+        """Forget all."""
+        self._kept.clear()
+
+
+def _fields(body: Struct, name: str, struct: str, version: int) -> dict[str, Any]:
+    fields = message(name).structs[struct]
+    return {f.name: _plain(getattr(body, f.name), f, name, version) for f in fields if version in f.versions}
+
+
+def _plain(value: Any, field: Field, name: str, version: int) -> Any:
+    if value is None:
+        return None
+    if field.kind == "records":
+        return len(value)
+    if not field.is_struct:
+        return list(value) if field.is_array else value
+    if field.is_array:
+        return [_fields(each, name, field.kind, version) for each in value]
+    return _fields(value, name, field.kind, version)

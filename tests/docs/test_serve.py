@@ -1,0 +1,52 @@
+"""docs/serve.md agrees with the server's handlers and settings, and its example works when it is pasted."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from places import REPOSITORY
+
+import segstore
+from segstore.server.apis import Api
+from segstore.server.handlers import HANDLERS
+
+PAGE = (REPOSITORY / "docs" / "serve.md").read_text(encoding="utf-8")
+EXAMPLES = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+
+
+@pytest.fixture
+def tool(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(str(REPOSITORY / "tools"))
+    spec = importlib.util.spec_from_file_location("serve_tables", REPOSITORY / "tools" / "serve_tables.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_tables_are_up_to_date(tool: ModuleType) -> None:
+    assert tool.page(PAGE) == PAGE, "run `.venv/bin/python tools/serve_tables.py`"
+
+
+def test_every_api_is_in_the_table_or_among_the_missing(tool: ModuleType) -> None:
+    for api in Api:
+        assert (f"| {api.message} |" in tool.apis()) == (api in HANDLERS)
+        assert (f"{api.message} ({int(api)})" in tool.missing()) == (api not in HANDLERS)
+
+
+def test_a_page_without_a_table_is_seen(tool: ModuleType) -> None:
+    with pytest.raises(ValueError, match="settings"):
+        tool.page(PAGE.replace("<!-- settings -->", ""))
+
+
+def test_the_example_works_when_pasted(store_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (example,) = EXAMPLES
+    exec(example.replace('"flights-log"', repr(str(store_dir))), {})
+    assert capsys.readouterr().out == "0 b'UA1545' b'on time'\n"
+    with segstore.open(store_dir, "r") as store:
+        assert store.topics()["flights"].partitions == 1

@@ -1,0 +1,82 @@
+"""Promise: Kafka's own console tools administer a store: what they print, and what they change."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from kafka_tools import console, why_not
+
+import segstore
+from segstore.coordinator.quotas.quotas import quotas
+
+pytestmark = [
+    pytest.mark.judge("Kafka's console tools"),
+    pytest.mark.skipif(bool(why_not()), reason=str(why_not())),
+]
+TOOLS = "org.apache.kafka.tools."
+CONFIGS = "kafka.admin.ConfigCommand"
+
+
+@pytest.fixture
+def tool(server: segstore.Server) -> Callable[..., str]:
+    """Runs a tool against the server."""
+    return lambda name, *arguments: console(name, server.bootstrap_servers, *arguments)
+
+
+def test_topics(tool: Callable[..., str], store: segstore.Store) -> None:
+    topics = f"{TOOLS}TopicCommand"
+    tool(topics, "--create", "--topic", "t", "--partitions", "2", "--config", "retention.ms=1000")
+    info = store.topics()["t"]
+    assert (info.partitions, info.config) == (2, {"retention.ms": 1000})
+    tool(topics, "--alter", "--topic", "t", "--partitions", "3")
+    told = tool(topics, "--describe").splitlines()
+    assert told[0].split("\t")[:3] == ["Topic: t", f"TopicId: {info.topic_id}", "PartitionCount: 3"]
+    assert [line.split("\t")[2:6] for line in told[1:4]] == [
+        [f"Partition: {number}", "Leader: 1", "Replicas: 1", "Isr: 1"] for number in range(3)
+    ]
+    tool(topics, "--delete", "--topic", "t")
+    assert not store.topics()
+    assert tool(topics, "--list").split() == []
+
+
+def test_settings(tool: Callable[..., str], store: segstore.Store) -> None:
+    store.create_topic("t", config={"retention.ms": 1000})
+    of_topic = ("--entity-type", "topics", "--entity-name", "t")
+    added = "flush.ms=5,cleanup.policy=[delete,compact]"
+    tool(CONFIGS, "--alter", *of_topic, "--add-config", added, "--delete-config", "retention.ms")
+    assert store.topics()["t"].config == {"flush.ms": 5, "cleanup.policy": "delete,compact"}
+    told = tool(CONFIGS, "--describe", *of_topic)
+    assert "flush.ms=5 sensitive=false synonyms={DYNAMIC_TOPIC_CONFIG:flush.ms=5, DEFAULT_CONFIG:" in told
+    assert "retention" not in told
+    of_broker = tool(CONFIGS, "--describe", "--entity-type", "brokers", "--entity-name", "1", "--all")
+    assert "num.partitions=1 sensitive=false" in of_broker
+
+
+def test_quotas(tool: Callable[..., str], store: segstore.Store) -> None:
+    rates = "producer_byte_rate=1000,consumer_byte_rate=2000"
+    tool(CONFIGS, "--alter", "--entity-type", "clients", "--entity-name", "c", "--add-config", rates)
+    assert quotas(store).effective("c") == {"producer_byte_rate": 1000, "consumer_byte_rate": 2000}
+    told = tool(CONFIGS, "--describe", "--entity-type", "clients")
+    assert "client-id 'c'" in told
+    assert "producer_byte_rate=1000.0" in told
+
+
+def test_logs(tool: Callable[..., str], store: segstore.Store, tmp_path: Path) -> None:
+    store.create_topic("t", 2)
+    store.partition("t", 1).append_batch([b"x"] * 5)
+    told = tool(f"{TOOLS}LogDirsCommand", "--describe")
+    (directory,) = json.loads(told[told.index("{") :])["brokers"][0]["logDirs"]
+    sizes = {each["partition"]: each["size"] for each in directory["partitions"]}
+    assert (directory["logDir"], directory["error"]) == (store.path, None)
+    assert sizes == {"t-0": 0, "t-1": store.partition("t", 1).size}
+    wanted = {"partitions": [{"topic": "t", "partition": 1, "offset": 3}], "version": 1}
+    (tmp_path / "offsets.json").write_text(json.dumps(wanted))
+    told = tool(f"{TOOLS}DeleteRecordsCommand", "--offset-json-file", str(tmp_path / "offsets.json"))
+    assert "low_watermark: 3" in told
+    assert store.partition("t", 1).start_offset == 3
+    for time, offsets in (("-2", ["t:0:0", "t:1:3"]), ("-1", ["t:0:0", "t:1:5"])):
+        told = tool(f"{TOOLS}GetOffsetShell", "--topic", "t", "--time", time)
+        assert told.split() == offsets

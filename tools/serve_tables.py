@@ -1,0 +1,57 @@
+"""Writes the tables in docs/serve.md: the APIs that a server has, from its handlers, and its settings.
+
+Usage: `.venv/bin/python tools/serve_tables.py`. On disk: docs/serve.md, between its markers;
+tests/docs/test_serve.py holds that they are up to date.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from client_settings import between, row
+
+from segstore.server.apis import Api, advertised, served
+from segstore.server.handlers import HANDLERS
+from segstore.server.settings import ServerConfig
+
+PAGE = Path(__file__).parents[1] / "docs" / "serve.md"
+
+
+def apis() -> str:
+    """A table of the APIs that are served, by key."""
+    lines = ["| key | API | versions |", "|--:|---|---|"]
+    for api in sorted(HANDLERS):
+        low, high = served(api)
+        versions = f"{low} to {high}" if low < high else str(low)
+        if advertised(api) != served(api):
+            versions += f"; told from {advertised(api).low} on"
+        lines.append(row(int(api), api.message, versions))
+    return "\n".join(lines)
+
+
+def missing() -> str:
+    """The APIs that are known and not served, in a line."""
+    return ", ".join(f"{api.message} ({int(api)})" for api in Api if api not in HANDLERS)
+
+
+def settings() -> str:
+    """A table of a server's settings, in the order of the class."""
+    lines = ["| setting | default | allowed | what |", "|---|---|---|---|"]
+    for option in ServerConfig.describe():
+        unit = f", {option.unit}" if option.unit else ""
+        default = str(option.default).lower()
+        lines.append(
+            row(f"`{option.name.replace('_', '.')}`", f"`{default}`", f"{option.allowed}{unit}", option.doc)
+        )
+    return "\n".join(lines)
+
+
+def page(text: str) -> str:
+    """The page with its tables as they should be. ValueError where a marker is missing."""
+    for name, make in (("apis", apis), ("missing", missing), ("settings", settings)):
+        text = between(f"<!-- {name} -->", f"<!-- end of {name} -->", text, make())
+    return text
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
