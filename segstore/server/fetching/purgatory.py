@@ -91,11 +91,12 @@ class Purgatory:
 
     def park(self, parked: Parked, look: Look, seen: int) -> None:
         """Keep a fetch until it can be answered. `look` is what it has found so far, and `seen` the store's
-        publications before that.
+        publications before that. Raises IllegalStateError where no thread can be started.
         """
         self._sweep()
         if not self._parked:  # else what was published before is not looked for yet
             self._seen = seen
+        self._ask()  # first: where no thread can be started, the request fails, and is not parked
         self._parked[parked] = None
         for wanted, data in look.fetched:
             if data.error_code or wanted.topic is None:
@@ -107,10 +108,9 @@ class Purgatory:
             spot.parked[parked] = wanted
             parked.keys.append(key)
         parked.timer = self._loop.later(parked.terms.max_wait_ms / 1000, lambda: self._complete(parked))
-        self._ask()
 
     def _ask(self) -> None:
-        """Have the thread sleep until something is published that is not seen."""
+        """Have the thread sleep until something is published that is not seen. Raises IllegalStateError."""
         seen = self._seen
         self._watch.ask(lambda: self._store.wait(seen, _LONGEST_MS))
 
