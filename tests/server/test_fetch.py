@@ -246,6 +246,43 @@ def test_read_committed(node: Node) -> None:
         assert (bytes(got.records), got.aborted_transactions) == (b"", [])
 
 
+def test_a_long_log_is_searched_for_aborted_transactions_by_a_worker(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once; and not where there are no transactions among what is answered."""
+    log = node.store.partition("t", 0)
+    log.append(b"before")
+    send(log, 7, 0, txn=True)
+    end_transaction([log], 7, 0, 0, commit=False)
+    node.store.partition("t", 1).append_batch([b"x"] * 100)
+    monkeypatch.setattr(reading.Terms.__new__, "__defaults__", (2,))
+    assert Fetch(node, {T1: 0}, isolation_level=1).part.aborted_transactions == []
+    assert node.loop.works == 0
+    got = Fetch(node, {T0: 0, T1: 0}, isolation_level=1, max_wait_ms=1000, min_bytes=1)
+    assert (got.answer, node.loop.works) == (None, 1)
+    node.loop.run()
+    first, second = got.parts.values()
+    assert [(each.producer_id, each.first_offset) for each in first.aborted_transactions] == [(7, 1)]
+    assert (second.aborted_transactions, len(bases(second))) == ([], 1)
+    assert Fetch(node, {T0: 0}, isolation_level=1).answer is not None
+    assert node.loop.works == 1
+
+
+def test_a_search_that_fails_is_answered(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = node.store.partition("t", 0)
+    send(log, 7, 0, txn=True)
+    end_transaction([log], 7, 0, 0, commit=True)
+    monkeypatch.setattr(reading.Terms.__new__, "__defaults__", (0,))
+
+    def failing(*_: object) -> None:
+        raise segstore.CorruptRecordError("a file", 0, 0, "a reason", 1)
+
+    monkeypatch.setattr(log.aborted_transactions, "_replay", failing)
+    got = Fetch(node, {T0: 0}, isolation_level=1)
+    node.loop.run()
+    assert (got.codes, node.loop.works) == ([Code.CORRUPT_MESSAGE], 1)
+
+
 # --- quotas ------------------------------------------------------------------------------------
 
 

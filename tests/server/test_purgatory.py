@@ -13,6 +13,7 @@ from fetches import Fetch, fetches, serving
 from producers import send
 
 import segstore
+from segstore.errors import IllegalStateError
 from segstore.server.error_codes import Code
 from segstore.server.node import Node
 from segstore.storage.log.transaction_markers import end_transaction
@@ -277,6 +278,18 @@ def test_a_failure_ends_one_connection_only(node: Node, monkeypatch: pytest.Monk
     node.loop.turn()
     assert (broken.channel.is_open, sound.channel.is_open) == (False, True)
     assert sound.answer is not None
+
+
+def test_no_thread_for_the_sleep(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The request fails; it is not answered a second time later."""
+
+    def refused(_: object) -> None:
+        raise IllegalStateError("no more threads")
+
+    monkeypatch.setattr(fetches(node).purgatory._watch, "ask", refused)
+    with pytest.raises(IllegalStateError):
+        Fetch(node, {T0: 0}, max_wait_ms=1000, min_bytes=1)
+    assert (len(fetches(node).purgatory), node.loop.timers) == (0, [])
 
 
 def test_the_server_s_end(node: Node) -> None:

@@ -21,7 +21,6 @@ from segstore.server.request import LATER, Request
 
 _Request = structs("FetchRequest")
 IDS_SINCE = 13
-SESSIONS_SINCE = 7
 
 
 class FakeWatch:

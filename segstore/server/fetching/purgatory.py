@@ -16,7 +16,6 @@ from contextlib import suppress
 from typing import Any
 
 from segstore.errors import SegstoreError
-from segstore.logger import Logger
 from segstore.server.fetching.reading import Look, Terms, counted
 from segstore.server.fetching.sessions import Wanted
 from segstore.server.logs import Logs
@@ -24,14 +23,15 @@ from segstore.server.node import Node, Timer
 from segstore.server.request import Request
 from segstore.storage.store.partition_log import PartitionLog
 
-log = Logger("segstore")
 _Key = tuple[str, int]
 _SWEPT_AT_LEAST = 64
 _LONGEST_MS = 3_600_000.0
 
 
 class Parked:
-    """A fetch that waits. `complete` answers it; `sizes` are the bytes that its partitions have so far."""
+    """A fetch that waits. `complete` answers it, and raises nothing; `sizes` are the bytes that its
+    partitions have so far.
+    """
 
     def __init__(self, request: Request, terms: Terms, look: Look, complete: Callable[[], None]) -> None:
         self.request, self.terms, self.complete = request, terms, complete
@@ -91,11 +91,12 @@ class Purgatory:
 
     def park(self, parked: Parked, look: Look, seen: int) -> None:
         """Keep a fetch until it can be answered. `look` is what it has found so far, and `seen` the store's
-        publications before that.
+        publications before that. Raises IllegalStateError where no thread can be started.
         """
         self._sweep()
         if not self._parked:  # else what was published before is not looked for yet
             self._seen = seen
+        self._ask()  # first: where no thread can be started, the request fails, and is not parked
         self._parked[parked] = None
         for wanted, data in look.fetched:
             if data.error_code or wanted.topic is None:
@@ -107,10 +108,9 @@ class Purgatory:
             spot.parked[parked] = wanted
             parked.keys.append(key)
         parked.timer = self._loop.later(parked.terms.max_wait_ms / 1000, lambda: self._complete(parked))
-        self._ask()
 
     def _ask(self) -> None:
-        """Have the thread sleep until something is published that is not seen."""
+        """Have the thread sleep until something is published that is not seen. Raises IllegalStateError."""
         seen = self._seen
         self._watch.ask(lambda: self._store.wait(seen, _LONGEST_MS))
 
@@ -120,14 +120,14 @@ class Purgatory:
 
     def _end_turn(self) -> None:
         """Look at once for what this turn's requests have appended."""
-        if self._parked and self._publications() != self._seen:
+        if self._parked and self.publications != self._seen:
             self.look()
 
     def look(self) -> None:
         """Answer the fetches that have enough by now: something was published."""
         if not self._parked:
             return
-        self._seen = self._publications()  # first: what is published from here on ends the next sleep
+        self._seen = self.publications  # first: what is published from here on ends the next sleep
         if self._seen < 0:
             for parked in list(self._parked):
                 self._complete(parked)
@@ -140,7 +140,8 @@ class Purgatory:
         if self._parked:
             self._ask()
 
-    def _publications(self) -> int:
+    @property
+    def publications(self) -> int:
         """Return the store's publications, -1 where it is closed."""
         try:
             return self._store.publications
@@ -149,13 +150,8 @@ class Purgatory:
 
     def _complete(self, parked: Parked) -> None:
         self._drop(parked)
-        if not parked.request.channel.is_open:
-            return
-        try:
+        if parked.request.channel.is_open:
             parked.complete()
-        except Exception:
-            log.exception("a fetch of %s failed", parked.request.channel.peer)
-            parked.request.channel.close()
 
     def _drop(self, parked: Parked) -> None:
         self._parked.pop(parked, None)

@@ -29,7 +29,8 @@ _EpochEnd, _Leader = _Response.EpochEndOffset, _Response.LeaderIdAndEpoch
 # Defaults that all answers share: nobody changes them.
 _NO_END, _NO_LEADER, _NO_SNAPSHOT = _EpochEnd(), _Leader(), _Response.SnapshotId()
 NO_RECORDS = b""
-CONSUMER_ID = -1
+MOST_SEARCHED = 10_000
+"""Offsets that the loop's thread searches for aborted transactions; more of them are a worker's."""
 LEVELS = ("read_uncommitted", "read_committed")
 _LEADER_SINCE = 16
 _NOT_THERE = (Code.UNKNOWN_TOPIC_ID, Code.UNKNOWN_TOPIC_OR_PARTITION)
@@ -37,7 +38,9 @@ _ABOUT_LEADERS = (Code.NOT_LEADER_OR_FOLLOWER, Code.FENCED_LEADER_EPOCH)
 
 
 class Terms(NamedTuple):
-    """What a fetch asks for (Kafka: FetchParams). `max_bytes` is within the server's own limits."""
+    """What a fetch asks for (Kafka: FetchParams). `max_bytes` is within the server's own limits.
+    `max_searched`: see `PartitionLog.stretch`.
+    """
 
     version: int
     replica_id: int
@@ -45,17 +48,19 @@ class Terms(NamedTuple):
     max_wait_ms: int
     min_bytes: int
     max_bytes: int
+    max_searched: int = MOST_SEARCHED
 
 
 class Look(NamedTuple):
     """What a look has found. `sizes`: the bytes that count towards min_bytes, of partitions that have any.
     `at_once`: the answer must not wait, since there is an error or a diverging epoch, or nothing that could
-    be waited for.
+    be waited for. `unsearched`: the logs whose aborted transactions are to be read first, by a worker.
     """
 
     fetched: list[Fetched]
     sizes: dict[Wanted, int]
     at_once: bool
+    unsearched: list[PartitionLog]
 
     @property
     def size(self) -> int:
@@ -81,10 +86,11 @@ def look(logs: Logs, asked: Iterable[Wanted], terms: Terms) -> Look:
     """
     fetched: list[Fetched] = []
     sizes: dict[Wanted, int] = {}
+    unsearched: list[PartitionLog] = []
     left, min_one, known, at_once = terms.max_bytes, True, False, False
     try:
         for wanted in asked:
-            data, waits, size = _read(logs, wanted, terms, left, min_one)
+            data, waits, size = _read(logs, wanted, terms, left, min_one, unsearched)
             fetched.append(Fetched(wanted, data))
             if data.error_code in _NOT_THERE:  # which does not end a long poll
                 continue
@@ -94,21 +100,23 @@ def look(logs: Logs, asked: Iterable[Wanted], terms: Terms) -> Look:
             if data.records:
                 left, min_one = max(left - len(data.records), 0), False
     except BaseException:
-        Look(fetched, sizes, True).release()
+        Look(fetched, sizes, True, unsearched).release()
         raise
-    return Look(fetched, sizes, at_once or not known)
+    return Look(fetched, sizes, at_once or not known, unsearched)
 
 
 def counted(logs: Logs, wanted: Wanted, terms: Terms) -> int | None:
     """Return how many bytes a parked partition has by now, by positions; None where its fetch is to be
     answered at once.
     """
-    data, waits, size = _read(logs, wanted, terms, terms.max_bytes, True)
+    data, waits, size = _read(logs, wanted, terms, terms.max_bytes, True, [])
     release(data)
     return size if waits else None
 
 
-def _read(logs: Logs, wanted: Wanted, terms: Terms, left: int, min_one: bool) -> tuple[Any, bool, int]:
+def _read(
+    logs: Logs, wanted: Wanted, terms: Terms, left: int, min_one: bool, unsearched: list[PartitionLog]
+) -> tuple[Any, bool, int]:
     """Return a partition's part of the answer, whether it may be waited for, and the bytes that count."""
     if wanted.topic is None:
         return failed(wanted, Code.UNKNOWN_TOPIC_ID), False, 0
@@ -124,24 +132,33 @@ def _read(logs: Logs, wanted: Wanted, terms: Terms, left: int, min_one: bool) ->
             diverging = _diverging(log, wanted)
             if diverging is not None:
                 return diverging, False, 0
-        return _records(log, wanted, terms, left, min_one)
+        return _records(log, wanted, terms, left, min_one, unsearched)
     except SegstoreError as error:
         return _refused(wanted, code_of(error), terms.version, log), False, 0
 
 
 def _records(
-    log: PartitionLog, wanted: Wanted, terms: Terms, left: int, min_one: bool
+    log: PartitionLog,
+    wanted: Wanted,
+    terms: Terms,
+    left: int,
+    min_one: bool,
+    unsearched: list[PartitionLog],
 ) -> tuple[Any, bool, int]:
     most = max(min(wanted.max_bytes, left), 0)
     level = LEVELS[terms.committed]
-    stretch = log.stretch(wanted.offset, most, isolation_level=level, min_one=min_one)
+    stretch = log.stretch(
+        wanted.offset, most, isolation_level=level, min_one=min_one, max_searched=terms.max_searched
+    )
     size = len(stretch)
     bound = stretch.last_stable_offset if terms.committed else stretch.high_watermark
     # Batches that did not fit count too, up to the limit: they are no reason to wait.
     available = max(size, most) if stretch.next_offset < bound else size
     try:
         data = _data(wanted, stretch.high_watermark, stretch.last_stable_offset, stretch.log_start_offset)
-        if terms.committed:
+        if terms.committed and stretch.aborted is None:
+            unsearched.append(log)
+        elif terms.committed:
             data.aborted_transactions = [
                 _Response.AbortedTransaction(producer_id=producer_id, first_offset=first)
                 for producer_id, first in stretch.aborted or ()

@@ -6,9 +6,13 @@ from __future__ import annotations
 
 import random
 import time
-from typing import Any
+from contextlib import suppress
+from typing import Any, NamedTuple
 
 from segstore.coordinator.quotas import CONSUMER_BYTE_RATE, Throttle, quotas
+from segstore.errors import SegstoreError
+from segstore.integers import INT64_MAX
+from segstore.logger import Logger
 from segstore.server.apis import Api
 from segstore.server.error_codes import Code
 from segstore.server.fetching.purgatory import Parked, Purgatory
@@ -18,7 +22,10 @@ from segstore.server.logs import Logs
 from segstore.server.node import Node
 from segstore.server.protocol.codec import structs
 from segstore.server.request import LATER, Request
+from segstore.storage.producers.aborted_transactions import outcomes
+from segstore.storage.store.partition_log import PartitionLog
 
+log = Logger("segstore")
 _Response = structs("FetchResponse")
 _COMMITTED = 1
 _MOST_AT_HAND = 1000
@@ -29,11 +36,20 @@ def _monotonic_ms() -> int:
     return time.monotonic_ns() // 1_000_000
 
 
+class _Fetch(NamedTuple):
+    """A request under way."""
+
+    request: Request
+    context: Context
+    terms: Terms
+    throttle: Throttle
+
+
 class Fetches:
     """What all fetches of a server share."""
 
     def __init__(self, node: Node) -> None:
-        self._node, self._store, self._most = node, node.store, node.config.fetch_max_bytes
+        self._node, self._most = node, node.config.fetch_max_bytes
         self._logs, self._quotas = node.part(Logs), quotas(node.store)
         self._throttles: dict[str, Throttle] = {}
         slots = node.config.max_incremental_fetch_session_cache_slots
@@ -51,11 +67,52 @@ class Fetches:
             body = context.throttled()
             body.throttle_time_ms = debt
             return body
-        seen = self._store.publications  # first: what is published from here on ends the wait
-        found = look(self._logs, context.wanted, terms)
+        return self._serve(_Fetch(request, context, terms, throttle))
+
+    def _serve(self, fetch: _Fetch) -> Any:
+        """Answer a fetch, park it, or have a worker read what it needs first."""
+        terms = fetch.terms
+        seen = self.purgatory.publications  # first: what is published from here on ends the wait
+        found = look(self._logs, fetch.context.wanted, terms)
+        if found.unsearched:
+            found.release()
+            return self._search(fetch, found.unsearched)
         if terms.max_wait_ms <= 0 or found.at_once or found.size >= terms.min_bytes:
-            return self._answer(context, found, throttle)
-        self._park(request, context, terms, found, throttle, seen)
+            return self._answer(fetch, found)
+        found.release()
+        parked = Parked(fetch.request, terms, found, lambda: self._finish(fetch))
+        self.purgatory.park(parked, found, seen)
+        return LATER
+
+    def _finish(self, fetch: _Fetch) -> None:
+        """Answer a fetch that has waited, with what there is."""
+        self._later(fetch._replace(terms=fetch.terms._replace(max_wait_ms=0)))
+
+    def _later(self, fetch: _Fetch) -> None:
+        """Serve a fetch whose handler has returned. What fails unexpectedly ends its connection."""
+        try:
+            answer = self._serve(fetch)
+            if answer is not LATER:
+                fetch.request.answer(answer)
+        except Exception:
+            log.exception("a fetch of %s failed", fetch.request.channel.peer)
+            fetch.request.channel.close()
+
+    def _search(self, fetch: _Fetch, unsearched: list[PartitionLog]) -> Any:
+        """Read the aborted transactions of logs in a worker thread, then serve the fetch. An error is met
+        again, and answered, when the partition is read.
+        """
+
+        def run() -> None:
+            for each in unsearched:
+                with suppress(SegstoreError):
+                    outcomes(each)
+
+        def done(_: object) -> None:
+            if fetch.request.channel.is_open:
+                self._later(fetch._replace(terms=fetch.terms._replace(max_searched=INT64_MAX)))
+
+        self._node.loop.work(run, done)
         return LATER
 
     def _throttle(self, client_id: str) -> Throttle:
@@ -79,19 +136,9 @@ class Fetches:
         least = min(body.min_bytes, most)
         return Terms(request.version, replica_id, committed, body.max_wait_ms, least, most)
 
-    def _park(
-        self, request: Request, context: Context, terms: Terms, found: Look, throttle: Throttle, seen: int
-    ) -> None:
-        def complete() -> None:
-            request.answer(self._answer(context, look(self._logs, context.wanted, terms), throttle))
-
-        parked = Parked(request, terms, found, complete)
-        found.release()
-        self.purgatory.park(parked, found, seen)
-
-    def _answer(self, context: Context, found: Look, throttle: Throttle) -> Any:
+    def _answer(self, fetch: _Fetch, found: Look) -> Any:
         """Return the response's body, to which the stretches belong from now on."""
-        body = context.answer(found.fetched)
+        body, throttle = fetch.context.answer(found.fetched), fetch.throttle
         if body.error_code:
             found.release()
             return body

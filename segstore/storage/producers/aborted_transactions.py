@@ -114,6 +114,13 @@ class AbortedTransactions:
         unstable = self._state.first_unstable_offset
         return view.end_offset if unstable is None else min(max(unstable, view.start_offset), view.end_offset)
 
+    def unread(self, view: LogView) -> int:
+        """Return how many offsets up to the view's end were not searched for control batches yet. No lock is
+        taken.
+        """
+        done = self._found.end_offset
+        return view.end_offset - (max(done, view.start_offset) if done <= view.end_offset else 0)
+
     def outcomes(self, view: LogView) -> Outcomes:
         """Return how the transactions up to the view's end ended."""
         self._replay(view)

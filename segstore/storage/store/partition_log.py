@@ -484,15 +484,20 @@ class PartitionLog:
         *,
         isolation_level: str = _UNCOMMITTED,
         min_one: bool = True,
+        max_searched: int = arguments.INT64_MAX,
     ) -> Stretch:
         """Return whole batches as they are stored, from the one that holds `offset` on, as a stretch of one
         segment's file, `max_bytes` long at most; with `min_one` at least one batch where there is any.
 
         The stretch is empty at the log's end, which for `read_committed` is the last stable offset. Its file
         stays readable until `release`, also where retention or compaction removes it meanwhile. No byte of
-        the records is read, and no CRC checked: a client does that. Raises OffsetOutOfRangeError,
-        CorruptRecordError where a batch header at `offset` is damaged, StorageError, StoreClosedError,
-        ForkedError, InvalidTypeError, InvalidArgumentError.
+        the records is read, and no CRC checked: a client does that. Where it has batches of transactions, the
+        control batches of the whole log are searched for `read_committed`, those that were not before; not if
+        these are among more than `max_searched` offsets: `aborted` is None then, for threads that must not
+        wait.
+
+        Raises OffsetOutOfRangeError, CorruptRecordError where a batch header at `offset` is damaged,
+        StorageError, StoreClosedError, ForkedError, InvalidTypeError, InvalidArgumentError.
         """
         self._context.check_open()
         offset = arguments.whole("offset", offset, None)
@@ -505,17 +510,21 @@ class PartitionLog:
             stable = self._stable(view)
             limit = stable if committed else view.end_offset
             found = find_stretch(view, offset, limit, most, min_one, self._context.files, self._gaps)
-            aborted = self._aborted(view, found, offset) if committed else None
+            aborted = self._aborted(view, found, offset, max_searched) if committed else None
             return Stretch(found, offset, view.start_offset, view.end_offset, stable, aborted)
 
         return self.with_view(find)
 
-    def _aborted(self, view: LogView, found: Place | None, offset: int) -> list[tuple[int, int]]:
+    def _aborted(
+        self, view: LogView, found: Place | None, offset: int, max_searched: int
+    ) -> list[tuple[int, int]] | None:
         """Return the aborted transactions that the batches of a stretch may belong to, by producer id and
-        first offset (Kafka: FetchResponse.AbortedTransaction).
+        first offset (Kafka: FetchResponse.AbortedTransaction); None where more would have to be searched.
         """
         if found is None or not has_transactions(found, self._context.files):
             return []
+        if self.aborted_transactions.unread(view) > max_searched:
+            return None
         rows = self.aborted_transactions.outcomes(view).aborted
         near = rows[(rows[:, 2] >= offset) & (rows[:, 1] < found.next_offset)]
         return [(int(row[0]), int(row[1])) for row in near.tolist()]

@@ -118,3 +118,23 @@ def test_bad_spans(case: str, store_dir: Path) -> None:
         store.create_topic("t")
         with pytest.raises(kind, match=said):
             store.partition("t").read(0, times=times)
+
+
+def test_the_largest_timestamp(store_dir: Path, rng: random.Random) -> None:
+    """And the first offset that has it, wherever the log starts and its segments end."""
+    with segstore.open(store_dir) as store:
+        store.create_topic("t", config={"segment.bytes": 600, "message.timestamp.type": "CreateTime"})
+        log = store.partition("t")
+        assert log.max_timestamp() is None
+        stamps: list[int] = []
+        for _ in range(30):
+            stamps += (some := [rng.randrange(40) for _ in range(rng.randrange(1, 6))])
+            log.append_batch([b"x" * 50] * len(some), timestamps=some)
+        assert len(log.view.segments) > 5
+        start = 0
+        while start < len(stamps):
+            largest = max(stamps[start:])
+            assert log.max_timestamp() == (largest, stamps.index(largest, start)), start
+            start += rng.randrange(1, 8)
+            log.delete_records(min(start, len(stamps)))
+        assert log.max_timestamp() is None
