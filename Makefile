@@ -79,7 +79,7 @@ test-all: $(VENV)/.built  ## every test, a quarter of an hour
 	$(BIN)/python -m pytest --tier all $(PARALLEL) $(PYTEST_ARGS)
 
 test-long-way: $(VENV)/.built  ## kills, faults, models and interrupts once more, with all appends and reads on the long way
-	SEGSTORE_LONG_WAY=1 $(BIN)/python -m pytest --tier all $(PARALLEL) $(PYTEST_ARGS) --ignore=tests/models/replicas tests/crash tests/models tests/processes
+	SEGSTORE_LONG_WAY=1 $(BIN)/python -m pytest --tier all $(PARALLEL) $(PYTEST_ARGS) --ignore=tests/models/replicas --ignore=tests/models/replicated_simulation tests/crash tests/models tests/processes
 
 lint: $(VENV)/.installed  ## ruff: lint and format
 	$(BIN)/python -m ruff check .

@@ -14,11 +14,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from segstore import names
-from segstore.errors import KafkaTimeoutError, NoSoundReplicaError
+from segstore.errors import KafkaTimeoutError, NoSoundReplicaError, ReplicaOfflineError
 from segstore.integers import INT64_MAX
 from segstore.replication.core.controller import Controller
 from segstore.replication.metadata.image import PartitionKey
@@ -27,6 +28,7 @@ from segstore.storage.check.check import CheckedPartition, check_partition
 from segstore.storage.finding import Finding
 
 if TYPE_CHECKING:
+    from segstore.replication.data_directory import DataDirectory
     from segstore.replication.local_replica import LocalReplica
     from segstore.replication.replica_manager import ReplicaManager
     from segstore.replication.side import ReplicatedSide
@@ -81,6 +83,7 @@ def heal(
     lost: dict[tuple[str, int], dict[int, int]] = {}
     for key in keys:
         damages = find_damage(side.manager, key, progress)
+        side.context.check_open()
         plan = _plan(side.manager, key, damages)
         if plan is None:
             lost[key.topic, key.partition] = {replica: each.offset for replica, each in damages.items()}
@@ -107,7 +110,7 @@ def find_damage(manager: ReplicaManager, key: PartitionKey, progress: Progress) 
     """Return the damage of the replicas that are online and have any. Raises StorageError."""
     found = {}
     for directory in manager.online:
-        replica = directory.replicas.get(key)
+        replica = _replica(directory, key)
         if replica is None or replica.core.role is None:
             continue
         end = replica.replica.log_end_offset
@@ -116,6 +119,15 @@ def find_damage(manager: ReplicaManager, key: PartitionKey, progress: Progress) 
         if damage is not None:
             found[directory.broker] = damage
     return found
+
+
+def _replica(directory: DataDirectory, key: PartitionKey) -> LocalReplica | None:
+    """Return a directory's replica once its thread has heard of it, which after an open it may not have yet;
+    None where it has none, or has gone offline.
+    """
+    with suppress(ReplicaOfflineError):
+        return directory.call(lambda: directory.replicas.get(key))
+    return None
 
 
 def _damage(replica: LocalReplica, checked: CheckedPartition, log_end: int) -> Damage | None:

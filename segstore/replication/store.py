@@ -131,6 +131,12 @@ class ReplicatedPartitionLog(PartitionLog):
         """
         return self._leading(ALL)
 
+    def append_may_wait(self, acks: int) -> bool:
+        """See `PartitionLog.append_may_wait`; a replica that leads is waited for, too."""
+        assert isinstance(self._store, ReplicatedStore)
+        key = PartitionKey(self.topic, self.partition)
+        return self._store._replicated.manager.leader(key) is None or super().append_may_wait(acks)
+
     def _acks(self, acks: object, timeout_ms: object) -> Acks:
         if self._internal:
             self._refuse()

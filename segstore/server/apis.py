@@ -10,6 +10,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable
 from enum import IntEnum
+from functools import cache
 from typing import Any, NamedTuple
 
 from segstore.errors import InvalidRequestError, UnsupportedVersionError
@@ -73,9 +74,10 @@ class Api(IntEnum):
     @property
     def message(self) -> str:
         """The name of its messages, without "Request" and "Response"."""
-        return "".join(map(str.capitalize, self.name.split("_")))
+        return _MESSAGES[self]
 
 
+_MESSAGES = {api: "".join(map(str.capitalize, api.name.split("_"))) for api in Api}
 _HEADER = struct.Struct(">hhi")
 
 
@@ -89,6 +91,7 @@ class Header(NamedTuple):
     body_at: int
 
 
+@cache
 def served(api: Api) -> Versions:
     """Return the versions whose requests can be read and answered."""
     return message(f"{api.message}Request").valid
@@ -103,6 +106,7 @@ def advertised(api: Api) -> Versions:
     return served(api)._replace(low=0) if api is Api.PRODUCE else served(api)
 
 
+@cache
 def _is_flexible(api: Api, version: int) -> bool:
     return version in message(f"{api.message}Request").flexible
 

@@ -16,6 +16,7 @@ from segstore.storage.store.partition_log import PartitionLog
 
 NO_ID = bytes(16)
 """The id of no topic (Kafka: Uuid.ZERO_UUID)."""
+_NO_TOPIC: tuple[TopicInfo | None, bytes] = None, NO_ID
 
 
 class Logs:
@@ -26,6 +27,7 @@ class Logs:
         self._keeps = node.store.mode == "rw"  # a reader sees only by the store that a log is another's
         self._logs: dict[tuple[str, int], PartitionLog] = {}
         self._names: dict[bytes, str] = {}
+        self._ids: dict[str, tuple[TopicInfo | None, bytes]] = {}
 
     def find(self, topic: str, partition: int) -> PartitionLog:
         """Return a partition's log. Raises UnknownTopicOrPartitionError, also for the metadata log, which no
@@ -46,17 +48,13 @@ class Logs:
     def _topics(self) -> Mapping[str, TopicInfo]:
         return self._store._side.topics
 
-    def has(self, topic: str, partition: int) -> bool:
-        """Return whether there is such a partition."""
-        if (topic, partition) in self._logs and not self._logs[topic, partition].is_gone:
-            return True
-        info = self._topics.get(topic)
-        return info is not None and topic != CLUSTER_METADATA and partition in info.partition_ids
-
     def id_of(self, topic: str) -> bytes:
         """Return a topic's id; NO_ID for a topic without one, and where there is no such topic."""
-        info = self._topics.get(topic)
-        return NO_ID if info is None or not info.topic_id else names.topic_id_bytes(info.topic_id)
+        info, (known, topic_id) = self._topics.get(topic), self._ids.get(topic, _NO_TOPIC)
+        if info is not known:
+            topic_id = NO_ID if info is None or not info.topic_id else names.topic_id_bytes(info.topic_id)
+            self._ids[topic] = info, topic_id
+        return topic_id
 
     def name_of(self, topic_id: bytes) -> str | None:
         """Return the name of the topic that has this id now."""

@@ -9,6 +9,7 @@ import pytest
 from faulty.built import SMALL
 from faulty.driver import FAULTS, Bench, Scenario, run_cuts, run_faults
 from faulty.world import World
+from sent import of_values
 
 from segstore import names
 from segstore.index import sparse
@@ -80,6 +81,13 @@ def append_packed(world: World) -> None:
     world.append(n=20, compression="lz4", batch_bytes=300)
 
 
+def send_some(world: World) -> None:
+    """Batches of an idempotent producer, and others."""
+    for seq in range(6):
+        world.send(lambda values, seq=seq: of_values(values, seq=2 * seq), n=2)
+        world.send(lambda values, seq=seq: of_values(values, codec=seq % 5))
+
+
 def delete_some(world: World) -> None:
     world.delete_records(9)
     world.append()
@@ -97,6 +105,8 @@ SCENARIOS = {
     "append, flush.messages=1": Scenario(durable, append_batches),
     "append_batch": Scenario(plain, append_batches, unflushed),
     "append_batch, packed": Scenario(plain, append_packed, unflushed),
+    "append_as_leader": Scenario(small, send_some, unflushed),
+    "append_as_leader, flush.messages=1": Scenario(durable, send_some),
     "roll": Scenario(small, append_batches, unflushed),
     "flush": Scenario(small, append_and_flush, unflushed),
     "delete_records": Scenario(small, delete_some, unflushed),

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio  # noqa: F401  see `test_example_passes`
 import importlib.util
 import re
 import subprocess
 import sys
 
+import confluent_kafka  # noqa: F401
+import kafka  # noqa: F401
 import pytest
 from places import REPOSITORY, environment
 from waiting import PATIENCE
@@ -26,6 +29,9 @@ def title(example: str) -> str:
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=title)
 def test_example_passes(example: str, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In this process. Pytester forgets the modules that a run was the first to import, and a second
+    `asyncio` would not know the first one's exceptions.
+    """
     if "aiokafka" in example and importlib.util.find_spec("aiokafka") is None:
         pytest.skip("aiokafka is not installed")
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")

@@ -51,7 +51,7 @@ KINDS = {
     "Spark programs": Kind(0.0, ("spark/test_demo", "spark/test_notebook")),
     "Spark": Kind(0.15, text=r'SparkSession|judge\("spark"\)'),
     "simulation": Kind(0.15, ("models/simulation/*",)),
-    "simulation of replicas": Kind(0.05, ("models/replicated_simulation/*",)),
+    "simulation of replicas": Kind(0.03, ("models/replicated_simulation/*",)),
     "faults": Kind(
         0.15,
         (
@@ -84,6 +84,8 @@ KINDS = {
             *("processes/test_storm*", "processes/test_reentry*", "processes/test_closing*"),
         ),
     ),
+    "other codecs": Kind(0.1, ("server/test_other_codecs",)),
+    "clients on the wire": Kind(0.3, ("server/test_clients", "docs/test_testing")),
     "limits": Kind(0.3, ("unit/storage/test_limits", "unit/transfer/test_sinks")),
     "Kafka's broker": Kind(0.3, text=r"judge\(\"Kafka's broker\"\)"),
     "Kafka's tools": Kind(0.2, text=r'judge\("kafka\.tools|judge\("Kafka\'s (dump tool|jar)"\)'),

@@ -1,8 +1,7 @@
-"""Connections: requests in pieces and in pipelines, answers that come later, clients that read slowly or go."""
+"""Connections: requests in pieces and pipelines, answers that come later, clients that read slowly or go."""
 
 from __future__ import annotations
 
-import logging
 import socket
 import struct
 from pathlib import Path

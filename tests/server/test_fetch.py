@@ -48,23 +48,23 @@ def bases(part: Any) -> list[int]:
     return scan(bytes(part.records))[0]["base_offset"].tolist()
 
 
-@pytest.mark.parametrize("version", versions(Api.FETCH))
-def test_each_version_answers_the_stored_bytes(node: Node, version: int) -> None:
+def test_each_version_answers_the_stored_bytes(node: Node) -> None:
     fill(node, {0: 3})
-    got = Fetch(node, {T0: 1, T1: 0}, version)
-    name = id_of(node, "t") if version >= IDS_SINCE else "t"
-    assert list(got.parts) == [(name, 0), (name, 1)]
-    first, second = got.parts.values()
-    path = os.path.join(node.store.path, "t-0", "0" * 20 + ".log")
-    with open(path, "rb") as file:
+    with open(os.path.join(node.store.path, "t-0", "0" * 20 + ".log"), "rb") as file:
         stored = file.read()
-    assert bytes(first.records) == stored[len(stored) // 3 :]
-    assert bytes(second.records) == b""
-    assert (first.error_code, first.high_watermark, first.last_stable_offset) == (0, 3, 3)
-    assert (second.error_code, second.high_watermark, second.last_stable_offset) == (0, 0, 0)
-    assert first.log_start_offset == (0 if version >= 5 else -1)
-    assert (first.preferred_read_replica, first.diverging_epoch.epoch) == (-1, -1)
-    assert (got.answer.throttle_time_ms, got.answer.error_code, got.answer.session_id) == (0, 0, 0)
+    for version in versions(Api.FETCH):
+        got = Fetch(node, {T0: 1, T1: 0}, version)
+        name = id_of(node, "t") if version >= IDS_SINCE else "t"
+        assert list(got.parts) == [(name, 0), (name, 1)], version
+        first, second = got.parts.values()
+        assert bytes(first.records) == stored[len(stored) // 3 :]
+        assert bytes(second.records) == b""
+        assert (first.error_code, first.high_watermark, first.last_stable_offset) == (0, 3, 3)
+        assert (second.error_code, second.high_watermark, second.last_stable_offset) == (0, 0, 0)
+        assert first.log_start_offset == (0 if version >= 5 else -1)
+        assert (first.preferred_read_replica, first.diverging_epoch.epoch) == (-1, -1)
+        answer = got.answer
+        assert (answer.throttle_time_ms, answer.error_code, answer.session_id) == (0, 0, 0)
 
 
 # --- limits ------------------------------------------------------------------------------------
@@ -136,10 +136,10 @@ def test_an_error_s_part_has_no_offsets(node: Node) -> None:
     assert bytes(part.records) == b""
 
 
-@pytest.mark.parametrize("offset", [-1, 4, 1 << 62])
-def test_offset_out_of_range(node: Node, offset: int) -> None:
+def test_offset_out_of_range(node: Node) -> None:
     fill(node, {0: 3})
-    assert Fetch(node, {T0: offset}).codes == [Code.OFFSET_OUT_OF_RANGE]
+    for offset in (-1, 4, 1 << 62):
+        assert Fetch(node, {T0: offset}).codes == [Code.OFFSET_OUT_OF_RANGE], offset
 
 
 def test_offset_below_the_log_start(node: Node) -> None:
@@ -149,16 +149,12 @@ def test_offset_below_the_log_start(node: Node) -> None:
     assert Fetch(node, {T0: 2}).part.log_start_offset == 2
 
 
-@pytest.mark.parametrize("version", [9, 12, 16, 18])
-def test_leader_epochs_of_clients(node: Node, version: int) -> None:
+def test_leader_epochs_of_clients(node: Node) -> None:
     epoch = node.store.partition("t", 0).leader_epoch
-    for known, code in (
-        (-1, Code.NONE),
-        (epoch, Code.NONE),
-        (epoch - 1, Code.FENCED_LEADER_EPOCH if epoch else Code.NONE),
-        (epoch + 1, Code.UNKNOWN_LEADER_EPOCH),
-    ):
-        assert Fetch(node, {T0: {"current_leader_epoch": known}}, version).codes == [code]
+    for version in (9, 12, 16, 18):
+        for known, code in ((-1, 0), (epoch, 0), (epoch + 1, Code.UNKNOWN_LEADER_EPOCH)):
+            got = Fetch(node, {T0: {"current_leader_epoch": known}}, version)
+            assert got.codes == [code], (version, known)
 
 
 @pytest.mark.parametrize(
@@ -222,28 +218,32 @@ def test_a_client_s_last_epoch(store_dir: Path, tmp_path: Path) -> None:
             assert (part.diverging_epoch.epoch, part.diverging_epoch.end_offset) == (epoch, end)
             assert (part.high_watermark, part.log_start_offset) == (4, 0)
         assert got(3, old + 3).error_code == Code.OFFSET_OUT_OF_RANGE
+        fenced = Fetch(node, {T0: {"current_leader_epoch": old}}, 16)
+        assert fenced.codes == [Code.FENCED_LEADER_EPOCH]
+        leader, [told] = fenced.part.current_leader, fenced.answer.node_endpoints
+        assert (leader.leader_id, leader.leader_epoch, told.node_id) == (node.node_id, old + 2, node.node_id)
         node.close()
 
 
 # --- isolation ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("version", [4, 11, 12, 18])
-def test_read_committed(node: Node, version: int) -> None:
+def test_read_committed(node: Node) -> None:
     """It ends at the last stable offset, and has the aborted transactions."""
     log = node.store.partition("t", 0)
     log.append(b"before")
     for producer_id in (7, 8):
         send(log, producer_id, 0, txn=True)
     end_transaction([log], 7, 0, 0, commit=False)
-    got = Fetch(node, {T0: 0}, version, isolation_level=1).part
-    assert (bases(got), got.high_watermark, got.last_stable_offset) == ([0, 1], 4, 2)
-    assert [(each.producer_id, each.first_offset) for each in got.aborted_transactions] == [(7, 1)]
-    got = Fetch(node, {T0: 0}, version, isolation_level=0).part
-    assert (bases(got), got.high_watermark, got.last_stable_offset) == ([0, 1, 2, 3], 4, 2)
-    assert got.aborted_transactions is None
-    got = Fetch(node, {T0: 2}, version, isolation_level=1).part
-    assert (bytes(got.records), got.aborted_transactions) == (b"", [])
+    for version in (4, 11, 12, 18):
+        got = Fetch(node, {T0: 0}, version, isolation_level=1).part
+        assert (bases(got), got.high_watermark, got.last_stable_offset) == ([0, 1], 4, 2)
+        assert [(each.producer_id, each.first_offset) for each in got.aborted_transactions] == [(7, 1)]
+        got = Fetch(node, {T0: 0}, version, isolation_level=0).part
+        assert (bases(got), got.high_watermark, got.last_stable_offset) == ([0, 1, 2, 3], 4, 2)
+        assert got.aborted_transactions is None
+        got = Fetch(node, {T0: 2}, version, isolation_level=1).part
+        assert (bytes(got.records), got.aborted_transactions) == (b"", [])
 
 
 # --- quotas ------------------------------------------------------------------------------------

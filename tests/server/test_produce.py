@@ -13,6 +13,7 @@ import pytest
 from calls import FakeChannel, FakeLoop, call, node_of, send, versions
 from sent import NOW, RECORDS, batch, of_producer
 from stores import Clock, records, values
+from wire_client import WireClient
 
 import segstore
 from segstore import names
@@ -339,3 +340,23 @@ def test_a_transactional_id_keeps_its_id_and_its_epoch_rises(node: Node, version
 def test_ids_that_are_refused(node: Node, fields: dict[str, Any], code: Code) -> None:
     answer = call(node, Api.INIT_PRODUCER_ID, 4, **fields)
     assert (answer.error_code, answer.producer_id) == (code, -1)
+
+
+# --- by a socket ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("version", [3, 9, 13])
+def test_a_server_appends_what_a_socket_brings(
+    node: Node, wire: WireClient, version: int, store: segstore.Store
+) -> None:
+    """Small batches, and one that a worker appends, in the order in which they were sent."""
+    large = batch(records=[RECORDS[0]._replace(value=bytes(1_500_000))], last_offset_delta=0)
+    store.alter_topic("t", {"max.message.bytes": 2_000_000})
+    offsets = []
+    for sent in (batch(), batch(3), large, batch(2)):
+        answer = wire.ask(Api.PRODUCE, version, **request(node, version, sent))
+        (part,) = answer.responses[0].partition_responses
+        assert part.error_code == 0
+        offsets.append(part.base_offset)
+    assert offsets == [0, 3, 6, 7]
+    assert [r.offset for r in records(store.partition("t"))] == list(range(10))

@@ -34,3 +34,11 @@ def of_producer(seq: int = 0, n: int = 1, pid: int = 7, epoch: int = 0, **fields
     records = [Record(i, NOW, b"k", b"%d/%d" % (pid, seq + i), []) for i in range(n)]
     ids = {"producer_id": pid, "producer_epoch": epoch, "base_sequence": seq}
     return batch(records=records, last_offset_delta=n - 1, max_timestamp=NOW, **ids, **fields)
+
+
+def of_values(values: list[bytes], codec: int = 0, seq: int = -1) -> bytearray:
+    """Return a batch of these values, without timestamps; with a `seq` of producer 7."""
+    records = [Record(i, -1, None, value, []) for i, value in enumerate(values)]
+    ids = {"producer_id": 7, "producer_epoch": 0, "base_sequence": seq} if seq >= 0 else {}
+    stamps = {"base_timestamp": -1, "max_timestamp": -1}
+    return batch(codec, records=records, last_offset_delta=len(values) - 1, **stamps, **ids)

@@ -17,7 +17,7 @@ from segstore.errors import (
     UnknownLeaderEpochError,
 )
 from segstore.server.error_codes import Code, code_of
-from segstore.server.fetching.sessions import Fetched, Wanted
+from segstore.server.fetching.sessions import IDS_SINCE, Fetched, Wanted
 from segstore.server.logs import Logs, check_leader_epoch
 from segstore.server.node import NODE_ID
 from segstore.server.protocol.codec import structs
@@ -32,6 +32,7 @@ NO_RECORDS = b""
 CONSUMER_ID = -1
 LEVELS = ("read_uncommitted", "read_committed")
 _LEADER_SINCE = 16
+_NOT_THERE = (Code.UNKNOWN_TOPIC_ID, Code.UNKNOWN_TOPIC_OR_PARTITION)
 _ABOUT_LEADERS = (Code.NOT_LEADER_OR_FOLLOWER, Code.FENCED_LEADER_EPOCH)
 
 
@@ -83,14 +84,11 @@ def look(logs: Logs, asked: Iterable[Wanted], terms: Terms) -> Look:
     left, min_one, known, at_once = terms.max_bytes, True, False, False
     try:
         for wanted in asked:
-            error = _unknown(logs, wanted)
-            if error is not Code.NONE:
-                fetched.append(Fetched(wanted, failed(wanted, error)))
-                continue
-            known = True
             data, waits, size = _read(logs, wanted, terms, left, min_one)
             fetched.append(Fetched(wanted, data))
-            at_once |= not waits
+            if data.error_code in _NOT_THERE:  # which does not end a long poll
+                continue
+            known, at_once = True, at_once or not waits
             if size:
                 sizes[wanted] = size
             if data.records:
@@ -105,30 +103,20 @@ def counted(logs: Logs, wanted: Wanted, terms: Terms) -> int | None:
     """Return how many bytes a parked partition has by now, by positions; None where its fetch is to be
     answered at once.
     """
-    if _unknown(logs, wanted) is not Code.NONE:
-        return None
     data, waits, size = _read(logs, wanted, terms, terms.max_bytes, True)
     release(data)
     return size if waits else None
 
 
-def _unknown(logs: Logs, wanted: Wanted) -> Code:
-    """Return the error of a partition that is not there. It does not end a long poll."""
-    if wanted.topic is None:
-        return Code.UNKNOWN_TOPIC_ID
-    if not logs.has(wanted.topic, wanted.partition):
-        return Code.UNKNOWN_TOPIC_OR_PARTITION
-    return Code.NONE
-
-
 def _read(logs: Logs, wanted: Wanted, terms: Terms, left: int, min_one: bool) -> tuple[Any, bool, int]:
     """Return a partition's part of the answer, whether it may be waited for, and the bytes that count."""
+    if wanted.topic is None:
+        return failed(wanted, Code.UNKNOWN_TOPIC_ID), False, 0
     log = None
     try:
-        assert wanted.topic is not None
-        if terms.version >= 13 and logs.id_of(wanted.topic) != wanted.topic_id:
-            return failed(wanted, Code.INCONSISTENT_TOPIC_ID), False, 0
         log = logs.find(wanted.topic, wanted.partition)
+        if terms.version >= IDS_SINCE and logs.id_of(wanted.topic) != wanted.topic_id:
+            return failed(wanted, Code.INCONSISTENT_TOPIC_ID), False, 0
         check_leader_epoch(log, wanted.current_epoch)
         if terms.replica_id >= 0:
             _refuse_replica(wanted, terms.replica_id)

@@ -21,6 +21,7 @@ from segstore.server.request import LATER, Request
 
 _Response = structs("FetchResponse")
 _COMMITTED = 1
+_MOST_AT_HAND = 1000
 _REPLICA_STATE_SINCE = 15
 
 
@@ -34,6 +35,7 @@ class Fetches:
     def __init__(self, node: Node) -> None:
         self._node, self._store, self._most = node, node.store, node.config.fetch_max_bytes
         self._logs, self._quotas = node.part(Logs), quotas(node.store)
+        self._throttles: dict[str, Throttle] = {}
         slots = node.config.max_incremental_fetch_session_cache_slots
         self.sessions = FetchSessions(slots, _monotonic_ms, random.SystemRandom())
         self.purgatory = Purgatory(node, self._logs)
@@ -43,7 +45,7 @@ class Fetches:
         context = self.sessions.open(request.version, request.body, self._logs)
         if isinstance(context, Code):
             return _Response(error_code=context)
-        throttle = self._quotas.throttle(CONSUMER_BYTE_RATE, request.client_id or "")
+        throttle = self._throttle(request.client_id or "")
         terms = self._terms(request, throttle)
         if throttle.bound is not None and (debt := throttle.wait_ms()):
             body = context.throttled()
@@ -56,10 +58,21 @@ class Fetches:
         self._park(request, context, terms, found, throttle, seen)
         return LATER
 
+    def _throttle(self, client_id: str) -> Throttle:
+        """Return the throttle of a client id; the last ones that were asked for are at hand."""
+        throttle = self._throttles.get(client_id)
+        if throttle is None:
+            if len(self._throttles) >= _MOST_AT_HAND:
+                self._throttles.clear()
+            throttle = self._throttles[client_id] = self._quotas.throttle(CONSUMER_BYTE_RATE, client_id)
+        return throttle
+
     def _terms(self, request: Request, throttle: Throttle) -> Terms:
         """Take less than the client asks for where its quota could not pay for more within its window."""
         body = request.body
-        most = max(min(body.max_bytes, self._most, throttle.most_at_once), 0)
+        most = max(min(body.max_bytes, self._most), 0)
+        if throttle.bound is not None:
+            most = min(most, throttle.most_at_once)
         tagged = request.version >= _REPLICA_STATE_SINCE
         replica_id = body.replica_state.replica_id if tagged else body.replica_id
         committed = replica_id < 0 and body.isolation_level == _COMMITTED

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from segstore import errors
-from segstore.coordinator.quotas import PRODUCER_BYTE_RATE, quotas
+from segstore.coordinator.quotas import PRODUCER_BYTE_RATE, Throttle, quotas
 from segstore.coordinator.shared import shared
 from segstore.coordinator.structs import TopicPartition
 from segstore.coordinator.transaction.coordinator import TransactionCoordinator
@@ -35,6 +35,8 @@ _ACKS = frozenset({-1, 0, 1})
 _ZSTD_SINCE, _ABORTABLE_SINCE, _ADDS_SINCE, _IDS_SINCE = 7, 11, 12, 13
 _AT_ONCE = 1 << 20
 """Bytes of a request that are appended in the loop's thread, where others wait; more go to a worker."""
+_MOST_CLIENTS = 1000
+"""Client ids whose throttles are kept at hand."""
 _ATTRIBUTES_AT, _PRODUCER_AT, _EPOCH_AT, _HEADER = 22, 43, 51, 61
 
 
@@ -61,10 +63,16 @@ class _Quotas:
 
     def __init__(self, node: Node) -> None:
         self._quotas = quotas(node.store)
+        self._throttles: dict[str, Throttle] = {}
 
     def charge(self, client_id: str | None, size: int) -> int:
         """Count the bytes of a request; return the throttle time in ms that follows."""
-        throttle = self._quotas.throttle(PRODUCER_BYTE_RATE, client_id or "")
+        throttle = self._throttles.get(client_id or "")
+        if throttle is None:
+            if len(self._throttles) >= _MOST_CLIENTS:
+                self._throttles.clear()
+            throttle = self._quotas.throttle(PRODUCER_BYTE_RATE, client_id or "")
+            self._throttles[client_id or ""] = throttle
         return throttle.charge(size) if throttle.bound is not None else 0
 
 

@@ -50,24 +50,19 @@ def begin(
     handler where the response has no place for an error.
     """
     header = read_header(frame)
-    handler = handlers.get(Api(header.api_key))
+    api = Api(header.api_key)
+    handler = handlers.get(api)
     if header.body_at < 0 or handler is None:
         _refuse(header, send)
         return None
-    exchange = Exchange(Api(header.api_key), header.version, header.correlation_id, send)
-    request = Request(
-        exchange.api,
-        header.version,
-        header.client_id,
-        read_body(header, frame),
-        channel,
-        exchange,
-        header.correlation_id,
-    )
+    version, correlation_id = header.version, header.correlation_id
+    exchange = Exchange(api, version, correlation_id, send)
+    body = read_body(header, frame)
+    request = Request(api, version, header.client_id, body, channel, exchange, correlation_id)
     try:
         body = handler(node, request)
     except Exception as error:
-        body = _failure(exchange.api, error)
+        body = _failure(api, error)
     if body is LATER:
         return exchange
     exchange(body)

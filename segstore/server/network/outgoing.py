@@ -53,7 +53,8 @@ class Outgoing:
     def _send_part(self, sock: socket.socket) -> int:
         part = self._parts[0]
         if isinstance(part, memoryview):
-            count = sock.send(part[self._at :], socket.MSG_MORE if len(self._parts) > 1 else 0)
+            left = part[self._at :] if self._at else part
+            count = sock.send(left, socket.MSG_MORE if len(self._parts) > 1 else 0)
         else:
             count = self._send_file(sock, part)
         self._at += count

@@ -206,11 +206,18 @@ class _Writer(_Source):
             return [" out.append(0)"]
         lines = [" tags = []"]
         for field in fields:
-            lines += [f" if value.{field.name} != {fresh(field)}:", "  part = bytearray()"]
+            lines += [f" if {self.differs(field, 'value')}:", "  part = bytearray()"]
             lines += self.field(field, "  ", "part")
             lines.append(f"  tags.append(({field.tag}, part))")
         lines += [" out += uvarint(len(tags))", " for tag, part in tags:"]
         return [*lines, "  out += uvarint(tag) + uvarint(len(part)) + part"]
+
+    def differs(self, field: Field, owner: str) -> str:
+        """Return whether a field is not the default, field by field: objects of defaults cost time."""
+        source = f"{owner}.{field.name}"
+        if field.is_struct and not field.is_array and field.default == MADE:
+            return " or ".join(self.differs(each, source) for each in self.message.structs[field.kind])
+        return f"{source} != {fresh(field)}"
 
 
 def fresh(field: Field) -> str:

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 _NOW: int = lib.SEG_NOW
 _NEW_HEADER = ffi.typeof("seg_batch *")
-_take_at = lib.seg_tail_take
 
 
 class AppendedBatch(NamedTuple):
@@ -68,7 +67,9 @@ def _take(loan: TailLoan, rules: Any, batch: Received, header: Any) -> int:
     if tail.due is not None:
         check_apart("append_as_leader()")
     now = _NOW if tail.clock is None else tail.clock()
-    first: int = _take_at(tail.c, ffi.from_buffer("uint8_t[]", batch), len(batch), rules, now, header)
+    first: int = lib.seg_tail_take(
+        tail.c, ffi.from_buffer("uint8_t[]", batch), len(batch), rules, now, header
+    )
     return first if first >= 0 or first == SLOW else undone(loan, tail, first)
 
 

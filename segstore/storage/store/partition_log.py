@@ -255,7 +255,7 @@ class PartitionLog:
 
     def append_may_wait(self, acks: int) -> bool:
         """Return whether an append with these `acks` (0, 1, -1) may wait for replicas, or for the disk by
-        `flush.messages`. Raises as `partition_for_write`.
+        `flush.messages`.
         """
         source = self._source
         if not isinstance(source, Partition):

@@ -9,6 +9,7 @@ from fuzz import (
     index_targets,
     point_targets,
     record_targets,
+    request_targets,
     sent_targets,
     small_targets,
     store_target,
@@ -23,6 +24,7 @@ TARGETS: dict[str, Target] = {
     **small_targets.TARGETS,
     **record_targets.TARGETS,
     **point_targets.TARGETS,
+    **request_targets.TARGETS,
     **sent_targets.TARGETS,
     **store_target.TARGETS,
 }

@@ -1,37 +1,130 @@
-"""Faults that could be made in the shell and the engine of replicas, and some of the core's, each as one
-change.
+"""Faults that could be made in the shell and the engine of replicas, and some of the core's, each as a few
+changes.
 
 The core's own are found by the search in `replicas`; here those stand that need files, threads or crashes.
 """
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from replicas import mutations as core
 
+from segstore.replication.core.controller import Controller
+from segstore.replication.healing import _Patient
+from segstore.replication.metadata import metadata_log, voters
+from segstore.replication.metadata.metadata_log import MetadataLog
+from segstore.replication.quorum_controller import Decision
+from segstore.storage.cleaner.cleanable import cleanable
+from segstore.storage.cleaner.cleaner import clean
+from segstore.storage.log.partition import LogStart, Partition
 from segstore.storage.log.replica import Replica, Truncated
+from segstore.storage.log.visibility import Visible
+from segstore.storage.meta.offset_checkpoints import LeaderEpochs
+from segstore.storage.producers.state_manager import Producers
+from segstore.storage.segment.log_view import LogView
+from segstore.storage.store import sweeper
+from segstore.storage.store.partitions import PartitionLoader
 
 
-class Mutation(NamedTuple):
-    """What is put in place of an attribute, and the seed that finds it."""
+class Change(NamedTuple):
+    """What is put in place of an attribute."""
 
     owner: Any
     name: str
     value: Any
-    seed: int = 0
 
 
-def _of_core(name: str, seed: int) -> Mutation:
+class Mutation(NamedTuple):
+    """Changes, and the seed that finds them."""
+
+    seed: int
+    changes: tuple[Change, ...]
+
+
+def _of_core(name: str) -> tuple[Change, ...]:
     found = core.FOUND_BY_SEARCH[name]
-    return Mutation(found.owner, found.name, found.value, seed)
+    return (Change(found.owner, found.name, found.value),)
 
+
+def _always_clean(core: Controller, broker: int, incarnation: str, clean_epoch: int, now_ms: int) -> Any:
+    known = core.cluster.brokers.get(broker)
+    return _restart(core, broker, incarnation, clean_epoch if known is None else known.epoch, now_ms)
+
+
+def _without_the_others(cls: type[MetadataLog], given: Any, total: int, *more: Any) -> MetadataLog:
+    return _open(cls, given, len(given), *more)
+
+
+def _answered_by_one(log: MetadataLog, data: bytes) -> None:
+    log._told = told = metadata_log.Told()
+    for voter in log._live():
+        voter.post(data, told)
+    while told.get()[1] is not None:
+        log._check_majority({voter.id for voter in log._live()})
+
+
+class _Whole:
+    """A partition whose high watermark is the end of its log."""
+
+    def __init__(self, partition: Partition) -> None:
+        self._partition = partition
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._partition, name)
+
+    @property
+    def view(self) -> LogView:
+        return self._partition.visible.written
+
+
+def _retain_by_all(start: LogStart, now_ms: int) -> Any:
+    mine = start._partition
+    start._partition = cast(Partition, _Whole(mine))
+    try:
+        return _retain(start, now_ms)
+    finally:
+        start._partition = mine
+
+
+def _cut_but_the_producers(producers: Producers, segments: list[Any], end_offset: int) -> None:
+    state = producers.state
+    _cut(producers, segments, end_offset)
+    producers.state = state
+
+
+def _an_epoch_of_its_own(loader: PartitionLoader, directory: str, opened: Any, *more: Any) -> LeaderEpochs:
+    epochs = _begin_epoch(loader, directory, opened, *more)
+    if opened.recovered is not None:
+        epochs.assign((epochs.latest or 0) + 1, opened.end_offset)
+    return epochs
+
+
+_restart, _open = Controller.restart, MetadataLog.open.__func__  # type: ignore[attr-defined]
+_retain, _cut, _begin_epoch = LogStart.retain, Producers.cut, PartitionLoader._begin_epoch
 
 MUTATIONS: dict[str, Mutation] = {
-    "acks=all answered at the log end": _of_core("acks=all answered at the log end", 5),
-    "election outside of the ISR": _of_core("election outside of the ISR", 0),
-    "a log is not cut": Mutation(
-        Replica, "truncate_to", lambda self, offset: Truncated(min(offset, self.log_end_offset)), 15
-    ),
-    "a leader's epoch is not in its log": Mutation(Replica, "_assign", lambda self, epoch: None),
-}
+    "acks=all answered at the log end": Mutation(5, _of_core("acks=all answered at the log end")),
+    "election outside of the ISR": Mutation(0, _of_core("election outside of the ISR")),
+    "a log is not cut": Mutation(15, (
+        Change(Replica, "truncate_to", lambda self, offset: Truncated(min(offset, self.log_end_offset))),)),
+    "a leader's epoch is not in its log": Mutation(0, (
+        Change(Replica, "_assign", lambda self, epoch: None),)),
+    "consumers read up to the log end": Mutation(0, (
+        Change(Visible, "_below", lambda self, high_watermark: self._written),)),
+    "opened by a minority": Mutation(0, (
+        Change(voters, "_check_majority", lambda found, offline: None),
+        Change(MetadataLog, "open", classmethod(_without_the_others)))),
+    "metadata is answered before a majority has it": Mutation(0, (
+        Change(MetadataLog, "_write", _answered_by_one),)),
+    "a directory that is stale counts as clean": Mutation(0, (Change(Controller, "restart", _always_clean),)),
+    "recovery gives itself an epoch": Mutation(0, (
+        Change(PartitionLoader, "_begin_epoch", _an_epoch_of_its_own),)),
+    "retention above the HW": Mutation(0, (Change(LogStart, "retain", _retain_by_all),)),
+    "compaction above the HW": Mutation(0, (
+        Change(sweeper, "cleanable", lambda it, *more: cleanable(cast(Partition, _Whole(it)), *more)),
+        Change(sweeper, "clean", lambda it, *more: clean(cast(Partition, _Whole(it)), *more)))),
+    "producers are not cut with the log": Mutation(0, (Change(Producers, "cut", _cut_but_the_producers),)),
+    "a replica that is cut to be healed stays in sync": Mutation(0, (
+        Change(_Patient, "_expel", lambda self, core, now: Decision()),)),
+}  # fmt: skip

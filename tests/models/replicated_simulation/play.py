@@ -2,18 +2,31 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Sequence
+from functools import cache
 
 import memory
 
+from . import ops_disks, ops_records, ops_topics, ops_transactions
 from .steps import Step, draw
 from .world import World
+
+OPS = {**ops_records.OPS, **ops_topics.OPS, **ops_disks.OPS, **ops_transactions.OPS}
+
+
+@cache
+def _prepared() -> None:
+    """Take what is there before the first run out of the collections of garbage that each death makes."""
+    gc.collect()
+    gc.freeze()
 
 
 def play(steps: Sequence[Step], seed: object) -> World:
     """Run these steps. Raises Wrong."""
+    _prepared()
     with memory.directory() as root:
-        return World(root, seed).run(steps)
+        return World(root, seed, OPS).run(steps)
 
 
 def play_seed(seed: object, n: int) -> World:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from typing import Any
 
@@ -11,18 +12,26 @@ Step = tuple[Any, ...]
 TOPICS = ("a", "b")
 CALLS = ("write", "sync", "name", "any")
 WEIGHTS = {
-    "append": 30, "burst": 4, "look": 6, "tick": 10, "pause": 4, "resume": 4, "break": 3, "mend": 6,
+    "append": 20, "burst": 4, "produce": 12, "strand": 4, "minority": 1, "alone": 1, "rot": 1,
+    "transact": 5, "committed": 4,
+    "look": 6, "tick": 10, "pause": 4, "resume": 4, "break": 3, "mend": 6,
     "fault": 3, "death": 4, "kill": 2, "cut": 2, "away": 2, "swap": 1, "close": 3, "elect": 2, "move": 3,
-    "alter": 2, "unclean": 1, "create": 2, "delete": 1, "trim": 2, "sweep": 1, "sync": 3,
+    "alter": 2, "unclean": 1, "create": 2, "delete": 1, "trim": 2, "sweep": 3, "sync": 3,
 }  # fmt: skip
+
+WITHOUT: tuple[frozenset[str], ...] = (
+    frozenset(),
+    frozenset(),
+    frozenset({"cut", "death", "kill", "swap", "minority", "alone", "rot"}),
+    frozenset({"break", "fault", "pause", "swap", "strand"}),
+)
+"""Kinds of steps that a run leaves out, so that others come more often."""
 
 
 def draw(seed: object, n: int) -> list[Step]:
     """`n` steps, the first of which make topics."""
     rng = random.Random(f"replicated steps {seed}")
-    without = rng.choice(
-        [set(), set(), {"cut", "death", "kill", "swap"}, {"break", "fault", "pause", "swap"}]
-    )
+    without = rng.choice(WITHOUT)
     kinds = [name for name in WEIGHTS if name not in without]
     steps: list[Step] = [("create", topic, *_topic(rng)) for topic in TOPICS]
     while len(steps) < n:
@@ -38,6 +47,15 @@ def _arguments(name: str, rng: random.Random, number: int) -> tuple[Any, ...]:
     drawn: dict[str, tuple[Any, ...]] = {
         "append": (*place, number, rng.choice([1, 1, 1, 5]), rng.choice(["all", "all", "all", 1, 0])),
         "burst": (*place, number, rng.choice([20, 60])),
+        "produce": (*place, rng.choice("xy"), number, rng.choice([1, 1, 3]), rng.choice([0, 0, 0, 1, 2, 5])),
+        "transact": (
+            rng.choice("mn"),
+            number,
+            tuple(itertools.product(rng.choice([TOPICS, TOPICS[:1]]), range(2)))[: rng.choice([1, 2, 4])],
+            rng.choice([True, True, False, None]),
+        ),
+        "committed": place,
+        "strand": (*place, number, rng.choice(["", "x", "y"]), rng.random() < 0.5),
         "look": place,
         "tick": (rng.choice([20, 100, 300, 1000, 3000]),),
         "pause": (rng.choice(["fetcher", "reader", "metadata", ""]), directory),
@@ -46,6 +64,9 @@ def _arguments(name: str, rng: random.Random, number: int) -> tuple[Any, ...]:
         "death": (rng.randint(1, soon), rng.choice(["kill", "kill", mode]), some),
         "cut": (mode, some),
         "away": (directory, rng.choice(["close", "kill"])),
+        "minority": (directory,),
+        "alone": (directory,),
+        "rot": (*place, directory, rng.randrange(100), rng.random() < 0.3),
         "swap": (directory, rng.choice(["empty", "older"])),
         "elect": place,
         "unclean": place,
@@ -58,6 +79,7 @@ def _arguments(name: str, rng: random.Random, number: int) -> tuple[Any, ...]:
     return drawn.get(name, ())
 
 
-def _topic(rng: random.Random) -> tuple[int, int, bool]:
-    """Partitions, min.insync.replicas, and whether each append is synced."""
-    return rng.randint(1, 2), rng.choice([1, 2, 2]), rng.random() < 0.4
+def _topic(rng: random.Random) -> tuple[int, int, bool, str]:
+    """Partitions, min.insync.replicas, whether each append is synced, and what becomes of old records."""
+    policy = rng.choice(["keep", "delete", "compact"])
+    return rng.randint(1, 2), rng.choice([1, 2, 2]), rng.random() < 0.4, policy

@@ -27,7 +27,8 @@ def _quiet() -> Iterator[None]:
 def test_a_fault_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     mutation = MUTATIONS[name]
     assert mutation.seed < 40
-    monkeypatch.setattr(mutation.owner, mutation.name, mutation.value)
+    for change in mutation.changes:
+        monkeypatch.setattr(*change)
     with pytest.raises(Wrong):
         play_seed(mutation.seed, STEPS)
     monkeypatch.undo()

@@ -39,7 +39,9 @@ class Thread:
     """One that takes turns. `ready` says whether its wait is over, `until` when it is over at last."""
 
     def __init__(self, name: str) -> None:
-        self.name, self.gate = name, threading.Semaphore(0)
+        """`gate` is open only while this thread is to go on."""
+        self.name, self.gate = name, threading.Lock()
+        self.gate.acquire()
         self.ready: Callable[[], bool] = lambda: True
         self.until: float | None = None
         self.real: threading.Thread | None = None
@@ -102,8 +104,10 @@ class Turns:
             self.stuck = f"no end after {MOST_TURNS} turns: {[t.name for t in self._threads]}"
             return self._main
         while True:
-            awake = [t for t in self._threads if not self._is_paused(t)]
-            able = [t for t in awake if t.ready() or (t.until is not None and t.until <= self._hand.seconds)]
+            now, awake = self._hand.seconds, self._threads
+            if self.paused:
+                awake = [t for t in awake if not self._is_paused(t)]
+            able = [t for t in awake if (t.until is not None and t.until <= now) or t.ready()]
             if able:
                 return self._rng.choice(able)
             times = [t.until for t in awake if t.until is not None]
@@ -227,8 +231,10 @@ class TurnScheduler(Scheduler):
 
 def _take(turns: Turns, lock: Mutex) -> None:
     """In place of `Mutex._wait`."""
+    seconds = 0.001
     while not lock.acquire(False):
-        turns.wait(lambda: False, 0.001)
+        turns.wait(lambda: False, seconds)
+        seconds = min(seconds * 2, 0.1)
 
 
 class _Made:

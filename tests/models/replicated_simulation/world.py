@@ -8,7 +8,7 @@ import gc
 import os
 import random
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
@@ -24,18 +24,19 @@ from segstore.errors import SegstoreError
 from segstore.replication.metadata.image import PartitionKey
 
 from .files import Disks
-from .judge import Part, equal
+from .judge import Part, equal, latest
 from .steps import Step
 from .turns import Turns, in_turns
 
 CONFIG = {
-    "broker.heartbeat.interval.ms": 100,
+    "broker.heartbeat.interval.ms": 250,
     "broker.session.timeout.ms": 1_500,
     "replica.fetch.backoff.ms": 20,
     "replica.lag.time.max.ms": 400,
     "replica.fetch.max.bytes": 500,
     "log.cleaner.dedupe.buffer.size": 2 << 20,
     "max.open.files": 16,
+    "transaction.state.log.num.partitions": 2,
 }
 DIRECTORIES = range(3)
 TIMEOUT = 2_000
@@ -46,24 +47,34 @@ class Skip(Exception):
 
 
 class World:
-    """`away` are directories that are renamed away; `quiet` is whether nothing disturbs the store now."""
+    """`ops` are functions by the names of steps. Of the directories those in `replicating` have replicas; one
+    that is left over is the witness. `away` are directories that are renamed away; `promised` are ids of
+    topics that the store has shown, `deleted` those whose deletion was acknowledged.
+    """
 
-    def __init__(self, root: str, seed: object) -> None:
+    def __init__(self, root: str, seed: object, ops: Mapping[str, Callable[..., Any]]) -> None:
+        self.ops = ops
         self.root, self.hand = Path(root) / "disks", Hand(seed)
         self.root.mkdir()
         self.older = Path(root) / "older"
         self.clock, self.turns = Clock(START_MS), Turns(self.hand, seed)
         self.rng = random.Random(f"replicated world {seed}")
-        self.files = self._new_files()
+        self.replicating = range(2) if self.rng.random() < 0.25 else DIRECTORIES
+        self.renew_files()
         self.parts: dict[tuple[str, int], Part] = {}
         self.synced: dict[str, bool] = {}
+        self.promised: dict[str, str] = {}
+        self.deleted: set[str] = set()
+        self.producer_ids = 0
+        self.transactional: dict[str, Any] = {}
         self.away: set[int] = set()
         self.store: Any = None
         self.counts: dict[str, int] = {}
         self.trace: list[str] = []
 
-    def _new_files(self) -> Disks:
-        return Disks(str(self.root), self.rng.getrandbits(32))
+    def renew_files(self) -> None:
+        """The directories were changed behind the store's back: what lies there now counts as synced."""
+        self.files = Disks(str(self.root), self.rng.getrandbits(32))
 
     # --- a run ------------------------------------------------------------------------------------
 
@@ -87,7 +98,7 @@ class World:
     def step(self, step: Step) -> None:
         name, *args = step
         try:
-            told = OPS[name](self, *args) or ""
+            told = self.ops[name](self, *args) or ""
             self.turns.wait(lambda: True, 0)
         except Skip:
             told = "-"
@@ -117,14 +128,19 @@ class World:
             raise Skip
         return self.store
 
+    def opened(self) -> Any:
+        """The store. Errors as `open_replicated`."""
+        witness = self.path(DIRECTORIES[-1]) if len(self.replicating) < len(DIRECTORIES) else None
+        paths = [self.path(directory) for directory in self.replicating]
+        return segstore.open_replicated(
+            paths, witness=witness, config=CONFIG, clock=self.clock, files=self.files
+        )
+
     def open(self) -> None:
         """Open, again and again where a fault or a death keeps it from that."""
-        paths = [self.path(directory) for directory in DIRECTORIES]
         for _ in range(10):
             try:
-                self.store = segstore.open_replicated(
-                    paths, config=CONFIG, clock=self.clock, files=self.files
-                )
+                self.store = self.opened()
             except Killed:
                 self._bury()
             except SegstoreError as error:
@@ -144,13 +160,19 @@ class World:
         self.turns.paused.clear()
         self.bring_back()
 
+    def take_away(self, directory: int) -> None:
+        """As an unmounted disk is; the store is closed."""
+        os.rename(self.path(directory), self.root.parent / f"away-{directory}")
+        self.away.add(directory)
+        self.renew_files()
+
     def bring_back(self) -> None:
         for directory in sorted(self.away):
             shutil.rmtree(self.path(directory), ignore_errors=True)
             os.rename(self.root.parent / f"away-{directory}", self.path(directory))
         if self.away:
             self.away.clear()
-            self.files = self._new_files()
+            self.renew_files()
 
     def abandon(self) -> None:
         """Let the process end at once."""
@@ -167,7 +189,7 @@ class World:
         gc.collect()
         self.turns.born()
         if self.files.bury():
-            self.files = self._new_files()
+            self.renew_files()
 
     def drop(self) -> None:
         if self.store is not None:
@@ -180,6 +202,11 @@ class World:
         self.files.broken.clear()
         self.open()
         self.verify()
+
+    def next_producer_id(self) -> int:
+        """One that no producer has had."""
+        self.producer_ids += 1
+        return 1_000_000 + self.producer_ids  # above those that the store gives to transactional ids
 
     def close(self) -> None:
         """Close; a disk that fails meanwhile is no matter, but the next open has to get on."""
@@ -209,29 +236,30 @@ class World:
         """What is cheap to see after each step."""
         if self.store is None:
             return
-        manager = self.store._replicated.manager
+        manager, gone = self.store._replicated.manager, self.missing()
         for (topic, number), part in self.parts.items():
-            leader = manager.leader(PartitionKey(topic, number))
+            part.go_out(gone)
+            key = PartitionKey(topic, number)
+            leader = manager.leader(key)
             if leader is not None:
                 role, log = leader.core.role, leader.core.log
                 part.lead(role.leader_epoch, log.high_watermark, leader.replica.log_end_offset)
+                state = manager.partitions[key]
+                if state.leader_epoch == role.leader_epoch:
+                    found = {each: manager.find(each, key) for each in state.isr}
+                    ends = {each: it.replica.log_end_offset for each, it in found.items() if it is not None}
+                    part.strong(log.high_watermark, ends)
 
     def seen(self, part: Part, whole: bool = False) -> None:
         """Read all that a consumer gets."""
         part.show(*self.read(part), whole)
 
-    def read(self, part: Part) -> tuple[int, int, dict[int, bytes]]:
+    def read(self, part: Part, isolation: str = "read_uncommitted") -> tuple[int, int, dict[int, bytes]]:
         """Start, end, and the values of all records in between, by offset."""
         log = self.live.partition(part.topic, part.number)
-        start, end = log.start_offset, log.end_offset
-        at, found = start, dict[int, bytes]()
-        while at < end:
-            records = log.read(at)
-            if records.next_offset == at:
-                break
-            found.update({record.offset: record.value for record in records if record.offset < end})
-            at = records.next_offset
-        return start, end, found
+        start = log.start_offset
+        end = log.end_offset if isolation == "read_uncommitted" else log.last_stable_offset
+        return start, end, records_of(log, start, end, isolation)
 
     def verify(self) -> None:
         """All of what is shown, and no replica contradicts another one."""
@@ -242,22 +270,31 @@ class World:
                 with suppress(SegstoreError):
                     self.seen(part)
                 for directory in DIRECTORIES:
-                    if not part.free:
+                    if not (part.free or part.compacted):
                         part.match(self.path(directory) / f"{part.topic}-{part.number}")
         finally:
             self.files.quiet = False
 
     def forget_deleted(self) -> None:
         topics = self.live.topics()
+        ids = {info.name: info.topic_id for info in topics.values()}
+        lost = {name: id_ for name, id_ in self.promised.items() if ids.get(name) != id_}
+        hold(not lost, "topics are lost:", lost)
+        hold(self.deleted.isdisjoint(ids.values()), "topics that were deleted are there:", ids)
+        self.promised = ids
         for key, part in list(self.parts.items()):
             if key[0] not in topics or topics[key[0]].topic_id != part.topic_id:
                 del self.parts[key]
         for info in topics.values():
+            if info.name.startswith("__"):  # nobody reads those of the store itself
+                continue
             for number in info.partition_ids:
                 if (info.name, number) not in self.parts:
+                    policy = str(info.config.get("cleanup.policy", ""))
                     self.parts[info.name, number] = Part(
-                        info.name, number, info.topic_id, self.minimum(info.name)
-                    )
+                        info.name, number, info.topic_id, self.minimum(info.name),
+                        compacted="compact" in policy, retained="retention.bytes" in info.config,
+                    )  # fmt: skip
 
     def minimum(self, topic: str) -> int:
         """How many replicas an acknowledgement needs."""
@@ -269,7 +306,7 @@ class World:
         """Directories have lost what was not synced, or all: what was `synced` is there, or not."""
         for part in self.parts.values():
             if not (synced and self.synced.get(part.topic_id)):
-                for directory in directories:
+                for directory in {*directories} & {*self.replicating}:
                     part.damage(directory)
 
     def settle(self) -> None:
@@ -290,16 +327,65 @@ class World:
             found = self.read(part)[2] if part.free else part.shown
             part.in_sync(self.minimum(part.topic), found)
 
+    def sync(self) -> None:
+        """All faults end, and replicas come to be in sync."""
+        _ = self.live
+        self.files.forget_plans()
+        self.close()
+        self.calm()
+        self.open()
+        self.verify()
+        self.replace_missing()
+        self.settle()
+        self.verify()
+
+    def missing(self) -> list[int]:
+        """The directories that take no part."""
+        known = self.live._replicated.manager.directories
+        return [each for each in self.replicating if each not in known or known[each].error is not None]
+
+    def replace_missing(self) -> None:
+        for directory in self.missing():
+            self.live.replace_directory(directory, self.path(directory))
+
+    def read_followers(self) -> None:
+        """Once all are in sync, every replica shows what the leader shows (R39)."""
+        for (topic, number), part in self.parts.items():
+            log = self.live.partition(topic, number)
+            start, end, found = self.read(part)
+            for replica in self.live.describe_partition(topic, number).replicas:
+                near = log.nearest(str(replica), start)
+                there = records_of(near, start, end)
+                if part.compacted:  # each replica compacts for itself
+                    hold(latest(there) == latest(found), part, replica, "shows other latest records:", there)
+                else:
+                    hold(there == found, part, replica, "shows other records:", there.items() ^ found.items())
+
     def finish(self) -> None:
         """All faults end: then all replicas are equal, and sound."""
-        OPS["sync"](self)
+        self.sync()
+        self.read_followers()
         replicas = {key: state.replicas for key, state in states(self.live).items()}
         self.close()
         for directory in DIRECTORIES:
             findings = [str(each) for each in segstore.check(self.path(directory))]
             hold(not findings, directory, "check:", *findings)
         for (topic, number), ids in replicas.items():
-            equal([self.path(each) / f"{topic}-{number}" for each in ids])
+            part = self.parts.get((topic, number))
+            if part is not None and not part.compacted:
+                equal([self.path(each) / f"{topic}-{number}" for each in ids])
+
+
+def records_of(log: Any, start: int, end: int, isolation: str = "read_uncommitted") -> dict[int, bytes]:
+    """The values of a log's records, by offset."""
+    at, found = start, dict[int, bytes]()
+    while at < end:
+        records = log.read(at, isolation_level=isolation)
+        if records.next_offset == at:
+            break
+        found.update({record.offset: record.value for record in records if record.offset < end})
+        at = records.next_offset
+    return found
 
 
 def lagging(store: Any) -> dict[Any, Any]:
@@ -309,225 +395,3 @@ def lagging(store: Any) -> dict[Any, Any]:
         for key, state in states(store).items()
         if {*state.isr} != {*state.replicas} or len({e.log_end_offset for e in state.replica_states}) > 1
     }
-
-
-# --- steps ------------------------------------------------------------------------------------------
-
-
-def create(world: World, topic: str, partitions: int, minimum: int, flush: bool) -> None:
-    if topic in world.live.topics():
-        raise Skip
-    config = {"min.insync.replicas": minimum, "segment.bytes": 2000, "index.interval.bytes": 200}
-    config["flush.messages"] = 1 if flush else 1 << 40
-    try:
-        world.live.create_topic(topic, partitions, config, replication_factor=3)
-    finally:
-        if not world.files.dead and topic in (topics := world.live.topics()):
-            world.synced[topics[topic].topic_id] = flush
-            world.forget_deleted()
-
-
-def delete(world: World, topic: str) -> None:
-    if topic not in world.live.topics():
-        raise Skip
-    world.live.delete_topic(topic)  # where this is interrupted, `forget_deleted` sees what came of it
-    for key in [key for key in world.parts if key[0] == topic]:
-        del world.parts[key]
-
-
-def append(world: World, topic: str, number: int, tag: int, count: int, acks: Any) -> str:
-    part = world.part(topic, number)
-    values = [b"%d.%d|" % (tag, n) + b"v" * (tag * 7 % 90) for n in range(count)]
-    part.sent.update(values)
-    made = world.live.partition(topic, number).append_batch(
-        values, batch_bytes=200, acks=acks, timeout_ms=TIMEOUT
-    )
-    if acks == "all":
-        part.acked.update(zip(made, values, strict=True))
-    return str(made)
-
-
-def burst(world: World, topic: str, number: int, tag: int, count: int) -> str:
-    return append(world, topic, number, tag, count, "all")
-
-
-def look(world: World, topic: str, number: int) -> None:
-    world.seen(world.part(topic, number))
-
-
-def tick(world: World, ms: int) -> None:
-    world.clock.now += ms
-    world.turns.wait(lambda: False, ms / 1000)
-
-
-def pause(world: World, kind: str, directory: int) -> None:
-    """A disk hangs, or a thread does not get the processor."""
-    world.turns.paused.add(f"-{directory}" if not kind else f"-{kind}-{directory}")
-
-
-def resume(world: World) -> None:
-    if not world.turns.paused:
-        raise Skip
-    world.turns.paused.clear()
-
-
-def break_(world: World, directory: int) -> None:
-    """All calls to a disk fail."""
-    world.files.broken.add(f"d{directory}")
-
-
-def mend(world: World) -> str:
-    """Disks work again, and their directories take part again."""
-    world.files.broken.clear()
-    manager = world.live._replicated.manager
-    gone = [
-        d for d in DIRECTORIES if d not in manager.directories or manager.directories[d].error is not None
-    ]
-    gone = [d for d in gone if d not in world.away]
-    if not gone:
-        raise Skip
-    world.turns.paused.clear()
-    for directory in gone:
-        world.live.replace_directory(directory, world.path(directory))
-    return str(gone)
-
-
-def fault(world: World, group: str, nth: int, error: str) -> None:
-    world.files.plan(group, nth, error)
-
-
-def death(world: World, nth: int, mode: str, disks: tuple[int, ...]) -> None:
-    if mode != "kill":
-        _lose(world, disks)
-    world.files.plan_death(nth, mode)
-
-
-def _lose(world: World, disks: tuple[int, ...]) -> None:
-    world.files.lose = frozenset(f"d{disk}" for disk in disks)
-    world.damage(disks, synced=True)
-
-
-def kill(world: World) -> None:
-    _ = world.live
-    world.files.die("kill")
-
-
-def cut(world: World, mode: str, disks: tuple[int, ...]) -> None:
-    _ = world.live
-    _lose(world, disks)
-    world.files.die(mode)
-
-
-def away(world: World, directory: int, how: str) -> None:
-    """The store is opened without a directory."""
-    _ = world.live
-    if world.away:
-        raise Skip
-    if how == "close":
-        world.close()
-    else:
-        world.abandon()
-    world.calm()
-    os.rename(world.path(directory), world.root.parent / f"away-{directory}")
-    world.away.add(directory)
-    world.files = world._new_files()
-    world.open()
-    world.verify()
-
-
-def close(world: World) -> None:
-    world.close()
-    world.open()
-    world.verify()
-
-
-def sync(world: World) -> None:
-    """All faults end, and replicas come to be in sync."""
-    _ = world.live
-    world.files.forget_plans()
-    world.files._until = 0
-    world.close()
-    world.calm()
-    world.open()
-    world.verify()
-    _replace_missing(world)
-    world.settle()
-    world.verify()
-
-
-def _replace_missing(world: World) -> None:
-    manager = world.live._replicated.manager
-    for directory in DIRECTORIES:
-        found = manager.directories.get(directory)
-        if found is None or found.error is not None:
-            world.live.replace_directory(directory, world.path(directory))
-
-
-def swap(world: World, directory: int, how: str) -> None:
-    """While all is in sync, a directory is put aside, or comes back as it was then, or empty."""
-    sync(world)
-    world.close()
-    if how == "older" and not world.older.exists():
-        shutil.copytree(world.path(directory), world.older)
-        (world.older.parent / "which").write_text(str(directory))
-    else:
-        if how == "older":
-            directory = int((world.older.parent / "which").read_text())
-        world.damage([directory], synced=False)
-        shutil.rmtree(world.path(directory))
-        if how == "older":
-            os.rename(world.older, world.path(directory))
-        else:
-            world.path(directory).mkdir()
-        world.files = world._new_files()
-    world.open()
-    world.verify()
-    _replace_missing(world)
-
-
-def elect(world: World, topic: str, number: int) -> str:
-    world.part(topic, number)
-    return str(world.live.elect_leaders("preferred", [(topic, number)], timeout_ms=TIMEOUT))
-
-
-def unclean(world: World, topic: str, number: int) -> str:
-    """Anything that is not in all replicas may be lost."""
-    part = world.part(topic, number)
-    if world.live.describe_partition(topic, number).leader >= 0:
-        raise Skip
-    part.free = True
-    return str(world.live.elect_leaders("unclean", [(topic, number)], confirm=True, timeout_ms=TIMEOUT))
-
-
-def move(world: World, topic: str, number: int, replicas: tuple[int, ...]) -> None:
-    part = world.part(topic, number)
-    part.least = min(part.least, len(replicas))
-    world.live.reassign({(topic, number): replicas})
-
-
-def alter(world: World, topic: str, minimum: int) -> None:
-    if topic not in world.live.topics():
-        raise Skip
-    for part in world.parts.values():
-        if part.topic == topic:
-            part.least = min(part.least, minimum)
-    world.live.alter_topic(topic, {"min.insync.replicas": minimum})
-
-
-def trim(world: World, topic: str, number: int, share: int) -> None:
-    world.part(topic, number)
-    log = world.live.partition(topic, number)
-    log.delete_records(log.start_offset + (log.end_offset - log.start_offset) * share // 100)
-
-
-def sweep(world: World) -> None:
-    world.live.sweep()
-
-
-OPS: dict[str, Callable[..., Any]] = {
-    "create": create, "delete": delete, "append": append, "burst": burst, "look": look, "tick": tick,
-    "pause": pause, "resume": resume, "break": break_, "mend": mend, "fault": fault, "death": death,
-    "kill": kill,
-    "cut": cut, "away": away, "close": close, "sync": sync, "swap": swap, "elect": elect, "unclean": unclean,
-    "move": move, "alter": alter, "trim": trim, "sweep": sweep,
-}  # fmt: skip

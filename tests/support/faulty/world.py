@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -140,6 +140,15 @@ class World:
         self.look(topic, partition)
         if self.store.topics()[topic].config.get("flush.messages") == 1:
             self.flushed(topic, partition)
+
+    def send(self, batch: Callable[[list[bytes]], bytearray], n: int = 1, topic: str = "t") -> None:
+        """Append a batch as a producer sends it; `batch` makes it of its values."""
+        values = self.values(n)
+        self.try_((topic, 0), values)
+        self.store.partition(topic, 0).append_as_leader(batch(values))
+        self.look(topic)
+        if self.store.topics()[topic].config.get("flush.messages") == 1:
+            self.flushed(topic)
 
     def look(self, topic: str, partition: int = 0) -> None:
         """Note what a reader sees now."""

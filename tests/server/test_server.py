@@ -1,0 +1,347 @@
+"""A server's life: where it listens, what it tells clients, how it ends."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+import pytest
+from serving import HEARTBEAT, FileSlice, Parked, connections, fetched, heartbeat, serving, within
+from waiting import PATIENCE, told, until
+from wire_client import WireClient, request
+
+import segstore
+from segstore.errors import (
+    ConfigError,
+    InvalidArgumentError,
+    InvalidTypeError,
+    ListenError,
+    StoreClosedError,
+)
+from segstore.server.apis import Api
+from segstore.server.network.server import cluster_id_of, endpoint
+from segstore.server.request import LATER
+
+MIB = 1 << 20
+
+
+def threads() -> set[str]:
+    return {thread.name for thread in threading.enumerate() if thread.name.startswith("segstore-server")}
+
+
+def descriptors() -> list[str]:
+    """What this process has open of a server: sockets, eventfds, epolls."""
+    found = []
+    for fd in os.listdir("/proc/self/fd"):
+        try:
+            found.append(os.readlink(f"/proc/self/fd/{fd}"))
+        except FileNotFoundError:
+            continue
+    return sorted(path for path in found if "socket:" in path or "event" in path)
+
+
+# --- where -----------------------------------------------------------------------------------------
+
+
+def test_localhost_is_all_of_its_addresses(store: segstore.Store) -> None:
+    with segstore.serve(store, "localhost", 0) as server:
+        assert server.bootstrap_servers == f"localhost:{server.port}"
+        families = {each[0]: each[4][0] for each in socket.getaddrinfo("localhost", 0)}
+        for family, address in families.items():
+            with socket.socket(family) as client:
+                try:
+                    client.bind((address, 0))
+                except OSError:  # this machine does not have that address
+                    continue
+                client.connect((address, server.port))
+
+
+TOLD = {
+    "where it listens": ("127.0.0.1", None, "127.0.0.1:PORT"),
+    "another host": ("127.0.0.1", "log.example", "log.example:PORT"),
+    "another port": ("127.0.0.1", "log.example:19092", "log.example:19092"),
+    "an address of IPv6": ("127.0.0.1", "[::1]:7", "[::1]:7"),
+    "all addresses": ("0.0.0.0", None, f"{socket.gethostname()}:PORT"),
+}
+
+
+@pytest.mark.parametrize(("host", "advertised", "text"), TOLD.values(), ids=TOLD)
+def test_what_clients_are_told(store: segstore.Store, host: str, advertised: str | None, text: str) -> None:
+    with segstore.serve(store, host, 0, advertised) as server:
+        assert server.bootstrap_servers == text.replace("PORT", str(server.port))
+        assert (server.host, server.node.endpoint.port != 0) == (host, True)
+        assert server.bootstrap_servers in repr(server)
+
+
+def test_endpoints() -> None:
+    assert [endpoint("x", text, 5) for text in ("h", "h:1", "[::1]", "[::1]:2", ":3")] == [
+        *(("h", 5), ("h", 1), ("::1", 5), ("::1", 2), ("", 3))
+    ]
+
+
+REFUSED: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
+    "no host": ({"host": "no.such.host.invalid"}, ListenError, "no such host"),
+    "not this machine's": ({"host": "192.0.2.1"}, ListenError, "192.0.2.1:0"),
+    "a host that is no text": ({"host": 7}, InvalidTypeError, "host must be a str"),
+    "a port too high": ({"port": 65536}, InvalidArgumentError, "port=65536"),
+    "a negative port": ({"port": -1}, InvalidArgumentError, "port=-1"),
+    "no address to tell": ({"advertised": "a:b"}, InvalidArgumentError, "advertised='a:b'"),
+    "a setting that is none": ({"num_partition": 1}, ConfigError, "did you mean num_partitions"),
+    "a value that is none": ({"max_connections": 0}, ConfigError, "max_connections=0"),
+}
+
+
+@pytest.mark.parametrize(("given", "kind", "text"), REFUSED.values(), ids=REFUSED)
+def test_what_is_refused_leaves_nothing(
+    store: segstore.Store, given: dict[str, Any], kind: type[Exception], text: str
+) -> None:
+    before = descriptors(), threads()
+    with pytest.raises(kind, match=text.replace("'", ".")):
+        segstore.serve(store, **{"port": 0, **given})
+    assert (descriptors(), threads()) == before
+
+
+def test_a_port_that_is_taken(store: segstore.Store) -> None:
+    with segstore.serve(store, port=0) as server:
+        with pytest.raises(ListenError, match="in use") as caught:
+            segstore.serve(store, port=server.port)
+        assert caught.value.filename == server.bootstrap_servers
+
+
+def test_only_an_open_store_is_served(store_dir: Path) -> None:
+    with segstore.open(store_dir) as store:
+        pass
+    before = descriptors(), threads()
+    with pytest.raises(StoreClosedError):
+        segstore.serve(store, port=0)
+    with pytest.raises(InvalidTypeError, match="store must be a Store, not str"):
+        segstore.serve(str(store_dir), port=0)  # type: ignore[arg-type]
+    assert (descriptors(), threads()) == before
+
+
+def test_the_cluster_id_stays_the_same(store_dir: Path, tmp_path: Path) -> None:
+    ids = []
+    for _ in range(2):
+        with segstore.open(store_dir) as store:
+            ids.append(cluster_id_of(store))
+    with segstore.open(tmp_path / "other") as other:
+        ids.append(cluster_id_of(other))
+    assert ids[0] == ids[1] != ids[2]
+    assert {len(each) for each in ids} == {22}
+
+
+def test_the_cluster_id_of_a_brokers_directory_is_its_own(store_dir: Path) -> None:
+    with segstore.open(store_dir) as store:
+        given = "MkU3OEVBNTcwNTJENDM2Qg"
+        path = store_dir / "meta.properties"
+        path.write_text(f"version=1\ncluster.id={given}\nnode.id=1\ndirectory.id={given}\n")
+        assert cluster_id_of(store) == given
+        path.write_text("version=0\n")
+        assert len(cluster_id_of(store)) == 22
+        path.unlink()
+
+
+# --- the end ---------------------------------------------------------------------------------------
+
+
+def test_a_closed_server_leaves_nothing(store: segstore.Store) -> None:
+    before = descriptors(), threads()
+    with segstore.serve(store, port=0) as server:
+        clients = [socket.create_connection((server.host, server.port)) for _ in range(3)]
+        until(lambda: len(connections(server)) == 3)
+        done = Event()
+        within(server, lambda: server.node.loop.work(int, lambda _: done.set()))
+        assert done.wait(PATIENCE)
+        assert len(threads()) == 2
+    for client in clients:
+        assert client.recv(1) == b""
+        client.close()
+    assert (descriptors(), threads()) == before
+    server.close()
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection((server.host, server.port))
+    segstore.serve(store, port=server.port).close()
+
+
+def test_a_store_ends_its_servers(store_dir: Path) -> None:
+    with segstore.open(store_dir) as store:
+        servers = [segstore.serve(store, port=0) for _ in range(2)]
+        wires = [WireClient(server.host, server.port) for server in servers]
+        for wire in wires:
+            assert wire.ask("ApiVersions", 0).error_code == 0
+    for wire in wires:
+        assert wire.is_closed()
+        wire.close()
+    assert threads() == set()
+
+
+def test_what_a_worker_does_is_answered_before_the_end(store: segstore.Store) -> None:
+    begun, go = Event(), Event()
+
+    def run() -> int:
+        begun.set()
+        assert go.wait(PATIENCE)
+        return 7
+
+    def handler(node: Any, request: Any) -> Any:
+        node.loop.work(run, lambda code: request.answer(heartbeat(error_code=code)))
+        return LATER
+
+    with serving(store, {Api.HEARTBEAT: handler}) as server:
+        wire = WireClient(server.host, server.port)
+        sent = wire.send("Heartbeat", 4, **HEARTBEAT)
+        assert begun.wait(PATIENCE)
+        closing = threading.Thread(target=server.close, args=(PATIENCE,))
+        closing.start()
+        until(lambda: server._service._shared.is_ending)
+        go.set()
+        assert wire.receive(sent).error_code == 7
+        assert wire.is_closed()
+        closing.join(PATIENCE)
+        wire.close()
+    assert threads() == set()
+
+
+class Waiting:
+    """A part of the handlers that keeps requests, and answers them when the server ends."""
+
+    def __init__(self, node: Any) -> None:
+        self.requests: list[Any] = []
+
+    def close(self) -> None:
+        for kept in self.requests:
+            kept.answer(heartbeat(error_code=16))
+
+
+def test_parts_answer_what_waits_in_them_and_the_rest_is_closed(store: segstore.Store) -> None:
+    parked = Parked()
+
+    def keep(node: Any, request: Any) -> Any:
+        node.part(Waiting).requests.append(request)
+        return LATER
+
+    handlers = {Api.HEARTBEAT: keep, Api.SYNC_GROUP: parked}
+    with serving(store, handlers) as server:
+        wire, left = (WireClient(server.host, server.port) for _ in range(2))
+        sent = wire.send("Heartbeat", 4, **HEARTBEAT)
+        wire.send("ApiVersions", 0)
+        left.send("SyncGroup", 4)
+        parked.next()
+        until(lambda: server.node.part(Waiting).requests)
+        server.close(PATIENCE)
+        assert wire.receive(sent).error_code == 16
+        assert wire.is_closed()  # what it had sent besides was not begun
+        assert left.is_closed()
+        wire.close()
+        left.close()
+
+
+def test_a_client_that_does_not_read_is_cut_off_after_the_time(store: segstore.Store, tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(bytes(16 * MIB))
+    part = FileSlice(path, 0, 16 * MIB)
+    handlers: Any = {Api.FETCH: lambda node, request: fetched(part)}
+    with serving(store, handlers) as server, WireClient(server.host, server.port) as wire:
+        wire.send("Fetch", 12)
+        until(lambda: part._fd and connections(server)[0]._outgoing)
+        server.close(0.05)
+        assert part.released == 1
+    assert threads() == set()
+
+
+def test_a_part_that_fails_to_close_is_told(store: segstore.Store, caplog: pytest.LogCaptureFixture) -> None:
+    class Bad:
+        def __init__(self, node: Any) -> None:
+            pass
+
+        def close(self) -> None:
+            raise ZeroDivisionError
+
+    handlers: Any = {Api.HEARTBEAT: lambda node, request: node.part(Bad) and heartbeat()}
+    with serving(store, handlers) as server, WireClient(server.host, server.port) as wire:
+        wire.ask("Heartbeat", 4, **HEARTBEAT)
+    told()
+    assert "a part of a server could not be closed" in caplog.text
+    assert threads() == set()
+
+
+def test_a_handler_that_closes_its_server_does_not_wait_for_itself(store: segstore.Store) -> None:
+    servers: list[segstore.Server] = []
+
+    def handler(node: Any, request: Any) -> Any:
+        servers[0].close()
+        return heartbeat(error_code=3)
+
+    with serving(store, {Api.HEARTBEAT: handler}) as server, WireClient(server.host, server.port) as wire:
+        servers.append(server)
+        assert wire.ask("Heartbeat", 4, **HEARTBEAT).error_code == 3
+        assert wire.is_closed()
+        until(lambda: not threads())
+
+
+def test_an_interrupt_of_close_ends_all_at_once(
+    store: segstore.Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended = Event()
+
+    class Interrupted:
+        def open(self) -> None:
+            ended.set()
+
+        def wait(self, seconds: float) -> bool:
+            raise KeyboardInterrupt
+
+    def handler(node: Any, request: Any) -> Any:
+        node.loop.work(ended.wait, lambda _: None)
+        return LATER
+
+    with serving(store, {Api.HEARTBEAT: handler}) as server, WireClient(server.host, server.port) as wire:
+        wire.send("Heartbeat", 4, **HEARTBEAT)
+        until(lambda: within(server, lambda: server._service._shared.loop.works))
+        with monkeypatch.context() as patch:
+            patch.setattr(server._service, "_ended", Interrupted())
+            with pytest.raises(KeyboardInterrupt):
+                server.close(PATIENCE)
+            assert wire.is_closed()
+            assert ended.wait(PATIENCE)
+        server._service._ended.open()
+
+
+def test_a_fork_leaves_the_parents_connections_alone(store: segstore.Store) -> None:
+    with segstore.serve(store, port=0) as server, WireClient(server.host, server.port) as wire:
+        assert wire.ask("ApiVersions", 0).error_code == 0
+        until(lambda: len(connections(server)) == 1)
+        child = os.fork()
+        if child == 0:
+            held = [path for path in descriptors() if "event" in path]
+            server.close()
+            os._exit(len(held))  # the client's own socket is the only thing that it has of them
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert wire.ask("ApiVersions", 0).error_code == 0
+
+
+def test_a_thousand_idle_connections_cost_nothing(store: segstore.Store) -> None:
+    """No memory for buffers, and no turn of the loop."""
+    count = 1000
+    with segstore.serve(store, port=0) as server:
+        clients = [socket.create_connection((server.host, server.port)) for _ in range(count)]
+        for client in clients:
+            client.sendall(request("ApiVersions", 0, 1))
+        for client in clients:
+            assert len(client.recv(4)) == 4
+        held = connections(server)
+        assert len(held) == count
+        assert all(each._frames.is_empty and not each._outgoing and not each._memory for each in held)
+        turns: list[None] = []
+        server.node.loop.soon(lambda: server.node.loop.every_turn(lambda: turns.append(None)))
+        connections(server)
+        before = len(turns)
+        assert not server._service._ended.wait(0.1)
+        assert len(turns) <= before + 1  # the one that has answered `connections`
+        for client in clients:
+            client.close()
+        until(lambda: not connections(server))
