@@ -23,6 +23,7 @@ from segstore.errors import (
     StoreClosedError,
 )
 from segstore.server.apis import Api
+from segstore.server.network import server as module
 from segstore.server.network.server import cluster_id_of, endpoint
 from segstore.server.request import LATER
 
@@ -309,6 +310,30 @@ def test_an_interrupt_of_close_ends_all_at_once(
             assert wire.is_closed()
             assert ended.wait(PATIENCE)
         server._service._ended.open()
+
+
+@pytest.mark.parametrize("ready", [True, False])
+def test_an_interrupt_of_serve_leaves_no_server(
+    store: segstore.Store, monkeypatch: pytest.MonkeyPatch, ready: bool
+) -> None:
+    """The interrupt comes when the server is ready, or before that."""
+    go, making = Event(), []
+    before = descriptors(), threads()
+
+    def interrupted(run: Any, name: str) -> Any:
+        making.append(threading.Thread(target=lambda: go.wait(PATIENCE) and run()))
+        making[0].start()
+        if ready:
+            go.set()
+            making[0].join(PATIENCE)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(module, "apart", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        segstore.serve(store, port=0)
+    go.set()
+    making[0].join(PATIENCE)
+    assert (descriptors(), threads()) == before
 
 
 def test_a_fork_leaves_the_parents_connections_alone(store: segstore.Store) -> None:

@@ -62,7 +62,11 @@ def begin(
     try:
         body = handler(node, request)
     except Exception as error:
-        body = _failure(api, error)
+        response = structs(f"{api.message}Response")
+        if "error_code" not in response.__slots__:
+            raise
+        log.error("%s could not be answered: %s", api.message, error, exc_info=error)
+        body = response(error_code=Code.UNKNOWN_SERVER_ERROR)
     if body is LATER:
         return exchange
     exchange(body)
@@ -77,17 +81,6 @@ def _refuse(header: Header, send: Send) -> None:
     if api is not Api.API_VERSIONS:
         raise UnsupportedVersionError(f"{api.message} version {header.version} is not served")
     send(api, 0, header.correlation_id, unsupported())
-
-
-def _failure(api: Api, error: Exception) -> Any:
-    """Return the answer that tells of an unexpected exception. Raises the exception itself where the response
-    has no error code of its own.
-    """
-    kind = structs(f"{api.message}Response")
-    if "error_code" not in kind.__slots__:
-        raise error
-    log.error("%s could not be answered: %s", api.message, error, exc_info=error)
-    return kind(error_code=Code.UNKNOWN_SERVER_ERROR)
 
 
 def release(body: Any) -> None:

@@ -155,7 +155,7 @@ class Loop:
         self._wakeup.close()
 
     def discard(self) -> None:
-        """Close what a loop has that was never run."""
+        """Close what a loop has that was never run; after a run there is nothing left."""
         self._close()
 
     def forget(self) -> None:

@@ -25,6 +25,7 @@ from segstore.server.request import Handler
 from segstore.server.settings import ServerConfig
 from segstore.storage.context import os_errors
 from segstore.storage.store.store import Store
+from segstore.threads import apart
 
 from .connection import Shared
 from .listener import Listener, listen
@@ -68,7 +69,37 @@ def start(
     config: ServerConfig,
     handlers: Mapping[Api, Handler],
 ) -> Server:
-    """Do what `serve` does, with these handlers."""
+    """Do what `serve` does, with these handlers.
+
+    The server is made in a thread where no signal handler runs. One that is ready when an interrupt has ended
+    the wait for it is closed: nobody else has it.
+    """
+    made: list[Server] = []
+    lost = False
+
+    def make() -> Server:
+        made.append(_started(store, host, port, advertised, config, handlers))
+        if lost:
+            made[0].close(0.0)
+        return made[0]
+
+    try:
+        return apart(make, "segstore-serve")
+    except BaseException:
+        lost = True
+        for server in made:
+            server.close(0.0)
+        raise
+
+
+def _started(
+    store: Store,
+    host: str,
+    port: int,
+    advertised: str | None,
+    config: ServerConfig,
+    handlers: Mapping[Api, Handler],
+) -> Server:
     if not isinstance(store, Store):
         raise InvalidTypeError(f"store must be a Store, not {type(store).__name__}")
     if not isinstance(host, str):

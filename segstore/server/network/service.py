@@ -44,6 +44,8 @@ class Service:
             self._listener.open()
             self._thread.start()
         except BaseException:
+            self._shared.loop.end()
+            self._thread.join()
             self._shared.loop.discard()
             raise
 
