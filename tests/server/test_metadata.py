@@ -112,8 +112,10 @@ def test_topics_are_asked_for_by_id(store: segstore.Store, version: int) -> None
 def test_before_version_12_ids_and_null_names_are_refused(
     store: segstore.Store, version: int, wanted: Any
 ) -> None:
-    (topic,) = call(node_of(store), Api.METADATA, version, topics=[wanted]).topics
+    body = call(node_of(store), Api.METADATA, version, topics=[wanted])
+    (topic,) = body.topics
     assert (topic.error_code, topic.name) == (Code.INVALID_REQUEST, wanted.name or "")
+    assert (body.brokers, body.controller_id) == ([], -1)
     assert not store.topics()
 
 

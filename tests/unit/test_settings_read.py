@@ -19,6 +19,7 @@ from segstore.client.consumer.config import ConsumerConfig
 from segstore.client.producer.config import ProducerConfig
 from segstore.config import StoreConfig, TopicConfig
 from segstore.errors import ConfigError
+from segstore.server.settings import ServerConfig
 from segstore.spark.options import SourceOptions
 from segstore.spark.sink_store import SinkOptions
 
@@ -29,6 +30,7 @@ KINDS: dict[str, tuple[type, str]] = {
     "store": (StoreConfig, "config/__init__.py"),
     "producer": (ProducerConfig, "client/producer/config.py"),
     "consumer": (ConsumerConfig, "client/consumer/config.py"),
+    "server": (ServerConfig, "server/settings.py"),
     "Spark's source": (SourceOptions, "spark/options.py"),
     "Spark's sink": (SinkOptions, "spark/sink_options.py"),
 }

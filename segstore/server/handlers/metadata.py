@@ -44,7 +44,7 @@ def metadata(node: Node, request: Request) -> Any:
     body, topics = request.body, shown(node.store)
     everything = body.topics is None or (request.version == 0 and not body.topics)
     if not everything and request.version < _IDS_SINCE and _misuses_ids(body.topics):
-        return _refused(node, body.topics)
+        return _refused(body.topics)
     if everything:
         asked = [_Asked(name) for name in topics]
         return _told(node, request, asked, topics)
@@ -67,12 +67,12 @@ def _misuses_ids(topics: list[Any]) -> bool:
     return any(each.name is None or each.topic_id != NO_ID for each in topics)
 
 
-def _refused(node: Node, topics: list[Any]) -> Any:
+def _refused(topics: list[Any]) -> Any:
     failed = [
         _Response.MetadataResponseTopic(error_code=Code.INVALID_REQUEST, name=each.name or "")
         for each in topics
     ]
-    return _whole(node, failed)
+    return _Response(topics=failed)
 
 
 def _creatable(
@@ -233,7 +233,11 @@ def _page(
         info = topics.get(name)
         if info is None:
             error = _name_error(name) or Code.UNKNOWN_TOPIC_OR_PARTITION
-            body.topics.append(_Described.DescribeTopicPartitionsResponseTopic(error_code=error, name=name))
+            body.topics.append(
+                _Described.DescribeTopicPartitionsResponseTopic(
+                    error_code=error, name=name, topic_authorized_operations=authorized.ON_TOPICS
+                )
+            )
             continue
         numbers = [number for number in info.partition_ids if name != begin or number >= first]
         body.topics.append(_described(info, numbers[:left], leaders))

@@ -92,8 +92,7 @@ def _elect_all(node: Node, body: Any) -> Any:
         found = [_elected(node, topics, topic, number, election) for number in numbers]
         if everything:  # Kafka leaves out those that are led as they should be
             found = [each for each in found if each.error_code != Code.ELECTION_NOT_NEEDED]
-        if found:
-            results.append(_Elected.ReplicaElectionResult(topic=topic, partition_result=found))
+        results.append(_Elected.ReplicaElectionResult(topic=topic, partition_result=found))
     return _Elected(replica_election_results=results)
 
 

@@ -6,6 +6,7 @@ import errno
 import gc
 import os
 import re
+import shutil
 import stat
 import subprocess
 import sys
@@ -372,3 +373,11 @@ def test_what_is_known_of_a_name_comes_from_c_of_ours(path: Path) -> None:
             sys.setprofile(measured)
     assert not called & {"stat", "lstat", "fstat"}
     assert "seg_stat" in called
+
+
+def test_space_is_that_of_the_file_system(tmp_path: Path) -> None:
+    found, told = Files().space(tmp_path), shutil.disk_usage(tmp_path)
+    assert found.total == told.total
+    assert 0 <= found.usable <= found.total
+    with pytest.raises(FileNotFoundError):
+        Files().space(tmp_path / "missing")

@@ -1,0 +1,248 @@
+"""Promise: a server answers requests of administration with the codes of a real broker of Kafka 4.1."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from kafka_broker import Broker
+from kafka_tools import classpath, why_not
+from wire_client import WireClient
+
+import segstore
+from segstore.server.protocol.codec import Struct, structs
+
+pytestmark = [
+    pytest.mark.judge("Kafka's broker"),
+    pytest.mark.skipif(bool(why_not()), reason=str(why_not())),
+]
+ID = b"x" * 16
+Asked = structs("MetadataRequest").MetadataRequestTopic
+Cursor = structs("DescribeTopicPartitionsRequest").Cursor
+Named = structs("DescribeTopicPartitionsRequest").TopicRequest
+New = structs("CreateTopicsRequest").CreatableTopic
+Config = structs("CreateTopicsRequest").CreatableTopicConfig
+Place = structs("CreateTopicsRequest").CreatableReplicaAssignment
+State = structs("DeleteTopicsRequest").DeleteTopicState
+Grown = structs("CreatePartitionsRequest").CreatePartitionsTopic
+Placed = structs("CreatePartitionsRequest").CreatePartitionsAssignment
+Resource = structs("DescribeConfigsRequest").DescribeConfigsResource
+INCREMENTAL, WHOLE = structs("IncrementalAlterConfigsRequest"), structs("AlterConfigsRequest")
+TRIM, QUOTAS = structs("DeleteRecordsRequest"), structs("AlterClientQuotasRequest")
+Component = structs("DescribeClientQuotasRequest").ComponentData
+Elected = structs("ElectLeadersRequest").TopicPartitions
+
+
+def new(name: str, partitions: int = 1, factor: int = 1, places: Any = (), **config: Any) -> Any:
+    return New(
+        name=name,
+        num_partitions=partitions,
+        replication_factor=factor,
+        assignments=[Place(partition_index=number, broker_ids=nodes) for number, nodes in places],
+        configs=[Config(name=key.replace("_", "."), value=value) for key, value in config.items()],
+    )
+
+
+def settings(kind: int, name: str) -> dict[str, Any]:
+    return {"resources": [Resource(resource_type=kind, resource_name=name, configuration_keys=["x"])]}
+
+
+def alter(*operations: Any, kind: int = 2, name: str = "t") -> dict[str, Any]:
+    configs = [
+        INCREMENTAL.AlterableConfig(name=key, config_operation=operation, value=value)
+        for key, operation, value in operations
+    ]
+    made = INCREMENTAL.AlterConfigsResource(resource_type=kind, resource_name=name, configs=configs)
+    return {"resources": [made]}
+
+
+def quota(
+    *entity: tuple[str, str | None], key: str = "producer_byte_rate", value: float = 9
+) -> dict[str, Any]:
+    parts = [QUOTAS.EntityData(entity_type=kind, entity_name=name) for kind, name in entity]
+    ops = [QUOTAS.OpData(key=key, value=value)]
+    return {"entries": [QUOTAS.EntryData(entity=parts, ops=ops)], "validate_only": True}
+
+
+def match(*components: tuple[str, int, str | None]) -> dict[str, Any]:
+    return {
+        "components": [
+            Component(entity_type=kind, match_type=how, match=text) for kind, how, text in components
+        ]
+    }
+
+
+def trim(topic: str, partition: int, offset: int) -> dict[str, Any]:
+    part = TRIM.DeleteRecordsPartition(partition_index=partition, offset=offset)
+    return {"topics": [TRIM.DeleteRecordsTopic(name=topic, partitions=[part])], "timeout_ms": 10_000}
+
+
+def grow(name: str, count: int, places: Any = None) -> dict[str, Any]:
+    made = None if places is None else [Placed(broker_ids=nodes) for nodes in places]
+    return {"topics": [Grown(name=name, count=count, assignments=made)], "timeout_ms": 10_000}
+
+
+def ask(*topics: Any, **fields: Any) -> dict[str, Any]:
+    return {"topics": list(topics), "allow_auto_topic_creation": False, **fields}
+
+
+SETUP = [new("t", 2), new("compacted", 1, cleanup_policy="compact")]
+PROBES: dict[str, tuple[str, int, dict[str, Any]]] = {
+    "metadata of all": ("Metadata", 12, {"topics": None}),
+    "metadata of none": ("Metadata", 12, {"topics": []}),
+    "metadata of a missing one": ("Metadata", 12, ask(Asked(name="missing"))),
+    "metadata of no name": ("Metadata", 12, ask(Asked(name="a b"), Asked(name="t"))),
+    "metadata of an unknown id": ("Metadata", 12, ask(Asked(name=None, topic_id=ID))),
+    "metadata by an id too early": ("Metadata", 11, ask(Asked(name="t", topic_id=ID))),
+    "operations": ("Metadata", 10, ask(
+        Asked(name="t"),
+        include_topic_authorized_operations=True,
+        include_cluster_authorized_operations=True,
+    )),
+    "the cluster": ("DescribeCluster", 2, {"include_cluster_authorized_operations": True}),
+    "the cluster's controllers": ("DescribeCluster", 1, {"endpoint_type": 2}),
+    "a cluster of no kind": ("DescribeCluster", 1, {"endpoint_type": 9}),
+    "a page": ("DescribeTopicPartitions", 0, {"response_partition_limit": 2}),
+    "a page of one": ("DescribeTopicPartitions", 0, {"response_partition_limit": 1}),
+    "the next page": ("DescribeTopicPartitions", 0, {"cursor": Cursor(topic_name="t", partition_index=1)}),
+    "pages of named ones": (
+        "DescribeTopicPartitions", 0, {"topics": [Named(name=n) for n in ("t", "missing", "a b")]}
+    ),
+    "a cursor below 0": ("DescribeTopicPartitions", 0, {
+        "topics": [Named(name="t")], "cursor": Cursor(topic_name="t", partition_index=-1)
+    }),
+    **{
+        f"to create {name}": ("CreateTopics", 7, {"topics": [topic], "validate_only": True})
+        for name, topic in {
+            "one": new("u", 3),
+            "one by defaults": new("u", -1, -1),
+            "one that is there": new("t"),
+            "no name": new("a b"),
+            "no partitions": new("u", 0),
+            "no replicas": new("u", 1, 0),
+            "three replicas": new("u", 1, 3),
+            "a value": new("u", retention_ms="soon"),
+            "a name of no setting": new("u", retenton_ms="1"),
+            "null": new("u", retention_ms=None),
+            "both": new("u", 1, -1, places=[(0, [1])]),
+            "both, by factor": new("u", -1, 1, places=[(0, [1])]),
+            "places": new("u", -1, -1, places=[(0, [1]), (1, [1])]),
+            "another node": new("u", -1, -1, places=[(0, [2])]),
+            "a node twice": new("u", -1, -1, places=[(0, [1, 1])]),
+            "no node": new("u", -1, -1, places=[(0, [])]),
+            "a gap": new("u", -1, -1, places=[(0, [1]), (2, [1])]),
+        }.items()
+    },
+    "to create one twice": ("CreateTopics", 7, {"topics": [new("u"), new("u")], "validate_only": True}),
+    "to delete a missing one": ("DeleteTopics", 6, {"topics": [State(name="missing")], "timeout_ms": 10_000}),
+    "to delete an unknown id": ("DeleteTopics", 6, {"topics": [State(topic_id=ID)], "timeout_ms": 10_000}),
+    "to delete nothing": ("DeleteTopics", 6, {"topics": [State()], "timeout_ms": 10_000}),
+    "to delete by both": ("DeleteTopics", 6, {"topics": [State(name="t", topic_id=ID)], "timeout_ms": 9_999}),
+    "to grow": ("CreatePartitions", 3, {**grow("t", 3), "validate_only": True}),
+    "to grow to as many": ("CreatePartitions", 3, grow("t", 2)),
+    "to grow to fewer": ("CreatePartitions", 3, grow("t", 1)),
+    "to grow a missing one": ("CreatePartitions", 3, grow("missing", 2)),
+    "to grow elsewhere": ("CreatePartitions", 3, grow("t", 3, [[2]])),
+    "to grow in too few places": ("CreatePartitions", 3, grow("t", 4, [[1]])),
+    "settings of a missing topic": (
+        "DescribeConfigs", 4, settings(2, "missing")
+    ),
+    "settings of no topic": (
+        "DescribeConfigs", 4, settings(2, "a b")
+    ),
+    "settings of another broker": (
+        "DescribeConfigs", 4, settings(4, "2")
+    ),
+    "settings of no broker": (
+        "DescribeConfigs", 4, settings(4, "one")
+    ),
+    "to set": ("IncrementalAlterConfigs", 1, {**alter(("flush.ms", 0, "5")), "validate_only": True}),
+    "to set wrongly": ("IncrementalAlterConfigs", 1, alter(("flush.ms", 0, "soon"))),
+    "to set what is not there": ("IncrementalAlterConfigs", 1, alter(("foo", 0, "1"))),
+    "to set null": ("IncrementalAlterConfigs", 1, alter(("flush.ms", 0, None))),
+    "to set twice": ("IncrementalAlterConfigs", 1, alter(("flush.ms", 0, "1"), ("flush.ms", 0, "2"))),
+    "to append to no list": ("IncrementalAlterConfigs", 1, alter(("flush.ms", 2, "1"))),
+    "to set for a missing topic": ("IncrementalAlterConfigs", 1, alter(("flush.ms", 0, "1"), name="missing")),
+    "to set what is read-only": ("IncrementalAlterConfigs", 1, alter(("node.id", 0, "2"), kind=4, name="1")),
+    "to replace wrongly": ("AlterConfigs", 2, {"resources": [WHOLE.AlterConfigsResource(
+        resource_type=2, resource_name="t", configs=[WHOLE.AlterableConfig(name="flush.ms", value="soon")]
+    )]}),
+    "to replace by null": ("AlterConfigs", 2, {"resources": [WHOLE.AlterConfigsResource(
+        resource_type=2, resource_name="t", configs=[WHOLE.AlterableConfig(name="flush.ms", value=None)]
+    )]}),
+    "to trim": ("DeleteRecords", 2, trim("t", 0, 0)),
+    "to trim all": ("DeleteRecords", 2, trim("t", 0, -1)),
+    "to trim beyond": ("DeleteRecords", 2, trim("t", 0, 5)),
+    "to trim below": ("DeleteRecords", 2, trim("t", 0, -2)),
+    "to trim nothing": ("DeleteRecords", 2, trim("t", 9, 0)),
+    "to trim a missing one": ("DeleteRecords", 2, trim("missing", 0, 0)),
+    "to trim a compacted one": ("DeleteRecords", 2, trim("compacted", 0, 0)),
+    "to elect all": ("ElectLeaders", 2, {"topic_partitions": None, "timeout_ms": 10_000}),
+    "to elect": ("ElectLeaders", 2, {
+        "topic_partitions": [Elected(topic="t", partitions=[0, 9]), Elected(topic="missing", partitions=[0])],
+        "timeout_ms": 10_000,
+    }),
+    "reassignments": ("ListPartitionReassignments", 0, {"topics": None}),
+    "to limit a client": ("AlterClientQuotas", 1, quota(("client-id", "c"))),
+    "to limit all": ("AlterClientQuotas", 1, quota(("client-id", None))),
+    "to limit an empty name": ("AlterClientQuotas", 1, quota(("client-id", ""))),
+    "to limit nothing": ("AlterClientQuotas", 1, quota()),
+    "to limit by another rate": ("AlterClientQuotas", 1, quota(("client-id", "c"), key="foo")),
+    "to limit by half a byte": ("AlterClientQuotas", 1, quota(("client-id", "c"), value=0.5)),
+    "limits": ("DescribeClientQuotas", 1, match()),
+    "limits of one": ("DescribeClientQuotas", 1, match(("client-id", 0, "c"))),
+    "limits of a user": ("DescribeClientQuotas", 1, match(("user", 2, None))),
+    "limits twice": ("DescribeClientQuotas", 1, match(("client-id", 2, None), ("client-id", 2, None))),
+    "limits of no type": ("DescribeClientQuotas", 1, match(("", 2, None))),
+    "limits of teams": ("DescribeClientQuotas", 1, match(("team", 2, None))),
+    "limits of exactly nothing": ("DescribeClientQuotas", 1, match(("client-id", 0, None))),
+    "limits of a named default": ("DescribeClientQuotas", 1, match(("client-id", 1, "c"))),
+    "limits of addresses and users": ("DescribeClientQuotas", 1, match(("ip", 2, None), ("user", 2, None))),
+    "limits matched in no way": ("DescribeClientQuotas", 1, match(("client-id", 3, None))),
+    "acls": ("DescribeAcls", 3, {
+        **dict.fromkeys(("resource_name_filter", "principal_filter", "host_filter")),
+        **dict.fromkeys(("resource_type_filter", "pattern_type_filter", "operation", "permission_type"), 1),
+    }),
+}  # fmt: skip
+TEXTS = frozenset({"error_message", "host", "port", "cluster_id", "topic_id", "configs", "throttle_time_ms"})
+"""What two servers may say differently: words, addresses, ids, and which settings there are."""
+
+
+def told(value: Any) -> Any:
+    """Return what an answer says, without TEXTS; lists are in order of what they say."""
+    if isinstance(value, Struct):
+        return {name: told(getattr(value, name)) for name in value.__slots__ if name not in TEXTS}
+    return sorted(map(told, value), key=str) if isinstance(value, list) else value
+
+
+@pytest.fixture(scope="module")
+def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Any, Any]]:
+    """What a broker and a server answer to each of the PROBES."""
+    base = tmp_path_factory.mktemp("both")
+    broker = Broker(classpath(), base / "broker")
+    with broker.running(), segstore.open(base / "store") as store, segstore.serve(store, port=0) as server:
+        found = [_asked("127.0.0.1", broker.port), _asked(server.host, server.port)]
+    assert segstore.check(base / "store") == []
+    return {name: (found[0][name], found[1][name]) for name in PROBES}
+
+
+def _asked(host: str, port: int) -> dict[str, Any]:
+    with WireClient(host, port) as wire:
+        wire.ask("CreateTopics", 7, topics=SETUP, timeout_ms=30_000)
+        wire.ask("Metadata", 12, **ask(Asked(name="t"), Asked(name="compacted")))  # which opens our logs
+    return {name: _answer(host, port, *probe) for name, probe in PROBES.items()}
+
+
+def _answer(host: str, port: int, api: str, version: int, fields: dict[str, Any]) -> Any:
+    """Return what is answered; None where the connection is closed instead."""
+    with WireClient(host, port) as wire:
+        try:
+            return told(wire.ask(api, version, **fields))
+        except ConnectionError:
+            return None
+
+
+@pytest.mark.parametrize("name", PROBES)
+def test_a_server_answers_what_a_broker_does(answers: dict[str, tuple[Any, Any]], name: str) -> None:
+    theirs, ours = answers[name]
+    assert ours == theirs
