@@ -13,6 +13,7 @@ from enum import IntEnum
 from typing import Any
 
 from segstore import names
+from segstore.errors import copy_of
 from segstore.server import config_entries
 from segstore.server.apis import Api
 from segstore.server.config_entries import Entry, Source
@@ -85,7 +86,7 @@ def _topic(node: Node, name: str) -> TopicInfo:
     if info is None:
         raise Refusal(Code.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name!r}")
     if info.error is not None:
-        raise info.error
+        raise copy_of(info.error)
     return info
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from segstore.errors import ElectionNotNeededError
+from segstore.errors import ElectionNotNeededError, copy_of
 from segstore.replication.store import ReplicatedStore
 from segstore.server.apis import Api
 from segstore.server.error_codes import Code
@@ -115,7 +115,7 @@ def _elect(node: Node, topic: str, number: int, election: str) -> None:
     key = topic, number
     error = node.store.elect_leaders(election, [key], confirm=election == "unclean")[key]
     if error is not None:
-        raise error
+        raise copy_of(error)
 
 
 # --- ListPartitionReassignments -------------------------------------------------------------------
