@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import struct
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from wire_client import WireClient, request
 import segstore
 from segstore.server.apis import Api
 from segstore.server.network.connection import State
+from segstore.server.network.loop import Loop
 from segstore.server.protocol.codec import structs
 from segstore.server.request import LATER
 
@@ -231,6 +233,58 @@ def test_a_throttled_client_is_answered_at_once_and_then_not_read(store: segstor
         assert len(calls) == 1
         within(server, connection._unmute)
         assert wire.receive(second).throttle_time_ms == 0
+
+
+# --- system calls --------------------------------------------------------------------------------
+
+
+class Counted:
+    """A socket whose calls are counted."""
+
+    def __init__(self, sock: socket.socket, calls: Counter[str]) -> None:
+        self._sock, self._calls = sock, calls
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("recv", "recv_into", "send"):
+            self._calls[name] += 1
+        return getattr(self._sock, name)
+
+
+def counted(server: segstore.Server, monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """Return the counts of the calls that the only connection makes from now on."""
+    calls: Counter[str] = Counter()
+    change = Loop.change
+
+    def changed(self: Loop, sock: socket.socket, events: int) -> None:
+        calls["epoll_ctl"] += 1
+        change(self, sock, events)
+
+    monkeypatch.setattr(Loop, "change", changed)
+    (connection,) = connections(server)
+    within(server, lambda: setattr(connection, "_sock", Counted(connection._sock, calls)))
+    return calls
+
+
+def test_small_requests_that_come_together_are_read_once(
+    server: segstore.Server, wire: WireClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wire.ask("ApiVersions", 0)
+    calls = counted(server, monkeypatch)
+    wire.socket.sendall(b"".join(request("ApiVersions", 0, n) for n in range(50)))
+    for _ in range(50):
+        wire.receive_bytes()
+    assert within(server, lambda: dict(calls)) == {"recv_into": 1, "send": 50}
+
+
+def test_a_later_answer_costs_no_more_calls(store: segstore.Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    parked = Parked()
+    with serving(store, {Api.HEARTBEAT: parked}) as server, connected(server) as wire:
+        wire.ask("ApiVersions", 0)
+        calls = counted(server, monkeypatch)
+        sent = wire.send("Heartbeat", 4, **HEARTBEAT)
+        answer(server, parked.next(), heartbeat())
+        wire.receive(sent)
+        assert within(server, lambda: dict(calls)) == {"recv_into": 1, "send": 1}
 
 
 # --- parts of files ------------------------------------------------------------------------------
