@@ -85,7 +85,9 @@ KINDS = {
         ),
     ),
     "other codecs": Kind(0.1, ("server/test_other_codecs",)),
-    "clients on the wire": Kind(0.3, ("server/test_clients", "server/test_admin_clients", "docs/test_testing")),
+    "clients on the wire": Kind(
+        0.3, ("server/test_clients", "server/test_admin_clients", "docs/test_testing")
+    ),
     "limits": Kind(0.3, ("unit/storage/test_limits", "unit/transfer/test_sinks")),
     "Kafka's broker": Kind(0.3, text=r"judge\(\"Kafka's broker\"\)"),
     "Kafka's tools": Kind(0.2, text=r'judge\("kafka\.tools|judge\("Kafka\'s (dump tool|jar)"\)'),
