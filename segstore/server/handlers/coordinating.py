@@ -7,7 +7,7 @@ Threads: each function says where it runs.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, Protocol, TypeVar
+from typing import Any
 
 from segstore import errors
 from segstore.coordinator.structs import TopicPartition
@@ -18,7 +18,6 @@ from segstore.server.request import LATER, Later, Request
 from segstore.storage.meta.topic_info import CONSUMER_OFFSETS, TRANSACTION_STATE
 
 log = Logger("segstore")
-T = TypeVar("T")
 
 INTERNAL = frozenset({CONSUMER_OFFSETS, TRANSACTION_STATE})
 NO_OPERATIONS = -(1 << 31)
@@ -71,12 +70,6 @@ def answering(run: Callable[[], object]) -> Code:
     except errors.SegstoreError as error:
         return coordinator_code(error)
     return Code.NONE
-
-
-class Named(Protocol):
-    """A topic in a request, with some of its partitions."""
-
-    name: str
 
 
 def partitions_of(topics: Iterable[Any]) -> list[TopicPartition]:
