@@ -6,6 +6,7 @@ The core's own are found by the search in `replicas`; here those stand that need
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple, cast
 
 from replicas import mutations as core
@@ -26,6 +27,11 @@ from segstore.storage.segment.log_view import LogView
 from segstore.storage.store import sweeper
 from segstore.storage.store.partitions import PartitionLoader
 
+from .steps import Step, draw
+
+STEPS = 35
+"""Steps that a seed draws here."""
+
 
 class Change(NamedTuple):
     """What is put in place of an attribute."""
@@ -36,10 +42,13 @@ class Change(NamedTuple):
 
 
 class Mutation(NamedTuple):
-    """Changes, and the seed that finds them."""
+    """The steps of a run that finds these changes, and its seed: steps that a seed draws, or a few of the
+    same kinds that lead straight to the fault.
+    """
 
-    seed: int
+    steps: Sequence[Step]
     changes: tuple[Change, ...]
+    seed: int = 0
 
 
 def _of_core(name: str) -> tuple[Change, ...]:
@@ -103,28 +112,41 @@ def _an_epoch_of_its_own(loader: PartitionLoader, directory: str, opened: Any, *
 _restart, _open = Controller.restart, MetadataLog.open.__func__  # type: ignore[attr-defined]
 _retain, _cut, _begin_epoch = LogStart.retain, Producers.cut, PartitionLoader._begin_epoch
 
+KEPT, DURABLE = ("create", "a", 1, 2, False, "keep"), ("create", "a", 1, 2, True, "keep")
+SWEPT, COMPACTED = ("create", "a", 1, 2, True, "delete"), ("create", "a", 1, 2, True, "compact")
+STRANDED, STRANDED_MANY = ("strand", "a", 0, 5, "x", True), ("strand", "a", 0, 12, "", False)
+
 MUTATIONS: dict[str, Mutation] = {
-    "acks=all answered at the log end": Mutation(5, _of_core("acks=all answered at the log end")),
-    "election outside of the ISR": Mutation(0, _of_core("election outside of the ISR")),
-    "a log is not cut": Mutation(15, (
+    "acks=all answered at the log end": Mutation(
+        draw(10, STEPS), _of_core("acks=all answered at the log end"), 10),
+    "election outside of the ISR": Mutation(draw(0, STEPS), _of_core("election outside of the ISR")),
+    "a log is not cut": Mutation([DURABLE, STRANDED], (
         Change(Replica, "truncate_to", lambda self, offset: Truncated(min(offset, self.log_end_offset))),)),
-    "a leader's epoch is not in its log": Mutation(0, (
+    "a leader's epoch is not in its log": Mutation([DURABLE, ("append", "a", 0, 2, 5, "all"), STRANDED], (
         Change(Replica, "_assign", lambda self, epoch: None),)),
-    "consumers read up to the log end": Mutation(0, (
+    "consumers read up to the log end": Mutation([DURABLE, STRANDED], (
         Change(Visible, "_below", lambda self, high_watermark: self._written),)),
-    "opened by a minority": Mutation(0, (
+    "opened by a minority": Mutation([("minority", 0)], (
         Change(voters, "_check_majority", lambda found, offline: None),
         Change(MetadataLog, "open", classmethod(_without_the_others)))),
-    "metadata is answered before a majority has it": Mutation(0, (
+    "metadata is answered before a majority has it": Mutation([("alone", 2)], (
         Change(MetadataLog, "_write", _answered_by_one),)),
-    "a directory that is stale counts as clean": Mutation(0, (Change(Controller, "restart", _always_clean),)),
-    "recovery gives itself an epoch": Mutation(0, (
-        Change(PartitionLoader, "_begin_epoch", _an_epoch_of_its_own),)),
-    "retention above the HW": Mutation(0, (Change(LogStart, "retain", _retain_by_all),)),
-    "compaction above the HW": Mutation(0, (
+    "a directory that is stale counts as clean": Mutation(
+        [DURABLE, ("swap", 1, "older"), ("burst", "a", 0, 4, 20), ("swap", 1, "older")],
+        (Change(Controller, "restart", _always_clean),)),
+    "recovery gives itself an epoch": Mutation(
+        [KEPT, ("append", "a", 0, 2, 5, "all"), ("strand", "a", 0, 5, "x", False), ("tick", 300),
+         ("append", "a", 0, 7, 5, "all"), ("mend",)],
+        (Change(PartitionLoader, "_begin_epoch", _an_epoch_of_its_own),)),
+    "retention above the HW": Mutation([SWEPT, ("burst", "a", 0, 2, 20), STRANDED_MANY], (
+        Change(LogStart, "retain", _retain_by_all),)),
+    "compaction above the HW": Mutation([COMPACTED, ("burst", "a", 0, 2, 60), STRANDED_MANY], (
         Change(sweeper, "cleanable", lambda it, *more: cleanable(cast(Partition, _Whole(it)), *more)),
         Change(sweeper, "clean", lambda it, *more: clean(cast(Partition, _Whole(it)), *more)))),
-    "producers are not cut with the log": Mutation(0, (Change(Producers, "cut", _cut_but_the_producers),)),
-    "a replica that is cut to be healed stays in sync": Mutation(0, (
-        Change(_Patient, "_expel", lambda self, core, now: Decision()),)),
+    "producers are not cut with the log": Mutation(
+        [DURABLE, ("produce", "a", 0, "x", 2, 1, 0), STRANDED, ("produce", "a", 0, "x", 6, 1, 0)], (
+        Change(Producers, "cut", _cut_but_the_producers),)),
+    "a replica that is cut to be healed stays in sync": Mutation(
+        [DURABLE, ("burst", "a", 0, 2, 20), ("rot", "a", 0, 1, 50, False)],
+        (Change(_Patient, "_expel", lambda self, core, now: Decision()),)),
 }  # fmt: skip

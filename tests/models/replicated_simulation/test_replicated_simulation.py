@@ -15,7 +15,7 @@ from .play import play, play_seed
 from .shrinking import report
 from .steps import Step
 
-SEEDS, PART, STEPS = 300, 5, 35
+SEEDS, PART, STEPS = 300, 5, 20
 """Always the same ones, `PART` of them in a test: `make simulate-replicas` takes others each time."""
 
 

@@ -237,6 +237,8 @@ class World:
         if self.store is None:
             return
         manager, gone = self.store._replicated.manager, self.missing()
+        for directory in manager.directories.values():
+            hold(not isinstance(directory.error, ValueError), directory, "is offline:", repr(directory.error))
         for (topic, number), part in self.parts.items():
             part.go_out(gone)
             key = PartitionKey(topic, number)

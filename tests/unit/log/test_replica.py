@@ -19,6 +19,7 @@ import segstore
 from segstore import CorruptRecordError, InvalidArgumentError, OffsetOutOfRangeError, StorageError
 from segstore.records import scan
 from segstore.storage.log.replica import Replica
+from segstore.storage.log.transaction_markers import end_transaction
 
 STEPS = 40
 
@@ -131,6 +132,23 @@ def test_a_large_fetch_is_not_lent_to_the_encoders(log: segstore.PartitionLog, t
 
 
 # --- truncation ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("left", [0, 1])
+def test_r5_an_abort_that_is_cut_is_in_no_transaction_index(tmp_path: Path, left: int) -> None:
+    """The segment stays, with `left` aborts that lie in front of the cut."""
+    log, directory = opened(tmp_path / "follower"), tmp_path / "follower" / "t-0"
+    for number in range(left + 1):
+        end = log.log_end_offset
+        send(log, 1, number, txn=True)
+        end_transaction([log], 1, 0, 3, False)
+    done = replica_of(log, end).truncate_to(end + 1)
+    assert done.end_offset == end + 1
+    assert len(list(directory.glob("*.log"))) == 1
+    assert len(list(directory.glob("*.txnindex"))) == left
+    assert_said(directory)
+    closed(log)
+    assert segstore.check(tmp_path / "follower") == []
 
 
 def test_what_is_cut_is_gone_and_comes_back(
