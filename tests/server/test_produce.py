@@ -279,6 +279,8 @@ def test_a_fenced_producer_and_an_unknown_transactional_id(node: Node) -> None:
     fenced = produce(node, 9, of_transaction(identity), transactional_id="x")
     unknown = produce(node, 9, of_transaction((99, 0)), transactional_id="y")
     assert codes(fenced + unknown) == [Code.INVALID_PRODUCER_EPOCH, Code.INVALID_PRODUCER_ID_MAPPING]
+    another = produce(node, 9, of_transaction((identity[0] + 99, 0)), transactional_id="x")
+    assert codes(another) == [Code.INVALID_PRODUCER_ID_MAPPING]
 
 
 # --- calls ----------------------------------------------------------------------------------

@@ -261,10 +261,10 @@ def _identity(records: memoryview) -> tuple[int, int]:
 
 def _transaction_code(error: errors.SegstoreError) -> Code:
     """Return what tells a producer why its transaction could not be verified."""
+    if isinstance(error, (errors.InvalidPidMappingError, errors.TransactionalIdNotFoundError)):
+        return Code.INVALID_PRODUCER_ID_MAPPING
     if isinstance(error, errors.ProducerFencedError):
         return Code.INVALID_PRODUCER_EPOCH
-    if isinstance(error, errors.TransactionalIdNotFoundError):
-        return Code.INVALID_PRODUCER_ID_MAPPING
     return Code.NOT_ENOUGH_REPLICAS  # clients of all versions try again
 
 
