@@ -191,9 +191,10 @@ class Commits:
             return math.inf
         return max(self._next - monotonic_ms(), _LEAST_SLEEP_MS)
 
-    def positions(self, only: Collection[TopicPartition] | None = None) -> None:
+    def positions(self, only: Collection[TopicPartition] | None = None, closing: bool = False) -> None:
         """Commit what was read and not committed yet, of all partitions or of `only` some. A failure is
-        logged, as in Kafka: the records will be read again. Raises FencedInstanceIdError.
+        logged, as in Kafka: the records will be read again. Raises FencedInstanceIdError, but not with
+        `closing`, since nobody has to be told any more.
         """
         if not self._config.enable_auto_commit or (
             self._subscription.automatic and not self._seat.may_commit
@@ -208,9 +209,9 @@ class Commits:
             there = self._offsets.fetch(self._group, consumed)
             new = {tp: at for tp, at in consumed.items() if tp not in there or there[tp].offset != at.offset}
             self.commit(new)
-        except FencedInstanceIdError:
-            raise
-        except _NOT_COMMITTED as e:
+        except (FencedInstanceIdError, *_NOT_COMMITTED) as e:
+            if isinstance(e, FencedInstanceIdError) and not closing:
+                raise
             log.warning("automatic commit of group %s failed, records will be read again: %s", self._group, e)
 
 

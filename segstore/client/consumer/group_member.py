@@ -307,7 +307,7 @@ class Grouped:
         lost = self._subscription.automatic and self._seat.generation < 0
         try:
             if autocommit and not lost:
-                self._commits.positions()
+                self._commits.positions(closing=True)
             if self._subscription.automatic:
                 self._give_up(list(self._subscription.states), "lost" if lost else "revoked")
         finally:

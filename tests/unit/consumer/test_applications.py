@@ -244,6 +244,21 @@ def test_a_kept_member_that_never_returns_is_gone_in_time(store_dir: Path) -> No
         assert at_work._groups.empty_since("g") is not None
 
 
+def test_a_fenced_member_closes_without_an_error(
+    store: segstore.Store, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As in Kafka: its commit is refused and logged, and its successor keeps the partitions."""
+    fill(store)
+    fenced = member(store, "t", group_instance_id="i", enable_auto_commit=True)
+    settled(store, [fenced])
+    successor = member(store, "t", group_instance_id="i")
+    settled(store, [successor])
+    fenced.close()
+    assert "automatic commit of group g failed" in caplog.text
+    take_turns([successor])
+    assert owned(successor) == {0}
+
+
 # --- odd names and wrong types ------------------------------------------------------------------------
 
 GROUPS = {
