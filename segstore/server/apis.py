@@ -171,3 +171,12 @@ def write_response(api: Api, version: int, correlation_id: int, body: Any) -> tu
 def ranges(apis: Iterable[Api]) -> list[tuple[int, int, int]]:
     """Return (api key, lowest, highest advertised version) by key."""
     return [(int(api), *advertised(api)) for api in sorted(apis)]
+
+
+@cache
+def tells_errors(api: Api, version: int) -> bool:
+    """Return whether a response has an error code of its own in a version, besides those of its parts."""
+    name = f"{api.message}Response"
+    return any(
+        field.name == "error_code" and version in field.versions for field in message(name).structs[name]
+    )

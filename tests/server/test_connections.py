@@ -184,10 +184,14 @@ def test_a_handler_that_fails_is_told_where_there_is_room(
     handlers = {Api.HEARTBEAT: fails, Api.METADATA: fails, Api.PRODUCE: fails}
     with serving(store, handlers) as server, connected(server) as wire:
         assert wire.ask("Heartbeat", 4, **HEARTBEAT).error_code == -1
+        assert wire.ask("Metadata", 13, topics=[]).error_code == -1
         wire.send("Produce", 9, **produced(b""))
         assert wire.is_closed()
+    with serving(store, handlers) as server, connected(server) as wire:
+        wire.send("Metadata", 12, topics=[])  # an answer without topics would be one of an empty cluster
+        assert wire.is_closed()
     told()
-    assert [r.exc_info and r.exc_info[0] for r in caplog.records] == [ZeroDivisionError] * 2
+    assert [r.exc_info and r.exc_info[0] for r in caplog.records] == [ZeroDivisionError] * 4
 
 
 def test_an_answer_that_can_not_be_encoded_ends_the_connection(

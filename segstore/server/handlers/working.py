@@ -10,10 +10,10 @@ from collections.abc import Callable
 from typing import Any
 
 from segstore.logger import Logger
+from segstore.server.apis import tells_errors
 from segstore.server.error_codes import code_of
 from segstore.server.node import Node
 from segstore.server.protocol.codec import structs
-from segstore.server.protocol.definitions import message
 from segstore.server.request import LATER, Later, Request
 
 log = Logger("segstore")
@@ -30,15 +30,10 @@ def in_worker(node: Node, request: Request, run: Callable[[], Any]) -> Later:
             request.answer(result)
             return
         log.error("%s of %s failed: %r", request.api.name, request.channel.peer, result)
-        name = f"{request.api.message}Response"
-        if any(each.name == "error_code" and request.version in each.versions for each in _fields(name)):
-            request.answer(structs(name)(error_code=code_of(result)))
+        if tells_errors(request.api, request.version):
+            request.answer(structs(f"{request.api.message}Response")(error_code=code_of(result)))
         else:
             request.channel.close()
 
     node.loop.work(run, done)
     return LATER
-
-
-def _fields(name: str) -> Any:
-    return message(name).structs[name]

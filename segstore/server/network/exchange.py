@@ -10,7 +10,7 @@ from typing import Any
 
 from segstore.errors import UnsupportedVersionError
 from segstore.logger import Logger
-from segstore.server.apis import Api, Header, read_body, read_header
+from segstore.server.apis import Api, Header, read_body, read_header, tells_errors
 from segstore.server.error_codes import Code
 from segstore.server.handlers.versions import unsupported
 from segstore.server.protocol.codec import Struct, structs
@@ -62,11 +62,10 @@ def begin(
     try:
         body = handler(node, request)
     except Exception as error:
-        response = structs(f"{api.message}Response")
-        if "error_code" not in response.__slots__:
+        if not tells_errors(api, version):
             raise
         log.error("%s could not be answered: %s", api.message, error, exc_info=error)
-        body = response(error_code=Code.UNKNOWN_SERVER_ERROR)
+        body = structs(f"{api.message}Response")(error_code=Code.UNKNOWN_SERVER_ERROR)
     if body is LATER:
         return exchange
     exchange(body)
