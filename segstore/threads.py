@@ -5,7 +5,11 @@ beginning of a Python function and at the end of each turn of a loop. `with lock
 no such place between the acquisition of the lock and the block that releases it (CPython 3.10 to 3.13).
 `Event`, `Condition`, `Semaphore`, `Queue`, `Future`, executors, and `start` and `join` of `Thread` are
 written in Python: an exception that a handler raises within them may leave their lock taken for ever. The
-waits of this module are single calls of a `SimpleQueue`, which is written in C.
+waits of this module are single calls of a lock or of a `SimpleQueue`, which are written in C.
+
+`SimpleQueue.get(timeout=...)` may wait for ever (CPython 3.10 to 3.12): where it finds the queue's inner lock
+free, or a signal comes, it counts anew what is left of the time, and less than nothing stands for ever. So a
+thread that has to give the processor up at a bad moment never returns. Waits that end are `take` and `Latch`.
 
 When the interpreter ends, it first stops all other threads for ever, wherever they are, and then finalizes
 modules (`others_are_gone`). A call that a finalizer makes then waits for no other thread, and does itself
@@ -51,6 +55,20 @@ def holding(locks: Sequence[Lock], run: Callable[[], T]) -> T:
         return holding(locks[8:], run)
 
 
+def take(queue: SimpleQueue[T], seconds: float) -> T:
+    """Return the next item of a queue; wait up to `seconds` for one. Raises queue.Empty.
+
+    The look without a wait takes the queue's inner lock, so that the wait does not find it free; see the
+    module. One thread takes from the queue.
+    """
+    try:
+        return queue.get_nowait()
+    except Empty:
+        if seconds <= 0:
+            raise
+        return queue.get(timeout=min(seconds, _LONGEST_WAIT))
+
+
 class LiveSet(Generic[T]):
     """The objects that were added and still live, for code that looks at all of them while other threads and
     signal handlers add more: the set is copied in one step of C, where an iteration over a `WeakSet` fails.
@@ -79,25 +97,26 @@ class Latch:
 
     def __init__(self) -> None:
         self.is_open = False
-        self._waiting: list[SimpleQueue[None]] = []
+        self._waiting: list[_thread.LockType] = []
 
     def open(self) -> None:
         """Open the latch: all waits end, and later ones return at once."""
         self.is_open = True
         for waiter in list(self._waiting):
-            waiter.put(None)
+            with contextlib.suppress(RuntimeError):  # another `open` has ended this wait
+                waiter.release()
 
     def wait(self, seconds: float | None = None) -> bool:
         """Wait up to `seconds`, or without a limit, until the latch is open; return whether it is."""
         if self.is_open or (seconds is None and others_are_gone()):
             return self.is_open
-        mine: SimpleQueue[None] = SimpleQueue()
+        mine = _thread.allocate_lock()
+        mine.acquire()  # a second `acquire` waits for `open`
         self._waiting.append(mine)
         try:
             if not self.is_open:  # an `open` from here on finds this wait
                 wait = _LONGEST_WAIT if seconds is None else min(max(seconds, 0), _LONGEST_WAIT)
-                with contextlib.suppress(Empty):
-                    mine.get(timeout=wait)
+                mine.acquire(timeout=wait)
         finally:
             self._waiting.remove(mine)
         return self.is_open

@@ -29,6 +29,7 @@ from segstore.files import Files
 from segstore.filetree import File, files_log, read_file, snapshot
 from segstore.storage.inbox.adopted_ids import read_adoption
 from segstore.storage.inbox.layout import Folder
+from segstore.threads import take
 
 _MODULE = "segstore.demo.spark_job"
 _ERRORS = "errors.txt"
@@ -76,7 +77,7 @@ class Driver:
         none.
         """
         with contextlib.suppress(queue.Empty):
-            return self._events.get(timeout=seconds)
+            return take(self._events, seconds)
         return None
 
     def last_words(self) -> str:

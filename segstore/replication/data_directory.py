@@ -38,7 +38,7 @@ from segstore.replication.metadata.voters import Place
 from segstore.storage.meta.small_files import NO_ROOM
 from segstore.storage.store.store import open_context
 from segstore.storage.store.writer import StoreWriter
-from segstore.threads import Background, Latch
+from segstore.threads import Background, Latch, take
 
 if TYPE_CHECKING:
     from segstore.config import StoreConfig
@@ -143,7 +143,7 @@ class DataDirectory:
         self._thread.post(run)
         while True:
             with suppress(Empty):
-                found, error = told.get(timeout=LOOK)
+                found, error = take(told, LOOK)
                 if error is not None:
                     raise copy_of(error)
                 return cast(T, found)
@@ -410,7 +410,7 @@ class Fetching:
             self._due()
             return
         try:
-            work = self._asked.get(timeout=pause)
+            work = take(self._asked, pause)
         except Empty:
             return
         if isinstance(work, LocalReplica):

@@ -61,6 +61,7 @@ from segstore.replication.core.partition import Partition as Core
 from segstore.replication.core.registration import NO_LEADER, BrokerRegistration, PartitionRegistration
 from segstore.replication.fetched import describe, nothing
 from segstore.replication.metadata.image import PartitionKey
+from segstore.threads import take
 
 if TYPE_CHECKING:
     from segstore.replication.core.config import ReplicaConfig
@@ -179,7 +180,7 @@ class LocalReplica:
         if not isinstance(self.core.role, Leader):  # who changes the role looks at `_waiting` behind that
             self._refuse_waiting()
         try:
-            error = told.get(timeout=min(max(timeout_ms / 1000, 0.0), 1e9))
+            error = take(told, timeout_ms / 1000)
         except Empty:
             error = RequestTimedOutError
         if error is not None:

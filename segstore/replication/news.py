@@ -12,6 +12,8 @@ from contextlib import suppress
 from itertools import count
 from queue import Empty, SimpleQueue
 
+from segstore.threads import take
+
 _LONGEST_WAIT = 1e9  # seconds
 
 
@@ -49,6 +51,6 @@ class News:
         try:
             if self.number == seen:  # a `tell` from here on finds this wait
                 with suppress(Empty):
-                    mine.get(timeout=min(max(seconds, 0.0), _LONGEST_WAIT))
+                    take(mine, seconds)
         finally:
             self._waiting.remove(mine)

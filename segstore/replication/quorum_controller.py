@@ -23,7 +23,7 @@ from segstore.replication.local_replica import now_ms
 from segstore.replication.metadata.image import MetadataImage, PartitionKey
 from segstore.replication.metadata.metadata_log import MetadataLog
 from segstore.replication.metadata.records import MetadataRecord, RemoveTopicRecord
-from segstore.threads import Background, Latch
+from segstore.threads import Background, Latch, take
 
 log = Logger("segstore")
 
@@ -105,7 +105,7 @@ class QuorumController:
         if self._ended.is_open:
             self._refuse_rest()
         try:
-            answers, error = told.get(timeout=timeout_ms / 1000)
+            answers, error = take(told, timeout_ms / 1000)
         except Empty:
             raise RequestTimedOutError(f"the controller has not answered within {timeout_ms} ms") from None
         if error is not None:
@@ -126,7 +126,7 @@ class QuorumController:
         """Return the events that wait; wait for one, or until a regular one is due."""
         found: list[tuple[Event, Answer]] = []
         with suppress(Empty):
-            asked = self._asked.get(timeout=self._pause())
+            asked = take(self._asked, self._pause())
             while asked is not None:
                 found.append(asked)
                 if len(found) == MOST_EVENTS:

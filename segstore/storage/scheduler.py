@@ -17,7 +17,7 @@ from contextlib import suppress
 from queue import Empty, SimpleQueue
 
 from segstore.logger import Logger
-from segstore.threads import Background, others_are_gone
+from segstore.threads import Background, others_are_gone, take
 
 log = Logger("segstore")
 Task = Callable[[], object]
@@ -101,7 +101,7 @@ class Scheduler:
         wait: float | None = 0.0
         while not self._closed:
             try:
-                asked = self._asked.get(timeout=wait)
+                asked = self._asked.get() if wait is None else take(self._asked, wait)
             except Empty:
                 if self._tasks and self._tasks[0][0] <= time.monotonic():
                     return heapq.heappop(self._tasks)[2]

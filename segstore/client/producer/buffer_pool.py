@@ -16,6 +16,7 @@ from collections.abc import Callable
 from queue import Empty, SimpleQueue
 
 from segstore.errors import BufferExhaustedError
+from segstore.threads import take
 
 _AGAIN = 1.0
 """Seconds after which a waiting thread asks again in any case: an interrupt can swallow a `wake`."""
@@ -113,7 +114,7 @@ class BufferPool:
                 if left <= 0:
                     raise self._exhausted(size, max_block)
                 with contextlib.suppress(Empty):
-                    me.get(timeout=min(left, _AGAIN))
+                    take(me, min(left, _AGAIN))
         finally:
             if entry in self.waiters:
                 self.waiters.remove(entry)
