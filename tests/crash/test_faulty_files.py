@@ -34,7 +34,7 @@ READS = {
         "is_symlink",
         "real_path",
     ),
-    *("size", "identity", "inode", "changed", "modified", "exists", "lock_holder", "is_locked"),
+    *("size", "space", "identity", "inode", "changed", "modified", "exists", "lock_holder", "is_locked"),
     *("check_directory", "is_directory", "is_file", "irregular", "mode", "links", "boot"),
 }
 OF_OTHERS = {"write_atomic", "lock", "open_anew", "take_own", "ensure_directory"}  # made of changes

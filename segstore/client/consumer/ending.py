@@ -63,7 +63,7 @@ class Ending:
         with guard:
             try:
                 consumer._end(orderly and guard.at_rest())
-            except SegstoreError as error:  # as a member's that another one has fenced
+            except SegstoreError as error:
                 log.warning("%r could not be closed in order: %s", consumer, error)
 
     def unwritten(self) -> Unwritten:

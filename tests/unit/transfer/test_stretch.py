@@ -175,11 +175,12 @@ def test_a_stretch_of_another_process_s_store(log: segstore.PartitionLog) -> Non
 @pytest.mark.parametrize("level", ["read_uncommitted", "read_committed"])
 def test_it_reads_no_records_and_opens_no_file(store_dir: Path, rng: random.Random, level: str) -> None:
     files = CountingFiles()
-    with segstore.open(store_dir, files=files) as store:
+    with segstore.open(store_dir) as store:
         store.create_topic("t", config={"segment.bytes": 20_000})
+        fill(store.partition("t", 0), rng, 60_000)
+    with segstore.open(store_dir, files=files) as store:  # no segment that was rolled is still to be flushed
         log = store.partition("t", 0)
-        fill(log, rng, 60_000)
-        log.stretch(1, 1 << 20)
+        log.stretch(1, 1 << 20, isolation_level=level)
         files.clear()
         called: list[str] = []
 
