@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NoReturn, TypeVar
 from segstore.errors import (
     IllegalStateError,
     NotLeaderOrFollowerError,
+    ReplicaOfflineError,
     RequestTimedOutError,
     SegstoreError,
     StorageError,
@@ -129,6 +130,14 @@ class ReplicatedSide:
     def data_directories(self) -> int:
         """Return how many directories hold records."""
         return len(self.paths) - (self._witness is not None)
+
+    @property
+    def staging_path(self) -> str:
+        """Return the path of the first directory that works. Raises ReplicaOfflineError."""
+        for directory in self.manager.online:
+            if not directory.hangs:
+                return directory.path
+        raise ReplicaOfflineError(f"no directory of {', '.join(self.paths)} works")
 
     # --- what there is ---------------------------------------------------------------------------
 

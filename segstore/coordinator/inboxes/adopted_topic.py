@@ -124,3 +124,10 @@ def _read(key: bytes, record: LastRecord) -> tuple[Unreadable | None, Adoption |
 
 def _judge(key: bytes, record: LastRecord, producer_id: int | None) -> Unreadable | None:
     return _read(key, record)[0]
+
+
+def unreadable(log: PartitionLog) -> list[Unreadable]:
+    """Return which records that are the last of their keys are no adopted ids. Raises CorruptRecordError,
+    StorageError.
+    """
+    return load_last(log, _judge, _judge, transactional=True)

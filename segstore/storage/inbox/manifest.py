@@ -124,7 +124,7 @@ _LATER: tuple[type[SegstoreError], ...] = (
     RequestTimedOutError,
     StoreClosedError,
 )
-NOT_NOW = (OSError, *_LATER)
+NOT_NOW: tuple[type[Exception], ...] = (OSError, *_LATER)
 """Errors with which an adoption fails that may be made later: the manifest stays."""
 
 _KNOWN: dict[str, type[SegstoreError]] = {

@@ -89,6 +89,12 @@ class WritingSide(Protocol):
         """Return what adopts staged appends."""
 
     @property
+    def staging_path(self) -> str:
+        """Return the path of a directory in whose inbox may be staged. Raises ReplicaOfflineError where none
+        works.
+        """
+
+    @property
     def kept(self) -> Keeping:
         """Return what keeps quotas and producer ids."""
 
