@@ -136,6 +136,18 @@ class ReplicaManager:
         """Wait until the stagers of all directories that answer can see the topics that there are."""
         self.on_each(lambda directory: None, lambda directory: not directory.hangs, seconds)
 
+    def await_committed(self, key: PartitionKey, seconds: float) -> bool:
+        """Wait until the leader of a partition shows what was committed before its leader epoch (R38); return
+        whether it does.
+        """
+
+        def shown() -> bool:
+            leader = self.leader(key)
+            role = None if leader is None else leader.core.role
+            return isinstance(role, Leader) and role.log.high_watermark >= role.epoch_start_offset
+
+        return self.news.until(shown, seconds, LOOK)
+
     # --- what replicas and directories ask (Home, Links) -----------------------------------------
 
     def find(self, broker: int, key: PartitionKey) -> LocalReplica | None:

@@ -51,9 +51,9 @@ GATHERED_BYTES = 8 << 20
 
 @dataclass(frozen=True)
 class Sink:
-    """Stages rows in the store, or directory of a replicated store, at `path`, and seals them. `topic` is that
-    of SinkOptions; `directories` and `witness` are those of a replicated store, none where the process that
-    has it open is to adopt; tests set `files`.
+    """Stages rows in the store, or directory of a replicated store, at `path`, and seals them. `topic` is
+    that of SinkOptions; `directories` and `witness` are those of a replicated store, none where the process
+    that has it open is to adopt; tests set `files`.
     """
 
     path: str
@@ -151,7 +151,7 @@ class Sink:
             return None
         try:
             done = seal(
-                self.path,
+                staged[0].path if self.directories else self.path,
                 id_,
                 staged,
                 self.seal_timeout_ms / 1000,
@@ -168,7 +168,7 @@ class Sink:
 
     def abort(self, staged: Sequence[Staged]) -> None:
         """Remove what was staged, unless it is sealed: then it is, or will be, in the log."""
-        abort(staged, self.path, files=self.files)
+        abort(staged, None if self.directories else self.path, files=self.files)
 
 
 def _takes_files(path: str) -> bool:
@@ -302,8 +302,8 @@ def parse_sink_options(given: Mapping[str, str], *, streaming: bool) -> SinkOpti
     paths, witness = store_paths(options), options.get("witness")
     if witness is not None and len(paths) == 1:
         raise ConfigError(
-            f"option witness={witness!r}: only a replicated store has one, all of whose directories are given "
-            "by option path, separated by colons"
+            f"option witness={witness!r}: only a replicated store has one, all of whose directories are "
+            "given by option path, separated by colons"
         )
     return SinkOptions(paths, topic, timeout, job, witness)
 

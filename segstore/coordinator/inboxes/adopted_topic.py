@@ -29,7 +29,7 @@ class AdoptedTopic:
     """The ids that count. `in_doubt`: a transaction may have ended since they were read, or will."""
 
     def __init__(self, store: Store) -> None:
-        """Read the ids. Raises CorruptRecordError, StorageError, NotLeaderOrFollowerError."""
+        """Read the ids. Errors as `load`."""
         config = store._writer().config
         self._limits = config.inbox_ids_retention_ms, config.inbox_ids_retention_count
         self._expired: list[str] = []
@@ -37,12 +37,15 @@ class AdoptedTopic:
         self.load(store)
 
     def load(self, store: Store) -> None:
-        """Read the ids of committed transactions. Errors as `__init__`."""
+        """Read the ids of committed transactions. Raises CorruptRecordError, StorageError,
+        NotLeaderOrFollowerError; OffsetNotAvailableError where not all that was committed is shown yet.
+        """
         self._known, found = KnownIds(*self._limits), list[Adoption]()
         self.in_doubt = False
         if ADOPTED not in store.topics():
             return
         log = store.partition(ADOPTED, PARTITION)
+        log.await_committed()
 
         def replay(key: bytes, record: LastRecord, producer_id: int | None) -> Unreadable | None:
             wrong, adoption = _read(key, record)
@@ -54,6 +57,7 @@ class AdoptedTopic:
         self.in_doubt = bool(outcomes(log).ongoing)
         for adoption in sorted(found, key=lambda each: each.adopted_ms):
             self._known.keep(adoption)
+        self._expired = self._known.expire(store._context.clock())
 
     def find(self, id_: str) -> Adoption | None:
         """Return the adoption of an id; None where it was not adopted, or is forgotten."""
@@ -103,7 +107,11 @@ class AdoptedTopic:
         """Write ids that only a directory knows: those of the store without replicas that it was. Raises what
         an append with acks="all" raises.
         """
-        for adoption in sorted(adoptions, key=lambda each: each.adopted_ms):
+        merged = KnownIds(*self._limits)
+        for adoption in sorted([*adoptions, *self._known.all()], key=lambda each: each.adopted_ms):
+            merged.keep(adoption)
+        merged.expire(store._context.clock())  # a directory's file may have lines of ids that are forgotten
+        for adoption in merged.all():
             if self._known.find(adoption.id) is None:
                 self.write(store, [(adoption.id, format_adoption(adoption))], PLAIN)
                 self.keep(adoption)

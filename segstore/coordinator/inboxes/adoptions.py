@@ -29,6 +29,7 @@ from numpy.typing import NDArray
 from segstore._native import lib
 from segstore.coordinator.inboxes.adopted_topic import PARTITION, AdoptedTopic
 from segstore.coordinator.java_hash import partition_of
+from segstore.coordinator.retriable import passes
 from segstore.coordinator.shared import shared
 from segstore.coordinator.structs import TopicPartition
 from segstore.coordinator.transaction.coordinator import TransactionCoordinator
@@ -40,6 +41,7 @@ from segstore.errors import (
     NotLeaderOrFollowerError,
     SegstoreError,
     StagedFilesError,
+    StorageError,
     StoreClosedError,
     TransactionalIdNotFoundError,
 )
@@ -56,6 +58,7 @@ from segstore.storage.inbox.manifest import Manifest
 from segstore.storage.inbox.staged_file import StagedFile
 from segstore.storage.inbox.verify import chunks_of, open_staged, verify
 from segstore.storage.log.append import append
+from segstore.storage.meta.small_files import NO_ROOM
 from segstore.storage.meta.topic_info import ADOPTED, TRANSACTION_STATE
 from segstore.storage.producers.append_info import claim_of
 from segstore.storage.producers.producer_state import SEQUENCES
@@ -75,8 +78,16 @@ PAUSE = 0.05
 TAKE_OVER = 30.0
 """Seconds that one who adopts an id waits for another one who does; then that one hangs, and is fenced."""
 
-_MOVING = (NotLeaderOrFollowerError, ConcurrentTransactionsError)
 _FENCED = (InvalidProducerEpochError, TransactionalIdNotFoundError, InvalidTxnStateError)
+
+
+def _moves(error: Exception) -> bool:
+    """Return whether an attempt has failed since a leader was lost, or an earlier one is still being ended; a
+    disk that refuses the staged files raises an OSError that is no StorageError.
+    """
+    if isinstance(error, StorageError):
+        return passes(error) and error.errno not in NO_ROOM
+    return isinstance(error, NotLeaderOrFollowerError | ConcurrentTransactionsError)
 
 
 def side_of(store: Store) -> ReplicatedSide:
@@ -124,8 +135,8 @@ class Adoptions:
                     return self._attempt(folder, manifest)
                 except FencedAdoptionError:
                     raise
-                except _MOVING as error:
-                    if time.monotonic() >= until or self._over.wait(PAUSE):
+                except (SegstoreError, OSError) as error:
+                    if not _moves(error) or time.monotonic() >= until or self._over.wait(PAUSE):
                         raise
                     log.info("%r is adopted again: %s", manifest.id, error)
 

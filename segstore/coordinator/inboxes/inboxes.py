@@ -11,16 +11,25 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING
 
 from segstore.coordinator.inboxes.adoptions import Adoptions, side_of
 from segstore.coordinator.shared import shared
-from segstore.errors import ReplicaOfflineError, SegstoreError, StagedFilesError, StoreClosedError
+from segstore.errors import (
+    IllegalStateError,
+    ReplicaOfflineError,
+    SegstoreError,
+    StagedFilesError,
+    StoreClosedError,
+)
 from segstore.logger import Logger
 from segstore.replication.side import ENDING
 from segstore.storage.inbox.known_ids import Adoption
 from segstore.storage.inbox.manifest import Manifest
 from segstore.storage.inbox.staged_file import StagedFile
+from segstore.threads import Background
 
 if TYPE_CHECKING:
     from segstore.replication.data_directory import DataDirectory
@@ -28,6 +37,7 @@ if TYPE_CHECKING:
 
 log = Logger("segstore")
 
+RETRY = 1.0  # seconds
 COPYING = 10.0
 """Seconds that an adoption waits at most for directories to copy its id."""
 
@@ -45,8 +55,8 @@ class Inboxes:
         append raises, where ids of one directory can't be made known to all.
         """
         side = self._side
-        for directory in side.manager.online:
-            self._ids.bring(store, directory.writer.inbox.ids)
+        held = [adoption for directory in side.manager.online for adoption in directory.writer.inbox.ids]
+        self._ids.bring(store, held)
         side.inbox, side.directory_began = self, self.begin
         for directory in side.manager.online:
             self.begin(directory)
@@ -105,10 +115,25 @@ class _Adopter:
 
 
 def serve_inboxes(store: Store) -> None:
-    """Serve the inboxes of a store that was opened. Where that fails, the store is open all the same, and
-    sealers wait for the next open.
+    """Serve the inboxes of a store that was opened. Where the adopted ids can't be read yet, since too few
+    replicas are in sync, the store is open all the same, and sealers wait until they can.
     """
     try:
         shared(store, Inboxes).serve(store)
-    except (SegstoreError, OSError):
-        log.exception("%r: staged appends are not adopted before the next open", store)
+    except StoreClosedError:
+        return
+    except (SegstoreError, OSError) as error:
+        log.warning("%r: staged appends are not adopted yet: %s", store, error)
+        store._context.scheduler.after(RETRY, partial(_begin_again, weakref.ref(store)))
+
+
+def _begin_again(ref: Callable[[], Store | None]) -> None:
+    """Serve the inboxes in a thread of their own: an adoption needs what the scheduler does meanwhile."""
+    with suppress(IllegalStateError):  # the interpreter ends
+        Background(partial(_again, ref), "segstore-inboxes").start()
+
+
+def _again(ref: Callable[[], Store | None]) -> None:
+    store = ref()
+    if store is not None and not store._context.closed:
+        serve_inboxes(store)
