@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from segstore.storage.log.read_only_partition import Follower
 
 ACKS: Mapping[object, int] = {"all": -1, -1: -1, 0: 0, 1: 1, "0": 0, "1": 1, "-1": -1}
-COMMITTED = 2.0
+COMMITTED = 10.0
 """Seconds that `await_committed` waits at most."""
 ELECTIONS = {"preferred": Election.PREFERRED, "unclean": Election.UNCLEAN}
 

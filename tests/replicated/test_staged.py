@@ -78,6 +78,56 @@ def test_any_directory_takes_records_for_any_partition(three: Directories) -> No
     await_in_sync(store)
 
 
+SETTINGS: dict[str, dict[str, Any]] = {
+    "stamped by the log": {"message.timestamp.type": "LogAppendTime"},
+    "compressed": {"compression.type": "zstd"},
+    "small segments": {"segment.bytes": 100_000},
+    "compacted": {"cleanup.policy": "compact"},
+    "synced": {"flush.messages": 1},
+}
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_batches_of_all_sizes_are_taken_by_topics_of_all_kinds(two: Directories, name: str) -> None:
+    store = opened(two)
+    store.create_topic("kind", replication_factor=2, config={"max.message.bytes": 8 << 20, **SETTINGS[name]})
+    made = [os.urandom(50) * 1_000 for _ in range(100)] if name != "small segments" else rows("x", 3_000)
+    keys = [b"%d" % number for number in range(len(made))]
+    with Stager(two.paths[1]) as stager:
+        large = 5_000_000 if name != "small segments" else 50_000
+        stager.append_batch("kind", 0, made, keys, 1_000, batch_bytes=large)
+        stager.append_batch("kind", 0, made[:10], keys[:10], 1_000)
+        message = stager.finish()
+    done = seal(two.paths[1], "id", [message])
+    assert done.records == len(made) + 10
+    log = store.partition("kind", 0)
+    assert values(log, **COMMITTED) == [*made, *made[:10]]
+    stamps = {log.read_one(0).timestamp, log.read_one(len(made)).timestamp}
+    assert (stamps == {1_000}) == (name != "stamped by the log")
+
+
+def test_others_may_append_between(two: Directories, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The span has their records, too, and says how many."""
+    store, chunks = opened(two), adoptions._chunks
+
+    def disturbed(folder: Folder, file: Any) -> Iterator[Any]:
+        for each in chunks(folder, file):
+            yield each
+            if file.topic == "u":
+                store.partition("u", 0).append(b"other")
+
+    monkeypatch.setattr(adoptions, "_chunks", disturbed)
+    with Stager(two.paths[0]) as stager:
+        for _ in range(2):
+            stager.append_batch("u", 0, [os.urandom(2_000_000) for _ in range(3)], batch_bytes=1_000_000)
+        message = stager.finish()
+    done = seal(two.paths[0], "id", [message])
+    first, end = done.offsets["u", 0]
+    assert (done.records, done.others) == (6, end - first - 6)
+    assert done.others > 0
+    assert seal(two.paths[1], "id", []) == done
+
+
 def test_an_id_is_known_to_all_directories(three: Directories) -> None:
     store = opened(three)
     done = sealed(three.paths[0])
@@ -424,7 +474,7 @@ def test_a_kill_at_calls_of_an_adoption(tmp_path: Path, seed: int) -> None:
     directories = Directories(state, 2, witness=True)
     opened(directories).close()
     sealed_only(directories.paths[0], "id", [staged(directories.paths[0])])
-    config, pause = directories.config, 40
+    config, pause = directories.config, 80
 
     def reopen(base: Path, **options: Any) -> Any:
         paths = [base / "d0", base / "d1"]

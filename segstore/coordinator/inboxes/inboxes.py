@@ -48,7 +48,8 @@ class Inboxes:
     def __init__(self, store: Store) -> None:
         """Prepare. Raises what reading the adopted ids raises."""
         self._side, self._store = side_of(store), weakref.ref(store)
-        self._ids = shared(store, Adoptions).ids
+        self._adoptions = shared(store, Adoptions)
+        self._ids = self._adoptions.ids
 
     def serve(self, store: Store) -> None:
         """Adopt what waits in the inboxes of all directories, and from now on what is sealed. Raises what an
@@ -87,6 +88,7 @@ class Inboxes:
 
     def close(self) -> None:
         """Wait for the adoptions that are under way; what else is sealed waits for the next open."""
+        self._adoptions.close()
         for directory in self._side.manager.directories.values():
             directory.writer.inbox.close()
 
