@@ -64,7 +64,7 @@ def _check_plain(store: Store) -> None:
     """
     if isinstance(store, ReplicatedStore):
         raise UnsupportedVersionError(
-            f"{store.path} is a directory of a replicated store, of which Spark reads one directory alone: frames "
+            f"{store.path} is a replicated store, of which Spark reads one directory alone: frames "
             "are kept in a store without replicas"
         )
 
