@@ -1,5 +1,5 @@
-"""What `test_two_replicas.py` says, of three replicas and in larger spaces: those take minutes each, and are for
-`make model-check`.
+"""What `test_two_replicas.py` says, of three replicas and in larger spaces. Those take minutes each, and are
+for `make model-check`.
 """
 
 from __future__ import annotations
