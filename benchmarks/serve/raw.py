@@ -10,7 +10,8 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 
-from sent import of_values
+from oracle import Record
+from sent import batch as sent_batch
 from waiting import PATIENCE
 from wire_client import WireClient, request
 
@@ -25,8 +26,10 @@ LATEST = -1
 
 
 def batch(value_bytes: int) -> bytes:
-    """One record."""
-    return bytes(of_values([b"x" * value_bytes]))
+    """One record of now, as a producer without an id sends it."""
+    now = time.time_ns() // 1_000_000
+    one = Record(0, now, None, b"x" * value_bytes, [])
+    return bytes(sent_batch(records=[one], last_offset_delta=0, base_timestamp=now, max_timestamp=now))
 
 
 def batch_of(size: int) -> bytes:
