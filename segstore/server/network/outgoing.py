@@ -5,6 +5,7 @@ Threads: the loop's only.
 
 from __future__ import annotations
 
+import os
 import socket
 from collections import deque
 from typing import Any
@@ -15,10 +16,16 @@ from segstore.server.protocol.codec import Slices
 
 MOST_A_TURN = 4 << 20
 """Bytes that one connection gets before others have their turn."""
+SHORT = 4096
+"""A stretch of at most so many bytes is read, and sent with what lies around it: one call for all of it costs
+less than three.
+"""
 
 
 class Outgoing:
-    """Bytes and stretches of files, in order. A stretch is released when it was sent, or by `release`."""
+    """Bytes and stretches of files, in order. A stretch is released when it was sent, or by `release`; a
+    short one when it was read.
+    """
 
     def __init__(self) -> None:
         self._parts: deque[Any] = deque()
@@ -28,7 +35,9 @@ class Outgoing:
         return bool(self._parts)
 
     def put(self, out: bytearray, slices: Slices) -> None:
-        """Add an answer, as `write_response` returns it."""
+        """Add an answer, as `write_response` returns it. Raises OSError, EOFError as `send`."""
+        if slices and _size(slices) <= SHORT:
+            out, slices = _read(out, slices), []
         view, begin = memoryview(out), 0
         for place, part in slices:
             if place > begin:
@@ -73,7 +82,7 @@ class Outgoing:
             lib.seg_sendfile(sock.fileno(), part.fileno(), part.position + self._at, min(left, MOST_A_TURN))
         )
         if count == 0:
-            raise EOFError(f"a file ends before position {part.position + len(part)}, which is being sent")
+            raise _shortened(part)
         return count
 
     def release(self) -> None:
@@ -82,3 +91,32 @@ class Outgoing:
             part = self._parts.popleft()
             if not isinstance(part, memoryview):
                 part.release()
+
+
+def _size(slices: Slices) -> int:
+    size = 0
+    for _, part in slices:
+        size += len(part)
+    return size
+
+
+def _read(out: bytearray, slices: Slices) -> bytearray:
+    """Return an answer with the bytes of its stretches, which are released."""
+    whole, begin = bytearray(), 0
+    try:
+        for place, part in slices:
+            data = os.pread(part.fileno(), len(part), part.position)
+            if len(data) < len(part):
+                raise _shortened(part)
+            whole += out[begin:place]
+            whole += data
+            begin = place
+    finally:
+        for _, part in slices:
+            part.release()
+    whole += out[begin:]
+    return whole
+
+
+def _shortened(part: Any) -> EOFError:
+    return EOFError(f"a file ends before position {part.position + len(part)}, which is being sent")

@@ -1,5 +1,5 @@
-"""What generated codecs call: unsigned varints, strings, byte strings and arrays' lengths. The usual varint has
-one byte (below ONE_BYTE): it is read and written where it stands, since a request has a dozen.
+"""What generated codecs call: unsigned varints, strings, byte strings and arrays' lengths. The usual varint
+has one byte (below ONE_BYTE): it is read and written where it stands, since a request has a dozen.
 
 Functions that read take a memoryview of bytes and a position, and return a value and the position behind
 it. Where the bytes end too early they raise IndexError or struct.error, which `codec.decode` translates.
