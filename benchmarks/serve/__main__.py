@@ -21,7 +21,7 @@ from segstore.cli.signals import ended_by_signals, status
 
 from . import report
 from .running import RUNS, WORKS, run
-from .server import KAFKA, OURS
+from .terms import KAFKA, OURS
 
 DIRECTORY = click.Path(file_okay=False, path_type=Path)
 

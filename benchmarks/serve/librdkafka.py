@@ -16,6 +16,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from benchmarks.peers.records import Records
 
 from .bench import WAIT, Bench
+from .terms import CPU_MILLION, RATE
 
 AT_ONCE = 10_000
 DISTINCT = 10_000
@@ -65,7 +66,7 @@ def consumed(bench: Bench, topic: str, count: int, value_bytes: int) -> dict[str
 
 
 def rates(count: int, seconds: float, cpu: float) -> dict[str, float]:
-    return {"records/s": count / seconds, "CPU s/million": cpu / count * 1e6}
+    return {RATE: count / seconds, CPU_MILLION: cpu / count * 1e6}
 
 
 def followed(bench: Bench, topic: str, count: int) -> list[float]:

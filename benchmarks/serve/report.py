@@ -17,10 +17,9 @@ from rich.text import Text
 from segstore.bench import Finding, Results
 from segstore.bench.terminal import figure_text, number_text
 
-from . import works
-from .server import KAFKA, OURS
+from . import terms
+from .terms import KAFKA, OURS, SENDFILE
 
-SENDFILE, COPY = "bare sendfile loop", "bare loop of pread and send"
 HEADINGS = ["work", "figure", OURS, KAFKA, "ratio", "wanted", ""]
 
 
@@ -43,21 +42,21 @@ class Target(NamedTuple):
 
 _STREAMS = [
     way(name)
-    for name in (*works.LIBRDKAFKA.values(), *works.JAVA.values())
-    for way in (works.PRODUCE, works.CONSUME)
+    for name in (*terms.LIBRDKAFKA.values(), *terms.JAVA.values())
+    for way in (terms.PRODUCE, terms.CONSUME)
 ]
 TARGETS = [
     *(target for work in _STREAMS for target in (
-        Target(work, works.RATE, 1.0, True), Target(work, works.CPU_MILLION, 0.5, False),
+        Target(work, terms.RATE, 1.0, True), Target(work, terms.CPU_MILLION, 0.5, False),
     )),
-    Target(works.SMALL_PRODUCE, works.REQUESTS, 2.0, True),
-    Target(works.SMALL_FETCH, works.REQUESTS, 2.0, True),
-    Target(works.END_TO_END, works.P50, 1.0, False),
-    Target(works.END_TO_END, works.P99, 1.0, False),
-    Target(works.CACHED, works.BYTES, 0.7, True, SENDFILE),
-    Target(works.STARTED, works.START, 0.1, False),
-    Target(works.FRESH, works.RESIDENT, 0.25, False),
-    Target(works.WORN, works.RESIDENT, 0.25, False),
+    Target(terms.SMALL_PRODUCE, terms.REQUESTS, 2.0, True),
+    Target(terms.SMALL_FETCH, terms.REQUESTS, 2.0, True),
+    Target(terms.END_TO_END, terms.P50, 1.0, False),
+    Target(terms.END_TO_END, terms.P99, 1.0, False),
+    Target(terms.CACHED, terms.BYTES, 0.7, True, SENDFILE),
+    Target(terms.STARTED, terms.START, 0.1, False),
+    Target(terms.FRESH, terms.RESIDENT, 0.25, False),
+    Target(terms.WORN, terms.RESIDENT, 0.25, False),
 ]  # fmt: skip
 """What the server is to reach."""
 
@@ -97,11 +96,11 @@ def _judged(results: Results, work: str, figure: str) -> list[str]:
 
 def bare_rows(results: Results) -> Iterable[list[str]]:
     """The fetch of cached segments beside loops that do nothing else: server, rate, CPU, ours to its rate."""
-    for cell in results.where(work=works.CACHED):
+    for cell in results.where(work=terms.CACHED):
         server = cell.keys["server"]
-        shown = [figure_text(cell.figures[name]) for name in (works.BYTES, works.CPU_GB)]
+        shown = [figure_text(cell.figures[name]) for name in (terms.BYTES, terms.CPU_GB)]
         told = "–"
-        if server != OURS and (found := ratio(results, works.CACHED, works.BYTES, server)) is not None:
+        if server != OURS and (found := ratio(results, terms.CACHED, terms.BYTES, server)) is not None:
             told = number_text(found)
         yield [server, *shown, told]
 
@@ -110,7 +109,7 @@ def markdown(results: Results) -> str:
     """Both tables, and what is behind them."""
     parts = [_table(HEADINGS, rows(results), 2)]
     if bare := list(bare_rows(results)):
-        headings = ["fetch of cached segments", works.BYTES, works.CPU_GB, f"{OURS} to it"]
+        headings = ["fetch of cached segments", terms.BYTES, terms.CPU_GB, f"{OURS} to it"]
         parts.append(_table(headings, bare, 1))
     return "\n".join([*parts, legend(results)])
 

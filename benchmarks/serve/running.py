@@ -23,26 +23,14 @@ from segstore.bench import Cell, Figure, Progress, Results, machine
 from . import bare, raw
 from .bench import FULL, QUICK, Bench
 from .report import findings
-from .server import KAFKA, OURS, AbsentError, Kafka, Ours, descriptors, maker
+from .server import AbsentError, Kafka, Ours, descriptors, maker
 from .server import Server as Running
-from .works import (
-    CACHED,
-    FRESH,
-    NEEDS_JAVA,
-    PARTS,
-    RESIDENT,
-    START,
-    STARTED,
-    WORN,
-    Figures,
-    Part,
-    transferred,
-)
+from .terms import CACHED, COPY, FRESH, KAFKA, OURS, RESIDENT, SENDFILE, START, STARTED, WORN
+from .works import NEEDS_JAVA, PARTS, Figures, Part, transferred
 
 QUESTION = "How does `segstore serve` compare with a warm Kafka broker, for the same clients?"
 RUNS = 5
-BARE = {"bare sendfile loop": "sendfile", "bare loop of pread and send": "copy"}
-"""Servers that only send what lies in a file, beside the fetch of cached segments."""
+BARE = {SENDFILE: "sendfile", COPY: "copy"}
 WORKS = (STARTED, FRESH, *(work for part in PARTS.values() for work in part))
 DESCRIPTORS = 20_000
 

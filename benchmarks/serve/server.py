@@ -24,7 +24,8 @@ from wire_client import WireClient
 
 from benchmarks.steps import ROOT
 
-OURS, KAFKA = "segstore serve", "Kafka"
+from .terms import KAFKA, OURS
+
 KAFKA_VERSION = "4.1.0"
 JAVA = ("-Xms1g", "-Xmx1g", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20")
 """As bin/kafka-server-start.sh has them (KAFKA_HEAP_OPTS, KAFKA_JVM_PERFORMANCE_OPTS)."""

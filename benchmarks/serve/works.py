@@ -14,23 +14,37 @@ from . import java, librdkafka, raw
 from .bench import Bench
 from .idle import Idle
 from .server import Spent
+from .terms import (
+    BYTES,
+    CACHED,
+    CONSUME,
+    CPU,
+    CPU_GB,
+    CPU_MILLION,
+    CPU_POLL,
+    CPU_REQUEST,
+    END_TO_END,
+    JAVA,
+    LIBRDKAFKA,
+    P50,
+    P99,
+    POLLING,
+    PRODUCE,
+    RATE,
+    REQUESTS,
+    RESIDENT,
+    SILENT,
+    SMALL_FETCH,
+    SMALL_PRODUCE,
+    WIDE_METADATA,
+    WIDE_PRODUCE,
+    WORN,
+)
 
 Figures = dict[str, float]
 Works = Iterator[tuple[str, Figures]]
 Part = Callable[[Bench], Works]
 
-RATE, CPU_MILLION = "records/s", "CPU s/million"
-REQUESTS, CPU_REQUEST, P50, P99 = "requests/s", "CPU µs/request", "p50 µs", "p99 µs"
-BYTES, CPU_GB = "MB/s", "CPU s/GB"
-RESIDENT, CPU, START = "resident MB", "CPU %", "ms"
-LIBRDKAFKA = {100: "librdkafka, 100 bytes", 1_000: "librdkafka, 1,000 bytes"}
-JAVA = {100: "Java's perf tools, 100 bytes"}
-PRODUCE, CONSUME = "produce: {}".format, "consume: {}".format
-SMALL_PRODUCE, SMALL_FETCH = "requests: produce of one record", "requests: fetch of one record"
-END_TO_END, CACHED = "end to end", "fetch of cached segments"
-WIDE_METADATA, WIDE_PRODUCE = "1,000 partitions: metadata", "1,000 partitions: produce"
-SILENT, POLLING = "1,000 connections: silent", "1,000 connections: long polls"
-STARTED, FRESH, WORN = "start to first metadata", "memory: fresh", "memory: after all works"
 SMALL = 100
 """Bytes of a value."""
 WAIT_MS = 500
@@ -132,7 +146,7 @@ def idle(bench: Bench) -> Works:
         consumers.poll(poll, WAIT_MS / 1000)  # all of them wait
         with server.measured() as spent:
             polls = consumers.poll(poll, seconds)
-        told = {CPU: 100 * spent.cpu / spent.seconds, "CPU µs/poll": spent.cpu / max(polls, 1) * 1e6}
+        told = {CPU: 100 * spent.cpu / spent.seconds, CPU_POLL: spent.cpu / max(polls, 1) * 1e6}
         yield POLLING, {RESIDENT: server.resident(), **told}
 
 
