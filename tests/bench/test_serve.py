@@ -1,5 +1,5 @@
-"""Promise: the server's comparison with a broker measures what it says, fails where records are lost, and tells
-of each target whether it was reached.
+"""Promise: the server's comparison with a broker measures what it says, fails where records are lost, and
+tells of each target whether it was reached.
 """
 
 from __future__ import annotations
