@@ -9,6 +9,7 @@ import struct
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
+from typing import Any
 
 from oracle import Record
 from sent import batch as sent_batch
@@ -61,13 +62,24 @@ def metadata(topic: str) -> bytes:
     return request("Metadata", 12, 1, "bench", topics=topics, allow_auto_topic_creation=False)
 
 
+def leads(wire: WireClient, topic: str, partition: int) -> bool:
+    """Whether a partition answers."""
+    return bool(_offset(wire, topic, partition).error_code == 0)
+
+
 def end_offset(wire: WireClient, topic: str) -> int:
-    part = _Offsets.ListOffsetsPartition(partition_index=0, timestamp=LATEST)
-    topics = [_Offsets.ListOffsetsTopic(name=topic, partitions=[part])]
-    (told,) = wire.ask("ListOffsets", 7, topics=topics).topics
-    (found,) = told.partitions
+    found = _offset(wire, topic, 0)
     assert found.error_code == 0, f"ListOffsets of {topic} has error {found.error_code}"
     return int(found.offset)
+
+
+def _offset(wire: WireClient, topic: str, partition: int) -> Any:
+    part = _Offsets.ListOffsetsPartition(partition_index=partition, timestamp=LATEST)
+    (told,) = wire.ask(
+        "ListOffsets", 7, topics=[_Offsets.ListOffsetsTopic(name=topic, partitions=[part])]
+    ).topics
+    (found,) = told.partitions
+    return found
 
 
 class Raw:
