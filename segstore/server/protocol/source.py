@@ -202,7 +202,8 @@ class _Writer(_Source):
         lines += [f"{pad}if {source} is None: write_length({out}, -1, {self.flexible}, True)", f"{pad}else:"]
         lines += self.length(source, pad + " ", out)
         if field.kind in _NUMBERS:
-            return [*lines, f"{pad} {out} += pack(f'>{{len({source})}}{_CODES[field.kind]}', *{source})"]
+            packed = f"pack(f'>{{len({source})}}{_CODES[field.kind]}', *{source})"
+            return [*lines, f"{pad} if {source}: {out} += {packed}"]
         one = f"write_{field.kind}(one, {out}, slices)" if field.is_struct else ""
         one = one or self.scalar(field.kind, "one", out)
         return [*lines, f"{pad} for one in {source}:", f"{pad}  {one}"]
