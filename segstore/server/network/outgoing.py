@@ -5,12 +5,11 @@ Threads: the loop's only.
 
 from __future__ import annotations
 
-import os
 import socket
 from collections import deque
 from typing import Any
 
-from segstore._native import lib
+from segstore._native import ffi, lib
 from segstore.sending.results import sent
 from segstore.server.protocol.codec import Slices
 
@@ -36,8 +35,8 @@ class Outgoing:
 
     def put(self, out: bytearray, slices: Slices) -> None:
         """Add an answer, as `write_response` returns it. Raises OSError, EOFError as `send`."""
-        if slices and _size(slices) <= SHORT:
-            out, slices = _read(out, slices), []
+        if slices and (size := _size(slices)) <= SHORT:
+            out, slices = _whole(out, slices, size), []
         view, begin = memoryview(out), 0
         for place, part in slices:
             if place > begin:
@@ -82,7 +81,7 @@ class Outgoing:
             lib.seg_sendfile(sock.fileno(), part.fileno(), part.position + self._at, min(left, MOST_A_TURN))
         )
         if count == 0:
-            raise _shortened(part)
+            raise _cut(part)
         return count
 
     def release(self) -> None:
@@ -100,23 +99,23 @@ def _size(slices: Slices) -> int:
     return size
 
 
-def _read(out: bytearray, slices: Slices) -> bytearray:
-    """Return an answer with the bytes of its stretches, which are released."""
-    whole, begin = bytearray(), 0
+def _whole(out: bytearray, slices: Slices, size: int) -> bytearray:
+    """Return an answer with the bytes of its stretches, `size` in all, which are released."""
+    whole, begin, more = bytearray(len(out) + size), 0, 0
     try:
-        for place, part in slices:
-            data = os.pread(part.fileno(), len(part), part.position)
-            if len(data) < len(part):
-                raise _shortened(part)
-            whole += out[begin:place]
-            whole += data
-            begin = place
+        with ffi.from_buffer("uint8_t[]", whole, require_writable=True) as into:
+            for place, part in slices:
+                whole[begin + more : place + more] = out[begin:place]
+                count = len(part)
+                if sent(lib.seg_pread(part.fileno(), into + place + more, count, part.position)) < count:
+                    raise _cut(part)
+                begin, more = place, more + count
+            whole[begin + more :] = out[begin:]
     finally:
         for _, part in slices:
             part.release()
-    whole += out[begin:]
     return whole
 
 
-def _shortened(part: Any) -> EOFError:
+def _cut(part: Any) -> EOFError:
     return EOFError(f"a file ends before position {part.position + len(part)}, which is being sent")
