@@ -17,7 +17,8 @@ HELPERS := PYTHONPATH=$(CURDIR)/tests/support:$(CURDIR)/tests/plugins
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: crash faults model-check simulate simulate-replicas storm groups help demo quick test test-rest test-long-way test-all counts lint types sanitize coverage reliability fuzz bench bench-baseline bench-spark bench-memory soak spark dist format clean check-machine
+# Every target that has a word of help, and check-machine, is no file.
+.PHONY: check-machine $(shell sed -n 's/^\([a-z-]*\):.*\#\# .*/\1/p' $(firstword $(MAKEFILE_LIST)))
 
 help:  ## list the targets
 	@echo "make TARGET, where TARGET is one of:"
@@ -120,6 +121,9 @@ dist: $(VENV)/.installed  ## an sdist and a wheel in dist/, and proof that both 
 
 bench: $(VENV)/.built  ## zero copy, studies, peers and ratios against the baseline, in 15 minutes; into benchmarks/results/ and README.md
 	$(BIN)/python -m benchmarks.run_all $(ARGS)
+
+bench-serve: $(VENV)/.built  ## segstore serve beside a warm Kafka broker, by turns, in 8 minutes; into benchmarks/results/ and docs/serve.md
+	$(BIN)/python -m benchmarks.serve --out benchmarks/results --pages $(ARGS)
 
 bench-baseline: $(VENV)/.built  ## measure the ratios anew, as what later runs are compared with
 	$(BIN)/python -m benchmarks.run_all --only ratios --baseline --no-readme

@@ -18,6 +18,7 @@ from segstore.server.logs import NO_ID
 from segstore.server.node import NODE_ID
 from segstore.storage.meta.topic_info import CLUSTER_METADATA, TopicInfo
 from segstore.storage.store.store import Store
+from segstore.storage.store.writer import StoreWriter
 
 _UNKNOWN_EPOCH = -1
 _Key = tuple[str, int]
@@ -58,8 +59,8 @@ class Leaders:
     """
 
     def __init__(self, store: Store, failed: Iterable[_Key] = ()) -> None:
-        self._store, self._failed = store, frozenset(failed)
-        self._open = opened(store)
+        self._store, self._failed, side = store, frozenset(failed), store._side
+        self._partitions = side.partitions if isinstance(side, StoreWriter) else None
 
     def of(self, topic: str, partition: int) -> Led:
         """Return who leads a partition; a topic that was deleted meanwhile has no leaders."""
@@ -74,9 +75,9 @@ class Leaders:
         if isinstance(self._store, ReplicatedStore):
             state = self._store.describe_partition(topic, partition)
             return Led(NODE_ID, state.leader_epoch) if state.leader >= 0 else NOBODY
-        if (topic, partition) not in self._open:
+        if self._partitions is None:
             return Led(NODE_ID, _UNKNOWN_EPOCH)
-        return Led(NODE_ID, self._store.partition(topic, partition).leader_epoch)
+        return Led(NODE_ID, self._partitions.epoch(topic, partition))
 
 
 def opened(store: Store) -> frozenset[_Key]:
