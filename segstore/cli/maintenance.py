@@ -17,7 +17,7 @@ import rich_click as click
 import segstore
 from segstore.cli.options import config_option, json_option, open_reading, store_option
 from segstore.cli.output import add_row, console, print_json, progress_bar, size_text, table, time_text
-from segstore.cli.topics import log_bytes
+from segstore.cli.places.disk_use import log_bytes
 from segstore.coordinator.quotas import CONSUMER_BYTE_RATE, DEFAULT, PRODUCER_BYTE_RATE
 from segstore.coordinator.quotas import quotas as quotas_of
 from segstore.errors import StorageError

@@ -17,19 +17,36 @@ from segstore.storage.meta.topics import find_topic
 F = TypeVar("F", bound=Callable[..., Any])
 
 
+STORE, BOOTSTRAP = "SEGSTORE_PATH", "SEGSTORE_BOOTSTRAP"
+"""The variables that stand for --store and --bootstrap."""
+
+
 def store_option(command: F) -> F:
-    """Add the option --store PATH, or SEGSTORE_PATH, which gives the argument `path`."""
-    return click.option(
+    """Add the option --store PATH, or SEGSTORE_PATH, which gives the argument `path`, to a command that needs
+    the files of a store. It refuses --bootstrap, which `places.option.place_option` adds to others.
+    """
+    with_store = click.option(
         "--store",
         "-s",
         "path",
         metavar="PATH",
-        envvar="SEGSTORE_PATH",
+        envvar=STORE,
         show_envvar=True,
         required=True,
         type=click.Path(file_okay=False),
         help="Directory of the store.",
     )(command)
+    return click.option(
+        "--bootstrap", "-b", hidden=True, expose_value=False, is_eager=True, callback=_no_bootstrap
+    )(with_store)
+
+
+def _no_bootstrap(ctx: click.Context, _param: click.Parameter, value: str | None) -> None:
+    if value is not None:
+        raise click.UsageError(
+            f"`{ctx.command_path}` needs the files of a store: give --store PATH, on the machine that has it."
+            " Over the network work topics, create, alter, delete, produce, consume and groups."
+        )
 
 
 def config_option(command: F) -> F:

@@ -17,7 +17,7 @@ from rich.text import Text
 import segstore
 from segstore.cli.options import json_option
 from segstore.cli.output import add_row, console, print_json, progress_bar, size_text, table
-from segstore.cli.topics import log_bytes
+from segstore.cli.places.disk_use import log_bytes
 from segstore.errors import NoSoundReplicaError, UnknownTopicOrPartitionError
 from segstore.replication.healing import Healed
 from segstore.replication.observer import ObservedPartition, observe
