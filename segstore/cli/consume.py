@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 import rich_click as click
 
 from segstore.cli.options import time_value
-from segstore.cli.places.option import place_option
+from segstore.cli.place_option import place_option
 from segstore.cli.places.place import Batch, Log, Where
 from segstore.config.arguments import ISOLATION_LEVELS
 from segstore.errors import OffsetOutOfRangeError

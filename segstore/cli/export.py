@@ -22,9 +22,9 @@ import segstore
 from segstore.cli import consume
 from segstore.cli.input_text import InputOptions
 from segstore.cli.inputs import SUFFIXES, of_stream
-from segstore.cli.options import config_option, open_reading, store_option, time_value
+from segstore.cli.options import config_option, store_option, time_value
 from segstore.cli.output import progress_bar, rate_text
-from segstore.cli.places.of_store import BatchAppends
+from segstore.cli.places.of_store import BatchAppends, open_reading
 from segstore.cli.produce import Router, feed, tell
 from segstore.config.arguments import ISOLATION_LEVELS
 from segstore.errors import InvalidArgumentError

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from segstore.cli.options import json_option, time_value
 from segstore.cli.output import add_row, console, print_json, shown, table
-from segstore.cli.places.option import place_option
+from segstore.cli.place_option import place_option
 from segstore.cli.places.place import Where
 from segstore.coordinator.group.admin import Moved, Reset
 from segstore.coordinator.group.describe import GroupDescription, GroupMember, PartitionState

@@ -15,7 +15,7 @@ import rich_click as click
 from segstore.cli.input_text import Chunk, InputError, InputOptions
 from segstore.cli.inputs import FORMATS, Input, of_stream
 from segstore.cli.output import progress_bar, rate_text
-from segstore.cli.places.option import place_option
+from segstore.cli.place_option import place_option
 from segstore.cli.places.place import Appends, Where
 from segstore.client.producer.partitioner import NO_PARTITION, partitions_for_keys
 from segstore.records import CODECS

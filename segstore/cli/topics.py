@@ -12,7 +12,7 @@ import rich_click as click
 
 from segstore.cli.options import config_option, json_option
 from segstore.cli.output import add_row, console, print_json, size_text, table
-from segstore.cli.places.option import place_option
+from segstore.cli.place_option import place_option
 from segstore.cli.places.place import Place, Where
 from segstore.storage.meta.topics import find_topic
 
@@ -68,7 +68,7 @@ def _print_partitions(row: dict[str, Any]) -> None:
 
 
 def _size(row: dict[str, Any]) -> str:
-    return "" if row["bytes"] is None else size_text(row["bytes"])
+    return "-" if row["bytes"] is None else size_text(row["bytes"])
 
 
 def _settings(row: dict[str, Any]) -> str:

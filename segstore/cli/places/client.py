@@ -6,6 +6,7 @@ Nothing is on disk. Threads: one; librdkafka has its own.
 from __future__ import annotations
 
 import logging
+import re
 import time
 from collections.abc import Mapping
 from concurrent.futures import Future
@@ -20,9 +21,10 @@ _STEP = 0.5
 """Seconds of one call of librdkafka's, during which Python sees no signal."""
 _DEFAULTS = {
     "client.id": "segstore",
-    "message.timeout.ms": 120_000,  # Kafka's delivery.timeout.ms
     "socket.connection.setup.timeout.ms": 10_000,
 }
+_WHOSE = re.compile(r"^\S+/(?:bootstrap|\d+): | ?\(after \d+ms in state \w+.*\)$")
+"""What librdkafka says before and after the words of an error: of which connection, in which state."""
 _SILENT = logging.getLogger("segstore.librdkafka")
 _SILENT.addHandler(logging.NullHandler())
 _SILENT.propagate = False
@@ -63,7 +65,7 @@ class Client:
         if error.code() == self.kafka.KafkaError._ALL_BROKERS_DOWN:
             self._is_down = True
         else:
-            self.trouble = error.str()
+            self.trouble = _WHOSE.sub("", error.str())
 
     def calm(self) -> str:
         """Return `trouble`, and forget it."""

@@ -1,6 +1,7 @@
 """`ClusterGroups`: the consumer groups of a cluster, as `coordinator.group.admin` shows those of a store.
 
-The generation of a group is not told over the wire, nor what an open transaction is about to commit.
+The generation of a group is not told over the wire, nor what an open transaction is about to commit. Notes
+of commits are not shown: confluent-kafka reads them beyond their end (2.16).
 
 Nothing is on disk. Threads: one.
 """
@@ -145,7 +146,7 @@ def _member(told: Any) -> GroupMember:
 
 def _offset(told: Any) -> OffsetAndMetadata:
     epoch = UNKNOWN_EPOCH if told.leader_epoch is None else told.leader_epoch
-    return OffsetAndMetadata(told.offset, told.metadata or "", epoch)
+    return OffsetAndMetadata(told.offset, leader_epoch=epoch)
 
 
 def _partition(

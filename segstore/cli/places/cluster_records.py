@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, overload
 
 import rich_click as click
 
-from segstore.cli.input_text import InputError
 from segstore.cli.places.client import Client
 from segstore.cli.places.cluster_offsets import ClusterLog
 from segstore.coordinator.structs import TopicPartition
+from segstore.errors import InvalidArgumentError
 from segstore.records.records import Record
 
 if TYPE_CHECKING:
@@ -26,6 +26,10 @@ _STEP = 0.2
 _LAST_WORDS = 5.0
 """Seconds that answers to what was sent are waited for after an interrupt or an error."""
 _AT_ONCE = 10_000
+_MOST_BYTES = 1_000_000_000
+"""librdkafka's limit of a request: the broker judges the size of records."""
+_LONGEST_MS = 120_000
+"""How long a record may take until it is given up (Kafka: delivery.timeout.ms)."""
 
 
 class ClusterAppends:
@@ -34,7 +38,11 @@ class ClusterAppends:
     """
 
     def __init__(self, client: Client, topic: str, compression: str | None, batch_bytes: int) -> None:
-        settings: dict[str, Any] = {"batch_size": batch_bytes, "message_max_bytes": 1_000_000_000}
+        settings: dict[str, Any] = {
+            "batch_size": batch_bytes,
+            "message_max_bytes": _MOST_BYTES,
+            "message_timeout_ms": _LONGEST_MS,
+        }
         if compression is not None:
             settings["compression_type"] = compression
         self.records = self.bytes = self.unknown = 0
@@ -110,7 +118,9 @@ def _stamps(timestamps: list[int] | None) -> Iterable[int]:
         return repeat(0)
     if any(each <= 0 for each in timestamps):
         wrong = next(each for each in timestamps if each <= 0)
-        raise InputError(f"timestamp {wrong}: with --bootstrap a record's time must lie after 1970 began")
+        raise InvalidArgumentError(
+            f"timestamp {wrong}: with --bootstrap a time must lie after 1970 began"
+        )
     return timestamps
 
 

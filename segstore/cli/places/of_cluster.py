@@ -18,11 +18,12 @@ from segstore.cli.places.cluster_records import ClusterAppends, ClusterReading
 from segstore.config import TopicConfig
 from segstore.coordinator.structs import TopicPartition
 from segstore.errors import ConfigError, InvalidArgumentError, TopicAlreadyExistsError
-from segstore.names import check_topic
+from segstore.names import check_topic, topic_id_of
 from segstore.storage.meta.topic_info import TopicInfo
 from segstore.storage.meta.topics import find_topic
 
 PORT = 9092
+_LOW_64 = (1 << 64) - 1
 _REFUSED = {"groups delete --topic": NO_SINGLE_OFFSETS}
 """What commands offer with --store alone, with why and what else may be done."""
 
@@ -109,7 +110,7 @@ class Cluster:
         if not names:
             return {}
         futures = self._client.admin.describe_topics(self._client.kafka.TopicCollection([*names]))
-        return {name: str(self._client.result(future, name).topic_id) for name, future in futures.items()}
+        return {name: _id(self._client.result(future, name).topic_id) for name, future in futures.items()}
 
     def _configs(self, names: Collection[str]) -> dict[str, dict[str, Any]]:
         """Return the settings that were made for topics."""
@@ -174,6 +175,11 @@ class Cluster:
 
     def groups(self) -> ClusterGroups:
         return ClusterGroups(self._client, self._topics)
+
+
+def _id(uuid: Any) -> str:
+    bits = uuid.get_most_significant_bits(), uuid.get_least_significant_bits()
+    return topic_id_of(b"".join((each & _LOW_64).to_bytes(8, "big") for each in bits))
 
 
 def _partition(number: int, start: int | str, end: int | str) -> dict[str, Any]:

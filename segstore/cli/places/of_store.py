@@ -5,15 +5,17 @@ On disk: through the engine. Threads: one.
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import segstore
-from segstore.cli.options import open_reading
 from segstore.cli.places.disk_use import log_bytes
 from segstore.config import TopicConfig
 from segstore.coordinator.group.admin import Groups
+from segstore.errors import StorageError
 from segstore.names import check_topic
 from segstore.records import Records
 from segstore.storage.meta.topics import find_topic
@@ -23,6 +25,13 @@ if TYPE_CHECKING:
 
 WAIT_MS = 1000
 FETCH_BYTES = 1 << 20
+
+
+def open_reading(path: str) -> segstore.Store:
+    """Open a store to read. Raises StorageError where there is none."""
+    if not os.path.isdir(path):
+        raise StorageError(errno.ENOENT, "no such store; `segstore create` makes one", path)
+    return segstore.open(path, mode="r")
 
 
 class StoreAt:
