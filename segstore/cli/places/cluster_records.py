@@ -118,9 +118,7 @@ def _stamps(timestamps: list[int] | None) -> Iterable[int]:
         return repeat(0)
     if any(each <= 0 for each in timestamps):
         wrong = next(each for each in timestamps if each <= 0)
-        raise InvalidArgumentError(
-            f"timestamp {wrong}: with --bootstrap a time must lie after 1970 began"
-        )
+        raise InvalidArgumentError(f"timestamp {wrong}: with --bootstrap a time must lie after 1970 began")
     return timestamps
 
 
