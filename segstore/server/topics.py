@@ -53,8 +53,9 @@ def with_id(topics: Mapping[str, TopicInfo], topic_id: bytes) -> TopicInfo | Non
 class Leaders:
     """The leaders of a store's partitions, as they are when this is made.
 
-    No log is opened to find out: until one is opened its epoch is unknown, which Kafka's clients take (-1).
-    `failed` has the partitions whose logs could not be opened.
+    No log is opened to find out: of one that is closed the epoch is told under which it was last open. A
+    broker's log that was never open here, and each log of a store that is open for reading, has none that is
+    known (-1), which Kafka's clients take. `failed` has the partitions whose logs could not be opened.
     """
 
     def __init__(self, store: Store, failed: Iterable[_Key] = ()) -> None:
@@ -75,8 +76,14 @@ class Leaders:
             state = self._store.describe_partition(topic, partition)
             return Led(NODE_ID, state.leader_epoch) if state.leader >= 0 else NOBODY
         if (topic, partition) not in self._open:
-            return Led(NODE_ID, _UNKNOWN_EPOCH)
+            return Led(NODE_ID, self._epoch_of_closed(topic, partition))
         return Led(NODE_ID, self._store.partition(topic, partition).leader_epoch)
+
+    def _epoch_of_closed(self, topic: str, partition: int) -> int:
+        store = self._store
+        if store.mode == "r":
+            return _UNKNOWN_EPOCH
+        return store._side.published_epoch(topic, partition)  # type: ignore[union-attr]
 
 
 def opened(store: Store) -> frozenset[_Key]:
