@@ -25,6 +25,8 @@ from segstore.server.request import LATER, Request
 from segstore.storage.producers.aborted_transactions import outcomes
 from segstore.storage.store.partition_log import PartitionLog
 
+from .working import work
+
 log = Logger("segstore")
 _Response = structs("FetchResponse")
 _COMMITTED = 1
@@ -112,8 +114,7 @@ class Fetches:
             if fetch.request.channel.is_open:
                 self._later(fetch._replace(terms=fetch.terms._replace(max_searched=INT64_MAX)), may_wait)
 
-        self._node.loop.work(run, done)
-        return LATER
+        return work(self._node, fetch.request, run, done)
 
     def _throttle(self, client_id: str) -> Throttle:
         """Return the throttle of a client id; the last ones that were asked for are at hand."""

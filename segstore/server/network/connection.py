@@ -211,8 +211,7 @@ class Connection:
             exchange.release(body)
             self.close()
             return
-        muted_ms = getattr(body, "throttle_time_ms", 0)
-        self._muted_until = self._shared.loop.now + muted_ms / 1000 if muted_ms > 0 else 0.0
+        self.mute(getattr(body, "throttle_time_ms", 0))
         try:
             self._outgoing.put(out, slices)
         except (OSError, EOFError) as error:
@@ -249,6 +248,10 @@ class Connection:
             self._shared.loop.later(self._muted_until - self._shared.loop.now, self._unmute)
         else:
             self._resume()
+
+    def mute(self, milliseconds: int) -> None:
+        """See `Channel`."""
+        self._muted_until = self._shared.loop.now + milliseconds / 1000 if milliseconds > 0 else 0.0
 
     def _unmute(self) -> None:
         if self.state is State.THROTTLED:
