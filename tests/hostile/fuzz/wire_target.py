@@ -251,7 +251,9 @@ def _codes(body: Any) -> Iterator[int]:
 # --- inputs ------------------------------------------------------------------------------------
 
 
-def _request(name: str, version: int, body: Any = None, client: bytes = b"fuzz", number: int = 7) -> bytearray:
+def _request(
+    name: str, version: int, body: Any = None, client: bytes = b"fuzz", number: int = 7
+) -> bytearray:
     definition = message(f"{name}Request")
     out = bytearray(struct.pack(">ihhih", 0, definition.api_key, version, number, len(client)) + client)
     if version in definition.flexible:

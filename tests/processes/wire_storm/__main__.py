@@ -29,7 +29,9 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=600)
     parser.add_argument("--first", type=int, default=None, help="first seed; by default one that is new")
     parser.add_argument("--faults", type=int, default=FAULTS, help="faults in a round")
-    parser.add_argument("--defect", default="none", choices=("none", *DEFECTS), help="give the server a defect")
+    parser.add_argument(
+        "--defect", default="none", choices=("none", *DEFECTS), help="give the server a defect"
+    )
     parser.add_argument(
         "--directory", type=Path, default=None, help="where stores are made; kept at a failure"
     )

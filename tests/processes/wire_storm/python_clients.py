@@ -143,7 +143,9 @@ class Taker:
                 group_id=group,
                 auto_offset_reset="earliest",
                 enable_auto_commit=False,
-                partition_assignment_strategy=["range"] if isinstance(library, Own) else [RangePartitionAssignor],
+                partition_assignment_strategy=["range"]
+                if isinstance(library, Own)
+                else [RangePartitionAssignor],
                 session_timeout_ms=SESSION_MS,
                 heartbeat_interval_ms=HEARTBEAT_MS,
                 isolation_level="read_committed" if committed_only else "read_uncommitted",
@@ -157,9 +159,7 @@ class Taker:
         on_give: Callable[[list[Part]], None],
     ) -> None:
         base = (
-            ConsumerRebalanceListener
-            if isinstance(self._library, Own)
-            else kafka.ConsumerRebalanceListener
+            ConsumerRebalanceListener if isinstance(self._library, Own) else kafka.ConsumerRebalanceListener
         )
 
         class Listener(base):  # type: ignore[misc, valid-type]

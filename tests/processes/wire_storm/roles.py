@@ -297,7 +297,9 @@ class Reading(Role):
 ROLES: dict[str, Callable[[Clients, Path, str, str], Role]] = {
     "plain": lambda clients, told, name, kind: Sending(clients, told, name, idempotent=False),
     "idempotent": lambda clients, told, name, kind: Sending(clients, told, name, idempotent=True),
-    "transactions": lambda clients, told, name, kind: Transacting(clients, told, name, f"{kind}-transactions"),
+    "transactions": lambda clients, told, name, kind: Transacting(
+        clients, told, name, f"{kind}-transactions"
+    ),
     "member": lambda clients, told, name, kind: Member(clients, told, name),
     "loop": lambda clients, told, name, kind: Forwarding(clients, told, name, f"{kind}-loop"),
     "reader": lambda clients, told, name, kind: Reading(clients, told, name),

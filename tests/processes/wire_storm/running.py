@@ -204,7 +204,10 @@ class Round(GroupRound):
                 from_lines(self.told.read_bytes()),
                 contents(store, PARTS, "read_uncommitted"),
                 contents(store, PARTS, "read_committed"),
-                {group: committed(store, group, of_topics(PARTS, topics)) for group, topics in GROUPS.items()},
+                {
+                    group: committed(store, group, of_topics(PARTS, topics))
+                    for group, topics in GROUPS.items()
+                },
                 {part: store.partition(*part).start_offset for part in PARTS},
                 HOPS,
             )
