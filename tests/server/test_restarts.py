@@ -1,5 +1,5 @@
-"""Promise: transactions of producers that come over the network outlive the process that has the store, as they
-outlive a restart of a broker; those of producers within the process end with it.
+"""Promise: transactions of producers that come over the network outlive the process that has the store, as
+they outlive a restart of a broker; those of producers within the process end with it.
 """
 
 from __future__ import annotations

@@ -258,8 +258,8 @@ class Abandoned:
 
 
 class TransactionCoordinator:
-    """A store has one. Making it ends the transactions that producers in an earlier process left open; those of
-    producers that come over the network go on, as over a restart of a broker.
+    """A store has one. Making it ends the transactions that producers in an earlier process left open; those
+    of producers that come over the network go on, as over a restart of a broker.
     """
 
     def __init__(self, store: Store) -> None:
@@ -433,8 +433,8 @@ class TransactionCoordinator:
                     self._entries.forget(entry, self._clock())
 
     def close(self) -> None:
-        """Abort the open transactions of this process, because their producers can't go on. The next open ends
-        what fails here.
+        """Abort the open transactions of this process, because their producers can't go on. The next open
+        ends what fails here.
         """
         self._shelter.close()
         self._abandoned.abort_open()

@@ -69,8 +69,8 @@ class TransactionMetadata:
     """The state of one transactional id. Times in ms since the epoch, -1 for none.
 
     `next_producer_id` takes over when a transaction is complete whose end used up the epochs;
-    `previous_producer_id` is the id before. `client_version` is the transaction.version. `remote` is 1 where the
-    producer has come over the network: it lives on, as in Kafka, when the process that has the store ends.
+    `previous_producer_id` is the id before. `client_version` is the transaction.version. `remote` is 1 where
+    the producer has come over the network: it lives on when the process that has the store ends.
     """
 
     producer_id: int

@@ -182,9 +182,9 @@ Identity = tuple[int, int]
 class Entry:
     """One transactional id; `metadata` is the state in the log, None before its first record.
 
-    `orphan`: an ongoing transaction is to be aborted, because it was loaded, and its producer is gone with the
-    process that it was in, or because it is open for too long. `ending`: the producer that asked for the last
-    end; it may ask again, though its epoch is over.
+    `orphan`: an ongoing transaction is to be aborted, because it was loaded, and its producer is gone with
+    the process that it was in, or because it is open for too long. `ending`: the producer that asked for the
+    last end; it may ask again, though its epoch is over.
     """
 
     __slots__ = ("ending", "lock", "metadata", "orphan", "transactional_id")

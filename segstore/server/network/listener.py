@@ -27,8 +27,8 @@ _NO_ROOM = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 _PAUSE = 0.5
 """Seconds until a connection is tried again for which there was no descriptor."""
 _RESERVE = 64
-"""Descriptors that connections leave to the store, at most an eighth of all: else it could roll no log, and open
-no file, once clients that do nothing have taken the last one.
+"""Descriptors that connections leave to the store, at most an eighth of all: else it could roll no log, and
+open no file, once clients that do nothing have taken the last one.
 """
 _MISSING = frozenset({errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT})
 _TRIES = 20

@@ -2,9 +2,9 @@
 
 confluent-kafka, kafka-python and segstore's own clients in the serving process send with idempotence and
 without, and in transactions; they share two groups, of which one copies records exactly once, and read all
-partitions over and over. All others than the server's own go through a proxy. The server is killed, ended and
-stopped; so are clients; connections are cut, torn within a message and stalled, and answers are lost. What all
-were told must show none of the anomalies that `judge` knows, and `segstore.check` finds nothing.
+partitions over and over. All others than the server's own go through a proxy. The server is killed, ended
+and stopped; so are clients; connections are cut, torn within a message and stalled, and answers are lost.
+What all were told must show none of the anomalies that `judge` knows, and `segstore.check` finds nothing.
 """
 
 from __future__ import annotations

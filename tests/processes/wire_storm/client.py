@@ -1,5 +1,5 @@
-"""`python -m wire_storm.client DIR TOLD RUN KIND ADDRESS ROLE...`: a process with clients of one library, each
-role in a thread. It ends when all roles have.
+"""`python -m wire_storm.client DIR TOLD RUN KIND ADDRESS ROLE...`: a process with clients of one library,
+each role in a thread. It ends when all roles have.
 """
 
 from __future__ import annotations

@@ -31,9 +31,9 @@ class WireHistory(GroupHistory):
     def _gone(self) -> Iterable[str]:
         """Find lost writes of records that were acknowledged without an offset."""
         for send in self.sends:
-            if send.offset == ANYWHERE and (not send.txn or self.ends.get(send.txn) == "committed"):
-                if send.value not in self.committed[send.part].values():
-                    yield f"lost write: {send}"
+            is_due = send.offset == ANYWHERE and self.ends.get(send.txn, "committed") == "committed"
+            if is_due and send.value not in self.committed[send.part].values():
+                yield f"lost write: {send}"
 
     def _torn(self) -> Iterable[str]:
         """Find torn transactions: of those whose commit was asked for all records must be there, or none;

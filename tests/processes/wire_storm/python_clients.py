@@ -163,7 +163,7 @@ class Taker:
         )
 
         class Listener(base):  # type: ignore[misc, valid-type]
-            def on_partitions_assigned(listener, assigned: Any) -> None:  # noqa: N805
+            def on_partitions_assigned(listener, assigned: Any) -> None:
                 # Later a member that was taken for failed may already be none any more: offsets that it then
                 # commits in a transaction are refused for their old generation only.
                 self.metadata = self.consumer.group_metadata()

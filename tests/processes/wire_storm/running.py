@@ -1,5 +1,5 @@
-"""Runs one round: a server, and clients of two libraries behind a proxy; servers, clients and connections fail
-in turn; then all becomes calm, what is left is read, and the history of what was told is judged.
+"""Runs one round: a server, and clients of two libraries behind a proxy; servers, clients and connections
+fail in turn; then all becomes calm, what is left is read, and the history of what was told is judged.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ KINDS = ("librdkafka", "kafka-python")
 EVENTS = (30, 250)
 """How many events come between two faults, at least."""
 A_WHILE = 15.0
-"""Seconds after which the next fault comes though nothing was told: a rebalance waits for a stopped member."""
+"""Seconds after which the next fault comes though little was told: a rebalance waits for stopped members."""
 
 
 class Round(GroupRound):

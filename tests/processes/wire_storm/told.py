@@ -1,4 +1,4 @@
-"""What all processes of a round share: topics, groups, settings, and the flags that say how far a round is."""
+"""What all processes of a round share: topics, groups, settings, and flags that say how far the round is."""
 
 from __future__ import annotations
 
