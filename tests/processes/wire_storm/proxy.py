@@ -35,6 +35,7 @@ class _End(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         proxy = self.proxy
         if self.is_answers and proxy.mutes:
+            proxy.lost += 1
             return
         if proxy.torn and (self.is_answers or self.other is not None):
             proxy.torn -= 1
@@ -75,13 +76,15 @@ class _End(asyncio.Protocol):
 
 
 class Proxy:
-    """Clients connect to `port`, and the proxy to `target`. A context manager."""
+    """Clients connect to `port`, and the proxy to `target`. `lost` counts the answers that were lost, in pieces.
+    A context manager.
+    """
 
     def __init__(self) -> None:
         self.target = 0
         self.ends: set[_End] = set()
         self.mutes = self.stalls = False
-        self.torn = 0
+        self.torn = self.lost = 0
         self._connecting: set[asyncio.Task[None]] = set()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="proxy", daemon=True)
@@ -146,6 +149,7 @@ class Proxy:
 
     def mute(self) -> None:
         """Lose all answers until `go_on`; requests are delivered."""
+        self.lost = 0
         self._call(lambda: setattr(self, "mutes", True))
 
     def go_on(self) -> None:

@@ -29,6 +29,8 @@ from .told import CONFIG, GROUPS, HOPS, Flags
 KINDS = ("librdkafka", "kafka-python")
 EVENTS = (30, 250)
 """How many events come between two faults, at least."""
+LOST = (6, 14)
+"""How many answers are lost; there are more connections than that."""
 A_WHILE = 15.0
 """Seconds after which the next fault comes though little was told: a rebalance waits for stopped members."""
 
@@ -118,12 +120,18 @@ class Round(GroupRound):
 
     def _server_killed_mute(self) -> None:
         """What was appended last is not acknowledged, and sent again to the next server."""
-        self.proxy.mute()
-        time.sleep(self.rng.uniform(0.1, 0.5))
+        self._mute()
         self._kill(self.server)
         self.proxy.cut(hard=False)
         self.proxy.go_on()
         self._again()
+
+    def _mute(self) -> None:
+        """Lose the answers of most connections."""
+        self.proxy.mute()
+        enough, end = self.rng.randint(*LOST), time.monotonic() + A_WHILE / 3
+        while self.proxy.lost < enough and time.monotonic() < end:
+            time.sleep(0.01)
 
     def _server_ended(self) -> None:
         self.server.send_signal(signal.SIGTERM)
@@ -158,8 +166,7 @@ class Round(GroupRound):
         self.proxy.go_on()
 
     def _answers_lost(self) -> None:
-        self.proxy.mute()
-        time.sleep(self.rng.uniform(0.1, 0.6))
+        self._mute()
         self.proxy.cut(hard=False)
         self.proxy.go_on()
 
