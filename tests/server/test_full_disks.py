@@ -1,5 +1,5 @@
-"""Promise: what a full disk refuses is told with a code after which clients try again, in the same connection;
-nothing that was acknowledged is lost, and once there is room all goes on, without a second copy.
+"""Promise: what a full disk refuses is told with a code after which clients try again, in the same
+connection; nothing that was acknowledged is lost, and once there is room all goes on, without a second copy.
 """
 
 from __future__ import annotations

@@ -76,8 +76,8 @@ class _End(asyncio.Protocol):
 
 
 class Proxy:
-    """Clients connect to `port`, and the proxy to `target`. `lost` counts the answers that were lost, in pieces.
-    A context manager.
+    """Clients connect to `port`, and the proxy to `target`. `lost` counts the pieces of answers that were
+    lost. A context manager.
     """
 
     def __init__(self) -> None:

@@ -4,6 +4,7 @@ them.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -20,7 +21,7 @@ from segstore.errors import SegstoreError
 from .told import ANYWHERE, HEARTBEAT_MS, SESSION_MS, Ended, Refused
 
 _ERRORS = (kafka.errors.KafkaError, SegstoreError)
-_WAIT = 60.0
+_WAIT = 40.0  # seconds; kafka-python repeats requests after 20
 _KAFKA = {"reconnect_backoff_ms": 20, "reconnect_backoff_max_ms": 300, "retry_backoff_ms": 50}
 
 
@@ -100,15 +101,38 @@ class Sender:
         if taker.metadata.generation_id < 0:
             raise Refused("it is no member any more")
         try:
-            self._producer.send_offsets_to_transaction(places, taker.metadata)
+            self._bounded(lambda: self._producer.send_offsets_to_transaction(places, taker.metadata))
         except _ERRORS as error:
             raise Refused(str(error)) from error
 
     def commit(self) -> None:
-        _call(self._producer.commit_transaction)
+        _call(lambda: self._bounded(self._producer.commit_transaction))
 
     def abort(self) -> None:
-        _call(self._producer.abort_transaction)
+        _call(lambda: self._bounded(self._producer.abort_transaction))
+
+    def _bounded(self, call: Callable[[], Any]) -> None:
+        """Call, and wait for no longer than `_WAIT`: kafka-python 3.0.12 waits for ever for the answer to a
+        request of a transaction that it has not sent, where its connection ended at a bad moment.
+        """
+        if isinstance(self._library, Own):
+            call()
+            return
+        failed: list[BaseException] = []
+
+        def run() -> None:
+            try:
+                call()
+            except BaseException as error:
+                failed.append(error)
+
+        thread = threading.Thread(target=run, daemon=True)
+        thread.start()
+        thread.join(_WAIT)
+        if thread.is_alive():
+            raise Ended("it waits for ever")
+        if failed:
+            raise failed[0]
 
     def close(self) -> None:
         try:
