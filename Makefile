@@ -150,6 +150,9 @@ storm: $(VENV)/.built  ## storms of Ctrl-C, single and paired, at any moment of 
 groups: $(VENV)/.built  ## groups whose members pause, vanish and die, judged by Jepsen's anomalies, for SECONDS=600 (ARGS="--first seed")
 	cd tests/processes && $(HELPERS) ../../$(BIN)/python -m jepsen --seconds $(SECONDS) $(ARGS)
 
+wire-storm: $(VENV)/.built  ## clients of three libraries against `segstore serve`, with kills, pauses, cut connections, for SECONDS=600 (ARGS="--first seed")
+	cd tests/processes && $(HELPERS) ../../$(BIN)/python -m wire_storm --seconds $(SECONDS) $(ARGS)
+
 simulate: $(VENV)/.built  ## a store against a model, SEEDS=200 runs of STEPS=5000; what fails is shrunk (FIRST=seed)
 	cd tests/models && $(HELPERS) ../../$(BIN)/python -m simulation --seeds $(SEEDS) --steps $(STEPS) $(if $(FIRST),--first $(FIRST))
 

@@ -92,6 +92,7 @@ KINDS = {
     "clients on the wire": Kind(
         0.15, ("server/test_clients", "server/test_admin_clients", "docs/test_testing")
     ),
+    "clients and kills": Kind(0.1, ("processes/test_wire_storm",)),
     "limits": Kind(0.15, ("unit/storage/test_limits", "unit/transfer/test_sinks")),
     "Kafka's broker": Kind(0.3, text=r"judge\(\"Kafka's broker\"\)"),
     "Kafka's tools": Kind(0.2, text=r'judge\("kafka\.tools|judge\("Kafka\'s (dump tool|jar)"\)'),
