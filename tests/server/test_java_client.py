@@ -6,8 +6,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import kafka_tools
 import built_programs as built
+import kafka_tools
 import pytest
 from scenario import hold
 

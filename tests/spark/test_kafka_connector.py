@@ -96,7 +96,9 @@ def test_a_stream_goes_on_after_a_restart(
             store.partition("t", n % 3).append(b"new %d" % n)
         query = (
             reading(connected.readStream, server, maxOffsetsPerTrigger=12)
-            .selectExpr("'u' AS topic", "key", "value", "array(named_struct('key', 'h', 'value', key)) AS headers")
+            .selectExpr(
+                "'u' AS topic", "key", "value", "array(named_struct('key', 'h', 'value', key)) AS headers"
+            )
             .writeStream.format("kafka")
             .option("kafka.bootstrap.servers", server.bootstrap_servers)
             .option("checkpointLocation", str(tmp_path / "checkpoint"))
@@ -105,15 +107,15 @@ def test_a_stream_goes_on_after_a_restart(
         )
         assert query.awaitTermination(2 * PATIENCE)
     copied = list(store.partition("u").read(0))
-    assert sorted(record.value.decode() for record in copied) == sorted(EVERY + [f"new {n}" for n in range(5)])
+    assert sorted(record.value.decode() for record in copied) == sorted(
+        EVERY + [f"new {n}" for n in range(5)]
+    )
     with_keys = [record for record in copied if record.key is not None]
     assert len(with_keys) == 30
     assert all(record.headers == [("h", record.key)] for record in with_keys)
 
 
-def test_a_batch_is_written(
-    connected: SparkSession, server: segstore.Server, store: segstore.Store
-) -> None:
+def test_a_batch_is_written(connected: SparkSession, server: segstore.Server, store: segstore.Store) -> None:
     store.create_topic("u", 2)
     frame = connected.range(100).selectExpr("CAST(id AS STRING) AS value", "CAST(id % 2 AS INT) AS partition")
     at = {"kafka.bootstrap.servers": server.bootstrap_servers, "topic": "u"}

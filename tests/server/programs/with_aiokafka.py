@@ -43,7 +43,11 @@ async def _run(servers: str) -> Told:
 
 async def _topics(admin: AIOKafkaAdminClient) -> tuple[list[str], str]:
     kept = {"retention.ms": str(RETENTION_MS)}
-    created = [NewTopic("events", 2, 1, topic_configs=kept), NewTopic("results", 2, 1), NewTopic("gone", 1, 1)]
+    created = [
+        NewTopic("events", 2, 1, topic_configs=kept),
+        NewTopic("results", 2, 1),
+        NewTopic("gone", 1, 1),
+    ]
     await admin.create_topics(created)
     await admin.create_partitions({"gone": NewPartitions(3)})
     (told,) = await admin.describe_topics(["gone"])

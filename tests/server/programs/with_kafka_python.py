@@ -23,12 +23,18 @@ def run(servers: str) -> Told:
         committed = _committed(servers)
         groups = [each["group_id"] for each in admin.list_groups()]
         (told,) = admin.list_group_offsets(["copiers"]).values()
-    return Told(topics, retention, together, alone, read, committed, groups, [told[at].offset for at in EVENTS])
+    return Told(
+        topics, retention, together, alone, read, committed, groups, [told[at].offset for at in EVENTS]
+    )
 
 
 def _topics(admin: KafkaAdminClient) -> tuple[list[str], str]:
     kept = {"retention.ms": str(RETENTION_MS)}
-    created = [NewTopic("events", 2, 1, topic_configs=kept), NewTopic("results", 2, 1), NewTopic("gone", 1, 1)]
+    created = [
+        NewTopic("events", 2, 1, topic_configs=kept),
+        NewTopic("results", 2, 1),
+        NewTopic("gone", 1, 1),
+    ]
     admin.create_topics(created)
     admin.create_partitions({"gone": NewPartitions(3)})
     (gone,) = admin.describe_topics(["gone"])
