@@ -17,7 +17,7 @@ HELPERS := PYTHONPATH=$(CURDIR)/tests/support:$(CURDIR)/tests/plugins
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: crash faults simulate simulate-replicas storm groups help demo quick test test-rest test-long-way test-all counts lint types sanitize coverage reliability fuzz bench bench-baseline bench-spark bench-memory soak spark dist format clean check-machine
+.PHONY: crash suites faults simulate simulate-replicas storm groups help demo quick test test-rest test-long-way test-all counts lint types sanitize coverage reliability fuzz bench bench-baseline bench-spark bench-memory soak spark dist format clean check-machine
 
 help:  ## list the targets
 	@echo "make TARGET, where TARGET is one of:"
@@ -138,6 +138,9 @@ faults: $(VENV)/.built  ## each call of each operation fails, each power cut and
 
 storm: $(VENV)/.built  ## storms of Ctrl-C, single and paired, at any moment of anything for SECONDS=600 (ARGS="--only logs --first seed")
 	cd tests/processes && $(HELPERS) ../../$(BIN)/python -m storm --seconds $(SECONDS) $(ARGS)
+
+suites: $(VENV)/.built  ## other projects' suites against Kafka's broker and ours, an hour; into docs/serve.md (ARGS="--sources FOLDER --only librdkafka")
+	$(HELPERS):$(CURDIR)/tools $(BIN)/python tools/suites.py $(ARGS)
 
 groups: $(VENV)/.built  ## groups whose members pause, vanish and die, judged by Jepsen's anomalies, for SECONDS=600 (ARGS="--first seed")
 	cd tests/processes && $(HELPERS) ../../$(BIN)/python -m jepsen --seconds $(SECONDS) $(ARGS)

@@ -67,7 +67,9 @@ KINDS = {
     "long model checks": Kind(0.0, ("models/replicas/test_large_spaces",)),
     "replicated stores": Kind(0.15, ("replicated/*",)),
     "replicas of a real broker": Kind(0.0, ("kafka/test_our_*",)),
+    "Java as a client": Kind(1.0, ("server/test_java_client",)),
     "Java's clients": Kind(0.0, ("server/test_java_*",)),
+    "clients of other languages": Kind(0.0, ("server/test_other_languages",)),
     "fuzz": Kind(0.2, ("hostile/test_fuzz", "server/test_hostile_requests")),
     "damage": Kind(
         0.3,
@@ -86,7 +88,13 @@ KINDS = {
     ),
     "other codecs": Kind(0.1, ("server/test_other_codecs",)),
     "clients on the wire": Kind(
-        0.3, ("server/test_clients", "server/test_admin_clients", "docs/test_testing")
+        0.3,
+        (
+            "server/test_clients",
+            "server/test_admin_clients",
+            "server/test_python_clients",
+            "docs/test_testing",
+        ),
     ),
     "limits": Kind(0.3, ("unit/storage/test_limits", "unit/transfer/test_sinks")),
     "Kafka's broker": Kind(0.3, text=r"judge\(\"Kafka's broker\"\)"),

@@ -1,5 +1,5 @@
-"""Promise: a program of Java's clients does all that it can do with a broker, in one start of the JVM; Kafka's
-dump tool finds the store valid afterwards.
+"""Promise: a program of Java's clients does all that it can do with a broker, in one start of the JVM;
+Kafka's dump tool finds the store valid afterwards.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Promise: programs of Go's and Node's clients, and kcat, do all that they can do with a broker; Kafka's dump tool
-finds the store valid afterwards.
+"""Promise: programs of Go's and Node's clients, and kcat, do all that they can do with a broker; Kafka's
+dump tool finds the store valid afterwards.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from waiting import PATIENCE
 
 import segstore
 
+ATTRIBUTES_AT = 21  # in a record batch
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 
 
@@ -48,7 +49,7 @@ def judge(store: segstore.Store, *topics: str) -> None:
 @needs("kcat")
 @pytest.mark.parametrize("codec", CODECS)
 def test_kcat(server: segstore.Server, store: segstore.Store, codec: str) -> None:
-    """Debian's kcat has an old librdkafka, which compresses only where it finds the versions that it knows."""
+    """Debian's kcat has an old librdkafka, which compresses only where it finds the versions it knows."""
     store.create_topic("events", 2)
 
     def kcat(*arguments: str, text: str = "") -> str:
@@ -73,9 +74,5 @@ def test_kcat(server: segstore.Server, store: segstore.Store, codec: str) -> Non
         at = [reader.committed(segstore.TopicPartition("events", number)) for number in (0, 1)]
     assert sum(each or 0 for each in at) == COUNT
     assert 'topic "events" with 2 partitions' in kcat("-L")
-    if kafka_tools.why_not() is None:
-        logs = sorted(Path(store.path).glob("events-*/*.log"))
-        batches = [batch for file in kafka_tools.dump_log(logs).files.values() for batch in file.batches]
-        found = {batch["codec"] for batch in batches}
-        assert codec in found
-        assert found <= {codec, "none"}  # what compression makes no smaller goes as it is
+    firsts = [log.read_bytes()[: ATTRIBUTES_AT + 2] for log in Path(store.path).glob("events-*/*.log")]
+    assert codec in {CODECS[first[-1] & 7] for first in firsts if first}

@@ -1,5 +1,5 @@
-"""Promise: programs of Python's clients do all that they can do with a broker: they administer, produce, share a
-group's partitions, commit and run transactions; the store has what they did.
+"""Promise: programs of Python's clients do all that they can do with a broker: they administer, produce,
+share a group's partitions, commit and run transactions; the store has what they did.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Promise: Spark's own Kafka source and sink (`format("kafka")`) read from and write to a store that is served."""
+"""Promise: Spark's own Kafka source and sink (`format("kafka")`) read and write a store that is served."""
 
 from __future__ import annotations
 
@@ -50,6 +50,9 @@ def reading(reader: Any, server: segstore.Server, **options: Any) -> DataFrame:
     at = {"kafka.bootstrap.servers": server.bootstrap_servers}
     found: DataFrame = reader.format("kafka").options(**at, **options).load()
     return found
+
+
+HEADERS = "array(named_struct('key', 'h', 'value', key)) AS headers"
 
 
 def values(frame: DataFrame) -> list[str]:

@@ -118,8 +118,8 @@ def why_not() -> str | None:
 
 @lru_cache(maxsize=4)
 def classpath(pom: Path = POM) -> str:
-    """Return the class path of the tool, or of what another pom.xml names. Raises RuntimeError with Maven's output
-    where it can't be resolved.
+    """Return the class path of the tool, or of what another pom.xml names. Raises RuntimeError with Maven's
+    output where it can't be resolved.
     """
     kept = CACHE / f"classpath-{hashlib.sha256(pom.read_bytes()).hexdigest()[:16]}.txt"
     CACHE.mkdir(parents=True, exist_ok=True)

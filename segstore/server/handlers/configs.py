@@ -1,5 +1,5 @@
-"""DescribeConfigs, ListConfigResources, AlterConfigs, IncrementalAlterConfigs: settings of topics, and of the one
-broker.
+"""DescribeConfigs, ListConfigResources, AlterConfigs, IncrementalAlterConfigs: settings of topics, and of the
+one broker.
 
 A topic's settings may be changed. Those of the broker are the server's and the store's, which are made when
 they are opened: they are read-only. Kafka's rules are those of ConfigHelper, ConfigAdminManager and

@@ -2,7 +2,8 @@
 (KIP-113, KIP-827).
 
 A store has one; of a replicated store every directory is one, with the replicas in it. Nothing is moved from
-one to another over the wire. Kafka's rules are those of ReplicaManager's describeLogDirs and alterReplicaLogDirs.
+one to another over the wire. Kafka's rules are those of ReplicaManager's describeLogDirs and
+alterReplicaLogDirs.
 """
 
 from __future__ import annotations
