@@ -3,10 +3,11 @@ writes what came of it into docs/serve.md, between its markers.
 
 usage: python tools/suites.py [--only SUITE] [--against kafka|segstore] [--sources FOLDER] [--tests ID]
 
-librdkafka's suite comes with the crate rdkafka-sys, which cargo fetches. The others are in no registry: FOLDER
-has clones of their repositories (work trees or bare ones) by the names of SUITES. What is fetched and built lies
-in build/suites. All options but --sources may be given many times. `--tests` runs some tests alone, and writes
-no table. A test that fails with segstore alone and has no reason in REASONS makes the run fail.
+librdkafka's suite comes with the crate rdkafka-sys, which cargo fetches. The others are in no registry:
+FOLDER has clones of their repositories (work trees or bare ones) by the names of SUITES. What is fetched
+and built lies in build/suites. All options but --sources may be given many times. `--tests` runs some tests
+alone, and writes no table. A test that fails with segstore alone and has no reason in REASONS makes the run
+fail.
 """
 
 from __future__ import annotations
@@ -387,7 +388,7 @@ def main() -> int:
     results = json.loads(kept.read_text()) if kept.is_file() else {}
     for name in asked.only or SUITES:
         for server in asked.against or SERVERS:
-            directory = HOME / f"data-{server}"
+            directory = HOME / f"data-{name}-{server}"
             shutil.rmtree(directory, ignore_errors=True)
             with SERVERS[server](directory, SUITES[name].partitions) as address:
                 found = SUITES[name].run(address, asked.tests)
