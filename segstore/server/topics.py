@@ -7,11 +7,11 @@ one leads. Threads: any.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from segstore import names
-from segstore.errors import SegstoreError
+from segstore.errors import InvalidReplicaAssignmentError, SegstoreError
 from segstore.replication.store import ReplicatedStore
 from segstore.server.error_codes import Code
 from segstore.server.logs import NO_ID
@@ -38,6 +38,14 @@ NOBODY = Led(-1, _UNKNOWN_EPOCH, Code.LEADER_NOT_AVAILABLE)
 def shown(store: Store) -> dict[str, TopicInfo]:
     """Return the topics that clients see, by name. Raises StoreClosedError."""
     return {name: info for name, info in store.topics().items() if name != CLUSTER_METADATA}
+
+
+def check_replicas(nodes: Sequence[int]) -> None:
+    """Raise InvalidReplicaAssignmentError unless a partition's replicas are to be on the one node."""
+    if list(nodes) != [NODE_ID]:
+        raise InvalidReplicaAssignmentError(
+            f"replicas on nodes {list(nodes)}: there is one node, so it must be [{NODE_ID}]"
+        )
 
 
 def id_of(info: TopicInfo) -> bytes:
