@@ -22,8 +22,9 @@ import segstore
 from segstore.cli import consume
 from segstore.cli.input_text import InputOptions
 from segstore.cli.inputs import SUFFIXES, of_stream
-from segstore.cli.options import config_option, open_reading, store_option, time_value
+from segstore.cli.options import config_option, store_option, time_value
 from segstore.cli.output import progress_bar, rate_text
+from segstore.cli.places.of_store import BatchAppends, open_reading
 from segstore.cli.produce import Router, feed, tell
 from segstore.cli.replicas import open_replicated, stores_option
 from segstore.config.arguments import ISOLATION_LEVELS
@@ -342,7 +343,8 @@ def import_(
     started = time.perf_counter()
     with _importing(paths, witness, topic, partitions, config) as (info, stager):
         ids = info.partition_ids
-        router = Router(topic, ids, lambda n: partial(stager.append_batch, topic, n), None)
+        calls = {n: partial(stager.append_batch, topic, n) for n in ids}
+        router = Router(topic, ids, BatchAppends(calls), None)
         feed(opened, form, InputOptions(), router)
     tell(router, started)
 

@@ -15,9 +15,9 @@ import rich_click as click
 from rich.text import Text
 
 import segstore
-from segstore.cli.options import json_option
+from segstore.cli.options import STORE, json_option, no_bootstrap
 from segstore.cli.output import add_row, console, print_json, progress_bar, size_text, table
-from segstore.cli.topics import log_bytes
+from segstore.cli.places.disk_use import log_bytes
 from segstore.errors import NoSoundReplicaError, UnknownTopicOrPartitionError
 from segstore.replication.healing import Healed
 from segstore.replication.observer import ObservedPartition, observe
@@ -44,7 +44,7 @@ def stores_option(command: F) -> F:
         "-s",
         "paths",
         metavar="PATH",
-        envvar="SEGSTORE_PATH",
+        envvar=STORE,
         show_envvar=True,
         required=True,
         multiple=True,
@@ -52,7 +52,7 @@ def stores_option(command: F) -> F:
         help="A directory of the store; repeated for each of them, in the order of their ids. "
         "In SEGSTORE_PATH they are separated by colons.",
     )
-    return stores(witness(command))
+    return no_bootstrap(stores(witness(command)))
 
 
 # --- replicas ----------------------------------------------------------------------------------
