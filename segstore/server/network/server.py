@@ -22,6 +22,9 @@ from segstore.server.apis import Api
 from segstore.server.handlers import HANDLERS
 from segstore.server.node import Endpoint, Node
 from segstore.server.request import Handler
+from segstore.server.security.authorizer import authorizer_of
+from segstore.server.security.sasl import sasl_of
+from segstore.server.security.tls import tls_context
 from segstore.server.settings import ServerConfig
 from segstore.storage.context import os_errors
 from segstore.storage.store.store import Store
@@ -107,6 +110,7 @@ def _started(
     arguments.whole("port", port, 0, _MOST_PORT)
     told = None if advertised is None else endpoint("advertised", advertised)
     cluster_id = cluster_id_of(store)
+    tls, sasl, authorizer = tls_context(config), sasl_of(store, config), authorizer_of(config)
     sockets = listen(host, port)
     bound = Endpoint(host, sockets[0].getsockname()[1])
     try:
@@ -115,8 +119,9 @@ def _started(
         for sock in sockets:
             sock.close()
         raise ListenError(error.errno, error.strerror, f"{host}:{bound.port}") from error
-    node = Node(store, config, loop, _told(bound, told), cluster_id, handlers.keys())
-    shared = Shared(node, loop, handlers, Scratch(), RequestMemory(config.queued_max_request_bytes))
+    node = Node(store, config, loop, _told(bound, told), cluster_id, handlers.keys(), authorizer)
+    memory = RequestMemory(config.queued_max_request_bytes)
+    shared = Shared(node, loop, handlers, Scratch(), memory, tls, sasl)
     service = Service(shared, Listener(sockets, shared))
     service.start()
     try:
