@@ -49,8 +49,8 @@ class Terms(NamedTuple):
     max_wait_ms: int
     min_bytes: int
     max_bytes: int
-    max_searched: int = MOST_SEARCHED
     may_read: Callable[[str], bool] | None = None
+    max_searched: int = MOST_SEARCHED
 
 
 class Look(NamedTuple):

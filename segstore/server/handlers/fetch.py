@@ -137,8 +137,8 @@ class Fetches:
         replica_id = body.replica_state.replica_id if tagged else body.replica_id
         committed = replica_id < 0 and body.isolation_level == _COMMITTED
         least = min(body.min_bytes, most)
-        terms = Terms(request.version, replica_id, committed, body.max_wait_ms, least, most)
-        return terms._replace(may_read=self._reader(request, replica_id))
+        may_read = self._reader(request, replica_id)
+        return Terms(request.version, replica_id, committed, body.max_wait_ms, least, most, may_read=may_read)
 
     def _reader(self, request: Request, replica_id: int) -> Callable[[str], bool] | None:
         """Return what says whether the client may read a topic; None where all may read all. A session's
