@@ -39,7 +39,11 @@ CLIENT_PRINCIPAL = "CN=alice,OU=flights,O=segstore tests"
 def _made() -> tuple[trustme.CA, trustme.LeafCert, trustme.LeafCert, trustme.LeafCert]:
     """Keys of elliptic curves, which take no time to make."""
     authority = trustme.CA()
-    names = {"common_name": "alice", "organization_name": "segstore tests", "organization_unit_name": "flights"}
+    names = {
+        "common_name": "alice",
+        "organization_name": "segstore tests",
+        "organization_unit_name": "flights",
+    }
     client = authority.issue_cert("alice@segstore.test", **names)
     stranger = trustme.CA().issue_cert("alice@segstore.test", **names)
     return authority, authority.issue_cert("127.0.0.1", "localhost"), client, stranger

@@ -158,8 +158,12 @@ class Connection:
                 self._not_now(events)
 
     def _not_now(self, events: int) -> None:
-        """Leave bytes in the kernel; a client that has gone while it waited for an answer is let go."""
-        if self.state is State.WORKING and events & RDHUP and self._has_left():
+        """Leave bytes in the kernel; a client that has gone while it waited for an answer is let go. With TLS
+        the message that it goes comes before its end.
+        """
+        if not events & RDHUP:
+            self._want(self._events & ~IN | RDHUP)
+        elif self.state is State.WORKING and self._has_left():
             self.close()
         else:
             self._want(self._events & ~IN)
