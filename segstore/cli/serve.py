@@ -59,8 +59,8 @@ _AUTO_CREATE = "auto_create_topics_enable"
     "--allow",
     metavar="ENTRY",
     multiple=True,
-    help='What a principal may do, as "User:alice: read,write topic flights*; read group g*"; may be repeated. '
-    "What no entry allows is denied then.",
+    help='What a principal may do, as "User:alice: read,write topic flights*; read group g*"; may be '
+    "repeated. What no entry allows is denied then.",
 )
 @click.option(
     "--super-users",

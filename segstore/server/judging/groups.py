@@ -7,12 +7,11 @@ from typing import Any
 
 from segstore.server.apis import Api
 from segstore.server.authorized import NOT_ASKED, Operation
-from segstore.server.error_answers import error_answer
 from segstore.server.error_codes import Code
 from segstore.server.request import Request
 from segstore.server.security.allow_list import Resource
 
-from .judge import DENIED, Caller, Judge, Verdict, both, copied, itself, named, of, part, parts, whole
+from .judge import DENIED, Caller, Judge, Verdict, both, copied, denial, itself, named, of, part, parts, whole
 
 _O, _GROUP, _TOPIC = Operation, Resource.GROUP, Resource.TOPIC
 _member = whole(_O.READ, _GROUP, of("group_id"))
@@ -105,7 +104,7 @@ def _stripped(caller: Caller, request: Request, group: Any, refused: dict[str, l
     others.topics = allowed
     body = copy.copy(request.body)
     body.groups = [theirs]
-    answer: Any = error_answer(copied(request, body), DENIED[_TOPIC])
+    answer: Any = denial(copied(request, body), DENIED[_TOPIC])
     (told,) = answer.groups
     refused.setdefault(group.group_id, []).extend(_without_offsets(told.topics))
     return others
@@ -148,7 +147,7 @@ def _consumer_group_heartbeat(caller: Caller, request: Request) -> Verdict:
     names = request.body.subscribed_topic_names or ()
     if all(caller.may(_O.DESCRIBE, _TOPIC, name) for name in names):
         return None
-    return error_answer(request, DENIED[_TOPIC])
+    return denial(request, DENIED[_TOPIC])
 
 
 def _consumer_group_describe(caller: Caller, request: Request) -> Verdict:

@@ -27,6 +27,18 @@ DENIED = {
     Resource.TRANSACTIONAL_ID: Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
 }
 
+_MESSAGES = {
+    Code.TOPIC_AUTHORIZATION_FAILED: "Topic authorization failed.",
+    Code.GROUP_AUTHORIZATION_FAILED: "Group authorization failed.",
+    Code.CLUSTER_AUTHORIZATION_FAILED: "Cluster authorization failed.",
+    Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: "Transactional Id authorization failed.",
+}
+
+
+def denial(request: Request, code: Code) -> Any:
+    """Return the answer that denies all that a request asks for."""
+    return error_answer(request, code, _MESSAGES.get(code))
+
 
 class Caller(NamedTuple):
     """Who asks. `node` is what is asked."""
@@ -66,7 +78,7 @@ def whole(
     def judge(caller: Caller, request: Request) -> Verdict:
         if caller.may(operation, resource, name(request.body)):
             return None
-        return error_answer(request, DENIED[resource])
+        return denial(request, DENIED[resource])
 
     return judge
 
@@ -97,7 +109,7 @@ def part(request: Request, asked: str, told: str, denied: Callable[[Any], bool],
         return None
     body = copy.copy(request.body)
     setattr(body, asked, out)
-    refused = getattr(error_answer(copied(request, body), code), told)
+    refused = getattr(denial(copied(request, body), code), told)
     request.body = copy.copy(request.body)
     setattr(request.body, asked, [each for each in wanted if not denied(each)])
 

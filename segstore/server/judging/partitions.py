@@ -6,12 +6,11 @@ from typing import Any
 
 from segstore.server.apis import Api
 from segstore.server.authorized import Operation
-from segstore.server.error_answers import error_answer
 from segstore.server.logs import Logs
 from segstore.server.request import Request
 from segstore.server.security.allow_list import Resource
 
-from .judge import DENIED, Caller, Judge, Verdict, free, named, parts
+from .judge import DENIED, Caller, Judge, Verdict, denial, free, named, parts
 
 _O, _TOPIC, _TRANSACTION = Operation, Resource.TOPIC, Resource.TRANSACTIONAL_ID
 _IDS_SINCE = 13
@@ -22,7 +21,7 @@ def _produce(caller: Caller, request: Request) -> Verdict:
     """A transaction's id is judged first. Where the client wants no answer, its connection ends."""
     body = request.body
     if body.transactional_id is not None and not caller.may(_O.WRITE, _TRANSACTION, body.transactional_id):
-        return _untold(request, error_answer(request, DENIED[_TRANSACTION]))
+        return _untold(request, denial(request, DENIED[_TRANSACTION]))
     name = _by_id if request.version >= _IDS_SINCE else named("name")
     verdict = parts(_O.WRITE, _TOPIC, "topic_data", "responses", name)(caller, request)
     if verdict is None:
@@ -63,13 +62,13 @@ def _init_producer_id(caller: Caller, request: Request) -> Verdict:
     if transactional_id is not None:
         if caller.may(_O.WRITE, _TRANSACTION, transactional_id):
             return None
-        answer: Any = error_answer(request, DENIED[_TRANSACTION])
+        answer: Any = denial(request, DENIED[_TRANSACTION])
     else:
         if caller.may(_O.IDEMPOTENT_WRITE, Resource.CLUSTER) or caller.authorizer.allows_any(
             caller.principal, _O.WRITE, _TOPIC
         ):
             return None
-        answer = error_answer(request, DENIED[Resource.CLUSTER])
+        answer = denial(request, DENIED[Resource.CLUSTER])
     answer.producer_id = answer.producer_epoch = -1
     return answer
 

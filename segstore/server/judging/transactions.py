@@ -6,12 +6,11 @@ from typing import Any
 
 from segstore.server.apis import Api
 from segstore.server.authorized import Operation
-from segstore.server.error_answers import error_answer
 from segstore.server.error_codes import Code
 from segstore.server.request import Request
 from segstore.server.security.allow_list import Resource
 
-from .judge import DENIED, Caller, Judge, Verdict, both, itself, named, of, parts, whole
+from .judge import DENIED, Caller, Judge, Verdict, both, denial, itself, named, of, parts, whole
 
 _O, _TOPIC, _GROUP, _TRANSACTION = Operation, Resource.TOPIC, Resource.GROUP, Resource.TRANSACTIONAL_ID
 _BATCHED = 4
@@ -23,11 +22,11 @@ def _add_partitions_to_txn(caller: Caller, request: Request) -> Verdict:
     if request.version >= _BATCHED:
         return whole(_O.CLUSTER_ACTION, Resource.CLUSTER)(caller, request)
     if not caller.may(_O.WRITE, _TRANSACTION, body.v3_and_below_transactional_id):
-        return error_answer(request, DENIED[_TRANSACTION])
+        return denial(request, DENIED[_TRANSACTION])
     denied = {each.name for each in body.v3_and_below_topics if not caller.may(_O.WRITE, _TOPIC, each.name)}
     if not denied:
         return None
-    answer: Any = error_answer(request, Code.OPERATION_NOT_ATTEMPTED)
+    answer: Any = denial(request, Code.OPERATION_NOT_ATTEMPTED)
     for topic in answer.results_by_topic_v3_and_below:
         for each in topic.results_by_partition if topic.name in denied else ():
             each.partition_error_code = DENIED[_TOPIC]
