@@ -59,6 +59,8 @@ def text(value: object) -> str | None:
         return None
     if isinstance(value, bool):
         return str(value).lower()
+    if isinstance(value, tuple):  # one a line, as it may be given
+        return "\n".join(map(str, value))
     return repr(value) if isinstance(value, float) else str(value)
 
 

@@ -124,6 +124,8 @@ SECRETS: dict[str, Any] = {
     "ssl_keystore_key": "hunter2",
     "ssl_keystore_certificate_chain": "chain",
     "ssl_key_password": "hunter2",
+    "allow": ["User:a: read topic t*"],
+    "super_users": "User:ANONYMOUS",
 }
 
 
@@ -140,6 +142,7 @@ def test_secrets_are_shown_nowhere(store: segstore.Store, caplog: pytest.LogCapt
     for name in ("sasl.users", "ssl.keystore.key", "ssl.key.password"):
         assert (rows[name].value, rows[name].is_sensitive) == (None, True)
     assert rows["ssl.keystore.certificate.chain"].value == "chain"
+    assert (rows["allow"].value, rows["super.users"].value) == ("User:a: read topic t*", "User:ANONYMOUS")
     assert "hunter2" not in repr(told) + caplog.text
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import random
 import struct
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -14,6 +16,11 @@ from wire_client import WireClient
 import segstore
 from segstore.server.apis import Api, served
 from segstore.server.error_codes import Code
+from segstore.server.security.failure import AuthenticationError
+from segstore.server.security.plain import PlainExchange
+from segstore.server.security.scram import ScramExchange, of_password
+from segstore.server.security.users import Users
+from segstore.testing import Broker
 
 USERS = {"alice": "secret", "bob": "hidden"}
 SASL: dict[str, Any] = {
@@ -298,3 +305,41 @@ def test_each_connection_has_the_rights_of_its_principal(store: segstore.Store) 
         assert said(begun(bob), plain("bob", "hidden")).error_code == 0
         assert [each.name for each in alice.ask(Api.METADATA, 9, topics=None).topics] == ["t"]
         assert bob.ask(Api.METADATA, 9, topics=None).topics == []
+
+
+def test_a_test_s_broker_notes_no_secrets() -> None:
+    with Broker(**SASL) as broker:
+        host, _, port = broker.bootstrap_servers.rpartition(":")
+        with WireClient(host, int(port)) as wire:
+            assert said(begun(wire), plain()).error_code == 0
+        (noted,) = [each for each in broker.requests if each.api is Api.SASL_AUTHENTICATE]
+    assert noted.fields == {"auth_bytes": len(plain())}
+
+
+def test_any_token_is_judged(rng: random.Random) -> None:
+    """Whatever a token is, an exchange answers it or refuses it, and nobody enters by chance."""
+    held = of_password("SCRAM-SHA-256", "secret")
+    for _ in range(2000):
+        exchange: Any = PlainExchange(Users(USERS))
+        client = ScramClient("sha256", "alice", "wrong")
+        if rng.random() < 0.7:
+            exchange = ScramExchange("SCRAM-SHA-256", lambda name: held)
+        sound = [plain(password="wrong"), client.first(), b"c=biws,r=x,p=AAAA", b""]
+        with suppress(AuthenticationError):
+            if rng.random() < 0.5:
+                first = exchange.respond(client.first())
+                exchange.respond(mutated(client.final(first), rng))
+            else:
+                exchange.respond(mutated(rng.choice(sound), rng))
+        assert exchange.principal is None
+
+
+def mutated(token: bytes, rng: random.Random) -> bytes:
+    changed = bytearray(token)
+    for _ in range(rng.randrange(4)):
+        at = rng.randrange(len(changed) + 1)
+        if rng.random() < 0.5:
+            changed[at:at] = rng.randbytes(rng.randrange(5))
+        else:
+            del changed[at : at + rng.randrange(5)]
+    return bytes(changed)

@@ -4,6 +4,7 @@ that are judged, and slow clients that cost little.
 
 from __future__ import annotations
 
+import random
 import socket
 import ssl
 import struct
@@ -25,8 +26,10 @@ from segstore.errors import ConfigError
 from segstore.server.apis import Api
 from segstore.server.network.connection import State
 from segstore.server.network.outgoing import PIECE
+from segstore.server.network.tls_wire import TlsWire
 from segstore.server.protocol.codec import structs
-from segstore.server.security.tls import subject
+from segstore.server.security.tls import subject, tls_context
+from segstore.server.settings import ServerConfig
 
 MIB = 1 << 20
 
@@ -183,8 +186,6 @@ def test_half_handshakes_end_in_time(store: segstore.Store, files: Certificates)
 def test_handshakes_are_computed_by_workers(
     store: segstore.Store, files: Certificates, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from segstore.server.network.tls_wire import TlsWire
-
     threads: set[str] = set()
     shake = TlsWire.shake
 
@@ -361,3 +362,26 @@ def test_files_that_are_none(store: segstore.Store, files: Certificates, tmp_pat
                 store, port=0, security_protocol="SSL", **files.of_server,
                 ssl_truststore_location=str(tmp_path / name),
             )  # fmt: skip
+
+
+def test_any_handshake_is_judged(files: Certificates, rng: random.Random) -> None:
+    """Whatever comes, a step of the handshake waits for more or fails, and never succeeds by chance."""
+    server = tls_context(ServerConfig(security_protocol="SSL", **files.of_server))
+    assert server is not None
+    for _ in range(300):
+        said = ssl.MemoryBIO()
+        client = context(files).wrap_bio(ssl.MemoryBIO(), said, server_hostname="localhost")
+        with suppress(ssl.SSLWantReadError):
+            client.do_handshake()
+        hello = bytearray(said.read())
+        for _ in range(rng.randrange(4)):
+            hello[rng.randrange(len(hello))] = rng.randrange(256)
+        ours, theirs = socket.socketpair()
+        with ours, theirs:
+            theirs.sendall(hello[: rng.randrange(len(hello)) + 1] + rng.randbytes(rng.randrange(200)))
+            ours.setblocking(False)
+            wire = TlsWire(ours, server)
+            assert wire.take_in()
+            with suppress(ssl.SSLError):
+                assert not wire.shake()
+            wire.sealed()

@@ -32,10 +32,10 @@ class Handshake:
 
     def ready(self, events: int) -> None:
         """Take note of events of the socket."""
-        if self._works:  # what has come is looked at after the step
-            self._loop.change(self._sock, 0)
-        elif events & GONE and not events & IN:
+        if events & GONE and not events & IN:
             self._end(ConnectionResetError("the client has gone"))
+        elif self._works:  # what has come is looked at after the step
+            self._loop.change(self._sock, 0)
         elif events & OUT:
             self._send()
         elif events & IN:

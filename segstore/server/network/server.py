@@ -56,10 +56,12 @@ def serve(
     It listens on all addresses of `host` ("0.0.0.0" or "::": on all of this machine), on a port of the
     system's choice where `port` is 0. `advertised`, "HOST:PORT" or "HOST", is what clients are told to
     connect to; by default that is where the server listens. `settings` are those of
-    `segstore.server.settings.ServerConfig`. A store may have several servers. Closing the store ends them.
+    `segstore.server.settings.ServerConfig`, of which `security_protocol` and `allow` say who may connect, and
+    who may do what: by default everybody everything. A store may have several servers. Closing the store ends
+    them.
 
     Raises ListenError, ConfigError, InvalidArgumentError, InvalidTypeError, StoreClosedError,
-    IllegalStateError.
+    CorruptCheckpointError, StorageError, IllegalStateError.
     """
     return start(store, host, port, advertised, ServerConfig.parse(settings), HANDLERS)
 
