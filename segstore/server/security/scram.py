@@ -5,7 +5,6 @@ Kafka: ScramFormatter, ScramSaslServer). Threads: no shared state.
 from __future__ import annotations
 
 import base64
-import binascii
 import hashlib
 import hmac
 import re
@@ -71,7 +70,7 @@ class ScramExchange:
         try:
             text = token.decode("utf-8")
             answer = self._begin(text) if self._credential is None else self._end(text, self._credential)
-        except (UnicodeDecodeError, binascii.Error) as error:
+        except ValueError as error:  # no UTF-8, or no base64
             raise self._failed() from error
         return answer.encode()
 
