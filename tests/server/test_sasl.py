@@ -318,7 +318,7 @@ def test_a_test_s_broker_notes_no_secrets() -> None:
 
 def test_any_token_is_judged(rng: random.Random) -> None:
     """Whatever a token is, an exchange answers it or refuses it, and nobody enters by chance."""
-    held = of_password("SCRAM-SHA-256", "secret")
+    held = of_password("SCRAM-SHA-256", "secret", 1)
     for _ in range(2000):
         exchange: Any = PlainExchange(Users(USERS))
         client = ScramClient("sha256", "alice", "wrong")
