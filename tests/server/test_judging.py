@@ -255,6 +255,29 @@ CASES: dict[tuple[Api, str], Case] = {
         },
         {"alter cluster": CLUSTER},
     ),
+    (A.ALTER_PARTITION_REASSIGNMENTS, ""): Case(
+        lambda version, info: {
+            "topics": [
+                of(A.ALTER_PARTITION_REASSIGNMENTS).ReassignableTopic(
+                    name="t",
+                    partitions=[of(A.ALTER_PARTITION_REASSIGNMENTS).ReassignablePartition(replicas=None)],
+                )
+            ]
+        },
+        {"alter cluster": CLUSTER},
+    ),
+    (A.ALTER_REPLICA_LOG_DIRS, ""): Case(
+        lambda version, info: {
+            "dirs": [
+                of(A.ALTER_REPLICA_LOG_DIRS).AlterReplicaLogDir(
+                    path="/nowhere",
+                    topics=[of(A.ALTER_REPLICA_LOG_DIRS).AlterReplicaLogDirTopic(name="t", partitions=[0])],
+                )
+            ]
+        },
+        {"alter cluster": CLUSTER},
+    ),
+    (A.LIST_CONFIG_RESOURCES, ""): Case(plain(), {"describe-configs cluster": CLUSTER}),
     (A.LIST_PARTITION_REASSIGNMENTS, ""): Case(plain(topics=None), {"describe cluster": CLUSTER}),
     (A.OFFSET_DELETE, ""): Case(
         topics(

@@ -15,6 +15,7 @@ from pathlib import Path
 import segstore
 from segstore.coordinator.credentials import scram_credentials
 from segstore.coordinator.quotas.quotas import quotas
+from segstore.server.cluster_id import cluster_id_of
 from segstore.storage.meta.scram_credentials import ScramCredential
 from segstore.storage.staging import Stager, seal
 
@@ -127,6 +128,10 @@ KINDS = [
     _kind(
         "`.segstore/producer-ids`", ".segstore/producer-ids", "not looked at",
         "moved to the quarantine, told; ids go on above all that the logs know", "missing", checked=True,
+    ),
+    _kind(
+        "`.segstore/cluster-id`", ".segstore/cluster-id", "the path of the store stands for it",
+        "moved to the quarantine, told; a server tells clients a new id", "missing", checked=True,
     ),
     _kind(
         "`.segstore/ends`", ".segstore/ends",
@@ -258,6 +263,7 @@ def make(root: Path) -> tuple[Path, Path]:
         quotas(store).alter("somebody", {"producer_byte_rate": 1 << 40})
         credential = ScramCredential(b"salt", b"stored", b"server", 4096)
         scram_credentials(store).alter({("somebody", "SCRAM-SHA-256"): credential})
+        cluster_id_of(store)  # which is made by the first server
         with Stager(clean) as stager:
             stager.append_batch("plain", 0, [b"staged"] * 5)
             message = stager.finish()

@@ -19,6 +19,8 @@ from segstore.server.request import LATER, Later, Request
 from segstore.server.security.failure import AuthenticationError
 from segstore.server.security.sasl import SaslSession, State
 
+from .working import work
+
 log = Logger("segstore")
 
 _Shaken = structs("SaslHandshakeResponse")
@@ -50,10 +52,8 @@ def sasl_authenticate(node: Node, request: Request) -> Any:
             error_code=Code.ILLEGAL_SASL_STATE,
             error_message="SaslAuthenticate request received after successful authentication",
         )
-    node.loop.work(
-        partial(session.respond, bytes(request.body.auth_bytes)), partial(_judged, node, request, session)
-    )
-    return LATER
+    token = bytes(request.body.auth_bytes)
+    return work(node, request, partial(session.respond, token), partial(_judged, node, request, session))
 
 
 def _judged(node: Node, request: Request, session: SaslSession, result: bytes | BaseException) -> None:

@@ -1,5 +1,5 @@
-"""Checks the small files that are segstore's own: topic settings, quotas, credentials, notes of
-sweeps, producer ids.
+"""Checks the small files that are segstore's own: topic settings, quotas, credentials, notes of sweeps,
+producer ids, the cluster id.
 
 On disk files are only read. Threads: any.
 """
@@ -14,6 +14,7 @@ from segstore.errors import CorruptCheckpointError, StorageError
 from segstore.files import Files
 from segstore.storage.finding import Finding
 from segstore.storage.meta.client_quotas import quota_copies
+from segstore.storage.meta.cluster_id_file import cluster_id_damage, cluster_id_path
 from segstore.storage.meta.producer_id_file import damage, producer_id_path
 from segstore.storage.meta.scram_credentials import scram_copies
 from segstore.storage.meta.small_files import Copies, Copy, reason
@@ -30,7 +31,11 @@ def check_small(files: Files, root: str, topics: Mapping[str, TopicInfo], at_res
             yield from _check_copies(TopicFiles(files, root).settings(info.name), at_rest, info.lost)
     for copies in (quota_copies(files, root), scram_copies(files, root)):
         yield from _check_copies(copies, at_rest, None)
-    for path, wrong in (damaged_states(files, root), (producer_id_path(root), damage(files, root))):
+    ids = (
+        (producer_id_path(root), damage(files, root)),
+        (cluster_id_path(root), cluster_id_damage(files, root)),
+    )
+    for path, wrong in (damaged_states(files, root), *ids):
         if wrong:
             yield Finding(path, None, None, wrong)
 
