@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from segstore.config.options import MAX_INT, MAX_LONG, switch, whole
-from segstore.config.settings import Settings
+
+from .security.settings import SecurityConfig
 
 
 @dataclass(frozen=True, kw_only=True)
-class ServerConfig(Settings):
+class ServerConfig(SecurityConfig):
     """Settings of one server; in Kafka a broker's."""
 
     auto_create_topics_enable: bool = switch(

@@ -45,8 +45,16 @@ def test_a_page_without_a_table_is_seen(tool: ModuleType) -> None:
 
 
 def test_the_example_works_when_pasted(store_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (example,) = EXAMPLES
+    example, _ = EXAMPLES
     exec(example.replace('"flights-log"', repr(str(store_dir))), {})
     assert capsys.readouterr().out == "0 b'UA1545' b'on time'\n"
     with segstore.open(store_dir, "r") as store:
         assert store.topics()["flights"].partitions == 1
+
+
+def test_the_example_of_security_works_when_pasted(
+    store_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, example = EXAMPLES
+    exec(example.replace('"flights-log"', repr(str(store_dir))), {})
+    assert capsys.readouterr().out == "1\n"

@@ -1,8 +1,11 @@
-"""What answers each API. An API that has a handler here is advertised, no other one."""
+"""What answers each API, after its request was judged. An API that has a handler here is advertised, no other
+one.
+"""
 
 from __future__ import annotations
 
 from segstore.server.apis import Api
+from segstore.server.judging.judged import judged
 from segstore.server.request import Handler
 
 from . import (
@@ -22,6 +25,8 @@ from . import (
     partitions,
     produce,
     quotas,
+    sasl,
+    scram,
     topics,
     transaction_admin,
     transactions,
@@ -45,11 +50,13 @@ _MODULES = (
     partitions,
     produce,
     quotas,
+    sasl,
+    scram,
     topics,
     transaction_admin,
     transactions,
     versions,
 )
-HANDLERS: dict[Api, Handler] = {
-    api: handler for module in _MODULES for api, handler in module.HANDLERS.items()
-}
+HANDLERS: dict[Api, Handler] = judged(
+    {api: handler for module in _MODULES for api, handler in module.HANDLERS.items()}
+)
