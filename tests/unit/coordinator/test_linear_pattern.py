@@ -6,8 +6,8 @@ import re
 
 import pytest
 
+from segstore.coordinator.linear_pattern import LinearPattern
 from segstore.errors import InvalidArgumentError
-from segstore.server.linear_pattern import LinearPattern
 
 PATTERNS = {
     "a.*b": ["ab", "axxb", "axx", "a\nb"],
