@@ -227,8 +227,8 @@ TEXTS = frozenset(
         *("high_watermark", "log_end_offset", "last_fetch_timestamp", "last_caught_up_timestamp"),
     }
 )
-"""What two servers may say differently: words, addresses, ids, which settings and APIs there are, and how long
-the log of a quorum is.
+"""What two servers may say differently: words, addresses, ids, which settings and APIs there are, and how
+long the log of a quorum is.
 """
 UNSERVED = frozenset({"share.version"})
 """Features of a broker whose APIs are not served."""

@@ -21,7 +21,6 @@ from segstore.coordinator.group.member import (
     GroupInfo,
     Joined,
     Joining,
-    Leaver,
     MemberInfo,
     MonotonicMs,
     State,
@@ -31,7 +30,7 @@ from segstore.coordinator.group.member import (
 from segstore.coordinator.offsets.group_offsets import GroupOffsets
 from segstore.coordinator.offsets.topic import check_group
 from segstore.coordinator.shared import shared
-from segstore.coordinator.structs import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
+from segstore.coordinator.structs import ConsumerGroupMetadata, Leaver, OffsetAndMetadata, TopicPartition
 from segstore.errors import (
     GroupNotFoundError,
     InvalidGroupIdError,

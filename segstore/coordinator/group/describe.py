@@ -80,8 +80,8 @@ class PartitionState:
 
 @dataclass(frozen=True)
 class GroupDescription:
-    """A group, its members by id, its partitions in order; `generation` is -1 where it never had members. Of a
-    consumer group (KIP-848) `generation` is the group's epoch, and `protocol` its assignor.
+    """A group, its members by id, its partitions in order; `generation` is -1 where it never had members. Of
+    a consumer group (KIP-848) `generation` is the group's epoch, and `protocol` its assignor.
     """
 
     group_id: str

@@ -295,8 +295,8 @@ class GroupTable:
         group_id = held.group.group_id
         if held.group.members:
             raise GroupNotFoundError(
-                f"group {group_id!r} has members of the classic protocol, and group.consumer.migration.policy "
-                f"is {self._config.group_consumer_migration_policy}"
+                f"group {group_id!r} has members of the classic protocol, and "
+                f"group.consumer.migration.policy is {self._config.group_consumer_migration_policy}"
             )
         consumer = self._membership(ConsumerGroup(group_id, {}))
         found = run(consumer)

@@ -151,7 +151,7 @@ def consumer_key(group: str, key: RecordKey) -> bytes:
 
 
 def consumer_value(value: Value) -> bytes:
-    """Encode a value. Raises InvalidArgumentError; for PartitionMetadata, which is only deleted, TypeError."""
+    """Encode a value. Raises InvalidArgumentError; TypeError for PartitionMetadata, which is only deleted."""
     if isinstance(value, GroupEpoch):
         return _value(int32(value.epoch), {_HASH_TAG: int64(value.metadata_hash)})
     if isinstance(value, Subscription):

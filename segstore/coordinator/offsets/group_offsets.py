@@ -413,8 +413,8 @@ class GroupOffsets(OffsetsCleanup):
         self._writing(group, write)
 
     def end_consumer(self, group_id: str) -> None:
-        """Delete the records of a consumer group, which has no members; its offsets stay. Raises what `commit`
-        raises.
+        """Delete the records of a consumer group, which has no members; its offsets stay. Raises what
+        `commit` raises.
         """
         self.write_consumer(group_id, [(key, None) for key in self.consumer(group_id)])
 

@@ -47,9 +47,9 @@ class Held(NamedTuple):
 
 
 class GroupState:
-    """A group's offsets and membership: `record` of a classic group, `consumer` of a consumer group (KIP-848).
-    `refused`: by key, why a record of the group can't be used; `foreign`: by key, the types of its records of
-    a group protocol that is not known here.
+    """A group's offsets and membership: `record` of a classic group, `consumer` of a consumer group
+    (KIP-848). `refused`: by key, why a record of the group can't be used; `foreign`: by key, the types of its
+    records of a group protocol that is not known here.
     """
 
     def __init__(self) -> None:

@@ -53,9 +53,9 @@ class ConsumerGroupInfo:
 
 
 class ConsumerGroup:
-    """`epoch` grows whenever the group has to be assigned anew, `target_epoch` is that of `targets`, which has
-    the partitions that each member shall have. `instances` maps a static member's instance id to its member
-    id; `regexes` has the topics of regular expressions.
+    """`epoch` grows whenever the group has to be assigned anew, `target_epoch` is that of `targets`, which
+    has the partitions that each member shall have. `instances` maps a static member's instance id to its
+    member id; `regexes` has the topics of regular expressions.
     """
 
     def __init__(self, group_id: str, records: Mapping[RecordKey, Value]) -> None:
@@ -153,8 +153,8 @@ class ConsumerGroup:
         """Return a member. Raises UnknownMemberIdError."""
         if member_id not in self.members:
             raise UnknownMemberIdError(
-                f"group {self.group_id!r} has no member {member_id!r}: it left, was taken for failed, or never "
-                "joined"
+                f"group {self.group_id!r} has no member {member_id!r}: it left, was taken for failed, or "
+                "never joined"
             )
         return self.members[member_id]
 
@@ -179,8 +179,8 @@ class ConsumerGroup:
         return subscription.topic_names if resolved is None else subscription.topic_names | resolved.topics
 
     def check_commit(self, member_id: str, epoch: int, is_named: bool, knows_epochs: bool) -> None:
-        """Raise unless a member may commit offsets now (ConsumerGroup: validateOffsetCommit). A commit without
-        an epoch is taken by a group that has no members, and where no member has to be named (not
+        """Raise unless a member may commit offsets now (ConsumerGroup: validateOffsetCommit). A commit
+        without an epoch is taken by a group that has no members, and where no member has to be named (not
         `is_named`). Raises UnknownMemberIdError, StaleMemberEpochError; UnsupportedVersionError where the
         request does not know of member epochs.
         """

@@ -22,6 +22,8 @@ JOIN_EPOCH, LEAVE_EPOCH, STATIC_LEAVE_EPOCH = 0, -1, -2
 """The epochs by which a member joins, leaves for good, and leaves as a static member that comes back (Kafka:
 ConsumerGroupHeartbeatRequest).
 """
+UNTOLD, UNASSIGNED = Subscription(), Current()
+"""What a member is before it has said anything, and before it was given anything."""
 IsOwned = Callable[[bytes, int], bool]
 """Returns whether a member has a partition, or still has to give it up."""
 
@@ -31,8 +33,8 @@ class ConsumerMember:
     """A member: what it says of itself, and what it has now."""
 
     member_id: str
-    subscription: Subscription = Subscription()
-    current: Current = Current()
+    subscription: Subscription = UNTOLD
+    current: Current = UNASSIGNED
 
     @property
     def epoch(self) -> int:
@@ -52,8 +54,8 @@ class ConsumerMember:
         is_lost_answer = epoch == self.current.previous_epoch and _is_part(owned, self.current.assigned)
         if epoch > self.epoch or not is_lost_answer:
             raise FencedMemberEpochError(
-                f"member {self.member_id!r} comes with epoch {epoch}, and has {self.epoch}: it must give up all "
-                "its partitions, and join again"
+                f"member {self.member_id!r} comes with epoch {epoch}, and has {self.epoch}: it must give up "
+                "all its partitions, and join again"
             )
 
     # --- on the way to the target --------------------------------------------------------------

@@ -23,8 +23,8 @@ from segstore.coordinator.group.consumers.member import (
 )
 from segstore.coordinator.group.consumers.sessions import Sessions
 from segstore.coordinator.group.consumers.topics import Topics
-from segstore.coordinator.group.member import CLIENT_HOST, Leaver
 from segstore.coordinator.offsets.consumer_schema import Assignment, Change, MemberState, Subscription
+from segstore.coordinator.structs import CLIENT_HOST, Leaver
 from segstore.errors import (
     FencedInstanceIdError,
     GroupMaxSizeReachedError,
@@ -47,10 +47,10 @@ RETRY_MS = 500.0
 
 @dataclass(frozen=True, kw_only=True)
 class ConsumerHeartbeat:
-    """What a member says (Kafka: ConsumerGroupHeartbeatRequest). None, and a timeout of -1, stand for what has
-    not changed since it said it last. `epoch` is 0 to join, -1 to leave, -2 to leave as a static member that
-    comes back. `owned` are the partitions that the member has; `rebalance_timeout_ms` is how long it may take
-    to give some up. An empty `member_id` leaves the id of a new member to the group.
+    """What a member says (Kafka: ConsumerGroupHeartbeatRequest). None, and a timeout of -1, stand for what
+    has not changed since it said it last. `epoch` is 0 to join, -1 to leave, -2 to leave as a static member
+    that comes back. `owned` are the partitions that the member has; `rebalance_timeout_ms` is how long it may
+    take to give some up. An empty `member_id` leaves the id of a new member to the group.
     """
 
     member_id: str
@@ -175,7 +175,8 @@ class ConsumerMembership:
             _check_joining(asked)
         if asked.server_assignor is not None and asked.server_assignor not in self._assignors.known:
             raise UnsupportedAssignorError(
-                f"server_assignor={asked.server_assignor!r:.80}: allowed are {', '.join(self._assignors.known)}"
+                f"server_assignor={asked.server_assignor!r:.80}: allowed are "
+                f"{', '.join(self._assignors.known)}"
             )
 
     def _asking(self, asked: ConsumerHeartbeat, draft: Draft) -> ConsumerMember:
@@ -221,8 +222,8 @@ class ConsumerMembership:
             )
         if member.member_id != member_id:
             raise FencedInstanceIdError(
-                f"instance id {instance_id!r} of group {self.group.group_id!r} is {member.member_id!r}'s now, "
-                f"not {member_id!r}'s"
+                f"instance id {instance_id!r} of group {self.group.group_id!r} is {member.member_id!r}'s "
+                f"now, not {member_id!r}'s"
             )
         return member
 
@@ -243,8 +244,8 @@ class ConsumerMembership:
         return Beaten(asked.member_id, asked.epoch, 0)
 
     def leave_all(self, leaving: Iterable[Leaver]) -> list[SegstoreError | None]:
-        """Remove several members, as administrators ask; return for each why it could not be removed. A static
-        member may be named by its instance id alone (KIP-345).
+        """Remove several members, as administrators ask; return for each why it could not be removed. A
+        static member may be named by its instance id alone (KIP-345).
         """
         gone: dict[str, None] = {}
         told: list[SegstoreError | None] = []

@@ -115,7 +115,8 @@ class _Balance:
         for topic in topics:
             self._hand_out(topic)
         for _ in range(_MOST_ROUNDS):
-            if not any([self._level(topic) for topic in topics]):
+            moved = [self._level(topic) for topic in topics]
+            if not any(moved):
                 break
         given: dict[str, list[_Partition]] = {member: [] for member in self._order}
         for each, member in self._owners.items():
