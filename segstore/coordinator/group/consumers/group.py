@@ -207,13 +207,13 @@ class ConsumerGroup:
                 f"member {member_id!r} of group {self.group_id!r} comes with epoch {epoch}, and has {held}"
             )
 
-    def info(self, assignor: str) -> ConsumerGroupInfo:
-        """Return what administrators see."""
+    def info(self, default: str) -> ConsumerGroupInfo:
+        """Return what administrators see; `default` is the assignor where no member asks for one."""
         return ConsumerGroupInfo(
             self.state,
             self.epoch,
             self.target_epoch,
-            assignor,
+            self.assignor(default),
             tuple(self.members.values()),
             dict(self.targets),
         )
