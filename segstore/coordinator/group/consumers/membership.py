@@ -181,19 +181,23 @@ class ConsumerMembership:
 
     def _asking(self, asked: ConsumerHeartbeat, draft: Draft) -> ConsumerMember:
         """Return the member that asks, as it was; a new one where it joins."""
-        is_joining, group = asked.epoch == JOIN_EPOCH, self.group
-        if len(group.members) >= self._settings.max_size and asked.member_id not in group.members:
-            raise GroupMaxSizeReachedError(
-                f"group {group.group_id!r} has {len(group.members)} members, which is group.consumer.max.size"
-            )
         member_id = asked.member_id or str(uuid.uuid4())
         if asked.instance_id is not None:
             return self._static(asked, asked.instance_id, member_id, draft)
-        if is_joining and member_id not in group.members:
-            return ConsumerMember(member_id)
-        member = group.member(member_id)
+        if asked.epoch == JOIN_EPOCH:
+            return self._joining(member_id)
+        member = self.group.member(member_id)
         member.check_epoch(asked.epoch, asked.owned)
         return member
+
+    def _joining(self, member_id: str) -> ConsumerMember:
+        """Return a new member, or one that joins anew. Raises GroupMaxSizeReachedError."""
+        members = self.group.members
+        if member_id not in members and len(members) >= self._settings.max_size:
+            raise GroupMaxSizeReachedError(
+                f"group {self.group.group_id!r} has {len(members)} members, which is group.consumer.max.size"
+            )
+        return members.get(member_id) or ConsumerMember(member_id)
 
     def _static(
         self, asked: ConsumerHeartbeat, instance_id: str, member_id: str, draft: Draft
@@ -204,7 +208,7 @@ class ConsumerMembership:
             member.check_epoch(asked.epoch, asked.owned)
             return member
         if before is None:
-            return self.group.members.get(member_id) or ConsumerMember(member_id)
+            return self._joining(member_id)
         if before.member_id == member_id and before.epoch != STATIC_LEAVE_EPOCH:
             return before
         if before.epoch != STATIC_LEAVE_EPOCH and not before.subscription.classic:
