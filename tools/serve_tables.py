@@ -6,15 +6,18 @@ tests/docs/test_serve.py holds that they are up to date.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 from client_settings import between, row
 
+from segstore.config import OptionRow, StoreConfig
 from segstore.server.apis import Api, advertised, served
 from segstore.server.handlers import HANDLERS
 from segstore.server.settings import ServerConfig
 
 PAGE = Path(__file__).parents[1] / "docs" / "serve.md"
+CONSUMERS = "group.consumer."
 
 
 def apis() -> str:
@@ -36,8 +39,17 @@ def missing() -> str:
 
 def settings() -> str:
     """A table of a server's settings, in the order of the class."""
+    return _settings(ServerConfig.describe())
+
+
+def groups() -> str:
+    """A table of the store's settings for consumer groups."""
+    return _settings(option for option in StoreConfig.describe() if option.name.startswith(CONSUMERS))
+
+
+def _settings(options: Iterable[OptionRow]) -> str:
     lines = ["| setting | default | allowed | what |", "|---|---|---|---|"]
-    for option in ServerConfig.describe():
+    for option in options:
         unit = f", {option.unit}" if option.unit else ""
         default = str(option.default).lower()
         lines.append(
@@ -48,7 +60,7 @@ def settings() -> str:
 
 def page(text: str) -> str:
     """The page with its tables as they should be. ValueError where a marker is missing."""
-    for name, make in (("apis", apis), ("missing", missing), ("settings", settings)):
+    for name, make in (("apis", apis), ("missing", missing), ("settings", settings), ("groups", groups)):
         text = between(f"<!-- {name} -->", f"<!-- end of {name} -->", text, make())
     return text
 
