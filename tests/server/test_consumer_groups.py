@@ -128,7 +128,7 @@ def test_groups_are_described(node: Node, store: segstore.Store, version: int) -
     (member,) = told.members
     assert (member.member_id, member.instance_id, member.rack_id, member.member_epoch) == ("a", "i", "r", 1)
     assert (member.client_id, member.client_host) == ("tests", "/127.0.0.1")
-    assert (member.subscribed_topic_names, member.subscribed_topic_regex) == (["t"], None)
+    assert (member.subscribed_topic_names, member.subscribed_topic_regex) == (["t"], "")
     for assignment in (member.assignment, member.target_assignment):
         (topic,) = assignment.topic_partitions
         assert (topic.topic_id, topic.topic_name, topic.partitions) == (id_of(store), "t", [0, 1])

@@ -221,8 +221,8 @@ class GroupCoordinator:
         held = self._groups.find(group_id)
         if held is None:
             return State.DEAD
-        consumer = held.consumer
-        return held.group.state if consumer is None else consumer.group.state
+        with held.lock:
+            return held.group.state if held.consumer is None else held.consumer.group.state
 
     def members(self, group_id: str) -> list[MemberInfo]:
         """Return the members of a classic group and their assignments; an empty list where there is no such

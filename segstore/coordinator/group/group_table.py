@@ -299,7 +299,12 @@ class GroupTable:
                 f"group.consumer.migration.policy is {self._config.group_consumer_migration_policy}"
             )
         consumer = self._membership(ConsumerGroup(group_id, {}))
-        found = run(consumer)
+        try:
+            found = run(consumer)
+        except SegstoreError:
+            if not (held.is_kept or held.group.pending):
+                self.drop(held.group)  # a group that nobody could join is none
+            raise
         changes, held.group = held.group.changes, self._empty(group_id)
         held.group.changes = changes + 1
         held.consumer = consumer

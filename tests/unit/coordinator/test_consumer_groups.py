@@ -256,7 +256,8 @@ def test_a_wrong_expression_is_refused_and_nothing_is_kept(
 ) -> None:
     with pytest.raises(InvalidRegularExpressionError, match="not understood"):
         Member(store, "a", topic_regex="(").join()
-    assert found.describe_consumers("g") is None
+    assert not found.exists("g")
+    assert found.groups() == {}
     assert offsets(store).groups() == set()
 
 
