@@ -133,7 +133,7 @@ class StoreConfig(KafkaSettings):
         "assignors that members of consumer groups may ask for (KIP-848); the first is used where none asks",
     )
     group_consumer_heartbeat_interval_ms: int = whole(
-        5_000, 1, MAX_INT, "ms", "how often members of consumer groups are heard of, as they are told"
+        5_000, 1, MAX_INT, "ms", "how often members of consumer groups are told to send heartbeats"
     )
     group_consumer_max_size: int = whole(
         MAX_INT, 1, MAX_INT, "members", "most that a consumer group may have"

@@ -27,6 +27,7 @@ MEMORY = "/dev/shm"
 ENOUGH = 512 << 20
 """Bytes that must be free in memory; containers often have 64 MiB there."""
 DEFAULTS = {
+    "group_consumer_heartbeat_interval_ms": 200,
     "group_initial_rebalance_delay_ms": 0,
     "offsets_topic_num_partitions": 1,
     "transaction_state_log_num_partitions": 1,
@@ -39,7 +40,8 @@ class Broker:
     `directory` is a path of a store that stays after the end, None for a temporary one. `topics` are names,
     or a mapping of names to numbers of partitions; those that are there already are left as they are.
     `settings` are a server's and a store's, with underscores for dots: `num_partitions=4`. By default groups
-    don't wait for more members, and the internal topics have one partition each.
+    don't wait for more members, members of consumer groups (KIP-848) send a heartbeat five times a
+    second, and the internal topics have one partition each.
 
     Raises ConfigError, InvalidTypeError, InvalidTopicError, StoreLockedError, StorageError.
     """
