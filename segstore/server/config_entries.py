@@ -76,6 +76,19 @@ def of_server(config: Settings) -> Iterator[Entry]:
     return _entries(config, made, Source.STATIC_BROKER_CONFIG)
 
 
+def of_listeners(host: str, port: int) -> Entry:
+    """Return the setting that says where clients connect to."""
+    at = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    return Entry(
+        "advertised.listeners",
+        f"PLAINTEXT://{at}",
+        "",
+        Source.STATIC_BROKER_CONFIG,
+        Type.STRING,
+        "the address that clients are told to connect to",
+    )
+
+
 def _held(config: Settings, name: str) -> Any:
     return getattr(config, name.replace(".", "_"))
 

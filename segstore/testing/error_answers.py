@@ -60,6 +60,9 @@ class _Errors:
                 self.fill(made, kind, None, "")
             if named:
                 yield made
+            elif asked.is_struct:  # an answer may leave out a level, such as AlterReplicaLogDirs' directories
+                for inner in self._asked_arrays(each, asked.kind):
+                    yield from self._elements(kind, *inner)
 
     def _copy(self, made: Struct, kind: str, source: Struct, source_kind: str) -> bool:
         """Copy what tells which topic, partition or group is meant; return whether there was any."""

@@ -1,4 +1,5 @@
-"""DescribeConfigs, AlterConfigs, IncrementalAlterConfigs: settings of topics, and of the one broker.
+"""DescribeConfigs, ListConfigResources, AlterConfigs, IncrementalAlterConfigs: settings of topics, and of the
+one broker.
 
 A topic's settings may be changed. Those of the broker are the server's and the store's, which are made when
 they are opened: they are read-only. Kafka's rules are those of ConfigHelper, ConfigAdminManager and
@@ -29,6 +30,7 @@ from .refusal import REFUSED, Refusal, told
 from .working import in_worker
 
 _Described = structs("DescribeConfigsResponse")
+_Listed = structs("ListConfigResourcesResponse")
 _Changes = dict[str, str | None]
 
 
@@ -37,6 +39,9 @@ class Resource(IntEnum):
 
     TOPIC = 2
     BROKER = 4
+    BROKER_LOGGER = 8
+    CLIENT_METRICS = 16
+    GROUP = 32
 
 
 class Operation(IntEnum):
@@ -111,6 +116,8 @@ def _of_broker(node: Node) -> list[Entry]:
     if not isinstance(side, StoreReader):
         found = {entry.name: entry for entry in config_entries.of_store(side.config)}
     found.update({entry.name: entry for entry in config_entries.of_server(node.config)})
+    listeners = config_entries.of_listeners(*node.endpoint)
+    found[listeners.name] = listeners
     return sorted(found.values())
 
 
@@ -129,6 +136,28 @@ def _entry(entry: Entry, read_only: bool, body: Any) -> Any:
         else [],
         config_type=entry.type,
         documentation=entry.documentation if body.include_documentation else None,
+    )
+
+
+# --- ListConfigResources --------------------------------------------------------------------------
+
+
+def list_config_resources(node: Node, request: Request) -> Any:
+    """Answer what has settings, of the types that are asked for or of all (KIP-1142, KafkaApis.
+    handleListConfigResources). Brokers' loggers, client metrics and groups have none here; version 0 asks for
+    client metrics alone.
+    """
+    asked = [Resource.CLIENT_METRICS] if request.version == 0 else request.body.resource_types
+    if not {*asked} <= {*Resource}:
+        return _Listed(error_code=Code.UNSUPPORTED_VERSION)
+    found = {Resource.BROKER: [str(node.node_id)], Resource.TOPIC: list(shown(node.store))}
+    return _Listed(
+        config_resources=[
+            _Listed.ConfigResource(resource_name=name, resource_type=kind)
+            for kind, resources in found.items()
+            if not asked or kind in asked
+            for name in resources
+        ]
     )
 
 
@@ -234,6 +263,7 @@ def _edited(info: TopicInfo, config: Any) -> str:
 
 HANDLERS = {
     Api.DESCRIBE_CONFIGS: describe_configs,
+    Api.LIST_CONFIG_RESOURCES: list_config_resources,
     Api.ALTER_CONFIGS: alter_configs,
     Api.INCREMENTAL_ALTER_CONFIGS: incremental_alter_configs,
 }

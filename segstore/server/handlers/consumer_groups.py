@@ -24,7 +24,7 @@ from segstore.server.request import Later, Request
 from segstore.server.topics import shown
 from segstore.storage.store.store import Store
 
-from .coordinating import GROUP_OPERATIONS, NO_OPERATIONS, coordinator_code, in_worker
+from .coordinating import GROUP_OPERATIONS, NO_OPERATIONS, coordinated, coordinator_code
 
 _Beaten = structs("ConsumerGroupHeartbeatResponse")
 _Described = structs("ConsumerGroupDescribeResponse")
@@ -51,7 +51,7 @@ def consumer_group_heartbeat(node: Node, request: Request) -> Later:
         except SegstoreError as error:
             return _Beaten(error_code=coordinator_code(error), error_message=str(error))
 
-    return in_worker(node, request, run, lambda code: _Beaten(error_code=code))
+    return coordinated(node, request, run, lambda code: _Beaten(error_code=code))
 
 
 def _asked(request: Request) -> ConsumerHeartbeat:
@@ -115,7 +115,7 @@ def consumer_group_describe(node: Node, request: Request) -> Later:
         kind = _Described.DescribedGroup
         return _Described(groups=[kind(group_id=group, error_code=code) for group in body.group_ids])
 
-    return in_worker(node, request, run, failed)
+    return coordinated(node, request, run, failed)
 
 
 def _described(store: Store, group: str) -> Any:

@@ -19,7 +19,7 @@ from segstore.coordinator.group.consumers.group import ConsumerGroup, ConsumerGr
 from segstore.coordinator.group.consumers.membership import Beaten, ConsumerHeartbeat
 from segstore.coordinator.group.coordinator import GroupCoordinator
 from segstore.coordinator.group.member import Joining
-from segstore.coordinator.offsets.consumer_schema import Kind, MemberState, RecordKey
+from segstore.coordinator.offsets.consumer_schema import Current, Kind, MemberState, RecordKey
 from segstore.coordinator.structs import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
 from segstore.errors import (
     FencedInstanceIdError,
@@ -600,6 +600,15 @@ def test_classic_members_are_none_of_a_consumer_group(store: segstore.Store, fou
         with pytest.raises(UnknownMemberIdError):
             call("g", "a", 1)
     assert len(info(store).members) == 1
+
+
+def test_a_partition_that_two_members_have_in_a_damaged_log_stays_owned() -> None:
+    topic, held = b"x" * 16, Current(1, 0, MemberState.STABLE, {b"x" * 16: frozenset({0})})
+    group = ConsumerGroup("g", {RecordKey(Kind.CURRENT, name): held for name in "ab"})
+    group.replay([(RecordKey(Kind.CURRENT, "a"), None), (RecordKey(Kind.MEMBER, "a"), None)])
+    assert group.is_owned(topic, 0)
+    group.replay([(RecordKey(Kind.MEMBER, "b"), None)])
+    assert not group.is_owned(topic, 0)
 
 
 # --- restarts ------------------------------------------------------------------------------------
