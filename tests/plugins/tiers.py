@@ -71,7 +71,7 @@ KINDS = {
     "long model checks": Kind(0.0, ("models/replicas/test_large_spaces",)),
     "replicated stores": Kind(0.1, ("replicated/*",)),
     "replicas of a real broker": Kind(0.0, ("kafka/test_our_*",)),
-    "Java as a client": Kind(0.0, ("server/test_java_client",)),
+    "clients' programs": Kind(1.0, ("server/test_java_client", "server/test_python_clients")),
     "Java's clients": Kind(0.0, ("server/test_java_*",)),
     "clients of other languages": Kind(0.0, ("server/test_other_languages",)),
     "fuzz": Kind(0.1, ("hostile/test_fuzz", "server/test_hostile_requests")),
@@ -92,13 +92,7 @@ KINDS = {
     ),
     "other codecs": Kind(0.1, ("server/test_other_codecs",)),
     "clients on the wire": Kind(
-        0.15,
-        (
-            "server/test_clients",
-            "server/test_admin_clients",
-            "server/test_python_clients",
-            "docs/test_testing",
-        ),
+        0.15, ("server/test_clients", "server/test_admin_clients", "docs/test_testing")
     ),
     "clients and kills": Kind(0.1, ("processes/test_wire_storm",)),
     "limits": Kind(0.15, ("unit/storage/test_limits", "unit/transfer/test_sinks")),
