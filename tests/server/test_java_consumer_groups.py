@@ -10,7 +10,7 @@ from collections.abc import Callable
 import confluent_kafka
 import pytest
 from kafka_tools import console, console_java, why_not
-from waiting import until
+from waiting import PATIENCE, until
 
 import segstore
 from segstore.coordinator.group.coordinator import GroupCoordinator
@@ -72,10 +72,19 @@ def test_groups_are_told(tool: Callable[..., str], server: segstore.Server, stor
 
 
 def test_transactions_have_epochs_of_their_own(server: segstore.Server, store: segstore.Store) -> None:
-    """The copier reads in a group, and writes what it read and its offsets in transactions."""
+    """The copier reads in a group, and writes what it read and its offsets in transactions; meanwhile a
+    producer has one open that knows only the older protocol.
+    """
     for topic in ("source", "target"):
         store.create_topic(topic)
     store.partition("source", 0).append_batch([b"%d" % n for n in range(20)])
+    producer = confluent_kafka.Producer(
+        {"bootstrap.servers": server.bootstrap_servers, "transactional.id": "old"}
+    )
+    producer.init_transactions(PATIENCE)
+    producer.begin_transaction()
+    producer.produce("target", b"old")
+    assert producer.flush(PATIENCE) == 0
     told = console_java(
         f"{TOOLS}TransactionalMessageCopier",
         *("--broker-list", server.bootstrap_servers, "--transactional-id", "x", "--input-topic", "source"),
@@ -84,9 +93,10 @@ def test_transactions_have_epochs_of_their_own(server: segstore.Server, store: s
     )
     last = json.loads(told.strip().splitlines()[-1])
     assert last["totalProcessed"] == 20
+    producer.commit_transaction(PATIENCE)
     target = store.partition("target", 0)
     read = [record.value for record in target.read(0, isolation_level="read_committed")]
-    assert read == [b"%d" % n for n in range(20)]
+    assert read == [b"old"] + [b"%d" % n for n in range(20)]
     # Each of the four transactions has raised the producer's epoch: that is transaction.version 2.
     assert shared(store, TransactionCoordinator).transactions()["x"].producer_epoch >= 4
 
