@@ -175,9 +175,14 @@ def console(tool: str, bootstrap_servers: str, *arguments: str) -> str:
     """Run one of Kafka's console tools, by its class, against a server; return what it prints. Fails where it
     ends with an error.
     """
+    return console_java(tool, "--bootstrap-server", bootstrap_servers, *arguments)
+
+
+def console_java(tool: str, *arguments: str) -> str:
+    """Run one of Kafka's programs, by its class; return what it prints. Fails where it ends with an error."""
     java = ["java", "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp", classpath(), tool]
     run = subprocess.run(
-        [*java, "--bootstrap-server", bootstrap_servers, *arguments],
+        [*java, *arguments],
         capture_output=True,
         encoding="utf-8",
         errors="replace",
