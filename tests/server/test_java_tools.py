@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
-from kafka_tools import console, why_not
+from kafka_tools import console, run, why_not
 
 import segstore
 from segstore.coordinator.quotas.quotas import quotas
@@ -80,3 +81,31 @@ def test_logs(tool: Callable[..., str], store: segstore.Store, tmp_path: Path) -
     for time, offsets in (("-2", ["t:0:0", "t:1:3"]), ("-1", ["t:0:0", "t:1:5"])):
         told = tool(f"{TOOLS}GetOffsetShell", "--topic", "t", "--time", time)
         assert told.split() == offsets
+
+
+def test_verifiable_clients(server: segstore.Server, store: segstore.Store) -> None:
+    """The clients of Kafka's own system tests count what was acknowledged, copied in transactions, and read."""
+    store.create_topic("in")
+    store.create_topic("out")
+    at, verifiable = ("--bootstrap-server", server.bootstrap_servers), f"{TOOLS}Verifiable"
+    told = run(f"{verifiable}Producer", *at, "--topic", "in", "--max-messages", "1000")
+    assert last_line(told)["acked"] == 1000
+    assert store.partition("in").end_offset == 1000
+    told = run(
+        f"{TOOLS}TransactionalMessageCopier",
+        *("--broker-list", server.bootstrap_servers, "--input-topic", "in", "--input-partition", "0"),
+        *("--output-topic", "out", "--max-messages", "1000", "--consumer-group", "copier"),
+        *("--transactional-id", "x", "--transaction-size", "100", "--enable-random-aborts"),
+    )
+    assert (last_line(told)["consumed"], last_line(told)["remaining"]) == (1000, 0)
+    copied = [record.value for record in store.partition("out").read(0, isolation_level="read_committed")]
+    assert copied == [b"%d" % n for n in range(1000)]
+    run(f"{verifiable}Consumer", *at, *("--topic", "in", "--group-id", "reader", "--max-messages", "1000"))
+    for group in ("copier", "reader"):
+        with segstore.Consumer(store, group_id=group) as reader:
+            assert reader.committed(segstore.TopicPartition("in", 0)) == 1000
+
+
+def last_line(told: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(told.strip().rpartition("\n")[2])
+    return found
