@@ -189,7 +189,8 @@ def _kafka_scripts() -> Path:
 _PACKAGES = {
     "kafka-python": ["pytest", "pytest-timeout"],
     "aiokafka": [
-        *("aiokafka==0.14.0", "kafka-python", "pytest", "pytest-timeout", "pytest-asyncio", "pytest-mock"),
+        *("aiokafka==0.14.0", "kafka-python", "pytest", "pytest-timeout", "pytest-asyncio>=1.3"),
+        "pytest-mock",
         *("docker", "async-timeout", "cramjam"),
     ],
     "confluent-kafka-python": [
@@ -369,6 +370,18 @@ def alone_failing(by_server: Mapping[str, Results]) -> list[str]:
     ]
 
 
+def _kept() -> dict[str, dict[str, Results]]:
+    """Return what came of earlier runs too."""
+    file = HOME / "results.json"
+    return json.loads(file.read_text()) if file.is_file() else {}
+
+
+def _keep(name: str, server: str, found: Results) -> None:
+    results = _kept()
+    results.setdefault(name, {})[server] = found
+    (HOME / "results.json").write_text(json.dumps(results, indent=1))
+
+
 # --- the command ----------------------------------------------------------------------------------
 
 
@@ -384,8 +397,6 @@ def main() -> int:
     asked = parser.parse_args()
     _SOURCES = asked.sources.resolve()
     HOME.mkdir(parents=True, exist_ok=True)
-    kept = HOME / "results.json"
-    results = json.loads(kept.read_text()) if kept.is_file() else {}
     for name in asked.only or SUITES:
         for server in asked.against or SERVERS:
             directory = HOME / f"data-{name}-{server}"
@@ -397,10 +408,10 @@ def main() -> int:
                 if outcome == "failed":
                     sys.stdout.write(f"  {test}: {why}\n")
             if not asked.tests:
-                results.setdefault(name, {})[server] = found
-                kept.write_text(json.dumps(results, indent=1))
+                _keep(name, server, found)
     if asked.tests:
         return 0
+    results = _kept()
     ordered = {name: results[name] for name in SUITES if name in results}
     text = PAGE.read_text(encoding="utf-8")
     PAGE.write_text(
