@@ -84,7 +84,7 @@ def test_logs(tool: Callable[..., str], store: segstore.Store, tmp_path: Path) -
 
 
 def test_verifiable_clients(server: segstore.Server, store: segstore.Store) -> None:
-    """The clients of Kafka's own system tests count what was acknowledged, copied in transactions, and read."""
+    """The clients of Kafka's system tests count what was acknowledged, copied in transactions, and read."""
     store.create_topic("in")
     store.create_topic("out")
     at, verifiable = ("--bootstrap-server", server.bootstrap_servers), f"{TOOLS}Verifiable"
