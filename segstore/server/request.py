@@ -28,6 +28,9 @@ class Channel(Protocol):
     def close(self) -> None:
         """Close the connection without an answer."""
 
+    def mute(self, milliseconds: int) -> None:
+        """Read no more requests until so long from now, nor before the present one is answered."""
+
     def send_last(self, data: bytearray) -> None:
         """Send these bytes instead of an answer, as far as the kernel takes them at once, and close the
         connection behind them.

@@ -18,6 +18,7 @@ from segstore.server.logs import NO_ID
 from segstore.server.node import NODE_ID
 from segstore.storage.meta.topic_info import CLUSTER_METADATA, TopicInfo
 from segstore.storage.store.store import Store
+from segstore.storage.store.writer import StoreWriter
 
 _UNKNOWN_EPOCH = -1
 _Key = tuple[str, int]
@@ -61,13 +62,14 @@ def with_id(topics: Mapping[str, TopicInfo], topic_id: bytes) -> TopicInfo | Non
 class Leaders:
     """The leaders of a store's partitions, as they are when this is made.
 
-    No log is opened to find out: until one is opened its epoch is unknown, which Kafka's clients take (-1).
-    `failed` has the partitions whose logs could not be opened.
+    No log is opened to find out: of one that is closed the epoch is told under which it was last open. A
+    broker's log that was never open here, and each log of a store that is open for reading, has none that is
+    known (-1), which Kafka's clients take. `failed` has the partitions whose logs could not be opened.
     """
 
     def __init__(self, store: Store, failed: Iterable[_Key] = ()) -> None:
-        self._store, self._failed = store, frozenset(failed)
-        self._open = opened(store)
+        self._store, self._failed, side = store, frozenset(failed), store._side
+        self._writer = side if isinstance(side, StoreWriter) else None
 
     def of(self, topic: str, partition: int) -> Led:
         """Return who leads a partition; a topic that was deleted meanwhile has no leaders."""
@@ -82,9 +84,10 @@ class Leaders:
         if isinstance(self._store, ReplicatedStore):
             state = self._store.describe_partition(topic, partition)
             return Led(NODE_ID, state.leader_epoch) if state.leader >= 0 else NOBODY
-        if (topic, partition) not in self._open:
+        if self._writer is None:
             return Led(NODE_ID, _UNKNOWN_EPOCH)
-        return Led(NODE_ID, self._store.partition(topic, partition).leader_epoch)
+        epoch = self._writer.partitions.epoch(topic, partition)
+        return Led(NODE_ID, epoch if epoch >= 0 else self._writer.published_epoch(topic, partition))
 
 
 def opened(store: Store) -> frozenset[_Key]:

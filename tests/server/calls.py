@@ -86,6 +86,10 @@ class FakeChannel:
     principal: str = "ANONYMOUS"
     peer: str = "127.0.0.1"
     is_open: bool = True
+    muted_ms: int = 0
+
+    def mute(self, milliseconds: int) -> None:
+        self.muted_ms = milliseconds
 
     def close(self) -> None:
         self.is_open = False

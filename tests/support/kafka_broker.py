@@ -46,7 +46,8 @@ def free_port() -> int:
 
 
 class Broker:
-    """A broker and its directory; `running` starts it, any number of times, with these options of Java.
+    """A broker and its directory; `running` starts it, any number of times, with these options of Java;
+    `process` is the one that was started last.
 
     `more` are lines of its properties file, besides PROPERTIES.
     """
@@ -56,6 +57,7 @@ class Broker:
     ) -> None:
         self.classpath, self.directory, self.options = classpath, directory, options
         self.logs = directory / "kafka"
+        self.process: subprocess.Popen[bytes] | None = None
         self.port, controller = free_port(), free_port()
         self.properties = directory / "server.properties"
         directory.mkdir(parents=True, exist_ok=True)
@@ -79,7 +81,7 @@ class Broker:
         log = self.directory / "broker.log"
         java = ["java", *self.options, "-cp", self.classpath, "kafka.Kafka", str(self.properties)]
         with open(log, "ab") as out:
-            process = subprocess.Popen(java, stdout=out, stderr=out)
+            process = self.process = subprocess.Popen(java, stdout=out, stderr=out)
         try:
             self._await(process, log)
             yield self.address

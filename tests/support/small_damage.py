@@ -14,6 +14,7 @@ from pathlib import Path
 
 import segstore
 from segstore.coordinator.quotas.quotas import quotas
+from segstore.server.cluster_id import cluster_id_of
 from segstore.storage.staging import Stager, seal
 
 CONFIG = {"offsets.topic.num.partitions": 1, "transaction.state.log.num.partitions": 1}
@@ -117,6 +118,10 @@ KINDS = [
     _kind(
         "`.segstore/producer-ids`", ".segstore/producer-ids", "not looked at",
         "moved to the quarantine, told; ids go on above all that the logs know", "missing", checked=True,
+    ),
+    _kind(
+        "`.segstore/cluster-id`", ".segstore/cluster-id", "the path of the store stands for it",
+        "moved to the quarantine, told; a server tells clients a new id", "missing", checked=True,
     ),
     _kind(
         "`.segstore/ends`", ".segstore/ends",
@@ -246,6 +251,7 @@ def make(root: Path) -> tuple[Path, Path]:
             consumer.assign(places)
             consumer.commit({place: segstore.OffsetAndMetadata(7, "here", -1) for place in places})
         quotas(store).alter("somebody", {"producer_byte_rate": 1 << 40})
+        cluster_id_of(store)  # which is made by the first server
         with Stager(clean) as stager:
             stager.append_batch("plain", 0, [b"staged"] * 5)
             message = stager.finish()

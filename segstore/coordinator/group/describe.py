@@ -7,6 +7,7 @@ On disk: only reads. Threads: any.
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from segstore import names
@@ -99,6 +100,12 @@ class GroupDescription:
 UNKNOWN, EMPTY, STABLE = "Unknown", "Empty", "Stable"
 
 
+def unknown_group(group: str, known: Sequence[str]) -> GroupNotFoundError:
+    """Return the error for a group that is not there, which names those that are."""
+    there = ", ".join(map(repr, known[:20])) or "none"
+    return GroupNotFoundError(f"no group {group!r}; there are {there}{' ...' * (len(known) > 20)}")
+
+
 class Looking:
     """The groups of a store that is open "rw" or "r"."""
 
@@ -121,8 +128,7 @@ class Looking:
     def _check_there(self, source: GroupOffsets | ReadOffsets, group: str) -> None:
         known = self._known(source)
         if check_group(group) not in known:
-            there = ", ".join(map(repr, known[:20])) or "none"
-            raise GroupNotFoundError(f"no group {group!r}; there are {there}{' ...' * (len(known) > 20)}")
+            raise unknown_group(group, known)
 
     def list(self) -> tuple[GroupListing, ...]:
         """Return all groups, by name. Raises CorruptRecordError, StorageError."""

@@ -97,7 +97,7 @@ def look(logs: Logs, asked: Iterable[Wanted], terms: Terms) -> Look:
             known, at_once = True, at_once or not waits
             if size:
                 sizes[wanted] = size
-            if data.records:
+            if data.records is not NO_RECORDS:  # then there is a batch at least
                 left, min_one = max(left - len(data.records), 0), False
     except BaseException:
         Look(fetched, sizes, True, unsearched).release()

@@ -25,6 +25,8 @@ from segstore.server.request import LATER, Request
 from segstore.storage.producers.aborted_transactions import outcomes
 from segstore.storage.store.partition_log import PartitionLog
 
+from .working import work
+
 log = Logger("segstore")
 _Response = structs("FetchResponse")
 _COMMITTED = 1
@@ -69,15 +71,15 @@ class Fetches:
             return body
         return self._serve(_Fetch(request, context, terms, throttle))
 
-    def _serve(self, fetch: _Fetch) -> Any:
-        """Answer a fetch, park it, or have a worker read what it needs first."""
+    def _serve(self, fetch: _Fetch, may_wait: bool = True) -> Any:
+        """Answer a fetch, park it where it may wait, or have a worker read what it needs first."""
         terms = fetch.terms
         seen = self.purgatory.publications  # first: what is published from here on ends the wait
         found = look(self._logs, fetch.context.wanted, terms)
         if found.unsearched:
             found.release()
-            return self._search(fetch, found.unsearched)
-        if terms.max_wait_ms <= 0 or found.at_once or found.size >= terms.min_bytes:
+            return self._search(fetch, found.unsearched, may_wait)
+        if not may_wait or terms.max_wait_ms <= 0 or found.at_once or found.size >= terms.min_bytes:
             return self._answer(fetch, found)
         found.release()
         parked = Parked(fetch.request, terms, found, lambda: self._finish(fetch))
@@ -86,19 +88,19 @@ class Fetches:
 
     def _finish(self, fetch: _Fetch) -> None:
         """Answer a fetch that has waited, with what there is."""
-        self._later(fetch._replace(terms=fetch.terms._replace(max_wait_ms=0)))
+        self._later(fetch, False)
 
-    def _later(self, fetch: _Fetch) -> None:
+    def _later(self, fetch: _Fetch, may_wait: bool) -> None:
         """Serve a fetch whose handler has returned. What fails unexpectedly ends its connection."""
         try:
-            answer = self._serve(fetch)
+            answer = self._serve(fetch, may_wait)
             if answer is not LATER:
                 fetch.request.answer(answer)
         except Exception:
             log.exception("a fetch of %s failed", fetch.request.channel.peer)
             fetch.request.channel.close()
 
-    def _search(self, fetch: _Fetch, unsearched: list[PartitionLog]) -> Any:
+    def _search(self, fetch: _Fetch, unsearched: list[PartitionLog], may_wait: bool) -> Any:
         """Read the aborted transactions of logs in a worker thread, then serve the fetch. An error is met
         again, and answered, when the partition is read.
         """
@@ -110,10 +112,9 @@ class Fetches:
 
         def done(_: object) -> None:
             if fetch.request.channel.is_open:
-                self._later(fetch._replace(terms=fetch.terms._replace(max_searched=INT64_MAX)))
+                self._later(fetch._replace(terms=fetch.terms._replace(max_searched=INT64_MAX)), may_wait)
 
-        self._node.loop.work(run, done)
-        return LATER
+        return work(self._node, fetch.request, run, done)
 
     def _throttle(self, client_id: str) -> Throttle:
         """Return the throttle of a client id; the last ones that were asked for are at hand."""
@@ -144,7 +145,7 @@ class Fetches:
             return body
         if throttle.bound is not None:
             body.throttle_time_ms = throttle.charge(sum(len(each.data.records) for each in found.fetched))
-        if any(each.data.current_leader.leader_id >= 0 for each in found.fetched):
+        if found.at_once and any(each.data.current_leader.leader_id >= 0 for each in found.fetched):
             host, port = self._node.endpoint
             body.node_endpoints = [_Response.NodeEndpoint(node_id=self._node.node_id, host=host, port=port)]
         return body

@@ -21,7 +21,7 @@ from segstore.server.protocol.codec import structs
 from segstore.server.request import Later, Request
 from segstore.storage.store.store import Store
 
-from .coordinating import NO_OPERATIONS, answering, coordinator_code, in_worker
+from .coordinating import NO_OPERATIONS, answering, coordinated, coordinator_code
 
 _Listed = structs("ListGroupsResponse")
 _Described = structs("DescribeGroupsResponse")
@@ -52,7 +52,7 @@ def list_groups(node: Node, request: Request) -> Later:
             ]
         )
 
-    return in_worker(node, request, run, lambda code: _Listed(error_code=code))
+    return coordinated(node, request, run, lambda code: _Listed(error_code=code))
 
 
 def _listings(store: Store) -> Iterator[Any]:
@@ -91,7 +91,7 @@ def describe_groups(node: Node, request: Request) -> Later:
         kind = _Described.DescribedGroup
         return _Described(groups=[kind(group_id=group, error_code=code) for group in body.groups])
 
-    return in_worker(node, request, run, failed)
+    return coordinated(node, request, run, failed)
 
 
 def _described(groups: GroupCoordinator, group: str, version: int) -> Any:
@@ -147,7 +147,7 @@ def delete_groups(node: Node, request: Request) -> Later:
         groups = Groups(node.store)
         return _deleted({name: answering(partial(groups.delete, name)) for name in names})
 
-    return in_worker(node, request, run, lambda code: _deleted(dict.fromkeys(names, code)))
+    return coordinated(node, request, run, lambda code: _deleted(dict.fromkeys(names, code)))
 
 
 def _deleted(codes: dict[str, Code]) -> Any:

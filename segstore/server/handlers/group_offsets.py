@@ -20,7 +20,7 @@ from segstore.server.protocol.codec import structs
 from segstore.server.request import Later, Request
 from segstore.storage.store.store import Store
 
-from .coordinating import by_topic, coordinator_code, in_worker
+from .coordinating import by_topic, coordinated, coordinator_code
 
 _Committed = structs("OffsetCommitResponse")
 _Fetched = structs("OffsetFetchResponse")
@@ -54,7 +54,7 @@ def offset_commit(node: Node, request: Request) -> Later:
             codes = {at: wrong if code is Code.UNKNOWN_MEMBER_ID else code for at, code in codes.items()}
         return _committed(codes)
 
-    return in_worker(node, request, run, lambda code: _committed(dict.fromkeys(offsets, code)))
+    return coordinated(node, request, run, lambda code: _committed(dict.fromkeys(offsets, code)))
 
 
 def _is_unknown(store: Store, member: ConsumerGroupMetadata) -> bool:
@@ -122,8 +122,8 @@ def offset_fetch(node: Node, request: Request) -> Later:
         def run() -> Any:
             return _Fetched(groups=[_group(store, each, body.require_stable) for each in body.groups])
 
-        return in_worker(node, request, run, lambda code: _all_failed(body, code))
-    return in_worker(
+        return coordinated(node, request, run, lambda code: _all_failed(body, code))
+    return coordinated(
         node,
         request,
         lambda: _one_group(request, _look(store, body.group_id, body.topics, body.require_stable)),
@@ -204,7 +204,7 @@ def offset_delete(node: Node, request: Request) -> Later:
     """Delete offsets of topics to which no member of the group subscribes (KIP-496)."""
     body = request.body
     wanted = [TopicPartition(t.name, each.partition_index) for t in body.topics for each in t.partitions]
-    return in_worker(
+    return coordinated(
         node,
         request,
         lambda: _delete(node.store, body.group_id, wanted),

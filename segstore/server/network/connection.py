@@ -140,8 +140,7 @@ class Connection:
         try:
             self._serve_all()
         except (InvalidRequestError, UnsupportedVersionError) as error:
-            log.info("the connection of %s was closed: %s", self.peer, error)
-            self.close()
+            self._lose(error)
         except Exception as error:
             log.error("the connection of %s was closed", self.peer, exc_info=error)
             self.close()
@@ -212,18 +211,24 @@ class Connection:
             exchange.release(body)
             self.close()
             return
-        muted_ms = getattr(body, "throttle_time_ms", 0)
-        self._muted_until = self._shared.loop.now + muted_ms / 1000 if muted_ms > 0 else 0.0
-        self._outgoing.put(out, slices)
+        self.mute(getattr(body, "throttle_time_ms", 0))
+        try:
+            self._outgoing.put(out, slices)
+        except (OSError, EOFError) as error:
+            self._lose(error)
+            return
         self.state = State.WRITING
         self._send()
+
+    def _lose(self, error: Exception) -> None:
+        log.info("the connection of %s was closed: %s", self.peer, error)
+        self.close()
 
     def _send(self) -> None:
         try:
             count = self._outgoing.send(self._sock)
         except (OSError, EOFError) as error:
-            log.info("the connection of %s was closed: %s", self.peer, error)
-            self.close()
+            self._lose(error)
             return
         if count:
             self.active_at = self._shared.loop.now
@@ -243,6 +248,10 @@ class Connection:
             self._shared.loop.later(self._muted_until - self._shared.loop.now, self._unmute)
         else:
             self._resume()
+
+    def mute(self, milliseconds: int) -> None:
+        """See `Channel`."""
+        self._muted_until = self._shared.loop.now + milliseconds / 1000 if milliseconds > 0 else 0.0
 
     def _unmute(self) -> None:
         if self.state is State.THROTTLED:

@@ -55,7 +55,7 @@ class Frames:
             self._own = None
             return own[_SIZE.size :]
         rest = self._rest
-        end = self._end()
+        end = self._end() if rest else 0
         if not 0 < end <= len(rest):
             return None
         self._rest = rest[end:]
@@ -92,7 +92,7 @@ class Frames:
         """Return the bytes of the buffer that `begin` makes; 0 where it has nothing to make. `take` has
         returned None.
         """
-        return 0 if self._own is not None else self._end()
+        return 0 if self._own is not None or not self._rest else self._end()
 
     def begin(self) -> None:
         """Make a buffer for the request of which a part has come."""

@@ -9,16 +9,22 @@ import socket
 from collections import deque
 from typing import Any
 
-from segstore._native import lib
+from segstore._native import ffi, lib
 from segstore.sending.results import sent
 from segstore.server.protocol.codec import Slices
 
 MOST_A_TURN = 4 << 20
 """Bytes that one connection gets before others have their turn."""
+SHORT = 4096
+"""A stretch of at most so many bytes is read, and sent with what lies around it: one call for all of it costs
+less than three.
+"""
 
 
 class Outgoing:
-    """Bytes and stretches of files, in order. A stretch is released when it was sent, or by `release`."""
+    """Bytes and stretches of files, in order. A stretch is released when it was sent, or by `release`; a
+    short one when it was read.
+    """
 
     def __init__(self) -> None:
         self._parts: deque[Any] = deque()
@@ -28,7 +34,9 @@ class Outgoing:
         return bool(self._parts)
 
     def put(self, out: bytearray, slices: Slices) -> None:
-        """Add an answer, as `write_response` returns it."""
+        """Add an answer, as `write_response` returns it. Raises OSError, EOFError as `send`."""
+        if slices and (size := _size(slices)) <= SHORT:
+            out, slices = _whole(out, slices, size), []
         view, begin = memoryview(out), 0
         for place, part in slices:
             if place > begin:
@@ -73,7 +81,7 @@ class Outgoing:
             lib.seg_sendfile(sock.fileno(), part.fileno(), part.position + self._at, min(left, MOST_A_TURN))
         )
         if count == 0:
-            raise EOFError(f"a file ends before position {part.position + len(part)}, which is being sent")
+            raise _cut(part)
         return count
 
     def release(self) -> None:
@@ -82,3 +90,32 @@ class Outgoing:
             part = self._parts.popleft()
             if not isinstance(part, memoryview):
                 part.release()
+
+
+def _size(slices: Slices) -> int:
+    size = 0
+    for _, part in slices:
+        size += len(part)
+    return size
+
+
+def _whole(out: bytearray, slices: Slices, size: int) -> bytearray:
+    """Return an answer with the bytes of its stretches, `size` in all, which are released."""
+    whole, begin, more = bytearray(len(out) + size), 0, 0
+    try:
+        with ffi.from_buffer("uint8_t[]", whole, require_writable=True) as into:
+            for place, part in slices:
+                whole[begin + more : place + more] = out[begin:place]
+                count = len(part)
+                if sent(lib.seg_pread(part.fileno(), into + place + more, count, part.position)) < count:
+                    raise _cut(part)
+                begin, more = place, more + count
+            whole[begin + more :] = out[begin:]
+    finally:
+        for _, part in slices:
+            part.release()
+    return whole
+
+
+def _cut(part: Any) -> EOFError:
+    return EOFError(f"a file ends before position {part.position + len(part)}, which is being sent")

@@ -5,25 +5,19 @@ Nothing is on disk but what clients have the store write. Threads: any may use a
 
 from __future__ import annotations
 
-import itertools
 import socket
-import uuid
 from collections.abc import Mapping
-from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from segstore import names
 from segstore.config import arguments
-from segstore.errors import CorruptCheckpointError, InvalidArgumentError, InvalidTypeError, ListenError
-from segstore.replication.metadata.properties import read_properties
-from segstore.replication.store import ReplicatedStore
+from segstore.errors import InvalidArgumentError, InvalidTypeError, ListenError
 from segstore.server.apis import Api
+from segstore.server.cluster_id import cluster_id_of
 from segstore.server.handlers import HANDLERS
 from segstore.server.node import Endpoint, Node
 from segstore.server.request import Handler
 from segstore.server.settings import ServerConfig
-from segstore.storage.context import os_errors
 from segstore.storage.store.store import Store
 from segstore.threads import apart
 
@@ -207,22 +201,3 @@ def _told(bound: Endpoint, told: Endpoint | None) -> Endpoint:
     if told is not None:
         return Endpoint(told.host or socket.gethostname(), told.port or bound.port)
     return Endpoint(socket.gethostname(), bound.port) if bound.host in _EVERYWHERE else bound
-
-
-def cluster_id_of(store: Store) -> str:
-    """Return the id of the cluster that this store is, which stays the same: the one that a replicated store
-    or a broker's directory has, else one that is made of the store's absolute path. Raises StorageError,
-    StoreClosedError.
-    """
-    if isinstance(store, ReplicatedStore):
-        return store._replicated.cluster_id
-    context = store._context
-    context.check_open()
-    with os_errors():
-        with suppress(CorruptCheckpointError):
-            held = read_properties(context.files, context.root)
-            if held is not None:
-                return held.cluster_id
-        root = context.files.real_path(context.root)
-    tries = itertools.count()
-    return names.new_topic_id(lambda: uuid.uuid5(uuid.NAMESPACE_URL, f"file://{root}#{next(tries)}"))
