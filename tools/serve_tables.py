@@ -13,7 +13,7 @@ from client_settings import between, row
 
 from segstore.config import StoreConfig
 from segstore.config.options import OptionRow
-from segstore.server.apis import Api, advertised, served
+from segstore.server.apis import advertised, served
 from segstore.server.handlers import HANDLERS
 from segstore.server.security.settings import SecurityConfig
 from segstore.server.settings import ServerConfig

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import confluent_kafka
 import pytest
-from kafka_tools import console, console_java, why_not
+from kafka_tools import console, run, why_not
 from waiting import PATIENCE, until
 
 import segstore
@@ -85,7 +85,7 @@ def test_transactions_have_epochs_of_their_own(server: segstore.Server, store: s
     producer.begin_transaction()
     producer.produce("target", b"old")
     assert producer.flush(PATIENCE) == 0
-    told = console_java(
+    told = run(
         f"{TOOLS}TransactionalMessageCopier",
         *("--broker-list", server.bootstrap_servers, "--transactional-id", "x", "--input-topic", "source"),
         *("--input-partition", "0", "--output-topic", "target", "--max-messages", "20"),
