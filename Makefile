@@ -17,7 +17,7 @@ HELPERS := PYTHONPATH=$(CURDIR)/tests/support:$(CURDIR)/tests/plugins
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: crash faults simulate simulate-replicas storm groups help demo quick test test-rest test-long-way test-all counts lint types sanitize coverage reliability fuzz bench bench-serve bench-baseline bench-spark bench-memory soak spark dist format clean check-machine
+.PHONY: crash faults model-check simulate simulate-replicas storm groups help demo quick test test-rest test-long-way test-all counts lint types sanitize coverage reliability fuzz bench bench-serve bench-baseline bench-spark bench-memory soak spark dist format clean check-machine
 
 help:  ## list the targets
 	@echo "make TARGET, where TARGET is one of:"
@@ -78,8 +78,12 @@ test-rest: $(VENV)/.built  ## what `make test` with the same SEGSTORE_SEED leave
 test-all: $(VENV)/.built  ## every test, a quarter of an hour
 	$(BIN)/python -m pytest --tier all $(PARALLEL) $(PYTEST_ARGS)
 
-test-long-way: $(VENV)/.built  ## kills, faults, models and interrupts once more, with all appends and reads on the long way
-	SEGSTORE_LONG_WAY=1 $(BIN)/python -m pytest --tier all $(PARALLEL) $(PYTEST_ARGS) --ignore=tests/models/replicas --ignore=tests/models/replicated_simulation tests/crash tests/models tests/processes
+AGAIN ?= 0.3
+test-long-way: $(VENV)/.built  ## a share of kills, faults, models and interrupts once more, all appends and reads on the long way (AGAIN=1: all)
+	SEGSTORE_LONG_WAY=1 SEGSTORE_AGAIN=$(AGAIN) $(BIN)/python -m pytest --tier again $(PARALLEL) $(PYTEST_ARGS)
+
+model-check: $(VENV)/.built  ## the core of replicas in the large spaces of three replicas and four epochs, in half an hour
+	SEGSTORE_LARGE_SPACES=1 $(BIN)/python -m pytest -n0 --timeout=0 -o faulthandler_timeout=0 tests/models/replicas $(PYTEST_ARGS)
 
 lint: $(VENV)/.installed  ## ruff: lint and format
 	$(BIN)/python -m ruff check .
