@@ -131,6 +131,7 @@ def _entry(entry: Entry, read_only: bool, body: Any) -> Any:
         value=entry.value,
         read_only=read_only,
         config_source=entry.source,
+        is_sensitive=entry.is_sensitive,
         synonyms=[kind(name=entry.name, value=value, source=source) for value, source in synonyms]
         if body.include_synonyms
         else [],
@@ -255,7 +256,7 @@ def _operated(info: TopicInfo, config: Any) -> str | None:
 def _edited(info: TopicInfo, config: Any) -> str:
     """Return a list after words were appended to it or taken away."""
     current = next(each for each in config_entries.of_topic(info.settings) if each.name == config.name)
-    held, given = current.value.split(","), [word.strip() for word in config.value.split(",")]
+    held, given = (current.value or "").split(","), [word.strip() for word in config.value.split(",")]
     if config.config_operation == Operation.APPEND:
         return ",".join(dict.fromkeys([*held, *given]))
     return ",".join(word for word in held if word not in given)
