@@ -71,6 +71,15 @@ REASONS = {
     "test_admin_integration::test_create_partitions": "it assigns replicas to node 0, and the node is 1",
     "test_admin_integration::test_describe_metadata_quorum": "DescribeQuorum is not served",
     "test_consumer_integration::test_group": "its session timeout of 3 s is below the 6 s that brokers allow",
+    "test_basic_operations::test_basic_operations": _NO_AUTHORIZER,
+    "test_describe_operations::test_describe_operations[sasl_cluster0]": "it starts a cluster of its own",
+    "test_incremental_alter_configs::test_incremental_alter_configs": (
+        "it expects `min.insync.replicas` as set for all brokers, as eligible leader replicas (KIP-966) need it; "
+        "segstore has none"
+    ),
+    "test_user_scram_credentials::test_user_scram_credentials": (
+        "the server has no users where it runs without SASL"
+    ),
 }
 """Why tests fail with segstore."""
 

@@ -42,7 +42,9 @@ class TopicConfig(KafkaSettings):
     """Settings of one topic."""
 
     cleanup_policy: str = words(
-        "delete", ("delete", "compact"), "what becomes of old records: dropped by age and size, or by key"
+        "delete",
+        ("delete", "compact"),
+        "what becomes of old records: dropped by age and size, or by key; none: they stay",
     )
     compression_type: str = choice(
         "producer",

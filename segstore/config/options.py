@@ -98,17 +98,17 @@ def choice(default: str, words: tuple[str, ...], doc: str, synonyms: dict[str, s
 
 
 def words(default: str, allowed: tuple[str, ...], doc: str) -> Any:
-    """Return a field for some of `allowed`, separated by commas; read without spaces and repetitions."""
+    """Return a field for some of `allowed` or none, by commas; read without spaces and repetitions."""
 
     def read(value: object) -> str:
         if not isinstance(value, str):
             raise ValueError
-        given = [word.strip() for word in value.split(",")]
+        given = [word.strip() for word in value.split(",")] if value.strip() else []
         if not set(given) <= set(allowed):
             raise ValueError
         return ",".join(dict.fromkeys(given))
 
-    return made(default, "one or more, by commas, of " + ", ".join(allowed), doc, read)
+    return made(default, "none, one or more, by commas, of " + ", ".join(allowed), doc, read)
 
 
 def switch(default: bool, doc: str) -> Any:
