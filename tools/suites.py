@@ -74,12 +74,10 @@ REASONS = {
     "test_basic_operations::test_basic_operations": _NO_AUTHORIZER,
     "test_describe_operations::test_describe_operations[sasl_cluster0]": "it starts a cluster of its own",
     "test_incremental_alter_configs::test_incremental_alter_configs": (
-        "it expects `min.insync.replicas` as set for all brokers, as eligible leader replicas (KIP-966) need it; "
-        "segstore has none"
+        "it expects that `min.insync.replicas` is set for all brokers, as eligible leader replicas (KIP-966) "
+        "need it; segstore has none"
     ),
-    "test_user_scram_credentials::test_user_scram_credentials": (
-        "the server has no users where it runs without SASL"
-    ),
+    "test_user_scram_credentials::test_user_scram_credentials": "DescribeUserScramCredentials is not served",
 }
 """Why tests fail with segstore."""
 
