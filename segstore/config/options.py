@@ -30,7 +30,7 @@ _INTEGER = re.compile(r"[+-]?[0-9]+")
 @dataclass(frozen=True)
 class Option:
     """One setting. `read` gives a value as it is used, or raises ValueError; `allowed` says what it takes.
-    The default is as `read` gives it.
+    The default is as `read` gives it. No value of a `secret` setting is ever shown.
     """
 
     default: Any
@@ -38,6 +38,7 @@ class Option:
     unit: str
     doc: str
     read: Callable[[Any], Any]
+    secret: bool = False
 
 
 class OptionRow(NamedTuple):
@@ -51,9 +52,29 @@ class OptionRow(NamedTuple):
     doc: str
 
 
-def made(default: Any, allowed: str, doc: str, read: Callable[[Any], Any], unit: str = "") -> Any:
-    """Return a field whose values `read` judges."""
-    return field(default=default, metadata={"option": Option(default, allowed, unit, doc, read)})
+def made(
+    default: Any,
+    allowed: str,
+    doc: str,
+    read: Callable[[Any], Any],
+    unit: str = "",
+    *,
+    secret: bool = False,
+) -> Any:
+    """Return a field whose values `read` judges; those of a `secret` one are not in the repr."""
+    option = Option(default, allowed, unit, doc, read, secret)
+    return field(default=default, repr=not secret, metadata={"option": option})
+
+
+def text(allowed: str, doc: str, *, secret: bool = False) -> Any:
+    """Return a field for a text that is not empty; None, the default, stands for none."""
+
+    def read(value: object) -> str:
+        if not isinstance(value, str) or not value:
+            raise ValueError
+        return value
+
+    return made(None, allowed, doc, read, secret=secret)
 
 
 def whole(default: int, least: int, most: int, unit: str, doc: str, special: int | None = None) -> Any:
@@ -97,18 +118,19 @@ def choice(default: str, words: tuple[str, ...], doc: str, synonyms: dict[str, s
     return made(default, "one of " + ", ".join(known), doc, read)
 
 
-def words(default: str, allowed: tuple[str, ...], doc: str) -> Any:
-    """Return a field for some of `allowed` or none, by commas; read without spaces and repetitions."""
+def words(default: str, allowed: tuple[str, ...], doc: str, least: int = 1) -> Any:
+    """Return a field for `least` or more of `allowed`, by commas; read without spaces and repetitions."""
 
     def read(value: object) -> str:
         if not isinstance(value, str):
             raise ValueError
         given = [word.strip() for word in value.split(",")] if value.strip() else []
-        if not set(given) <= set(allowed):
+        if len(given) < least or not set(given) <= set(allowed):
             raise ValueError
         return ",".join(dict.fromkeys(given))
 
-    return made(default, "none, one or more, by commas, of " + ", ".join(allowed), doc, read)
+    few = "one or more" if least else "none or more"
+    return made(default, f"{few}, by commas, of " + ", ".join(allowed), doc, read)
 
 
 def switch(default: bool, doc: str) -> Any:
@@ -188,7 +210,8 @@ def judge(name: str, option: Option, value: object) -> Any:
         raise
     except (ValueError, OverflowError):
         unit = f" ({option.unit})" if option.unit else ""
-        raise ConfigError(f"{name}={shown(value)}: must be {option.allowed}{unit}") from None
+        said = "a secret value" if option.secret else shown(value)
+        raise ConfigError(f"{name}={said}: must be {option.allowed}{unit}") from None
 
 
 def unknown(name: object, known: Collection[str]) -> ConfigError:

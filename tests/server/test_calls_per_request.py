@@ -56,9 +56,9 @@ def metadata(wire: WireClient) -> None:
 
 MOST: dict[str, tuple[Ask, int]] = {
     "produce": (produce, 94),
-    "fetch": (fetch, 121),
-    "a long poll in vain": (poll_in_vain, 172),
-    "metadata": (metadata, 140),
+    "fetch": (fetch, 115),
+    "a long poll in vain": (poll_in_vain, 166),
+    "metadata": (metadata, 115),
 }
 
 

@@ -11,6 +11,7 @@ from calls import call, node_of, versions
 
 import segstore
 from segstore.config import StoreConfig, TopicConfig
+from segstore.server import config_entries
 from segstore.server.apis import Api
 from segstore.server.error_codes import Code
 from segstore.server.protocol.codec import structs
@@ -84,6 +85,7 @@ def test_the_broker_tells_where_it_listens(store: segstore.Store) -> None:
     (broker,) = describe(store, (BROKER, "1", ["advertised.listeners"]))
     (entry,) = broker.configs
     assert (entry.value, entry.read_only) == ("PLAINTEXT://broker.test:9092", True)
+    assert config_entries.of_listeners("SASL_SSL", "::1", 9093).value == "SASL_SSL://[::1]:9093"
 
 
 LISTED: dict[str, tuple[int, list[int], list[tuple[int, str]]]] = {

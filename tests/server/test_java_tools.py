@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from certificates import certificates
 from kafka_tools import console, run, why_not
 
 import segstore
@@ -81,6 +82,44 @@ def test_logs(tool: Callable[..., str], store: segstore.Store, tmp_path: Path) -
     for time, offsets in (("-2", ["t:0:0", "t:1:3"]), ("-1", ["t:0:0", "t:1:5"])):
         told = tool(f"{TOOLS}GetOffsetShell", "--topic", "t", "--time", time)
         assert told.split() == offsets
+
+
+def test_users_with_sasl_over_tls(store: segstore.Store, tmp_path: Path) -> None:
+    """A superuser makes a user of SCRAM, who then may list topics, and not make them."""
+    files = certificates(tmp_path)
+    store.create_topic("t")
+    store.create_topic("hidden")
+    settings = {
+        "security_protocol": "SASL_SSL",
+        "sasl_users": {"admin": "secret"},
+        "super_users": "User:admin",
+        "allow": "User:bob: describe topic t",
+        **files.of_server,
+    }
+    with segstore.serve(store, port=0, **settings) as server:
+
+        def as_user(user: str, password: str, mechanism: str, tool: str, *arguments: str) -> str:
+            module = "plain.Plain" if mechanism == "PLAIN" else "scram.Scram"
+            path = tmp_path / "client.properties"
+            path.write_text(
+                f"security.protocol=SASL_SSL\nsasl.mechanism={mechanism}\nssl.truststore.type=PEM\n"
+                f"ssl.truststore.location={files.authority}\n"
+                f"sasl.jaas.config=org.apache.kafka.common.security.{module}LoginModule required "
+                f'username="{user}" password="{password}";\n'
+            )
+            return console(tool, server.bootstrap_servers, "--command-config", str(path), *arguments)
+
+        of_bob = ("--entity-type", "users", "--entity-name", "bob")
+        added = "SCRAM-SHA-256=[iterations=8192,password=bob-secret],SCRAM-SHA-512=[password=bob-secret]"
+        as_user("admin", "secret", "PLAIN", CONFIGS, "--alter", *of_bob, "--add-config", added)
+        told = as_user("admin", "secret", "SCRAM-SHA-512", CONFIGS, "--describe", *of_bob)
+        assert "SCRAM-SHA-256=iterations=8192, SCRAM-SHA-512=iterations=4096" in told
+        bob = ("bob", "bob-secret", "SCRAM-SHA-256", f"{TOOLS}TopicCommand")
+        assert as_user(*bob, "--list").split() == ["t"]
+        with pytest.raises(AssertionError, match="Topic authorization failed"):
+            as_user(*bob, "--create", "--topic", "mine")
+        acls = as_user("admin", "secret", "PLAIN", "kafka.admin.AclCommand", "--list")
+        assert "(principal=User:bob, host=*, operation=DESCRIBE, permissionType=ALLOW)" in acls
 
 
 def test_verifiable_clients(server: segstore.Server, store: segstore.Store) -> None:

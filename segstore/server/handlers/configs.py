@@ -116,7 +116,7 @@ def _of_broker(node: Node) -> list[Entry]:
     if not isinstance(side, StoreReader):
         found = {entry.name: entry for entry in config_entries.of_store(side.config)}
     found.update({entry.name: entry for entry in config_entries.of_server(node.config)})
-    listeners = config_entries.of_listeners(*node.endpoint)
+    listeners = config_entries.of_listeners(node.config.security_protocol, *node.endpoint)
     found[listeners.name] = listeners
     return sorted(found.values())
 
@@ -131,6 +131,7 @@ def _entry(entry: Entry, read_only: bool, body: Any) -> Any:
         value=entry.value,
         read_only=read_only,
         config_source=entry.source,
+        is_sensitive=entry.is_sensitive,
         synonyms=[kind(name=entry.name, value=value, source=source) for value, source in synonyms]
         if body.include_synonyms
         else [],
