@@ -85,10 +85,12 @@ class TransactionStateLog:
 
     def load(self) -> dict[str, TransactionMetadata]:
         """Return the last state of each transactional id; log one warning for each partition with records
-        that are skipped. Raises CorruptRecordError, StorageError.
+        that are skipped. Raises CorruptRecordError, StorageError; OffsetNotAvailableError where a replicated
+        log does not show yet what was decided.
         """
         states = States()
         for log in self._logs():
+            log.await_committed()
             warn(log, "a transaction's", _load(log, states))
         self._newer |= states.newer
         return states.known
