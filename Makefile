@@ -17,7 +17,8 @@ HELPERS := PYTHONPATH=$(CURDIR)/tests/support:$(CURDIR)/tests/plugins
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: crash faults model-check simulate simulate-replicas storm groups help demo quick test test-rest test-long-way test-all counts lint types sanitize coverage reliability fuzz bench bench-serve bench-baseline bench-spark bench-memory soak spark dist format clean check-machine
+# Every target that has a word of help, and check-machine, is no file.
+.PHONY: check-machine $(shell sed -n 's/^\([a-z-]*\):.*\#\# .*/\1/p' $(firstword $(MAKEFILE_LIST)))
 
 help:  ## list the targets
 	@echo "make TARGET, where TARGET is one of:"
@@ -146,8 +147,14 @@ faults: $(VENV)/.built  ## each call of each operation fails, each power cut and
 storm: $(VENV)/.built  ## storms of Ctrl-C, single and paired, at any moment of anything for SECONDS=600 (ARGS="--only logs --first seed")
 	cd tests/processes && $(HELPERS) ../../$(BIN)/python -m storm --seconds $(SECONDS) $(ARGS)
 
+suites: $(VENV)/.built  ## other projects' suites against Kafka's broker and ours, an hour; into docs/serve.md (ARGS="--sources FOLDER --only librdkafka")
+	$(HELPERS):$(CURDIR)/tools $(BIN)/python tools/suites.py $(ARGS)
+
 groups: $(VENV)/.built  ## groups whose members pause, vanish and die, judged by Jepsen's anomalies, for SECONDS=600 (ARGS="--first seed")
 	cd tests/processes && $(HELPERS) ../../$(BIN)/python -m jepsen --seconds $(SECONDS) $(ARGS)
+
+wire-storm: $(VENV)/.built  ## clients of three libraries against `segstore serve`, with kills, pauses, cut connections, for SECONDS=600 (ARGS="--first seed")
+	cd tests/processes && $(HELPERS) ../../$(BIN)/python -m wire_storm --seconds $(SECONDS) $(ARGS)
 
 simulate: $(VENV)/.built  ## a store against a model, SEEDS=200 runs of STEPS=5000; what fails is shrunk (FIRST=seed)
 	cd tests/models && $(HELPERS) ../../$(BIN)/python -m simulation --seeds $(SEEDS) --steps $(STEPS) $(if $(FIRST),--first $(FIRST))

@@ -5,14 +5,15 @@ from __future__ import annotations
 import base64
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import rich_click as click
 
-import segstore
-from segstore.cli.options import open_reading, store_option, time_value
+from segstore.cli.options import time_value
+from segstore.cli.place_option import place_option
+from segstore.cli.places.place import Batch, Log, Where
 from segstore.config.arguments import ISOLATION_LEVELS
-from segstore.records import Records
+from segstore.errors import OffsetOutOfRangeError
 from segstore.storage.meta.topics import find_topic
 
 # --- formats -----------------------------------------------------------------------------------
@@ -20,7 +21,7 @@ from segstore.storage.meta.topics import find_topic
 # These functions make the output of `consume`.
 
 
-def ndjson(records: Records, partition: int) -> bytes:
+def ndjson(records: Batch, partition: int) -> bytes:
     """Return a JSON object for each record, a line each, which `produce` can read. Bytes that are not UTF-8
     are base64, and a field says so.
     """
@@ -42,17 +43,17 @@ def ndjson(records: Records, partition: int) -> bytes:
     return "".join(f"{line}\n" for line in lines).encode()
 
 
-def values(records: Records, partition: int) -> bytes:
+def values(records: Batch, partition: int) -> bytes:
     """Return each value as a line; null is an empty line."""
     return b"".join(b"%b\n" % (value or b"") for value in records.values)
 
 
-def raw(records: Records, partition: int) -> bytes:
+def raw(records: Batch, partition: int) -> bytes:
     """Return the bytes of the values, with nothing between them."""
     return b"".join(value or b"" for value in records.values)
 
 
-FORMATS: dict[str, Callable[[Records, int], bytes]] = {"ndjson": ndjson, "raw": raw, "values": values}
+FORMATS: dict[str, Callable[[Batch, int], bytes]] = {"ndjson": ndjson, "raw": raw, "values": values}
 
 
 def as_text(data: bytes | None) -> tuple[str | None, str | None]:
@@ -71,9 +72,6 @@ def _header(name: str, value: bytes | None) -> list[str | None]:
 
 
 # --- consume ------------------------------------------------------------
-
-WAIT_MS = 1000
-FETCH_BYTES = 1 << 20
 
 
 def _offset(_ctx: click.Context, _param: click.Parameter, value: str | None) -> int | str | None:
@@ -125,7 +123,7 @@ def _offset(_ctx: click.Context, _param: click.Parameter, value: str | None) -> 
     show_default=True,
     help="read_committed leaves out records of aborted and open transactions.",
 )
-@store_option
+@place_option
 def consume(
     topic: str,
     partition: tuple[int, ...],
@@ -135,7 +133,7 @@ def consume(
     max_records: int | None,
     wanted: str,
     isolation_level: str,
-    path: str,
+    where: Where,
 ) -> None:
     """Print the records of TOPIC, one partition after the other; with --follow, as they come.
 
@@ -143,19 +141,18 @@ def consume(
     """
     if offset is not None and since is not None:
         raise click.UsageError("Begin at --offset or at --time, not both.")
-    with open_reading(path) as store:
-        ids = find_topic(store.topics(), topic).partition_ids
-        logs = [store.partition(topic, number) for number in dict.fromkeys(partition or ids)]
-        tails = [Tail(log, first_offset(log, offset, since), isolation_level) for log in logs]
-        printer = Printer(FORMATS[wanted], max_records)
-        _drain(tails, printer)
-        while follow and not printer.done:
-            seen = store.publications
-            if not sum(tail.step(printer) for tail in tails):
-                store.wait(seen, WAIT_MS)
+    printer = Printer(FORMATS[wanted], max_records)
+    with where.reading() as place:
+        numbers = tuple(dict.fromkeys(partition or find_topic(place.topics(), topic).partition_ids))
+        with place.reading(topic, numbers, isolation_level) as reading:
+            for number, log in reading.logs.items():
+                reading.seek(number, first_offset(log, offset, since))
+            printer.print_all(reading.drain())
+            if follow:
+                printer.print_all(reading.follow())
 
 
-def first_offset(log: segstore.PartitionLog, offset: int | str | None, since: int | None) -> int:
+def first_offset(log: Log, offset: int | str | None, since: int | None) -> int:
     """Return the offset at which reading begins: the log end offset where no record is as late as `since`.
     Raises OffsetOutOfRangeError.
     """
@@ -168,51 +165,27 @@ def first_offset(log: segstore.PartitionLog, offset: int | str | None, since: in
         return log.end_offset
     start, end = log.start_offset, log.end_offset
     if not start <= offset <= end:
-        raise segstore.OffsetOutOfRangeError(offset, start, end, f"{log.topic}-{log.partition}")
+        raise OffsetOutOfRangeError(offset, start, end, f"{log.topic}-{log.partition}")
     return offset
-
-
-def _drain(tails: list[Tail], printer: Printer) -> None:
-    """Print all records up to the present end of each partition."""
-    for tail in tails:
-        end = tail.log.end_offset
-        while not printer.done and tail.step(printer, end):
-            continue
 
 
 class Printer:
     """Writes records to standard output, at most `limit` of them."""
 
-    def __init__(self, form: Callable[[Records, int], bytes], limit: int | None) -> None:
+    def __init__(self, form: Callable[[Batch, int], bytes], limit: int | None) -> None:
         self._form, self._left = form, limit
 
-    @property
-    def done(self) -> bool:
-        return self._left == 0
+    def print_all(self, batches: Iterator[tuple[int, Batch]]) -> None:
+        """Print records of partitions, until there are no more or enough are printed."""
+        while self._left != 0:
+            number, records = next(batches, (0, None))
+            if records is None:
+                return
+            self._print(records, number)
 
-    def print(self, records: Records, partition: int) -> None:
+    def _print(self, records: Batch, partition: int) -> None:
         if self._left is not None:
             records = records[: self._left]
             self._left -= len(records)
         sys.stdout.buffer.write(self._form(records, partition))
         sys.stdout.buffer.flush()
-
-
-class Tail:
-    """A partition, and the offset that is read next."""
-
-    def __init__(self, log: segstore.PartitionLog, offset: int, isolation_level: str) -> None:
-        self.log, self.offset, self._isolation_level = log, offset, isolation_level
-
-    def step(self, printer: Printer, end: int | None = None) -> bool:
-        """Print some records below offset `end`, and return whether there were any."""
-        if printer.done or (end is not None and self.offset >= end):
-            return False
-        records = self.log.read(self.offset, FETCH_BYTES, isolation_level=self._isolation_level)
-        self.offset = records.next_offset
-        if end is not None and records.next_offset > end:
-            records = records.take(records.offsets < end)
-            self.offset = end
-        if len(records):
-            printer.print(records, self.log.partition)
-        return len(records) > 0

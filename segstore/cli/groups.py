@@ -13,10 +13,11 @@ from typing import Any
 import rich_click as click
 from rich.text import Text
 
-import segstore
-from segstore.cli.options import json_option, open_reading, store_option, time_value
+from segstore.cli.options import json_option, time_value
 from segstore.cli.output import add_row, console, print_json, shown, table
-from segstore.coordinator.group.admin import Groups, Moved, Reset
+from segstore.cli.place_option import place_option
+from segstore.cli.places.place import Where
+from segstore.coordinator.group.admin import Moved, Reset
 from segstore.coordinator.group.describe import GroupDescription, GroupMember, PartitionState
 from segstore.coordinator.structs import TopicPartition
 
@@ -28,12 +29,12 @@ STATES = {"Stable": "green", "Empty": "yellow", "Unknown": "red"}
 
 
 @click.command("list")
-@store_option
+@place_option
 @json_option
-def list_groups(path: str, as_json: bool) -> None:
+def list_groups(where: Where, as_json: bool) -> None:
     """List all groups: state, members, and how far they are behind."""
-    with open_reading(path) as store:
-        known = Groups(store)
+    with where.reading() as place:
+        known = place.groups()
         found = [known.describe(listing.group_id) for listing in known.list()]
     if as_json:
         for group in found:
@@ -41,7 +42,7 @@ def list_groups(path: str, as_json: bool) -> None:
     elif found:
         _print_groups(found)
     else:
-        click.echo(f"no groups in {path}", err=True)
+        click.echo(f"no groups in {where.name}", err=True)
 
 
 @click.command()
@@ -49,15 +50,15 @@ def list_groups(path: str, as_json: bool) -> None:
 @click.option(
     "--members", "-m", is_flag=True, help="Show members and their assigned partitions instead of offsets."
 )
-@store_option
+@place_option
 @json_option
-def describe(names: tuple[str, ...], members: bool, path: str, as_json: bool) -> None:
+def describe(names: tuple[str, ...], members: bool, where: Where, as_json: bool) -> None:
     """Show each partition of a GROUP, by default of all groups: committed offset, end offset, lag, member.
 
     `segstore groups describe flights-app --json` gives an object for each group, with members and partitions.
     """
-    with open_reading(path) as store:
-        known = Groups(store)
+    with where.reading() as place:
+        known = place.groups()
         wanted = names or tuple(listing.group_id for listing in known.list())
         found = [known.describe(name) for name in dict.fromkeys(wanted)]
     if as_json:
@@ -67,7 +68,7 @@ def describe(names: tuple[str, ...], members: bool, path: str, as_json: bool) ->
     for group in found:
         (_print_members if members else _print_partitions)(group)
     if not found:
-        click.echo(f"no groups in {path}", err=True)
+        click.echo(f"no groups in {where.name}", err=True)
 
 
 # --- tables ---------------------------------------------------------------------------------------
@@ -246,7 +247,7 @@ _topic_option: Callable[[Any], Any] = click.option(
     callback=_topics,
     help="Take all partitions of this topic, or the ones named; may be repeated.",
 )
-_WHERE: dict[str, Callable[..., Reset]] = {
+_GOALS: dict[str, Callable[..., Reset]] = {
     "to_earliest": Reset.to_earliest,
     "to_latest": Reset.to_latest,
     "to_current": Reset.to_current,
@@ -288,7 +289,7 @@ _WHERE: dict[str, Callable[..., Reset]] = {
 )
 @click.option("--execute", is_flag=True, help="Change the offsets. Without this nothing is changed.")
 @click.option("--dry-run", is_flag=True, help="Only show what would change; this is the default.")
-@store_option
+@place_option
 @json_option
 def reset(
     group: str,
@@ -296,38 +297,38 @@ def reset(
     all_topics: bool,
     execute: bool,
     dry_run: bool,
-    path: str,
+    where: Where,
     as_json: bool,
-    **where: Any,
+    **goals: Any,
 ) -> None:
     """Set the offsets from which GROUP goes on. Only shows what would change, unless --execute is given.
 
     `segstore groups reset flights-app --to-datetime 2013-07-01T00:00:00Z --topic flights --execute` lets the
     group read July again. An offset outside of the log is moved to the nearest one inside. The group must
-    have no members: these live in the process that writes the store, so close the store there first.
+    have no members: those of a store live in the process that writes it, so close the store there first.
     """
-    to = _where(where)
+    to = _goal(goals)
     if bool(topics) == all_topics:
         raise click.UsageError("Which partitions? Give either --topic (it may be repeated) or --all-topics.")
     if execute and dry_run:
         raise click.UsageError("Give --execute or --dry-run, not both.")
-    with open_reading(path) as store:
-        moved = Groups(store).reset(group, to, topics or None, dry_run=True)
+    with where.reading() as place:
+        moved = place.groups().reset(group, to, topics or None, dry_run=True)
     if execute:
-        with segstore.open(path) as store:
-            moved = Groups(store).reset(group, to, topics or None)
+        with where.changing() as place:
+            moved = place.groups().reset(group, to, topics or None)
     _print_moved(group, moved, as_json)
     if not execute:
         click.echo("nothing was changed: give --execute to do it", err=True)
 
 
-def _where(given: dict[str, Any]) -> Reset:
+def _goal(given: dict[str, Any]) -> Reset:
     chosen = {name: value for name, value in given.items() if value is not None and value is not False}
     if len(chosen) != 1:
-        options = ", ".join("--" + name.replace("_", "-") for name in _WHERE)
+        options = ", ".join("--" + name.replace("_", "-") for name in _GOALS)
         raise click.UsageError(f"Where to? Give one of {options}.")
     ((name, value),) = chosen.items()
-    return _WHERE[name]() if value is True else _WHERE[name](value)
+    return _GOALS[name]() if value is True else _GOALS[name](value)
 
 
 def _print_moved(group: str, moved: Sequence[Moved], as_json: bool) -> None:
@@ -350,22 +351,25 @@ def _print_moved(group: str, moved: Sequence[Moved], as_json: bool) -> None:
 @click.argument("names", metavar="GROUP...", nargs=-1, required=True)
 @_topic_option
 @click.option("--yes", "-y", is_flag=True, help="Do not ask.")
-@store_option
-def delete(names: tuple[str, ...], topics: list[TopicPartition | str], yes: bool, path: str) -> int:
+@place_option
+def delete(names: tuple[str, ...], topics: list[TopicPartition | str], yes: bool, where: Where) -> int:
     """Delete GROUP and all offsets that it has committed; with --topic only the offsets of these
     partitions.
     """
-    with open_reading(path) as store:
-        described = [Groups(store).describe(name) for name in dict.fromkeys(names)]
+    if topics:
+        where.check_offers("groups delete --topic")
+    with where.reading() as place:
+        described = [place.groups().describe(name) for name in dict.fromkeys(names)]
     if not yes and not _confirmed(names, sum(len(group.partitions) for group in described), topics):
         return 1
-    with segstore.open(path) as store:
+    with where.changing() as place:
+        known = place.groups()
         for group in described:
             if topics:
-                deleted = Groups(store).delete_offsets(group.group_id, topics)
+                deleted = known.delete_offsets(group.group_id, topics)
                 click.echo(f"forgot {shown(len(deleted))} offsets of {group.group_id}", err=True)
             else:
-                Groups(store).delete(group.group_id)
+                known.delete(group.group_id)
                 click.echo(f"deleted {group.group_id}", err=True)
     return 0
 
@@ -393,7 +397,7 @@ def groups() -> None:
 
     Committed offsets are records of the topic __consumer_offsets. `list` and `describe` work beside a live
     writer; `reset` and `delete` need the store for themselves, so that no member is reading. The store is
-    given with --store after the command, or in SEGSTORE_PATH.
+    given with --store after the command, or in SEGSTORE_PATH; --bootstrap takes a cluster instead.
     """
 
 

@@ -15,9 +15,16 @@ from typing import Any, TypeVar
 import rich_click as click
 
 import segstore
-from segstore.cli.options import config_option, json_option, open_reading, store_option
+from segstore.cli.options import (
+    STORE,
+    config_option,
+    json_option,
+    no_bootstrap,
+    store_option,
+)
 from segstore.cli.output import add_row, console, print_json, progress_bar, size_text, table, time_text
-from segstore.cli.topics import log_bytes
+from segstore.cli.places.disk_use import log_bytes
+from segstore.cli.places.of_store import open_reading
 from segstore.coordinator.quotas import CONSUMER_BYTE_RATE, DEFAULT, PRODUCER_BYTE_RATE
 from segstore.coordinator.quotas import quotas as quotas_of
 from segstore.errors import StorageError
@@ -37,10 +44,11 @@ R = TypeVar("R")
     "-s",
     "path",
     metavar="PATH",
-    envvar="SEGSTORE_PATH",
+    envvar=STORE,
     show_envvar=True,
     help="The same as PATH.",
 )
+@no_bootstrap
 @click.option(
     "--repair", is_flag=True, help="Repair what can be repaired; the store must have no other writer."
 )

@@ -1,35 +1,52 @@
-"""Has the options that several commands share, and opens stores for commands. Threads: one."""
+"""Has the options that several commands share. Threads: one."""
 
 from __future__ import annotations
 
 import datetime
-import errno
-import os
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import rich_click as click
 
-import segstore
-from segstore.errors import StorageError
-from segstore.storage.meta.topics import find_topic
-
 F = TypeVar("F", bound=Callable[..., Any])
 
 
+STORE, BOOTSTRAP = "SEGSTORE_PATH", "SEGSTORE_BOOTSTRAP"
+"""The variables that stand for --store and --bootstrap."""
+
+
 def store_option(command: F) -> F:
-    """Add the option --store PATH, or SEGSTORE_PATH, which gives the argument `path`."""
-    return click.option(
+    """Add the option --store PATH, or SEGSTORE_PATH, which gives the argument `path`, to a command that needs
+    the files of a store. It refuses --bootstrap, which `place_option` adds to others.
+    """
+    with_store = click.option(
         "--store",
         "-s",
         "path",
         metavar="PATH",
-        envvar="SEGSTORE_PATH",
+        envvar=STORE,
         show_envvar=True,
         required=True,
         type=click.Path(file_okay=False),
         help="Directory of the store.",
     )(command)
+    return no_bootstrap(with_store)
+
+
+def no_bootstrap(command: F) -> F:
+    """Have a command that needs the files of a store say so where it is given --bootstrap."""
+    return click.option(
+        "--bootstrap", "-b", hidden=True, expose_value=False, is_eager=True, callback=_no_bootstrap
+    )(command)
+
+
+def _no_bootstrap(ctx: click.Context, _param: click.Parameter, value: str | None) -> None:
+    if value is not None:
+        _, _, name = ctx.command_path.partition(" ")
+        raise click.UsageError(
+            f"`segstore {name}` needs the files of a store: give --store PATH, on the machine that has it."
+            " Over the network work topics, create, alter, delete, produce, consume and groups."
+        )
 
 
 def config_option(command: F) -> F:
@@ -58,22 +75,6 @@ def pairs(_ctx: click.Context, _param: click.Parameter, given: Sequence[str]) ->
             raise click.BadParameter(f"{text!r} must be NAME=VALUE, as retention.ms=604800000")
         found[name.strip()] = value
     return found
-
-
-def open_reading(path: str) -> segstore.Store:
-    """Open a store to read. Raises StorageError where there is none."""
-    if not os.path.isdir(path):
-        raise StorageError(errno.ENOENT, "no such store; `segstore create` makes one", path)
-    return segstore.open(path, mode="r")
-
-
-def open_for_change(path: str, topic: str) -> segstore.Store:
-    """Open a store to change an existing topic. Raises StorageError or UnknownTopicOrPartitionError where
-    store or topic are missing; then nothing is made.
-    """
-    with open_reading(path) as store:
-        find_topic(store.topics(), topic)
-    return segstore.open(path)
 
 
 def time_value(_ctx: click.Context, _param: click.Parameter, value: str | None) -> int | None:

@@ -6,7 +6,7 @@ Threads: one.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -14,10 +14,12 @@ import rich_click as click
 
 from segstore.cli.input_text import Chunk, InputError, InputOptions
 from segstore.cli.inputs import FORMATS, Input, of_stream
-from segstore.cli.options import open_for_change, store_option
 from segstore.cli.output import progress_bar, rate_text
+from segstore.cli.place_option import place_option
+from segstore.cli.places.place import Appends, Where
 from segstore.client.producer.partitioner import NO_PARTITION, partitions_for_keys
 from segstore.records import CODECS
+from segstore.storage.meta.topics import find_topic
 
 # --- routing -----------------------------------------------------------------------------------
 
@@ -25,27 +27,13 @@ from segstore.records import CODECS
 
 
 class Router:
-    """Appends chunks of records to a topic; `records` and `bytes` (of keys and values) count what was
-    appended.
-    """
+    """Appends chunks of records to a topic by `appends`, each record to its partition."""
 
-    def __init__(
-        self,
-        topic: str,
-        ids: Sequence[int],
-        appends: Callable[[int], Callable[..., object]],
-        partition: int | None,
-        compression: str | None = None,
-        batch_bytes: int = 1 << 16,
-    ) -> None:
-        """`ids` are those of the topic's partitions; `appends(partition)` returns the partition's
-        `append_batch`. All records go to `partition`, if that is not None.
-        """
-        self.topic, self.records, self.bytes = topic, 0, 0
-        self._ids = ids
-        self._appends = {n: appends(n) for n in (ids if partition is None else (partition,))}
+    def __init__(self, topic: str, ids: Sequence[int], appends: Appends, partition: int | None) -> None:
+        """`ids` are those of the topic's partitions. All records go to `partition`, if that is not None."""
+        self.topic, self.appends = topic, appends
+        self._ids, self._given = ids, partition
         self._fixed = partition if partition is not None else self._ids[0] if len(self._ids) == 1 else None
-        self._how: dict[str, Any] = {"compression": compression, "batch_bytes": batch_bytes}
         self._turn = 0
 
     def append(self, chunk: Chunk) -> None:
@@ -72,7 +60,7 @@ class Router:
             where = np.full(n, NO_PARTITION)
         else:
             where = partitions_for_keys(_objects(chunk.keys), len(self._ids)).astype(np.int64)
-        if len(self._appends) == len(self._ids):
+        if self._given is None:
             for i, own in enumerate(chunk.partitions or ()):
                 if own is not None:
                     where[i] = self._known(own)
@@ -81,24 +69,22 @@ class Router:
         return where
 
     def _known(self, partition: int) -> int:
-        if partition not in self._appends:
+        if partition not in self._ids:
             raise InputError(f"a record is for partition {partition}; {self.topic} has {list(self._ids)}")
         return partition
 
     def _append(self, partition: int, chunk: Chunk, rows: Any) -> None:
         keys, values = _take(chunk.keys, rows), _take(chunk.values, rows)
         headers = _take(chunk.headers, rows)
-        self._appends[partition](
+        self.appends.append(
+            partition,
             values,
             keys=keys
             if keys is not None and (not isinstance(keys, list) or any(k is not None for k in keys))
             else None,
             timestamps=_stamps(_take(chunk.timestamps, rows)),
             headers=headers if headers and any(headers) else None,
-            **self._how,
         )
-        self.records += len(values)
-        self.bytes += _nbytes(values) + (0 if keys is None else _nbytes(keys))
 
 
 def _objects(column: Any) -> list[bytes | None]:
@@ -120,10 +106,6 @@ def _stamps(stamps: list[int | None] | None) -> list[int] | None:
         return None
     now = time.time_ns() // 1_000_000
     return [now if s is None else s for s in stamps]
-
-
-def _nbytes(column: Any) -> int:
-    return sum(len(v) for v in column if v is not None) if isinstance(column, list) else int(column.nbytes)
 
 
 # --- produce ------------------------------------------------------------
@@ -168,7 +150,7 @@ def _nbytes(column: Any) -> int:
     show_default=True,
     help="Size of record batches before compression.",
 )
-@store_option
+@place_option
 def produce(
     topic: str,
     source: Any,
@@ -176,7 +158,7 @@ def produce(
     partition: int | None,
     compression: str | None,
     batch_bytes: int,
-    path: str,
+    where: Where,
     **fields: Any,
 ) -> None:
     """Append records to TOPIC from FILE, or from standard input.
@@ -193,27 +175,27 @@ def produce(
     """
     opened, options = of_stream(source), InputOptions(**fields)
     started = time.perf_counter()
-    with open_for_change(path, topic) as store:
-        ids = store.topics()[topic].partition_ids
-        router = Router(
-            topic, ids, lambda n: store.partition(topic, n).append_batch, partition, compression, batch_bytes
-        )
+    with where.changing(topic) as place:
+        ids = find_topic(place.topics(), topic).partition_ids
+        into = ids if partition is None else (partition,)
+        router = Router(topic, ids, place.appends(topic, into, compression, batch_bytes), partition)
         try:
             feed(opened, wanted, options, router)
-            store.flush()
         finally:
             tell(router, started)
 
 
 def feed(opened: Input, wanted: str, options: InputOptions, router: Router) -> None:
-    """Append all records of an input, with a progress bar."""
-    with progress_bar(opened.size, f"appending to {router.topic}") as bar:
+    """Append all records of an input, with a progress bar, and see them acknowledged."""
+    appends = router.appends
+    with progress_bar(opened.size, f"appending to {router.topic}") as bar, appends:
         for chunk in opened.chunks(wanted, options):
             router.append(chunk)
-            bar.update(bar.task_ids[0], completed=opened.position() if opened.size else router.bytes)
+            bar.update(bar.task_ids[0], completed=opened.position() if opened.size else appends.bytes)
 
 
 def tell(router: Router, started: float) -> None:
     """Print a line on what was appended; `started` is a value of time.perf_counter, in seconds."""
-    seconds = time.perf_counter() - started
-    click.echo(f"{router.topic}: {rate_text(router.records, router.bytes, seconds)}", err=True)
+    seconds, appends = time.perf_counter() - started, router.appends
+    unknown = f", and perhaps {appends.unknown:,} more" if appends.unknown else ""
+    click.echo(f"{router.topic}: {rate_text(appends.records, appends.bytes, seconds)}{unknown}", err=True)

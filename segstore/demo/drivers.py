@@ -22,7 +22,7 @@ from dataclasses import asdict, dataclass
 from types import TracebackType
 from typing import Any, NamedTuple
 
-from segstore.cli.options import open_reading
+from segstore.cli.places.of_store import open_reading
 from segstore.demo.stream_board import Progress
 from segstore.errors import StorageError
 from segstore.files import Files

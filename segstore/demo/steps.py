@@ -17,7 +17,7 @@ from segstore import names
 from segstore.cli.maintenance import run_check
 from segstore.cli.options import parse_time
 from segstore.cli.output import add_row, rate_text, size_text, table, time_text
-from segstore.cli.topics import log_bytes, partition_bytes
+from segstore.cli.places.disk_use import log_bytes, partition_bytes
 from segstore.client.producer.partitioner import partition_for_key
 from segstore.demo.flights import PARTITIONS, TOPIC, Flights
 from segstore.demo.screen import Screen

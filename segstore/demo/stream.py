@@ -16,8 +16,8 @@ from contextlib import contextmanager
 from typing import Any
 
 import segstore
-from segstore.cli.options import open_reading
 from segstore.cli.output import add_row, table, time_text
+from segstore.cli.places.of_store import open_reading
 from segstore.demo.drivers import Job, NotRunError, run_killed, run_to_the_end
 from segstore.demo.flights import TOPIC, Flights, hours, raw
 from segstore.demo.screen import Screen

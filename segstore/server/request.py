@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from .apis import Api
+from .security.sasl import SaslSession
 
 
 class Later:
@@ -24,9 +25,14 @@ class Channel(Protocol):
     peer: str
     """The client's address, without its port."""
     is_open: bool
+    sasl: SaslSession | None
+    """How far the client has come in authenticating; None where it does not have to by SASL."""
 
     def close(self) -> None:
         """Close the connection without an answer."""
+
+    def mute(self, milliseconds: int) -> None:
+        """Read no more requests until so long from now, nor before the present one is answered."""
 
     def send_last(self, data: bytearray) -> None:
         """Send these bytes instead of an answer, as far as the kernel takes them at once, and close the

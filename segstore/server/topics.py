@@ -7,11 +7,11 @@ one leads. Threads: any.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from segstore import names
-from segstore.errors import SegstoreError
+from segstore.errors import InvalidReplicaAssignmentError, SegstoreError
 from segstore.replication.store import ReplicatedStore
 from segstore.server.error_codes import Code
 from segstore.server.logs import NO_ID
@@ -40,6 +40,14 @@ def shown(store: Store) -> dict[str, TopicInfo]:
     return {name: info for name, info in store.topics().items() if name != CLUSTER_METADATA}
 
 
+def check_replicas(nodes: Sequence[int]) -> None:
+    """Raise InvalidReplicaAssignmentError unless a partition's replicas are to be on the one node."""
+    if list(nodes) != [NODE_ID]:
+        raise InvalidReplicaAssignmentError(
+            f"replicas on nodes {list(nodes)}: there is one node, so it must be [{NODE_ID}]"
+        )
+
+
 def id_of(info: TopicInfo) -> bytes:
     """Return a topic's id as the wire has it; a broker's topic of before topic ids has the zero id."""
     return names.topic_id_bytes(info.topic_id) if info.topic_id else NO_ID
@@ -54,13 +62,14 @@ def with_id(topics: Mapping[str, TopicInfo], topic_id: bytes) -> TopicInfo | Non
 class Leaders:
     """The leaders of a store's partitions, as they are when this is made.
 
-    No log is opened to find out: until one is opened its epoch is unknown, which Kafka's clients take (-1).
-    `failed` has the partitions whose logs could not be opened.
+    No log is opened to find out: of one that is closed the epoch is told under which it was last open. A
+    broker's log that was never open here, and each log of a store that is open for reading, has none that is
+    known (-1), which Kafka's clients take. `failed` has the partitions whose logs could not be opened.
     """
 
     def __init__(self, store: Store, failed: Iterable[_Key] = ()) -> None:
         self._store, self._failed, side = store, frozenset(failed), store._side
-        self._partitions = side.partitions if isinstance(side, StoreWriter) else None
+        self._writer = side if isinstance(side, StoreWriter) else None
 
     def of(self, topic: str, partition: int) -> Led:
         """Return who leads a partition; a topic that was deleted meanwhile has no leaders."""
@@ -75,9 +84,10 @@ class Leaders:
         if isinstance(self._store, ReplicatedStore):
             state = self._store.describe_partition(topic, partition)
             return Led(NODE_ID, state.leader_epoch) if state.leader >= 0 else NOBODY
-        if self._partitions is None:
+        if self._writer is None:
             return Led(NODE_ID, _UNKNOWN_EPOCH)
-        return Led(NODE_ID, self._partitions.epoch(topic, partition))
+        epoch = self._writer.partitions.epoch(topic, partition)
+        return Led(NODE_ID, epoch if epoch >= 0 else self._writer.published_epoch(topic, partition))
 
 
 def opened(store: Store) -> frozenset[_Key]:

@@ -71,7 +71,9 @@ KINDS = {
     "long model checks": Kind(0.0, ("models/replicas/test_large_spaces",)),
     "replicated stores": Kind(0.1, ("replicated/*",)),
     "replicas of a real broker": Kind(0.0, ("kafka/test_our_*",)),
+    "clients' programs": Kind(1.0, ("server/test_java_client", "server/test_python_clients")),
     "Java's clients": Kind(0.0, ("server/test_java_*",)),
+    "clients of other languages": Kind(0.0, ("server/test_other_languages",)),
     "fuzz": Kind(0.1, ("hostile/test_fuzz", "server/test_hostile_requests")),
     "damage": Kind(
         0.12,
@@ -92,6 +94,7 @@ KINDS = {
     "clients on the wire": Kind(
         0.15, ("server/test_clients", "server/test_admin_clients", "docs/test_testing")
     ),
+    "clients and kills": Kind(0.1, ("processes/test_wire_storm",)),
     "limits": Kind(0.15, ("unit/storage/test_limits", "unit/transfer/test_sinks")),
     "Kafka's broker": Kind(0.3, text=r"judge\(\"Kafka's broker\"\)"),
     "Kafka's tools": Kind(0.2, text=r'judge\("kafka\.tools|judge\("Kafka\'s (dump tool|jar)"\)'),

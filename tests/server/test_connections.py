@@ -240,6 +240,27 @@ def test_a_throttled_client_is_answered_at_once_and_then_not_read(store: segstor
         assert wire.receive(second).throttle_time_ms == 0
 
 
+def test_a_muted_client_that_got_no_answer_is_not_read(store: segstore.Store) -> None:
+    """KIP-219, for producers with acks=0."""
+    calls: list[Any] = []
+
+    def handler(node: Any, request: Any) -> Any:
+        calls.append(request)
+        if len(calls) > 1:
+            return heartbeat()
+        request.channel.mute(86_400_000)
+        return None
+
+    with serving(store, {Api.HEARTBEAT: handler}) as server, connected(server) as wire:
+        wire.send("Heartbeat", 4, **HEARTBEAT)
+        second = wire.send("Heartbeat", 4, **HEARTBEAT)
+        (connection,) = until(lambda: connections(server))
+        until(lambda: connection.state is State.THROTTLED)
+        assert len(calls) == 1
+        within(server, connection._unmute)
+        assert wire.receive(second).error_code == 0
+
+
 # --- system calls --------------------------------------------------------------------------------
 
 

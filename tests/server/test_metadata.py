@@ -4,6 +4,7 @@ that were named, by name or by id; missing topics are created where that is allo
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from segstore.names import topic_id_bytes
 from segstore.server.apis import Api
 from segstore.server.error_codes import Code
 from segstore.server.protocol.codec import structs
+from segstore.server.topics import opened
 
 ZERO = bytes(16)
 NOT_ASKED = -(1 << 31)
@@ -141,10 +143,28 @@ def test_the_loop_opens_no_log(store_dir: Path) -> None:
         node = node_of(store)
         assert isinstance(node.loop, FakeLoop)
         (topic,) = call(node, Api.METADATA, 9, topics=None).topics
-        assert ([each.leader_epoch for each in topic.partitions], node.loop.works) == ([-1, -1], 0)
+        assert ([each.leader_epoch for each in topic.partitions], node.loop.works) == ([0, 0], 0)
+        assert not opened(store)
         for _ in range(2):
             (topic,) = call(node, Api.METADATA, 9, topics=asked("t")).topics
             assert ([each.leader_epoch for each in topic.partitions], node.loop.works) == ([0, 0], 1)
+
+
+def test_the_epoch_of_a_closed_log_is_that_under_which_it_is_opened(store_dir: Path, tmp_path: Path) -> None:
+    """Clients that know a newer epoch than the log has would be told UNKNOWN_LEADER_EPOCH."""
+    with segstore.open(store_dir) as store:
+        store.create_topic("t", 3)
+        for number in (0, 1):
+            store.partition("t", number).append(b"x")
+        shutil.copytree(store_dir, tmp_path / "killed")
+    with segstore.open(tmp_path / "killed") as store:
+        assert store.partition("t", 0).leader_epoch == 1, "an unclean shutdown begins an epoch"
+    with segstore.open(tmp_path / "killed") as store:
+        (topic,) = call(node_of(store), Api.METADATA, 9, topics=None).topics
+        assert not opened(store)
+        told = [each.leader_epoch for each in topic.partitions]
+        assert told == [store.partition("t", number).leader_epoch for number in range(3)]
+        assert told[:2] == [1, 1]
 
 
 def test_many_partitions_are_told_by_a_worker(store: segstore.Store, monkeypatch: pytest.MonkeyPatch) -> None:

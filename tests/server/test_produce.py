@@ -104,6 +104,21 @@ def test_no_acks_no_answer(node: Node) -> None:
     assert len(values(node.store.partition("t"))) == 6
 
 
+@pytest.mark.parametrize("is_long", [False, True], ids=["in the loop", "in a worker"])
+def test_a_quota_mutes_a_producer_that_wants_no_answer(
+    node: Node, is_long: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """KIP-219: nothing else could hold it back."""
+    quotas(node.store).alter("test", {"producer_byte_rate": 1})
+    if is_long:
+        monkeypatch.setattr("segstore.server.handlers.produce._AT_ONCE", 0)
+    sent = [send(node, Api.PRODUCE, 9, **request(node, 9, batch(), acks=0)) for _ in range(2)]
+    assert [each.answers for each in sent] == [[None], [None]]
+    assert sent[1].channel.muted_ms > 0
+    other = send(node, Api.PRODUCE, 9, "other", **request(node, 9, batch(), acks=0))
+    assert other.channel.muted_ms == 0
+
+
 def test_a_request_that_may_wait_is_done_by_a_worker(node: Node) -> None:
     assert isinstance(node.loop, FakeLoop)
     produce(node, 9, batch())
@@ -362,3 +377,19 @@ def test_a_server_appends_what_a_socket_brings(
         offsets.append(part.base_offset)
     assert offsets == [0, 3, 6, 7]
     assert [r.offset for r in records(store.partition("t"))] == list(range(10))
+
+
+@pytest.mark.parametrize("version", [9, 12])
+def test_a_transaction_on_a_store_that_is_open_for_reading(
+    store: segstore.Store, store_dir: Path, version: int
+) -> None:
+    """Its batch is refused, as any other is; the connection goes on."""
+    transactional = of_producer(attributes=TXN)
+    with segstore.open(store_dir, mode="r") as reader:
+        node = node_of(reader)
+        told = [
+            codes(produce(node, version, sent, transactional_id=name))
+            for sent, name in ((batch(), None), (transactional, "x"))
+        ]
+        assert told[0] == told[1] != [Code.NONE]
+        node.close()

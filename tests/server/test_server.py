@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Event
 from typing import Any
 
 import pytest
+from replicated_stores import QUICK
 from serving import HEARTBEAT, FileSlice, Parked, connections, fetched, heartbeat, serving, within
 from waiting import PATIENCE, told, until
 from wire_client import WireClient, request
@@ -22,9 +25,11 @@ from segstore.errors import (
     ListenError,
     StoreClosedError,
 )
+from segstore.server import cluster_id
 from segstore.server.apis import Api
+from segstore.server.cluster_id import cluster_id_of
 from segstore.server.network import server as module
-from segstore.server.network.server import cluster_id_of, endpoint
+from segstore.server.network.server import endpoint
 from segstore.server.request import LATER
 
 MIB = 1 << 20
@@ -124,15 +129,63 @@ def test_only_an_open_store_is_served(store_dir: Path) -> None:
     assert (descriptors(), threads()) == before
 
 
-def test_the_cluster_id_stays_the_same(store_dir: Path, tmp_path: Path) -> None:
-    ids = []
-    for _ in range(2):
-        with segstore.open(store_dir) as store:
-            ids.append(cluster_id_of(store))
-    with segstore.open(tmp_path / "other") as other:
-        ids.append(cluster_id_of(other))
-    assert ids[0] == ids[1] != ids[2]
-    assert {len(each) for each in ids} == {22}
+def test_the_cluster_id_stays_the_same_where_the_directory_is_moved(store_dir: Path, tmp_path: Path) -> None:
+    with segstore.open(store_dir) as store:
+        first = cluster_id_of(store)
+        assert cluster_id_of(store) == first
+        with segstore.open(store_dir, "r") as reader:
+            assert cluster_id_of(reader) == first
+    moved = store_dir.rename(tmp_path / "moved")
+    with segstore.open(moved) as store:
+        assert cluster_id_of(store) == first
+    assert segstore.check(moved) == []
+    with segstore.open(store_dir) as other:
+        assert cluster_id_of(other) != first
+    assert len(first) == 22
+
+
+def test_servers_that_are_begun_together_have_one_cluster_id(store: segstore.Store) -> None:
+    with ThreadPoolExecutor(8) as threads:
+        assert len({*threads.map(lambda _: cluster_id_of(store), range(8))}) == 1
+
+
+def test_a_store_that_is_read_and_was_never_served_is_known_by_its_path(store_dir: Path) -> None:
+    segstore.open(store_dir).close()
+    with segstore.open(store_dir, "r") as reader, segstore.serve(reader, port=0) as server:
+        assert len(server.node.cluster_id) == 22
+        assert cluster_id_of(reader) == server.node.cluster_id
+    assert not (store_dir / ".segstore" / "cluster-id").exists()
+
+
+def test_a_full_disk_is_served_all_the_same(store: segstore.Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(cluster_id, "write_cluster_id", full)
+    assert cluster_id_of(store) == cluster_id_of(store)
+
+
+def test_a_damaged_cluster_id_is_told_and_made_anew(store_dir: Path) -> None:
+    with segstore.open(store_dir) as store:
+        first = cluster_id_of(store)
+    path = store_dir / ".segstore" / "cluster-id"
+    path.write_bytes(path.read_bytes().replace(first.encode(), first[::-1].encode()))
+    assert [finding.path for finding in segstore.check(store_dir)] == [str(path)]
+    with segstore.open(store_dir) as store:
+        assert [mended.path for mended in store.mended] == [str(path)]
+        assert cluster_id_of(store) not in (first, first[::-1])
+
+
+def test_a_store_keeps_its_cluster_id_as_it_gets_replicas_and_loses_them(tmp_path: Path) -> None:
+    paths = [tmp_path / "a", tmp_path / "b"]
+    with segstore.open(paths[0]) as store:
+        store.create_topic("t")
+        first = cluster_id_of(store)
+    with segstore.open_replicated(paths, adopt=True, config=QUICK) as store:
+        assert cluster_id_of(store) == first
+    segstore.unreplicate(paths, 0, config=QUICK)
+    with segstore.open(paths[0]) as store:
+        assert cluster_id_of(store) == first
 
 
 def test_the_cluster_id_of_a_brokers_directory_is_its_own(store_dir: Path) -> None:

@@ -13,12 +13,18 @@ from click.testing import CliRunner, Result
 
 from segstore.cli.app import commands
 
+VARIABLES = ("SEGSTORE_PATH", "SEGSTORE_BOOTSTRAP")
 COMMAND = [sys.executable, "-m", "segstore"]
 
 
-def run(*arguments: object, stdin: bytes | str | None = None) -> Result:
-    """Run the command in this process and return its result; any exception but SystemExit fails the test."""
-    result = CliRunner(env={"SEGSTORE_PATH": None}).invoke(commands, [str(a) for a in arguments], input=stdin)
+def run(
+    *arguments: object, stdin: bytes | str | None = None, variables: dict[str, str] | None = None
+) -> Result:
+    """Run the command in this process and return its result; any exception but SystemExit fails the test. Of
+    the variables that name a store it has those that are given.
+    """
+    env = {**dict.fromkeys(VARIABLES), **(variables or {})}
+    result = CliRunner(env=env).invoke(commands, [str(a) for a in arguments], input=stdin)
     if result.exception is not None and not isinstance(result.exception, SystemExit):
         raise result.exception
     return result
@@ -37,7 +43,7 @@ def json_lines(result: Result) -> list[dict[str, Any]]:
 
 def start_program(*arguments: object, **options: Any) -> subprocess.Popen[bytes]:
     """Start the command as a process, with pipes."""
-    env = {name: value for name, value in os.environ.items() if name != "SEGSTORE_PATH"}
+    env = {name: value for name, value in os.environ.items() if name not in VARIABLES}
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     # In the background jobs of a shell, perhaps also in this run, SIGINT is ignored; in a terminal it never
     # is.

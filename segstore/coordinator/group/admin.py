@@ -7,9 +7,9 @@ Threads: any.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from segstore.config import arguments
 from segstore.coordinator.group.describe import Looking
@@ -18,13 +18,25 @@ from segstore.coordinator.offsets.topic import check_group, check_partition
 from segstore.coordinator.shared import shared
 from segstore.coordinator.structs import OffsetAndMetadata, TopicPartition
 from segstore.errors import InvalidArgumentError, InvalidTypeError
+from segstore.storage.meta.topic_info import TopicInfo
 from segstore.storage.meta.topics import find_topic
-from segstore.storage.store.partition_log import PartitionLog
 
 # --- reset -------------------------------------------------------------------------------------
 
 # Where a group shall go on: the earliest or latest record, a time, an offset, or a number of offsets on or
 # back (Kafka: ConsumerGroupCommand, --reset-offsets). Threads: any; a `Reset` is immutable.
+
+
+class _Log(Protocol):
+    @property
+    def topic(self) -> str: ...
+    @property
+    def partition(self) -> int: ...
+    @property
+    def start_offset(self) -> int: ...
+    @property
+    def end_offset(self) -> int: ...
+    def offset_for_time(self, timestamp: int, /) -> int | None: ...
 
 
 @dataclass(frozen=True)
@@ -77,7 +89,7 @@ class Reset:
         """Do what `to_datetime` does, with the time that lies `duration_ms` before now."""
         return cls("duration", arguments.whole("duration_ms", duration_ms, 0))
 
-    def target(self, log: PartitionLog, committed: OffsetAndMetadata | None, now_ms: int) -> int:
+    def target(self, log: _Log, committed: OffsetAndMetadata | None, now_ms: int) -> int:
         """Return the offset in that log. Raises InvalidArgumentError where `shift_by` has no committed
         offset to count from.
         """
@@ -93,7 +105,7 @@ class Reset:
             return end
         return min(max(self._wanted(log, committed), start), end)
 
-    def _wanted(self, log: PartitionLog, committed: OffsetAndMetadata | None) -> int:
+    def _wanted(self, log: _Log, committed: OffsetAndMetadata | None) -> int:
         if self.kind == "offset":
             return self.value
         if committed is None:
@@ -112,10 +124,53 @@ class Moved:
     after: int
 
 
+def moves(
+    partitions: Iterable[TopicPartition],
+    to: Reset,
+    committed: Mapping[TopicPartition, OffsetAndMetadata],
+    log: Callable[[TopicPartition], _Log],
+    now_ms: int,
+) -> tuple[Moved, ...]:
+    """Return what a reset does to partitions. `log` returns a partition's log, or what has its offsets."""
+    moved = []
+    for tp in partitions:
+        before = committed.get(tp)
+        moved.append(Moved(tp, before.offset if before else None, to.target(log(tp), before, now_ms)))
+    return tuple(moved)
+
+
+# --- which partitions --------------------------------------------------------------------------
+
+Which = Iterable["TopicPartition | str"]
+
+
+def chosen_partitions(
+    topics: Mapping[str, TopicInfo], partitions: Which, there: bool = True
+) -> tuple[TopicPartition, ...]:
+    """Return the partitions that are named, in order; a topic's name stands for all of its partitions. They
+    must exist, unless `there` is False. Raises InvalidArgumentError where nothing is chosen;
+    UnknownTopicOrPartitionError.
+    """
+    if isinstance(partitions, str) or not isinstance(partitions, Iterable):
+        raise InvalidTypeError(f"partitions must be a list, as [{partitions!r}]")
+    found = set()
+    for one in partitions:
+        if isinstance(one, str):
+            ids = find_topic(topics, one).partition_ids
+            found |= {TopicPartition(one, number) for number in ids}
+        else:
+            tp = check_partition(one)
+            if there:
+                find_topic(topics, *tp)
+            found.add(tp)
+    if not found:
+        raise InvalidArgumentError("no partitions: name some, or leave it out for all")
+    return tuple(sorted(found))
+
+
 # --- admin ------------------------------------------------------------
 
 T = TypeVar("T")
-Which = Iterable["TopicPartition | str"]
 
 
 class Groups(Looking):
@@ -146,14 +201,10 @@ class Groups(Looking):
             committed = source.fetch(group)
             chosen = tuple(sorted(committed)) if partitions is None else self._chosen(partitions)
             now = self._store._context.clock()
-            moved = []
-            for tp in chosen:
-                before = committed.get(tp)
-                after = to.target(self._store.partition(*tp), before, now)
-                moved.append(Moved(tp, before.offset if before else None, after))
+            moved = moves(chosen, to, committed, lambda tp: self._store.partition(*tp), now)
             if not dry_run:
                 self._writer().commit(group, {m.partition: OffsetAndMetadata(m.after) for m in moved})
-            return tuple(moved)
+            return moved
 
         return move() if dry_run else self._while_empty(group, move)
 
@@ -187,21 +238,4 @@ class Groups(Looking):
         return run() if coordinator is None else coordinator.while_empty(group, run)
 
     def _chosen(self, partitions: Which, there: bool = True) -> tuple[TopicPartition, ...]:
-        """Return the chosen partitions. Raises InvalidArgumentError where nothing is chosen;
-        UnknownTopicOrPartitionError.
-        """
-        if isinstance(partitions, str) or not isinstance(partitions, Iterable):
-            raise InvalidTypeError(f"partitions must be a list, as [{partitions!r}]")
-        topics, found = self._store.topics(), set()
-        for one in partitions:
-            if isinstance(one, str):
-                ids = find_topic(topics, one).partition_ids
-                found |= {TopicPartition(one, number) for number in ids}
-            else:
-                tp = check_partition(one)
-                if there:
-                    find_topic(topics, *tp)
-                found.add(tp)
-        if not found:
-            raise InvalidArgumentError("no partitions: name some, or leave it out for all")
-        return tuple(sorted(found))
+        return chosen_partitions(self._store.topics(), partitions, there)

@@ -27,6 +27,7 @@ from segstore.errors import (
 )
 from segstore.files import Files
 from segstore.replication.metadata.properties import MetaProperties, read_properties
+from segstore.storage.meta.cluster_id_file import read_cluster_id
 from segstore.storage.meta.topic_info import CLUSTER_METADATA
 from segstore.storage.meta.topics import TopicFiles
 
@@ -44,6 +45,7 @@ class Found(NamedTuple):
     topics: tuple[str, ...] = ()
     holder: int | None = None
     error: Exception | None = None
+    plain_id: str | None = None
 
 
 class Place(NamedTuple):
@@ -118,11 +120,12 @@ def look(files: Files, path: str) -> Found:
         holder = files.lock_holder(lock) if files.exists(lock) else None
         properties = read_properties(files, path)
         kept = TopicFiles(files, path).keeps(CLUSTER_METADATA)
+        plain_id = read_cluster_id(files, path)
     except (OSError, CorruptCheckpointError) as error:
         return Found(path, error=error)
     topics = tuple(sorted(held - {CLUSTER_METADATA}))
     has_metadata = CLUSTER_METADATA in held if kept is None else kept
-    return Found(path, True, properties, has_metadata, topics, holder)
+    return Found(path, True, properties, has_metadata, topics, holder, plain_id=plain_id)
 
 
 def decide(found: Sequence[Found], witness: bool) -> Plan:
@@ -137,7 +140,8 @@ def decide(found: Sequence[Found], witness: bool) -> Plan:
     _check_places(found)
     witness_id = len(found) - 1 if witness else -1
     if cluster_id is None or not any(each.has_metadata or each.error for each in found):
-        return _format(found, cluster_id or names.new_topic_id(), witness_id)
+        plain_id = next((each.plain_id for each in found if each.topics), None)
+        return _format(found, cluster_id or plain_id or names.new_topic_id(), witness_id)
     offline = {number: why for number, each in enumerate(found) if (why := _why_offline(each)) is not None}
     _check_majority(found, offline)
     places = tuple(

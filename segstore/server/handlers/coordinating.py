@@ -14,14 +14,18 @@ from segstore.coordinator.structs import TopicPartition
 from segstore.logger import Logger
 from segstore.server.error_codes import Code, code_of
 from segstore.server.node import Node
-from segstore.server.request import LATER, Later, Request
+from segstore.server.request import Later, Request
 from segstore.storage.meta.topic_info import CONSUMER_OFFSETS, TRANSACTION_STATE
+
+from .working import in_worker
 
 log = Logger("segstore")
 
 INTERNAL = frozenset({CONSUMER_OFFSETS, TRANSACTION_STATE})
 NO_OPERATIONS = -(1 << 31)
 """Stands for authorized operations that nobody asked for."""
+GROUP_OPERATIONS = sum(1 << code for code in (3, 6, 8, 10, 11))
+"""READ, DELETE, DESCRIBE, DESCRIBE_CONFIGS, ALTER_CONFIGS, as bits (AclEntry.supportedOperations)."""
 
 _CODES: dict[type[BaseException], Code] = {
     errors.ReplicaOfflineError: Code.NOT_COORDINATOR,
@@ -50,17 +54,11 @@ def coordinator_code(error: BaseException) -> Code:
     return code
 
 
-def in_worker(node: Node, request: Request, run: Callable[[], Any], failed: Callable[[Code], Any]) -> Later:
+def coordinated(node: Node, request: Request, run: Callable[[], Any], failed: Callable[[Code], Any]) -> Later:
     """Have `run` make the answer in a worker thread; where it raises, `failed` makes it of the error's code,
     in the loop's thread. Called in the loop's thread.
     """
-
-    def done(result: Any) -> None:
-        is_error = isinstance(result, BaseException)
-        request.answer(failed(coordinator_code(result)) if is_error else result)
-
-    node.loop.work(run, done)
-    return LATER
+    return in_worker(node, request, run, lambda error: failed(coordinator_code(error)))
 
 
 def answering(run: Callable[[], object]) -> Code:

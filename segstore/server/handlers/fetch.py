@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import random
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -14,6 +15,7 @@ from segstore.errors import SegstoreError
 from segstore.integers import INT64_MAX
 from segstore.logger import Logger
 from segstore.server.apis import Api
+from segstore.server.authorized import Operation
 from segstore.server.error_codes import Code
 from segstore.server.fetching.purgatory import Parked, Purgatory
 from segstore.server.fetching.reading import Look, Terms, look
@@ -22,8 +24,11 @@ from segstore.server.logs import Logs
 from segstore.server.node import Node
 from segstore.server.protocol.codec import structs
 from segstore.server.request import LATER, Request
+from segstore.server.security.allow_list import Resource
 from segstore.storage.producers.aborted_transactions import outcomes
 from segstore.storage.store.partition_log import PartitionLog
+
+from .working import work
 
 log = Logger("segstore")
 _Response = structs("FetchResponse")
@@ -113,8 +118,7 @@ class Fetches:
             if fetch.request.channel.is_open:
                 self._later(fetch._replace(terms=fetch.terms._replace(max_searched=INT64_MAX)), may_wait)
 
-        self._node.loop.work(run, done)
-        return LATER
+        return work(self._node, fetch.request, run, done)
 
     def _throttle(self, client_id: str) -> Throttle:
         """Return the throttle of a client id; the last ones that were asked for are at hand."""
@@ -135,7 +139,19 @@ class Fetches:
         replica_id = body.replica_state.replica_id if tagged else body.replica_id
         committed = replica_id < 0 and body.isolation_level == _COMMITTED
         least = min(body.min_bytes, most)
-        return Terms(request.version, replica_id, committed, body.max_wait_ms, least, most)
+        may_read = self._reader(request, replica_id)
+        return Terms(request.version, replica_id, committed, body.max_wait_ms, least, most, may_read=may_read)
+
+    def _reader(self, request: Request, replica_id: int) -> Callable[[str], bool] | None:
+        """Return what says whether the client may read a topic; None where all may read all. A session's
+        partitions are judged with each request anew. A replica needs a right of the cluster's.
+        """
+        authorizer, principal = self._node.authorizer, request.channel.principal
+        if authorizer is None:
+            return None
+        if replica_id >= 0:
+            return lambda topic: authorizer.allows(principal, Operation.CLUSTER_ACTION, Resource.CLUSTER)
+        return lambda topic: authorizer.allows(principal, Operation.READ, Resource.TOPIC, topic)
 
     def _answer(self, fetch: _Fetch, found: Look) -> Any:
         """Return the response's body, to which the stretches belong from now on."""

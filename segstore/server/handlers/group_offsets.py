@@ -20,7 +20,7 @@ from segstore.server.protocol.codec import structs
 from segstore.server.request import Later, Request
 from segstore.storage.store.store import Store
 
-from .coordinating import by_topic, coordinator_code, in_worker
+from .coordinating import by_topic, coordinated, coordinator_code
 
 _Committed = structs("OffsetCommitResponse")
 _Fetched = structs("OffsetFetchResponse")
@@ -32,7 +32,7 @@ Codes = dict[TopicPartition, Code]
 
 # --- OffsetCommit --------------------------------------------------------------------------------
 
-_TELLS_GROUP = 9  # the first version that is told that there is no such group
+_TELLS_GROUP = _KNOWS_EPOCHS = 9  # the first version that is told that there is no such group
 
 
 def offset_commit(node: Node, request: Request) -> Later:
@@ -47,20 +47,24 @@ def offset_commit(node: Node, request: Request) -> Later:
 
     def run() -> Any:
         codes = commit_apart(
-            store, offsets, lambda good: shared(store, GroupCoordinator).commit(member, good)
+            store,
+            offsets,
+            lambda good: shared(store, GroupCoordinator).commit(
+                member, good, request.version >= _KNOWS_EPOCHS
+            ),
         )
         if Code.UNKNOWN_MEMBER_ID in codes.values() and _is_unknown(store, member):
             wrong = Code.GROUP_ID_NOT_FOUND if request.version >= _TELLS_GROUP else Code.ILLEGAL_GENERATION
             codes = {at: wrong if code is Code.UNKNOWN_MEMBER_ID else code for at, code in codes.items()}
         return _committed(codes)
 
-    return in_worker(node, request, run, lambda code: _committed(dict.fromkeys(offsets, code)))
+    return coordinated(node, request, run, lambda code: _committed(dict.fromkeys(offsets, code)))
 
 
 def _is_unknown(store: Store, member: ConsumerGroupMetadata) -> bool:
     """Return whether a member's group is not there (GroupMetadataManager: validateOffsetCommit)."""
     assert member.group_id is not None
-    return member.generation_id >= 0 and shared(store, GroupCoordinator).describe(member.group_id) is None
+    return member.generation_id >= 0 and not shared(store, GroupCoordinator).exists(member.group_id)
 
 
 def offsets_of(topics: Iterable[Any]) -> dict[TopicPartition, OffsetAndMetadata]:
@@ -122,8 +126,8 @@ def offset_fetch(node: Node, request: Request) -> Later:
         def run() -> Any:
             return _Fetched(groups=[_group(store, each, body.require_stable) for each in body.groups])
 
-        return in_worker(node, request, run, lambda code: _all_failed(body, code))
-    return in_worker(
+        return coordinated(node, request, run, lambda code: _all_failed(body, code))
+    return coordinated(
         node,
         request,
         lambda: _one_group(request, _look(store, body.group_id, body.topics, body.require_stable)),
@@ -137,7 +141,12 @@ def _all_failed(body: Any, code: Code) -> Any:
 
 
 def _group(store: Store, asked: Any, require_stable: bool) -> Any:
-    found = _look(store, asked.group_id, asked.topics, require_stable)
+    try:
+        coordinator = shared(store, GroupCoordinator)
+        coordinator.check_fetch(asked.group_id, asked.member_id, asked.member_epoch)
+        found = _look(store, asked.group_id, asked.topics, require_stable)
+    except SegstoreError as error:
+        found = _failed(asked.topics, coordinator_code(error))
     kinds = _Fetched.OffsetFetchResponseTopics, _Fetched.OffsetFetchResponsePartitions
     return _Fetched.OffsetFetchResponseGroup(
         group_id=asked.group_id,
@@ -204,7 +213,7 @@ def offset_delete(node: Node, request: Request) -> Later:
     """Delete offsets of topics to which no member of the group subscribes (KIP-496)."""
     body = request.body
     wanted = [TopicPartition(t.name, each.partition_index) for t in body.topics for each in t.partitions]
-    return in_worker(
+    return coordinated(
         node,
         request,
         lambda: _delete(node.store, body.group_id, wanted),
@@ -214,7 +223,7 @@ def offset_delete(node: Node, request: Request) -> Later:
 
 def _delete(store: Store, group: str, wanted: list[TopicPartition]) -> Any:
     groups, kept = shared(store, GroupCoordinator), shared(store, GroupOffsets)
-    if groups.describe(group) is None:
+    if not groups.exists(group):
         raise GroupNotFoundError(f"there is no group {group!r}")
     known = store.topics()
 

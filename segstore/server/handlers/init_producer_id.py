@@ -17,8 +17,10 @@ from segstore.server.apis import Api
 from segstore.server.error_codes import Code, code_of
 from segstore.server.node import Node
 from segstore.server.protocol.codec import structs
-from segstore.server.request import LATER, Request
+from segstore.server.request import Request
 from segstore.storage.store.store import Store
+
+from .working import in_worker
 
 _Response = structs("InitProducerIdResponse")
 _NONE = -1
@@ -31,14 +33,12 @@ def init_producer_id(node: Node, request: Request) -> Any:
     body = request.body
     if body.transactional_id == "" or (body.producer_id < 0) != (body.producer_epoch < 0):
         return _refused(Code.INVALID_REQUEST)
-
-    def done(result: Any) -> None:
-        if isinstance(result, BaseException):
-            result = _refused(_code(result, request.version))
-        request.answer(result)
-
-    node.loop.work(lambda: _made(node.store, body), done)
-    return LATER
+    return in_worker(
+        node,
+        request,
+        lambda: _made(node.store, body),
+        lambda error: _refused(_code(error, request.version)),
+    )
 
 
 def _made(store: Store, body: Any) -> Any:
@@ -46,7 +46,9 @@ def _made(store: Store, body: Any) -> Any:
         return _Response(producer_id=shared(store, ProducerIds).next(), producer_epoch=0)
     coordinator = shared(store, TransactionCoordinator)
     expected = None if body.producer_id < 0 else (body.producer_id, body.producer_epoch)
-    made = coordinator.init_producer_id(body.transactional_id, body.transaction_timeout_ms, expected)
+    made = coordinator.init_producer_id(
+        body.transactional_id, body.transaction_timeout_ms, expected, remote=True
+    )
     return _Response(producer_id=made[0], producer_epoch=made[1])
 
 

@@ -17,8 +17,10 @@ from segstore.server.error_codes import Code, code_of
 from segstore.server.logs import Logs, check_leader_epoch
 from segstore.server.node import Node
 from segstore.server.protocol.codec import structs
-from segstore.server.request import LATER, Request
+from segstore.server.request import Request
 from segstore.storage.store.partition_log import PartitionLog
+
+from .working import in_worker
 
 log = Logger("segstore")
 _Response = structs("ListOffsetsResponse")
@@ -162,19 +164,12 @@ def _guarded(version: int, answer: Any, run: Callable[[], Any]) -> Any:
 
 
 def _search(node: Node, request: Request, searches: list[tuple[Asked, Any]], response: Any) -> Any:
-    def run() -> None:
+    def run() -> Any:
         for asked, answer in searches:
             _answer(request.version, asked, answer)
+        return response
 
-    def done(result: BaseException | None) -> None:
-        if result is None:
-            request.answer(response)
-            return
-        log.error("a search for offsets failed: %r", result)
-        request.channel.close()
-
-    node.loop.work(run, done)
-    return LATER
+    return in_worker(node, request, run)
 
 
 HANDLERS = {Api.LIST_OFFSETS: list_offsets}

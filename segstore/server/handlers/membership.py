@@ -18,9 +18,10 @@ from segstore.server.apis import Api
 from segstore.server.error_codes import Code
 from segstore.server.node import Node
 from segstore.server.protocol.codec import structs
-from segstore.server.request import LATER, Later, Request
+from segstore.server.request import Later, Request
 
-from .coordinating import coordinator_code, in_worker
+from .coordinating import coordinated, coordinator_code
+from .working import guarded, work
 
 _Joined = structs("JoinGroupResponse")
 _Synced = structs("SyncGroupResponse")
@@ -48,14 +49,15 @@ def _when_done(
             answer = failed(error)
         request.answer(answer)
 
+    tell_surely = guarded(request, tell)
+
     def asked(result: Ticket[Any] | BaseException) -> None:
         if isinstance(result, BaseException):
             request.answer(failed(result))
         else:
-            result.when_done(lambda: node.loop.soon(partial(tell, result)))
+            result.when_done(lambda: node.loop.soon(partial(tell_surely, result)))
 
-    node.loop.work(ask, asked)
-    return LATER
+    return work(node, request, ask, asked)
 
 
 # --- JoinGroup -----------------------------------------------------------------------------------
@@ -164,7 +166,7 @@ def heartbeat(node: Node, request: Request) -> Later:
         _groups(node).heartbeat(body.group_id, body.member_id, body.generation_id, body.group_instance_id)
         return _Beaten()
 
-    return in_worker(node, request, run, lambda code: _Beaten(error_code=code))
+    return coordinated(node, request, run, lambda code: _Beaten(error_code=code))
 
 
 _MANY_LEAVE = 3
@@ -189,7 +191,7 @@ def leave_group(node: Node, request: Request) -> Later:
         ]
         return _Left(members=members)
 
-    return in_worker(node, request, run, lambda code: _Left(error_code=code))
+    return coordinated(node, request, run, lambda code: _Left(error_code=code))
 
 
 HANDLERS = {

@@ -23,9 +23,11 @@ from segstore.server.error_codes import Code, code_of
 from segstore.server.logs import Logs
 from segstore.server.node import Node
 from segstore.server.protocol.codec import structs
-from segstore.server.request import LATER, Request
+from segstore.server.request import Request
 from segstore.storage.log.append_as_leader import AppendedBatch
 from segstore.storage.store.partition_log import PartitionLog
+
+from .working import fail, work
 
 log = Logger("segstore")
 
@@ -98,21 +100,20 @@ def produce(node: Node, request: Request) -> Any:
 
     def done(result: Any) -> None:
         if isinstance(result, BaseException):
-            log.error("a produce request of %s failed: %r", request.channel.peer, result)
-            request.channel.close()
+            fail(request, result)
         else:
             request.answer(_final(result, request))
 
-    node.loop.work(lambda: _answered(node, request, topics, delay), done)
-    return LATER
+    return work(node, request, lambda: _answered(node, request, topics, delay), done)
 
 
 def _final(answer: Any, request: Request) -> Any:
     """Return what the client gets: nothing where it wants no answer. Then only the end of its connection can
-    tell it of an error.
+    tell it of an error, and only its silence of a quota (KIP-219).
     """
     if request.body.acks:
         return answer
+    request.channel.mute(answer.throttle_time_ms)
     if any(each.error_code for topic in answer.responses for each in topic.partition_responses):
         request.channel.close()
     return None
@@ -238,8 +239,9 @@ def _transaction(node: Node, request: Request, batches: list[_Batch]) -> Iterato
     if identity is None:
         yield unverified
         return
-    coordinator, entered = shared(node.store, TransactionCoordinator), False
+    entered = False
     try:
+        coordinator = shared(node.store, TransactionCoordinator)
         if request.version >= _ADDS_SINCE:
             with coordinator.appending(transactional_id, identity, theirs):
                 entered = True

@@ -10,20 +10,20 @@ from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import Any
 
+from segstore.coordinator.linear_pattern import LinearPattern
 from segstore.coordinator.shared import shared
 from segstore.coordinator.transaction.coordinator import TransactionCoordinator
 from segstore.coordinator.transaction.metadata import State, TransactionMetadata
 from segstore.errors import InvalidArgumentError, SegstoreError
 from segstore.server.apis import Api
 from segstore.server.error_codes import Code, code_of
-from segstore.server.linear_pattern import LinearPattern
 from segstore.server.node import Node
 from segstore.server.protocol.codec import structs
 from segstore.server.request import Later, Request
 from segstore.storage.log.transaction_markers import ActiveProducer, active_producers
 from segstore.storage.store.store import Store
 
-from .coordinating import in_worker
+from .coordinating import coordinated
 
 _Described = structs("DescribeTransactionsResponse")
 _Listed = structs("ListTransactionsResponse")
@@ -51,7 +51,7 @@ def describe_transactions(node: Node, request: Request) -> Later:
     def failed(code: Code) -> Any:
         return _Described(transaction_states=[_unknown(name, code) for name in wanted])
 
-    return in_worker(node, request, run, failed)
+    return coordinated(node, request, run, failed)
 
 
 def _unknown(name: str, code: Code) -> Any:
@@ -101,7 +101,7 @@ def list_transactions(node: Node, request: Request) -> Later:
         ]
         return _Listed(transaction_states=states, unknown_state_filters=unknown)
 
-    return in_worker(node, request, run, lambda code: _Listed(error_code=code))
+    return coordinated(node, request, run, lambda code: _Listed(error_code=code))
 
 
 def _passes(held: TransactionMetadata, body: Any, now_ms: int) -> bool:
@@ -136,7 +136,7 @@ def describe_producers(node: Node, request: Request) -> Later:
 
         return answer(_topic(topic, refused) for topic in body.topics)
 
-    return in_worker(node, request, run, failed)
+    return coordinated(node, request, run, failed)
 
 
 def _topic(topic: Any, tell: Any) -> Any:

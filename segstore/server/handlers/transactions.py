@@ -18,6 +18,7 @@ from segstore.errors import (
     InvalidRequestError,
     InvalidTxnStateError,
     SegstoreError,
+    StaleMemberEpochError,
     TransactionalIdNotFoundError,
 )
 from segstore.server.apis import Api
@@ -27,7 +28,7 @@ from segstore.server.protocol.codec import structs
 from segstore.server.request import Later, Request
 from segstore.storage.store.store import Store
 
-from .coordinating import INTERNAL, coordinator_code, in_worker, partitions_of
+from .coordinating import INTERNAL, coordinated, coordinator_code, partitions_of
 from .group_offsets import commit_apart, offsets_of
 
 _Added = structs("AddPartitionsToTxnResponse")
@@ -43,9 +44,13 @@ def _transactions(store: Store) -> TransactionCoordinator:
 
 
 def transaction_code(error: BaseException) -> Code:
-    """Return the code for a producer: an id that has expired is one that is mapped to no producer id."""
+    """Return the code for a producer: an id that has expired is one that is mapped to no producer id, and a
+    stale member is told so as one of a classic group is.
+    """
     if isinstance(error, TransactionalIdNotFoundError):
         return Code.INVALID_PRODUCER_ID_MAPPING
+    if isinstance(error, StaleMemberEpochError):
+        return Code.ILLEGAL_GENERATION
     return coordinator_code(error)
 
 
@@ -75,7 +80,7 @@ def add_partitions_to_txn(node: Node, request: Request) -> Later:
                 results_by_transaction=[_of_transaction(store, each, version) for each in body.transactions]
             )
 
-        return in_worker(node, request, run, lambda code: _Added(error_code=code))
+        return coordinated(node, request, run, lambda code: _Added(error_code=code))
     wanted = partitions_of(body.v3_and_below_topics)
 
     def run_one() -> Any:
@@ -83,7 +88,7 @@ def add_partitions_to_txn(node: Node, request: Request) -> Later:
         codes = _add(store, body.v3_and_below_transactional_id, identity, wanted, False)
         return _Added(results_by_topic_v3_and_below=_results(codes, version))
 
-    return in_worker(
+    return coordinated(
         node,
         request,
         run_one,
@@ -177,7 +182,7 @@ def add_offsets_to_txn(node: Node, request: Request) -> Later:
             return failed(transaction_code(error))
         return _AddedOffsets()
 
-    return in_worker(node, request, run, failed)
+    return coordinated(node, request, run, failed)
 
 
 def txn_offset_commit(node: Node, request: Request) -> Later:
@@ -195,7 +200,7 @@ def txn_offset_commit(node: Node, request: Request) -> Later:
     def run() -> Any:
         return _committed(commit_apart(node.store, offsets, commit, transaction_code), version)
 
-    return in_worker(node, request, run, lambda code: _committed(dict.fromkeys(offsets, code), version))
+    return coordinated(node, request, run, lambda code: _committed(dict.fromkeys(offsets, code), version))
 
 
 def _commit_within(
@@ -261,7 +266,7 @@ def end_txn(node: Node, request: Request) -> Later:
         except SegstoreError as error:
             return failed(transaction_code(error))
 
-    return in_worker(node, request, run, failed)
+    return coordinated(node, request, run, failed)
 
 
 HANDLERS = {

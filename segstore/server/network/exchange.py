@@ -51,6 +51,8 @@ def begin(
     """
     header = read_header(frame)
     api = header.api
+    if channel.sasl is not None:
+        channel.sasl.check(api)
     handler = handlers.get(api)
     if header.body_at < 0 or handler is None:
         _refuse(header, send)

@@ -24,7 +24,9 @@ _PLACES = (
 _ALL = (
     *_PLACES,
     *(os.path.join(names.OURS, n) for n in (names.QUOTAS, names.QUOTAS_COPY, names.SWEEPS)),
-    *(os.path.join(names.OURS, n) for n in (names.PRODUCER_IDS, names.ADOPTED, names.ADOPTED_COPY)),
+    *(os.path.join(names.OURS, n) for n in (names.SCRAM, names.SCRAM_COPY)),
+    *(os.path.join(names.OURS, n) for n in (names.ADOPTED, names.ADOPTED_COPY)),
+    *(os.path.join(names.OURS, n) for n in (names.PRODUCER_IDS, names.CLUSTER_ID)),
 )
 _MOST = 1 << 28
 _WATCHED = frozenset(place + ending for place in _PLACES for ending in ("", names.TEMPORARY))

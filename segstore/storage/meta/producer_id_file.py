@@ -1,20 +1,18 @@
 """The producer id file, `.segstore/producer-ids`: the first producer id that was not handed out.
 
-It is one line: version 1, the id, and the CRC-32 (hex) of what is before it. Threads: any; functions without
-state.
+It has the form of `sealed_line`. Threads: any; functions without state.
 """
 
 from __future__ import annotations
 
 import os
-import zlib
 
 from segstore import names
 from segstore.files import Files
 from segstore.integers import INT64_MAX
+from segstore.storage.meta.sealed_line import MOST_BYTES, seal_line, unseal_line
 from segstore.storage.meta.small_files import unreadable
 
-_MOST_BYTES = 256
 _DIGITS = len(str(INT64_MAX))
 
 
@@ -28,7 +26,7 @@ def read_producer_id(files: Files, root: str) -> int | None:
     distinguishes. Raises OSError.
     """
     try:
-        return parse(files.read_file(producer_id_path(root), _MOST_BYTES))
+        return parse(files.read_file(producer_id_path(root), MOST_BYTES))
     except OSError as error:
         if not isinstance(error, FileNotFoundError):
             unreadable(error, producer_id_path(root))
@@ -46,16 +44,12 @@ def damage(files: Files, root: str) -> str:
 
 def write_producer_id(files: Files, root: str, first: int) -> None:
     """Write the id, durable when this returns. Raises OSError."""
-    line = f"1 {first}"
-    files.write_atomic(producer_id_path(root), f"{line} {zlib.crc32(line.encode()):08x}\n".encode())
+    files.write_atomic(producer_id_path(root), seal_line(str(first)))
 
 
 def parse(data: bytes) -> int | None:
     """Return the id in the file's content; None for content that was never written."""
-    line, _, crc = data.rpartition(b" ")
-    if crc != b"%08x\n" % zlib.crc32(line):
-        return None
-    version, _, number = line.partition(b" ")
-    if version != b"1" or not number.isdigit() or len(number) > _DIGITS or int(number) > INT64_MAX:
+    number = unseal_line(data)
+    if number is None or not number.isdigit() or len(number) > _DIGITS or int(number) > INT64_MAX:
         return None
     return int(number)

@@ -1,21 +1,24 @@
 """Repairs the small files that belong to no topic, when a store is opened for writing.
 
-They are quotas, notes of sweeps and producer ids. On disk only these files change; one that can't be made
-anew is moved to the quarantine. What was done is reported (`Context.tell`). Threads: one, before the files
-are used.
+They are quotas, credentials, notes of sweeps, producer ids and the cluster id. On disk only these files
+change; one that can't be made anew is moved to the quarantine. What was done is reported (`Context.tell`).
+Threads: one, before the files are used.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Collection
+from typing import Any
 
 from segstore import names
 from segstore.errors import CorruptCheckpointError, StorageError
 from segstore.storage.context import Context
 from segstore.storage.meta.client_quotas import quota_copies, read_limits, write_limits
+from segstore.storage.meta.cluster_id_file import cluster_id_damage, cluster_id_path
 from segstore.storage.meta.producer_id_file import damage, producer_id_path
-from segstore.storage.meta.small_files import NO_ROOM, put_aside
+from segstore.storage.meta.scram_credentials import scram_copies
+from segstore.storage.meta.small_files import NO_ROOM, Copies, put_aside
 from segstore.storage.meta.sweep_states import damaged_states, format_states
 
 
@@ -23,33 +26,40 @@ def mend_small(context: Context, there: Collection[str]) -> None:
     """Repair the small files that are `there`: paths below the root. Raises OSError."""
     if f"{names.OURS}/{names.QUOTAS}" in there or f"{names.OURS}/{names.QUOTAS_COPY}" in there:
         _mend_quotas(context)
+    if f"{names.OURS}/{names.SCRAM}" in there or f"{names.OURS}/{names.SCRAM_COPY}" in there:
+        _mend_copies(context, scram_copies(context.files, context.root))
     if f"{names.OURS}/{names.SWEEPS}" in there:
         path, wrong = damaged_states(context.files, context.root)
         if wrong:
             context.remake(path, format_states({}), wrong, "nothing: it is known of no sweep any more")
+    # A missing one of these is made anew when it is next needed: the producer id from what all logs know.
     if f"{names.OURS}/{names.PRODUCER_IDS}" in there:
-        _mend_producer_id(context)
+        _move(context, producer_id_path(context.root), damage(context.files, context.root))
+    if f"{names.OURS}/{names.CLUSTER_ID}" in there:
+        _move(context, cluster_id_path(context.root), cluster_id_damage(context.files, context.root))
 
 
-def _mend_producer_id(context: Context) -> None:
-    wrong = damage(context.files, context.root)
+def _move(context: Context, path: str, wrong: str) -> None:
+    """Move a file aside where something is wrong with it."""
     if wrong:
-        # A missing file is made anew for the next producer id that is asked for, from what all logs know.
-        path = producer_id_path(context.root)
         context.tell(path, wrong, f"moved to {put_aside(context.files, context.root, path)}")
 
 
 def _mend_quotas(context: Context) -> None:
-    copies = quota_copies(context.files, context.root)
+    if _mend_copies(context, quota_copies(context.files, context.root)):
+        _upgrade(context)
+
+
+def _mend_copies(context: Context, copies: Copies[Any]) -> bool:
+    """Make the copy anew that is not believed; returns whether the other one has no checksum."""
     try:
         right, wrong = copies.look()
     except (CorruptCheckpointError, StorageError):
-        return  # clients get the error, and the files stay as they are, for inspection
-    if right.content is not None and not right.checked:
-        _upgrade(context)
+        return False  # clients get the error, and the files stay as they are, for inspection
     for copy in wrong:
         if right.checked and right.data is not None:
             context.remake(copy.path, right.data, copy.wrong(right), os.path.basename(right.path))
+    return right.content is not None and not right.checked
 
 
 def _upgrade(context: Context) -> None:

@@ -203,6 +203,11 @@ class StoreWriter:
         """Return what recovery did, in order."""
         return self._loader.recovered
 
+    @property
+    def staging_path(self) -> str:
+        """See `WritingSide`."""
+        return self.context.root
+
     def partition(self, topic: str, partition: int) -> Partition:
         """See `Partitions.get`."""
         return self.partitions.get(topic, partition)
@@ -222,6 +227,14 @@ class StoreWriter:
                 if ends is not None and ends.stable < ends.high_watermark:
                     found.append((info.name, partition))
         return found
+
+    def published_epoch(self, topic: str, partition: int) -> int:
+        """Return the leader epoch under which a partition was last open, which it keeps as it is opened
+        again after a clean shutdown; -1 where it is not known. No partition is opened to find out.
+        """
+        info = self.topics.get(topic)
+        ends = self._ends.get(slot_key(info.topic_id, topic, partition)) if info is not None else None
+        return -1 if ends is None else ends.epoch
 
     def cleaned_offset(self, topic: str, partition: int) -> int | None:
         """Return the offset in cleaner-offset-checkpoint up to which a partition was cleaned, None without

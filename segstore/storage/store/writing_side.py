@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from segstore.config import StoreConfig
-from segstore.storage.inbox.adopted_ids import Adoption
+from segstore.storage.inbox.known_ids import Adoption
 from segstore.storage.log.partition import Partition
 from segstore.storage.log.recovery import Recovered
 from segstore.storage.meta.followed_ends import FollowedEnds
@@ -89,6 +89,12 @@ class WritingSide(Protocol):
         """Return what adopts staged appends."""
 
     @property
+    def staging_path(self) -> str:
+        """Return the path of a directory in whose inbox may be staged. Raises ReplicaOfflineError where none
+        works.
+        """
+
+    @property
     def kept(self) -> Keeping:
         """Return what keeps quotas and producer ids."""
 
@@ -106,6 +112,9 @@ class WritingSide(Protocol):
 
     def unstable(self) -> list[TopicPartitionKey]:
         """See `StoreWriter.unstable`."""
+
+    def published_epoch(self, topic: str, partition: int) -> int:
+        """See `StoreWriter.published_epoch`."""
 
     def cleaned_offset(self, topic: str, partition: int) -> int | None:
         """See `StoreWriter.cleaned_offset`."""

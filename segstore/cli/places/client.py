@@ -1,0 +1,107 @@
+"""`Client`: librdkafka's client of a cluster, whose errors and settings are told as ours.
+
+Nothing is on disk. Threads: one; librdkafka has its own.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+from collections.abc import Mapping
+from concurrent.futures import Future
+from types import ModuleType
+from typing import Any
+
+from segstore.errors import ConfigError, Needing, SegstoreError
+
+LONGEST = 15.0
+"""Seconds until a cluster that does not answer is given up."""
+_STEP = 0.5
+"""Seconds of one call of librdkafka's, during which Python sees no signal."""
+_DEFAULTS = {
+    "client.id": "segstore",
+    "socket.connection.setup.timeout.ms": 10_000,
+}
+_WHOSE = re.compile(r"^\S+/(?:bootstrap|\d+): | ?\(after \d+ms in state \w+.*\)$")
+"""What librdkafka says before and after the words of an error: of which connection, in which state."""
+_SILENT = logging.getLogger("segstore.librdkafka")
+_SILENT.addHandler(logging.NullHandler())
+_SILENT.propagate = False
+
+
+class ClusterError(SegstoreError):
+    """A cluster can't be reached, or has refused what was asked; the message begins with its address."""
+
+
+class Client:
+    """Makes librdkafka's clients of one cluster. `trouble` is the latest error of a connection, "" after
+    `calm`.
+    """
+
+    def __init__(self, bootstrap: str, settings: Mapping[str, str]) -> None:
+        """Raises MissingPackageError, ConfigError."""
+        self.bootstrap, self.trouble = bootstrap, ""
+        self._settings = {**_DEFAULTS, **settings, "bootstrap.servers": bootstrap}
+        self._is_down = False
+        with Needing("confluent_kafka", "wire", "--bootstrap"):
+            import confluent_kafka
+            import confluent_kafka.admin
+        self.kafka: ModuleType = confluent_kafka
+        self.admin = self.made(confluent_kafka.admin.AdminClient)
+
+    def made(self, kind: Any, **settings: Any) -> Any:
+        """Return a client of that kind; the user's settings count more than `settings`. Raises
+        ConfigError.
+        """
+        own = {name.replace("_", "."): value for name, value in settings.items()}
+        held = {**own, **self._settings, "error_cb": self._heard}
+        try:
+            return kind(held, logger=_SILENT)
+        except self.kafka.KafkaException as error:
+            raise ConfigError(f"a setting of the client: {self.reason(error)}") from None
+
+    def _heard(self, error: Any) -> None:
+        if error.code() == self.kafka.KafkaError._ALL_BROKERS_DOWN:
+            self._is_down = True
+        else:
+            self.trouble = _WHOSE.sub("", error.str())
+
+    def calm(self) -> str:
+        """Return `trouble`, and forget it."""
+        trouble, self.trouble = self.trouble, ""
+        return trouble
+
+    # --- answers --------------------------------------------------------------------------
+
+    def metadata(self) -> Any:
+        """Return the cluster's metadata. Raises ClusterError, which says why it can't be reached."""
+        end = time.monotonic() + LONGEST
+        while True:
+            try:
+                return self.admin.list_topics(timeout=_STEP)
+            except self.kafka.KafkaException as error:
+                self.admin.poll(0)
+                if self._is_down or time.monotonic() > end or not self._may_pass(error):
+                    raise self.error("can't be reached", self.trouble or error) from None
+
+    def _may_pass(self, error: Any) -> bool:
+        kinds = self.kafka.KafkaError
+        return error.args[0].code() in (kinds._TRANSPORT, kinds._TIMED_OUT, kinds._ALL_BROKERS_DOWN)
+
+    def result(self, future: Future[Any], what: str = "") -> Any:
+        """Return the result of an administrative call. Raises ClusterError, which names `what`."""
+        try:
+            return future.result()
+        except self.kafka.KafkaException as error:
+            raise self.error(*filter(None, (what, error))) from None
+
+    def error(self, *parts: Any) -> ClusterError:
+        """Return the error of this cluster that consists of those texts and errors of librdkafka's."""
+        return ClusterError(": ".join((self.bootstrap, *map(self.reason, parts))))
+
+    def reason(self, error: Any) -> str:
+        """Return the text, or what an exception or a KafkaError of librdkafka's says, without whose it is."""
+        held = error.args[0] if isinstance(error, self.kafka.KafkaException) else error
+        text = held.str() if isinstance(held, self.kafka.KafkaError) else str(held)
+        return str(text).removeprefix("Broker: ").removeprefix("Local: ")

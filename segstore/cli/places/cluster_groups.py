@@ -1,0 +1,163 @@
+"""`ClusterGroups`: the consumer groups of a cluster, as `coordinator.group.admin` shows those of a store.
+
+The generation of a group is not told over the wire, nor what an open transaction is about to commit. Notes
+of commits are not shown: confluent-kafka reads them beyond their end (2.16).
+
+Nothing is on disk. Threads: one.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from segstore.cli.places.client import Client
+from segstore.cli.places.cluster_offsets import ClusterLog, ClusterOffsets
+from segstore.coordinator.group.admin import Moved, Reset, chosen_partitions, moves
+from segstore.coordinator.group.describe import (
+    GroupDescription,
+    GroupListing,
+    GroupMember,
+    PartitionState,
+    unknown_group,
+)
+from segstore.coordinator.structs import UNKNOWN_EPOCH, OffsetAndMetadata, TopicPartition
+from segstore.errors import NonEmptyGroupError
+from segstore.storage.meta.topic_info import TopicInfo
+
+_EMPTY, _DEAD = "Empty", "Dead"
+_STATES = {
+    "PREPARING_REBALANCING": "PreparingRebalance",
+    "COMPLETING_REBALANCING": "CompletingRebalance",
+    "STABLE": "Stable",
+    "DEAD": _DEAD,
+    "EMPTY": _EMPTY,
+}
+_NO_GENERATION = -1
+NO_SINGLE_OFFSETS = (
+    "librdkafka's client for Python can't delete single offsets: use Kafka's kafka-consumer-groups.sh"
+    " --delete-offsets, or --store while nobody serves the store"
+)
+
+
+class ClusterGroups:
+    """See `Groups` of `segstore.cli.places.place`. Raises ClusterError."""
+
+    def __init__(self, client: Client, topics: Mapping[str, TopicInfo]) -> None:
+        self._client, self._topics = client, topics
+
+    def list(self) -> tuple[GroupListing, ...]:
+        found = self._client.result(self._client.admin.list_consumer_groups())
+        if found.errors:
+            raise self._client.error(found.errors[0])
+        listed = sorted(found.valid, key=lambda each: str(each.group_id))
+        return tuple(GroupListing(each.group_id, _state(each.state)) for each in listed)
+
+    def _check_there(self, group: str) -> None:
+        known = [listing.group_id for listing in self.list()]
+        if group not in known:
+            raise unknown_group(group, known)
+
+    def describe(self, group: str) -> GroupDescription:
+        """Raises GroupNotFoundError, which names the groups that there are."""
+        self._check_there(group)
+        told = self._told(group)
+        members = tuple(sorted((_member(each) for each in told.members), key=lambda m: m.member_id))
+        return GroupDescription(
+            group,
+            _state(told.state),
+            None if told.is_simple_consumer_group else "consumer",
+            told.partition_assignor or None,
+            _NO_GENERATION,
+            members,
+            self._partitions(group, members),
+        )
+
+    def _told(self, group: str) -> Any:
+        (future,) = self._client.admin.describe_consumer_groups([group]).values()
+        return self._client.result(future, group)
+
+    def _partitions(self, group: str, members: Sequence[GroupMember]) -> tuple[PartitionState, ...]:
+        committed = self._committed(group)
+        owners = {tp: member.member_id for member in members for tp in member.assignment}
+        keys, offsets = sorted({*committed, *owners}), ClusterOffsets(self._client)
+        starts, ends = offsets.starts(keys), offsets.ends(keys)
+        return tuple(_partition(tp, committed.get(tp), starts[tp], ends[tp], owners.get(tp)) for tp in keys)
+
+    def _committed(self, group: str) -> dict[TopicPartition, OffsetAndMetadata]:
+        asked = [self._client.kafka.ConsumerGroupTopicPartitions(group)]
+        (future,) = self._client.admin.list_consumer_group_offsets(asked).values()
+        return {
+            TopicPartition(each.topic, each.partition): _offset(each)
+            for each in self._client.result(future, group).topic_partitions
+            if each.offset >= 0
+        }
+
+    # --- changes --------------------------------------------------------------------------
+
+    def reset(
+        self, group: str, to: Reset, partitions: Sequence[TopicPartition | str] | None, dry_run: bool = False
+    ) -> tuple[Moved, ...]:
+        """Raises NonEmptyGroupError; GroupNotFoundError where no partitions are given."""
+        if partitions is None:
+            self._check_there(group)
+        committed = self._committed(group)
+        chosen = sorted(committed) if partitions is None else chosen_partitions(self._topics, partitions)
+        now = time.time_ns() // 1_000_000
+        moved = moves(chosen, to, committed, lambda tp: ClusterLog(self._client, tp), now)
+        if not dry_run:
+            self._check_empty(group)
+            self._commit(group, moved)
+        return moved
+
+    def _check_empty(self, group: str) -> None:
+        told = self._told(group)
+        if told.members:
+            raise NonEmptyGroupError(f"group {group!r} has {len(told.members)} members: end them first")
+
+    def _commit(self, group: str, moved: Sequence[Moved]) -> None:
+        kafka = self._client.kafka
+        parts = [kafka.TopicPartition(*move.partition, move.after) for move in moved]
+        asked = [kafka.ConsumerGroupTopicPartitions(group, parts)]
+        (future,) = self._client.admin.alter_consumer_group_offsets(asked).values()
+        for each in self._client.result(future, group).topic_partitions:
+            if each.error is not None:
+                raise self._client.error(group, f"{each.topic}-{each.partition}", each.error)
+
+    def delete(self, group: str) -> None:
+        (future,) = self._client.admin.delete_consumer_groups([group]).values()
+        self._client.result(future, group)
+
+    def delete_offsets(self, group: str, partitions: Sequence[TopicPartition | str]) -> set[TopicPartition]:
+        """Raises ClusterError, since it can't be done."""
+        raise self._client.error(group, NO_SINGLE_OFFSETS)
+
+
+def _state(state: Any) -> str:
+    return _STATES.get(state.name, str(state.name).capitalize())
+
+
+def _member(told: Any) -> GroupMember:
+    given = told.assignment.topic_partitions if told.assignment is not None else ()
+    assigned = tuple(sorted(TopicPartition(each.topic, each.partition) for each in given))
+    return GroupMember(told.member_id, told.group_instance_id, told.client_id, assigned)
+
+
+def _offset(told: Any) -> OffsetAndMetadata:
+    epoch = UNKNOWN_EPOCH if told.leader_epoch is None else told.leader_epoch
+    return OffsetAndMetadata(told.offset, leader_epoch=epoch)
+
+
+def _partition(
+    tp: TopicPartition,
+    committed: OffsetAndMetadata | None,
+    start: int | str,
+    end: int | str,
+    owner: str | None,
+) -> PartitionState:
+    """Return how far a group is; a text in place of an offset says why it is not known."""
+    if isinstance(start, str) or isinstance(end, str):
+        why = start if isinstance(start, str) else str(end)
+        return PartitionState(tp, committed, None, None, owner, error=why)
+    return PartitionState(tp, committed, start, end, owner)

@@ -1,0 +1,69 @@
+"""`ClusterOffsets`: the offsets of a cluster's partitions, asked for many at once. Threads: one."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from segstore.cli.places.client import Client
+from segstore.coordinator.structs import TopicPartition
+
+
+class ClusterOffsets:
+    """Asks for offsets (Kafka: ListOffsets). Where one can't be told a text says why."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._spec: Any = client.kafka.admin.OffsetSpec
+
+    def starts(self, partitions: Collection[TopicPartition]) -> Mapping[tuple[str, int], int | str]:
+        """Return the log start offsets."""
+        return self._asked(partitions, self._spec.earliest())
+
+    def ends(self, partitions: Collection[TopicPartition]) -> Mapping[tuple[str, int], int | str]:
+        """Return the offsets up to which consumers see records."""
+        return self._asked(partitions, self._spec.latest())
+
+    def at(self, partition: TopicPartition, timestamp: int) -> int | str:
+        """Return the offset of the first record of that time, ms since the epoch, or later; -1 for none."""
+        return self._asked([partition], self._spec.for_timestamp(timestamp))[partition]
+
+    def _asked(self, partitions: Collection[TopicPartition], spec: Any) -> dict[tuple[str, int], int | str]:
+        if not partitions:
+            return {}
+        client, asked = self._client, {}
+        for topic, number in partitions:
+            asked[client.kafka.TopicPartition(topic, number)] = spec
+        found: dict[tuple[str, int], int | str] = {}
+        for key, future in client.admin.list_offsets(asked).items():
+            try:
+                found[key.topic, key.partition] = future.result().offset
+            except client.kafka.KafkaException as error:
+                found[key.topic, key.partition] = client.reason(error)
+        return found
+
+
+class ClusterLog:
+    """A partition of a cluster. See `Log`. Raises ClusterError."""
+
+    def __init__(self, client: Client, partition: TopicPartition) -> None:
+        self._client, self._key = client, partition
+        self.topic, self.partition = partition
+        self._offsets = ClusterOffsets(client)
+
+    @property
+    def start_offset(self) -> int:
+        return self._known(self._offsets.starts([self._key])[self._key])
+
+    @property
+    def end_offset(self) -> int:
+        return self._known(self._offsets.ends([self._key])[self._key])
+
+    def offset_for_time(self, timestamp: int) -> int | None:
+        found = self._known(self._offsets.at(self._key, timestamp))
+        return None if found < 0 else found
+
+    def _known(self, found: int | str) -> int:
+        if isinstance(found, str):
+            raise self._client.error(f"{self.topic}-{self.partition}", found)
+        return found

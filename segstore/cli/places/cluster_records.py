@@ -1,0 +1,225 @@
+"""Appends records to a cluster, and reads them, by librdkafka's producer and consumer.
+
+Nothing is on disk. Threads: one; librdkafka sends and fetches in its own.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby, repeat
+from typing import TYPE_CHECKING, Any, overload
+
+import rich_click as click
+
+from segstore.cli.places.client import Client
+from segstore.cli.places.cluster_offsets import ClusterLog
+from segstore.coordinator.structs import TopicPartition
+from segstore.errors import InvalidArgumentError
+from segstore.records.records import Record
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+_STEP = 0.2
+"""Seconds of one call of librdkafka's, during which Python sees no signal."""
+_LAST_WORDS = 5.0
+"""Seconds that answers to what was sent are waited for after an interrupt or an error."""
+_AT_ONCE = 10_000
+_MOST_BYTES = 1_000_000_000
+"""librdkafka's limit of a request: the broker judges the size of records."""
+_LONGEST_MS = 120_000
+"""How long a record may take until it is given up (Kafka: delivery.timeout.ms)."""
+
+
+class ClusterAppends:
+    """Sends records, idempotently and acknowledged by all in-sync replicas unless the user's settings say
+    otherwise. See `Appends`.
+    """
+
+    def __init__(self, client: Client, topic: str, compression: str | None, batch_bytes: int) -> None:
+        settings: dict[str, Any] = {
+            "batch_size": batch_bytes,
+            "message_max_bytes": _MOST_BYTES,
+            "message_timeout_ms": _LONGEST_MS,
+        }
+        if compression is not None:
+            settings["compression_type"] = compression
+        self.records = self.bytes = self.unknown = 0
+        self._client, self._topic = client, topic
+        self._producer = client.made(client.kafka.Producer, enable_idempotence=True, **settings)
+        self._failed: Exception | None = None
+
+    def append(self, partition: int, values: Any, keys: Any, timestamps: Any, headers: Any) -> None:
+        produce, topic = self._producer.produce, self._topic
+        for value, key, stamp, held in zip(
+            _cells(values), _cells(keys), _stamps(timestamps), headers or repeat(None), strict=False
+        ):
+            size = len(value or b"") + len(key or b"")
+
+            def answered(error: Any, _message: Any, size: int = size) -> None:
+                self._answered(error, size, partition)
+
+            while True:
+                try:
+                    produce(topic, value, key, partition, answered, timestamp=stamp, headers=held)
+                    break
+                except BufferError:  # librdkafka's queue is full
+                    self._poll(_STEP)
+                except self._client.kafka.KafkaException as error:
+                    raise self._client.error(f"{topic}-{partition}", error) from None
+        self._poll(0)
+
+    def _answered(self, error: Any, size: int, partition: int) -> None:
+        if error is None:
+            self.records += 1
+            self.bytes += size
+            return
+        kinds = self._client.kafka.KafkaError
+        if error.code() in (kinds._PURGE_INFLIGHT, kinds._MSG_TIMED_OUT):
+            self.unknown += 1
+        if error.code() not in (kinds._PURGE_INFLIGHT, kinds._PURGE_QUEUE) and self._failed is None:
+            self._failed = self._client.error(f"{self._topic}-{partition}", error)
+
+    def _poll(self, seconds: float) -> None:
+        """Serve answers. Raises ClusterError for the first record that was refused."""
+        self._producer.poll(seconds)
+        if self._failed is not None:
+            raise self._failed
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        if kind is None:
+            while self._producer.flush(_STEP):
+                self._poll(0)
+            self._poll(0)
+            return
+        self._producer.purge(in_queue=True, in_flight=False)
+        end = time.monotonic() + _LAST_WORDS
+        while self._producer.flush(_STEP) and time.monotonic() < end:
+            continue
+        self._producer.purge()
+        self._producer.flush(_STEP)
+
+
+def _cells(column: Any) -> Iterable[bytes | None]:
+    """Return a column's values; text of an arrow column is encoded."""
+    if column is None:
+        return repeat(None)
+    held = column if isinstance(column, list) else column.to_pylist()
+    return (each.encode() if isinstance(each, str) else each for each in held)
+
+
+def _stamps(timestamps: list[int] | None) -> Iterable[int]:
+    """Return timestamps as librdkafka's client takes them: 0 is the present time."""
+    if timestamps is None:
+        return repeat(0)
+    if any(each <= 0 for each in timestamps):
+        wrong = next(each for each in timestamps if each <= 0)
+        raise InvalidArgumentError(f"timestamp {wrong}: with --bootstrap a time must lie after 1970 began")
+    return timestamps
+
+
+# --- reading ----------------------------------------------------------------------------------
+
+
+class Messages(Sequence[Record]):
+    """Some records that a consumer got. See `Batch`."""
+
+    def __init__(self, records: list[Record]) -> None:
+        self._records = records
+
+    @property
+    def values(self) -> list[bytes | None]:
+        return [record.value for record in self._records]
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    @overload
+    def __getitem__(self, index: int) -> Record: ...
+    @overload
+    def __getitem__(self, index: slice) -> Messages: ...
+    def __getitem__(self, index: int | slice) -> Record | Messages:
+        return Messages(self._records[index]) if isinstance(index, slice) else self._records[index]
+
+
+class ClusterReading:
+    """Reads by a consumer that is no member of any group, and commits nothing. See `Reading`."""
+
+    def __init__(self, client: Client, topic: str, partitions: Sequence[int], isolation_level: str) -> None:
+        self.logs = {number: ClusterLog(client, TopicPartition(topic, number)) for number in partitions}
+        self._client, self._topic = client, topic
+        self._positions = dict.fromkeys(partitions, 0)
+        self._consumer = client.made(
+            client.kafka.Consumer,
+            group_id="segstore-consume",
+            enable_auto_commit=False,
+            enable_partition_eof=True,
+            auto_offset_reset="error",
+            isolation_level=isolation_level,
+        )
+
+    def seek(self, partition: int, offset: int) -> None:
+        self._positions[partition] = offset
+
+    def drain(self) -> Iterator[tuple[int, Messages]]:
+        for number, log in self.logs.items():
+            end = log.end_offset
+            if self._positions[number] < end:
+                yield from self._until(number, end)
+
+    def _until(self, number: int, end: int) -> Iterator[tuple[int, Messages]]:
+        self._assign([number])
+        for _, records, at_end in self._fetched():
+            wanted = Messages([record for record in records if record.offset < end])
+            self._positions[number] = end if len(wanted) < len(records) else self._positions[number]
+            if len(wanted):
+                yield number, wanted
+            if at_end or self._positions[number] >= end:
+                return
+
+    def follow(self) -> Iterator[tuple[int, Messages]]:
+        self._assign(self._positions)
+        for number, records, _ in self._fetched():
+            if len(records):
+                yield number, records
+
+    def _assign(self, partitions: Iterable[int]) -> None:
+        kind = self._client.kafka.TopicPartition
+        self._consumer.assign([kind(self._topic, n, self._positions[n]) for n in partitions])
+
+    def _fetched(self) -> Iterator[tuple[int, Messages, bool]]:
+        """Yield partition, records, and whether its end was reached after them, without end; a lost
+        connection is told, and waited for.
+        """
+        ended = self._client.kafka.KafkaError._PARTITION_EOF
+        while True:
+            messages = self._consumer.consume(_AT_ONCE, _STEP)
+            if not messages and (trouble := self._client.calm()):
+                click.echo(f"segstore: {self._client.bootstrap}: {trouble}; trying again", err=True)
+            elif messages:
+                self._client.calm()
+            for number, run in groupby(messages, key=lambda message: message.partition()):
+                held = [*run]
+                whole = [each for each in held if each.error() is None]
+                errors = [each.error() for each in held if each.error() is not None]
+                if whole:
+                    self._positions[number] = whole[-1].offset() + 1
+                yield number, Messages([_record(each) for each in whole]), ended in [e.code() for e in errors]
+                for error in errors:
+                    if error.code() != ended:
+                        raise self._client.error(f"{self._topic}-{number}", error)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *of: object) -> None:
+        self._consumer.close()
+
+
+def _record(message: Any) -> Record:
+    _, timestamp = message.timestamp()
+    return Record(message.offset(), timestamp, message.key(), message.value(), message.headers() or [])

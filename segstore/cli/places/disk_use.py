@@ -1,0 +1,35 @@
+"""Counts the bytes that a store takes, from names and sizes of files. On disk: only looks. Threads: any."""
+
+from __future__ import annotations
+
+import os
+
+from segstore import names
+from segstore.files import Files
+
+
+def partition_bytes(root: str, topic: str, partition: int) -> dict[str, int]:
+    """Return the bytes of a partition's files by suffix (".log", ".index", ...), and those of other files as
+    "".
+    """
+    files, found = Files(), dict.fromkeys((names.LOG, names.INDEX, names.TIME_INDEX, ""), 0)
+    directory = os.path.join(root, names.partition_dir(topic, partition))
+    if not files.exists(directory):
+        return found
+    for name in files.listdir(directory):
+        parsed = names.parse_segment_file(name)
+        suffix = parsed[1] if parsed else ""
+        found[suffix] = found.get(suffix, 0) + _size(files, os.path.join(directory, name))
+    return found
+
+
+def log_bytes(root: str, topic: str, partition: int) -> int:
+    """Return the bytes of a partition's `.log` files."""
+    return partition_bytes(root, topic, partition)[names.LOG]
+
+
+def _size(files: Files, path: str) -> int:
+    try:
+        return files.size(path)
+    except FileNotFoundError:  # a live writer has removed it meanwhile
+        return 0

@@ -1,0 +1,205 @@
+"""A store's directory as a place: it is opened to read beside a live writer, or as the writer.
+
+On disk: through the engine. Threads: one.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import segstore
+from segstore.cli.places.disk_use import log_bytes
+from segstore.config import TopicConfig
+from segstore.coordinator.group.admin import Groups
+from segstore.errors import StorageError
+from segstore.names import check_topic
+from segstore.records import Records
+from segstore.storage.meta.topics import find_topic
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+WAIT_MS = 1000
+FETCH_BYTES = 1 << 20
+
+
+def open_reading(path: str) -> segstore.Store:
+    """Open a store to read. Raises StorageError where there is none."""
+    if not os.path.isdir(path):
+        raise StorageError(errno.ENOENT, "no such store; `segstore create` makes one", path)
+    return segstore.open(path, mode="r")
+
+
+class StoreAt:
+    """The store in directory `path`. See `Where`."""
+
+    def __init__(self, path: str) -> None:
+        self.name = path
+
+    @contextmanager
+    def reading(self) -> Iterator[StorePlace]:
+        """Raises StorageError where there is none."""
+        with open_reading(self.name) as store:
+            yield StorePlace(store)
+
+    @contextmanager
+    def changing(self, topic: str | None = None) -> Iterator[StorePlace]:
+        """Raises StorageError or UnknownTopicOrPartitionError where store or topic are missing."""
+        with self.reading() as place:
+            if topic is not None:
+                find_topic(place.topics(), topic)
+        with segstore.open(self.name) as store:
+            yield StorePlace(store)
+
+    @contextmanager
+    def creating(self, topic: str, config: Mapping[str, str]) -> Iterator[StorePlace]:
+        """A store is made where there is none."""
+        check_topic(topic)
+        TopicConfig.parse(config)
+        with segstore.open(self.name) as store:
+            yield StorePlace(store)
+
+    def check_offers(self, option: str) -> None:
+        """Do nothing: a store offers every option."""
+
+
+class StorePlace:
+    """An open store. See `Place`."""
+
+    def __init__(self, store: segstore.Store) -> None:
+        self._store = store
+
+    def topics(self) -> Mapping[str, segstore.TopicInfo]:
+        return self._store.topics()
+
+    def describe(self, topics: Sequence[segstore.TopicInfo]) -> list[dict[str, Any]]:
+        return [self._described(info) for info in topics]
+
+    def _described(self, info: segstore.TopicInfo) -> dict[str, Any]:
+        store, partitions, swept = self._store, [], self._store.sweep_states()
+        for number in info.partition_ids:
+            found: dict[str, Any] = {"partition": number, "start_offset": 0, "end_offset": 0}
+            try:
+                log = store.partition(info.name, number)
+                found |= {"start_offset": log.start_offset, "end_offset": log.end_offset}
+                failed = swept[info.name, number].error if (info.name, number) in swept else None
+                found |= {"error": f"not swept: {failed}"} if failed else {}
+            except segstore.SegstoreError as error:
+                found["error"] = str(error)
+            partitions.append(found | {"bytes": log_bytes(store.path, info.name, number)})
+        return {
+            "topic": info.name,
+            "topic_id": info.topic_id,
+            "ours": info.ours,
+            "partitions": partitions,
+            "bytes": sum(p["bytes"] for p in partitions),
+            "config": info.config,
+        }
+
+    def create_topic(self, topic: str, partitions: int, config: Mapping[str, str]) -> None:
+        self._store.create_topic(topic, partitions=partitions, config=config)
+
+    def alter_topic(
+        self, topic: str, changes: Mapping[str, str | None], partitions: int | None
+    ) -> tuple[int, Mapping[str, Any]]:
+        if changes:
+            self._store.alter_topic(topic, changes)
+        if partitions is not None:
+            self._store.add_partitions(topic, partitions)
+        info = self._store.topics()[topic]
+        return info.partitions, info.config
+
+    def delete_topic(self, topic: str) -> None:
+        self._store.delete_topic(topic)
+
+    def appends(
+        self, topic: str, partitions: Sequence[int], compression: str | None, batch_bytes: int
+    ) -> BatchAppends:
+        logs = {n: self._store.partition(topic, n).append_batch for n in partitions}
+        return BatchAppends(logs, self._store.flush, compression=compression, batch_bytes=batch_bytes)
+
+    def reading(self, topic: str, partitions: Sequence[int], isolation_level: str) -> StoreReading:
+        return StoreReading(self._store, topic, partitions, isolation_level)
+
+    def groups(self) -> Groups:
+        return Groups(self._store)
+
+
+class BatchAppends:
+    """Calls `append_batch` of partitions; what a call has returned for is acknowledged. See `Appends`."""
+
+    def __init__(
+        self,
+        calls: Mapping[int, Callable[..., object]],
+        flush: Callable[[], object] | None = None,
+        **how: Any,
+    ) -> None:
+        """`calls` has each partition's `append_batch`, which gets `how` too; `flush` is called at the end."""
+        self.records = self.bytes = self.unknown = 0
+        self._calls, self._flush, self._how = calls, flush, how
+
+    def append(self, partition: int, values: Any, keys: Any, timestamps: Any, headers: Any) -> None:
+        self._calls[partition](values, keys=keys, timestamps=timestamps, headers=headers, **self._how)
+        self.records += len(values)
+        self.bytes += _nbytes(values) + (0 if keys is None else _nbytes(keys))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        if kind is None and self._flush is not None:
+            self._flush()
+
+
+def _nbytes(column: Any) -> int:
+    return sum(len(v) for v in column if v is not None) if isinstance(column, list) else int(column.nbytes)
+
+
+class StoreReading:
+    """Reads a store's partitions. See `Reading`."""
+
+    def __init__(
+        self, store: segstore.Store, topic: str, partitions: Sequence[int], isolation_level: str
+    ) -> None:
+        self.logs = {number: store.partition(topic, number) for number in partitions}
+        self._store, self._isolation_level = store, isolation_level
+        self._positions = dict.fromkeys(partitions, 0)
+
+    def seek(self, partition: int, offset: int) -> None:
+        self._positions[partition] = offset
+
+    def drain(self) -> Iterator[tuple[int, Records]]:
+        for number, log in self.logs.items():
+            end = log.end_offset
+            while self._positions[number] < end and len(records := self._read(number)):
+                if records.next_offset > end:
+                    records = records.take(records.offsets < end)
+                    self._positions[number] = end
+                if len(records):
+                    yield number, records
+
+    def follow(self) -> Iterator[tuple[int, Records]]:
+        while True:
+            seen, found = self._store.publications, False
+            for number in self.logs:
+                if len(records := self._read(number)):
+                    found = True
+                    yield number, records
+            if not found:
+                self._store.wait(seen, WAIT_MS)
+
+    def _read(self, number: int) -> Records:
+        at = self._positions[number]
+        records = self.logs[number].read(at, FETCH_BYTES, isolation_level=self._isolation_level)
+        self._positions[number] = records.next_offset
+        return records
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *of: object) -> None:
+        """Do nothing: the store has what is open."""

@@ -1,0 +1,79 @@
+"""Reads the properties file of Kafka's tools (--command-config) as settings of librdkafka. Threads: any.
+
+The names are the same in both, but for what only Java has: a login module, of which user and password are
+taken, and trust stores, which librdkafka reads as PEM files under a name of its own.
+"""
+
+from __future__ import annotations
+
+import re
+
+from segstore.errors import ConfigError
+
+JAAS = "sasl.jaas.config"
+_MODULE = re.compile(r"\S+\.(?:Plain|Scram)LoginModule\s")
+_PART = re.compile(r'(username|password)="((?:[^"\\]|\\.)*)"')
+_LINE = re.compile(r"((?:[^\\=:\s]|\\.)+)\s*[=:\s]\s*(.*)")
+_ESCAPE = re.compile(r"\\(.)")
+
+
+def client_settings(text: str, name: str) -> dict[str, str]:
+    """Return the settings that the file `name` holds. Raises ConfigError, which names file and line."""
+    found: dict[str, str] = {}
+    for number, line in _lines(text):
+        match = _LINE.fullmatch(line)
+        if match is None:
+            raise ConfigError(f"{name}, line {number}: {line!r} must be NAME=VALUE")
+        key, value = (_ESCAPE.sub(r"\1", part) for part in match.groups())
+        found |= _login(value, f"{name}, line {number}") if key == JAAS else {key: value}
+    return _without_java_stores(found, name)
+
+
+def _lines(text: str) -> list[tuple[int, str]]:
+    """Return the lines with their numbers, without comments; a backslash at the end joins the next line."""
+    found: list[tuple[int, str]] = []
+    joined, begun = "", 0
+    for number, raw in enumerate(text.splitlines(), 1):
+        line = raw.lstrip()
+        begun = begun or number
+        if not joined and line[:1] in ("", "#", "!"):
+            begun = 0
+            continue
+        if (len(line) - len(line.rstrip("\\"))) % 2:
+            joined += line[:-1]
+            continue
+        found.append((begun, (joined + line).rstrip()))
+        joined, begun = "", 0
+    return [*found, (begun, joined.rstrip())] if joined else found
+
+
+def _login(value: str, where: str) -> dict[str, str]:
+    """Return user and password of a login module's options (Kafka: PlainLoginModule, ScramLoginModule)."""
+    given = {name: _ESCAPE.sub(r"\1", held) for name, held in _PART.findall(value)}
+    if not _MODULE.match(value) or len(given) != 2:
+        raise ConfigError(
+            f"{where}: of {JAAS} only PlainLoginModule and ScramLoginModule with username and password"
+            " are known: give librdkafka's sasl.* settings"
+        )
+    return {f"sasl.{name}": held for name, held in given.items()}
+
+
+def _without_java_stores(settings: dict[str, str], name: str) -> dict[str, str]:
+    """Return settings with librdkafka's names for stores of keys (KIP-651 for PEM files)."""
+    found = dict(settings)
+    kind = found.pop("ssl.truststore.type", "JKS").upper()
+    found.pop("ssl.truststore.password", None)
+    if (location := found.pop("ssl.truststore.location", None)) is not None:
+        if kind != "PEM":
+            raise ConfigError(
+                f"{name}: ssl.truststore.location is a {kind} file: librdkafka takes ssl.ca.location,"
+                " a PEM file"
+            )
+        found["ssl.ca.location"] = location
+    kind = found.pop("ssl.keystore.type", "JKS").upper()
+    if "ssl.keystore.location" in found and kind != "PKCS12":
+        raise ConfigError(
+            f"{name}: ssl.keystore.location is a {kind} file: librdkafka takes one of"
+            " ssl.keystore.type=PKCS12, or ssl.certificate.location and ssl.key.location, PEM files"
+        )
+    return found

@@ -1,0 +1,59 @@
+"""The id of the cluster that a store is to Kafka's clients. On disk: `.segstore/cluster-id`.
+
+Threads: any.
+"""
+
+from __future__ import annotations
+
+import itertools
+import uuid
+from contextlib import suppress
+
+from segstore import names
+from segstore.errors import CorruptCheckpointError
+from segstore.logger import Logger
+from segstore.mutex import Mutex
+from segstore.replication.metadata.properties import read_properties
+from segstore.replication.store import ReplicatedStore
+from segstore.storage.context import Context, os_errors
+from segstore.storage.meta.cluster_id_file import read_cluster_id, write_cluster_id
+from segstore.storage.meta.small_files import NO_ROOM
+from segstore.storage.store.store import Store
+
+log = Logger("segstore")
+_making = Mutex()
+
+
+def cluster_id_of(store: Store) -> str:
+    """Return the id of the cluster that this store is, in Kafka's form (Uuid). Raises StorageError,
+    StoreClosedError.
+
+    It stays the same, also where the directory is moved: a replicated store and a broker's directory have one
+    in meta.properties, and any other gets one when it is first served. One that nobody has served yet and
+    that is open for reading, or has no room left, is known by its absolute path.
+    """
+    if isinstance(store, ReplicatedStore):
+        return store._replicated.cluster_id
+    context = store._context
+    context.check_open()
+    with os_errors(), _making:
+        with suppress(CorruptCheckpointError):
+            held = read_properties(context.files, context.root)
+            if held is not None:
+                return held.cluster_id
+        return read_cluster_id(context.files, context.root) or _made(context)
+
+
+def _made(context: Context) -> str:
+    if context.writable:
+        cluster_id = names.new_topic_id()
+        try:
+            write_cluster_id(context.files, context.root, cluster_id)
+        except OSError as error:
+            if error.errno not in NO_ROOM:
+                raise
+            log.warning("%s: there is no room for a cluster id: its path stands for one", context.root)
+        else:
+            return cluster_id
+    root, tries = context.files.real_path(context.root), itertools.count()
+    return names.new_topic_id(lambda: uuid.uuid5(uuid.NAMESPACE_URL, f"file://{root}#{next(tries)}"))
