@@ -55,10 +55,10 @@ def metadata(wire: WireClient) -> None:
 
 
 MOST: dict[str, tuple[Ask, int]] = {
-    "produce": (produce, 94),
-    "fetch": (fetch, 115),
-    "a long poll in vain": (poll_in_vain, 166),
-    "metadata": (metadata, 115),
+    "produce": (produce, 100),
+    "fetch": (fetch, 122),
+    "a long poll in vain": (poll_in_vain, 172),
+    "metadata": (metadata, 121),
 }
 
 
