@@ -17,7 +17,8 @@ HELPERS := PYTHONPATH=$(CURDIR)/tests/support:$(CURDIR)/tests/plugins
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: crash faults simulate simulate-replicas storm groups help demo quick test test-rest test-long-way test-all counts lint types sanitize coverage reliability fuzz bench bench-baseline bench-spark bench-memory soak spark dist format clean check-machine
+# Every target that has a word of help, and check-machine, is no file.
+.PHONY: check-machine $(shell sed -n 's/^\([a-z-]*\):.*\#\# .*/\1/p' $(firstword $(MAKEFILE_LIST)))
 
 help:  ## list the targets
 	@echo "make TARGET, where TARGET is one of:"
@@ -78,8 +79,12 @@ test-rest: $(VENV)/.built  ## what `make test` with the same SEGSTORE_SEED leave
 test-all: $(VENV)/.built  ## every test, a quarter of an hour
 	$(BIN)/python -m pytest --tier all $(PARALLEL) $(PYTEST_ARGS)
 
-test-long-way: $(VENV)/.built  ## kills, faults, models and interrupts once more, with all appends and reads on the long way
-	SEGSTORE_LONG_WAY=1 $(BIN)/python -m pytest --tier all $(PARALLEL) $(PYTEST_ARGS) --ignore=tests/models/replicas --ignore=tests/models/replicated_simulation tests/crash tests/models tests/processes
+AGAIN ?= 0.3
+test-long-way: $(VENV)/.built  ## a share of kills, faults, models and interrupts once more, all appends and reads on the long way (AGAIN=1: all)
+	SEGSTORE_LONG_WAY=1 SEGSTORE_AGAIN=$(AGAIN) $(BIN)/python -m pytest --tier again $(PARALLEL) $(PYTEST_ARGS)
+
+model-check: $(VENV)/.built  ## the core of replicas in the large spaces of three replicas and four epochs, in half an hour
+	SEGSTORE_LARGE_SPACES=1 $(BIN)/python -m pytest -n0 --timeout=0 -o faulthandler_timeout=0 tests/models/replicas $(PYTEST_ARGS)
 
 lint: $(VENV)/.installed  ## ruff: lint and format
 	$(BIN)/python -m ruff check .
@@ -117,6 +122,9 @@ dist: $(VENV)/.installed  ## an sdist and a wheel in dist/, and proof that both 
 bench: $(VENV)/.built  ## zero copy, studies, peers and ratios against the baseline, in 15 minutes; into benchmarks/results/ and README.md
 	$(BIN)/python -m benchmarks.run_all $(ARGS)
 
+bench-serve: $(VENV)/.built  ## segstore serve beside a warm Kafka broker, by turns, in 8 minutes; into benchmarks/results/ and docs/serve.md
+	$(BIN)/python -m benchmarks.serve --out benchmarks/results --pages $(ARGS)
+
 bench-baseline: $(VENV)/.built  ## measure the ratios anew, as what later runs are compared with
 	$(BIN)/python -m benchmarks.run_all --only ratios --baseline --no-readme
 
@@ -139,8 +147,14 @@ faults: $(VENV)/.built  ## each call of each operation fails, each power cut and
 storm: $(VENV)/.built  ## storms of Ctrl-C, single and paired, at any moment of anything for SECONDS=600 (ARGS="--only logs --first seed")
 	cd tests/processes && $(HELPERS) ../../$(BIN)/python -m storm --seconds $(SECONDS) $(ARGS)
 
+suites: $(VENV)/.built  ## other projects' suites against Kafka's broker and ours, an hour; into docs/serve.md (ARGS="--sources FOLDER --only librdkafka")
+	$(HELPERS):$(CURDIR)/tools $(BIN)/python tools/suites.py $(ARGS)
+
 groups: $(VENV)/.built  ## groups whose members pause, vanish and die, judged by Jepsen's anomalies, for SECONDS=600 (ARGS="--first seed")
 	cd tests/processes && $(HELPERS) ../../$(BIN)/python -m jepsen --seconds $(SECONDS) $(ARGS)
+
+wire-storm: $(VENV)/.built  ## clients of three libraries against `segstore serve`, with kills, pauses, cut connections, for SECONDS=600 (ARGS="--first seed")
+	cd tests/processes && $(HELPERS) ../../$(BIN)/python -m wire_storm --seconds $(SECONDS) $(ARGS)
 
 simulate: $(VENV)/.built  ## a store against a model, SEEDS=200 runs of STEPS=5000; what fails is shrunk (FIRST=seed)
 	cd tests/models && $(HELPERS) ../../$(BIN)/python -m simulation --seeds $(SEEDS) --steps $(STEPS) $(if $(FIRST),--first $(FIRST))

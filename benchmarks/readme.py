@@ -1,6 +1,7 @@
-"""What pages say of the JSON in results/: a part of the README, between two comments, and results/README.md.
+"""What pages say of the JSON in results/: parts of the README and of docs/serve.md, each between two
+comments, and results/README.md.
 
-`python -m benchmarks.readme` makes both anew. On disk: replaces them. Threads: one.
+`python -m benchmarks.readme` makes all anew. On disk: replaces them. Threads: one.
 """
 
 from __future__ import annotations
@@ -11,11 +12,13 @@ from segstore.bench import Results, load
 from segstore.bench.terminal import machine_text
 
 from .peers import report
+from .serve import report as serving
 
 ROOT = Path(__file__).parents[1]
 README, RESULTS = ROOT / "README.md", ROOT / "benchmarks" / "results"
+SERVE_PAGE = ROOT / "docs" / "serve.md"
 BEGIN, END = "<!-- benchmarks: begin -->\n", "<!-- benchmarks: end -->\n"
-PEERS = "peers"
+PEERS, SERVE = "peers", "serve"
 
 
 def results(directory: Path) -> dict[str, Results]:
@@ -28,9 +31,19 @@ def rendered(found: dict[str, Results]) -> str:
     """For the README: where it was measured, and peers side by side."""
     if PEERS not in found:
         return ""
-    peers = found[PEERS]
-    where = f"{machine_text(peers)}, where the load of others was {peers.machine['load']:g} when it began"
-    return f"Measured by `make bench` on {where}.\n\n{report.markdown(peers)}"
+    return f"{_where(found[PEERS], 'make bench')}\n\n{report.markdown(found[PEERS])}"
+
+
+def served(found: dict[str, Results]) -> str:
+    """For docs/serve.md: the server beside a broker."""
+    if SERVE not in found:
+        return "No figures have been taken yet: `make bench-serve` takes them.\n"
+    return f"{_where(found[SERVE], 'make bench-serve')}\n\n{serving.markdown(found[SERVE])}"
+
+
+def _where(results: Results, command: str) -> str:
+    load = f"where the load of others was {results.machine['load']:g} when it began"
+    return f"Measured by `{command}` on {machine_text(results)}, {load}."
 
 
 def overview(found: dict[str, Results], directory: Path) -> str:
@@ -53,13 +66,14 @@ def placed(text: str, part: str) -> str:
     before, begin, rest = text.partition(BEGIN)
     old, end, after = rest.partition(END)
     if not begin or not end or BEGIN in after or BEGIN in old:
-        raise ValueError(f"the README must have {BEGIN.strip()} and {END.strip()} once each, in this order")
+        raise ValueError(f"the page must have {BEGIN.strip()} and {END.strip()} once each, in this order")
     return f"{before}{BEGIN}{part}{END}{after}"
 
 
-def update(readme: Path = README, directory: Path = RESULTS) -> None:
+def update(readme: Path = README, directory: Path = RESULTS, serve_page: Path = SERVE_PAGE) -> None:
     found = results(directory)
-    readme.write_text(placed(readme.read_text(encoding="utf-8"), rendered(found)), encoding="utf-8")
+    for page, part in ((readme, rendered(found)), (serve_page, served(found))):
+        page.write_text(placed(page.read_text(encoding="utf-8"), part), encoding="utf-8")
     (directory / "README.md").write_text(overview(found, directory), encoding="utf-8")
 
 

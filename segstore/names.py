@@ -54,6 +54,8 @@ PRODUCER_IDS = "producer-ids"
 QUARANTINE = "quarantine"
 QUOTAS = "quotas.json"
 QUOTAS_COPY = "quotas.copy"
+SCRAM = "scram.json"
+SCRAM_COPY = "scram.copy"
 TOPICS = "topics"
 SWEEPS = "sweeps.json"
 

@@ -20,8 +20,8 @@ TARGET = Path(__file__).parents[1] / "segstore" / "server" / "protocol" / "messa
 FOLDER = "common/message/"
 LEFT_OUT = re.compile(
     r"Share|Streams|Telemetry|DelegationToken|Raft|Snapshot|Registration|Controller|Broker|Vote|QuorumEpoch"
-    r"|Envelope|UpdateMetadata|LeaderAndIsr|StopReplica|Assign|AllocateProducer|AlterPartition|Voter"
-    r"|UpdateFeatures|ConfigResources|AlterReplica|Subscription|Assignment|DefaultPrincipal|KRaft|LeaderChange"
+    r"|Envelope|UpdateMetadata|LeaderAndIsr|StopReplica|Assign|AllocateProducer|AlterPartition(?!Reassign)|Voter"
+    r"|UpdateFeatures|Subscription|Assignment|DefaultPrincipal|KRaft|LeaderChange"
     r"|CreateAcls|DeleteAcls|EndTxnMarker|WriteTxnMarkers|PushTel|ControlledShutdown"
 )
 MESSAGE_KEYS = ("apiKey", "type", "name", "validVersions", "flexibleVersions", "latestVersionUnstable")

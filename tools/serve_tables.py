@@ -6,15 +6,20 @@ tests/docs/test_serve.py holds that they are up to date.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 from client_settings import between, row
 
-from segstore.server.apis import Api, advertised, served
+from segstore.config import StoreConfig
+from segstore.config.options import OptionRow
+from segstore.server.apis import advertised, served
 from segstore.server.handlers import HANDLERS
+from segstore.server.security.settings import SecurityConfig
 from segstore.server.settings import ServerConfig
 
 PAGE = Path(__file__).parents[1] / "docs" / "serve.md"
+CONSUMERS = "group.consumer."
 
 
 def apis() -> str:
@@ -29,26 +34,41 @@ def apis() -> str:
     return "\n".join(lines)
 
 
-def missing() -> str:
-    """The APIs that are known and not served, in a line."""
-    return ", ".join(f"{api.message} ({int(api)})" for api in Api if api not in HANDLERS)
-
-
 def settings() -> str:
-    """A table of a server's settings, in the order of the class."""
+    """A table of a server's settings, in the order of the class, without those of its security."""
+    of_security = {option.name for option in SecurityConfig.describe()}
+    return _table(option for option in ServerConfig.describe() if option.name not in of_security)
+
+
+def security() -> str:
+    """A table of the settings of a server's security."""
+    return _table(SecurityConfig.describe())
+
+
+def groups() -> str:
+    """A table of the store's settings for consumer groups."""
+    return _table(option for option in StoreConfig.describe() if option.name.startswith(CONSUMERS))
+
+
+def _table(options: Iterable[OptionRow]) -> str:
     lines = ["| setting | default | allowed | what |", "|---|---|---|---|"]
-    for option in ServerConfig.describe():
+    for option in options:
         unit = f", {option.unit}" if option.unit else ""
-        default = str(option.default).lower()
+        default = "" if option.default in (None, "") else f"`{_plain(option.default)}`"
         lines.append(
-            row(f"`{option.name.replace('_', '.')}`", f"`{default}`", f"{option.allowed}{unit}", option.doc)
+            row(f"`{option.name.replace('_', '.')}`", default, f"{option.allowed}{unit}", option.doc)
         )
     return "\n".join(lines)
 
 
+def _plain(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
 def page(text: str) -> str:
     """The page with its tables as they should be. ValueError where a marker is missing."""
-    for name, make in (("apis", apis), ("missing", missing), ("settings", settings)):
+    for make in (apis, settings, groups, security):
+        name = make.__name__
         text = between(f"<!-- {name} -->", f"<!-- end of {name} -->", text, make())
     return text
 

@@ -26,10 +26,11 @@ from segstore.cli.options import config_option, store_option, time_value
 from segstore.cli.output import progress_bar, rate_text
 from segstore.cli.places.of_store import BatchAppends, open_reading
 from segstore.cli.produce import Router, feed, tell
+from segstore.cli.replicas import open_replicated, stores_option
 from segstore.config.arguments import ISOLATION_LEVELS
 from segstore.errors import InvalidArgumentError
 from segstore.records import Records
-from segstore.storage.bulk_import import importing
+from segstore.storage.bulk_import import Importing, importing, importing_into
 from segstore.storage.meta.topics import find_topic
 
 if TYPE_CHECKING:
@@ -316,15 +317,22 @@ FORMATS = ("parquet", "arrow", "ndjson")
     help="Create TOPIC with so many partitions; it must not exist.",
 )
 @config_option
-@store_option
+@stores_option
 def import_(
-    topic: str, source: Any, wanted: str, partitions: int | None, config: dict[str, str], path: str
+    topic: str,
+    source: Any,
+    wanted: str,
+    partitions: int | None,
+    config: dict[str, str],
+    paths: tuple[str, ...],
+    witness: str | None,
 ) -> None:
     """Append the records that `export` wrote to TOPIC, from FILE or from standard input.
 
     Each record goes to the partition that it was in, in the same order, with its key, value, headers and
     timestamp; it gets a new offset. All become visible at once, when all are durable. If anything fails, no
-    record is appended, and a topic or store that was made for them is removed.
+    record is appended, and a topic or store that was made for them is removed. A replicated store is named by
+    all of its directories.
     """
     opened = of_stream(source)
     form = opened.format(wanted)
@@ -332,12 +340,25 @@ def import_(
         raise click.UsageError("Which format? Give --format: the input does not say it by its suffix.")
     if config and partitions is None:
         raise click.UsageError("--config is only for a new topic: give --partitions too.")
-    if partitions is None:
-        open_reading(path).close()
     started = time.perf_counter()
-    with importing(path, topic, partitions, config) as (info, stager):
+    with _importing(paths, witness, topic, partitions, config) as (info, stager):
         ids = info.partition_ids
         calls = {n: partial(stager.append_batch, topic, n) for n in ids}
         router = Router(topic, ids, BatchAppends(calls), None)
         feed(opened, form, InputOptions(), router)
     tell(router, started)
+
+
+@contextmanager
+def _importing(
+    paths: tuple[str, ...], witness: str | None, topic: str, partitions: int | None, config: dict[str, str]
+) -> Iterator[Importing]:
+    """Import into a store of one directory, which is made where it is missing, or into a replicated one."""
+    if len(paths) == 1 and witness is None:
+        if partitions is None:
+            open_reading(paths[0]).close()
+        with importing(paths[0], topic, partitions, config) as into:
+            yield into
+        return
+    with open_replicated(paths, witness) as store, importing_into(store, topic, partitions, config) as into:
+        yield into

@@ -188,7 +188,7 @@ def elect(
     """
     if election == "unclean" and not yes:
         raise click.UsageError("An unclean election may lose records that were acknowledged: say --yes.")
-    with _opened(paths, witness) as store:
+    with open_replicated(paths, witness) as store:
         chosen = _chosen(store, partitions) if partitions else None
         results = store.elect_leaders(election, chosen, confirm=yes)
         states = {key: store.describe_partition(*key) for key in results}
@@ -201,7 +201,7 @@ def elect(
     return int(refused > 0)
 
 
-def _opened(paths: tuple[str, ...], witness: str | None) -> Any:
+def open_replicated(paths: tuple[str, ...], witness: str | None) -> Any:
     """Open a replicated store that is there: a wrong path makes none. Raises as `observe`."""
     observe([*paths, *([witness] if witness else [])])
     return segstore.open_replicated(paths, witness=witness)
@@ -241,7 +241,7 @@ def reassign(
     if cancel == (target is not None):
         raise click.UsageError("Give either REPLICAS, as 2,1, or --cancel.")
     wanted = None if target is None else _replicas(target)
-    with _opened(paths, witness) as store:
+    with open_replicated(paths, witness) as store:
         chosen = _chosen(store, [partition])
         store.reassign(dict.fromkeys(chosen, wanted))
         _wait(store, chosen)
@@ -312,7 +312,7 @@ def heal(partitions: tuple[str, ...], paths: tuple[str, ...], witness: str | Non
     What was damaged is kept in the quarantine of its directory. Exits with 1 where no replica in sync is
     sound: that partition stays as it is.
     """
-    with _opened(paths, witness) as store:
+    with open_replicated(paths, witness) as store:
         chosen = _chosen(store, partitions or sorted(store.topics()))
         healed, failed = _heal(store, chosen)
     for done in healed:

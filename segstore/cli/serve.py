@@ -12,10 +12,11 @@ import rich_click as click
 import segstore
 from segstore.cli.options import pairs, store_option
 from segstore.cli.signals import ended_by_signals
+from segstore.config import StoreConfig
 from segstore.errors import ListenError
 from segstore.server.network.server import address_text, endpoint
 from segstore.server.node import Endpoint
-from segstore.server.settings import ServerConfig
+from segstore.server.settings import ServerConfig, parted
 from segstore.threads import Latch
 
 PORT = 9092
@@ -32,10 +33,11 @@ _ADVICE = {
 @click.option(
     "--listen",
     "-l",
-    metavar="HOST:PORT",
+    metavar="[PROTOCOL://]HOST:PORT",
     default=f"127.0.0.1:{PORT}",
     show_default=True,
-    help="Where to listen: 0.0.0.0 is every address of this machine; port 0 is one that is free.",
+    help="Where to listen: 0.0.0.0 is every address of this machine; port 0 is one that is free. PROTOCOL is "
+    "PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL.",
 )
 @click.option(
     "--advertise",
@@ -48,15 +50,52 @@ _ADVICE = {
     help="Whether clients create the topics that they ask for; by default they do.",
 )
 @click.option(
+    "--tls-keystore",
+    metavar="FILE",
+    help="The server's private key and certificate chain, in PEM.",
+)
+@click.option(
+    "--tls-truststore",
+    metavar="FILE",
+    help="Certificates in PEM by which those of clients are judged; clients must show one then.",
+)
+@click.option(
+    "--sasl-users",
+    metavar="FILE",
+    help="Users of SASL, a line NAME:PASSWORD for each.",
+)
+@click.option(
+    "--allow",
+    metavar="ENTRY",
+    multiple=True,
+    help='What a principal may do, as "User:alice: read,write topic flights*; read group g*"; may be '
+    "repeated. What no entry allows is denied then.",
+)
+@click.option(
+    "--super-users",
+    metavar="PRINCIPALS",
+    help='Who may do everything, as "User:alice;User:bob".',
+)
+@click.option(
     "--set",
     "given",
     metavar="NAME=VALUE",
     multiple=True,
     callback=pairs,
-    help="A setting of the server with Kafka's name, such as num.partitions=4; may be repeated.",
+    help="A setting of the server, or of the store, with Kafka's name, such as num.partitions=4; may be "
+    "repeated.",
 )
 def serve(
-    path: str, listen: str, advertise: str | None, auto_create_topics: bool | None, given: dict[str, str]
+    path: str,
+    listen: str,
+    advertise: str | None,
+    auto_create_topics: bool | None,
+    tls_keystore: str | None,
+    tls_truststore: str | None,
+    sasl_users: str | None,
+    allow: tuple[str, ...],
+    super_users: str | None,
+    given: dict[str, str],
 ) -> None:
     """Serve the store to Kafka's clients, as a cluster of one broker, until Ctrl-C.
 
@@ -64,15 +103,27 @@ def serve(
     and the store is closed; a second Ctrl-C does not wait for answers.
     """
     settings: dict[str, object] = {name.replace(".", "_"): value for name, value in given.items()}
-    if auto_create_topics is not None:
-        settings[_AUTO_CREATE] = auto_create_topics
-    ServerConfig.parse(settings)  # nothing is made where one of them is wrong
-    where = endpoint("--listen", listen, PORT)
+    protocol, _, address = listen.rpartition("://")
+    options: dict[str, object] = {
+        _AUTO_CREATE: auto_create_topics,
+        "security_protocol": protocol.upper() or None,
+        "ssl_keystore_location": tls_keystore,
+        "ssl_truststore_location": tls_truststore,
+        "ssl_client_auth": "required" if tls_truststore and "ssl_client_auth" not in settings else None,
+        "sasl_users": sasl_users,
+        "allow": allow or None,
+        "super_users": super_users,
+    }
+    settings |= {name: value for name, value in options.items() if value is not None}
+    of_store, of_server = parted(settings)
+    for kind, told in ((StoreConfig, of_store), (ServerConfig, of_server)):
+        kind.parse(told)  # nothing is made where one of them is wrong
+    where = endpoint("--listen", address, PORT)
     if advertise is not None:
         endpoint("--advertise", advertise)
-    with ended_by_signals(), segstore.open(path) as store:
+    with ended_by_signals(), segstore.open(path, config=of_store) as store:
         try:
-            server = segstore.serve(store, where.host, where.port, advertise, **settings)
+            server = segstore.serve(store, where.host, where.port, advertise, **of_server)
         except ListenError as error:
             raise _with_advice(error) from None
         with server:

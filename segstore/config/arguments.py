@@ -55,6 +55,8 @@ def milliseconds(name: str, value: Any) -> float:
     """Return a time span in ms, which may be given as infinite. A value below 0 becomes 0, one above MOST_MS
     becomes MOST_MS.
     """
+    if type(value) is int and 0 <= value <= MOST_MS:
+        return float(value)
     if isinstance(value, bool) or not _is_real(value):
         raise InvalidTypeError(f"{name} must be a number, not {type(value).__name__}")
     if value != value:

@@ -30,7 +30,7 @@ _INTEGER = re.compile(r"[+-]?[0-9]+")
 @dataclass(frozen=True)
 class Option:
     """One setting. `read` gives a value as it is used, or raises ValueError; `allowed` says what it takes.
-    The default is as `read` gives it.
+    The default is as `read` gives it. No value of a `secret` setting is ever shown.
     """
 
     default: Any
@@ -38,6 +38,7 @@ class Option:
     unit: str
     doc: str
     read: Callable[[Any], Any]
+    secret: bool = False
 
 
 class OptionRow(NamedTuple):
@@ -51,9 +52,29 @@ class OptionRow(NamedTuple):
     doc: str
 
 
-def made(default: Any, allowed: str, doc: str, read: Callable[[Any], Any], unit: str = "") -> Any:
-    """Return a field whose values `read` judges."""
-    return field(default=default, metadata={"option": Option(default, allowed, unit, doc, read)})
+def made(
+    default: Any,
+    allowed: str,
+    doc: str,
+    read: Callable[[Any], Any],
+    unit: str = "",
+    *,
+    secret: bool = False,
+) -> Any:
+    """Return a field whose values `read` judges; those of a `secret` one are not in the repr."""
+    option = Option(default, allowed, unit, doc, read, secret)
+    return field(default=default, repr=not secret, metadata={"option": option})
+
+
+def text(allowed: str, doc: str, *, secret: bool = False) -> Any:
+    """Return a field for a text that is not empty; None, the default, stands for none."""
+
+    def read(value: object) -> str:
+        if not isinstance(value, str) or not value:
+            raise ValueError
+        return value
+
+    return made(None, allowed, doc, read, secret=secret)
 
 
 def whole(default: int, least: int, most: int, unit: str, doc: str, special: int | None = None) -> Any:
@@ -188,7 +209,8 @@ def judge(name: str, option: Option, value: object) -> Any:
         raise
     except (ValueError, OverflowError):
         unit = f" ({option.unit})" if option.unit else ""
-        raise ConfigError(f"{name}={shown(value)}: must be {option.allowed}{unit}") from None
+        said = "a secret value" if option.secret else shown(value)
+        raise ConfigError(f"{name}={said}: must be {option.allowed}{unit}") from None
 
 
 def unknown(name: object, known: Collection[str]) -> ConfigError:

@@ -10,6 +10,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 
 from segstore import names
+from segstore.coordinator.inboxes.adopted_topic import unreadable
 from segstore.coordinator.loader import Unreadable
 from segstore.coordinator.offsets.state import understand
 from segstore.coordinator.offsets.topic import TOPIC as OFFSETS
@@ -18,6 +19,7 @@ from segstore.coordinator.transaction.state_log import TransactionStateLog
 from segstore.errors import SegstoreError
 from segstore.storage.check import check as bytes_of
 from segstore.storage.check.check import Finding
+from segstore.storage.meta.topic_info import ADOPTED
 from segstore.storage.store import store as storage
 from segstore.storage.store.partition_log import PartitionLog
 from segstore.storage.store.store import Store
@@ -25,6 +27,7 @@ from segstore.storage.store.store import Store
 Look = Callable[[Store, PartitionLog], list[Unreadable]]
 LOOKS: Mapping[str, tuple[str, Look]] = {
     OFFSETS: ("a group's", lambda store, log: understand(log)[1]),
+    ADOPTED: ("an adopted id's", lambda store, log: unreadable(log)),
     STATE: ("a transaction's", lambda store, log: TransactionStateLog(store).unreadable(log)),
 }
 

@@ -38,11 +38,11 @@ def open(
     """Open a store, which is a directory; mode "rw" makes the directory where it is missing.
 
     "rw": this process is the only writer. What a crash left is recovered first (`Store.recovered` says what
-    was done); transactions that were being committed are completed, all others are aborted. "r": takes no
-    lock and changes nothing; the directory may be a Kafka broker's. `config`: the store's settings by
-    Kafka's names; `clock` returns ms since the epoch. `file_mode`: the mode of all files of a new store,
-    whatever the umask, by default 0o600 (directories: 0o700); 0o640 lets a group read. An existing store
-    keeps its mode.
+    was done); transactions that were being committed are completed, others are aborted unless their producer
+    has come over the network. "r": takes no lock and changes nothing; the directory may be a Kafka broker's.
+    `config`: the store's settings by Kafka's names; `clock` returns ms since the epoch. `file_mode`: the mode
+    of all files of a new store, whatever the umask, by default 0o600 (directories: 0o700); 0o640 lets a group
+    read. An existing store keeps its mode.
 
     Raises StoreLockedError (with the pid of the process that has the lock), StorageError, ConfigError,
     InvalidArgumentError.

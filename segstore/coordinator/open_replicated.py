@@ -1,4 +1,5 @@
-"""`segstore.open_replicated`: opens a replicated store, and ends the transactions that were left open.
+"""`segstore.open_replicated`: opens a replicated store, ends the transactions that were left open, and adopts
+what is staged.
 
 On disk: through `replication`, and as `segstore.open` does. Threads: any.
 """
@@ -9,6 +10,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from segstore.coordinator.inboxes.inboxes import serve_inboxes
 from segstore.coordinator.open import end_transactions, forget_offsets
 from segstore.files import Files
 from segstore.replication import opening
@@ -58,4 +60,5 @@ def open_replicated(
     )
     store.on_topic_deleted(forget_offsets)
     end_transactions(store)
+    serve_inboxes(store)
     return store

@@ -12,6 +12,7 @@ from segstore.errors import (
     NotEnoughReplicasAfterAppendError,
     NotEnoughReplicasError,
     NotLeaderOrFollowerError,
+    OffsetNotAvailableError,
     ReplicaOfflineError,
     RequestTimedOutError,
     StorageError,
@@ -30,6 +31,7 @@ _RETRIABLE = (
     NotEnoughReplicasError,
     NotEnoughReplicasAfterAppendError,
     NotLeaderOrFollowerError,
+    OffsetNotAvailableError,
     ReplicaOfflineError,
     RequestTimedOutError,
 )

@@ -11,7 +11,7 @@ from __future__ import annotations
 import errno
 import heapq
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -35,6 +35,7 @@ from segstore.replication.local_replica import Links, LocalReplica
 from segstore.replication.metadata.image import PartitionKey
 from segstore.replication.metadata.properties import write_properties
 from segstore.replication.metadata.voters import Place
+from segstore.storage.inbox.told_topics import tell_topics
 from segstore.storage.meta.small_files import NO_ROOM
 from segstore.storage.store.store import open_context
 from segstore.storage.store.writer import StoreWriter
@@ -98,6 +99,7 @@ class DataDirectory:
         self.replicas: dict[PartitionKey, LocalReplica] = {}
         self.error: Exception | None = None
         self._assigned: dict[str, TopicInfo] = {}
+        self._told = False  # whether stagers could be told of all topics
         self._identity = self._look()
         self._thread, self._reading = Fetching(self, settings), Reading(broker)
 
@@ -198,6 +200,17 @@ class DataDirectory:
         for key in leaving:
             self.replicas[key].go_offline()
             self._home.when_led(key, partial(self.post, partial(self._leave, key)))
+
+    def tell_topics(self, topics: Mapping[str, TopicInfo], changed: Collection[str] | None) -> None:
+        """Tell stagers of the topics `changed`, None for all: see `told_topics`. Raises OSError. Where the
+        disk has no room, the next time tells of all.
+        """
+        if self.error is not None:
+            return
+        told, self._told = self._told, False
+        seen = {name: info for name, info in topics.items() if not info.internal}
+        tell_topics(self.writer.inbox.folder, seen, changed if told else None)
+        self._told = True
 
     def _make(self, info: TopicInfo, leaving: Iterable[PartitionKey] = ()) -> None:
         """Let the topic have the partitions that are assigned here, and those that are still leaving."""

@@ -2,7 +2,8 @@
 segstore's own names (Kafka has ClientQuotaRecord and ProducerIdsRecord for them).
 
 On disk are ConfigRecords in the metadata log: the files of one directory would be lost with it, or come back
-older. A copy of the limits lies in each directory that works, for who reads that by itself. Threads: any; who
+older. A copy of the limits and of the credentials lies in each directory that works, for who reads that by
+itself. Threads: any; who
 changes a value has a lock for it.
 """
 
@@ -21,9 +22,17 @@ from segstore.replication.quorum_controller import Decision, QuorumController
 from segstore.replication.replica_manager import ReplicaManager
 from segstore.storage.meta.client_quotas import Limits, read_limits, write_limits
 from segstore.storage.meta.producer_id_file import read_producer_id, write_producer_id
+from segstore.storage.meta.scram_credentials import (
+    Credentials,
+    from_json,
+    read_credentials,
+    to_json,
+    write_credentials,
+)
 
 LIMITS = "segstore.client.quotas"
 PRODUCER_ID = "segstore.next.producer.id"
+CREDENTIALS = "segstore.scram.credentials"
 
 
 class KeptRecords:
@@ -42,6 +51,17 @@ class KeptRecords:
         for directory in self._manager.online:
             with suppress(SegstoreError, OSError):  # the directory's own thread will notice
                 write_limits(directory.writer.context.files, directory.path, limits)
+
+    def credentials(self) -> Credentials:
+        """See `Keeping`."""
+        return credentials_in(self._controller.image)
+
+    def set_credentials(self, credentials: Credentials) -> None:
+        """See `Keeping`. Raises QuorumLostError."""
+        self._keep(_record(CREDENTIALS, json.dumps(to_json(credentials))))
+        for directory in self._manager.online:
+            with suppress(SegstoreError, OSError):  # the directory's own thread will notice
+                write_credentials(directory.writer.context.files, directory.path, credentials)
 
     def producer_id(self) -> int | None:
         """See `Keeping`."""
@@ -70,6 +90,11 @@ def producer_id_in(image: MetadataImage) -> int | None:
     return None if held is None else int(held)
 
 
+def credentials_in(image: MetadataImage) -> Credentials:
+    """Return the credentials of users that the metadata has."""
+    return from_json(json.loads(image.cluster_config.get(CREDENTIALS, "{}")))
+
+
 def _record(name: str, value: str) -> ConfigRecord:
     return ConfigRecord(BROKER_RESOURCE, "", name, value)
 
@@ -83,12 +108,18 @@ def records_of_files(files: Files, root: str) -> list[MetadataRecord]:
     """
     limits, first = read_limits(files, root), read_producer_id(files, root)
     made: list[MetadataRecord] = [] if not limits else [_record(LIMITS, json.dumps(limits))]
+    credentials = read_credentials(files, root)
+    if credentials:
+        made.append(_record(CREDENTIALS, json.dumps(to_json(credentials))))
     return made if first is None else [*made, _record(PRODUCER_ID, str(first))]
 
 
 def write_files(files: Files, root: str, image: MetadataImage) -> None:
     """Write the files of a plain store. Raises OSError."""
     write_limits(files, root, limits_in(image))
+    credentials = credentials_in(image)
+    if credentials:
+        write_credentials(files, root, credentials)
     first = producer_id_in(image)
     if first is not None:
         write_producer_id(files, root, first)

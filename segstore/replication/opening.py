@@ -284,6 +284,8 @@ class _Assembly:
         """Let the replicas hear of the metadata, and the threads run."""
         manager, self._ready = self._manager, True
         everything = Published(dict(image.brokers), dict(image.partitions.items()), ())
+        for directory in manager.directories.values():
+            directory.post(partial(directory.tell_topics, self._admin.topics, None))
         self._publish(everything)
         manager.remove_unknown(self._admin.topics)
         for directory in manager.directories.values():
@@ -300,8 +302,8 @@ class _Assembly:
     def _publish(self, published: Published) -> None:
         self._manager.brokers.update(published.brokers)
         if self._ready:
-            configured = self._admin.publish(published)
-            self._manager.publish(published, self._admin.topics, configured)
+            configured, reshaped = self._admin.publish(published)
+            self._manager.publish(published, self._admin.topics, configured, reshaped)
 
     def _changes_for(self, broker: int, keys: Iterable[PartitionKey]) -> list[Change]:
         return self._admin.changes_for(broker, keys)

@@ -67,6 +67,7 @@ def _replace(side: ReplicatedSide, store: object, broker: int, path: str) -> Non
         writer.let_go()
         raise
     writer.owner = weakref.ref(store)
+    side.directory_began(side.manager.directories[broker])
 
 
 def _place(side: ReplicatedSide, broker: int, path: str) -> Place:
@@ -112,6 +113,7 @@ def _register(side: ReplicatedSide, place: Place, writer: StoreWriter) -> None:
     def begin(core: Controller, now: int) -> Decision:
         manager.directories[broker] = made
         keys = [key for key, state in manager.partitions.items() if broker in state.replicas]
+        made.post(partial(made.tell_topics, side.topics, None))
         made.post(partial(made.apply, manager.changes_for(broker, keys)))
         manager.remove_unknown_in(made, side.topics)
         made.start()

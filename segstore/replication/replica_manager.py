@@ -34,6 +34,9 @@ if TYPE_CHECKING:
 
 log = Logger("segstore")
 
+LOOK = 0.05
+"""Seconds between two looks at what directories do, where nothing is told."""
+
 
 class ReplicaManager:
     """The replicas of this process. `redirect` is called with a partition's key and the log of its new
@@ -103,6 +106,54 @@ class ReplicaManager:
             return all(_shows_all(role) for role in roles if isinstance(role, Leader))
 
         self.news.until(shown, timeout_ms / 1000, 0.05)
+
+    def on_each(
+        self,
+        work: Callable[[DataDirectory], None],
+        needed: Callable[[DataDirectory], bool],
+        seconds: float,
+    ) -> bool:
+        """Have each directory's own thread do `work`, where that is `needed`, and wait until all have done it
+        that work and for which it still is; return whether that is so after `seconds`.
+        """
+        done: set[int] = set()
+
+        def run(directory: DataDirectory) -> None:
+            work(directory)  # an error of the disk is judged by the thread
+            done.add(directory.broker)
+            self.news.tell()
+
+        asked = [directory for directory in self.online if needed(directory)]
+        for directory in asked:
+            directory.post(partial(run, directory))
+        return self.news.until(
+            lambda: all(d.broker in done or d.error is not None or not needed(d) for d in asked),
+            seconds,
+            LOOK,
+        )
+
+    def await_told(self, seconds: float) -> None:
+        """Wait until the stagers of all directories that answer can see the topics that there are."""
+        self.on_each(lambda directory: None, lambda directory: not directory.hangs, seconds)
+
+    def await_committed(self, key: PartitionKey, seconds: float) -> bool:
+        """Wait until the leader of a partition shows what was committed before its leader epoch (R38); return
+        whether it does. Where fewer directories work than have to be in sync, nothing is waited for.
+        """
+
+        def shown() -> bool:
+            leader = self.leader(key)
+            role = None if leader is None else leader.core.role
+            return isinstance(role, Leader) and role.log.high_watermark >= role.epoch_start_offset
+
+        def over() -> bool:
+            leader, state = self.leader(key), self.partitions.get(key)
+            role = None if leader is None else leader.core.role
+            live = 0 if state is None else sum(self.find(b, key) is not None for b in state.replicas)
+            return shown() or (isinstance(role, Leader) and live < role.min_isr)
+
+        self.news.until(over, seconds, LOOK)
+        return shown()
 
     # --- what replicas and directories ask (Home, Links) -----------------------------------------
 
@@ -225,11 +276,18 @@ class ReplicaManager:
     # --- the controller's thread -----------------------------------------------------------------
 
     def publish(
-        self, published: Published, topics: Mapping[str, TopicInfo], configured: Collection[str]
+        self,
+        published: Published,
+        topics: Mapping[str, TopicInfo],
+        configured: Collection[str],
+        reshaped: Collection[str],
     ) -> None:
-        """Hand what is durable to the directories that it is about; `topics` are those that there are, and
-        the settings of those `configured` have changed.
+        """Hand what is durable to the directories that it is about; `topics` are those that there are, the
+        settings of those `configured` have changed, and of those `reshaped` anything that stagers see.
         """
+        if reshaped:
+            for directory in self.online:  # first: whoever finds a leader can stage for the topic
+                directory.post(partial(directory.tell_topics, topics, reshaped))
         changed = {
             key: state
             for key, state in published.partitions.items()

@@ -7,11 +7,14 @@ On disk are the directories' files and the metadata log. Threads: any.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 from segstore.errors import (
+    IllegalStateError,
     NotLeaderOrFollowerError,
+    ReplicaOfflineError,
+    RequestTimedOutError,
     SegstoreError,
     StorageError,
     first_of,
@@ -20,7 +23,6 @@ from segstore.mutex import Mutex
 from segstore.replication.kept_records import KeptRecords
 from segstore.replication.metadata.image import PartitionKey
 from segstore.replication.news import News
-from segstore.storage.inbox.layout import not_staged
 from segstore.storage.meta.topics import TopicInfo, find_topic
 
 if TYPE_CHECKING:
@@ -39,6 +41,7 @@ if TYPE_CHECKING:
     from segstore.storage.meta.followed_ends import FollowedEnds
     from segstore.storage.store.sweeper import Swept
     from segstore.storage.store.writer import StoreWriter
+    from segstore.storage.store.writing_side import Adopting
 
 T = TypeVar("T")
 
@@ -83,11 +86,13 @@ class _Sweeper:
 
 
 class _NoInbox:
-    """A replicated store takes no staged appends."""
+    """In place of the inboxes, as long as nobody serves them: `coordinator.inboxes` does, once the store is
+    open.
+    """
 
     def adopt(self, id_: str, files: object, /) -> NoReturn:
-        """Raise UnsupportedVersionError."""
-        raise not_staged(id_)
+        """Raise IllegalStateError."""
+        raise IllegalStateError(f"{id_!r}: no inbox is served while the store is being opened")
 
 
 class ReplicatedSide:
@@ -112,7 +117,9 @@ class ReplicatedSide:
         self.metadata_log, self._witness = metadata_log, witness
         self.partitions = _Partitions(lambda: manager.online)
         self.sweeper = _Sweeper(lambda: manager.online)
-        self.inbox = _NoInbox()
+        self.inbox: Adopting = _NoInbox()
+        self.directory_began: Callable[[DataDirectory], object] = lambda directory: None
+        """Is called with a directory that has taken the place of one that failed."""
         self.kept = KeptRecords(controller, manager)
         self.owner: Callable[[], object] | None = None
         self._nudges, self._closing, self.closed = News(), Mutex(), False
@@ -123,6 +130,14 @@ class ReplicatedSide:
     def data_directories(self) -> int:
         """Return how many directories hold records."""
         return len(self.paths) - (self._witness is not None)
+
+    @property
+    def staging_path(self) -> str:
+        """Return the path of the first directory that works. Raises ReplicaOfflineError."""
+        for directory in self.manager.online:
+            if not directory.hangs:
+                return directory.path
+        raise ReplicaOfflineError(f"no directory of {', '.join(self.paths)} works")
 
     # --- what there is ---------------------------------------------------------------------------
 
@@ -200,6 +215,27 @@ class ReplicatedSide:
         for directory in self.manager.online:
             if key in directory.replicas:
                 directory.writer.forget_cleaned(topic, partition)
+
+    # --- all replicas ----------------------------------------------------------------------------
+
+    def sync(self, partitions: Iterable[tuple[str, int]], timeout_ms: float = 30_000.0) -> None:
+        """Make the in-sync replicas of these partitions durable, on all disks at the same time. A replica
+        that leaves the ISR meanwhile, since its disk fails or hangs, is not waited for. Raises
+        RequestTimedOutError.
+        """
+        manager, keys = self.manager, [PartitionKey(*each) for each in partitions]
+
+        def replicas(broker: int) -> list[LocalReplica]:
+            states = [(key, manager.partitions.get(key)) for key in keys]
+            here = [key for key, state in states if state is not None and broker in state.isr]
+            return [replica for key in here if (replica := manager.find(broker, key)) is not None]
+
+        def flush(directory: DataDirectory) -> None:
+            for replica in replicas(directory.broker):
+                replica.partition.flush()
+
+        if not manager.on_each(flush, lambda directory: bool(replicas(directory.broker)), timeout_ms / 1000):
+            raise RequestTimedOutError(f"not all in-sync replicas of {keys} were synced in {timeout_ms:g} ms")
 
     # --- following -------------------------------------------------------------------------------
 

@@ -15,6 +15,7 @@ from segstore.errors import (
     InvalidArgumentError,
     InvalidTypeError,
     NotLeaderOrFollowerError,
+    OffsetNotAvailableError,
     UnknownTopicOrPartitionError,
     copy_of,
 )
@@ -51,6 +52,8 @@ if TYPE_CHECKING:
     from segstore.storage.log.read_only_partition import Follower
 
 ACKS: Mapping[object, int] = {"all": -1, -1: -1, 0: 0, 1: 1, "0": 0, "1": 1, "-1": -1}
+COMMITTED = 10.0
+"""Seconds that `await_committed` waits at most."""
 ELECTIONS = {"preferred": Election.PREFERRED, "unclean": Election.UNCLEAN}
 
 
@@ -124,6 +127,17 @@ class ReplicatedPartitionLog(PartitionLog):
         return append_columns(
             self._leading(asked), values, keys, timestamps, headers, compression, batch_bytes, acks=asked
         )
+
+    def await_committed(self) -> None:
+        """Wait until readers see all that was committed before the present leader was elected (R38): after a
+        crash that takes until enough replicas are in sync again. Raises OffsetNotAvailableError.
+        """
+        assert isinstance(self._store, ReplicatedStore)
+        manager, key = self._store._replicated.manager, PartitionKey(self.topic, self.partition)
+        if not manager.await_committed(key, COMMITTED):
+            raise OffsetNotAvailableError(
+                f"{key}: not all that was committed is shown yet: {manager.partitions.get(key)}"
+            )
 
     def partition_for_write(self) -> Partition:
         """Return the log of the replica that leads, for other ways of appending; wait for one. Errors as

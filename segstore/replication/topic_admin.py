@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 SETTLED = 5.0
-"""Seconds that `alter` waits for the leaders at most."""
+"""Seconds that a change waits at most for the leaders to go by it, and for stagers to see it."""
 
 
 class ReplicatedTopicAdmin:
@@ -183,14 +183,16 @@ class ReplicatedTopicAdmin:
         keys = [PartitionKey(name, number) for number in numbers]
         if not self._manager.await_leaders(keys, 30_000):
             raise KafkaTimeoutError(f"not all partitions of {name!r} have a leader after 30 s")
+        self._manager.await_told(SETTLED)
 
     # --- what the controller publishes -----------------------------------------------------------
 
-    def publish(self, published: Published) -> set[str]:
-        """Take what is durable, and return the topics whose settings have changed; called in the controller's
-        thread, before the directories hear of it.
+    def publish(self, published: Published) -> tuple[set[str], set[str]]:
+        """Take what is durable, and return the topics whose settings have changed, and those that came, went,
+        grew, or have other settings; called in the controller's thread, before the directories hear of it.
         """
         topics, changed, configured = dict(self.topics), False, set[str]()
+        reshaped = set[str]()
         for record in published.records:
             if isinstance(record, TopicRecord):
                 made = new_topic(record.name, 1, {})
@@ -204,6 +206,7 @@ class ReplicatedTopicAdmin:
                 gone = [info for info in topics.values() if info.topic_id == record.topic_id]
                 for info in gone:
                     del topics[info.name]
+                    reshaped.add(info.name)
                     self._manager.forget(info.name, info.topic_id)
                 changed = True
         for key in published.partitions:
@@ -212,8 +215,9 @@ class ReplicatedTopicAdmin:
             if known is not None and key.partition not in known.partition_ids:
                 ids = tuple(sorted({*known.partition_ids, key.partition}))
                 topics[key.topic] = replace(known, partition_ids=ids)
+                reshaped.add(key.topic)
         self.topics, self.changes = topics, self.changes + changed
-        return configured
+        return configured, reshaped | configured
 
     def changes_for(self, broker: int, keys: Iterable[PartitionKey]) -> list[Change]:
         """Return what a directory hears of these partitions."""

@@ -17,7 +17,7 @@ from segstore.errors import InvalidRequestError, UnsupportedVersionError
 
 from .protocol.codec import Slices, decode, encode
 from .protocol.definitions import Versions, message
-from .protocol.primitives import read_string, read_uvarint
+from .protocol.primitives import read_uvarint
 
 
 class Api(IntEnum):
@@ -50,12 +50,14 @@ class Api(IntEnum):
     DESCRIBE_ACLS = 29
     DESCRIBE_CONFIGS = 32
     ALTER_CONFIGS = 33
+    ALTER_REPLICA_LOG_DIRS = 34
     DESCRIBE_LOG_DIRS = 35
     SASL_AUTHENTICATE = 36
     CREATE_PARTITIONS = 37
     DELETE_GROUPS = 42
     ELECT_LEADERS = 43
     INCREMENTAL_ALTER_CONFIGS = 44
+    ALTER_PARTITION_REASSIGNMENTS = 45
     LIST_PARTITION_REASSIGNMENTS = 46
     OFFSET_DELETE = 47
     DESCRIBE_CLIENT_QUOTAS = 48
@@ -69,6 +71,7 @@ class Api(IntEnum):
     LIST_TRANSACTIONS = 66
     CONSUMER_GROUP_HEARTBEAT = 68
     CONSUMER_GROUP_DESCRIBE = 69
+    LIST_CONFIG_RESOURCES = 74
     DESCRIBE_TOPIC_PARTITIONS = 75
 
     @property
@@ -78,13 +81,15 @@ class Api(IntEnum):
 
 
 _MESSAGES = {api: "".join(map(str.capitalize, api.name.split("_"))) for api in Api}
-_HEADER = struct.Struct(">hhi")
+_REQUESTS = {api: f"{name}Request" for api, name in _MESSAGES.items()}
+_BY_KEY = {int(api): api for api in Api}
+_HEADER, _SHORT = struct.Struct(">hhi"), struct.Struct(">h")
 
 
 class Header(NamedTuple):
     """What every request begins with; `body_at` is the position of its body."""
 
-    api_key: int
+    api: Api
     version: int
     correlation_id: int
     client_id: str | None
@@ -121,35 +126,39 @@ def read_header(data: memoryview) -> Header:
         key, version, correlation_id = _HEADER.unpack_from(data)
     except struct.error as error:
         raise InvalidRequestError("a request has no header") from error
-    try:
-        api = Api(key)
-    except ValueError:
-        raise UnsupportedVersionError(f"api key {key} is not served") from None
-    if version not in served(api):
-        return Header(key, version, correlation_id, None, -1)
-    return Header(key, version, correlation_id, *_client_id(data, _is_flexible(api, version)))
+    api = _BY_KEY.get(key)
+    if api is None:
+        raise UnsupportedVersionError(f"api key {key} is not served")
+    low, high = served(api)
+    if not low <= version <= high:
+        return Header(api, version, correlation_id, None, -1)
+    return Header(api, version, correlation_id, *_client_id(data, _is_flexible(api, version)))
 
 
 def _client_id(data: memoryview, flexible: bool) -> tuple[str | None, int]:
     """Read the client's id, which is never compact, and skip the tagged fields behind it."""
     try:
-        client_id, at = read_string(data, _HEADER.size, False, True)
-        if flexible:
+        size, at = _SHORT.unpack_from(data, _HEADER.size)[0], _HEADER.size + _SHORT.size
+        client_id = None if size == -1 else str(data[at : at + size], "utf-8")
+        at += max(size, 0)
+        if flexible and data[at] == 0:
+            at += 1
+        elif flexible:
             number, at = read_uvarint(data, at)
             for _ in range(number):
                 _, at = read_uvarint(data, at)
-                size, at = read_uvarint(data, at)
-                at += size
+                length, at = read_uvarint(data, at)
+                at += length
     except (IndexError, struct.error, UnicodeDecodeError) as error:
         raise InvalidRequestError("a request's header is damaged") from error
-    if at > len(data):
+    if size < -1 or at > len(data):
         raise InvalidRequestError("a request's header is damaged")
     return client_id, at
 
 
 def read_body(header: Header, data: memoryview) -> Any:
     """Read a request's body. Raises InvalidRequestError, UnsupportedVersionError."""
-    return decode(f"{Api(header.api_key).message}Request", header.version, data[header.body_at :])
+    return decode(_REQUESTS[header.api], header.version, data[header.body_at :])
 
 
 def write_response(api: Api, version: int, correlation_id: int, body: Any) -> tuple[bytearray, Slices]:
@@ -163,7 +172,9 @@ def write_response(api: Api, version: int, correlation_id: int, body: Any) -> tu
     if _is_flexible(api, version) and api is not Api.API_VERSIONS:
         out.append(0)
     encode(body, version, out, slices)
-    size = len(out) - 4 + sum(len(part) for _, part in slices)
+    size = len(out) - 4
+    for _, part in slices:
+        size += len(part)
     struct.pack_into(">ii", out, 0, size, correlation_id)
     return out, slices
 

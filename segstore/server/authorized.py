@@ -12,6 +12,7 @@ NOT_ASKED = -(1 << 31)
 class Operation(IntEnum):
     """Kafka's operations of ACLs, by their codes."""
 
+    ALL = 2
     READ = 3
     WRITE = 4
     CREATE = 5
@@ -24,15 +25,19 @@ class Operation(IntEnum):
     IDEMPOTENT_WRITE = 12
 
 
-def _bits(*operations: Operation) -> int:
+ALL = Operation.ALL
+
+
+def bits(*operations: Operation) -> int:
+    """Return operations as the wire has them together."""
     return sum(1 << operation for operation in operations)
 
 
 _O = Operation
-ON_TOPICS = _bits(
+ON_TOPICS = bits(
     *(_O.READ, _O.WRITE, _O.CREATE, _O.DELETE, _O.ALTER, _O.DESCRIBE, _O.DESCRIBE_CONFIGS, _O.ALTER_CONFIGS)
 )
-ON_CLUSTER = _bits(
+ON_CLUSTER = bits(
     *(_O.CREATE, _O.ALTER, _O.DESCRIBE, _O.CLUSTER_ACTION, _O.DESCRIBE_CONFIGS, _O.ALTER_CONFIGS),
     _O.IDEMPOTENT_WRITE,
 )

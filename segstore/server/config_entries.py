@@ -30,17 +30,19 @@ class Type(IntEnum):
     LONG = 5
     DOUBLE = 6
     LIST = 7
+    PASSWORD = 9
 
 
 class Entry(NamedTuple):
     """One setting of a resource."""
 
     name: str
-    value: str
-    default: str
+    value: str | None
+    default: str | None
     source: Source
     type: Type
     documentation: str
+    is_sensitive: bool = False
 
     @property
     def is_default(self) -> bool:
@@ -51,10 +53,14 @@ LISTS = frozenset({"cleanup.policy"})
 """Settings that are lists, which may be appended to."""
 
 
-def text(value: object) -> str:
-    """Return a value as Kafka writes it."""
+def text(value: object) -> str | None:
+    """Return a value as Kafka writes it; None where there is none."""
+    if value is None:
+        return None
     if isinstance(value, bool):
         return str(value).lower()
+    if isinstance(value, tuple):  # one a line, as it may be given
+        return "\n".join(map(str, value))
     return repr(value) if isinstance(value, float) else str(value)
 
 
@@ -76,6 +82,19 @@ def of_server(config: Settings) -> Iterator[Entry]:
     return _entries(config, made, Source.STATIC_BROKER_CONFIG)
 
 
+def of_listeners(host: str, port: int) -> Entry:
+    """Return the setting that says where clients connect to."""
+    at = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    return Entry(
+        "advertised.listeners",
+        f"PLAINTEXT://{at}",
+        "",
+        Source.STATIC_BROKER_CONFIG,
+        Type.STRING,
+        "the address that clients are told to connect to",
+    )
+
+
 def _held(config: Settings, name: str) -> Any:
     return getattr(config, name.replace(".", "_"))
 
@@ -85,11 +104,12 @@ def _entries(config: Settings, made: Any, source: Source) -> Iterator[Entry]:
         dotted = name.replace("_", ".")
         yield Entry(
             dotted,
-            text(_held(config, name)),
+            None if option.secret else text(_held(config, name)),
             text(option.default),
             source if name in made else Source.DEFAULT_CONFIG,
-            _type(dotted, option),
+            Type.PASSWORD if option.secret else _type(dotted, option),
             _documentation(option),
+            option.secret,
         )
 
 

@@ -21,6 +21,7 @@ class Code(IntEnum):
     NOT_LEADER_OR_FOLLOWER = 6
     LEADER_NOT_AVAILABLE = 5
     REQUEST_TIMED_OUT = 7
+    REPLICA_NOT_AVAILABLE = 9
     MESSAGE_TOO_LARGE = 10
     OFFSET_METADATA_TOO_LARGE = 12
     COORDINATOR_LOAD_IN_PROGRESS = 14
@@ -116,6 +117,7 @@ _CODES: dict[type[BaseException], Code] = {
     errors.EligibleLeadersNotAvailableError: Code.ELIGIBLE_LEADERS_NOT_AVAILABLE,
     errors.FencedInstanceIdError: Code.FENCED_INSTANCE_ID,
     errors.FencedLeaderEpochError: Code.FENCED_LEADER_EPOCH,
+    errors.FencedMemberEpochError: Code.FENCED_MEMBER_EPOCH,
     errors.GroupMaxSizeReachedError: Code.GROUP_MAX_SIZE_REACHED,
     errors.GroupNotFoundError: Code.GROUP_ID_NOT_FOUND,
     errors.IllegalGenerationError: Code.ILLEGAL_GENERATION,
@@ -125,6 +127,7 @@ _CODES: dict[type[BaseException], Code] = {
     errors.InvalidPidMappingError: Code.INVALID_PRODUCER_ID_MAPPING,
     errors.InvalidProducerEpochError: Code.INVALID_PRODUCER_EPOCH,
     errors.InvalidRecordError: Code.INVALID_RECORD,
+    errors.InvalidRegularExpressionError: Code.INVALID_REGULAR_EXPRESSION,
     errors.InvalidReplicaAssignmentError: Code.INVALID_REPLICA_ASSIGNMENT,
     errors.InvalidReplicationFactorError: Code.INVALID_REPLICATION_FACTOR,
     errors.InvalidSessionTimeoutError: Code.INVALID_SESSION_TIMEOUT,
@@ -152,6 +155,7 @@ _CODES: dict[type[BaseException], Code] = {
     errors.RecordTooLargeError: Code.MESSAGE_TOO_LARGE,
     errors.ReplicaOfflineError: Code.KAFKA_STORAGE_ERROR,
     errors.RequestTimedOutError: Code.REQUEST_TIMED_OUT,
+    errors.StaleMemberEpochError: Code.STALE_MEMBER_EPOCH,
     errors.StorageError: Code.KAFKA_STORAGE_ERROR,
     errors.StoreClosedError: Code.NOT_LEADER_OR_FOLLOWER,
     errors.ReadOnlyError: Code.POLICY_VIOLATION,
@@ -161,6 +165,8 @@ _CODES: dict[type[BaseException], Code] = {
     errors.UnknownLeaderEpochError: Code.UNKNOWN_LEADER_EPOCH,
     errors.UnknownMemberIdError: Code.UNKNOWN_MEMBER_ID,
     errors.UnknownTopicOrPartitionError: Code.UNKNOWN_TOPIC_OR_PARTITION,
+    errors.UnreleasedInstanceIdError: Code.UNRELEASED_INSTANCE_ID,
+    errors.UnsupportedAssignorError: Code.UNSUPPORTED_ASSIGNOR,
     errors.UnsupportedCompressionTypeError: Code.UNSUPPORTED_COMPRESSION_TYPE,
     errors.UnsupportedVersionError: Code.UNSUPPORTED_VERSION,
 }

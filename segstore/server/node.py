@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 from segstore.storage.store.store import Store
 
 from .apis import Api
+from .security.authorizer import Authorizer
 from .settings import ServerConfig
 
 NODE_ID = 1
@@ -64,7 +65,8 @@ class Endpoint(NamedTuple):
 
 
 class Node:
-    """One server's shared parts; `apis` are those that it answers.
+    """One server's shared parts; `apis` are those that it answers. Without an `authorizer` all clients may do
+    everything.
 
     `part(kind)` is the one object of a class that this node has; it is made by `kind(node)` at the first
     call. Only the loop's thread calls it.
@@ -78,8 +80,10 @@ class Node:
         endpoint: Endpoint,
         cluster_id: str,
         apis: Collection[Api],
+        authorizer: Authorizer | None = None,
     ) -> None:
         self.store, self.config, self.loop, self.apis = store, config, loop, apis
+        self.authorizer = authorizer
         self.endpoint, self.cluster_id, self.node_id = endpoint, cluster_id, NODE_ID
         self._parts: dict[Callable[[Node], Any], Any] = {}
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from .apis import Api
+from .security.sasl import SaslSession
 
 
 class Later:
@@ -24,6 +25,8 @@ class Channel(Protocol):
     peer: str
     """The client's address, without its port."""
     is_open: bool
+    sasl: SaslSession | None
+    """How far the client has come in authenticating; None where it does not have to by SASL."""
 
     def close(self) -> None:
         """Close the connection without an answer."""

@@ -7,17 +7,18 @@ one leads. Threads: any.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from segstore import names
-from segstore.errors import SegstoreError
+from segstore.errors import InvalidReplicaAssignmentError, SegstoreError
 from segstore.replication.store import ReplicatedStore
 from segstore.server.error_codes import Code
 from segstore.server.logs import NO_ID
 from segstore.server.node import NODE_ID
 from segstore.storage.meta.topic_info import CLUSTER_METADATA, TopicInfo
 from segstore.storage.store.store import Store
+from segstore.storage.store.writer import StoreWriter
 
 _UNKNOWN_EPOCH = -1
 _Key = tuple[str, int]
@@ -37,6 +38,14 @@ NOBODY = Led(-1, _UNKNOWN_EPOCH, Code.LEADER_NOT_AVAILABLE)
 def shown(store: Store) -> dict[str, TopicInfo]:
     """Return the topics that clients see, by name. Raises StoreClosedError."""
     return {name: info for name, info in store.topics().items() if name != CLUSTER_METADATA}
+
+
+def check_replicas(nodes: Sequence[int]) -> None:
+    """Raise InvalidReplicaAssignmentError unless a partition's replicas are to be on the one node."""
+    if list(nodes) != [NODE_ID]:
+        raise InvalidReplicaAssignmentError(
+            f"replicas on nodes {list(nodes)}: there is one node, so it must be [{NODE_ID}]"
+        )
 
 
 def id_of(info: TopicInfo) -> bytes:
@@ -59,8 +68,8 @@ class Leaders:
     """
 
     def __init__(self, store: Store, failed: Iterable[_Key] = ()) -> None:
-        self._store, self._failed = store, frozenset(failed)
-        self._open = opened(store)
+        self._store, self._failed, side = store, frozenset(failed), store._side
+        self._writer = side if isinstance(side, StoreWriter) else None
 
     def of(self, topic: str, partition: int) -> Led:
         """Return who leads a partition; a topic that was deleted meanwhile has no leaders."""
@@ -75,15 +84,10 @@ class Leaders:
         if isinstance(self._store, ReplicatedStore):
             state = self._store.describe_partition(topic, partition)
             return Led(NODE_ID, state.leader_epoch) if state.leader >= 0 else NOBODY
-        if (topic, partition) not in self._open:
-            return Led(NODE_ID, self._epoch_of_closed(topic, partition))
-        return Led(NODE_ID, self._store.partition(topic, partition).leader_epoch)
-
-    def _epoch_of_closed(self, topic: str, partition: int) -> int:
-        store = self._store
-        if store.mode == "r":
-            return _UNKNOWN_EPOCH
-        return store._side.published_epoch(topic, partition)  # type: ignore[union-attr]
+        if self._writer is None:
+            return Led(NODE_ID, _UNKNOWN_EPOCH)
+        epoch = self._writer.partitions.epoch(topic, partition)
+        return Led(NODE_ID, epoch if epoch >= 0 else self._writer.published_epoch(topic, partition))
 
 
 def opened(store: Store) -> frozenset[_Key]:

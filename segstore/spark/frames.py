@@ -12,7 +12,8 @@ import uuid
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from segstore.errors import InvalidArgumentError, UnknownTopicOrPartitionError
+from segstore.errors import InvalidArgumentError, UnknownTopicOrPartitionError, UnsupportedVersionError
+from segstore.replication.store import ReplicatedStore
 from segstore.storage.store.store import Store
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ SETTINGS: Mapping[str, Any] = {"compression.type": "lz4", "max.message.bytes": 6
 
 def checkpoint(frame: DataFrame, store: Store, topic: str | None, config: Mapping[str, Any]) -> DataFrame:
     """See `segstore.spark.checkpoint`."""
+    _check_plain(store)
     spark = frame.sparkSession
     topic = f"frame-{uuid.uuid4().hex}" if topic is None else topic
     store.create_topic(topic, spark.sparkContext.defaultParallelism, {**SETTINGS, **config})
@@ -48,11 +50,23 @@ def restore(spark: SparkSession, store: Store, topic: str) -> DataFrame:
     """See `segstore.spark.restore`."""
     from pyspark.sql.types import StructType, _parse_datatype_json_string
 
+    _check_plain(store)
     schema = _parse_datatype_json_string(_schema_of(store, topic))
     assert isinstance(schema, StructType)
     options = {"path": store.path, "subscribe": topic}
     records = spark.read.format("segstore").options(**options).schema("key binary, value binary").load()
     return records.mapInArrow(from_ipc, schema)
+
+
+def _check_plain(store: Store) -> None:
+    """Raise UnsupportedVersionError for a replicated store: the source reads one directory, which may lack
+    partitions.
+    """
+    if isinstance(store, ReplicatedStore):
+        raise UnsupportedVersionError(
+            f"{store.path} is a replicated store, of which Spark reads one directory alone: frames "
+            "are kept in a store without replicas"
+        )
 
 
 def _schema_of(store: Store, topic: str) -> str:

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from segstore.config import arguments
 from segstore.errors import ConfigError, InvalidArgumentError
+from segstore.files import Files
 from segstore.spark.offsets import (
     OffsetSpec,
     assigned,
@@ -144,6 +145,15 @@ def needs_broker(name: str) -> bool:
     broker.
     """
     return name.startswith(_NEEDS_BROKER)
+
+
+def store_paths(options: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the directories in the option path, which are separated by colons, as in SEGSTORE_PATH; one that
+    is there may have a colon in its name. Errors as `store_path`.
+    """
+    path = store_path(options)
+    several = [] if Files().exists(path) else [each for each in path.split(":") if each]
+    return tuple(several) if len(several) > 1 else (path,)
 
 
 def store_path(options: Mapping[str, str]) -> str:

@@ -18,26 +18,30 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from segstore import names as file_names
+from segstore.coordinator.open_replicated import open_replicated
 from segstore.errors import (
     ConfigError,
     InvalidTopicError,
     KafkaTimeoutError,
+    SegstoreError,
     StorageError,
     UnknownTopicOrPartitionError,
-    UnsupportedVersionError,
 )
 from segstore.files import Files, locks
 from segstore.spark.columns import HEADERS
 from segstore.spark.offsets import by_lower_names, duration_ms
-from segstore.spark.options import needs_broker, store_path
+from segstore.spark.options import needs_broker, store_paths
 from segstore.spark.sink_rows import Divider, columns_of
 from segstore.storage.context import os_errors, wall_clock
+from segstore.storage.inbox.told_topics import StagersTopics
 from segstore.storage.meta.topic_info import check_not_internal
-from segstore.storage.meta.topics import TopicFiles, TopicInfo, find_topic
+from segstore.storage.meta.topics import TopicInfo
 from segstore.storage.staging import Adoption, Staged, Stager, abort, seal
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
+
+    from segstore.storage.store.store import Store
 
 log = logging.getLogger("segstore.spark")
 
@@ -47,16 +51,27 @@ GATHERED_BYTES = 8 << 20
 
 @dataclass(frozen=True)
 class Sink:
-    """Stages and seals rows. `path` and `topic` are those of SinkOptions; tests set `files`."""
+    """Stages rows in the store, or directory of a replicated store, at `path`, and seals them. `topic` is
+    that of SinkOptions; `directories` and `witness` are those of a replicated store, none where the process
+    that has it open is to adopt; tests set `files`.
+    """
 
     path: str
     topic: str | None
     seal_timeout_ms: int
     files: Files | None = None
+    directories: tuple[str, ...] = ()
+    witness: str | None = None
 
     @classmethod
     def of(cls, options: SinkOptions) -> Sink:
-        return cls(options.path, options.topic, options.seal_timeout_ms)
+        """Return the sink, which stages in the first of the directories that takes files."""
+        paths = options.paths
+        path = next(filter(_takes_files, paths), paths[0]) if len(paths) > 1 else paths[0]
+        several = paths if len(paths) > 1 else ()
+        return cls(
+            path, options.topic, options.seal_timeout_ms, None, directories=several, witness=options.witness
+        )
 
     # --- the driver, before ------------------------------------------------------------------
 
@@ -70,16 +85,13 @@ class Sink:
                         f'option path={self.path!r}: no such store; segstore.open with mode="rw" makes it'
                     )
                 topics = Topics(files, self.path)
+                if self.directories and not topics.replicated:
+                    raise ConfigError(f"option path={self.path!r}: no directory of a replicated store")
                 self._check_topic(topics, columns)
                 self._check_lock(files)
             Stager(self.path, files=self.files).close()  # whether it may be written to
-        except (
-            StorageError,
-            UnknownTopicOrPartitionError,
-            InvalidTopicError,
-            UnsupportedVersionError,
-        ) as error:
-            option = "path" if isinstance(error, StorageError | UnsupportedVersionError) else "topic"
+        except (StorageError, UnknownTopicOrPartitionError, InvalidTopicError) as error:
+            option = "path" if isinstance(error, StorageError) else "topic"
             raise ConfigError(f"option {option}: {error} (path={self.path!r})") from error
 
     def _check_topic(self, topics: Topics, columns: Sequence[str]) -> None:
@@ -138,26 +150,45 @@ class Sink:
         if not staged:
             return None
         try:
-            done = seal(self.path, id_, staged, self.seal_timeout_ms / 1000, files=self.files)
+            done = seal(
+                staged[0].path if self.directories else self.path,
+                id_,
+                staged,
+                self.seal_timeout_ms / 1000,
+                files=self.files,
+                opener=self._open if self.directories else None,
+            )
         except KafkaTimeoutError as error:
             raise KafkaTimeoutError(f"{error} (option sealTimeout={self.seal_timeout_ms}ms)") from error
         _compare(id_, done, sum(each.records for each in staged))
         return done
 
+    def _open(self) -> Store:
+        return open_replicated(self.directories, witness=self.witness)
+
     def abort(self, staged: Sequence[Staged]) -> None:
         """Remove what was staged, unless it is sealed: then it is, or will be, in the log."""
-        abort(staged, self.path, files=self.files)
+        abort(staged, None if self.directories else self.path, files=self.files)
+
+
+def _takes_files(path: str) -> bool:
+    """Return whether rows can be staged in a directory: its disk may be lost."""
+    try:
+        Stager(path).close()
+    except SegstoreError:
+        return False
+    return True
 
 
 def _compare(id_: str, done: Adoption, records: int) -> None:
     """Warn where the log has something else under the id than what was sent again under it."""
-    in_log = sum(end - first for first, end in done.offsets.values())
-    if in_log != records:
+    if done.records != records:
         log.warning(
             "%s is in the log since %s with %d rows, and the %d that came now are dropped: it was run from "
             "another plan (an older checkpoint, a job id that is used for other rows), or its rows are not "
             "the same each time",
-            *(id_, datetime.fromtimestamp(done.adopted_ms / 1000, timezone.utc).isoformat(), in_log, records),
+            *(id_, datetime.fromtimestamp(done.adopted_ms / 1000, timezone.utc).isoformat()),
+            *(done.records, records),
         )
 
 
@@ -166,25 +197,25 @@ class Topics:
 
     def __init__(self, files: Files, path: str) -> None:
         """Raises StorageError."""
-        self._topic_files = TopicFiles(files, path)
-        self._held = self._load()
-
-    def _load(self) -> dict[str, TopicInfo]:
         with os_errors():
-            return self._topic_files.load()[0]
+            self._topics = StagersTopics(files, path)
+
+    @property
+    def replicated(self) -> bool:
+        return self._topics.replicated
 
     @property
     def names(self) -> list[str]:
-        return sorted(self._held)
+        with os_errors():
+            return self._topics.names
 
     def find(self, topic: str) -> TopicInfo:
         """Return the topic. Raises UnknownTopicOrPartitionError, which says how to create one; the topic's
         own error.
         """
-        if topic not in self._held:
-            self._held = self._load()
         try:
-            return find_topic(self._held, topic)
+            with os_errors():
+                return self._topics.find(topic)
         except UnknownTopicOrPartitionError as error:
             raise UnknownTopicOrPartitionError(f"{error}; store.create_topic makes one") from error
 
@@ -238,21 +269,22 @@ PASSED_OVER = ("offset", "timestampType")
 as they are.
 """
 
-KNOWN = ("path", "topic", "sealTimeout", "jobId", "checkpointLocation")
+KNOWN = ("path", "topic", "sealTimeout", "jobId", "checkpointLocation", "witness")
 TIMEOUT_MS = 120_000
 """The time that Kafka's producer tries to deliver (delivery.timeout.ms)."""
 
 
 @dataclass(frozen=True)
 class SinkOptions:
-    """The options of a write. `topic` is None where a column names the topic; `job_id` is None where none was
-    given.
+    """The options of a write. `paths` are several of a replicated store. `topic` is None where a column names
+    the topic; `job_id` is None where none was given.
     """
 
-    path: str
+    paths: tuple[str, ...]
     topic: str | None
     seal_timeout_ms: int
     job_id: str | None
+    witness: str | None = None
 
 
 def parse_sink_options(given: Mapping[str, str], *, streaming: bool) -> SinkOptions:
@@ -267,7 +299,13 @@ def parse_sink_options(given: Mapping[str, str], *, streaming: bool) -> SinkOpti
     if topic is not None and not topic:
         raise ConfigError("option topic='': must be the name of a topic")
     timeout = duration_ms("sealTimeout", options.get("sealtimeout"), TIMEOUT_MS)
-    return SinkOptions(store_path(options), topic, timeout, job)
+    paths, witness = store_paths(options), options.get("witness")
+    if witness is not None and len(paths) == 1:
+        raise ConfigError(
+            f"option witness={witness!r}: only a replicated store has one, all of whose directories are "
+            "given by option path, separated by colons"
+        )
+    return SinkOptions(paths, topic, timeout, job, witness)
 
 
 def _check_known(options: Mapping[str, str]) -> None:

@@ -65,9 +65,24 @@ def importing(
             TopicConfig.parse({} if config is None else config)
             stack.enter_context(_perhaps_new(path, files))
         store = stack.enter_context(_opened(path, files))
-        if partitions is not None:
+        yield stack.enter_context(importing_into(store, topic, partitions, config))
+
+
+@contextmanager
+def importing_into(
+    store: Store, topic: str, partitions: int | None = None, config: Mapping[str, Any] | None = None
+) -> Iterator[Importing]:
+    """Do what `importing` does, with a store that this process has open for writing, which may be a
+    replicated one. Errors as those of `importing`; also what an append with acks="all" raises.
+    """
+    check_not_internal(topic, "nothing is imported into it")
+    with ExitStack() as stack:
+        if partitions is None:
+            find_topic(store.topics(), topic)
+        else:
             stack.enter_context(_new_topic(store, topic, partitions, config))
-        with Stager(path, files=files) as stager:
+        side = store._writer()
+        with Stager(side.staging_path, files=store._context.files) as stager:
             yield Importing(store.topics()[topic], stager)
             adopt(store, f"import {stager.name}", [stager.finish()])
 

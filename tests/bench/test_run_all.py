@@ -104,29 +104,39 @@ def test_interrupt(tmp_path: Path) -> None:
 
 
 def test_pages_are_what_results_render_to() -> None:
-    text = (REPOSITORY / "README.md").read_text(encoding="utf-8")
     found = readme.results(readme.RESULTS)
     assert readme.PEERS in found
-    assert readme.placed(text, readme.rendered(found)) == text
+    for page, part in ((readme.README, readme.rendered), (readme.SERVE_PAGE, readme.served)):
+        text = page.read_text(encoding="utf-8")
+        assert readme.placed(text, part(found)) == text
     assert (readme.RESULTS / "README.md").read_text() == readme.overview(found, readme.RESULTS)
 
 
 def test_pages_follow_results(tmp_path: Path) -> None:
-    (page := tmp_path / "page.md").write_text(f"before\n{readme.BEGIN}old\n{readme.END}after\n")
+    pages = page, served = tmp_path / "page.md", tmp_path / "served.md"
+    for each in pages:
+        each.write_text(f"before\n{readme.BEGIN}old\n{readme.END}after\n")
     where = {"cpu": "c", "cores": 2, "memory": 1, "kernel": "k", "python": "p", "packages": {}, "load": 0.5}
     where["filesystem"] = {"type": "ext4", "device": "d", "options": ""}
     study = Results("study", "Why?", where, {}, [], [Finding("All is well", "It\nis.")])
     peers = Results("peers", "Who?", where, {"runs": 5, "peers": {}, "absent": {"X": "no Java"}}, [])
     write(study, tmp_path / "study.json")
     write(peers, tmp_path / "peers.json")
+    settings = {"runs": 5, "quick": False, "servers": {}, "clients": {}, "absent": {"X": "no Java"}}
+    write(Results("serve", "How?", where, settings, []), tmp_path / "serve.json")
     (tmp_path / "study.png").write_bytes(b"")
-    readme.update(page, tmp_path)
+    readme.update(page, tmp_path, served)
+    assert served.read_text().startswith(
+        f"before\n{readme.BEGIN}Measured by `make bench-serve` on c, 2 cores"
+    )
+    assert served.read_text().endswith(f"X is absent: no Java.\n{readme.END}after\n")
     assert page.read_text().startswith(f"before\n{readme.BEGIN}Measured by `make bench` on c, 2 cores")
     assert page.read_text().endswith(f"X is absent: no Java.\n{readme.END}after\n")
     lines = (tmp_path / "README.md").read_text().splitlines()
     assert [line for line in lines if line.startswith("#")] == [
         "# Results of `make bench`",
         "## peers",
+        "## serve",
         "## study",
     ]
     assert "![study](study.png)" in lines

@@ -11,7 +11,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from certificates import certificates
 from cli import run, start_program
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient, NewTopic
 from waiting import PATIENCE
 from wire_client import WireClient
 
@@ -57,9 +60,16 @@ def test_it_says_what_clients_are_told(store_dir: Path) -> None:
 
 REFUSED = {
     "a setting that is none": (["--set", "num.partition=1"], "did you mean num_partitions?"),
+    "a store's value that is none": (
+        ["--set", "group.consumer.assignors=sticky"],
+        "group.consumer.assignors='sticky': must be one or more, by commas, of uniform, range",
+    ),
     "a value that is none": (["--set", "num.partitions=0"], "num_partitions='0': must be an integer from 1"),
     "no port": (["--listen", "a:b"], "--listen='a:b': must be HOST:PORT"),
     "no such port": (["--listen", "a:70000"], "with a port from 0 to 65535"),
+    "no such protocol": (["--listen", "TLS://127.0.0.1:0"], "security_protocol='TLS': must be one of"),
+    "TLS without a key": (["--listen", "SSL://127.0.0.1:0"], "needs ssl_keystore_location"),
+    "a right that is none": (["--allow", "User:a: fly topic t"], "'fly' is no operation of a topic"),
     "no port to advertise": (["--advertise", "a:b"], "--advertise='a:b': must be HOST:PORT"),
 }
 
@@ -84,6 +94,25 @@ def test_a_port_that_is_taken_is_told(store_dir: Path) -> None:
 def test_an_address_of_another_machine_is_told(store_dir: Path) -> None:
     result = run("serve", "-s", store_dir, "--listen", "192.0.2.1:9092")  # RFC 5737: nobody has it
     assert result.exit_code == 1
-    assert result.stderr.endswith(
-        "this machine does not have that address; 0.0.0.0 is every one that it has\n"
-    )
+    assert "this machine does not have that address; 0.0.0.0 is every one" in result.stderr
+
+
+def test_it_serves_users_with_rights_over_tls(store_dir: Path, tmp_path: Path) -> None:
+    files, users = certificates(tmp_path), tmp_path / "users"
+    users.write_text("alice:secret\n")
+    given = ("--tls-keystore", files.server, "--sasl-users", users, "--allow", "User:alice: create topic t")
+    with serving(store_dir, "--listen", "sasl_ssl://127.0.0.1:0", *map(str, given)) as (_, port, _line):
+        client = AdminClient(
+            {
+                "bootstrap.servers": f"127.0.0.1:{port}",
+                "security.protocol": "SASL_SSL",
+                "sasl.mechanism": "SCRAM-SHA-256",
+                "sasl.username": "alice",
+                "sasl.password": "secret",
+                **files.of_client,
+            }
+        )
+        made = client.create_topics([NewTopic("t", 1), NewTopic("other", 1)])
+        made["t"].result(PATIENCE)
+        with pytest.raises(KafkaException, match="TOPIC_AUTHORIZATION_FAILED"):
+            made["other"].result(PATIENCE)

@@ -26,6 +26,7 @@ from small_damage import CONFIG, DAMAGES, KINDS, ROWS, Kind, flip, make, table, 
 from stores import records
 
 import segstore
+from segstore.coordinator.credentials import scram_credentials
 from segstore.coordinator.quotas.quotas import quotas
 from segstore.errors import StorageError
 from segstore.storage.repair import repair
@@ -69,6 +70,7 @@ def held(path: Path, mode: str, told: list[str] | None = None) -> Held:
             with segstore.Consumer(store, group_id="g") as consumer:
                 found["g"] = [consumer.committed(segstore.TopicPartition("plain", n)) for n in (0, 1)]
         found["limits"] = quotas(store).describe()
+        found["credentials"] = scram_credentials(store).all()
         if told is not None:
             told += [one.path for one in store.mended]
     return found

@@ -18,6 +18,9 @@ TOOLS = {
     "java": r"\bjava\b",
     "maven": r"\b(mvn|maven)\b",
     "spark": r"spark",
+    "go": r"\bgo\b",
+    "node": r"\bnpm\b",
+    "kcat": r"\bkcat\b",
     "strace": r"strace",
     "tmpfs": r"tmpfs",
 }

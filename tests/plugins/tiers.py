@@ -4,6 +4,7 @@
     --tier test    those, and a draw by SEGSTORE_SEED of each other kind
     --tier rest    what `--tier test` leaves out with the same seed
     --tier all     everything; so it is without --tier
+    --tier again   a draw of kills, faults, models and interrupts, which `make test-long-way` runs once more
 
 A file's folder, name or text tells the kind of its tests, so that most new files need no entry here. From
 each file that has tests of a kind a share of them is drawn, at least one where the share is above 0: first
@@ -28,7 +29,10 @@ from typing import NamedTuple
 import pytest
 
 TESTS = Path(__file__).parents[1]
-TIERS = ("quick", "test", "rest", "all")
+TIERS = ("quick", "test", "rest", "all", "again")
+AGAIN = ("tests/crash/*", "tests/models/simulation/*", "tests/models/test_*", "tests/processes/*")
+AGAIN_SHARE = float(os.environ.get("SEGSTORE_AGAIN", "0.3"))
+"""The files of `--tier again`, and the share of each file's tests."""
 
 
 class Kind(NamedTuple):
@@ -49,11 +53,11 @@ class Kind(NamedTuple):
 UNIT = "unit"
 KINDS = {
     "Spark programs": Kind(0.0, ("spark/test_demo", "spark/test_notebook")),
-    "Spark": Kind(0.15, text=r'SparkSession|judge\("spark"\)'),
-    "simulation": Kind(0.15, ("models/simulation/*",)),
+    "Spark": Kind(0.1, text=r'SparkSession|judge\("spark"\)'),
+    "simulation": Kind(0.1, ("models/simulation/*",)),
     "simulation of replicas": Kind(0.03, ("models/replicated_simulation/*",)),
     "faults": Kind(
-        0.15,
+        0.08,
         (
             *("crash/test_failing_disks", "crash/test_refused", "crash/test_sweep_failures"),
             *("crash/test_power_cuts", "crash/test_transactions_power_cut", "crash/test_metadata_log_faults"),
@@ -61,16 +65,18 @@ KINDS = {
         ),
         r"from \S*driver import",
     ),
-    "models": Kind(0.2, ("models/test_*", "unit/filetree/test_model", "unit/coordinator/test_assignors")),
-    "model checks": Kind(0.2, ("models/replicas/test_two_replicas",)),
-    "mutations": Kind(0.2, ("models/replicas/test_mutations",)),
+    "models": Kind(0.1, ("models/test_*", "unit/filetree/test_model", "unit/coordinator/test_assignors")),
+    "model checks": Kind(0.1, ("models/replicas/test_two_replicas",)),
+    "mutations": Kind(0.1, ("models/replicas/test_mutations",)),
     "long model checks": Kind(0.0, ("models/replicas/test_large_spaces",)),
-    "replicated stores": Kind(0.15, ("replicated/*",)),
+    "replicated stores": Kind(0.1, ("replicated/*",)),
     "replicas of a real broker": Kind(0.0, ("kafka/test_our_*",)),
+    "clients' programs": Kind(1.0, ("server/test_java_client", "server/test_python_clients")),
     "Java's clients": Kind(0.0, ("server/test_java_*",)),
-    "fuzz": Kind(0.2, ("hostile/test_fuzz", "server/test_hostile_requests")),
+    "clients of other languages": Kind(0.0, ("server/test_other_languages",)),
+    "fuzz": Kind(0.1, ("hostile/test_fuzz", "server/test_hostile_requests")),
     "damage": Kind(
-        0.3,
+        0.12,
         (
             *("hostile/test_planted_files", "hostile/test_hard_links", "hostile/test_small_files"),
             *("hostile/test_damaged_indexes", "hostile/test_*_damaged", "hostile/test_bit_rot"),
@@ -78,7 +84,7 @@ KINDS = {
         ),
     ),
     "interrupts": Kind(
-        0.3,
+        0.15,
         (
             *("processes/test_interrupts*", "processes/*_interrupts", "unit/aio/test_cancelled"),
             *("processes/test_storm*", "processes/test_reentry*", "processes/test_closing*"),
@@ -86,19 +92,20 @@ KINDS = {
     ),
     "other codecs": Kind(0.1, ("server/test_other_codecs",)),
     "clients on the wire": Kind(
-        0.3, ("server/test_clients", "server/test_admin_clients", "docs/test_testing")
+        0.15, ("server/test_clients", "server/test_admin_clients", "docs/test_testing")
     ),
-    "limits": Kind(0.3, ("unit/storage/test_limits", "unit/transfer/test_sinks")),
+    "clients and kills": Kind(0.1, ("processes/test_wire_storm",)),
+    "limits": Kind(0.15, ("unit/storage/test_limits", "unit/transfer/test_sinks")),
     "Kafka's broker": Kind(0.3, text=r"judge\(\"Kafka's broker\"\)"),
     "Kafka's tools": Kind(0.2, text=r'judge\("kafka\.tools|judge\("Kafka\'s (dump tool|jar)"\)'),
-    "strace": Kind(0.3, ("processes/test_seam",), names=frozenset({"strace"})),
+    "strace": Kind(0.15, ("processes/test_seam",), names=frozenset({"strace"})),
     "kills": Kind(
-        0.15,
+        0.08,
         ("*_kill", "crash/test_crash_loop", "processes/test_jepsen"),
         names=frozenset({"SIGKILL", "KillingFiles", "killed_at_each_call", "in_child"}),
     ),
     "programs": Kind(
-        0.15,
+        0.08,
         (
             *("demo/*", "bench/*", "docs/test_reliability"),
             *("processes/test_programs_*", "processes/test_opening_together"),
@@ -208,10 +215,15 @@ def drawn(items: Iterable[pytest.Item], seed: str) -> set[pytest.Item]:
         else:
             files[item.path, of].append(item)
     for (path, of), tests in files.items():
-        names = [item.nodeid.partition("::")[2] for item in tests]
-        chosen = draw(names, KINDS[of].share, f"{seed} {path.name} {of}")
-        found.update(item for item, name in zip(tests, names, strict=True) if name in chosen)
+        found.update(_drawn(tests, KINDS[of].share, f"{seed} {path.name} {of}"))
     return found
+
+
+def _drawn(tests: Sequence[pytest.Item], share: float, seed: str) -> list[pytest.Item]:
+    """Return the tests of a file that are drawn, in their order."""
+    names = [item.nodeid.partition("::")[2] for item in tests]
+    chosen = draw(names, share, seed)
+    return [item for item, name in zip(tests, names, strict=True) if name in chosen]
 
 
 def chosen(items: list[pytest.Item], tier: str, seed: str) -> list[pytest.Item]:
@@ -220,6 +232,12 @@ def chosen(items: list[pytest.Item], tier: str, seed: str) -> list[pytest.Item]:
         return items
     if tier == "quick":
         return [item for item in items if kind_of(item) == UNIT]
+    if tier == "again":
+        files = defaultdict(list)
+        for item in items:
+            if any(fnmatch(item.nodeid.partition("::")[0], f) for f in AGAIN):
+                files[item.path].append(item)
+        return [item for tests in files.values() for item in _drawn(tests, AGAIN_SHARE, f"{seed} again")]
     some = drawn(items, seed)
     return [item for item in items if (item in some) == (tier == "test")]
 

@@ -16,8 +16,6 @@ from segstore import errors
 from segstore.coordinator.group.admin import Groups
 from segstore.storage.bulk_import import importing
 from segstore.storage.repair import repair
-from segstore.storage.staging import Stager, seal
-from segstore.storage.staging.seal import adopt
 
 SMALL = {"segment.bytes": 2_000, "file.delete.delay.ms": 0}
 
@@ -239,7 +237,7 @@ def test_a_replica_is_not_repaired_by_itself(three: Directories) -> None:
     assert tree(three.paths[1]) == before
 
 
-def test_an_import_is_refused(three: Directories) -> None:
+def test_an_import_into_one_directory_is_refused(three: Directories) -> None:
     store, _ = filled(three, 10)
     store.close()
     refused = pytest.raises(errors.InvalidArgumentError, match="is a directory of a replicated store")
@@ -268,29 +266,3 @@ def test_groups_are_described(three: Directories) -> None:
         (state,) = Groups(store).describe("g").partitions
         assert (state.committed.offset, state.end, state.lag) == (10, 10, 0)
     assert [each.group_id for each in Groups(store).list()] == ["g"]
-
-
-def test_staged_appends_are_refused_by_name(three: Directories) -> None:
-    """They were adopted where the directory happened to lead, by ids that the next leader did not know."""
-    refused = pytest.raises(
-        errors.UnsupportedVersionError, match="staged appends are for a store without replicas"
-    )
-    with segstore.open(three.base / "plain") as plain:
-        plain.create_topic("t")
-    with Stager(three.base / "plain") as stager:
-        stager.append_batch("t", 0, [b"x"])
-        staged = stager.finish()
-    store, _ = filled(three, 1)
-    for closed in (False, True):
-        if closed:
-            store.close()
-        before = [tree(path / ".segstore/inbox") for path in three.paths]
-        for path in three.paths:
-            with refused:
-                Stager(path)
-            with refused:
-                seal(path, "id", [staged])
-            if not closed:
-                with refused:
-                    adopt(store, "id", [staged])
-        assert [tree(path / ".segstore/inbox") for path in three.paths] == before

@@ -15,6 +15,7 @@ from segstore.server.handlers import HANDLERS
 from segstore.server.node import Endpoint, Node
 from segstore.server.protocol.codec import decode, encode, structs
 from segstore.server.request import LATER, Request
+from segstore.server.security.authorizer import authorizer_of
 from segstore.server.settings import ServerConfig
 
 CLUSTER_ID = "MkU3OEVBNTcwNTJENDM2Qg"
@@ -31,6 +32,11 @@ class FakeTimer:
 
     def cancel(self) -> None:
         self.cancelled = True
+
+
+class FakeWatch:
+    def ask(self, sleep: Callable[[], object]) -> None:
+        pass
 
 
 @dataclass
@@ -50,6 +56,13 @@ class FakeLoop:
 
     def soon(self, call: Callable[[], object]) -> None:
         self.calls.append(call)
+
+    def watch(self, wake: Callable[[], object], then: Callable[[], object]) -> Any:
+        """Nobody sleeps for this loop: what waits for news is looked at when its time is over."""
+        return FakeWatch()
+
+    def every_turn(self, call: Callable[[], object]) -> None:
+        """There are no turns."""
 
     def work(self, run: Callable[[], Any], done: Callable[[Any], object]) -> None:
         self.works += 1
@@ -86,6 +99,7 @@ class FakeChannel:
     principal: str = "ANONYMOUS"
     peer: str = "127.0.0.1"
     is_open: bool = True
+    sasl: Any = None
     muted_ms: int = 0
 
     def mute(self, milliseconds: int) -> None:
@@ -97,7 +111,9 @@ class FakeChannel:
 
 def node_of(store: segstore.Store, **settings: Any) -> Node:
     """Return a node that serves a store, with a fake loop."""
-    return Node(store, ServerConfig(**settings), FakeLoop(), ENDPOINT, CLUSTER_ID, tuple(HANDLERS))
+    config = ServerConfig(**settings)
+    authorizer = authorizer_of(config)
+    return Node(store, config, FakeLoop(), ENDPOINT, CLUSTER_ID, tuple(HANDLERS), authorizer)
 
 
 @dataclass

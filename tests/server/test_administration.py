@@ -66,6 +66,35 @@ def test_each_directory_of_a_replicated_store_is_a_log_directory(tmp_path: Path)
     assert [segstore.check(path) for path in paths] == [[], []]
 
 
+# --- AlterReplicaLogDirs --------------------------------------------------------------------------
+
+Placed = structs("AlterReplicaLogDirsRequest")
+
+
+def place(store: segstore.Store, path: str, *parts: tuple[str, int], version: int = 2) -> list[int]:
+    topics = [Placed.AlterReplicaLogDirTopic(name=topic, partitions=[number]) for topic, number in parts]
+    wanted = [Placed.AlterReplicaLogDir(path=path, topics=topics)]
+    results = call(node_of(store), Api.ALTER_REPLICA_LOG_DIRS, version, dirs=wanted).results
+    found = {(each.topic_name, p.partition_index): p.error_code for each in results for p in each.partitions}
+    return [found[part] for part in parts]
+
+
+@pytest.mark.parametrize("version", versions(Api.ALTER_REPLICA_LOG_DIRS))
+def test_a_log_stays_in_the_one_directory(store: segstore.Store, version: int) -> None:
+    store.create_topic("t", 2)
+    found = place(store, store.path, ("t", 1), ("t", 0), ("t", 2), ("u", 0), version=version)
+    assert found == [Code.NONE, Code.NONE, Code.REPLICA_NOT_AVAILABLE, Code.REPLICA_NOT_AVAILABLE]
+    assert place(store, "/elsewhere", ("t", 1), version=version) == [Code.LOG_DIR_NOT_FOUND]
+
+
+def test_a_replica_is_not_moved_to_another_directory(tmp_path: Path) -> None:
+    paths = [tmp_path / "a", tmp_path / "b"]
+    with segstore.open_replicated(paths, config=dict(QUICK)) as store:
+        store.create_topic("t", replication_factor=1)
+        found = {code for path in paths for code in place(store, str(path), ("t", 0))}
+        assert found == {Code.NONE, Code.INVALID_REQUEST}
+
+
 # --- DeleteRecords --------------------------------------------------------------------------------
 
 
@@ -134,6 +163,33 @@ def test_the_directories_of_a_replicated_store_are_elected(tmp_path: Path) -> No
             node_of(store), Api.ELECT_LEADERS, 2, topic_partitions=wanted
         ).replica_election_results
         assert [each.error_code for each in result.partition_result] == [Code.ELECTION_NOT_NEEDED]
+
+
+Reassigned = structs("AlterPartitionReassignmentsRequest")
+REASSIGNMENTS: dict[str, tuple[tuple[str, int, list[int] | None], int]] = {
+    "to where it is": (("t", 0, [1]), Code.NONE),
+    "to another node": (("t", 0, [2]), Code.INVALID_REPLICA_ASSIGNMENT),
+    "to more nodes": (("t", 0, [1, 2]), Code.INVALID_REPLICA_ASSIGNMENT),
+    "twice to one": (("t", 0, [1, 1]), Code.INVALID_REPLICA_ASSIGNMENT),
+    "to none": (("t", 0, []), Code.INVALID_REPLICA_ASSIGNMENT),
+    "an end": (("t", 0, None), Code.NO_REASSIGNMENT_IN_PROGRESS),
+    "a partition that is not there": (("t", 1, [1]), Code.UNKNOWN_TOPIC_OR_PARTITION),
+    "a topic that is not there": (("u", 0, [1]), Code.UNKNOWN_TOPIC_OR_PARTITION),
+}
+
+
+@pytest.mark.parametrize("version", versions(Api.ALTER_PARTITION_REASSIGNMENTS))
+@pytest.mark.parametrize("name", REASSIGNMENTS)
+def test_a_replica_stays_where_it_is(store: segstore.Store, name: str, version: int) -> None:
+    store.create_topic("t")
+    (topic, number, replicas), code = REASSIGNMENTS[name]
+    parts = [Reassigned.ReassignablePartition(partition_index=number, replicas=replicas)]
+    wanted = [Reassigned.ReassignableTopic(name=topic, partitions=parts)]
+    body = call(node_of(store), Api.ALTER_PARTITION_REASSIGNMENTS, version, topics=wanted)
+    (result,) = body.responses
+    (part,) = result.partitions
+    assert (body.error_code, result.name, part.partition_index, part.error_code) == (0, topic, number, code)
+    assert (part.error_message is None) == (code == Code.NONE)
 
 
 def test_nothing_is_reassigned(store: segstore.Store) -> None:

@@ -72,12 +72,41 @@ def test_the_broker_s_settings_are_the_server_s_and_the_store_s(store: segstore.
     (result,) = describe(store, (BROKER, "1", None), settings=settings)
     entries = {each.name: (each.value, each.config_source) for each in result.configs}
     own = {row.name.replace("_", ".") for row in ServerConfig.describe()}
-    assert set(entries) == own | {row.name for row in StoreConfig.describe()}
+    assert set(entries) == own | {row.name for row in StoreConfig.describe()} | {"advertised.listeners"}
     assert all(each.read_only for each in result.configs)
     assert entries["num.partitions"] == ("4", OF_BROKER)
     assert entries["group.initial.rebalance.delay.ms"] == ("7", OF_BROKER)  # the store's is another one
     assert entries["auto.create.topics.enable"] == ("true", DEFAULT)
     assert entries["offsets.topic.num.partitions"] == ("2", OF_BROKER)
+
+
+def test_the_broker_tells_where_it_listens(store: segstore.Store) -> None:
+    (broker,) = describe(store, (BROKER, "1", ["advertised.listeners"]))
+    (entry,) = broker.configs
+    assert (entry.value, entry.read_only) == ("PLAINTEXT://broker.test:9092", True)
+
+
+LISTED: dict[str, tuple[int, list[int], list[tuple[int, str]]]] = {
+    "all": (1, [], [(4, "1"), (2, "t"), (2, "u")]),
+    "topics": (1, [2], [(2, "t"), (2, "u")]),
+    "what has none here": (1, [8, 16, 32], []),
+    "client metrics, by an old client": (0, [], []),
+}
+
+
+@pytest.mark.parametrize("name", LISTED)
+def test_what_has_settings_is_listed(store: segstore.Store, name: str) -> None:
+    store.create_topic("t")
+    store.create_topic("u")
+    version, types, wanted = LISTED[name]
+    body = call(node_of(store), Api.LIST_CONFIG_RESOURCES, version, resource_types=types)
+    found = [(each.resource_type, each.resource_name) for each in body.config_resources]
+    assert (body.error_code, found) == (0, wanted)
+
+
+def test_what_can_not_have_settings_is_not_listed(store: segstore.Store) -> None:
+    body = call(node_of(store), Api.LIST_CONFIG_RESOURCES, 1, resource_types=[2, 3])
+    assert (body.error_code, body.config_resources) == (Code.UNSUPPORTED_VERSION, [])
 
 
 def test_all_brokers_together_have_no_settings(store: segstore.Store) -> None:

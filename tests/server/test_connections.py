@@ -27,6 +27,7 @@ import segstore
 from segstore.server.apis import Api
 from segstore.server.network.connection import State
 from segstore.server.network.loop import Loop
+from segstore.server.network.outgoing import SHORT
 from segstore.server.protocol.codec import structs
 from segstore.server.request import LATER
 
@@ -371,8 +372,28 @@ def test_a_client_that_goes_within_an_answer_releases_it(
         until(lambda: not connections(server))
 
 
-def test_a_file_that_has_become_shorter_ends_the_connection(store: segstore.Store, file: Path) -> None:
-    part = FileSlice(file, 16 * MIB - 10, 100)
+@pytest.mark.parametrize("version", [4, 12])
+def test_short_parts_of_files_take_no_call_more(
+    store: segstore.Store, file: Path, version: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = file.read_bytes()
+    slices = [FileSlice(file, 5, SHORT - 1), FileSlice(file, 0, 0), FileSlice(file, 9, 1)]
+    handlers: Any = {Api.FETCH: lambda node, request: fetched(slices[0], slices[1], b"inline", slices[2])}
+    with serving(store, handlers) as server, connected(server) as wire:
+        wire.ask("ApiVersions", 0)
+        calls = counted(server, monkeypatch)
+        (topic,) = wire.ask("Fetch", version).responses
+        found = [bytes(partition.records) for partition in topic.partitions]
+        assert found == [data[5 : SHORT + 4], b"", b"inline", data[9:10]]
+        assert within(server, lambda: dict(calls)) == {"recv_into": 1, "send": 1}
+    assert [each.released for each in slices] == [1, 1, 1]
+
+
+@pytest.mark.parametrize("count", [100, SHORT + 1])
+def test_a_file_that_has_become_shorter_ends_the_connection(
+    store: segstore.Store, file: Path, count: int
+) -> None:
+    part = FileSlice(file, 16 * MIB - 10, count)
     handlers: Any = {Api.FETCH: lambda node, request: fetched(part)}
     with serving(store, handlers) as server, connected(server) as wire:
         sent = wire.send("Fetch", 12)

@@ -9,9 +9,9 @@ import pytest
 from drawn_messages import drawn, encoded
 
 from segstore.server.apis import Api, served
+from segstore.server.error_answers import error_answer
 from segstore.server.protocol.codec import Struct, decode, structs
 from segstore.server.request import Request
-from segstore.testing.error_answers import error_answer
 
 CODE = 41
 NO_PLACE = {(Api.DESCRIBE_LOG_DIRS, 1), (Api.DESCRIBE_LOG_DIRS, 2)}

@@ -20,6 +20,7 @@ import segstore
 from segstore._native import lib
 from segstore.server.handlers.fetch import Fetches
 from segstore.server.network import outgoing
+from segstore.server.network.outgoing import SHORT
 from segstore.server.protocol.codec import structs
 from segstore.storage.log.transaction_markers import end_transaction
 
@@ -123,7 +124,7 @@ def test_one_sendfile_for_each_stretch_and_no_read(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     for n in range(3):
-        store.partition("t", n).append_batch([b"x" * 100] * 10)
+        store.partition("t", n).append_batch([b"x" * 1000] * 10)
     calls: list[str] = []
 
     class Counting:
@@ -140,7 +141,7 @@ def test_one_sendfile_for_each_stretch_and_no_read(
     reads: list[Any] = []
     monkeypatch.setattr(segstore.PartitionLog, "read", lambda *given, **more: reads.append(given))
     got = records(wire.ask("Fetch", 12, **asked(0, 1, 2)))
-    assert [len(each) > 1000 for each in got] == [True] * 3
+    assert [len(each) > SHORT for each in got] == [True] * 3
     assert (calls, reads) == (["seg_sendfile"] * 3, [])
 
 

@@ -13,7 +13,7 @@ import confluent_kafka
 import kafka
 import pytest
 from confluent_kafka.admin import AdminClient
-from waiting import until
+from waiting import PATIENCE, until
 from wire_client import WireClient
 
 import segstore
@@ -23,6 +23,7 @@ from segstore.server.apis import Api
 from segstore.server.protocol.codec import structs
 
 SECONDS = 10.0
+"""What a request may take. Members get `PATIENCE` to settle: each rebalance waits for the slowest of them."""
 PARTITIONS = 6
 Poll = Callable[[], None]
 Has = Callable[[], set[int]]
@@ -59,7 +60,10 @@ def kafka_python(server: Any) -> Iterator[Member]:
         "t", bootstrap_servers=server.bootstrap_servers, group_id="g", heartbeat_interval_ms=200
     )
     with closing(consumer):
-        # kafka-python 3.0.12 drops a SyncGroup's answer that comes as the timeout of its poll ends.
+        # kafka-python 3.0.12 joins before it has the topic's metadata (KAFKA-3949). As the leader it then
+        # gives nobody a partition ("No partition metadata for topic t"), and the group rebalances once more.
+        until(lambda: consumer.partitions_for_topic("t"))
+        # It drops a SyncGroup's answer that comes as the timeout of its poll ends, and joins anew.
         yield lambda: consumer.poll(500), lambda: {each.partition for each in consumer.assignment()}
 
 
@@ -72,7 +76,7 @@ def ours(store: segstore.Store, strategy: str) -> Iterator[Member]:
 def settle(*members: Member) -> list[set[int]]:
     """Poll all in turn until each partition has one owner, and each member a fair part."""
     share = PARTITIONS // len(members)
-    end = time.monotonic() + SECONDS
+    end = time.monotonic() + PATIENCE
     found: list[set[int]] = []
     while time.monotonic() < end:
         for poll, _ in members:

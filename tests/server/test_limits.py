@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import resource
+import select
 import socket
 import struct
 from pathlib import Path
@@ -100,6 +101,33 @@ def test_no_descriptor_for_a_connection_is_no_end(
         with client:
             client.sendall(request("ApiVersions", 0, 1))
             assert client.recv(4)
+
+
+def test_connections_leave_descriptors_to_the_store(
+    store: segstore.Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Clients that do nothing take what they can get; then partitions are opened, and their logs roll."""
+    monkeypatch.setattr(listener, "_PAUSE", 0.01)
+    store.create_topic("t", 2, {"segment.bytes": 300})
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    clients: list[socket.socket] = []
+    with segstore.serve(store, port=0) as server:
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (400, hard))
+            while "the rest of RLIMIT_NOFILE is the store's" not in caplog.text:
+                clients.append(socket.create_connection((server.host, server.port)))
+                within(server, lambda: None)  # it has taken the connection, or not
+            for number in range(2):
+                for _ in range(3):
+                    store.partition("t", number).append(b"x" * 150)
+            clients[0].sendall(request("ApiVersions", 0, 1))
+            assert clients[0].recv(4)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+            for client in clients:
+                client.close()
+        with connected(server) as wire:
+            assert is_answered(wire)
 
 
 # --- time ------------------------------------------------------------------------------------------
@@ -251,7 +279,7 @@ def test_what_a_client_sends_ahead_stays_in_the_kernel(store: segstore.Store) ->
         until(lambda: not sent_some(wire, request("ApiVersions", 0, 9) * 10_000))
         (connection,) = connections(server)
         assert len(connection._frames._rest) <= 1 << 16
-        assert connection._events == 0
+        assert not connection._events & select.EPOLLIN
         wire.socket.settimeout(60)
         answer(server, kept, heartbeat())
         assert wire.receive(sent).error_code == 0

@@ -1,14 +1,14 @@
-"""Spark reads a directory of a replicated store up to its high watermark; writing is refused."""
+"""Spark reads a directory of a replicated store up to its high watermark, and writes into all of it."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
-from replicated_stores import Directories, await_in_sync
-from spark import read, told
-from stores import tree
+from replicated_stores import PATIENT, Directories, await_in_sync
+from spark import read
+from stores import values
 from waiting import until
 
 import segstore
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.judge("spark")
 
 
-def test_a_directory_is_read_beside_its_writer_and_not_written(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_directory_is_read_beside_its_writer(spark: SparkSession, tmp_path: Path) -> None:
     two = Directories(tmp_path, 2)
     with two.open(replica_lag_time_max_ms=600_000, broker_session_timeout_ms=600_000) as store:
         store.create_topic("t", assignments={0: [0, 1], 1: [1, 0]})
@@ -35,16 +35,6 @@ def test_a_directory_is_read_beside_its_writer_and_not_written(spark: SparkSessi
             assert sorted((p, o, bytes(v)) for p, o, v in frame.collect()) == shown
         two.files.mend()
         await_in_sync(store)
-    before = [tree(path) for path in two.paths]
-    rows = spark.createDataFrame([(b"x",)], "value binary")
-    for path in two.paths:
-        error = told(
-            lambda path=path: (
-                rows.write.format("segstore").mode("append").option("topic", "t").save(str(path))
-            )
-        )
-        assert "staged appends are for a store without replicas" in error
-    assert [tree(path) for path in two.paths] == before
     assert [segstore.check(path) for path in two.paths] == [[], []]
 
 
@@ -52,3 +42,51 @@ def ends(path: Path) -> list[int]:
     """Where a reader of the directory finds the ends."""
     with segstore.open(path, mode="r") as reader:
         return [reader.partition("t", number).end_offset for number in range(2)]
+
+
+def test_the_sink_writes_into_all_partitions_from_any_directory(spark: SparkSession, tmp_path: Path) -> None:
+    """A batch beside the writer, which is committed once, though a directory is lost before it is run again;
+    a stream whose commits open the store.
+    """
+    three = Directories(tmp_path)
+    rows = spark.createDataFrame([(f"k{n}", f"v{n}") for n in range(40)], "key string, value string")
+
+    def write(path: Path) -> None:
+        made = rows.write.format("segstore").mode("append").option("topic", "t").option("jobId", "job")
+        made.save(str(path))
+
+    with three.open(min_insync_replicas=2, **PATIENT) as store:
+        store.create_topic("t", 2, replication_factor=3)
+        store.create_topic("s", assignments={0: [1, 2]})
+        write(three.paths[0])
+        first = held(store, "t")
+        assert sorted(first) == sorted(b"v%d" % n for n in range(40))
+        await_in_sync(store)
+        three.lose(0)
+        until(lambda: 0 in store.describe_partition("t", 0).offline)
+        write(three.paths[1])
+        assert held(store, "t") == first
+    source = tmp_path / "source"
+    rows.write.json(str(source))
+    query = (
+        spark.readStream.schema("key string, value string")
+        .json(str(source))
+        .writeStream.format("segstore")
+        .option("topic", "s")
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .trigger(availableNow=True)
+        .start(":".join(map(str, three.paths)))
+    )
+    query.awaitTermination()
+    assert query.exception() is None
+    three.bring_back()
+    with three.open() as store:
+        await_in_sync(store)
+        assert sorted(held(store, "s")) == sorted(first)
+        assert held(store, "t") == first
+    assert [segstore.check(path) for path in three.paths] == [[], [], []]
+
+
+def held(store: Any, topic: str) -> list[bytes | None]:
+    logs = [store.partition(topic, number) for number in store.topics()[topic].partition_ids]
+    return [value for log in logs for value in values(log, isolation_level="read_committed")]

@@ -46,15 +46,23 @@ def free_port() -> int:
 
 
 class Broker:
-    """A broker and its directory; `running` starts it, any number of times, with these options of Java."""
+    """A broker and its directory; `running` starts it, any number of times, with these options of Java;
+    `process` is the one that was started last.
 
-    def __init__(self, classpath: str, directory: Path, options: Sequence[str] = SMALL) -> None:
+    `more` are lines of its properties file, besides PROPERTIES.
+    """
+
+    def __init__(
+        self, classpath: str, directory: Path, options: Sequence[str] = SMALL, more: str = ""
+    ) -> None:
         self.classpath, self.directory, self.options = classpath, directory, options
         self.logs = directory / "kafka"
+        self.process: subprocess.Popen[bytes] | None = None
         self.port, controller = free_port(), free_port()
         self.properties = directory / "server.properties"
         directory.mkdir(parents=True, exist_ok=True)
-        self.properties.write_text(PROPERTIES.format(port=self.port, controller=controller, logs=self.logs))
+        made = PROPERTIES.format(port=self.port, controller=controller, logs=self.logs)
+        self.properties.write_text(made + more)
         self._java("kafka.tools.StorageTool", "format", "-t", CLUSTER, "-c", str(self.properties))
 
     @property
@@ -73,7 +81,7 @@ class Broker:
         log = self.directory / "broker.log"
         java = ["java", *self.options, "-cp", self.classpath, "kafka.Kafka", str(self.properties)]
         with open(log, "ab") as out:
-            process = subprocess.Popen(java, stdout=out, stderr=out)
+            process = self.process = subprocess.Popen(java, stdout=out, stderr=out)
         try:
             self._await(process, log)
             yield self.address

@@ -116,16 +116,18 @@ def why_not() -> str | None:
     return f"Kafka's dump tool needs {' and '.join(missing)}" if missing else None
 
 
-@lru_cache(maxsize=1)
-def classpath() -> str:
-    """Return the tool's class path. Raises RuntimeError with Maven's output where it can't be resolved."""
-    kept = CACHE / f"classpath-{hashlib.sha256(POM.read_bytes()).hexdigest()[:16]}.txt"
+@lru_cache(maxsize=4)
+def classpath(pom: Path = POM) -> str:
+    """Return the class path of the tool, or of what another pom.xml names. Raises RuntimeError with Maven's
+    output where it can't be resolved.
+    """
+    kept = CACHE / f"classpath-{hashlib.sha256(pom.read_bytes()).hexdigest()[:16]}.txt"
     CACHE.mkdir(parents=True, exist_ok=True)
     with open(CACHE / "lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # the processes of a test run share the cache
         there = kept.is_file() and all(Path(jar).is_file() for jar in kept.read_text().split(":"))
-        if not there and _maven(kept, "--offline") and (why := _maven(kept)):
-            raise RuntimeError(f"Maven can't resolve {POM}:\n{why}")
+        if not there and _maven(pom, kept, "--offline") and (why := _maven(pom, kept)):
+            raise RuntimeError(f"Maven can't resolve {pom}:\n{why}")
     return kept.read_text().strip()
 
 
@@ -173,17 +175,22 @@ def console(tool: str, bootstrap_servers: str, *arguments: str) -> str:
     """Run one of Kafka's console tools, by its class, against a server; return what it prints. Fails where it
     ends with an error.
     """
+    return run(tool, "--bootstrap-server", bootstrap_servers, *arguments)
+
+
+def run(tool: str, *arguments: str) -> str:
+    """Run a program of Kafka's, by its class; return what it prints. Fails where it ends with an error."""
     java = ["java", "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp", classpath(), tool]
-    run = subprocess.run(
-        [*java, "--bootstrap-server", bootstrap_servers, *arguments],
+    done = subprocess.run(
+        [*java, *arguments],
         capture_output=True,
         encoding="utf-8",
         errors="replace",
         stdin=subprocess.DEVNULL,
         timeout=240,
     )
-    assert run.returncode == 0, f"{tool} {arguments} ended with {run.returncode}:\n{run.stdout}\n{run.stderr}"
-    return run.stdout
+    assert done.returncode == 0, f"{tool} {arguments}: {done.returncode}\n{done.stdout}\n{done.stderr}"
+    return done.stdout
 
 
 def parse(stdout: str, stderr: str) -> Dump:
@@ -233,10 +240,10 @@ def _value(name: str, text: str | None) -> object:
     return int(number) if number.lstrip("-").isdigit() else text
 
 
-def _maven(kept: Path, *options: str) -> str:
+def _maven(pom: Path, kept: Path, *options: str) -> str:
     """Write the class path to `kept`. Return Maven's output where it fails, else ""."""
     fresh = kept.with_suffix(".new")
-    command = ["mvn", *options, "-q", "-B", "-f", str(POM)]
+    command = ["mvn", *options, "-q", "-B", "-f", str(pom)]
     run = subprocess.run(
         [*command, "dependency:build-classpath", f"-Dmdep.outputFile={fresh}"],
         capture_output=True,

@@ -13,8 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import segstore
+from segstore.coordinator.credentials import scram_credentials
 from segstore.coordinator.quotas.quotas import quotas
 from segstore.server.cluster_id import cluster_id_of
+from segstore.storage.meta.scram_credentials import ScramCredential
 from segstore.storage.staging import Stager, seal
 
 CONFIG = {"offsets.topic.num.partitions": 1, "transaction.state.log.num.partitions": 1}
@@ -110,6 +112,14 @@ KINDS = [
     _kind(
         "`.segstore/quotas.copy`", ".segstore/quotas.copy", "not looked at",
         "made anew from `quotas.json`; told", checked=True,
+    ),
+    _kind(
+        "`.segstore/scram.json`", ".segstore/scram.json", "the second copy counts",
+        "made anew from the second copy; told", checked=True,
+    ),
+    _kind(
+        "`.segstore/scram.copy`", ".segstore/scram.copy", "not looked at",
+        "made anew from `scram.json`; told", checked=True,
     ),
     _kind(
         "`.segstore/sweeps.json`", ".segstore/sweeps.json", "nothing is known of sweeps",
@@ -251,6 +261,8 @@ def make(root: Path) -> tuple[Path, Path]:
             consumer.assign(places)
             consumer.commit({place: segstore.OffsetAndMetadata(7, "here", -1) for place in places})
         quotas(store).alter("somebody", {"producer_byte_rate": 1 << 40})
+        credential = ScramCredential(b"salt", b"stored", b"server", 4096)
+        scram_credentials(store).alter({("somebody", "SCRAM-SHA-256"): credential})
         cluster_id_of(store)  # which is made by the first server
         with Stager(clean) as stager:
             stager.append_batch("plain", 0, [b"staged"] * 5)

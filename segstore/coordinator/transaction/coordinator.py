@@ -16,6 +16,7 @@ from __future__ import annotations
 import contextlib
 import weakref
 from collections.abc import Callable, Collection, Iterator
+from dataclasses import replace
 from functools import partial
 
 from segstore.config import StoreConfig
@@ -110,7 +111,9 @@ class Transitions:
 
     # --- producers --------------------------------------------------------------------------
 
-    def next_producer(self, entry: Entry, timeout_ms: int, asked: Identity | None = None) -> Identity:
+    def next_producer(
+        self, entry: Entry, timeout_ms: int, asked: Identity | None = None, *, remote: bool
+    ) -> Identity:
         """Give the transactional id to another producer, in the next epoch. Raises StorageError."""
         now, known = self._clock(), entry.metadata
         if known is None:
@@ -120,6 +123,7 @@ class Transitions:
             fresh = known.rotated(self._new_id(), timeout_ms, now)
         else:
             fresh = known.next_producer(timeout_ms, now)
+        fresh = replace(fresh, remote=int(remote))
         self._entries.write(entry, fresh, asked)
         return fresh.producer_id, fresh.producer_epoch
 
@@ -211,7 +215,7 @@ class Abandoned:
         self._entries, self._transitions, self._lost, self._upkeep = entries, transitions, lost, upkeep
 
     def end_all(self) -> None:
-        """End what an earlier process left open, and what could not be ended before."""
+        """End what producers in an earlier process left open, and what could not be ended before."""
         for entry in self._entries.all():
             with entry.lock:
                 known = entry.metadata
@@ -241,11 +245,11 @@ class Abandoned:
         self.end_all()
 
     def abort_open(self) -> None:
-        """Abort all open transactions, because their producers can't go on."""
+        """Abort the open transactions of producers in this process, because they can't go on."""
         for entry in self._entries.all():
             with entry.lock:
                 known = entry.metadata
-                if known is not None and known.state is State.ONGOING:
+                if known is not None and known.state is State.ONGOING and not known.remote:
                     entry.orphan = True
         self.end_all()
 
@@ -254,7 +258,9 @@ class Abandoned:
 
 
 class TransactionCoordinator:
-    """A store has one. Making it ends the transactions that an earlier process left open."""
+    """A store has one. Making it ends the transactions that producers in an earlier process left open; those
+    of producers that come over the network go on, as over a restart of a broker.
+    """
 
     def __init__(self, store: Store) -> None:
         """Raises CorruptRecordError, StorageError where `__transaction_state` can't be read."""
@@ -265,6 +271,8 @@ class TransactionCoordinator:
         loaded = log.load()
         self._entries = Entries(log, loaded)
         lost = Lost(store, ending, log, loaded.values())
+        for entry in self._entries.all():
+            entry.orphan = entry.orphan or lost.has_end(entry.known)
         upkeep = Upkeep(self, store)
         self._transitions = Transitions(store, self._entries, ending, lost, upkeep)
         self._abandoned = Abandoned(self._entries, self._transitions, lost, upkeep)
@@ -274,13 +282,19 @@ class TransactionCoordinator:
     # --- a producer's requests ----------------------------------------------------------
 
     def init_producer_id(
-        self, transactional_id: str, timeout_ms: int, expected: Identity | None = None
+        self,
+        transactional_id: str,
+        timeout_ms: int,
+        expected: Identity | None = None,
+        *,
+        remote: bool = False,
     ) -> Identity:
         """Take the transactional id over: return the producer id, and an epoch that fences all earlier
         producers.
 
         An open transaction of theirs is aborted. With `expected`, only the last producer may do that
-        (KIP-360), and may ask again. Raises InvalidTxnTimeoutError; ProducerFencedError;
+        (KIP-360), and may ask again. `remote`: the producer is in another process, and outlives this one.
+        Raises InvalidTxnTimeoutError; ProducerFencedError;
         ConcurrentTransactionsError and StorageError, after which a retry may help.
         """
         longest = self._config.transaction_max_timeout_ms
@@ -288,9 +302,11 @@ class TransactionCoordinator:
             raise InvalidTxnTimeoutError(
                 f"transaction_timeout_ms={timeout_ms}: must be from 1 to transaction.max.timeout.ms={longest}"
             )
-        return self._shelter.call(partial(self._init, transactional_id, timeout_ms, expected))
+        return self._shelter.call(partial(self._init, transactional_id, timeout_ms, expected, remote))
 
-    def _init(self, transactional_id: str, timeout_ms: int, expected: Identity | None) -> Identity:
+    def _init(
+        self, transactional_id: str, timeout_ms: int, expected: Identity | None, remote: bool
+    ) -> Identity:
         with self._entries.locked(transactional_id, make=True) as entry:
             if expected is not None and entry.metadata is not None:
                 if expected != entry.ending:
@@ -300,7 +316,7 @@ class TransactionCoordinator:
             if entry.metadata is not None and entry.metadata.state is State.ONGOING:
                 self._transitions.decide(entry, commit=False)
             self._transitions.ensure_complete(entry)
-            return self._transitions.next_producer(entry, timeout_ms, expected)
+            return self._transitions.next_producer(entry, timeout_ms, expected, remote=remote)
 
     @contextlib.contextmanager
     def appending(
@@ -356,7 +372,8 @@ class TransactionCoordinator:
                 self._transitions.decide(entry, commit, identity)
             elif not commit and known.state.idle:
                 # The transaction wrote nothing: only the epoch is raised, so that sequences may begin anew.
-                return self._transitions.next_producer(entry, known.timeout_ms, identity)
+                remote = bool(known.remote)
+                return self._transitions.next_producer(entry, known.timeout_ms, identity, remote=remote)
             self._transitions.try_complete(entry)
             after = entry.known
             if after.next_producer_id != NO_PRODUCER_ID:
@@ -416,8 +433,8 @@ class TransactionCoordinator:
                     self._entries.forget(entry, self._clock())
 
     def close(self) -> None:
-        """Abort all open transactions, because their producers can't go on. The next open ends what fails
-        here.
+        """Abort the open transactions of this process, because their producers can't go on. The next open
+        ends what fails here.
         """
         self._shelter.close()
         self._abandoned.abort_open()

@@ -116,6 +116,10 @@ class Lost:
         """Return whether the id's open transaction was committed, and `__transaction_state` has lost that."""
         return (m.producer_id, m.transaction_epoch) in self._committed
 
+    def has_end(self, m: TransactionMetadata) -> bool:
+        """Return whether the id's open transaction was ended, and `__transaction_state` has lost that."""
+        return m.producer_id in self.newer or self.was_committed(m)
+
     def raised(self, m: TransactionMetadata, now: int) -> TransactionMetadata:
         """Return the metadata of an id that has nothing open, with the epoch that the partitions know where
         that is newer.

@@ -69,7 +69,8 @@ class TransactionMetadata:
     """The state of one transactional id. Times in ms since the epoch, -1 for none.
 
     `next_producer_id` takes over when a transaction is complete whose end used up the epochs;
-    `previous_producer_id` is the id before. `client_version` is the transaction.version.
+    `previous_producer_id` is the id before. `client_version` is the transaction.version. `remote` is 1 where
+    the producer has come over the network: it lives on when the process that has the store ends.
     """
 
     producer_id: int
@@ -82,6 +83,7 @@ class TransactionMetadata:
     previous_producer_id: int = NO_PRODUCER_ID
     next_producer_id: int = NO_PRODUCER_ID
     client_version: int = 0
+    remote: int = 0
 
     def _to(self, state: State, now: int, **changes: object) -> TransactionMetadata:
         assert self.state in BEFORE[state], f"{self.state.name} can't become {state.name}"
@@ -92,9 +94,16 @@ class TransactionMetadata:
         """Return the producer id and epoch of the transaction that is committed by this state; None where
         there is none, or its epoch is not known.
         """
-        if not self.state.commits or self.client_version < EPOCH_EACH:
+        return self.last_ended if self.state.commits else None
+
+    @property
+    def last_ended(self) -> tuple[int, int] | None:
+        """Return the producer id and epoch whose transaction was ended last, which that producer may ask for
+        again (KIP-890); None where none was, or the end has left the epoch as it was.
+        """
+        if self.state in (State.EMPTY, State.ONGOING, State.DEAD) or self.client_version < EPOCH_EACH:
             return None
-        if self.state is State.COMPLETE_COMMIT and not self.producer_epoch:
+        if not self.state.prepared and not self.producer_epoch:
             return self.previous_producer_id, MAX_EPOCH
         return self.producer_id, self.transaction_epoch
 

@@ -29,11 +29,14 @@ from segstore.records.header import NO_PRODUCER_ID
 
 FIRST_FLEXIBLE = LAST_VERSION = 1
 _NO_TAGS = tags({})
+_OURS = 10_000
+"""A tag that is far from Kafka's, which passes over what it does not know."""
 
 _TAGGED: Mapping[int, tuple[Callable[[int], bytes], Callable[[Reader], int], int]] = {
     0: (int64, Reader.int64, NO_PRODUCER_ID),  # the previous producer id
     1: (int64, Reader.int64, NO_PRODUCER_ID),  # the next one
     2: (int16, Reader.int16, 0),  # the version of the client
+    _OURS: (int8, Reader.int8, 0),  # whether the producer is in another process
 }
 """By tag, how a tagged field is written and read, and what it is where it is left out."""
 
@@ -54,7 +57,8 @@ def decode_key(key: bytes) -> str | None:
 def encode_value(m: TransactionMetadata) -> bytes:
     """Encode the state of a transactional id; one that is empty has no list of partitions."""
     by_topic = None if m.state is State.EMPTY else map(_by_topic, _topics(m).items())
-    tagged = zip(_TAGGED.items(), (m.previous_producer_id, m.next_producer_id, m.client_version), strict=True)
+    values = m.previous_producer_id, m.next_producer_id, m.client_version, m.remote
+    tagged = zip(_TAGGED.items(), values, strict=True)
     return b"".join(
         (
             int16(LAST_VERSION),

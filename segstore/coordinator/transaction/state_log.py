@@ -85,10 +85,12 @@ class TransactionStateLog:
 
     def load(self) -> dict[str, TransactionMetadata]:
         """Return the last state of each transactional id; log one warning for each partition with records
-        that are skipped. Raises CorruptRecordError, StorageError.
+        that are skipped. Raises CorruptRecordError, StorageError; OffsetNotAvailableError where a replicated
+        log does not show yet what was decided.
         """
         states = States()
         for log in self._logs():
+            log.await_committed()
             warn(log, "a transaction's", _load(log, states))
         self._newer |= states.newer
         return states.known
@@ -182,17 +184,17 @@ Identity = tuple[int, int]
 class Entry:
     """One transactional id; `metadata` is the state in the log, None before its first record.
 
-    `orphan`: an ongoing transaction is to be aborted, because it was loaded, so that its producer is gone,
-    or is open for too long. `ending`: the producer that asked for the last end; it may ask again, though
-    its epoch is over.
+    `orphan`: an ongoing transaction is to be aborted, because it was loaded, and its producer is gone with
+    the process that it was in, or because it is open for too long. `ending`: the producer that asked for the
+    last end; it may ask again, though its epoch is over.
     """
 
     __slots__ = ("ending", "lock", "metadata", "orphan", "transactional_id")
 
     def __init__(self, transactional_id: str, metadata: TransactionMetadata | None) -> None:
         self.transactional_id, self.metadata = transactional_id, metadata
-        self.orphan = metadata is not None
-        self.ending: Identity | None = None
+        self.orphan = metadata is not None and not metadata.remote
+        self.ending = metadata.last_ended if metadata is not None and metadata.remote else None
         self.lock = Mutex()
 
     @property

@@ -24,6 +24,8 @@ from segstore.server.request import Request
 from segstore.storage.store.partition_log import PartitionLog
 
 _Key = tuple[str, int]
+_Ends = tuple[PartitionLog, int, int] | None
+"""A partition's log, its high watermark and its last stable offset; None where it is gone."""
 _SWEPT_AT_LEAST = 64
 _LONGEST_MS = 3_600_000.0
 
@@ -39,8 +41,14 @@ class Parked:
         self.timer: Timer | None = None
         self.keys: list[_Key] = []
 
-    def recount(self, logs: Logs, wanted: Wanted) -> bool:
-        """Count the bytes of a partition that has moved; returns whether the fetch is to be answered."""
+    def recount(self, logs: Logs, wanted: Wanted, ends: _Ends) -> bool:
+        """Count the bytes of a partition that has moved; returns whether the fetch is to be answered. Where
+        any byte is enough, as clients have it by default, the partition's ends tell.
+        """
+        if self.terms.min_bytes <= 1 and ends is not None:
+            _, high_watermark, stable = ends
+            if wanted.offset < (stable if self.terms.committed else high_watermark):
+                return True
         found = counted(logs, wanted, self.terms)
         if found is None:
             return True
@@ -56,7 +64,7 @@ class _Spot:
 
     def __init__(self, key: _Key, logs: Logs, data: Any) -> None:
         self.key, now = key, _ends(logs, key)
-        self.seen = None if now is None else (now[0], data.high_watermark, data.last_stable_offset)
+        self.seen: _Ends = None if now is None else (now[0], data.high_watermark, data.last_stable_offset)
         self.parked: dict[Parked, Wanted] = {}
 
     def has_moved(self, logs: Logs) -> bool:
@@ -65,8 +73,7 @@ class _Spot:
         return self.seen is None or self.seen != before
 
 
-def _ends(logs: Logs, key: _Key) -> tuple[PartitionLog, int, int] | None:
-    """Return a partition's log, its high watermark and its last stable offset; None where it is gone."""
+def _ends(logs: Logs, key: _Key) -> _Ends:
     try:
         log = logs.find(*key)
         return log, log.high_watermark, log.last_stable_offset
@@ -135,7 +142,7 @@ class Purgatory:
         for spot in list(self._spots.values()):
             if spot.has_moved(self._logs):
                 for parked, wanted in list(spot.parked.items()):
-                    if parked in self._parked and parked.recount(self._logs, wanted):
+                    if parked in self._parked and parked.recount(self._logs, wanted, spot.seen):
                         self._complete(parked)
         if self._parked:
             self._ask()

@@ -7,7 +7,7 @@ Threads: the loop's.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 from segstore.errors import (
@@ -39,7 +39,8 @@ _ABOUT_LEADERS = (Code.NOT_LEADER_OR_FOLLOWER, Code.FENCED_LEADER_EPOCH)
 
 class Terms(NamedTuple):
     """What a fetch asks for (Kafka: FetchParams). `max_bytes` is within the server's own limits.
-    `max_searched`: see `PartitionLog.stretch`.
+    `max_searched`: see `PartitionLog.stretch`. `may_read` says of a topic whether the client may read it;
+    None: it may read all.
     """
 
     version: int
@@ -48,6 +49,7 @@ class Terms(NamedTuple):
     max_wait_ms: int
     min_bytes: int
     max_bytes: int
+    may_read: Callable[[str], bool] | None = None
     max_searched: int = MOST_SEARCHED
 
 
@@ -97,7 +99,7 @@ def look(logs: Logs, asked: Iterable[Wanted], terms: Terms) -> Look:
             known, at_once = True, at_once or not waits
             if size:
                 sizes[wanted] = size
-            if data.records:
+            if data.records is not NO_RECORDS:  # then there is a batch at least
                 left, min_one = max(left - len(data.records), 0), False
     except BaseException:
         Look(fetched, sizes, True, unsearched).release()
@@ -120,6 +122,8 @@ def _read(
     """Return a partition's part of the answer, whether it may be waited for, and the bytes that count."""
     if wanted.topic is None:
         return failed(wanted, Code.UNKNOWN_TOPIC_ID), False, 0
+    if terms.may_read is not None and not terms.may_read(wanted.topic):
+        return failed(wanted, Code.TOPIC_AUTHORIZATION_FAILED), False, 0
     log = None
     try:
         log = logs.find(wanted.topic, wanted.partition)

@@ -1,7 +1,11 @@
-"""DescribeAcls: there is no authorizer, so there are no ACLs (Kafka: AclApis without an authorizer)."""
+"""DescribeAcls: the allow list as Kafka's ACLs, each of which allows one operation from every host. The list
+is a setting, so it can't be changed over the wire (Kafka: AclApis, AclBindingFilter).
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from enum import IntEnum
 from typing import Any
 
 from segstore.server.apis import Api
@@ -9,14 +13,63 @@ from segstore.server.error_codes import Code
 from segstore.server.node import Node
 from segstore.server.protocol.codec import structs
 from segstore.server.request import Request
+from segstore.server.security.allow_list import Rule
 
 _Response = structs("DescribeAclsResponse")
+_ANY, _MATCH = 1, 2
+_EVERY_HOST = "*"
 
 
-def describe_acls(_node: Node, _request: Request) -> Any:
-    """Answer what a broker without an authorizer does."""
-    message = "there is no authorizer: every client may do everything"
-    return _Response(error_code=Code.SECURITY_DISABLED, error_message=message)
+class Permission(IntEnum):
+    """Kafka's permissions by their codes (org.apache.kafka.common.acl.AclPermissionType)."""
+
+    DENY = 2
+    ALLOW = 3
+
+
+def describe_acls(node: Node, request: Request) -> Any:
+    """Answer those that match; a broker without an authorizer answers that it has none."""
+    if node.authorizer is None:
+        message = "there is no authorizer: every client may do everything"
+        return _Response(error_code=Code.SECURITY_DISABLED, error_message=message)
+    found: dict[tuple[int, str, int], list[Any]] = {}
+    for rule in node.authorizer.rules:
+        if _is_meant(rule, request.body):
+            held = found.setdefault((rule.resource, rule.name, rule.pattern), [])
+            held += [each for each in _acls(rule, request.body) if each not in held]
+    resources = [
+        _Response.DescribeAclsResource(
+            resource_type=kind, resource_name=name, pattern_type=pattern, acls=acls
+        )
+        for (kind, name, pattern), acls in found.items()
+        if acls
+    ]
+    return _Response(error_message=None, resources=resources)
+
+
+def _is_meant(rule: Rule, body: Any) -> bool:
+    """Return whether a rule's resource and principal pass the filter."""
+    if body.resource_type_filter not in (_ANY, rule.resource):
+        return False
+    if body.permission_type not in (_ANY, Permission.ALLOW) or body.host_filter not in (None, _EVERY_HOST):
+        return False
+    if body.principal_filter not in (None, rule.principal):
+        return False
+    name = body.resource_name_filter
+    if body.pattern_type_filter == _MATCH:
+        return name is None or rule.covers(name)
+    return body.pattern_type_filter in (_ANY, rule.pattern) and name in (None, rule.name)
+
+
+def _acls(rule: Rule, body: Any) -> Iterator[Any]:
+    for operation in sorted(rule.operations):
+        if body.operation in (_ANY, operation):
+            yield _Response.AclDescription(
+                principal=rule.principal,
+                host=_EVERY_HOST,
+                operation=operation,
+                permission_type=Permission.ALLOW,
+            )
 
 
 HANDLERS = {Api.DESCRIBE_ACLS: describe_acls}

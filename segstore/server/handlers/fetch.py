@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import random
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -14,6 +15,7 @@ from segstore.errors import SegstoreError
 from segstore.integers import INT64_MAX
 from segstore.logger import Logger
 from segstore.server.apis import Api
+from segstore.server.authorized import Operation
 from segstore.server.error_codes import Code
 from segstore.server.fetching.purgatory import Parked, Purgatory
 from segstore.server.fetching.reading import Look, Terms, look
@@ -22,6 +24,7 @@ from segstore.server.logs import Logs
 from segstore.server.node import Node
 from segstore.server.protocol.codec import structs
 from segstore.server.request import LATER, Request
+from segstore.server.security.allow_list import Resource
 from segstore.storage.producers.aborted_transactions import outcomes
 from segstore.storage.store.partition_log import PartitionLog
 
@@ -71,15 +74,16 @@ class Fetches:
             return body
         return self._serve(_Fetch(request, context, terms, throttle))
 
-    def _serve(self, fetch: _Fetch) -> Any:
-        """Answer a fetch, park it, or have a worker read what it needs first."""
+    def _serve(self, fetch: _Fetch, may_wait: bool = True) -> Any:
+        """Answer a fetch, park it where it may wait, or have a worker read what it needs first."""
         terms = fetch.terms
-        seen = self.purgatory.publications  # first: what is published from here on ends the wait
+        may_wait = may_wait and terms.max_wait_ms > 0
+        seen = self.purgatory.publications if may_wait else 0  # what is published from here on ends the wait
         found = look(self._logs, fetch.context.wanted, terms)
         if found.unsearched:
             found.release()
-            return self._search(fetch, found.unsearched)
-        if terms.max_wait_ms <= 0 or found.at_once or found.size >= terms.min_bytes:
+            return self._search(fetch, found.unsearched, may_wait)
+        if not may_wait or found.at_once or found.size >= terms.min_bytes:
             return self._answer(fetch, found)
         found.release()
         parked = Parked(fetch.request, terms, found, lambda: self._finish(fetch))
@@ -88,19 +92,19 @@ class Fetches:
 
     def _finish(self, fetch: _Fetch) -> None:
         """Answer a fetch that has waited, with what there is."""
-        self._later(fetch._replace(terms=fetch.terms._replace(max_wait_ms=0)))
+        self._later(fetch, False)
 
-    def _later(self, fetch: _Fetch) -> None:
+    def _later(self, fetch: _Fetch, may_wait: bool) -> None:
         """Serve a fetch whose handler has returned. What fails unexpectedly ends its connection."""
         try:
-            answer = self._serve(fetch)
+            answer = self._serve(fetch, may_wait)
             if answer is not LATER:
                 fetch.request.answer(answer)
         except Exception:
             log.exception("a fetch of %s failed", fetch.request.channel.peer)
             fetch.request.channel.close()
 
-    def _search(self, fetch: _Fetch, unsearched: list[PartitionLog]) -> Any:
+    def _search(self, fetch: _Fetch, unsearched: list[PartitionLog], may_wait: bool) -> Any:
         """Read the aborted transactions of logs in a worker thread, then serve the fetch. An error is met
         again, and answered, when the partition is read.
         """
@@ -112,7 +116,7 @@ class Fetches:
 
         def done(_: object) -> None:
             if fetch.request.channel.is_open:
-                self._later(fetch._replace(terms=fetch.terms._replace(max_searched=INT64_MAX)))
+                self._later(fetch._replace(terms=fetch.terms._replace(max_searched=INT64_MAX)), may_wait)
 
         return work(self._node, fetch.request, run, done)
 
@@ -135,7 +139,19 @@ class Fetches:
         replica_id = body.replica_state.replica_id if tagged else body.replica_id
         committed = replica_id < 0 and body.isolation_level == _COMMITTED
         least = min(body.min_bytes, most)
-        return Terms(request.version, replica_id, committed, body.max_wait_ms, least, most)
+        may_read = self._reader(request, replica_id)
+        return Terms(request.version, replica_id, committed, body.max_wait_ms, least, most, may_read=may_read)
+
+    def _reader(self, request: Request, replica_id: int) -> Callable[[str], bool] | None:
+        """Return what says whether the client may read a topic; None where all may read all. A session's
+        partitions are judged with each request anew. A replica needs a right of the cluster's.
+        """
+        authorizer, principal = self._node.authorizer, request.channel.principal
+        if authorizer is None:
+            return None
+        if replica_id >= 0:
+            return lambda topic: authorizer.allows(principal, Operation.CLUSTER_ACTION, Resource.CLUSTER)
+        return lambda topic: authorizer.allows(principal, Operation.READ, Resource.TOPIC, topic)
 
     def _answer(self, fetch: _Fetch, found: Look) -> Any:
         """Return the response's body, to which the stretches belong from now on."""
@@ -145,7 +161,7 @@ class Fetches:
             return body
         if throttle.bound is not None:
             body.throttle_time_ms = throttle.charge(sum(len(each.data.records) for each in found.fetched))
-        if any(each.data.current_leader.leader_id >= 0 for each in found.fetched):
+        if found.at_once and any(each.data.current_leader.leader_id >= 0 for each in found.fetched):
             host, port = self._node.endpoint
             body.node_endpoints = [_Response.NodeEndpoint(node_id=self._node.node_id, host=host, port=port)]
         return body

@@ -46,7 +46,9 @@ def _made(store: Store, body: Any) -> Any:
         return _Response(producer_id=shared(store, ProducerIds).next(), producer_epoch=0)
     coordinator = shared(store, TransactionCoordinator)
     expected = None if body.producer_id < 0 else (body.producer_id, body.producer_epoch)
-    made = coordinator.init_producer_id(body.transactional_id, body.transaction_timeout_ms, expected)
+    made = coordinator.init_producer_id(
+        body.transactional_id, body.transaction_timeout_ms, expected, remote=True
+    )
     return _Response(producer_id=made[0], producer_epoch=made[1])
 
 

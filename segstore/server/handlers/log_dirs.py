@@ -1,7 +1,9 @@
-"""DescribeLogDirs: the directories in which the logs lie, and the sizes of these (KIP-113, KIP-827).
+"""DescribeLogDirs, AlterReplicaLogDirs: the directories in which the logs lie, and the sizes of these
+(KIP-113, KIP-827).
 
-A store has one; of a replicated store every directory is one, with the replicas in it. Kafka's rules are
-those of ReplicaManager.describeLogDirs.
+A store has one; of a replicated store every directory is one, with the replicas in it. Nothing is moved from
+one to another over the wire. Kafka's rules are those of ReplicaManager's describeLogDirs and
+alterReplicaLogDirs.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ from segstore.storage.context import os_errors
 from .working import in_worker
 
 _Response = structs("DescribeLogDirsResponse")
+_Placed = structs("AlterReplicaLogDirsResponse")
 _Wanted = Mapping[str, Iterable[int]]
 
 
@@ -90,4 +93,44 @@ def _result(files: Files, path: str, sizes: Mapping[str, list[Any]]) -> Any:
     )
 
 
-HANDLERS = {Api.DESCRIBE_LOG_DIRS: describe_log_dirs}
+def alter_replica_log_dirs(node: Node, request: Request) -> Any:
+    """Answer for each partition whether it lies in the directory to which it shall go."""
+    return in_worker(node, request, lambda: _placed(node, request.body))
+
+
+def _placed(node: Node, body: Any) -> Any:
+    kind, codes = _Placed.AlterReplicaLogDirPartitionResult, dict[str, list[Any]]()
+    for directory in body.dirs:
+        for topic in directory.topics:
+            codes.setdefault(topic.name, []).extend(
+                kind(partition_index=number, error_code=_place(node, directory.path, topic.name, number))
+                for number in topic.partitions
+            )
+    return _Placed(
+        results=[
+            _Placed.AlterReplicaLogDirTopicResult(topic_name=topic, partitions=parts)
+            for topic, parts in codes.items()
+        ]
+    )
+
+
+def _place(node: Node, path: str, topic: str, number: int) -> Code:
+    """Return NONE where a partition's log lies in the directory `path` already."""
+    store, info = node.store, shown(node.store).get(topic)
+    here: dict[str, DataDirectory | None] = {store.path: None}
+    if isinstance(store, ReplicatedStore):
+        here = {each.path: each for each in store._replicated.manager.directories.values()}
+    if path not in here:
+        return Code.LOG_DIR_NOT_FOUND
+    if info is None or number not in info.partition_ids:
+        return Code.REPLICA_NOT_AVAILABLE
+    directory = here[path]
+    if directory is None or any((k.topic, k.partition) == (topic, number) for k in directory.replicas.copy()):
+        return Code.NONE
+    return Code.INVALID_REQUEST
+
+
+HANDLERS = {
+    Api.DESCRIBE_LOG_DIRS: describe_log_dirs,
+    Api.ALTER_REPLICA_LOG_DIRS: alter_replica_log_dirs,
+}

@@ -1,8 +1,9 @@
-"""DeleteRecords, ElectLeaders, ListPartitionReassignments: what is done to partitions that are there.
+"""DeleteRecords, ElectLeaders, AlterPartitionReassignments, ListPartitionReassignments: what is done to
+partitions that are there.
 
 A partition has one replica on the wire, so nothing is reassigned, and there is nothing to elect; in a
 replicated store the directories behind it are elected. Kafka's rules are those of
-ReplicaManager.deleteRecords and ReplicationControlManager.electLeaders.
+ReplicaManager.deleteRecords, and of ReplicationControlManager's electLeaders and alterPartitionReassignments.
 """
 
 from __future__ import annotations
@@ -10,14 +11,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from segstore.errors import ElectionNotNeededError, copy_of
+from segstore.errors import ElectionNotNeededError, NoReassignmentInProgressError, copy_of
 from segstore.replication.store import ReplicatedStore
 from segstore.server.apis import Api
 from segstore.server.error_codes import Code
 from segstore.server.node import Node
 from segstore.server.protocol.codec import structs
 from segstore.server.request import Request
-from segstore.server.topics import shown
+from segstore.server.topics import check_replicas, shown
 from segstore.storage.meta.topic_info import TopicInfo
 
 from .refusal import REFUSED, Refusal, told
@@ -25,6 +26,7 @@ from .working import in_worker
 
 _Trimmed = structs("DeleteRecordsResponse")
 _Elected = structs("ElectLeadersResponse")
+_Reassigning = structs("AlterPartitionReassignmentsResponse")
 _Reassigned = structs("ListPartitionReassignmentsResponse")
 _NO_OFFSET = -1
 _ELECTIONS = {0: "preferred", 1: "unclean"}
@@ -99,12 +101,16 @@ def _elect_all(node: Node, body: Any) -> Any:
 def _elected(node: Node, topics: Mapping[str, TopicInfo], topic: str, number: int, election: str) -> Any:
     result = _Elected.PartitionResult(partition_id=number, error_message=None)
     try:
-        if topic not in topics or number not in topics[topic].partition_ids:
-            raise Refusal(Code.UNKNOWN_TOPIC_OR_PARTITION, f"there is no partition {topic}-{number}")
+        _check_there(topics, topic, number)
         _elect(node, topic, number, election)
     except REFUSED as error:
         result.error_code, result.error_message = told(error)
     return result
+
+
+def _check_there(topics: Mapping[str, TopicInfo], topic: str, number: int) -> None:
+    if topic not in topics or number not in topics[topic].partition_ids:
+        raise Refusal(Code.UNKNOWN_TOPIC_OR_PARTITION, f"there is no partition {topic}-{number}")
 
 
 def _elect(node: Node, topic: str, number: int, election: str) -> None:
@@ -118,7 +124,36 @@ def _elect(node: Node, topic: str, number: int, election: str) -> None:
         raise copy_of(error)
 
 
-# --- ListPartitionReassignments -------------------------------------------------------------------
+# --- AlterPartitionReassignments, ListPartitionReassignments ---------------------------------------
+
+
+def alter_partition_reassignments(node: Node, request: Request) -> Any:
+    """Answer what each partition's replicas come to: they can only stay where they are (KIP-455)."""
+    body, topics = request.body, shown(node.store)
+    return _Reassigning(
+        allow_replication_factor_change=body.allow_replication_factor_change,
+        error_message=None,
+        responses=[
+            _Reassigning.ReassignableTopicResponse(
+                name=topic.name,
+                partitions=[_reassigned(topics, topic.name, each) for each in topic.partitions],
+            )
+            for topic in body.topics
+        ],
+    )
+
+
+def _reassigned(topics: Mapping[str, TopicInfo], topic: str, wanted: Any) -> Any:
+    number = wanted.partition_index
+    result = _Reassigning.ReassignablePartitionResponse(partition_index=number, error_message=None)
+    try:
+        _check_there(topics, topic, number)
+        if wanted.replicas is None:
+            raise NoReassignmentInProgressError(f"no reassignment of {topic}-{number} is under way")
+        check_replicas(wanted.replicas)
+    except REFUSED as error:
+        result.error_code, result.error_message = told(error)
+    return result
 
 
 def list_partition_reassignments(_node: Node, _request: Request) -> Any:
@@ -129,5 +164,6 @@ def list_partition_reassignments(_node: Node, _request: Request) -> Any:
 HANDLERS = {
     Api.DELETE_RECORDS: delete_records,
     Api.ELECT_LEADERS: elect_leaders,
+    Api.ALTER_PARTITION_REASSIGNMENTS: alter_partition_reassignments,
     Api.LIST_PARTITION_REASSIGNMENTS: list_partition_reassignments,
 }

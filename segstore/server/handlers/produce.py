@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from typing import Any, NamedTuple
 
 from segstore import errors
@@ -59,6 +60,10 @@ class _Verified(NamedTuple):
     partitions: frozenset[TopicPartition]
     otherwise: Code
 
+    def has(self, batch: _Batch) -> bool:
+        """Return whether a batch's partition is one of them."""
+        return bool(self.partitions) and TopicPartition(batch.topic, batch.number) in self.partitions
+
 
 class _Quotas:
     """The byte rates of a server's producers."""
@@ -80,15 +85,17 @@ class _Quotas:
 
 def produce(node: Node, request: Request) -> Any:
     """Append what a request brings, and answer for each partition."""
-    body, logs = request.body, node.part(Logs)
-    topics = [
-        (topic, [_found(logs, topic, each, request.version) for each in topic.partition_data])
-        for topic in body.topic_data
-    ]
-    batches = [batch for _, found in topics for batch in found]
-    size = sum(len(batch.records) for batch in batches)
+    body, logs, version = request.body, node.part(Logs), request.version
+    topics = []
+    size, may_wait = 0, body.transactional_id is not None
+    for topic in body.topic_data:
+        found = [_found(logs, topic, each, version) for each in topic.partition_data]
+        topics.append((topic, found))
+        for batch in found:
+            size += len(batch.records)
+            may_wait = may_wait or _may_wait(batch.log, body.acks)
     delay = node.part(_Quotas).charge(request.client_id, size)
-    if not _may_wait(batches, size, body):
+    if not may_wait and size <= _AT_ONCE:
         return _final(_answered(node, request, topics, delay), request)
 
     def done(result: Any) -> None:
@@ -129,10 +136,8 @@ def _found(logs: Logs, topic: Any, partition: Any, version: int) -> _Batch:
         return _Batch(name, partition.index, records, code_of(error))
 
 
-def _may_wait(batches: list[_Batch], size: int, body: Any) -> bool:
-    if size > _AT_ONCE or body.transactional_id is not None:
-        return True
-    return any(not isinstance(each.log, Code) and each.log.append_may_wait(body.acks) for each in batches)
+def _may_wait(target: PartitionLog | Code, acks: int) -> bool:
+    return not isinstance(target, Code) and target.append_may_wait(acks)
 
 
 # --- appends ------------------------------------------------------------------------------
@@ -140,15 +145,24 @@ def _may_wait(batches: list[_Batch], size: int, body: Any) -> bool:
 
 def _answered(node: Node, request: Request, topics: list[tuple[Any, list[_Batch]]], delay: int) -> Any:
     """Append all batches; return the answer. `delay` is the throttle time in ms."""
-    with _transaction(node, request, [batch for _, found in topics for batch in found]) as verified:
-        responses = [
-            _Topic(
-                name=topic.name,
-                topic_id=topic.topic_id,
-                partition_responses=[_appended(batch, request, verified) for batch in found],
-            )
-            for topic, found in topics
-        ]
+    if request.body.transactional_id is None:
+        return _responses(request, topics, delay, _unverified(request.version))
+    batches = [batch for _, found in topics for batch in found]
+    with _transaction(node, request, batches) as verified:
+        return _responses(request, topics, delay, verified)
+
+
+def _responses(
+    request: Request, topics: list[tuple[Any, list[_Batch]]], delay: int, verified: _Verified
+) -> Any:
+    responses = [
+        _Topic(
+            name=topic.name,
+            topic_id=topic.topic_id,
+            partition_responses=[_appended(batch, request, verified) for batch in found],
+        )
+        for topic, found in topics
+    ]
     return _Response(responses=responses, throttle_time_ms=delay)
 
 
@@ -167,7 +181,7 @@ def _appended(batch: _Batch, request: Request, verified: _Verified) -> Any:
                 batch.records,
                 acks=body.acks,
                 timeout_ms=max(body.timeout_ms, 0),
-                verified=TopicPartition(batch.topic, batch.number) in verified.partitions,
+                verified=verified.has(batch),
                 allow_zstd=request.version >= _ZSTD_SINCE,
             ),
         )
@@ -207,22 +221,27 @@ def _code(error: errors.SegstoreError) -> Code:
 # --- transactions -------------------------------------------------------------------------
 
 
+@cache
+def _unverified(version: int) -> _Verified:
+    """Return that no partition is known to be part of a transaction."""
+    known = version >= _ABORTABLE_SINCE
+    return _Verified(frozenset(), Code.TRANSACTION_ABORTABLE if known else Code.INVALID_TXN_STATE)
+
+
 @contextmanager
 def _transaction(node: Node, request: Request, batches: list[_Batch]) -> Iterator[_Verified]:
     """Run a block with what the coordinator knows of the request's transaction, which nobody ends meanwhile
     (KIP-890). From version 12 on a request makes its partitions part of the transaction. (Kafka:
     AddPartitionsToTxnManager.TransactionSupportedOperation.)
     """
-    known = request.version >= _ABORTABLE_SINCE
-    unverified = _Verified(frozenset(), Code.TRANSACTION_ABORTABLE if known else Code.INVALID_TXN_STATE)
-    transactional_id, identity, theirs = request.body.transactional_id, None, frozenset[TopicPartition]()
-    if transactional_id is not None:
-        identity, theirs = _transactional(batches)
+    unverified, transactional_id = _unverified(request.version), request.body.transactional_id
+    identity, theirs = _transactional(batches)
     if identity is None:
         yield unverified
         return
-    coordinator, entered = shared(node.store, TransactionCoordinator), False
+    entered = False
     try:
+        coordinator = shared(node.store, TransactionCoordinator)
         if request.version >= _ADDS_SINCE:
             with coordinator.appending(transactional_id, identity, theirs):
                 entered = True

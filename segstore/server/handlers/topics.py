@@ -8,7 +8,6 @@ ReplicationControlManager.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 from typing import Any
 
 from segstore import names
@@ -22,10 +21,10 @@ from segstore.server import config_entries
 from segstore.server.apis import Api
 from segstore.server.error_codes import Code
 from segstore.server.logs import NO_ID
-from segstore.server.node import NODE_ID, Node
+from segstore.server.node import Node
 from segstore.server.protocol.codec import structs
 from segstore.server.request import Request
-from segstore.server.topics import id_of, shown, with_id
+from segstore.server.topics import check_replicas, id_of, shown, with_id
 from segstore.storage.meta.topic_info import MOST_PARTITIONS, TopicInfo, check_not_internal
 
 from .refusal import REFUSED, Refusal, told
@@ -104,18 +103,11 @@ def _assigned(wanted: Any) -> int:
     if wanted.num_partitions != -1:
         raise Refusal(Code.INVALID_REQUEST, _ASSIGNED.format("the number of partitions"))
     for each in wanted.assignments:
-        _check_assigned(each.broker_ids)
+        check_replicas(each.broker_ids)
     numbers = sorted(each.partition_index for each in wanted.assignments)
     if numbers != list(range(len(numbers))):
         raise InvalidReplicaAssignmentError(f"partitions {numbers}: must be 0, 1, 2 and so on")
     return len(numbers)
-
-
-def _check_assigned(nodes: Sequence[int]) -> None:
-    if list(nodes) != [NODE_ID]:
-        raise InvalidReplicaAssignmentError(
-            f"replicas on nodes {list(nodes)}: there is one node, so it must be [{NODE_ID}]"
-        )
 
 
 def _creatable(name: str, count: int, topic_id: bytes, config: TopicConfig) -> Any:
@@ -216,7 +208,7 @@ def _check_new(wanted: Any, more: int) -> None:
             f"{len(wanted.assignments)} assignments for {more} more partitions: there must be as many"
         )
     for each in wanted.assignments:
-        _check_assigned(each.broker_ids)
+        check_replicas(each.broker_ids)
 
 
 HANDLERS = {

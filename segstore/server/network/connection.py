@@ -1,21 +1,24 @@
 """`Connection`: one client. Its requests are answered one after the other, in order (Kafka: SocketServer,
 KafkaChannel).
 
+    SHAKING -> READING                 with TLS
     READING -> WORKING -> WRITING -> THROTTLED -> READING        any -> CLOSED
     READING -> QUEUED -> READING       has requests that wait until other connections have had their turn
     READING -> STARVING -> QUEUED      while there is no memory for a large request
 
 Bytes are read in READING only: what a client sends meanwhile stays in the kernel, which stops the client. The
 kernel is told not to report such bytes when it first does, so a client that waits for its answers costs no
-system call for that. Threads: the loop's only.
+system call for that. With TLS bytes may wait in memory too, of which no event tells. Threads: the loop's
+only.
 """
 
 from __future__ import annotations
 
 import socket
+import ssl
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Any
 
@@ -24,12 +27,16 @@ from segstore.logger import Logger
 from segstore.server.apis import Api, write_response
 from segstore.server.node import Node
 from segstore.server.request import Handler
+from segstore.server.security.sasl import Sasl, SaslSession
 
 from . import exchange
 from .frames import Frames
+from .handshake import Handshake
 from .loop import GONE, IN, OUT, RDHUP, Loop
-from .memory import RequestMemory, Scratch
-from .outgoing import Outgoing
+from .memory import RequestMemory, Scratch, buffer
+from .outgoing import PIECE, Outgoing, SealedOutgoing
+from .timers import Timer
+from .tls_wire import TlsWire
 
 log = Logger("segstore")
 ANONYMOUS = "ANONYMOUS"
@@ -39,6 +46,7 @@ REQUESTS_A_TURN = 64
 class State(Enum):
     """What a connection does now."""
 
+    SHAKING = auto()
     READING = auto()
     QUEUED = auto()
     STARVING = auto()
@@ -50,14 +58,19 @@ class State(Enum):
 
 @dataclass(eq=False)
 class Shared:
-    """What the connections of a server share. `is_ending`: no more requests are read."""
+    """What the connections of a server share. `tls` and `sasl` are None where there is none. `is_ending`: no
+    more requests are read.
+    """
 
     node: Node
     loop: Loop
     handlers: Mapping[Api, Handler]
     scratch: Scratch
     memory: RequestMemory
+    tls: ssl.SSLContext | None = None
+    sasl: Sasl | None = None
     is_ending: bool = False
+    clear: memoryview = field(default_factory=lambda: buffer(PIECE))
 
 
 class Connection:
@@ -72,15 +85,63 @@ class Connection:
         self.state, self.active_at = State.READING, shared.loop.now
         self._sock, self._shared, self._closed = sock, shared, closed
         self._frames = Frames(shared.node.config.socket_request_max_bytes)
-        self._outgoing = Outgoing()
+        self._wire = None if shared.tls is None else TlsWire(sock, shared.tls)
+        self._outgoing = Outgoing() if self._wire is None else SealedOutgoing(self._wire, shared.clear)
+        self._handshake: Handshake | None = None
+        self._setup: Timer | None = None
+        self.sasl: SaslSession | None = None
         self._events = IN  # what the loop is asked for
         self._memory = 0  # bytes taken of the shared memory
         self._muted_until = 0.0
-        self._is_serving = False
+        self._is_serving = self._reads_next = False
 
     def open(self) -> None:
         """Begin to read. Raises OSError."""
-        self._shared.loop.add(self._sock, self._events, self._ready)
+        shared = self._shared
+        if shared.sasl is not None:
+            self.sasl = SaslSession(shared.sasl, self._entered)
+            self._frames.most = min(self._frames.most, shared.node.config.sasl_server_max_receive_size)
+        ready = self._ready
+        if self._wire is not None:
+            self.state = State.SHAKING
+            self._handshake = Handshake(self._sock, self._wire, shared.loop, self._shaken)
+            ready = self._handshake.ready
+        shared.loop.add(self._sock, self._events, ready)
+        if self._wire is not None or self.sasl is not None:
+            self._setup = shared.loop.later(shared.node.config.connection_setup_max_ms / 1000, self._give_up)
+
+    # --- who the client is ----------------------------------------------------------------
+
+    def _shaken(self, error: BaseException | None) -> None:
+        """The TLS handshake has ended."""
+        assert self._wire is not None
+        if error is not None:
+            log.info("the connection of %s was closed: its TLS handshake failed: %s", self.peer, error)
+            self.close()
+            return
+        self._handshake = None
+        self.state = State.READING
+        self._shared.loop.hand_over(self._sock, self._ready)
+        if self.sasl is None:
+            self.principal = self._wire.subject or ANONYMOUS
+            self._set_up()
+        if self._wire.has_more:
+            self._read()
+
+    def _entered(self, principal: str) -> None:
+        """The client has authenticated by SASL."""
+        self.principal = principal
+        self._frames.most = self._shared.node.config.socket_request_max_bytes
+        self._set_up()
+
+    def _set_up(self) -> None:
+        if self._setup is not None:
+            self._setup.cancel()
+            self._setup = None
+
+    def _give_up(self) -> None:
+        log.info("the connection of %s was closed: its client took too long to authenticate", self.peer)
+        self.close()
 
     # --- events ---------------------------------------------------------------------------
 
@@ -97,8 +158,12 @@ class Connection:
                 self._not_now(events)
 
     def _not_now(self, events: int) -> None:
-        """Leave bytes in the kernel; a client that has gone while it waited for an answer is let go."""
-        if self.state is State.WORKING and events & RDHUP and self._has_left():
+        """Leave bytes in the kernel; a client that has gone while it waited for an answer is let go. With TLS
+        the message that it goes comes before its end.
+        """
+        if not events & RDHUP:
+            self._want(self._events & ~IN | RDHUP)
+        elif self.state is State.WORKING and self._has_left():
             self.close()
         else:
             self._want(self._events & ~IN)
@@ -108,6 +173,8 @@ class Connection:
         if not self._frames.is_empty:
             return False
         try:
+            if self._wire is not None:
+                return self._wire.has_left()
             return not self._sock.recv(1, socket.MSG_PEEK)
         except BlockingIOError:
             return False
@@ -123,8 +190,9 @@ class Connection:
 
     def _read(self) -> None:
         try:
-            count = self._frames.receive(self._sock, self._shared.scratch)
+            count = self._frames.receive(self._wire or self._sock, self._shared.scratch)
         except BlockingIOError:
+            self._want(self._events | IN)
             return
         except OSError:
             count = 0
@@ -140,8 +208,7 @@ class Connection:
         try:
             self._serve_all()
         except (InvalidRequestError, UnsupportedVersionError) as error:
-            log.info("the connection of %s was closed: %s", self.peer, error)
-            self.close()
+            self._lose(error)
         except Exception as error:
             log.error("the connection of %s was closed", self.peer, exc_info=error)
             self.close()
@@ -156,6 +223,9 @@ class Connection:
             frame = self._frames.take()
             if frame is None:
                 self._wait_for_more()
+                if self.state is State.READING and self._has_more:
+                    self._reads_next = True
+                    self._queue()
                 return
             self._begin(frame)
         if self.state is State.READING:
@@ -168,7 +238,15 @@ class Connection:
     def _go_on(self) -> None:
         if self.state is State.QUEUED:
             self.state = State.READING
-            self._serve()
+            reads, self._reads_next = self._reads_next, False
+            if reads:
+                self._read()
+            else:
+                self._serve()
+
+    @property
+    def _has_more(self) -> bool:
+        return self._wire is not None and self._wire.has_more
 
     def _begin(self, frame: memoryview) -> None:
         shared = self._shared
@@ -213,16 +291,23 @@ class Connection:
             self.close()
             return
         self.mute(getattr(body, "throttle_time_ms", 0))
-        self._outgoing.put(out, slices)
+        try:
+            self._outgoing.put(out, slices)
+        except (OSError, EOFError) as error:
+            self._lose(error)
+            return
         self.state = State.WRITING
         self._send()
+
+    def _lose(self, error: Exception) -> None:
+        log.info("the connection of %s was closed: %s", self.peer, error)
+        self.close()
 
     def _send(self) -> None:
         try:
             count = self._outgoing.send(self._sock)
         except (OSError, EOFError) as error:
-            log.info("the connection of %s was closed: %s", self.peer, error)
-            self.close()
+            self._lose(error)
             return
         if count:
             self.active_at = self._shared.loop.now
@@ -256,7 +341,7 @@ class Connection:
         self.state = State.READING
         if not self._is_serving:
             self._want(IN)
-            if not self._frames.is_empty:
+            if not self._frames.is_empty or self._has_more:
                 self._queue()
 
     # --- the end --------------------------------------------------------------------------
@@ -278,6 +363,12 @@ class Connection:
         """See `Channel`."""
         if not self.is_open:
             return
+        if self._handshake is not None:
+            self._handshake.abandon()
+        elif self._wire is not None and not self._outgoing:
+            with suppress(OSError):
+                self._sock.send(self._wire.farewell())
+        self._set_up()
         self.is_open, self.state = False, State.CLOSED
         self._shared.loop.remove(self._sock)
         self._outgoing.release()

@@ -50,7 +50,9 @@ def begin(
     handler where the response has no place for an error.
     """
     header = read_header(frame)
-    api = Api(header.api_key)
+    api = header.api
+    if channel.sasl is not None:
+        channel.sasl.check(api)
     handler = handlers.get(api)
     if header.body_at < 0 or handler is None:
         _refuse(header, send)
@@ -76,7 +78,7 @@ def _refuse(header: Header, send: Send) -> None:
     """Answer what has no handler: ApiVersions of a later client in version 0, which tells the client what to
     ask (KIP-511); for all else there is no form of an answer that its client could read.
     """
-    api = Api(header.api_key)
+    api = header.api
     if api is not Api.API_VERSIONS:
         raise UnsupportedVersionError(f"{api.message} version {header.version} is not served")
     send(api, 0, header.correlation_id, unsupported())

@@ -12,6 +12,7 @@ import struct
 from segstore.errors import InvalidRequestError
 
 from .memory import Scratch, buffer
+from .tls_wire import TlsWire
 
 _SIZE = struct.Struct(">i")
 _NOTHING = memoryview(b"")
@@ -21,7 +22,7 @@ class Frames:
     """`most` is the size of the largest request that is taken, in bytes."""
 
     def __init__(self, most: int) -> None:
-        self._most = most
+        self.most = most
         self._rest = _NOTHING
         """Requests that have come, whole ones and behind them perhaps a part of one."""
         self._shared = False
@@ -29,7 +30,7 @@ class Frames:
         self._own: memoryview | None = None
         self._filled = 0
 
-    def receive(self, sock: socket.socket, scratch: Scratch) -> int:
+    def receive(self, sock: socket.socket | TlsWire, scratch: Scratch) -> int:
         """Receive bytes once, and return how many; 0: the other end sends no more. Called when `take` has
         returned None. Raises OSError as recv(2).
         """
@@ -55,7 +56,7 @@ class Frames:
             self._own = None
             return own[_SIZE.size :]
         rest = self._rest
-        end = self._end()
+        end = self._end() if rest else 0
         if not 0 < end <= len(rest):
             return None
         self._rest = rest[end:]
@@ -66,10 +67,8 @@ class Frames:
         if len(self._rest) < _SIZE.size:
             return 0
         size: int = _SIZE.unpack_from(self._rest)[0]
-        if not 0 <= size <= self._most:
-            raise InvalidRequestError(
-                f"a request of {size} bytes: socket_request_max_bytes allows 0 to {self._most}"
-            )
+        if not 0 <= size <= self.most:
+            raise InvalidRequestError(f"a request of {size} bytes: 0 to {self.most} are allowed now")
         return _SIZE.size + size
 
     @property
@@ -92,7 +91,7 @@ class Frames:
         """Return the bytes of the buffer that `begin` makes; 0 where it has nothing to make. `take` has
         returned None.
         """
-        return 0 if self._own is not None else self._end()
+        return 0 if self._own is not None or not self._rest else self._end()
 
     def begin(self) -> None:
         """Make a buffer for the request of which a part has come."""

@@ -7,7 +7,9 @@ Threads: the loop's only, but `listen`, which is called before.
 from __future__ import annotations
 
 import errno
+import resource
 import socket
+import sys
 from functools import partial
 
 from segstore.errors import ListenError
@@ -24,6 +26,10 @@ _ACCEPTS_A_TURN = 64
 _NO_ROOM = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 _PAUSE = 0.5
 """Seconds until a connection is tried again for which there was no descriptor."""
+_RESERVE = 64
+"""Descriptors that connections leave to the store, at most an eighth of all: else it could roll no log, and
+open no file, once clients that do nothing have taken the last one.
+"""
 _MISSING = frozenset({errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT})
 _TRIES = 20
 
@@ -84,6 +90,12 @@ def _bound(family: int, address: str, port: int, one_of_many: bool) -> socket.so
     return sock
 
 
+def _most_descriptors() -> int:
+    """Return how many descriptors there are before those that are left to the store."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return sys.maxsize if soft == resource.RLIM_INFINITY else soft - min(_RESERVE, soft // 8)
+
+
 def _close(sockets: list[socket.socket]) -> None:
     for sock in sockets:
         sock.close()
@@ -118,6 +130,13 @@ class Listener:
                     self._wait(_PAUSE)
                 return
             self._taken += 1
+            if taken.fileno() >= _most_descriptors():  # the system gives the lowest that is free
+                log.error(
+                    "a connection of %s was turned away: the rest of RLIMIT_NOFILE is the store's", address[0]
+                )
+                taken.close()
+                self._wait(_PAUSE)
+                return
             self._take(taken, address[0])
 
     def _may_take(self) -> bool:

@@ -87,6 +87,10 @@ class Loop:
         self._poll.register(sock, events)
         self._sockets[sock.fileno()] = sock, call
 
+    def hand_over(self, sock: socket.socket, call: Callable[[int], object]) -> None:
+        """Have `call` called from now on, in place of what `add` was given."""
+        self._sockets[sock.fileno()] = sock, call
+
     def change(self, sock: socket.socket, events: int) -> None:
         """Wait for other events of a socket."""
         self._poll.modify(sock, events)

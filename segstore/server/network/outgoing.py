@@ -9,16 +9,27 @@ import socket
 from collections import deque
 from typing import Any
 
-from segstore._native import lib
+from segstore._native import ffi, lib
 from segstore.sending.results import sent
 from segstore.server.protocol.codec import Slices
 
+from .memory import buffer
+from .tls_wire import TlsWire
+
 MOST_A_TURN = 4 << 20
 """Bytes that one connection gets before others have their turn."""
+SHORT = 4096
+"""A stretch of at most so many bytes is read, and sent with what lies around it: one call for all of it costs
+less than three.
+"""
+PIECE = 1 << 16
+"""Bytes that are encrypted at once."""
 
 
 class Outgoing:
-    """Bytes and stretches of files, in order. A stretch is released when it was sent, or by `release`."""
+    """Bytes and stretches of files, in order. A stretch is released when it was sent, or by `release`; a
+    short one when it was read.
+    """
 
     def __init__(self) -> None:
         self._parts: deque[Any] = deque()
@@ -28,7 +39,9 @@ class Outgoing:
         return bool(self._parts)
 
     def put(self, out: bytearray, slices: Slices) -> None:
-        """Add an answer, as `write_response` returns it."""
+        """Add an answer, as `write_response` returns it. Raises OSError, EOFError as `send`."""
+        if slices and (size := _size(slices)) <= SHORT:
+            out, slices = _whole(out, slices, size), []
         view, begin = memoryview(out), 0
         for place, part in slices:
             if place > begin:
@@ -44,7 +57,7 @@ class Outgoing:
         """
         total = 0
         try:
-            while self._parts and total < MOST_A_TURN:
+            while self and total < MOST_A_TURN:
                 total += self._send_part(sock)
         except BlockingIOError:
             pass
@@ -73,12 +86,84 @@ class Outgoing:
             lib.seg_sendfile(sock.fileno(), part.fileno(), part.position + self._at, min(left, MOST_A_TURN))
         )
         if count == 0:
-            raise EOFError(f"a file ends before position {part.position + len(part)}, which is being sent")
+            raise _cut(part)
         return count
 
     def release(self) -> None:
         """Drop all that is left."""
         while self._parts:
             part = self._parts.popleft()
+            if not isinstance(part, memoryview):
+                part.release()
+
+
+def _size(slices: Slices) -> int:
+    size = 0
+    for _, part in slices:
+        size += len(part)
+    return size
+
+
+def _whole(out: bytearray, slices: Slices, size: int) -> bytearray:
+    """Return an answer with the bytes of its stretches, `size` in all, which are released."""
+    whole, begin, more = bytearray(len(out) + size), 0, 0
+    try:
+        with ffi.from_buffer("uint8_t[]", whole, require_writable=True) as into:
+            for place, part in slices:
+                whole[begin + more : place + more] = out[begin:place]
+                count = len(part)
+                if sent(lib.seg_pread(part.fileno(), into + place + more, count, part.position)) < count:
+                    raise _cut(part)
+                begin, more = place, more + count
+            whole[begin + more :] = out[begin:]
+    finally:
+        for _, part in slices:
+            part.release()
+    return whole
+
+
+def _cut(part: Any) -> EOFError:
+    return EOFError(f"a file ends before position {part.position + len(part)}, which is being sent")
+
+
+class SealedOutgoing(Outgoing):
+    """Sends by TLS: parts are encrypted piece by piece, the next one when the socket has taken the one
+    before, so that a slow client costs one piece. Files are read, since the kernel can't encrypt what it
+    sends.
+    """
+
+    def __init__(self, wire: TlsWire, clear: memoryview | None = None) -> None:
+        """`clear` is memory for a piece of a file, which all connections of a loop may share."""
+        super().__init__()
+        self._wire, self._sealed = wire, memoryview(b"")
+        self._clear = buffer(PIECE) if clear is None else clear
+
+    def __bool__(self) -> bool:
+        return bool(self._sealed) or super().__bool__()
+
+    def _send_part(self, sock: socket.socket) -> int:
+        if not self._sealed:
+            self._seal()
+        count = sock.send(self._sealed)
+        self._sealed = self._sealed[count:]
+        return count
+
+    def _seal(self) -> None:
+        """Encrypt a piece of the first part. Raises EOFError, OSError."""
+        part = self._parts[0]
+        count = min(len(part) - self._at, PIECE)
+        if isinstance(part, memoryview):
+            self._wire.seal(part[self._at : self._at + count])
+        elif count:
+            with ffi.from_buffer("uint8_t[]", self._clear, require_writable=True) as into:
+                came = sent(lib.seg_pread(part.fileno(), into, count, part.position + self._at))
+            if came < count:
+                raise _cut(part)
+            self._wire.seal(self._clear[:count])
+        self._at += count
+        self._sealed = memoryview(self._wire.sealed())
+        if self._at == len(part):
+            self._parts.popleft()
+            self._at = 0
             if not isinstance(part, memoryview):
                 part.release()

@@ -17,6 +17,9 @@ from segstore.server.cluster_id import cluster_id_of
 from segstore.server.handlers import HANDLERS
 from segstore.server.node import Endpoint, Node
 from segstore.server.request import Handler
+from segstore.server.security.authorizer import authorizer_of
+from segstore.server.security.sasl import sasl_of
+from segstore.server.security.tls import tls_context
 from segstore.server.settings import ServerConfig
 from segstore.storage.store.store import Store
 from segstore.threads import apart
@@ -47,10 +50,12 @@ def serve(
     It listens on all addresses of `host` ("0.0.0.0" or "::": on all of this machine), on a port of the
     system's choice where `port` is 0. `advertised`, "HOST:PORT" or "HOST", is what clients are told to
     connect to; by default that is where the server listens. `settings` are those of
-    `segstore.server.settings.ServerConfig`. A store may have several servers. Closing the store ends them.
+    `segstore.server.settings.ServerConfig`, of which `security_protocol` and `allow` say who may connect, and
+    who may do what: by default everybody everything. A store may have several servers. Closing the store ends
+    them.
 
     Raises ListenError, ConfigError, InvalidArgumentError, InvalidTypeError, StoreClosedError,
-    IllegalStateError.
+    CorruptCheckpointError, StorageError, IllegalStateError.
     """
     return start(store, host, port, advertised, ServerConfig.parse(settings), HANDLERS)
 
@@ -101,6 +106,7 @@ def _started(
     arguments.whole("port", port, 0, _MOST_PORT)
     told = None if advertised is None else endpoint("advertised", advertised)
     cluster_id = cluster_id_of(store)
+    tls, sasl, authorizer = tls_context(config), sasl_of(store, config), authorizer_of(config)
     sockets = listen(host, port)
     bound = Endpoint(host, sockets[0].getsockname()[1])
     try:
@@ -109,8 +115,9 @@ def _started(
         for sock in sockets:
             sock.close()
         raise ListenError(error.errno, error.strerror, f"{host}:{bound.port}") from error
-    node = Node(store, config, loop, _told(bound, told), cluster_id, handlers.keys())
-    shared = Shared(node, loop, handlers, Scratch(), RequestMemory(config.queued_max_request_bytes))
+    node = Node(store, config, loop, _told(bound, told), cluster_id, handlers.keys(), authorizer)
+    memory = RequestMemory(config.queued_max_request_bytes)
+    shared = Shared(node, loop, handlers, Scratch(), memory, tls, sasl)
     service = Service(shared, Listener(sockets, shared))
     service.start()
     try:

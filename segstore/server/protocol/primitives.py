@@ -1,4 +1,5 @@
-"""What generated codecs call: unsigned varints, strings, byte strings and arrays' lengths.
+"""What generated codecs call: unsigned varints, strings, byte strings and arrays' lengths. The usual varint
+has one byte (below ONE_BYTE): it is read and written where it stands, since a request has a dozen.
 
 Functions that read take a memoryview of bytes and a position, and return a value and the position behind
 it. Where the bytes end too early they raise IndexError or struct.error, which `codec.decode` translates.
@@ -14,6 +15,7 @@ from segstore.errors import InvalidRequestError
 _INT16 = struct.Struct(">h")
 _INT32 = struct.Struct(">i")
 LONGEST_VARINT = 5
+ONE_BYTE = 0x80
 LONGEST_STRING = 0x7FFF
 """In bytes; compact lengths could tell more (Kafka: MessageGenerator refuses those too)."""
 MOST_ELEMENTS = 250_000
@@ -50,19 +52,15 @@ def uvarint(value: int) -> bytes:
     return bytes(parts)
 
 
-def _length(data: memoryview, at: int, compact: bool, wide: bool) -> tuple[int, int]:
-    """Read a length; -1 is null."""
-    if compact:
-        length, at = read_uvarint(data, at)
-        return length - 1, at
-    if wide:
-        return _INT32.unpack_from(data, at)[0], at + 4
-    return _INT16.unpack_from(data, at)[0], at + 2
-
-
 def _span(data: memoryview, at: int, compact: bool, wide: bool, nullable: bool) -> tuple[int, int]:
     """Read a length that is not beyond what is left; -1 is null."""
-    length, at = _length(data, at, compact, wide)
+    if compact:
+        length, at = read_uvarint(data, at)
+        length -= 1
+    elif wide:
+        length, at = _INT32.unpack_from(data, at)[0], at + 4
+    else:
+        length, at = _INT16.unpack_from(data, at)[0], at + 2
     if length < 0 and not (length == -1 and nullable):
         bad(f"a length is {length}")
     if length > len(data) - at:
@@ -71,6 +69,8 @@ def _span(data: memoryview, at: int, compact: bool, wide: bool, nullable: bool) 
 
 
 def read_string(data: memoryview, at: int, compact: bool, nullable: bool) -> tuple[str | None, int]:
+    if compact and 0 < (size := data[at]) < ONE_BYTE and size <= len(data) - at:
+        return str(data[at + 1 : at + size], "utf-8"), at + size
     length, at = _span(data, at, compact, False, nullable)
     if length < 0:
         return None, at
@@ -97,6 +97,9 @@ def read_records(data: memoryview, at: int, compact: bool, nullable: bool) -> tu
 
 def read_count(data: memoryview, at: int, compact: bool, nullable: bool, left: list[int]) -> tuple[int, int]:
     """Read an array's length; -1 is null. `left[0]` elements may be in the message yet."""
+    if compact and 0 < (size := data[at]) < ONE_BYTE and size <= len(data) - at and size <= left[0]:
+        left[0] -= size - 1
+        return size - 1, at + 1
     count, at = _span(data, at, compact, True, nullable)
     left[0] -= max(count, 0)
     if left[0] < 0:
@@ -122,9 +125,13 @@ def write_string(out: bytearray, text: str | None, compact: bool) -> None:
         write_length(out, -1, compact, False)
     else:
         data = text.encode()
-        if len(data) > LONGEST_STRING:
-            raise ValueError(f"a string has {len(data)} bytes; at most {LONGEST_STRING} are allowed")
-        write_length(out, len(data), compact, False)
+        size = len(data)
+        if size > LONGEST_STRING:
+            raise ValueError(f"a string has {size} bytes; at most {LONGEST_STRING} are allowed")
+        if compact and size + 1 < ONE_BYTE:
+            out.append(size + 1)
+        else:
+            write_length(out, size, compact, False)
         out += data
 
 

@@ -122,7 +122,8 @@ class _Reader(_Source):
         return f"read_{field.kind}(data, at, {self.flexible}, False)"
 
     def tags(self, name: str) -> list[str]:
-        lines = [" number, at = read_uvarint(data, at)", " last = -1", " for _ in range(number):"]
+        lines = [" if not data[at]: return made, at + 1"]
+        lines += [" number, at = read_uvarint(data, at)", " last = -1", " for _ in range(number):"]
         lines += ["  tag, at = read_uvarint(data, at)", "  size, at = read_uvarint(data, at)"]
         lines += ["  if tag <= last or size > len(data) - at: bad('tagged fields are damaged')"]
         lines += ["  last, end = tag, at + size"]
@@ -136,14 +137,20 @@ class _Reader(_Source):
 class _Writer(_Source):
     def struct(self, name: str) -> list[str]:
         lines = [f"def write_{name}(value, out, slices):"]
-        for fixed, run in self.plain(name):
-            lines += self.fixed(run) if fixed else self.field(run[0], " ", "out")
-        if self.flexible:
+        plain = self.plain(name)
+        has_no_tags = self.flexible and not self.tagged(name)  # which is a zero byte
+        is_padded = has_no_tags and bool(plain) and plain[-1][0]
+        for n, (fixed, run) in enumerate(plain, 1):
+            padding = "x" if is_padded and n == len(plain) else ""
+            lines += self.fixed(run, padding) if fixed else self.field(run[0], " ", "out")
+        if has_no_tags and not is_padded:
+            lines.append(" out.append(0)")
+        elif self.flexible and not has_no_tags:
             lines += self.tags(name)
         return [*lines, " return"]
 
-    def fixed(self, run: list[Field]) -> list[str]:
-        form = ">" + "".join(str(self.code(field)) for field in run)
+    def fixed(self, run: list[Field], padding: str) -> list[str]:
+        form = ">" + "".join(str(self.code(field)) for field in run) + padding
         values = (self.value(field.kind, f"value.{field.name}") for field in run)
         return [f" out += pack({form!r}, {', '.join(values)})"]
 
@@ -184,7 +191,7 @@ class _Writer(_Source):
         return [
             f"{pad}held = {source}",
             f"{pad}if slices is not None and hasattr(held, 'fileno'):",
-            f"{pad} write_length({out}, len(held), {self.flexible}, True)",
+            *self.length("held", pad + " ", out),
             f"{pad} slices.append((len({out}), held))",
             f"{pad}else: write_bytes({out}, held, {self.flexible})",
         ]
@@ -193,23 +200,31 @@ class _Writer(_Source):
         source = f"value.{field.name}"
         lines = [] if self.is_nullable(field) else self.no_null(field, source, pad)
         lines += [f"{pad}if {source} is None: write_length({out}, -1, {self.flexible}, True)", f"{pad}else:"]
-        lines.append(f"{pad} write_length({out}, len({source}), {self.flexible}, True)")
+        lines += self.length(source, pad + " ", out)
         if field.kind in _NUMBERS:
-            return [*lines, f"{pad} {out} += pack(f'>{{len({source})}}{_CODES[field.kind]}', *{source})"]
+            packed = f"pack(f'>{{len({source})}}{_CODES[field.kind]}', *{source})"
+            return [*lines, f"{pad} if {source}: {out} += {packed}"]
         one = f"write_{field.kind}(one, {out}, slices)" if field.is_struct else ""
         one = one or self.scalar(field.kind, "one", out)
         return [*lines, f"{pad} for one in {source}:", f"{pad}  {one}"]
 
+    def length(self, source: str, pad: str, out: str) -> list[str]:
+        """Write how many bytes or elements there are."""
+        if not self.flexible:
+            return [f"{pad}{out} += pack('>i', len({source}))"]
+        return [
+            f"{pad}size = len({source}) + 1",
+            f"{pad}if size < ONE_BYTE: {out}.append(size)",
+            f"{pad}else: {out} += uvarint(size)",
+        ]
+
     def tags(self, name: str) -> list[str]:
-        fields = self.tagged(name)
-        if not fields:
-            return [" out.append(0)"]
         lines = [" tags = []"]
-        for field in fields:
+        for field in self.tagged(name):
             lines += [f" if {self.differs(field, 'value')}:", "  part = bytearray()"]
             lines += self.field(field, "  ", "part")
             lines.append(f"  tags.append(({field.tag}, part))")
-        lines += [" out += uvarint(len(tags))", " for tag, part in tags:"]
+        lines += [" out.append(len(tags))", " for tag, part in tags:"]
         return [*lines, "  out += uvarint(tag) + uvarint(len(part)) + part"]
 
     def differs(self, field: Field, owner: str) -> str:

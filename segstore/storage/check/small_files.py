@@ -1,5 +1,5 @@
-"""Checks the small files that are segstore's own: topic settings, quotas, notes of sweeps, producer ids, the
-cluster id.
+"""Checks the small files that are segstore's own: topic settings, quotas, credentials, notes of sweeps,
+producer ids, the cluster id.
 
 On disk files are only read. Threads: any.
 """
@@ -16,6 +16,7 @@ from segstore.storage.finding import Finding
 from segstore.storage.meta.client_quotas import quota_copies
 from segstore.storage.meta.cluster_id_file import cluster_id_damage, cluster_id_path
 from segstore.storage.meta.producer_id_file import damage, producer_id_path
+from segstore.storage.meta.scram_credentials import scram_copies
 from segstore.storage.meta.small_files import Copies, Copy, reason
 from segstore.storage.meta.sweep_states import damaged_states
 from segstore.storage.meta.topics import TopicFiles, TopicInfo
@@ -28,7 +29,8 @@ def check_small(files: Files, root: str, topics: Mapping[str, TopicInfo], at_res
     for info in topics.values():
         if info.ours or info.lost is not None:
             yield from _check_copies(TopicFiles(files, root).settings(info.name), at_rest, info.lost)
-    yield from _check_copies(quota_copies(files, root), at_rest, None)
+    for copies in (quota_copies(files, root), scram_copies(files, root)):
+        yield from _check_copies(copies, at_rest, None)
     ids = (
         (producer_id_path(root), damage(files, root)),
         (cluster_id_path(root), cluster_id_damage(files, root)),

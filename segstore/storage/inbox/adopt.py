@@ -1,4 +1,5 @@
-"""Adoption of one sealed manifest: all of it, once, or nothing, in an order of steps that stands below.
+"""Adoption of one sealed manifest in a store without replicas: all of it, once, or nothing, in an order of
+steps that stands below.
 
 1. The id is looked up: what was adopted is not adopted again. Topics, partitions and every staged file are
    checked; small files are gathered, large ones get the offsets of now; these are synced, and what the
@@ -10,7 +11,7 @@
 5. The id is recorded with its offsets, synced. Until here everything is undone, from here on it is finished,
    by this process or by recovery at the next open.
 6. The ends of all partitions are published at once. The tokens are released.
-7. Intent, staged files and manifest are removed.
+7. Intent, staged files and manifest are removed (`Inbox`).
 
 When a step fails, the id is forgotten, the logs are cut to where they were, that is synced, and the intent is
 removed. Where the disk refuses that, the partitions are fenced and the intent stays for the next open.
@@ -28,12 +29,12 @@ from segstore.errors import StagedFilesError, StoreClosedError, UnknownTopicOrPa
 from segstore.files import Files
 from segstore.logger import Logger
 from segstore.storage.inbox.adopt_partition import Gatherer, PartitionAdoption
-from segstore.storage.inbox.adopted_ids import AdoptedIds, Adoption
+from segstore.storage.inbox.adopted_ids import AdoptedIds
 from segstore.storage.inbox.intent import Intent, Place, remove_intent, write_intent
+from segstore.storage.inbox.known_ids import Adoption
 from segstore.storage.inbox.layout import Folder
 from segstore.storage.inbox.manifest import Manifest
 from segstore.storage.inbox.staged_file import StagedFile
-from segstore.storage.log.acks import ALL
 from segstore.storage.log.partition import Partition
 from segstore.storage.log.visibility import Visible
 from segstore.storage.meta.topics import TopicInfo, find_topic
@@ -44,8 +45,8 @@ _AT_A_TIME = 4
 
 
 class Adopter:
-    """Adopts manifests of one store. `topics()`, `partition(topic, number)` and `wake_sealers()` are the
-    store's; `segment_bytes`: see StoreConfig.
+    """Adopts manifests of one store. `topics()` and `partition(topic, number)` are the store's;
+    `segment_bytes`: see StoreConfig.
     """
 
     def __init__(
@@ -56,11 +57,10 @@ class Adopter:
         partition: Callable[[str, int], Partition],
         clock: Callable[[], int],
         segment_bytes: int,
-        wake_sealers: Callable[[], None],
     ) -> None:
         self._folder, self._ids, self._topics, self._partition = folder, ids, topics, partition
         self._files: Files = folder.files
-        self._clock, self._segment_bytes, self._wake_sealers = clock, segment_bytes, wake_sealers
+        self._clock, self._segment_bytes = clock, segment_bytes
 
     def adopt(self, manifest: Manifest) -> Adoption:
         """Do steps 1 to 6. Raises UnknownTopicOrPartitionError, StagedFilesError, RecordTooLargeError,
@@ -78,40 +78,22 @@ class Adopter:
     def _adopt(self, manifest: Manifest) -> Adoption:
         with Gatherer(self._folder, self._segment_bytes) as gatherer:
             work = self._of_partitions(manifest)
-            for one in work:
-                if one.partition.acks is not None:
-                    one.partition.acks.check(ALL.acks)
             _each(lambda one: one.prepare(gatherer), work)
             tokens = [one.partition.queue.token for one in work]
-            adoption = holding(tokens, lambda: self._write(manifest, work))
-        for one in work:
-            if one.partition.acks is not None:
-                _, end = adoption.offsets[one.topic.topic, one.topic.partition]
-                one.partition.acks.wait(end, *ALL)
-        return adoption
+            return holding(tokens, lambda: self._write(manifest, work))
 
     # --- step 1 -----------------------------------------------------------------------------
 
     def _of_partitions(self, manifest: Manifest) -> list[PartitionAdoption]:
         held: dict[tuple[str, int], list[StagedFile]] = {}
         for file in manifest.files:
-            self._check(file)
+            check_staged(self._folder, self._topics(), file)
             held.setdefault((file.topic, file.partition), []).append(file)
         work = [
             PartitionAdoption(self._partition(*key), files, self._folder, self._segment_bytes)
             for key, files in held.items()
         ]
         return sorted(work, key=lambda one: one.partition.directory)
-
-    def _check(self, file: StagedFile) -> None:
-        info = find_topic(self._topics(), file.topic, file.partition)
-        if info.topic_id != file.topic_id:
-            raise UnknownTopicOrPartitionError(
-                f"topic {file.topic!r} was deleted since its records were staged: its id was "
-                f"{file.topic_id or 'none'}, and that of the topic that is there is {info.topic_id or 'none'}"
-            )
-        if not self._folder.is_stagers(file.stager):
-            raise StagedFilesError(f"{self._folder.stager(file.stager)} is missing, or a link")
 
     # --- steps 2 to 6 -----------------------------------------------------------------------
 
@@ -153,18 +135,19 @@ class Adopter:
             for one in work:
                 one.fence(error)
 
-    # --- step 7 -----------------------------------------------------------------------------
 
-    def clear(self, manifest: Manifest) -> None:
-        """Do step 7, also for a manifest whose id was adopted before. Raises OSError; the next look repeats
-        this.
-
-        The intent is removed first: while it exists, sealers wait for the records to become visible.
-        """
-        self._folder.unlink(self._folder.intent(manifest.stem))
-        self._wake_sealers()
-        self._folder.remove_staged(manifest.files)
-        self._folder.unlink(self._folder.manifest(manifest.stem))
+def check_staged(folder: Folder, topics: Mapping[str, TopicInfo], file: StagedFile) -> None:
+    """Raise UnknownTopicOrPartitionError where the file's topic or partition is not there any more,
+    StagedFilesError where its stager's directory is not; OSError.
+    """
+    info = find_topic(topics, file.topic, file.partition)
+    if info.topic_id != file.topic_id:
+        raise UnknownTopicOrPartitionError(
+            f"topic {file.topic!r} was deleted since its records were staged: its id was "
+            f"{file.topic_id or 'none'}, and that of the topic that is there is {info.topic_id or 'none'}"
+        )
+    if not folder.is_stagers(file.stager):
+        raise StagedFilesError(f"{folder.stager(file.stager)} is missing, or a link")
 
 
 def _each(do: Callable[[PartitionAdoption], None], work: Sequence[PartitionAdoption]) -> None:

@@ -1,6 +1,7 @@
 """The ids of adopted manifests with their offsets, `.segstore/adopted` and its second copy `adopted.copy`.
 
-Each line is framed: {"id", "ms", "offsets": [[topic, partition, first, end], ...]}; lines are appended and
+Each line is framed: {"id", "ms", "offsets": [[topic, partition, first, end], ...]}, and "others" where that
+is not 0; lines are appended and
 synced. The file is written anew, without ids whose time is over, when it has twice the lines that it needs. A
 line that is cut off or damaged counts for no id; the second copy, which is written after the file and not
 synced, has it. An id that is in either of them was adopted. Threads: one at a time, under the inbox's lock.
@@ -18,6 +19,7 @@ from typing import Any, NamedTuple
 from segstore import names
 from segstore.files import Files
 from segstore.logger import Logger
+from segstore.storage.inbox.known_ids import Adoption, KnownIds
 from segstore.storage.meta.framed import compact, frame, unframe
 from segstore.storage.meta.small_files import NOT_A_FILE
 
@@ -27,14 +29,6 @@ _ROW = (str, int, int, int)
 _LEAST = 64  # lines: a shorter file is not worth writing anew
 
 
-class Adoption(NamedTuple):
-    """A manifest that was adopted: its id, when (ms), and first and end offset by partition."""
-
-    id: str
-    adopted_ms: int
-    offsets: dict[tuple[str, int], tuple[int, int]]
-
-
 class AdoptedIds:
     """The adopted ids of one store; `retention_ms` and `count` bound how long ids are kept, and how many."""
 
@@ -42,9 +36,7 @@ class AdoptedIds:
         """Read the ids. Damaged lines are dropped, durably, before anything is decided by the file. Raises
         OSError.
         """
-        self._files, self.path, self._retention_ms, self._count = files, path, retention_ms, count
-        self._held: dict[str, Adoption] = {}
-        self._last: dict[str, str] = {}
+        self._files, self.path, self._known = files, path, KnownIds(retention_ms, count)
         self._size = self._lines = 0
         self._there = files.exists(path)
         self._copy = os.path.join(os.path.dirname(path), names.ADOPTED_COPY)
@@ -65,7 +57,7 @@ class AdoptedIds:
                 each.id: each for each in sorted((*data.adoptions, *lost), key=lambda one: one.adopted_ms)
             }
         for adoption in found.values():
-            self._keep(adoption)
+            self._known.keep(adoption)
         self._size, self._lines = data.size, len(data.adoptions)
         self._tell(damaged, damaged_copy, len(lost))
         # A file with another name elsewhere is not written in place, since that name would show the change.
@@ -85,7 +77,7 @@ class AdoptedIds:
             return _Lines((), 0), 0
         data = self._files.read_file(path, _MOST_BYTES)
         lines = data.splitlines(keepends=True)
-        whole = tuple(_parse(line) for line in lines if not _is_damaged(line))
+        whole = tuple(parse_adoption(line) for line in lines if not _is_damaged(line))
         return _Lines(whole, len(data)), len(lines) - len(whole)
 
     def _tell(self, damaged: int, damaged_copy: int, lost: int) -> None:
@@ -100,18 +92,22 @@ class AdoptedIds:
             self.wrong.append((self.path, f"{lost} ids are missing", done))
 
     def find(self, id_: str) -> Adoption | None:
-        return self._held.get(id_)
+        return self._known.find(id_)
+
+    def all(self) -> list[Adoption]:
+        """Return all that are kept, the newest last."""
+        return self._known.all()
 
     def record(self, adoption: Adoption) -> None:
         """Record an adoption, durable when this returns. Raises OSError; the id may be in the file then, and
         `forget` removes it.
         """
-        self._keep(adoption)
-        self._expire(adoption.adopted_ms)
-        if not self._there or self._lines >= 2 * max(len(self._held), _LEAST):
+        self._known.keep(adoption)
+        self._known.expire(adoption.adopted_ms)
+        if not self._there or self._lines >= 2 * max(len(self._known), _LEAST):
             self._rewrite()
             return
-        line = _format(adoption)
+        line = format_adoption(adoption)
         with self._files.open(self.path, write=True) as handle:
             self._files.pwrite(handle, line, self._size)
             self._files.sync(handle)
@@ -136,8 +132,7 @@ class AdoptedIds:
         """Undo a `record` that failed, durably; this takes no room on disk unless the file was being written
         anew. Raises OSError.
         """
-        self._held.pop(id_, None)
-        self._last = {_series(each): each for each in self._held}
+        self._known.forget(id_)
         # First: an id that is in either file was adopted.
         self._remove_copy()
         self._files.sync_dir(os.path.dirname(self._copy))
@@ -150,40 +145,15 @@ class AdoptedIds:
                 return
         self._rewrite()
 
-    def _keep(self, adoption: Adoption) -> None:
-        self._held[adoption.id] = adoption
-        self._last[_series(adoption.id)] = adoption.id
-
-    def _expire(self, now_ms: int) -> None:
-        """Drop ids by age, and the oldest where there are too many; the newest stays. Ids that are not the
-        newest of their series are dropped first: a Spark query that is started again after a crash comes with
-        its last id, however many ids others have added.
-        """
-        newest = next(reversed(self._held))
-        for id_ in list(self._held):
-            if id_ != newest and self._held[id_].adopted_ms < now_ms - self._retention_ms:
-                self._drop(id_)
-        for spared in (True, False):
-            for id_ in list(self._held) if len(self._held) > self._count else ():
-                if id_ != newest and not (spared and self._last.get(_series(id_)) == id_):
-                    self._drop(id_)
-                if len(self._held) <= self._count:
-                    return
-
-    def _drop(self, id_: str) -> None:
-        del self._held[id_]
-        if self._last.get(_series(id_)) == id_:
-            del self._last[_series(id_)]
-
     def _rewrite(self) -> None:
-        data = b"".join(map(_format, self._held.values()))
+        data = b"".join(map(format_adoption, self._known.all()))
         # First: an id that is dropped must not look like one that the file has lost.
         self._remove_copy()
         self._files.write_atomic(self.path, data)
         inode = self._files.inode(self.path)
         self._rewrite_copy()
         # Last: after an error before this, `forget` writes the file anew, whose inode it does not know.
-        self._there, self._inode, self._size, self._lines = True, inode, len(data), len(self._held)
+        self._there, self._inode, self._size, self._lines = True, inode, len(data), len(self._known)
 
     def _remove_copy(self) -> None:
         self._copied = False
@@ -213,24 +183,23 @@ class _Lines(NamedTuple):
     size: int
 
 
-def _series(id_: str) -> str:
-    """Return the part that ids which follow one another share: all before the last "/"."""
-    return id_.rpartition("/")[0]
-
-
-def _format(adoption: Adoption) -> bytes:
+def format_adoption(adoption: Adoption) -> bytes:
+    """Return the line of an adopted id."""
     rows = [[topic, partition, *ends] for (topic, partition), ends in adoption.offsets.items()]
-    return frame({"id": adoption.id, "ms": adoption.adopted_ms, "offsets": rows})
+    others = {"others": adoption.others} if adoption.others else {}
+    return frame({"id": adoption.id, "ms": adoption.adopted_ms, "offsets": rows, **others})
 
 
-def _parse(line: bytes) -> Adoption:
+def parse_adoption(line: bytes) -> Adoption:
+    """Return what `format_adoption` was given. Raises ValueError."""
     held: dict[str, Any] = unframe(line)
     try:
         rows = [tuple(row) for row in held["offsets"]]
-        kinds = [type(held["id"]), type(held["ms"]), *(type(value) for row in rows for value in row)]
-        if kinds != [str, int, *_ROW * len(rows)]:
+        others = held.get("others", 0)
+        kinds = [type(held["id"]), type(held["ms"]), type(others), *(type(v) for row in rows for v in row)]
+        if kinds != [str, int, int, *_ROW * len(rows)]:
             raise ValueError("no adopted id: a value of it is of another kind")
-        return Adoption(held["id"], held["ms"], {row[:2]: row[2:] for row in rows})
+        return Adoption(held["id"], held["ms"], {row[:2]: row[2:] for row in rows}, others)
     except (KeyError, TypeError) as error:
         raise ValueError(f"no adopted id: {error}") from error
 
@@ -248,7 +217,7 @@ def read_adoption(files: Files, path: str, id_: str) -> Adoption | None:
         return None
     begin = data.rfind(b"\n", 0, start) + 1
     try:
-        return _parse(data[begin : data.index(b"\n", start) + 1])
+        return parse_adoption(data[begin : data.index(b"\n", start) + 1])
     except ValueError:
         return None  # the line is being written
 
@@ -260,7 +229,7 @@ def within(data: bytes, ends: Mapping[tuple[str, int], int]) -> bytes:
     kept = []
     for line in data.splitlines(keepends=True):
         if not _is_damaged(line):
-            offsets = _parse(line).offsets
+            offsets = parse_adoption(line).offsets
             if all(key not in ends or end <= ends[key] for key, (_, end) in offsets.items()):
                 kept.append(line)
     return b"".join(kept)
@@ -281,12 +250,12 @@ def missing_ids(files: Files, path: str, copy: str) -> int:
 
 def _lines(files: Files, path: str) -> list[Adoption]:
     data = files.read_file(path, _MOST_BYTES) if files.exists(path) else b""
-    return [_parse(line) for line in data.splitlines(keepends=True) if not _is_damaged(line)]
+    return [parse_adoption(line) for line in data.splitlines(keepends=True) if not _is_damaged(line)]
 
 
 def _is_damaged(line: bytes) -> bool:
     try:
-        _parse(line)
+        parse_adoption(line)
     except ValueError:
         return True
     return False

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
+from typing import Protocol
 
 from segstore import names
 from segstore._native import descriptors, lib
@@ -28,11 +29,12 @@ from segstore.logger import Logger
 from segstore.mutex import Mutex
 from segstore.storage.context import Context, wall_clock
 from segstore.storage.inbox.adopt import Adopter
-from segstore.storage.inbox.adopted_ids import AdoptedIds, Adoption
+from segstore.storage.inbox.adopted_ids import AdoptedIds
 from segstore.storage.inbox.cleanup import put_aside, remove_earlier, sweep
 from segstore.storage.inbox.intent import read_intent, remove_intent, undo
+from segstore.storage.inbox.known_ids import Adoption
 from segstore.storage.inbox.layout import Folder
-from segstore.storage.inbox.manifest import Manifest, new_manifest, read_manifest, write_result
+from segstore.storage.inbox.manifest import NOT_NOW, Manifest, new_manifest, read_manifest, write_result
 from segstore.storage.inbox.staged_file import StagedFile
 from segstore.storage.log.partition import Partition
 from segstore.storage.meta.topics import TopicInfo
@@ -97,9 +99,16 @@ log = Logger("segstore")
 Key = tuple[str, int]
 
 
+class Adopts(Protocol):
+    """Adopts a manifest, once: `Adopter` in a store of one directory; a layer above may have one for more."""
+
+    def adopt(self, manifest: Manifest) -> Adoption:
+        """See `Adopter.adopt`. What `NOT_NOW` lists is raised where the manifest may be adopted later."""
+
+
 class Inbox:
-    """The inbox of one store. `there` is what lies in its root and in `.segstore`, as paths below the root;
-    `wake_sealers` wakes those that wait in `seal`, in any process.
+    """The inbox of one directory. `there` is what lies in its root and in `.segstore`, as paths below the
+    root; `wake_sealers` wakes those that wait in `seal`, in any process.
     """
 
     def __init__(
@@ -113,31 +122,34 @@ class Inbox:
     ) -> None:
         """Prepare the inbox's directories, and read the adopted ids. Raises OSError."""
         self._context, self._config, self._topics, self._wake_sealers = context, config, topics, wake_sealers
-        self._folder = Folder(context.files, context.root, context.tell)
-        self._folder.prepare()
+        self.folder = Folder(context.files, context.root, context.tell)
+        self.folder.prepare()
         # Failures that repeat are reported once. The key is a stem for a manifest that can't be adopted now,
         # (stem,) for one that is refused, or "left-overs" or "looking".
         self._told = Told()
         self._make_way(there)
         self._ids = AdoptedIds(
             context.files,
-            self._folder.adopted,
+            self.folder.adopted,
             config.inbox_ids_retention_ms,
             config.inbox_ids_retention_count,
         )
         for wrong in self._ids.wrong:
             context.tell(*wrong)
-        self._adopter = Adopter(
-            self._folder,
+        self._adopter: Adopts = Adopter(
+            self.folder,
             self._ids,
             topics,
             partition,
             context.clock,
             config.inbox_segment_bytes,
-            wake_sealers,
         )
-        self._lock = Mutex()
+        self._lock, self._noting = Mutex(), Mutex()
         self._thread: Background | None = None
+        self._ended = Latch()
+        self._ending: float | None = (
+            None  # seconds that a close waits for the thread; None: as long as it takes
+        )
         self._looked = Latch()  # opened once the manifests that waited at the open were tried
         self._failed: BaseException | None = None
         self._watch: Watch | None = None
@@ -151,7 +163,7 @@ class Inbox:
         for name in (names.ADOPTED, names.ADOPTED_COPY):
             place = f"{names.OURS}/{name}"
             if place in there or place + names.TEMPORARY in there:
-                path = f"{self._folder.ours}/{name}"
+                path = f"{self.folder.ours}/{name}"
                 aside = self._context.make_way(path)
                 if aside:
                     self._context.tell(path, "not a regular file", f"made anew from the other copy{aside}")
@@ -162,15 +174,15 @@ class Inbox:
         OSError.
         """
         finished: set[Key] = set()
-        for stem in self._folder.of_kind(names.INTENT):
+        for stem in self.folder.of_kind(names.INTENT):
             try:
-                intent = read_intent(self._folder, stem)
+                intent = read_intent(self.folder, stem)
             except CorruptCheckpointError as error:
                 self._give_up(stem, error)
                 continue
             if self._ids.find(intent.id) is None:
                 undo(self._context.files, self._context.root, self._topics(), intent.places)
-                remove_intent(self._folder, stem)
+                remove_intent(self.folder, stem)
             else:
                 finished |= {
                     (place.topic, place.partition)
@@ -185,11 +197,11 @@ class Inbox:
         crash did this. The files of its manifest may be in the logs, in part or whole: they are not adopted
         again, and the sealer gets an error. Raises OSError.
         """
-        path = self._folder.intent(stem)
-        put_aside(self._folder, stem, path)
-        self._context.tell(path, error.reason, f"moved to {os.path.join(self._folder.quarantine, stem)}")
+        path = self.folder.intent(stem)
+        put_aside(self.folder, stem, path)
+        self._context.tell(path, error.reason, f"moved to {os.path.join(self.folder.quarantine, stem)}")
         try:
-            manifest = read_manifest(self._folder, stem)
+            manifest = read_manifest(self.folder, stem)
         except (StagedFilesError, FileNotFoundError):
             return  # a damaged manifest is refused when it is read again, a missing one can't be adopted
         if self._ids.find(manifest.id) is None:
@@ -199,13 +211,34 @@ class Inbox:
             )
             self._refuse(stem, manifest, StagedFilesError(reason), told=True)
 
+    @property
+    def ids(self) -> list[Adoption]:
+        """Return the adopted ids that the directory has, the newest last."""
+        return self._ids.all()
+
+    def begin_with(self, adopter: Adopts, known: Iterable[Adoption], ending: float) -> None:
+        """Do what `begin` does in a directory of a replicated store: `adopter` adopts, and `known` are the
+        adopted ids of the store, of which this directory may lack some. A close waits at most `ending`
+        seconds, since the disk may hang. Raises OSError.
+        """
+        self._adopter, self._ending = adopter, ending
+        for adoption in known:
+            self.note(adoption)
+        self.begin()
+
+    def note(self, adoption: Adoption) -> None:
+        """Record an id that was adopted, where it is missing: sealers find it here. Raises OSError."""
+        with self._noting:
+            if self._ids.find(adoption.id) is None:
+                self._ids.record(adoption)
+
     def begin(self) -> None:
         """Adopt the manifests that wait, and from now on each one that is sealed. Raises OSError."""
-        self._folder.remove_gathered()
-        self._watch = Watch(self._folder.sealed)  # first: a manifest sealed meanwhile is an event
-        for stem in self._folder.of_kind(names.INTENT):
-            if not self._context.files.exists(self._folder.manifest(stem)):
-                self._folder.unlink(self._folder.intent(stem))
+        self.folder.remove_gathered()
+        self._watch = Watch(self.folder.sealed)  # first: a manifest sealed meanwhile is an event
+        for stem in self.folder.of_kind(names.INTENT):
+            if not self._context.files.exists(self.folder.manifest(stem)):
+                self.folder.unlink(self.folder.intent(stem))
         if others_are_gone():  # the interpreter ends: manifests sealed later wait for the next open
             self._look()
             return
@@ -228,6 +261,7 @@ class Inbox:
             self._look()
         except BaseException as error:
             self._failed = error
+            self._ended.open()
             return
         finally:
             self._looked.open()
@@ -241,16 +275,17 @@ class Inbox:
                 if self._told.is_new("looking", error):
                     log.exception("the inbox of %s can't be looked at now", self._context.root)
         watch.close()
+        self._ended.open()
 
     def _look(self) -> None:
         self.adopt_all()
         try:
             # By the clock that stamps files, whatever clock the store has.
-            sweep(self._folder, wall_clock(), self._config.inbox_leftovers_retention_ms)
+            sweep(self.folder, wall_clock(), self._config.inbox_leftovers_retention_ms)
             self._told.over("left-overs")
         except OSError as error:
             if self._told.is_new("left-overs", error):
-                log.warning("what dead stagers left in %s can't be removed: %s", self._folder.path, error)
+                log.warning("what dead stagers left in %s can't be removed: %s", self.folder.path, error)
 
     def adopt_all(self) -> None:
         """Adopt all sealed manifests, in order. One that can't be adopted is reported, and blocks nothing;
@@ -258,22 +293,22 @@ class Inbox:
         """
         stuck: set[Key] = set()
         with self._lock:
-            for stem, _ in self._folder.stems():
+            for stem, _ in self.folder.stems():
                 if self._context.closed:
                     return
                 try:
                     self._adopt(stem, stuck)
                     if self._told.over(stem):
                         log.info("%s is adopted, or refused, now", stem)
-                except OSError as error:
+                except NOT_NOW as error:
                     if self._told.is_new(stem, error):  # each look tries the manifest again
                         log.warning("%s can't be adopted now: %s", stem, error)
-                    write_result(self._folder, stem, error)
+                    write_result(self.folder, stem, error)
                     self._wake_sealers()
 
     def waiting(self) -> list[str]:
         """Return the stems of the manifests that are sealed and not adopted. Raises OSError."""
-        return [stem for stem, _ in self._folder.stems()]
+        return [stem for stem, _ in self.folder.stems()]
 
     def adopt(self, id_: str, files: Sequence[StagedFile]) -> Adoption:
         """Adopt staged files that were not sealed: now, or never. Raises the errors of `Adopter.adopt`; the
@@ -284,21 +319,22 @@ class Inbox:
     def _adopt_now(self, id_: str, files: Sequence[StagedFile]) -> Adoption:
         with self._lock:
             try:
-                manifest = new_manifest(self._folder, id_, files)
+                manifest = new_manifest(self.folder, id_, files)
                 adoption = self._adopter.adopt(manifest)
+                self.note(adoption)
             except BaseException:
                 with suppress(OSError):  # files that can't be removed become left-overs
-                    self._folder.remove_staged(files)
+                    self.folder.remove_staged(files)
                 raise
             try:
-                self._adopter.clear(manifest)
+                self._clear(manifest)
             except OSError as error:
                 log.warning("what is left of %s can't be removed now: %s", manifest.stem, error)
         return adoption
 
     def _adopt(self, stem: str, stuck: set[Key]) -> None:
         try:
-            manifest = read_manifest(self._folder, stem)
+            manifest = read_manifest(self.folder, stem)
         except StagedFilesError as error:
             self._refuse(stem, None, error)
             return
@@ -308,14 +344,25 @@ class Inbox:
         try:
             if keys & stuck and self._ids.find(manifest.id) is None:
                 raise StorageError(f"what was sealed before for {sorted(keys & stuck)} can't be adopted now")
-            self._adopter.adopt(manifest)
-        except OSError:
+            self.note(self._adopter.adopt(manifest))
+        except NOT_NOW:
             stuck |= keys
             raise
         except SegstoreError as error:
             self._refuse(stem, manifest, error)
             return
-        self._adopter.clear(manifest)
+        self._clear(manifest)
+
+    def _clear(self, manifest: Manifest) -> None:
+        """Do step 7, also for a manifest whose id was adopted before. Raises OSError; the next look repeats
+        this.
+
+        The intent is removed first: while it exists, sealers wait for the records to become visible.
+        """
+        self.folder.unlink(self.folder.intent(manifest.stem))
+        self._wake_sealers()
+        self.folder.remove_staged(manifest.files)
+        self.folder.unlink(self.folder.manifest(manifest.stem))
 
     def _refuse(
         self, stem: str, manifest: Manifest | None, error: SegstoreError, *, told: bool = False
@@ -325,18 +372,18 @@ class Inbox:
         """
         if self._told.is_new((stem,), error):  # a manifest that can't be moved is refused at each look
             if isinstance(error, StagedFilesError) and not told:
-                aside = os.path.join(self._folder.quarantine, stem)
-                self._context.tell(self._folder.manifest(stem), str(error), f"refused, and moved to {aside}")
+                aside = os.path.join(self.folder.quarantine, stem)
+                self._context.tell(self.folder.manifest(stem), str(error), f"refused, and moved to {aside}")
             else:
                 log.warning("%s is refused: %s", stem, error)
-        write_result(self._folder, stem, error)
+        write_result(self.folder, stem, error)
         for file in () if manifest is None else manifest.files:
-            if self._folder.is_stagers(file.stager):
-                put_aside(self._folder, stem, self._folder.staged(file))
-        put_aside(self._folder, stem, self._folder.manifest(stem))
-        remove_earlier(self._folder, stem)
+            if self.folder.is_stagers(file.stager):
+                put_aside(self.folder, stem, self.folder.staged(file))
+        put_aside(self.folder, stem, self.folder.manifest(stem))
+        remove_earlier(self.folder, stem)
         if manifest is not None:
-            self._folder.remove_staged(manifest.files)
+            self.folder.remove_staged(manifest.files)
         self._told.over((stem,))
         self._wake_sealers()
 
@@ -346,6 +393,10 @@ class Inbox:
         """Wait for the adoption that is under way; the other manifests wait for the next open."""
         if self._watch is not None:
             self._watch.stop()
+        if self._thread is not None and self._ending is not None:
+            ending, self._ending = self._ending, 0.0  # a second close does not wait again
+            if not self._ended.wait(ending):
+                return
         if self._thread is not None:
             self._thread.join()
         with self._lock:

@@ -5,6 +5,7 @@
     inbox/<stem>.intent               is being adopted
     inbox/<stem>.result               was refused: why
     inbox/gathered/                   the adopter's: small staged files, one behind the other; indexes
+    inbox/topics/<topic>.json         of a replicated store: see `told_topics`
     <stem>                            <sequence, 20 digits>-<digest of the id>-<random>, 16 hex digits each
 
 Threads and processes: any; every file has one process that writes it, and a file that another process may
@@ -19,27 +20,18 @@ import os
 from collections.abc import Callable, Iterable
 
 from segstore import names
-from segstore.errors import UnsupportedVersionError
 from segstore.files import Files
 from segstore.logger import Logger
 from segstore.storage.inbox.staged_file import StagedFile
 from segstore.storage.meta.directory_safety import INBOX, SEALED, check_places
 from segstore.storage.meta.small_files import put_aside
-from segstore.storage.meta.topics import NOT_A_FILE, TopicFiles
+from segstore.storage.meta.topics import NOT_A_FILE
 
 log = Logger("segstore")
 
 
 def _warn(path: str, message: str, done: str) -> None:
     log.warning("%s: %s; %s", path, message, done)
-
-
-def not_staged(where: str) -> UnsupportedVersionError:
-    """Return the error for staged appends to a replicated store."""
-    return UnsupportedVersionError(
-        f"{where}: staged appends are for a store without replicas; the process that has a replicated one "
-        "open appends by a Producer, or by PartitionLog.append_batch"
-    )
 
 
 class Folder:
@@ -53,6 +45,7 @@ class Folder:
         self.path = f"{self.ours}/{names.INBOX}"
         self.sealed = f"{self.path}/{names.SEALED}"
         self.gathered = f"{self.path}/{names.GATHERED}"
+        self.topics = f"{self.path}/{names.TOPICS}"
         self.adopted = f"{self.ours}/{names.ADOPTED}"
         self.adopted_copy = f"{self.ours}/{names.ADOPTED_COPY}"
         self.quarantine = f"{self.ours}/{names.QUARANTINE}"
@@ -65,13 +58,6 @@ class Folder:
         for place, directory in ((names.OURS, self.ours), (INBOX, self.path), (SEALED, self.sealed)):
             if place not in there:
                 self.files.ensure_directory(directory)
-
-    def check_plain(self) -> None:
-        """Raise UnsupportedVersionError where the store is a directory of a replicated one: what was adopted
-        there would be adopted again once another directory leads. Raises CorruptCheckpointError, OSError.
-        """
-        if TopicFiles(self.files, self.root).is_replicated():
-            raise not_staged(self.root)
 
     # --- names --------------------------------------------------------------
 

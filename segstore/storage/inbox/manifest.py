@@ -15,13 +15,22 @@ from typing import Any, NamedTuple
 
 from segstore import names
 from segstore.errors import (
+    ConcurrentTransactionsError,
     InvalidArgumentError,
     InvalidRecordError,
     InvalidTypeError,
+    NotEnoughReplicasAfterAppendError,
+    NotEnoughReplicasError,
+    NotLeaderOrFollowerError,
+    OffsetNotAvailableError,
+    QuorumLostError,
     RecordTooLargeError,
+    ReplicaOfflineError,
+    RequestTimedOutError,
     SegstoreError,
     StagedFilesError,
     StorageError,
+    StoreClosedError,
     UnknownTopicOrPartitionError,
 )
 from segstore.storage.inbox.layout import Folder
@@ -106,9 +115,24 @@ def named(folder: Folder) -> set[tuple[str, str]]:
 # waits. It is one framed line: {"error", "arguments"}, by the name of an exception of `segstore.errors`.
 # The store's writer writes it, the sealer reads and removes it.
 
-_KNOWN = {
+_LATER: tuple[type[SegstoreError], ...] = (
+    ConcurrentTransactionsError,
+    NotEnoughReplicasAfterAppendError,
+    NotEnoughReplicasError,
+    NotLeaderOrFollowerError,
+    OffsetNotAvailableError,
+    QuorumLostError,
+    ReplicaOfflineError,
+    RequestTimedOutError,
+    StoreClosedError,
+)
+NOT_NOW: tuple[type[Exception], ...] = (OSError, *_LATER)
+"""Errors with which an adoption fails that may be made later: the manifest stays."""
+
+_KNOWN: dict[str, type[SegstoreError]] = {
     kind.__name__: kind
     for kind in (
+        *_LATER,
         InvalidRecordError,
         RecordTooLargeError,
         SegstoreError,
@@ -126,7 +150,7 @@ def write_result(folder: Folder, stem: str, error: Exception) -> None:
     arguments: list[Any] = [str(error)]
     if isinstance(error, OSError) and error.errno is not None:
         arguments = [error.errno, error.strerror, error.filename]
-    kind = "StorageError" if isinstance(error, OSError) else type(error).__name__
+    kind = type(error).__name__ if isinstance(error, SegstoreError) else "StorageError"
     held = {"error": kind if kind in _KNOWN else "SegstoreError", "arguments": arguments}
     with contextlib.suppress(OSError):
         folder.files.write_atomic(folder.result(stem), frame(held), sync=False)

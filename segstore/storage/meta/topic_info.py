@@ -18,8 +18,11 @@ from segstore.storage.meta.small_files import seal, unseal
 
 CONSUMER_OFFSETS, TRANSACTION_STATE = "__consumer_offsets", "__transaction_state"
 CLUSTER_METADATA = "__cluster_metadata"
-INTERNAL = frozenset({CONSUMER_OFFSETS, TRANSACTION_STATE, "__share_group_state", CLUSTER_METADATA})
-"""Topics that the engine writes for itself (Kafka: Topic.isInternal, and the metadata log's)."""
+ADOPTED = "__segstore_adopted"
+INTERNAL = frozenset({CONSUMER_OFFSETS, TRANSACTION_STATE, "__share_group_state", CLUSTER_METADATA, ADOPTED})
+"""Topics that the engine writes for itself (Kafka: Topic.isInternal, and the metadata log's). Segstore's own
+has the ids of what a replicated store has adopted.
+"""
 MOST_PARTITIONS = 100_000
 VERSION = 1
 _NEEDED = frozenset({"config", "partitions", "topic_id"})

@@ -1,4 +1,5 @@
-"""States small files anew of which no copy can be read: topic settings, `partition.metadata`, quotas.
+"""States small files anew of which no copy can be read: topic settings, `partition.metadata`, quotas,
+credentials.
 
 On disk the files that were there are moved to the quarantine; `partition.metadata` is rewritten for topics
 without settings of segstore's. Threads: one, with the store open for writing.
@@ -8,12 +9,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from typing import Any
 
 from segstore import names
 from segstore.errors import CorruptCheckpointError, StorageError
 from segstore.storage.finding import Repaired
 from segstore.storage.meta.client_quotas import quota_copies
-from segstore.storage.meta.small_files import put_aside, reason
+from segstore.storage.meta.scram_credentials import scram_copies
+from segstore.storage.meta.small_files import Copies, put_aside, reason
 from segstore.storage.meta.topics import TopicFiles, TopicInfo
 from segstore.storage.store.store import Store
 
@@ -26,12 +29,17 @@ def state_anew(store: Store) -> Iterator[Repaired]:
             yield _state_settings(store, info)
         elif not info.ours and info.error is None:
             yield from _identify(store, info)
-    copies = quota_copies(files, root)
+    yield from _put_aside(store, quota_copies(files, root), "no client has a limit until it is given anew")
+    yield from _put_aside(store, scram_copies(files, root), "there is no SCRAM user until one is made anew")
+
+
+def _put_aside(store: Store, copies: Copies[Any], then: str) -> Iterator[Repaired]:
+    files, root = store._context.files, store.path
     try:
         copies.read()
     except (CorruptCheckpointError, StorageError) as error:
         asides = [put_aside(files, root, path) for path in copies.paths if files.exists(path)]
-        done = f"moved to {' and '.join(asides)}: no client has a limit until it is given anew"
+        done = f"moved to {' and '.join(asides)}: {then}"
         yield Repaired(copies.paths[0], None, None, reason(error), done)
 
 

@@ -6,7 +6,7 @@ docs/staging.md has the files and the order of steps. `Stager` writes, `seal` na
 
 from __future__ import annotations
 
-from segstore.storage.inbox.adopted_ids import Adoption
+from segstore.storage.inbox.known_ids import Adoption
 from segstore.storage.inbox.staged_file import Staged, StagedFile
 from segstore.storage.staging.seal import abort, seal
 from segstore.storage.staging.stager import Stager

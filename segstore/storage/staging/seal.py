@@ -10,12 +10,13 @@ from __future__ import annotations
 import errno
 import os
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from segstore import names
 from segstore.config import arguments
 from segstore.errors import (
     KafkaTimeoutError,
+    ReplicaOfflineError,
     SegstoreError,
     StagedFilesError,
     StorageError,
@@ -24,14 +25,19 @@ from segstore.errors import (
 )
 from segstore.files import Files
 from segstore.storage.context import Clock, os_errors, wall_clock
-from segstore.storage.inbox.adopted_ids import Adoption, read_adoption
+from segstore.storage.inbox.adopted_ids import read_adoption
+from segstore.storage.inbox.known_ids import Adoption
 from segstore.storage.inbox.layout import Folder
 from segstore.storage.inbox.manifest import digest_of, named, take_result, write_manifest
 from segstore.storage.inbox.staged_file import Staged, StagedFile, check_id, files_of
 from segstore.storage.meta.directory_safety import check_places, kept_mode
 from segstore.storage.meta.published_ends import EndsReader, open_reader
+from segstore.storage.meta.topics import TopicFiles
 from segstore.storage.store import store as store_module
 from segstore.storage.store.store import Store
+
+Opener = Callable[[], Store]
+"""Opens a replicated store for writing, which adopts what is sealed."""
 
 _PATIENCE = 0.05  # seconds after which the writer's lock is tried again: its holder may be gone
 _BLIND = 0.005  # the same where no ends are published yet
@@ -46,8 +52,10 @@ def seal(
     *,
     clock: Clock = wall_clock,
     files: Files | None = None,
+    opener: Opener | None = None,
 ) -> Adoption:
-    """Append all files that these messages name to the store at `path`: once, and all or nothing.
+    """Append all files that these messages name to the store at `path`: once, and all or nothing. Of a
+    replicated store `path` is the directory in which they were staged.
 
     Returns when the records are durable and visible, with the offsets of each partition. What was sealed
     under `id` before is not appended again: its offsets are returned, and these staged files are removed; ids
@@ -57,11 +65,18 @@ def seal(
     StagedFilesError, RecordTooLargeError: nothing was appended, nor will be; what was sealed is in the
     quarantine. Raises KafkaTimeoutError after `timeout` seconds, StorageError: the files are sealed and will
     be adopted, unless the manifest could not be written; sealing the same id again shows which. Raises
-    UnsupportedVersionError for a directory of a replicated store, InvalidTypeError, InvalidArgumentError.
+    InvalidTypeError, InvalidArgumentError.
+
+    Where no process has the store open for writing, this one opens it for as long as the adoption takes: a
+    replicated store by `opener`, as a sealer knows one directory only. Without it ReplicaOfflineError is
+    raised, and of a replicated store also NotEnoughReplicasError, NotEnoughReplicasAfterAppendError,
+    NotLeaderOrFollowerError, RequestTimedOutError, ConcurrentTransactionsError and QuorumLostError, as
+    StorageError is: the files are sealed. Where the directory is lost, the same id may be staged and sealed
+    in another one: it is adopted once.
     """
     name = check_id(id)
     seconds = arguments.milliseconds("timeout", timeout)
-    return _Sealing(_root(path), name, files_of(messages), clock, files or Files()).run(seconds)
+    return _Sealing(_root(path), name, files_of(messages), clock, files or Files(), opener).run(seconds)
 
 
 def abort(
@@ -90,10 +105,16 @@ def _root(path: str | os.PathLike[str]) -> str:
 
 class _Sealing:
     def __init__(
-        self, root: str, id_: str, staged: tuple[StagedFile, ...], clock: Clock, files: Files
+        self,
+        root: str,
+        id_: str,
+        staged: tuple[StagedFile, ...],
+        clock: Clock,
+        files: Files,
+        opener: Opener | None,
     ) -> None:
         self._root, self._id, self._staged, self._clock, self._files = root, id_, staged, clock, files
-        self._folder = Folder(files, root)
+        self._folder, self._opener, self._replicated = Folder(files, root), opener, False
         self._ends: EndsReader | None = None
         self._stem = ""
         self._patience = _PATIENCE
@@ -118,7 +139,7 @@ class _Sealing:
                 errno.ENOENT, 'No such store (segstore.open with mode="rw" makes it)', self._root
             )
         check_places(self._files, self._root)
-        self._folder.check_plain()
+        self._replicated = TopicFiles(self._files, self._root).is_replicated()
         self._files.file_mode = kept_mode(self._files, self._root)
         if self._recorded() is not None:
             _remove_unsealed(self._folder, self._staged)
@@ -148,6 +169,9 @@ class _Sealing:
         refused = take_result(self._folder, self._stem)
         if refused is not None:
             raise copy_of(refused)
+        if gone and not self._files.exists(self._root):
+            lost = "The directory was lost; to seal the same id elsewhere tells whether it was adopted"
+            raise StorageError(errno.ENOENT, lost, self._root)
         if gone:
             raise StagedFilesError(
                 f"{self._id!r} was not adopted, and why could not be written: see the quarantine"
@@ -166,7 +190,7 @@ class _Sealing:
         if self._files.is_locked(os.path.join(self._root, names.LOCK)):
             return None
         try:
-            store_module.open(self._root, clock=self._clock, files=self._files).close()
+            self._opened().close()
         except StoreLockedError:
             return None
         except SegstoreError:
@@ -175,6 +199,16 @@ class _Sealing:
                 return known
             raise
         return self._outcome()
+
+    def _opened(self) -> Store:
+        if not self._replicated:
+            return store_module.open(self._root, clock=self._clock, files=self._files)
+        if self._opener is None:
+            raise ReplicaOfflineError(
+                f"{self._id!r} is sealed, and no process has {self._root} open, which is a directory of a "
+                "replicated store: the next `segstore.open_replicated` adopts it"
+            )
+        return self._opener()
 
     def _wait(self, seconds: float) -> None:
         """Sleep until the writer tells of an adoption. Publications of other appends don't end this: each

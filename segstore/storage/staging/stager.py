@@ -32,12 +32,13 @@ from segstore.records.encoded import checked
 from segstore.storage.context import Clock, os_errors, wall_clock
 from segstore.storage.inbox.layout import Folder
 from segstore.storage.inbox.staged_file import Staged, StagedFile
+from segstore.storage.inbox.told_topics import StagersTopics
 from segstore.storage.log.append import encode_columns
 from segstore.storage.log.validator import LogValidator
 from segstore.storage.meta.directory_safety import kept_mode
 from segstore.storage.meta.published_ends import EndsReader, open_reader, slot_key
 from segstore.storage.meta.topic_info import check_not_internal
-from segstore.storage.meta.topics import TopicFiles, TopicInfo, find_topic
+from segstore.storage.meta.topics import TopicInfo
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -106,14 +107,14 @@ class Stager:
     def __init__(
         self, path: str | os.PathLike[str], *, clock: Clock = wall_clock, files: Files | None = None
     ) -> None:
-        """Make a stager for the existing store at `path`. Raises StorageError, InvalidTypeError;
-        UnsupportedVersionError for a directory of a replicated store.
+        """Make a stager for the existing store at `path`; of a replicated store this is any of its
+        directories, which takes records for all partitions. Raises StorageError, InvalidTypeError.
         """
         self._root = os.path.abspath(arguments.path("path", path))
         self._files, self._clock = files or Files(), clock
         self.name = secrets.token_hex(16)
         self._folder = Folder(self._files, self._root)
-        self._topics: dict[str, TopicInfo] | None = None
+        self._topics: StagersTopics | None = None
         self._open: dict[tuple[str, int], _Output] = {}
         self._done: list[_Output] = []
         self._count = 0
@@ -131,7 +132,6 @@ class Stager:
                 errno.ENOENT, 'No such store (segstore.open with mode="rw" makes it)', self._root
             )
         self._files.file_mode = kept_mode(self._files, self._root)
-        self._folder.check_plain()
         self._folder.prepare()
         try:
             self._files.mkdir(self._folder.stager(self.name))
@@ -194,9 +194,9 @@ class Stager:
         again.
         """
         check_not_internal(name, "nothing is staged for it")
-        if self._topics is None or (isinstance(name, str) and name not in self._topics):
-            self._topics = TopicFiles(self._files, self._root).load()[0]
-        return find_topic(self._topics, name, partition)
+        if self._topics is None:
+            self._topics = StagersTopics(self._files, self._root)
+        return self._topics.find(name, partition)
 
     def _write(self, info: TopicInfo, partition: int, chunk: Encoded) -> None:
         batches, at = chunk.batches, 0

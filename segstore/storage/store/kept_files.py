@@ -1,8 +1,9 @@
 """`Keeping`: what the layers above have a store keep beside its topics; and `KeptFiles`, for a store in one
 directory.
 
-On disk are `.segstore/quotas.json` and `.segstore/producer-ids`, in the forms of `client_quotas` and
-`producer_id_file`. Threads: any; who changes a value has a lock for it.
+On disk are `.segstore/quotas.json`, `.segstore/scram.json` and `.segstore/producer-ids`, in the forms of
+`client_quotas`, `scram_credentials` and `producer_id_file`. Threads: any; who changes a value has a lock for
+it.
 """
 
 from __future__ import annotations
@@ -18,16 +19,27 @@ from segstore.storage.meta.producer_id_file import (
     read_producer_id,
     write_producer_id,
 )
+from segstore.storage.meta.scram_credentials import Credentials, read_credentials, write_credentials
 
 
 class Keeping(Protocol):
-    """Limits of clients by client id, and the first producer id that was not handed out."""
+    """Limits of clients by client id, credentials of users, and the first producer id that was not handed
+    out.
+    """
 
     def limits(self) -> Limits:
         """Return the limits. Raises CorruptCheckpointError, StorageError, OSError."""
 
     def set_limits(self, limits: Mapping[str, Mapping[str, int]]) -> None:
         """Replace the limits, durable when this returns. Raises StorageError, OSError; the old limits hold
+        then.
+        """
+
+    def credentials(self) -> Credentials:
+        """Return the credentials. Raises CorruptCheckpointError, StorageError, OSError."""
+
+    def set_credentials(self, credentials: Credentials) -> None:
+        """Replace the credentials, durable when this returns. Raises StorageError, OSError; the old ones hold
         then.
         """
 
@@ -51,6 +63,14 @@ class KeptFiles:
     def set_limits(self, limits: Mapping[str, Mapping[str, int]]) -> None:
         """See `Keeping`."""
         write_limits(self._files, self._root, limits)
+
+    def credentials(self) -> Credentials:
+        """See `Keeping`."""
+        return read_credentials(self._files, self._root)
+
+    def set_credentials(self, credentials: Credentials) -> None:
+        """See `Keeping`."""
+        write_credentials(self._files, self._root, credentials)
 
     def producer_id(self) -> int | None:
         """See `Keeping`; None where the file is missing or damaged."""

@@ -293,6 +293,11 @@ class PartitionLog:
     def _refuse(self) -> None:
         check_not_internal(self.topic, "only consumer groups and transactions write it")
 
+    def await_committed(self) -> None:
+        """Wait until readers see all that was committed earlier, which a log without replicas shows at once.
+        Raises OffsetNotAvailableError.
+        """
+
     def partition_for_write(self) -> Partition:
         """Return the partition, for other ways of appending. Raises ReadOnlyError, StoreClosedError,
         ForkedError.

@@ -438,6 +438,11 @@ class Partitions:
         """Return the keys of the partitions that are open."""
         return list(self._open)
 
+    def epoch(self, topic: str, partition: int) -> int:
+        """Return the leader epoch of a partition that is open, -1 of one that is not."""
+        found = self._open.get((topic, partition))
+        return -1 if found is None else found.visible.publisher.epoch
+
     def expire_producers(self, after_ms: int) -> None:
         """See `Partition.expire_producers`."""
         for partition in list(self._open.values()):

@@ -1,14 +1,15 @@
 """Repairs the small files that belong to no topic, when a store is opened for writing.
 
-They are quotas, notes of sweeps, producer ids and the cluster id. On disk only these files change; one that
-can't be made anew is moved to the quarantine. What was done is reported (`Context.tell`). Threads: one,
-before the files are used.
+They are quotas, credentials, notes of sweeps, producer ids and the cluster id. On disk only these files
+change; one that can't be made anew is moved to the quarantine. What was done is reported (`Context.tell`).
+Threads: one, before the files are used.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Collection
+from typing import Any
 
 from segstore import names
 from segstore.errors import CorruptCheckpointError, StorageError
@@ -16,7 +17,8 @@ from segstore.storage.context import Context
 from segstore.storage.meta.client_quotas import quota_copies, read_limits, write_limits
 from segstore.storage.meta.cluster_id_file import cluster_id_damage, cluster_id_path
 from segstore.storage.meta.producer_id_file import damage, producer_id_path
-from segstore.storage.meta.small_files import NO_ROOM, put_aside
+from segstore.storage.meta.scram_credentials import scram_copies
+from segstore.storage.meta.small_files import NO_ROOM, Copies, put_aside
 from segstore.storage.meta.sweep_states import damaged_states, format_states
 
 
@@ -24,6 +26,8 @@ def mend_small(context: Context, there: Collection[str]) -> None:
     """Repair the small files that are `there`: paths below the root. Raises OSError."""
     if f"{names.OURS}/{names.QUOTAS}" in there or f"{names.OURS}/{names.QUOTAS_COPY}" in there:
         _mend_quotas(context)
+    if f"{names.OURS}/{names.SCRAM}" in there or f"{names.OURS}/{names.SCRAM_COPY}" in there:
+        _mend_copies(context, scram_copies(context.files, context.root))
     if f"{names.OURS}/{names.SWEEPS}" in there:
         path, wrong = damaged_states(context.files, context.root)
         if wrong:
@@ -42,16 +46,20 @@ def _move(context: Context, path: str, wrong: str) -> None:
 
 
 def _mend_quotas(context: Context) -> None:
-    copies = quota_copies(context.files, context.root)
+    if _mend_copies(context, quota_copies(context.files, context.root)):
+        _upgrade(context)
+
+
+def _mend_copies(context: Context, copies: Copies[Any]) -> bool:
+    """Make the copy anew that is not believed; returns whether the other one has no checksum."""
     try:
         right, wrong = copies.look()
     except (CorruptCheckpointError, StorageError):
-        return  # clients get the error, and the files stay as they are, for inspection
-    if right.content is not None and not right.checked:
-        _upgrade(context)
+        return False  # clients get the error, and the files stay as they are, for inspection
     for copy in wrong:
         if right.checked and right.data is not None:
             context.remake(copy.path, right.data, copy.wrong(right), os.path.basename(right.path))
+    return right.content is not None and not right.checked
 
 
 def _upgrade(context: Context) -> None:

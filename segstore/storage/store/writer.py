@@ -203,6 +203,11 @@ class StoreWriter:
         """Return what recovery did, in order."""
         return self._loader.recovered
 
+    @property
+    def staging_path(self) -> str:
+        """See `WritingSide`."""
+        return self.context.root
+
     def partition(self, topic: str, partition: int) -> Partition:
         """See `Partitions.get`."""
         return self.partitions.get(topic, partition)

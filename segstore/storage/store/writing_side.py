@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from segstore.config import StoreConfig
-from segstore.storage.inbox.adopted_ids import Adoption
+from segstore.storage.inbox.known_ids import Adoption
 from segstore.storage.log.partition import Partition
 from segstore.storage.log.recovery import Recovered
 from segstore.storage.meta.followed_ends import FollowedEnds
@@ -87,6 +87,12 @@ class WritingSide(Protocol):
     @property
     def inbox(self) -> Adopting:
         """Return what adopts staged appends."""
+
+    @property
+    def staging_path(self) -> str:
+        """Return the path of a directory in whose inbox may be staged. Raises ReplicaOfflineError where none
+        works.
+        """
 
     @property
     def kept(self) -> Keeping:

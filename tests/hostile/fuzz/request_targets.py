@@ -36,7 +36,7 @@ class _Socket:
 
 
 class _Channel:
-    principal, peer, is_open = "ANONYMOUS", "127.0.0.1", True
+    principal, peer, is_open, sasl = "ANONYMOUS", "127.0.0.1", True, None
 
     def close(self) -> None:
         pass

@@ -30,7 +30,7 @@ from fuzz.targets import TARGETS, corpus, folder
 from segstore._native import _segstore
 
 FAILED = REPOSITORY / "build" / "fuzz"
-WEIGHTS = {"batches": 8, "records": 4, "codecs": 2, "store": 8}
+WEIGHTS = {"batches": 8, "records": 4, "codecs": 2, "store": 8, "wire": 8}
 """Of the time: what runs slowly, or is all in C, gets more."""
 MOST_KEPT = 1500  # bytes of an input that goes to the corpus
 GRACE = 120  # seconds beyond its time after which a child hangs

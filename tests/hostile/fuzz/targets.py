@@ -13,6 +13,7 @@ from fuzz import (
     sent_targets,
     small_targets,
     store_target,
+    wire_target,
 )
 from fuzz.target import Target
 
@@ -27,6 +28,7 @@ TARGETS: dict[str, Target] = {
     **request_targets.TARGETS,
     **sent_targets.TARGETS,
     **store_target.TARGETS,
+    **wire_target.TARGETS,
 }
 
 

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from group_histories import GroupHistory
@@ -34,7 +35,9 @@ class Failed(Exception):
 
 
 class Round:
-    """All in `directory`, which is empty."""
+    """All in `directory`, which is empty. `package` has the modules that its processes run."""
+
+    package = "jepsen"
 
     def __init__(self, directory: Path, seed: int) -> None:
         self.seed, self.rng = seed, random.Random(seed)
@@ -44,8 +47,12 @@ class Round:
 
     def run(self, lives: int, readers: int) -> Counter[str]:
         """`lives` of the writer end by SIGKILL, the last one reads all. Failed."""
+        return self._judged(lambda: self._run(lives, readers))
+
+    def _judged(self, play: Callable[[], None]) -> Counter[str]:
+        """Play, and judge the history; no process is left."""
         try:
-            self._run(lives, readers)
+            play()
             found = self._history()
             wrong = [*found.anomalies(), *map(str, segstore.check(self.store))]
             if wrong:
@@ -81,9 +88,10 @@ class Round:
             self._ends(process)
 
     def _start(self, module: str, run: str, *arguments: str) -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-m", f"jepsen.{module}", str(self.store), str(self.told), run, *arguments]
+        command = [sys.executable, "-m", f"{self.package}.{module}", str(self.store), str(self.told), run]
+        command += arguments
         with open(self.errors, "ab") as errors:
-            process = subprocess.Popen(command, env=environment(), stderr=errors)
+            process = subprocess.Popen(command, env=environment(), stdout=errors, stderr=errors)
         self._started.append(process)
         return process
 
@@ -141,7 +149,7 @@ class Round:
                 from_lines(self.told.read_bytes()),
                 contents(store, parts, "read_uncommitted"),
                 contents(store, parts, "read_committed"),
-                {group: committed(store, group, parts) for group in GROUPS},
+                {group: committed(store, group, of_topics(parts, GROUPS[group])) for group in GROUPS},
                 {part: store.partition(*part).start_offset for part in parts},
                 HOPS,
             )
@@ -158,9 +166,12 @@ def contents(store: segstore.Store, parts: list[Part], isolation: str) -> Log:
     }
 
 
+def of_topics(parts: list[Part], topics: Iterable[str]) -> list[Part]:
+    """The partitions of these topics."""
+    return [part for part in parts if part[0] in topics]
+
+
 def committed(store: segstore.Store, group: str, parts: list[Part]) -> dict[Part, int]:
-    """What the group has committed in the partitions that it reads."""
+    """What the group has committed in these partitions."""
     with Consumer(store, group_id=group, enable_auto_commit=False) as looking:
-        return {
-            part: looking.committed(TopicPartition(*part)) or 0 for part in parts if part[0] in GROUPS[group]
-        }
+        return {part: looking.committed(TopicPartition(*part)) or 0 for part in parts}

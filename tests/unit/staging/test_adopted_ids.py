@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from segstore.files import Files
-from segstore.storage.inbox.adopted_ids import AdoptedIds, Adoption, read_adoption
+from segstore.storage.inbox.adopted_ids import AdoptedIds, read_adoption
+from segstore.storage.inbox.known_ids import Adoption
 
 LONG_MS = 1 << 40
 
@@ -23,7 +24,7 @@ def adopt(held: AdoptedIds, *names: str, ms: int = 0) -> None:
 
 
 def kept(held: AdoptedIds) -> list[str]:
-    return list(held._held)
+    return [each.id for each in held.all()]
 
 
 def test_a_quiet_query_s_last_id_outlives_the_many_of_busy_ones(tmp_path: Path) -> None:

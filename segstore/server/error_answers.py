@@ -23,19 +23,26 @@ _OF_A_NUMBER = ("partition_index", "partition_id")
 """The field of a response's element that is an element of the request's array, where that is no structure."""
 
 
-def error_answer(request: Request, code: int) -> Struct:
-    """Return the response's body in which each error code is `code`."""
+def error_answer(request: Request, code: int, message_text: str | None = None) -> Struct:
+    """Return the response's body in which each error code is `code`, and has this message where there is a
+    place for one.
+    """
     asked, answer = (message(f"{request.api.message}{kind}") for kind in ("Request", "Response"))
     body: Struct = structs(answer.name)()
-    _Errors(asked, answer, request.version, code).fill(body, answer.name, request.body, asked.name)
+    _Errors(asked, answer, request.version, code, message_text).fill(
+        body, answer.name, request.body, asked.name
+    )
     return body
 
 
 class _Errors:
     """What filling needs of one request."""
 
-    def __init__(self, asked: Message, answer: Message, version: int, code: int) -> None:
+    def __init__(
+        self, asked: Message, answer: Message, version: int, code: int, message_text: str | None
+    ) -> None:
         self.asked, self.answer, self.version, self.code = asked, answer, version, code
+        self.message_text = message_text
         self.kinds = structs(answer.name)
 
     def fill(self, body: Struct, kind: str, source: Any, source_kind: str) -> None:
@@ -44,6 +51,8 @@ class _Errors:
         for field in self._fields(self.answer, kind):
             if _is_code(field):
                 setattr(body, field.name, self.code)
+            elif field.name == "error_message" and self.message_text is not None:
+                setattr(body, field.name, self.message_text)
             elif field.is_array and field.is_struct and self._has_code(field.kind):
                 found = next(arrays, None)
                 if found is not None:
@@ -60,6 +69,9 @@ class _Errors:
                 self.fill(made, kind, None, "")
             if named:
                 yield made
+            elif asked.is_struct:  # an answer may leave out a level, such as AlterReplicaLogDirs' directories
+                for inner in self._asked_arrays(each, asked.kind):
+                    yield from self._elements(kind, *inner)
 
     def _copy(self, made: Struct, kind: str, source: Struct, source_kind: str) -> bool:
         """Copy what tells which topic, partition or group is meant; return whether there was any."""

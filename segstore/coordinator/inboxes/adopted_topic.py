@@ -1,0 +1,141 @@
+"""The adopted ids of a replicated store, in the internal topic `__segstore_adopted`, compacted.
+
+On disk the key of a record is the id in UTF-8, its value the line that `adopted_ids` has in a store without
+replicas; a tombstone forgets the id. The record of an adoption is written in its transaction, so that the id
+counts where the records do, on whatever replica. Threads: one at a time, under a lock of the caller.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from segstore.coordinator.loader import Unreadable, load_last, warn
+from segstore.errors import TopicAlreadyExistsError
+from segstore.records import Template
+from segstore.records.encoded import PLAIN
+from segstore.storage.inbox.adopted_ids import format_adoption, parse_adoption
+from segstore.storage.inbox.known_ids import Adoption, KnownIds
+from segstore.storage.log.append import append_record
+from segstore.storage.meta.topic_info import ADOPTED
+from segstore.storage.producers.aborted_transactions import outcomes
+from segstore.storage.store.last_records import LastRecord
+from segstore.storage.store.partition_log import PartitionLog
+from segstore.storage.store.store import Store
+
+PARTITION = 0
+
+
+class AdoptedTopic:
+    """The ids that count. `in_doubt`: a transaction may have ended since they were read, or will."""
+
+    def __init__(self, store: Store) -> None:
+        """Read the ids. Errors as `load`."""
+        config = store._writer().config
+        self._limits = config.inbox_ids_retention_ms, config.inbox_ids_retention_count
+        self._expired: list[str] = []
+        self.in_doubt = False
+        self.load(store)
+
+    def load(self, store: Store) -> None:
+        """Read the ids of committed transactions. Raises CorruptRecordError, StorageError,
+        NotLeaderOrFollowerError; OffsetNotAvailableError where not all that was committed is shown yet.
+        """
+        self._known, found = KnownIds(*self._limits), list[Adoption]()
+        self.in_doubt = False
+        if ADOPTED not in store.topics():
+            return
+        log = store.partition(ADOPTED, PARTITION)
+        log.await_committed()
+
+        def replay(key: bytes, record: LastRecord, producer_id: int | None) -> Unreadable | None:
+            wrong, adoption = _read(key, record)
+            if adoption is not None and producer_id is None:
+                found.append(adoption)
+            return wrong
+
+        warn(log, "an adopted id", load_last(log, replay, _judge, transactional=True))
+        self.in_doubt = bool(outcomes(log).ongoing)
+        for adoption in sorted(found, key=lambda each: each.adopted_ms):
+            self._known.keep(adoption)
+        self._expired = self._known.expire(store._context.clock())
+
+    def find(self, id_: str) -> Adoption | None:
+        """Return the adoption of an id; None where it was not adopted, or is forgotten."""
+        return self._known.find(id_)
+
+    def all(self) -> list[Adoption]:
+        """Return all that are kept, the newest last."""
+        return self._known.all()
+
+    def log(self, store: Store) -> PartitionLog:
+        """Return the log of the ids; the topic is made where it is missing. Raises StorageError, and what
+        creating a topic raises.
+        """
+        if ADOPTED not in store.topics():
+            segment_bytes = store._writer().config.offsets_topic_segment_bytes
+            settings = {
+                "cleanup.policy": "compact",
+                "compression.type": "producer",
+                "segment.bytes": segment_bytes,
+            }
+            try:
+                store._create_topic(ADOPTED, 1, settings)
+            except TopicAlreadyExistsError:
+                """Another thread has made it, a moment ago."""
+        return store.partition(ADOPTED, PARTITION)
+
+    def records(self, adoption: Adoption) -> list[tuple[str, bytes | None]]:
+        """Return ids and values to write in the transaction of an adoption: its own, and tombstones of those
+        that have expired since the last one.
+        """
+        expired = [(id_, None) for id_ in self._expired if self._known.find(id_) is None]
+        return [(adoption.id, format_adoption(adoption)), *expired]
+
+    def write(self, store: Store, records: Iterable[tuple[str, bytes | None]], template: Template) -> None:
+        """Write ids; `keep` is called once they count. Raises what an append with acks="all" raises."""
+        log, now = self.log(store), store._context.clock()
+        for number, (id_, value) in enumerate(records):
+            numbered = template._replace(base_sequence=number) if template.producer_id >= 0 else template
+            append_record(log, value, id_.encode(), (), now, None, numbered)
+
+    def keep(self, adoption: Adoption) -> None:
+        """Note an id whose transaction was committed."""
+        self._known.keep(adoption)
+        self._expired = self._known.expire(adoption.adopted_ms)
+
+    def bring(self, store: Store, adoptions: Iterable[Adoption]) -> None:
+        """Write ids that only a directory knows: those of the store without replicas that it was. Raises what
+        an append with acks="all" raises.
+        """
+        merged = KnownIds(*self._limits)
+        for adoption in sorted([*adoptions, *self._known.all()], key=lambda each: each.adopted_ms):
+            merged.keep(adoption)
+        merged.expire(store._context.clock())  # a directory's file may have lines of ids that are forgotten
+        for adoption in merged.all():
+            if self._known.find(adoption.id) is None:
+                self.write(store, [(adoption.id, format_adoption(adoption))], PLAIN)
+                self.keep(adoption)
+
+
+def _read(key: bytes, record: LastRecord) -> tuple[Unreadable | None, Adoption | None]:
+    """Return why a record can't be read, if so, and the adoption, None of a tombstone."""
+    if record.value is None:
+        return None, None
+    try:
+        adoption = parse_adoption(record.value)
+        if adoption.id.encode() != key:
+            raise ValueError(f"its key {key!r:.100} is not its id")
+    except ValueError as error:
+        return Unreadable(record.at, str(error)), None
+    return None, adoption
+
+
+def _judge(key: bytes, record: LastRecord, producer_id: int | None) -> Unreadable | None:
+    return _read(key, record)[0]
+
+
+def unreadable(log: PartitionLog) -> list[Unreadable]:
+    """Return which records that are the last of their keys are no adopted ids. Raises CorruptRecordError,
+    StorageError.
+    """
+    return load_last(log, _judge, _judge, transactional=True)

@@ -1,0 +1,340 @@
+"""`Adoptions`: adopts a manifest in a replicated store, as a transaction.
+
+1. The id is looked up. Topics, partitions and every staged file are checked.
+2. The transactional id that is made of the sealed id gets a producer, which fences and aborts an attempt that
+   died or hangs (KIP-98). Where such an attempt may have been committed, the ids are read again.
+3. The batches are appended to the leaders with acks="all", as that producer's, with its sequences.
+4. The id is written into `__segstore_adopted`, in the same transaction. All in-sync replicas are synced.
+5. The transaction is committed. Until `__transaction_state` has that, the next attempt, or the next open,
+   aborts it; from then on it is completed.
+6. The markers are written, and are visible in all partitions at once. They are synced.
+
+So records and id count together, on whatever replica leads. What was aborted stays in the logs, as in Kafka:
+readers with read_committed pass over it.
+
+On disk: the partitions, through their leaders; staged files are read, outside of all locks: where a
+directory hangs with them, so does its own inbox alone. Threads: any.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from segstore._native import lib
+from segstore.coordinator.inboxes.adopted_topic import PARTITION, AdoptedTopic
+from segstore.coordinator.java_hash import partition_of
+from segstore.coordinator.retriable import passes
+from segstore.coordinator.shared import shared
+from segstore.coordinator.structs import TopicPartition
+from segstore.coordinator.transaction.coordinator import TransactionCoordinator
+from segstore.coordinator.transaction.state_log import Identity
+from segstore.errors import (
+    ConcurrentTransactionsError,
+    InvalidProducerEpochError,
+    InvalidTxnStateError,
+    NotLeaderOrFollowerError,
+    SegstoreError,
+    StagedFilesError,
+    StorageError,
+    StoreClosedError,
+    TransactionalIdNotFoundError,
+)
+from segstore.integers import INT64_MAX
+from segstore.logger import Logger
+from segstore.mutex import Mutex
+from segstore.records import TRANSACTIONAL_FLAG, Encoded, Template
+from segstore.records.encoded import checked
+from segstore.replication.side import ReplicatedSide
+from segstore.storage.inbox.adopt import check_staged
+from segstore.storage.inbox.known_ids import Adoption
+from segstore.storage.inbox.layout import Folder
+from segstore.storage.inbox.manifest import Manifest
+from segstore.storage.inbox.staged_file import StagedFile
+from segstore.storage.inbox.verify import chunks_of, open_staged, verify
+from segstore.storage.log.append import append
+from segstore.storage.meta.small_files import NO_ROOM
+from segstore.storage.meta.topic_info import ADOPTED, TRANSACTION_STATE
+from segstore.storage.producers.append_info import claim_of
+from segstore.storage.producers.producer_state import SEQUENCES
+from segstore.threads import Latch
+
+if TYPE_CHECKING:
+    from segstore.storage.store.partition_log import PartitionLog
+    from segstore.storage.store.store import Store
+
+log = Logger("segstore")
+
+TRANSACTIONAL_ID = "__segstore_adopted/"
+"""What the transactional ids of adoptions begin with; the sealed id follows."""
+PATIENCE = 20.0
+"""Seconds for which an adoption is tried again while leaders are elected, or another one is being ended."""
+PAUSE = 0.05
+TAKE_OVER = 30.0
+"""Seconds that one who adopts an id waits for another one who does; then that one hangs, and is fenced."""
+
+_FENCED = (InvalidProducerEpochError, TransactionalIdNotFoundError, InvalidTxnStateError)
+
+
+def _moves(error: Exception) -> bool:
+    """Return whether an attempt has failed since a leader was lost, or an earlier one is still being ended; a
+    disk that refuses the staged files raises an OSError that is no StorageError.
+    """
+    if isinstance(error, StorageError):
+        return passes(error) and error.errno not in NO_ROOM
+    return isinstance(error, NotLeaderOrFollowerError | ConcurrentTransactionsError)
+
+
+def side_of(store: Store) -> ReplicatedSide:
+    """Return what writes a replicated store. Raises StoreClosedError."""
+    side = store._writer()
+    assert isinstance(side, ReplicatedSide)
+    return side
+
+
+class FencedAdoptionError(ConcurrentTransactionsError):
+    """Another one adopts the same id by now; it is not tried again at once."""
+
+
+class Adoptions:
+    """A store has one."""
+
+    def __init__(self, store: Store) -> None:
+        """Read the adopted ids. Raises CorruptRecordError, StorageError, NotLeaderOrFollowerError."""
+        self._store = store
+        if ADOPTED in store.topics():
+            shared(store, TransactionCoordinator)  # which ends what an earlier process left open
+        self.ids = AdoptedTopic(store)
+        self._lock, self._over = Mutex(), Latch()
+        self._under_way: dict[str, Latch] = {}
+        self._unsettled: dict[str, Adoption] = {}
+        """Committed, but perhaps not visible or not durable yet."""
+
+    def close(self) -> None:
+        """Let no adoption be tried again."""
+        self._over.open()
+
+    # --- one after the other --------------------------------------------------------------------
+
+    def adopt(self, folder: Folder, manifest: Manifest) -> Adoption:
+        """Adopt a manifest whose files lie in this inbox; return what was adopted, now or before, once it is
+        durable on all in-sync replicas, and visible.
+
+        Raises UnknownTopicOrPartitionError, StagedFilesError, RecordTooLargeError, InvalidRecordError where
+        it can never be adopted; what `manifest.NOT_NOW` lists where it can't be now.
+        """
+        until = time.monotonic() + PATIENCE
+        with self._alone(manifest.id):
+            while True:
+                try:
+                    return self._attempt(folder, manifest)
+                except FencedAdoptionError:
+                    raise
+                except (SegstoreError, OSError) as error:
+                    if not _moves(error) or time.monotonic() >= until or self._over.wait(PAUSE):
+                        raise
+                    log.info("%r is adopted again: %s", manifest.id, error)
+
+    @contextmanager
+    def _alone(self, id_: str) -> Iterator[None]:
+        """Run a block while nobody else adopts this id, or one who hangs does."""
+        mine, until = Latch(), time.monotonic() + TAKE_OVER
+        while (other := self._under_way.setdefault(id_, mine)) is not mine:
+            if not other.wait(max(until - time.monotonic(), 0.0)):
+                self._under_way[id_] = mine  # its transaction is fenced
+        try:
+            yield
+        finally:
+            if self._under_way.get(id_) is mine:
+                del self._under_way[id_]
+            mine.open()
+
+    def _attempt(self, folder: Folder, manifest: Manifest) -> Adoption:
+        if self._over.is_open:
+            raise StoreClosedError(f"{self._store.path} is being closed")
+        transaction = _Transaction(self._store, manifest.id)
+        known = self.ids.find(manifest.id)
+        if known is None:
+            by_partition = self._checked(folder, manifest)
+            with transaction.fenced():
+                transaction.begin()
+                known = self._again(manifest.id)
+                if known is None:
+                    known = self._run(transaction, folder, manifest, by_partition)
+        self._settle(transaction, known)
+        return known
+
+    def _again(self, id_: str) -> Adoption | None:
+        """Look an id up once no earlier attempt can be committed any more."""
+        with self._lock:
+            if self.ids.in_doubt:
+                self.ids.load(self._store)
+            return self.ids.find(id_)
+
+    def _checked(self, folder: Folder, manifest: Manifest) -> dict[TopicPartition, list[StagedFile]]:
+        topics, found = self._store._writer().topics, dict[TopicPartition, list[StagedFile]]()
+        for file in manifest.files:
+            check_staged(folder, topics, file)
+            config = topics[file.topic].settings
+            verify(folder.files, folder.staged(file), file, config, INT64_MAX)
+            found.setdefault(TopicPartition(file.topic, file.partition), []).append(file)
+        return dict(sorted(found.items()))
+
+    def _run(
+        self,
+        transaction: _Transaction,
+        folder: Folder,
+        manifest: Manifest,
+        by_partition: Mapping[TopicPartition, list[StagedFile]],
+    ) -> Adoption:
+        """Do steps 3 to 5; what fails before the commit is aborted."""
+        store, ids = self._store, self.ids
+        spans: dict[tuple[str, int], tuple[int, int]] = {}
+        try:
+            logs = {at: store.partition(*at) for at in by_partition}
+            own = TopicPartition(ADOPTED, PARTITION)
+            ids.log(store)
+            transaction.add([*logs, own])
+            for at, part in logs.items():
+                spans[at.topic, at.partition] = _append(transaction, folder, part, by_partition[at])
+            spanned = sum(end - first for first, end in spans.values())
+            others = spanned - sum(file.records for file in manifest.files)
+            adoption = Adoption(manifest.id, store._context.clock(), spans, others)
+            with self._lock:
+                records = ids.records(adoption)
+            with transaction.appending(own) as template:
+                ids.write(store, records, template)
+            side_of(store).sync([*logs, own])
+        except BaseException:
+            transaction.abort()
+            raise
+        try:
+            transaction.commit()
+        except BaseException:
+            ids.in_doubt = True  # it may be decided: the next attempt, or the next open, ends it
+            raise
+        with self._lock:
+            self._unsettled[adoption.id] = adoption
+            ids.keep(adoption)
+        return adoption
+
+    def _settle(self, transaction: _Transaction, adoption: Adoption) -> None:
+        """Do step 6, unless it is done: let all markers be written, and durable."""
+        if adoption.id not in self._unsettled:
+            return
+        transaction.complete()
+        partitions = [at for at in adoption.offsets if at[0] in self._store.topics()]
+        side_of(self._store).sync([*partitions, (ADOPTED, PARTITION), transaction.state])
+        self._unsettled.pop(adoption.id, None)
+
+
+class _Transaction:
+    """The transaction of one attempt."""
+
+    def __init__(self, store: Store, id_: str) -> None:
+        self._store, self._id = store, TRANSACTIONAL_ID + id_
+        self._identity: Identity = (-1, -1)
+
+    @property
+    def _coordinator(self) -> TransactionCoordinator:
+        return shared(self._store, TransactionCoordinator)
+
+    @property
+    def state(self) -> tuple[str, int]:
+        """Return the partition of `__transaction_state` that has the transaction."""
+        return TRANSACTION_STATE, partition_of(self._id, self._store.topics()[TRANSACTION_STATE].partitions)
+
+    @contextmanager
+    def fenced(self) -> Iterator[None]:
+        """Run a block whose errors of being fenced become FencedAdoptionError."""
+        try:
+            yield
+        except _FENCED as error:
+            raise FencedAdoptionError(f"another one adopts the same id: {error}") from error
+
+    def begin(self) -> None:
+        """Get a producer that fences all earlier ones; what they left open is ended. Raises
+        ConcurrentTransactionsError where that is not possible yet; StorageError.
+        """
+        longest = self._store._writer().config.transaction_max_timeout_ms
+        self._identity = self._coordinator.init_producer_id(self._id, longest)
+
+    def add(self, partitions: list[TopicPartition]) -> None:
+        """Make the partitions part of the transaction."""
+        self._coordinator.add_partitions(self._id, self._identity, partitions)
+
+    @contextmanager
+    def appending(self, at: TopicPartition) -> Iterator[Template]:
+        """Run a block in which records may be appended with this template; nobody ends the transaction."""
+        with self._coordinator.appending(self._id, self._identity, [at]):
+            yield Template(TRANSACTIONAL_FLAG, *self._identity, 0)
+
+    def commit(self) -> None:
+        """Commit. On return it is decided; raises where that is not known."""
+        self._coordinator.end(self._id, self._identity, True)
+
+    def complete(self) -> None:
+        """Let the markers be written. Raises ConcurrentTransactionsError where they can't be now."""
+        with suppress(TransactionalIdNotFoundError):  # it has expired since, so it was complete
+            self._coordinator.complete(self._id)
+
+    def abort(self) -> None:
+        """Abort. Where that fails the next attempt does it, or the coordinator once the time is over."""
+        try:
+            self._coordinator.end(self._id, self._identity, False)
+        except (SegstoreError, OSError) as error:
+            log.info("%r is aborted later: %s", self._id, error)
+
+
+# --- batches -----------------------------------------------------------------------------------
+
+
+def _append(
+    transaction: _Transaction, folder: Folder, to: PartitionLog, files: list[StagedFile]
+) -> tuple[int, int]:
+    """Append the files to the leader, some megabytes at a time, each committed before the next one: another
+    leader lacks none of them. Return the first offset, and the end.
+    """
+    at, first, end, sequence = TopicPartition(to.topic, to.partition), -1, -1, 0
+    for file in files:
+        for buffer, batches, size in _chunks(folder, file):
+            with transaction.appending(at) as template:
+                template = template._replace(base_sequence=sequence)
+                chunk, records = _claimed(buffer, batches, size, template), int(batches["count"].sum())
+                written = append(to.partition_for_write(), [chunk], records, claim_of(template, True))
+            first = written if first < 0 else first
+            end, sequence = written + records, (sequence + records) % SEQUENCES
+    return first, end
+
+
+def _chunks(folder: Folder, file: StagedFile) -> Iterator[tuple[NDArray[np.uint8], NDArray[np.void], int]]:
+    """Yield the batches of a file, each with its CRC checked: they get another one. Raises StagedFilesError,
+    OSError.
+    """
+    path, done = folder.staged(file), 0
+    with open_staged(folder.files, path) as handle:
+        for buffer, batches, size in chunks_of(folder.files, handle, file.size, check_crcs=True):
+            yield buffer, batches, size
+            done += size
+    if done != file.size:
+        raise StagedFilesError(f"{path}: the batch at byte {done} is damaged, or none")
+
+
+def _claimed(buffer: NDArray[np.uint8], batches: NDArray[np.void], size: int, template: Template) -> Encoded:
+    """Let the batches be the producer's: their headers are written anew, with their CRCs."""
+    starts = np.concatenate(([0], np.cumsum(batches["count"], dtype=np.int64)[:-1]))
+    batches["producer_id"], batches["producer_epoch"] = template.producer_id, template.producer_epoch
+    batches["base_sequence"] = (template.base_sequence + starts) % SEQUENCES
+    batches["attributes"] |= template.attributes
+    encoded = Encoded(buffer, size, batches)
+    encoded.pooled = False  # it is written by now when the next one is read into the same buffer
+    at = 0
+    for number in range(len(batches)):
+        checked(lib.seg_seal(encoded.ptr + at, size - at, encoded.headers + number))
+        at += int(batches["size"][number])
+    return encoded

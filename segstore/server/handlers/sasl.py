@@ -1,0 +1,91 @@
+"""SaslHandshake and SaslAuthenticate: a client says who it is (KIP-43, KIP-152, KIP-368).
+
+Kafka's rules are those of SaslServerAuthenticator. Version 0 of SaslHandshake, behind which tokens would come
+without any header, is advertised, as old clients look for it, and refused. Threads: the loop's; tokens are
+judged in a worker, since that may compute long, or call an application's code.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from segstore.logger import Logger
+from segstore.server.apis import Api
+from segstore.server.error_codes import Code
+from segstore.server.node import Node
+from segstore.server.protocol.codec import structs
+from segstore.server.request import LATER, Later, Request
+from segstore.server.security.failure import AuthenticationError
+from segstore.server.security.sasl import SaslSession, State
+
+from .working import work
+
+log = Logger("segstore")
+
+_Shaken = structs("SaslHandshakeResponse")
+_Authenticated = structs("SaslAuthenticateResponse")
+_WITH_HEADERS = 1
+
+
+def sasl_handshake(node: Node, request: Request) -> Any:
+    """Begin an exchange by a mechanism, and tell which there are."""
+    session = request.channel.sasl
+    if session is None:
+        return _Shaken(error_code=Code.ILLEGAL_SASL_STATE)
+    answer = _Shaken(mechanisms=list(session.sasl.mechanisms))
+    if request.version < _WITH_HEADERS:
+        session.fail()
+        answer.error_code = Code.UNSUPPORTED_VERSION
+    else:
+        answer.error_code = session.begin(request.body.mechanism)
+    if session.state is State.FAILED:
+        return _fail(node, request, session, answer, "its SASL handshake is not served")
+    return answer
+
+
+def sasl_authenticate(node: Node, request: Request) -> Any:
+    """Judge a token of the exchange."""
+    session = request.channel.sasl
+    if session is None or session.state is not State.TOKENS:
+        return _Authenticated(
+            error_code=Code.ILLEGAL_SASL_STATE,
+            error_message="SaslAuthenticate request received after successful authentication",
+        )
+    token = bytes(request.body.auth_bytes)
+    return work(node, request, partial(session.respond, token), partial(_judged, node, request, session))
+
+
+def _judged(node: Node, request: Request, session: SaslSession, result: bytes | BaseException) -> None:
+    try:
+        if isinstance(result, BaseException):
+            raise result
+        lifetime = session.finish()
+    except AuthenticationError as error:
+        answer = _Authenticated(error_code=Code.SASL_AUTHENTICATION_FAILED, error_message=str(error))
+        _fail(node, request, session, answer, str(error))
+    except Exception as error:  # of the application's callable, or of the store
+        log.error("a client's authentication failed: %s", type(error).__name__)
+        message = "Authentication failed"
+        answer = _Authenticated(error_code=Code.SASL_AUTHENTICATION_FAILED, error_message=message)
+        _fail(node, request, session, answer, message)
+    else:
+        request.answer(_Authenticated(error_message=None, auth_bytes=result, session_lifetime_ms=lifetime))
+
+
+def _fail(node: Node, request: Request, session: SaslSession, answer: Any, why: str) -> Later:
+    """Answer after a while, and close the connection: guesses take their time (Kafka:
+    DelayedAuthenticationFailureClose).
+    """
+    session.fail()
+    log.info("the connection of %s will be closed: %s", request.channel.peer, why)
+
+    def end() -> None:
+        request.answer(answer)
+        request.channel.close()
+
+    node.loop.later(session.sasl.failed_delay, end)
+    return LATER
+
+
+HANDLERS = {Api.SASL_HANDSHAKE: sasl_handshake, Api.SASL_AUTHENTICATE: sasl_authenticate}

@@ -1,0 +1,91 @@
+"""`Handshake`: the TLS handshake of one connection, whose steps are made by a worker: they may take
+milliseconds of computation.
+
+Threads: the loop's only.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+
+from .loop import GONE, IN, OUT, Loop
+from .tls_wire import TlsWire
+
+
+class Handshake:
+    """`done(None)` is called when it is done, with an error where it has failed; never after `abandon`. At
+    its end the loop waits for bytes of the socket.
+    """
+
+    def __init__(
+        self,
+        sock: socket.socket,
+        wire: TlsWire,
+        loop: Loop,
+        done: Callable[[BaseException | None], object],
+    ) -> None:
+        self._sock, self._wire, self._loop, self._done = sock, wire, loop, done
+        self._left = b""
+        self._works = self._is_over = False
+        self._result: bool | BaseException = False
+
+    def ready(self, events: int) -> None:
+        """Take note of events of the socket."""
+        if events & GONE and not events & IN:
+            self._end(ConnectionResetError("the client has gone"))
+        elif self._works:  # what has come is looked at after the step
+            self._loop.change(self._sock, 0)
+        elif events & OUT:
+            self._send()
+        elif events & IN:
+            self._receive()
+
+    def abandon(self) -> None:
+        """Take no more note of anything."""
+        self._is_over = True
+
+    def _receive(self) -> None:
+        try:
+            came = self._wire.take_in()
+        except BlockingIOError:
+            return
+        except OSError as error:
+            self._end(error)
+            return
+        if not came:
+            self._end(ConnectionResetError("the client has left during the handshake"))
+            return
+        self._works = True
+        self._loop.work(self._wire.shake, self._stepped)
+
+    def _stepped(self, result: bool | BaseException) -> None:
+        self._works = False
+        if self._is_over:
+            return
+        self._result = result
+        self._left += self._wire.sealed()
+        self._send()
+
+    def _send(self) -> None:
+        """Send what belongs to the last step; then go on, or end."""
+        try:
+            while self._left:
+                self._left = self._left[self._sock.send(self._left) :]
+        except BlockingIOError:
+            self._loop.change(self._sock, OUT)
+            return
+        except OSError as error:
+            self._end(error)
+            return
+        if isinstance(self._result, BaseException):
+            self._end(self._result)
+            return
+        self._loop.change(self._sock, IN)
+        if self._result:
+            self._end(None)
+
+    def _end(self, error: BaseException | None) -> None:
+        if not self._is_over:
+            self._is_over = True
+            self._done(error)

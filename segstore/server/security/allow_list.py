@@ -1,0 +1,184 @@
+"""The allow list: who may do what with which topics, groups, transactions and the cluster, as entries
+
+    User:alice: read,write topic flights*; read group g*; describe cluster
+
+An entry has a principal and clauses. A clause has operations, a type of resource and a pattern: a name, a
+prefix that ends in "*", or "*" alone. A clause without operations has those of the clause before it that its
+resource knows. "User:*" is everybody. There are no denials: what no entry allows is denied. Kafka has the
+same as ACLs (org.apache.kafka.common.acl, KIP-290). Threads: no state.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import NamedTuple
+
+from segstore.errors import InvalidArgumentError
+from segstore.server.authorized import ALL, Operation
+
+USER = "User:"
+EVERYBODY = "User:*"
+CLUSTER_NAME = "kafka-cluster"
+"""The name of the one cluster (Kafka: Resource.CLUSTER_NAME)."""
+
+
+class Resource(IntEnum):
+    """Kafka's types of resources, by their codes (org.apache.kafka.common.resource.ResourceType)."""
+
+    TOPIC = 2
+    GROUP = 3
+    CLUSTER = 4
+    TRANSACTIONAL_ID = 5
+
+    @property
+    def word(self) -> str:
+        """The name of the type in an entry."""
+        return self.name.lower().replace("_", "-")
+
+
+class Pattern(IntEnum):
+    """Kafka's kinds of patterns, by their codes (org.apache.kafka.common.resource.PatternType)."""
+
+    LITERAL = 3
+    PREFIXED = 4
+
+
+_O = Operation
+OPERATIONS: dict[Resource, frozenset[Operation]] = {
+    Resource.TOPIC: frozenset(
+        (
+            *(_O.READ, _O.WRITE, _O.CREATE, _O.DELETE, _O.ALTER, _O.DESCRIBE),
+            *(_O.DESCRIBE_CONFIGS, _O.ALTER_CONFIGS),
+        )
+    ),
+    Resource.GROUP: frozenset((_O.READ, _O.DELETE, _O.DESCRIBE, _O.DESCRIBE_CONFIGS, _O.ALTER_CONFIGS)),
+    Resource.CLUSTER: frozenset(
+        (
+            *(_O.CREATE, _O.ALTER, _O.DESCRIBE, _O.CLUSTER_ACTION, _O.DESCRIBE_CONFIGS),
+            *(_O.ALTER_CONFIGS, _O.IDEMPOTENT_WRITE),
+        )
+    ),
+    Resource.TRANSACTIONAL_ID: frozenset((_O.WRITE, _O.DESCRIBE)),
+}
+"""What can be done with each (org.apache.kafka.common.acl.AclEntry.supportedOperations)."""
+_IMPLIED = {
+    _O.DESCRIBE: frozenset((_O.READ, _O.WRITE, _O.DELETE, _O.ALTER)),
+    _O.DESCRIBE_CONFIGS: frozenset((_O.ALTER_CONFIGS,)),
+}
+"""By which other operations one is allowed too (StandardAuthorizerData.IMPLIES_DESCRIBE...)."""
+
+
+class Rule(NamedTuple):
+    """One clause. `operations` has ALL where that was given. `principal` is "User:NAME"."""
+
+    principal: str
+    operations: frozenset[Operation]
+    resource: Resource
+    name: str
+    pattern: Pattern
+
+    def __str__(self) -> str:
+        operations = ",".join(each.name.lower() for each in sorted(self.operations))
+        star = "*" if self.pattern is Pattern.PREFIXED else ""
+        return f"{self.principal}: {operations} {self.resource.word} {self.name}{star}"
+
+    def is_of(self, principal: str) -> bool:
+        """Return whether the clause is about a principal."""
+        return self.principal in (principal, EVERYBODY)
+
+    def covers(self, name: str) -> bool:
+        """Return whether the pattern has a resource of its type."""
+        if self.pattern is Pattern.PREFIXED:
+            return name.startswith(self.name)
+        return self.name in (name, "*")
+
+    def gives(self, operation: Operation) -> bool:
+        """Return whether the clause allows an operation, by its name or by one that implies it."""
+        held = self.operations
+        return ALL in held or operation in held or not held.isdisjoint(_IMPLIED.get(operation, ()))
+
+
+def rules(entry: str) -> list[Rule]:
+    """Return the clauses of an entry; none of an empty one, or of one that begins with "#". Raises
+    InvalidArgumentError, which names what is wrong.
+    """
+    text = entry.strip()
+    if not text or text.startswith("#"):
+        return []
+    principal, colon, clauses = text.partition(": ")
+    if not colon or not clauses.strip():
+        raise _wrong(entry, 'an entry is "User:NAME: OPERATIONS RESOURCE PATTERN; ..."')
+    check_principal(principal)
+    found: list[Rule] = []
+    for clause in filter(None, map(str.strip, clauses.split(";"))):
+        found.append(_rule(entry, principal, clause, found[-1].operations if found else frozenset()))
+    return found
+
+
+def _rule(entry: str, principal: str, clause: str, before: frozenset[Operation]) -> Rule:
+    words = clause.split()
+    kind, pattern, given = _kind(words[-1]), None, words[:-1]
+    if len(words) > 1 and _kind(words[-2]) is not None:
+        kind, pattern, given = _kind(words[-2]), words[-1], words[:-2]
+    if kind is None:
+        kinds = ", ".join(each.word for each in Resource)
+        raise _wrong(entry, f"{clause!r} is no clause OPERATIONS RESOURCE PATTERN: resources are {kinds}")
+    operations = _operations(entry, given, kind)
+    operations = operations or frozenset(each for each in before if each is ALL or each in OPERATIONS[kind])
+    if not operations:
+        raise _wrong(entry, f"{clause!r} has no operation: there are {_names(kind)}")
+    return Rule(principal, operations, kind, *_pattern(entry, clause, kind, pattern))
+
+
+def _kind(word: str) -> Resource | None:
+    return next((each for each in Resource if each.word == _word(word)), None)
+
+
+def _word(text: str) -> str:
+    return text.lower().replace("_", "-")
+
+
+def _operations(entry: str, given: list[str], kind: Resource) -> frozenset[Operation]:
+    found = set()
+    for word in filter(None, ",".join(given).split(",")):
+        operation = next((each for each in Operation if _word(each.name) == _word(word)), None)
+        if operation is None or (operation is not ALL and operation not in OPERATIONS[kind]):
+            raise _wrong(entry, f"{word!r} is no operation of a {kind.word}: there are {_names(kind)}")
+        found.add(operation)
+    return frozenset(found)
+
+
+def _names(kind: Resource) -> str:
+    return ", ".join(["all", *(_word(each.name) for each in sorted(OPERATIONS[kind]))])
+
+
+def _pattern(entry: str, clause: str, kind: Resource, text: str | None) -> tuple[str, Pattern]:
+    if kind is Resource.CLUSTER:
+        if text not in (None, "*", CLUSTER_NAME):
+            raise _wrong(entry, f"{clause!r}: there is one cluster, {CLUSTER_NAME}")
+        return CLUSTER_NAME, Pattern.LITERAL
+    if text is None:
+        raise _wrong(entry, f"{clause!r} has no pattern: a name, a prefix with *, or * alone")
+    if text != "*" and text.endswith("*"):
+        return text[:-1], Pattern.PREFIXED
+    return text, Pattern.LITERAL
+
+
+def principals(text: str) -> frozenset[str]:
+    """Return the principals of "User:alice;User:bob". Raises InvalidArgumentError."""
+    found = [each.strip() for each in text.split(";") if each.strip()]
+    for each in found:
+        check_principal(each)
+        if each == EVERYBODY:
+            raise InvalidArgumentError(f"{each!r} is no principal of its own: it stands for all")
+    return frozenset(found)
+
+
+def check_principal(text: str) -> None:
+    """Raise InvalidArgumentError unless this is "User:" with a name."""
+    if not text.startswith(USER) or len(text) == len(USER):
+        raise InvalidArgumentError(f'{text!r} is no principal: one is "User:NAME"')
+
+
+def _wrong(entry: str, why: str) -> InvalidArgumentError:
+    return InvalidArgumentError(f"allow={entry!r}: {why}")

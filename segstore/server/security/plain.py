@@ -1,0 +1,37 @@
+"""SASL/PLAIN: a name and a password in one message (RFC 4616; Kafka: PlainSaslServer). Threads: no shared
+state.
+"""
+
+from __future__ import annotations
+
+from .failure import AuthenticationError
+from .users import Users
+
+
+class PlainExchange:
+    """The server's side. `principal` is set when the password was right."""
+
+    def __init__(self, users: Users) -> None:
+        self._users = users
+        self.principal: str | None = None
+
+    def respond(self, token: bytes) -> bytes:
+        """Judge the message, `[authorization id] NUL name NUL password`. Raises AuthenticationError."""
+        try:
+            parts = token.decode("utf-8").split("\0")
+        except UnicodeDecodeError:
+            parts = []
+        if len(parts) != 3 or self.principal is not None:
+            raise AuthenticationError("Invalid SASL/PLAIN response: expected 3 tokens")
+        authorization_id, name, password = parts
+        if not name or not password:
+            missing = "password" if name else "username"
+            raise AuthenticationError(f"Authentication failed: {missing} not specified")
+        if not self._users.may_enter(name, password):
+            raise AuthenticationError("Authentication failed: Invalid username or password")
+        if authorization_id and authorization_id != name:
+            raise AuthenticationError(
+                "Authentication failed: Client requested an authorization id that is different from username"
+            )
+        self.principal = name
+        return b""

@@ -1,0 +1,119 @@
+"""SCRAM-SHA-256 and SCRAM-SHA-512: credentials, and the server's side of an exchange (RFC 5802, RFC 7677;
+Kafka: ScramFormatter, ScramSaslServer). Threads: no shared state.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import re
+import secrets
+from collections.abc import Callable
+
+from segstore.storage.meta.scram_credentials import ScramCredential
+
+from .failure import AuthenticationError
+
+HASHES = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
+CODES = {1: "SCRAM-SHA-256", 2: "SCRAM-SHA-512"}
+"""The mechanisms by their codes on the wire (org.apache.kafka.clients.admin.ScramMechanism)."""
+LEAST_ITERATIONS, MOST_ITERATIONS = 4096, 16384
+_SALT_BYTES, _NONCE_BYTES = 20, 24
+_FIRST = re.compile(
+    r"n,(?:a=(?P<authzid>[^,]+))?,n=(?P<name>[^,]+),r=(?P<nonce>[\x21-\x2b\x2d-\x7e]+)(?P<more>,.*)?"
+)
+_FINAL = re.compile(r"(?P<bare>c=(?P<binding>[^,]+),r=(?P<nonce>[^,]+)(?:,.*)?),p=(?P<proof>[^,]+)")
+
+
+def of_salted(mechanism: str, salt: bytes, iterations: int, salted_password: bytes) -> ScramCredential:
+    """Return the credential of a password that was salted."""
+    kind = HASHES[mechanism]
+    client_key = hmac.digest(salted_password, b"Client Key", kind)
+    stored_key = hashlib.new(kind, client_key).digest()
+    return ScramCredential(salt, stored_key, hmac.digest(salted_password, b"Server Key", kind), iterations)
+
+
+def of_password(mechanism: str, password: str, iterations: int = LEAST_ITERATIONS) -> ScramCredential:
+    """Return a credential of a password with a new salt. It takes milliseconds, by intention."""
+    salt = secrets.token_bytes(_SALT_BYTES)
+    salted = hashlib.pbkdf2_hmac(HASHES[mechanism], password.encode("utf-8"), salt, iterations)
+    return of_salted(mechanism, salt, iterations, salted)
+
+
+def of_nobody(mechanism: str, secret: bytes, name: str) -> ScramCredential:
+    """Return a credential for a user that there is not, always the same for a name, by which nobody can
+    authenticate: the answers do not tell which users there are.
+    """
+    kind = HASHES[mechanism]
+    salt = hmac.digest(secret, b"salt" + name.encode("utf-8", "surrogatepass"), kind)[:_SALT_BYTES]
+    size = hashlib.new(kind).digest_size
+    return ScramCredential(salt, secrets.token_bytes(size), secrets.token_bytes(size), LEAST_ITERATIONS)
+
+
+class ScramExchange:
+    """The server's side of one exchange. `find` returns the credential of a name. `principal` is set when the
+    client has proved that it knows the password.
+    """
+
+    def __init__(
+        self, mechanism: str, find: Callable[[str], ScramCredential], nonce: str | None = None
+    ) -> None:
+        self._mechanism, self._find = mechanism, find
+        self._nonce = nonce or secrets.token_urlsafe(_NONCE_BYTES)
+        self._credential: ScramCredential | None = None
+        self._said = self._header = self._name = ""
+        self.principal: str | None = None
+
+    def respond(self, token: bytes) -> bytes:
+        """Return the server's answer to the client's next message. Raises AuthenticationError."""
+        try:
+            text = token.decode("utf-8")
+            answer = self._begin(text) if self._credential is None else self._end(text, self._credential)
+        except ValueError as error:  # no UTF-8, or no base64
+            raise self._failed() from error
+        return answer.encode()
+
+    def _begin(self, text: str) -> str:
+        """Answer client-first-message by server-first-message."""
+        found = _FIRST.fullmatch(text)
+        if found is None or found["more"]:  # extensions, such as those of delegation tokens
+            raise self._failed()
+        self._name = _unescaped(found["name"])
+        if found["authzid"] is not None and _unescaped(found["authzid"]) != self._name:
+            raise AuthenticationError(
+                "Authentication failed: Client requested an authorization id that is different from username"
+            )
+        self._credential = held = self._find(self._name)
+        self._header, bare = text[: found.start("name") - 2], text[found.start("name") - 2 :]
+        self._nonce = found["nonce"] + self._nonce
+        first = f"r={self._nonce},s={base64.b64encode(held.salt).decode()},i={held.iterations}"
+        self._said = f"{bare},{first}"
+        return first
+
+    def _end(self, text: str, held: ScramCredential) -> str:
+        """Answer client-final-message by server-final-message, where its proof is right."""
+        found = _FINAL.fullmatch(text)
+        if found is None or self.principal is not None:
+            raise self._failed()
+        kind = HASHES[self._mechanism]
+        said = f"{self._said},{found['bare']}".encode()
+        signature = hmac.digest(held.stored_key, said, kind)
+        proof = base64.b64decode(found["proof"], validate=True)
+        client_key = bytes(a ^ b for a, b in zip(proof, signature, strict=False))
+        is_theirs = hmac.compare_digest(hashlib.new(kind, client_key).digest(), held.stored_key)
+        is_bound = base64.b64decode(found["binding"], validate=True) == self._header.encode()
+        if not (is_theirs and is_bound and found["nonce"] == self._nonce and len(proof) == len(signature)):
+            raise self._failed()
+        self.principal = self._name
+        return f"v={base64.b64encode(hmac.digest(held.server_key, said, kind)).decode()}"
+
+    def _failed(self) -> AuthenticationError:
+        return AuthenticationError(
+            "Authentication failed during authentication due to invalid credentials with SASL mechanism "
+            f"{self._mechanism}"
+        )
+
+
+def _unescaped(name: str) -> str:
+    return name.replace("=2C", ",").replace("=3D", "=")

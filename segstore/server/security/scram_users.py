@@ -1,0 +1,43 @@
+"""`ScramUsers`: the credentials by which SCRAM judges a name: those that the store keeps, else one that
+is made of a known password.
+
+On disk: what the store keeps. Threads: any.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from functools import partial
+
+from segstore.coordinator.credentials import ScramCredentials
+from segstore.mutex import Mutex
+from segstore.storage.meta.scram_credentials import ScramCredential
+
+from .scram import of_nobody, of_password
+from .users import Users
+
+
+class ScramUsers:
+    """A credential of a password is made once, in a worker, and kept in memory."""
+
+    def __init__(self, stored: ScramCredentials, users: Users) -> None:
+        self._stored, self._users = stored, users
+        self._made: dict[tuple[str, str], ScramCredential] = {}
+        self._lock, self._secret = Mutex(), secrets.token_bytes(32)
+
+    def finder(self, mechanism: str) -> Callable[[str], ScramCredential]:
+        """Return what finds the credential of a name."""
+        return partial(self._find, mechanism)
+
+    def _find(self, mechanism: str, name: str) -> ScramCredential:
+        held = self._stored.find(name, mechanism)
+        if held is not None:
+            return held
+        password = self._users.password_of(name)
+        if password is None:
+            return of_nobody(mechanism, self._secret, name)
+        with self._lock:
+            if (name, mechanism) not in self._made:
+                self._made[name, mechanism] = of_password(mechanism, password)
+            return self._made[name, mechanism]

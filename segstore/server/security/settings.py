@@ -1,0 +1,179 @@
+"""`SecurityConfig`: the settings of a server's security, by the names of a Kafka broker's where it has them.
+
+Nothing is on disk: files that settings name are read when a server starts. Threads: any; immutable.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from segstore.config.options import MAX_INT, MAX_LONG, choice, made, text, whole, words
+from segstore.config.settings import Settings
+from segstore.errors import ConfigError, InvalidArgumentError
+
+from .allow_list import Rule, principals, rules
+from .scram import HASHES
+
+PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL = "PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"
+PROTOCOLS = (PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL)
+PLAIN = "PLAIN"
+MECHANISMS = (PLAIN, *HASHES)
+TLS_VERSIONS = ("TLSv1.2", "TLSv1.3")
+
+
+def _users(value: object) -> Any:
+    """Read `sasl_users`. A mapping is copied, so that later changes of it mean nothing."""
+    if isinstance(value, Mapping):
+        if not all(_is_word(name) and _is_word(word) for name, word in value.items()):
+            raise ValueError
+        return dict(value)
+    if not callable(value) and not (isinstance(value, (str, os.PathLike)) and os.fspath(value)):
+        raise ValueError
+    return value
+
+
+def _is_word(value: object) -> bool:
+    return isinstance(value, str) and bool(value) and "\0" not in value
+
+
+def _rules(value: object) -> tuple[Rule, ...]:
+    """Read `allow`: entries, or one text with an entry a line."""
+    entries = value.splitlines() if isinstance(value, str) else value
+    if not isinstance(entries, Iterable):
+        raise ValueError
+    found: list[Rule] = []
+    for entry in entries:
+        if isinstance(entry, Rule):  # read before
+            found.append(entry)
+            continue
+        if not isinstance(entry, str):
+            raise ValueError
+        try:
+            found += rules(entry)
+        except InvalidArgumentError as error:
+            raise ConfigError(str(error)) from None
+    return tuple(found)
+
+
+def _super_users(value: object) -> str:
+    if not isinstance(value, str):
+        raise ValueError
+    try:
+        principals(value)
+    except InvalidArgumentError as error:
+        raise ConfigError(f"super_users: {error}") from None
+    return value
+
+
+@dataclass(frozen=True, kw_only=True)
+class SecurityConfig(Settings):
+    """Settings of one server's listener and of its users."""
+
+    security_protocol: str = choice(
+        PLAINTEXT, PROTOCOLS, "whether clients use TLS (SSL), and whether they authenticate by SASL"
+    )
+    connection_setup_max_ms: int = whole(
+        30_000, 1, MAX_LONG, "ms", "a connection is closed whose TLS handshake and SASL take longer together"
+    )
+    sasl_enabled_mechanisms: str = words(
+        ",".join(MECHANISMS), MECHANISMS, "SASL mechanisms that clients may use"
+    )
+    sasl_users: Any = made(  # noqa: RUF009 - it is a field
+        None,
+        "a mapping of names to passwords, a callable of name and password, or the path of a file of users",
+        "who may authenticate by PLAIN; and by SCRAM, unless it is a callable",
+        _users,
+        secret=True,
+    )
+    sasl_server_max_receive_size: int = whole(
+        524_288, 1, MAX_INT, "bytes", "the largest request before its client has authenticated by SASL"
+    )
+    connections_max_reauth_ms: int = whole(
+        0,
+        0,
+        MAX_LONG,
+        "ms",
+        "how long a SASL session lasts before its client authenticates anew; 0: for ever",
+    )
+    connection_failed_authentication_delay_ms: int = whole(
+        100,
+        0,
+        MAX_INT,
+        "ms",
+        "how much later a connection that failed to authenticate hears of it, and is closed",
+    )
+    ssl_keystore_type: str = choice("PEM", ("PEM",), "the form of the server's certificate and key")
+    ssl_keystore_location: str | None = text(
+        "a path", "a file with the server's private key and its certificate chain (KIP-651)"
+    )
+    ssl_keystore_certificate_chain: str | None = text(
+        "certificates in PEM", "the server's certificate chain, in place of a file"
+    )
+    ssl_keystore_key: str | None = text(
+        "a private key in PEM", "the private key of that certificate chain", secret=True
+    )
+    ssl_key_password: str | None = text("a password", "the password of an encrypted private key", secret=True)
+    ssl_truststore_type: str = choice("PEM", ("PEM",), "the form of the certificates that are trusted")
+    ssl_truststore_location: str | None = text(
+        "a path", "a file with certificates by which those of clients are judged"
+    )
+    ssl_truststore_certificates: str | None = text(
+        "certificates in PEM", "certificates by which those of clients are judged, in place of a file"
+    )
+    ssl_client_auth: str = choice(
+        "none",
+        ("none", "requested", "required"),
+        "whether clients show certificates, by which SSL knows them",
+    )
+    ssl_enabled_protocols: str = words(",".join(TLS_VERSIONS), TLS_VERSIONS, "versions of TLS")
+    super_users: str = made(
+        "",
+        'principals as "User:alice;User:bob"',
+        "who may do everything; where one is named, others may do what `allow` says",
+        _super_users,
+    )
+    allow: tuple[Rule, ...] | None = made(
+        None,
+        'entries as "User:alice: read,write topic flights*; read group g*", one a line',
+        "what principals may do; what is not allowed is denied; without `allow` and `super.users` everything"
+        " is allowed",
+        _rules,
+    )
+
+    @property
+    def uses_tls(self) -> bool:
+        """Return whether connections are encrypted."""
+        return self.security_protocol in (SSL, SASL_SSL)
+
+    @property
+    def uses_sasl(self) -> bool:
+        """Return whether clients have to authenticate by SASL."""
+        return self.security_protocol in (SASL_PLAINTEXT, SASL_SSL)
+
+    def conflict(self) -> str | None:
+        """Return a message where the settings contradict each other (Kafka: DefaultSslEngineFactory)."""
+        inline = self.ssl_keystore_certificate_chain, self.ssl_keystore_key
+        if (inline[0] is None) != (inline[1] is None):
+            return "ssl_keystore_certificate_chain and ssl_keystore_key are given together"
+        if self.ssl_keystore_location is not None and inline[0] is not None:
+            return "ssl_keystore_location and ssl_keystore_certificate_chain are both given: one is allowed"
+        if self.ssl_truststore_location is not None and self.ssl_truststore_certificates is not None:
+            return "ssl_truststore_location and ssl_truststore_certificates are both given: one is allowed"
+        if not self.uses_tls:
+            return None
+        if self.ssl_keystore_location is None and inline[0] is None:
+            return (
+                f"security_protocol={self.security_protocol} needs ssl_keystore_location, or "
+                "ssl_keystore_certificate_chain and ssl_keystore_key"
+            )
+        if self.ssl_client_auth != "none" and not (
+            self.ssl_truststore_location or self.ssl_truststore_certificates
+        ):
+            return (
+                f"ssl_client_auth={self.ssl_client_auth} needs ssl_truststore_location or "
+                "ssl_truststore_certificates"
+            )
+        return None

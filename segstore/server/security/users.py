@@ -1,0 +1,90 @@
+"""`Users`: who may authenticate by a password that is known: a mapping, a file, or a callable that decides
+(Kafka: PlainServerCallbackHandler).
+
+On disk: the file is read once. It has a line `name:password` for each user, and lines that begin with "#"; or
+Kafka's JAAS entry with `user_NAME="password"`. Threads: any.
+"""
+
+from __future__ import annotations
+
+import hmac
+import os
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from segstore.errors import InvalidArgumentError
+from segstore.files.given_files import read_given
+from segstore.storage.context import os_errors
+
+_MOST_BYTES = 1 << 24
+_JAAS = re.compile(r'\buser_([^\s="]+)\s*=\s*"((?:[^"\\]|\\.)+)"')
+
+
+class Users:
+    """Passwords by name, or what judges them. Its repr shows no password."""
+
+    def __init__(
+        self, passwords: Mapping[str, str] | None = None, check: Callable[[str, str], object] | None = None
+    ) -> None:
+        self._passwords, self._check = dict(passwords or {}), check
+
+    def __repr__(self) -> str:
+        return f"<Users: {len(self._passwords)} with passwords>"
+
+    def may_enter(self, name: str, password: str) -> bool:
+        """Return whether this is the user's password. How long that takes does not tell where a wrong one
+        begins to differ.
+        """
+        if self._check is not None:
+            return bool(self._check(name, password))
+        held = self._passwords.get(name)
+        same = hmac.compare_digest(_bytes(password), _bytes(held or ""))
+        return same and held is not None
+
+    def password_of(self, name: str) -> str | None:
+        """Return a user's password, None where it is not known."""
+        return self._passwords.get(name)
+
+
+def _bytes(text: str) -> bytes:
+    return text.encode("utf-8", "surrogatepass")
+
+
+def users_of(source: Any) -> Users:
+    """Return the users of `sasl_users`, as the setting was read. Raises InvalidArgumentError for a file that
+    is not in either form, StorageError.
+    """
+    if source is None:
+        return Users()
+    if isinstance(source, Mapping):
+        return Users(source)
+    if isinstance(source, (str, os.PathLike)):
+        return Users(_read(os.fspath(source)))
+    return Users(check=source)
+
+
+def _read(path: str) -> dict[str, str]:
+    with os_errors():
+        data = read_given(path, _MOST_BYTES)
+    try:
+        text = data.decode("utf-8")
+    except UnicodeDecodeError:
+        raise InvalidArgumentError(f"sasl_users={path!r}: the file is not UTF-8") from None
+    if "LoginModule" in text:
+        return {name: re.sub(r"\\(.)", r"\1", password) for name, password in _JAAS.findall(text)}
+    return dict(
+        _line(path, number, line) for number, line in enumerate(text.splitlines(), 1) if _counts(line)
+    )
+
+
+def _counts(line: str) -> bool:
+    return bool(line.strip()) and not line.startswith("#")
+
+
+def _line(path: str, number: int, line: str) -> tuple[str, str]:
+    """Return name and password of a line, which may have colons itself."""
+    name, _, password = line.partition(":")
+    if not name.strip() or not password or "\0" in line:
+        raise InvalidArgumentError(f"sasl_users={path!r}: line {number} is not NAME:PASSWORD")
+    return name.strip(), password

@@ -1,0 +1,93 @@
+"""The topics of a replicated store, as its writer tells them to stagers:
+`.segstore/inbox/topics/<topic>.json`.
+
+A directory has the settings of the partitions that lie in it; a stager needs all, since any directory takes
+what is staged for any partition. A file has the form of a topic's settings (`meta.topic_info`). It is a copy
+of what the metadata log says: the writer makes it anew at each open, so it is not synced, and one that is
+damaged is an error of the stager alone.
+
+Threads and processes: the directory's own thread writes; any may read.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Collection, Mapping
+from contextlib import suppress
+
+from segstore import names
+from segstore.errors import UnknownTopicOrPartitionError
+from segstore.files import Files
+from segstore.storage.inbox.layout import Folder
+from segstore.storage.meta.small_files import NOT_A_FILE
+from segstore.storage.meta.topic_info import TopicInfo, format_settings, parse_settings
+from segstore.storage.meta.topics import TopicFiles, find_topic
+
+_FORM = ".json"
+_MOST_BYTES = 1 << 24
+
+
+def tell_topics(folder: Folder, topics: Mapping[str, TopicInfo], changed: Collection[str] | None) -> None:
+    """Write the files of the topics `changed`, and remove those of which `topics` does not know; None stands
+    for all. Raises OSError.
+    """
+    folder.files.ensure_directory(folder.topics)
+    there = {name.removesuffix(_FORM) for name in folder.files.listdir(folder.topics)}
+    for topic in sorted((there | topics.keys()) if changed is None else changed):
+        path, info = _path(folder, topic), topics.get(topic)
+        if info is None:
+            with suppress(FileNotFoundError):
+                folder.files.unlink(path)
+        elif _read(folder, topic) != (data := format_settings(info)):
+            folder.files.write_atomic(path, data, sync=False)
+
+
+def _path(folder: Folder, topic: str) -> str:
+    return f"{folder.topics}/{topic}{_FORM}"
+
+
+def _read(folder: Folder, topic: str) -> bytes | None:
+    try:
+        return folder.files.read_file(_path(folder, topic), _MOST_BYTES)
+    except OSError as error:
+        if error.errno in NOT_A_FILE | {errno.ENOENT}:
+            return None
+        raise
+
+
+def _is_topic(name: object) -> bool:
+    parsed = names.parse_partition_dir(f"{name}-0") if isinstance(name, str) else None
+    return parsed == (name, 0)
+
+
+class StagersTopics:
+    """The topics of a store that is not opened, as a stager sees them: of a directory of a replicated store,
+    those that its writer has told. A topic is read when it is first asked for, and kept.
+    """
+
+    def __init__(self, files: Files, root: str) -> None:
+        """Raises CorruptCheckpointError, OSError."""
+        self._folder, self._files = Folder(files, root), TopicFiles(files, root)
+        self.replicated = self._files.is_replicated()
+        self._held: dict[str, TopicInfo] = {}
+
+    @property
+    def names(self) -> list[str]:
+        """Return the names of all topics. Raises OSError."""
+        if not self.replicated:
+            return sorted(self._files.load()[0])
+        files, path = self._folder.files, self._folder.topics
+        there = files.listdir(path) if files.exists(path) else []
+        return sorted(name.removesuffix(_FORM) for name in there if name.endswith(_FORM))
+
+    def find(self, topic: str, partition: int | None = None) -> TopicInfo:
+        """Return the topic. Raises UnknownTopicOrPartitionError; the topic's own error; OSError."""
+        if not isinstance(topic, str) or topic not in self._held:
+            if not self.replicated:
+                self._held = self._files.load()[0]
+            elif _is_topic(topic) and (data := _read(self._folder, topic)) is not None:
+                self._held[topic] = parse_settings(topic, data, _path(self._folder, topic))[0].info
+            elif isinstance(topic, str):
+                there = ", ".join(self.names) or "none"
+                raise UnknownTopicOrPartitionError(f"no topic {topic!r}; there are: {there}")
+        return find_topic(self._held, topic, partition)

@@ -1,0 +1,62 @@
+"""Promise: clients of several libraries at once lose nothing that was acknowledged, see nothing twice and
+nothing that was aborted, and copy exactly once, whatever becomes of the server, of clients and connections.
+
+`make wire-storm` has long rounds. A server with a defect does not pass.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from wire_storm.defects import DEFECTS
+from wire_storm.running import Failed, Round
+
+FAULTS, TURNS = 4, 3
+
+
+def test_a_short_round(tmp_path: Path, rng: random.Random) -> None:
+    played = Round(tmp_path, rng.randrange(1 << 32))
+    counts = played.play(rng.sample([*played.faults], FAULTS))
+    assert counts["sends"]
+    assert counts["commits"]
+
+
+LOST_ANSWERS = ("answers lost", "torn", "answers lost", "cut")
+SHOWN = {
+    "acknowledges before it appends": (
+        ("cut", "server killed"),
+        "lost write|inconsistent offset|duplicated offset",
+    ),
+    "forgets producers over a restart": (("server killed without answers",) * 3, "duplicate|not once"),
+    "takes each sequence": (LOST_ANSWERS, "duplicate|not once"),
+    "reads above the last stable offset": (("cut",), "precommitted read|aborted read"),
+    "tells of no aborted transaction": (("cut",), "aborted read"),
+    "acknowledges commits that it drops": (("server killed",) * 2, "lost commit|rebalance rewind|not once"),
+}
+"""The faults that show a defect, and what is seen of it."""
+
+
+@pytest.mark.parametrize("defect", DEFECTS)
+def test_a_defect_is_found(tmp_path: Path, rng: random.Random, defect: str) -> None:
+    faults, words = SHOWN[defect]
+    for turn in range(TURNS):
+        directory = tmp_path / str(turn)
+        directory.mkdir()
+        found = anomalies(Round(directory, rng.randrange(1 << 32), defect), faults)
+        if found:
+            assert re.search(words, found), found
+            return
+    pytest.fail(f"{defect}: not found by {TURNS} rounds")
+
+
+def anomalies(played: Round, faults: Sequence[str]) -> str:
+    """Return what a round has found."""
+    try:
+        played.play(faults)
+    except Failed as error:
+        return str(error)
+    return ""
