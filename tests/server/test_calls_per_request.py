@@ -55,7 +55,7 @@ def metadata(wire: WireClient) -> None:
 
 
 MOST: dict[str, tuple[Ask, int]] = {
-    "produce": (produce, 94),
+    "produce": (produce, 96),  # one of them asks whether there is an authorizer
     "fetch": (fetch, 121),
     "a long poll in vain": (poll_in_vain, 172),
     "metadata": (metadata, 140),
