@@ -37,7 +37,7 @@ def rendered(found: dict[str, Results]) -> str:
 def served(found: dict[str, Results]) -> str:
     """For docs/serve.md: the server beside a broker."""
     if SERVE not in found:
-        return ""
+        return "No figures have been taken yet: `make bench-serve` takes them.\n"
     return f"{_where(found[SERVE], 'make bench-serve')}\n\n{serving.markdown(found[SERVE])}"
 
 

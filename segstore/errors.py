@@ -407,6 +407,30 @@ class FencedInstanceIdError(SegstoreError):
     """Another member has joined with the same group_instance_id; this one can only be closed."""
 
 
+class FencedMemberEpochError(SegstoreError):
+    """A member of a consumer group comes with an epoch that it does not have (KIP-848): it must give up its
+    partitions, and join again.
+    """
+
+
+class StaleMemberEpochError(SegstoreError):
+    """A member of a consumer group commits or fetches offsets with an epoch that is over, or that it has not
+    heard of yet (KIP-848): it may try again with the epoch of its next heartbeat.
+    """
+
+
+class UnreleasedInstanceIdError(SegstoreError):
+    """A group_instance_id is still another member's, which has to leave first (KIP-848)."""
+
+
+class UnsupportedAssignorError(InvalidArgumentError):
+    """A member asks for a server assignor that is not among `group.consumer.assignors`."""
+
+
+class InvalidRegularExpressionError(InvalidArgumentError):
+    """A member subscribes by a regular expression that is not understood."""
+
+
 class InconsistentGroupProtocolError(SegstoreError):
     """A member and its group have no assignment strategy, or no protocol type, in common."""
 
@@ -509,7 +533,7 @@ class NotControllerError(SegstoreError):
 
 
 class InvalidRequestError(InvalidArgumentError):
-    """A proposal of in-sync replicas is not allowed; the message says why."""
+    """A request says what it must not, such as a proposal of in-sync replicas; the message says why."""
 
 
 class InvalidUpdateVersionError(SegstoreError):

@@ -124,6 +124,9 @@ class Reader:
                 return value
         raise ValueError(f"a varint at {self._at} does not end")
 
+    def uuid(self) -> bytes:
+        return self._take(16)
+
     def nullable_string(self, compact: bool = False) -> str | None:
         length = self.varint() - 1 if compact else self.int16()
         return None if length < 0 else self._take(length).decode()

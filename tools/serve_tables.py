@@ -11,13 +11,15 @@ from pathlib import Path
 
 from client_settings import between, row
 
+from segstore.config import StoreConfig
 from segstore.config.options import OptionRow
-from segstore.server.apis import Api, advertised, served
+from segstore.server.apis import advertised, served
 from segstore.server.handlers import HANDLERS
 from segstore.server.security.settings import SecurityConfig
 from segstore.server.settings import ServerConfig
 
 PAGE = Path(__file__).parents[1] / "docs" / "serve.md"
+CONSUMERS = "group.consumer."
 
 
 def apis() -> str:
@@ -32,11 +34,6 @@ def apis() -> str:
     return "\n".join(lines)
 
 
-def missing() -> str:
-    """The APIs that are known and not served, in a line."""
-    return ", ".join(f"{api.message} ({int(api)})" for api in Api if api not in HANDLERS)
-
-
 def settings() -> str:
     """A table of a server's settings, in the order of the class, without those of its security."""
     of_security = {option.name for option in SecurityConfig.describe()}
@@ -46,6 +43,11 @@ def settings() -> str:
 def security() -> str:
     """A table of the settings of a server's security."""
     return _table(SecurityConfig.describe())
+
+
+def groups() -> str:
+    """A table of the store's settings for consumer groups."""
+    return _table(option for option in StoreConfig.describe() if option.name.startswith(CONSUMERS))
 
 
 def _table(options: Iterable[OptionRow]) -> str:
@@ -65,7 +67,8 @@ def _plain(value: object) -> str:
 
 def page(text: str) -> str:
     """The page with its tables as they should be. ValueError where a marker is missing."""
-    for name, make in (("apis", apis), ("missing", missing), ("settings", settings), ("security", security)):
+    for make in (apis, settings, groups, security):
+        name = make.__name__
         text = between(f"<!-- {name} -->", f"<!-- end of {name} -->", text, make())
     return text
 

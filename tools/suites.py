@@ -60,7 +60,19 @@ class Suite(NamedTuple):
     """Runs tests (all where none is named) against the server at an address."""
 
 
-REASONS: dict[str, str] = {}
+_NO_AUTHORIZER = "there are no ACLs to create: neither Kafka's broker nor segstore has an authorizer here"
+REASONS = {
+    "0077_compaction": "Kafka's own tool refuses the `segment.bytes` that the test asks for (KIP-1030)",
+    "0081_admin": f"{_NO_AUTHORIZER}; its other parts pass",
+    "0109_auto_create_topics": _NO_AUTHORIZER,
+    "0115_producer_auth": _NO_AUTHORIZER,
+    "0119_consumer_auth": _NO_AUTHORIZER,
+    "test_admin_integration::test_create_describe_delete_acls": _NO_AUTHORIZER,
+    "test_admin_integration::test_create_partitions": "it assigns replicas to node 0, and the node is 1",
+    "test_admin_integration::test_describe_metadata_quorum": "DescribeQuorum is not served",
+    "test_consumer_integration::test_group": "its session timeout of 3 s is below the 6 s that brokers allow",
+}
+"""Why tests fail with segstore."""
 
 
 # --- servers --------------------------------------------------------------------------------------
@@ -189,7 +201,8 @@ def _kafka_scripts() -> Path:
 _PACKAGES = {
     "kafka-python": ["pytest", "pytest-timeout"],
     "aiokafka": [
-        *("aiokafka==0.14.0", "kafka-python", "pytest", "pytest-timeout", "pytest-asyncio", "pytest-mock"),
+        *("aiokafka==0.14.0", "kafka-python", "pytest", "pytest-timeout", "pytest-asyncio>=1.3"),
+        "pytest-mock",
         *("docker", "async-timeout", "cramjam"),
     ],
     "confluent-kafka-python": [
@@ -252,6 +265,8 @@ def aiokafka(address: str, wanted: Sequence[str]) -> Results:
     files = [f"tests/test_{name}.py" for name in (*kinds, "transactional_producer", "transactional_consumer")]
     options = [
         "--docker-image=x/kafka:2.13_4.1.0",
+        "-o",
+        "asyncio_default_fixture_loop_scope=function",
         "--no-pull",
         "--timeout=300",
         "-k",
@@ -345,6 +360,8 @@ def table(results: Mapping[str, Mapping[str, Results]]) -> str:
     for name, by_server in results.items():
         counts = [_counts(by_server.get(server, {})) for server in SERVERS]
         alone = ", ".join(f"`{test}`" for test in alone_failing(by_server)) or "none"
+        if len(by_server) < len(SERVERS):
+            alone = "not known"
         lines.append(row(f"{name} {SUITES[name].version}", *counts, alone))
     told = {test: why for test in _failing(results) if (why := REASONS.get(test))}
     return "\n".join([*lines, *([""] if told else []), *(f"- `{test}`: {why}" for test, why in told.items())])
@@ -369,6 +386,18 @@ def alone_failing(by_server: Mapping[str, Results]) -> list[str]:
     ]
 
 
+def _kept() -> dict[str, dict[str, Results]]:
+    """Return what came of earlier runs too."""
+    file = HOME / "results.json"
+    return json.loads(file.read_text()) if file.is_file() else {}
+
+
+def _keep(name: str, server: str, found: Results) -> None:
+    results = _kept()
+    results.setdefault(name, {})[server] = found
+    (HOME / "results.json").write_text(json.dumps(results, indent=1))
+
+
 # --- the command ----------------------------------------------------------------------------------
 
 
@@ -384,8 +413,6 @@ def main() -> int:
     asked = parser.parse_args()
     _SOURCES = asked.sources.resolve()
     HOME.mkdir(parents=True, exist_ok=True)
-    kept = HOME / "results.json"
-    results = json.loads(kept.read_text()) if kept.is_file() else {}
     for name in asked.only or SUITES:
         for server in asked.against or SERVERS:
             directory = HOME / f"data-{name}-{server}"
@@ -397,10 +424,10 @@ def main() -> int:
                 if outcome == "failed":
                     sys.stdout.write(f"  {test}: {why}\n")
             if not asked.tests:
-                results.setdefault(name, {})[server] = found
-                kept.write_text(json.dumps(results, indent=1))
+                _keep(name, server, found)
     if asked.tests:
         return 0
+    results = _kept()
     ordered = {name: results[name] for name in SUITES if name in results}
     text = PAGE.read_text(encoding="utf-8")
     PAGE.write_text(

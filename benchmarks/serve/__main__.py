@@ -23,6 +23,7 @@ from . import report
 from .running import RUNS, WORKS, run
 from .terms import KAFKA, OURS
 
+FAILED = 1
 DIRECTORY = click.Path(file_okay=False, path_type=Path)
 
 
@@ -39,7 +40,10 @@ def main(
     directory: Path | None, out: Path | None, pages: bool, quick: bool, runs: int | None,
     servers: tuple[str, ...], works: tuple[str, ...], as_json: bool,
 ) -> None:  # fmt: skip
-    """segstore serve beside a Kafka broker: librdkafka, Java's perf tools, raw requests, memory, start."""
+    """segstore serve beside a Kafka broker: librdkafka, Java's perf tools, raw requests, memory, start.
+
+    A work that fails is told in its place, and the exit status is 1; the others go on.
+    """
     columns = TextColumn("{task.description:40}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
     with Progress(*columns, console=Console(stderr=True), transient=True) as shown:
         task = shown.add_task("starting", total=None)
@@ -60,6 +64,8 @@ def main(
         write(results, out / "serve.json")
         if pages and not quick:
             readme.update(directory=out)
+    if any(cell.notes for cell in results.cells):
+        raise SystemExit(FAILED)
 
 
 def show(results: Results) -> None:

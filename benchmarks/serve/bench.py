@@ -18,7 +18,7 @@ from waiting import until
 from . import raw
 from .server import Server
 
-WAIT = 60.0
+WAIT = 120.0
 _names = map("bench-{}".format, count())
 
 
@@ -42,7 +42,7 @@ class Effort:
 
 FULL = Effort(
     records={100: 300_000, 1_000: 60_000}, java={100: 600_000}, seconds=1.0, followed=500,
-    cached=128 << 20, partitions=1_000, spread=100_000, connections=1_000, idle_seconds=2.0,
+    cached=128 << 20, partitions=1_000, spread=50_000, connections=1_000, idle_seconds=2.0,
 )  # fmt: skip
 QUICK = Effort(
     records={100: 2_000, 1_000: 500}, java={100: 2_000}, seconds=0.05, followed=20,

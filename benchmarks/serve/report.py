@@ -14,7 +14,7 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from segstore.bench import Finding, Results
+from segstore.bench import Cell, Finding, Results
 from segstore.bench.terminal import figure_text, number_text
 
 from . import terms
@@ -64,7 +64,7 @@ TARGETS = [
 def ratio(results: Results, work: str, figure: str, other: str = KAFKA) -> float | None:
     """Ours to the other's; None where one of them has no such figure."""
     ours, theirs = (results.where(work=work, server=name) for name in (OURS, other))
-    if not ours or not theirs or figure not in theirs[0].figures:
+    if not all(cells and figure in cells[0].figures for cells in (ours, theirs)):
         return None
     pairs = zip(ours[0].figures[figure].runs, theirs[0].figures[figure].runs, strict=True)
     return median(mine / other if other else float("inf") for mine, other in pairs)
@@ -73,14 +73,19 @@ def ratio(results: Results, work: str, figure: str, other: str = KAFKA) -> float
 def rows(results: Results) -> Iterable[list[str]]:
     """A row a work and figure."""
     for work in results.values("work"):
-        (ours,) = results.where(work=work, server=OURS)
-        for figure in ours.figures:
+        cells = [cell for name in (OURS, KAFKA) for cell in results.where(work=work, server=name)]
+        for figure in next((cell.figures for cell in cells if cell.figures), ["–"]):
             yield [work, figure, *_texts(results, work, figure), *_judged(results, work, figure)]
 
 
 def _texts(results: Results, work: str, figure: str) -> list[str]:
-    cells = [results.where(work=work, server=name) for name in (OURS, KAFKA)]
-    return [figure_text(cell[0].figures[figure]) if cell else "–" for cell in cells]
+    return [_text(results.where(work=work, server=name), figure) for name in (OURS, KAFKA)]
+
+
+def _text(cells: list[Cell], figure: str) -> str:
+    if not cells:
+        return "–"
+    return figure_text(cells[0].figures[figure]) if cells[0].figures else "**failed**"
 
 
 def _judged(results: Results, work: str, figure: str) -> list[str]:
@@ -98,7 +103,7 @@ def bare_rows(results: Results) -> Iterable[list[str]]:
     """The fetch of cached segments beside loops that do nothing else: server, rate, CPU, ours to its rate."""
     for cell in results.where(work=terms.CACHED):
         server = cell.keys["server"]
-        shown = [figure_text(cell.figures[name]) for name in (terms.BYTES, terms.CPU_GB)]
+        shown = [_text([cell], name) for name in (terms.BYTES, terms.CPU_GB)]
         told = "–"
         if server != OURS and (found := ratio(results, terms.CACHED, terms.BYTES, server)) is not None:
             told = number_text(found)
@@ -132,6 +137,11 @@ def legend(results: Results) -> str:
     ]
     if settings["quick"]:
         told.append("This was a quick run, whose figures mean nothing.")
+    told += [
+        f"{cell.keys['work']}, {cell.keys['server']}: failed: {why}."
+        for cell in results.cells
+        for why in cell.notes.values()
+    ]
     told += [f"{name} is absent: {why}." for name, why in settings["absent"].items()]
     return "\n".join(told) + "\n"
 

@@ -14,6 +14,7 @@ import tempfile
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import confluent_kafka
@@ -34,8 +35,29 @@ BARE = {SENDFILE: "sendfile", COPY: "copy"}
 WORKS = (STARTED, FRESH, *(work for part in PARTS.values() for work in part))
 DESCRIPTORS = 20_000
 
-Found = defaultdict[tuple[str, str], list[Figures]]
-"""(work, server) -> figures of each round."""
+Key = tuple[str, str]
+"""Work, server."""
+
+
+@dataclass
+class Found:
+    """What came out, by key: the figures of each round, and why there are none."""
+
+    figures: defaultdict[Key, list[Figures]] = field(default_factory=lambda: defaultdict(list))
+    failed: dict[Key, str] = field(default_factory=dict)
+
+    def cells(self) -> list[Cell]:
+        """A cell a key, in the order of the works; figures only where no round failed."""
+        there = {*self.figures, *self.failed}
+        keys = [(work, server) for work in WORKS for server in (OURS, KAFKA, *BARE)]
+        return [self._cell(key) for key in keys if key in there]
+
+    def _cell(self, key: Key) -> Cell:
+        keys = dict(zip(("work", "server"), key, strict=True))
+        if key in self.failed:
+            return Cell(keys, {}, {"failed": self.failed[key]})
+        rounds = self.figures[key]
+        return Cell(keys, {name: Figure(tuple(one[name] for one in rounds)) for name in rounds[0]})
 
 
 def run(
@@ -47,11 +69,11 @@ def run(
     works: Sequence[str] = WORKS,
     progress: Progress = lambda done, total, what: None,
 ) -> Results:
-    """Raises what a server or a client raises: a comparison that has failed has no results."""
+    """Raises what the start of a server raises."""
     rounds = runs or (1 if quick else RUNS)
     makers, absent = _here(servers)
     descriptors(DESCRIPTORS)
-    found: Found = defaultdict(list)
+    found = Found()
     with tempfile.TemporaryDirectory(prefix="segstore-serve-", dir=directory) as made:
         where = Path(made)
         about = machine(where, ["confluent-kafka"])
@@ -65,7 +87,7 @@ def run(
             parts = {part: of_it for part, of_it in parts.items() if part not in NEEDS_JAVA}
         if parts:
             _works(makers, parts, rounds, QUICK if quick else FULL, where, found, shown)
-    results = Results("serve", QUESTION, about, _settings(makers, absent, rounds, quick), _cells(found))
+    results = Results("serve", QUESTION, about, _settings(makers, absent, rounds, quick), found.cells())
     return Results(
         results.name, QUESTION, results.machine, results.settings, results.cells, findings(results)
     )
@@ -97,8 +119,8 @@ def _start(makers: list[Ours | Kafka], number: int, where: Path, found: Found) -
     for one in _turned(makers, number):
         directory = where / f"start-{number}-{'ours' if one.name == OURS else 'theirs'}"
         with one.running(directory) as server:
-            found[STARTED, one.name].append({START: server.started * 1000})
-            found[FRESH, one.name].append({RESIDENT: server.resident()})
+            found.figures[STARTED, one.name].append({START: server.started * 1000})
+            found.figures[FRESH, one.name].append({RESIDENT: server.resident()})
         shutil.rmtree(directory, ignore_errors=True)
 
 
@@ -119,16 +141,33 @@ def _works(
         for part, of_it in parts.items():
             for number in range(0 if WORN in of_it else -1, rounds):  # -1: to warm up
                 shown(of_it[0])
-                turns = _turned(benches, number)
-                for bench in turns:
-                    for work, figures in part(bench):
-                        if number >= 0:
-                            found[work, bench.server.name].append(figures)
-                if CACHED in of_it:
-                    _bare(benches[0], found if number >= 0 else defaultdict(list))
+                counted = found.figures if number >= 0 else defaultdict(list)
+                for bench in _turned(benches, number):
+                    _turn(bench, part, of_it, counted, found.failed)
+                if CACHED in of_it and (CACHED, benches[0].server.name) not in found.failed:
+                    _bare(benches[0], counted)
 
 
-def _bare(bench: Bench, found: Found) -> None:
+def _turn(
+    bench: Bench,
+    part: Part,
+    of_it: tuple[str, ...],
+    counted: defaultdict[Key, list[Figures]],
+    failed: dict[Key, str],
+) -> None:
+    """Have a server do a part, unless a part of it has failed before; the others go on then."""
+    name, left = bench.server.name, list(of_it)
+    if any((work, name) in failed for work in of_it):
+        return
+    try:
+        for work, figures in part(bench):
+            left.remove(work)
+            counted[work, name].append(figures)
+    except Exception as error:
+        failed.update({(work, name): f"{type(error).__name__}: {error}".partition("\n")[0] for work in left})
+
+
+def _bare(bench: Bench, counted: defaultdict[Key, list[Figures]]) -> None:
     """The same bytes of the same file, by loops that do nothing else."""
     path, size = bench.log(bench.made[CACHED]), bench.effort.cached
     data = [bare.request(position, raw.BUFFER) for position in range(0, size, raw.BUFFER)]
@@ -139,27 +178,11 @@ def _bare(bench: Bench, found: Found) -> None:
             with server.measured() as spent:
                 got = [client.exchange(each) for each in data]
             assert sum(got) == size
-            found[CACHED, name].append(transferred(size, spent))
+            counted[CACHED, name].append(transferred(size, spent))
 
 
 def _turned(all_of_them: Sequence, number: int) -> Iterator:
     return iter(all_of_them if number % 2 == 0 else [*reversed(all_of_them)])
-
-
-def _cells(found: Found) -> list[Cell]:
-    """A cell a work and server, in the order of the works."""
-    keys = [(work, server) for work in WORKS for server in (OURS, KAFKA, *BARE) if (work, server) in found]
-    return [
-        Cell(
-            {"work": work, "server": server},
-            _figures(found[work, server]),
-        )
-        for work, server in keys
-    ]
-
-
-def _figures(rounds: list[Figures]) -> dict[str, Figure]:
-    return {name: Figure(tuple(one[name] for one in rounds)) for name in rounds[0]}
 
 
 def _settings(

@@ -10,9 +10,10 @@ import rich_click as click
 import segstore
 from segstore.cli.options import pairs, store_option
 from segstore.cli.signals import ended_by_signals
+from segstore.config import StoreConfig
 from segstore.server.network.server import address_text, endpoint
 from segstore.server.node import Endpoint
-from segstore.server.settings import ServerConfig
+from segstore.server.settings import ServerConfig, parted
 from segstore.threads import Latch
 
 PORT = 9092
@@ -73,7 +74,8 @@ _AUTO_CREATE = "auto_create_topics_enable"
     metavar="NAME=VALUE",
     multiple=True,
     callback=pairs,
-    help="A setting of the server with Kafka's name, such as num.partitions=4; may be repeated.",
+    help="A setting of the server, or of the store, with Kafka's name, such as num.partitions=4; may be "
+    "repeated.",
 )
 def serve(
     path: str,
@@ -105,14 +107,16 @@ def serve(
         "super_users": super_users,
     }
     settings |= {name: value for name, value in options.items() if value is not None}
-    ServerConfig.parse(settings)  # nothing is made where one of them is wrong
+    of_store, of_server = parted(settings)
+    for kind, told in ((StoreConfig, of_store), (ServerConfig, of_server)):
+        kind.parse(told)  # nothing is made where one of them is wrong
     where = endpoint("--listen", address, PORT)
     if advertise is not None:
         endpoint("--advertise", advertise)
     with (
         ended_by_signals(),
-        segstore.open(path) as store,
-        segstore.serve(store, where.host, where.port, advertise, **settings) as server,
+        segstore.open(path, config=of_store) as store,
+        segstore.serve(store, where.host, where.port, advertise, **of_server) as server,
     ):
         click.echo(_told(server, path))
         Latch().wait()

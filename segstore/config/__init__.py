@@ -127,6 +127,26 @@ class TopicConfig(KafkaSettings):
 class StoreConfig(KafkaSettings):
     """Settings of one open store."""
 
+    group_consumer_assignors: str = words(
+        "uniform,range",
+        ("uniform", "range"),
+        "assignors that members of consumer groups may ask for (KIP-848); the first is used where none asks",
+    )
+    group_consumer_heartbeat_interval_ms: int = whole(
+        5_000, 1, MAX_INT, "ms", "how often members of consumer groups are told to send heartbeats"
+    )
+    group_consumer_max_size: int = whole(
+        MAX_INT, 1, MAX_INT, "members", "most that a consumer group may have"
+    )
+    group_consumer_migration_policy: str = choice(
+        "disabled",
+        ("disabled",),
+        "whether groups that have members change between the classic protocol and KIP-848's; Kafka's others, "
+        "upgrade, downgrade and bidirectional, are not offered",
+    )
+    group_consumer_session_timeout_ms: int = whole(
+        45_000, 1, MAX_INT, "ms", "how long a member of a consumer group may not be heard of"
+    )
     group_initial_rebalance_delay_ms: int = whole(
         0,
         0,

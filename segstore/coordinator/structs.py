@@ -9,6 +9,10 @@ from typing import NamedTuple
 
 UNKNOWN_EPOCH = -1
 UNJOINED = "<unjoined>"
+CLIENT_HOST = "localhost"
+"""The host of a group's member in the store's own process."""
+Leaver = tuple[str, "str | None"]
+"""The id of a member that leaves its group, and its group_instance_id."""
 
 
 class TopicPartition(NamedTuple):

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
+from segstore.config import StoreConfig
 from segstore.config.options import MAX_INT, MAX_LONG, switch, whole
 
 from .security.settings import SecurityConfig
@@ -59,3 +62,14 @@ class ServerConfig(SecurityConfig):
         "a connection is closed whose client takes nothing of an answer for so long; -1: never",
         -1,
     )
+
+
+def parted(settings: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the settings of a store, by Kafka's names, and of its server; both are given with underscores
+    for dots. What both have goes to both; the server refuses what neither has.
+    """
+    store_names = {row.name.replace(".", "_"): row.name for row in StoreConfig.describe()}
+    server_names = {row.name for row in ServerConfig.describe()}
+    of_store = {store_names[name]: value for name, value in settings.items() if name in store_names}
+    rest = {k: v for k, v in settings.items() if k in server_names or k not in store_names}
+    return of_store, rest

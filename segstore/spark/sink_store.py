@@ -269,7 +269,7 @@ PASSED_OVER = ("offset", "timestampType")
 as they are.
 """
 
-KNOWN = ("path", "witness", "topic", "sealTimeout", "jobId", "checkpointLocation")
+KNOWN = ("path", "topic", "sealTimeout", "jobId", "checkpointLocation", "witness")
 TIMEOUT_MS = 120_000
 """The time that Kafka's producer tries to deliver (delivery.timeout.ms)."""
 

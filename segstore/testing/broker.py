@@ -13,13 +13,12 @@ from tempfile import TemporaryDirectory
 from types import TracebackType
 from typing import Any
 
-from segstore.config import StoreConfig
 from segstore.coordinator.open import open
 from segstore.errors import InvalidTypeError
 from segstore.files import Files, Handle
 from segstore.server.handlers import HANDLERS
 from segstore.server.network.server import Server, start
-from segstore.server.settings import ServerConfig
+from segstore.server.settings import ServerConfig, parted
 
 from .faults import Faults, intercepted
 from .request_log import LoggedRequest, RequestLog
@@ -28,6 +27,7 @@ MEMORY = "/dev/shm"
 ENOUGH = 512 << 20
 """Bytes that must be free in memory; containers often have 64 MiB there."""
 DEFAULTS = {
+    "group_consumer_heartbeat_interval_ms": 200,
     "group_initial_rebalance_delay_ms": 0,
     "offsets_topic_num_partitions": 1,
     "transaction_state_log_num_partitions": 1,
@@ -40,7 +40,8 @@ class Broker:
     `directory` is a path of a store that stays after the end, None for a temporary one. `topics` are names,
     or a mapping of names to numbers of partitions; those that are there already are left as they are.
     `settings` are a server's and a store's, with underscores for dots: `num_partitions=4`. By default groups
-    don't wait for more members, and the internal topics have one partition each.
+    don't wait for more members, members of consumer groups (KIP-848) send a heartbeat five times a
+    second, and the internal topics have one partition each.
 
     Raises ConfigError, InvalidTypeError, InvalidTopicError, StoreLockedError, StorageError.
     """
@@ -51,7 +52,7 @@ class Broker:
         topics: Iterable[str] | Mapping[str, int] | None = None,
         **settings: Any,
     ) -> None:
-        of_store, of_server = _parted({**DEFAULTS, **settings})
+        of_store, of_server = parted({**DEFAULTS, **settings})
         wanted = _partitions(topics)
         self.faults = Faults()
         """What shall go wrong: see `segstore.testing.Faults`."""
@@ -151,14 +152,3 @@ def _partitions(topics: Iterable[str] | Mapping[str, int] | None) -> dict[str, i
     if isinstance(topics, Mapping):
         return dict(topics)
     return dict.fromkeys(topics or (), 1)
-
-
-def _parted(settings: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the settings of the store, and of the server. What both have goes to both; the server refuses
-    what neither has.
-    """
-    store_names = {row.name.replace(".", "_"): row.name for row in StoreConfig.describe()}
-    server_names = {row.name for row in ServerConfig.describe()}
-    of_store = {store_names[name]: value for name, value in settings.items() if name in store_names}
-    rest = {k: v for k, v in settings.items() if k in server_names or k not in store_names}
-    return of_store, rest

@@ -46,7 +46,7 @@ def test_each_part_has_figures(bench: Bench, part: works.Part) -> None:
         assert tuple(found) == works.PARTS[part]
         assert all(value > 0 for figures in found.values() for value in figures.values())
     if terms.CACHED in found:
-        running._bare(bench, bare := running.Found(list))
+        running._bare(bench, bare := running.Found().figures)
         assert {server for _, server in bare} == set(running.BARE)
         assert all(value > 0 for (figures,) in bare.values() for value in figures.values())
 
@@ -64,6 +64,29 @@ def test_what_does_not_come_out_is_noticed(bench: Bench, monkeypatch: pytest.Mon
     works.librdkafka.produced(bench, topic, 10, 100)
     with pytest.raises(AssertionError, match="10 records"):
         works.librdkafka.consumed(bench, topic, 11, 100)
+
+
+def test_a_work_that_fails_is_told_and_the_others_go_on(bench: Bench) -> None:
+    """The rounds before it count for nothing; those behind it are not tried."""
+    tries: list[int] = []
+
+    def part(bench: Bench) -> works.Works:
+        tries.append(1)
+        yield terms.SMALL_PRODUCE, {terms.REQUESTS: 5.0}
+        if len(tries) == 2:
+            raise ValueError("lost\nrecords")
+        yield terms.SMALL_FETCH, {terms.REQUESTS: 5.0}
+
+    found, of_it = running.Found(), (terms.SMALL_PRODUCE, terms.SMALL_FETCH)
+    for _ in range(3):
+        running._turn(bench, part, of_it, found.figures, found.failed)
+    assert len(tries) == 2
+    good, bad = found.cells()
+    assert good.figures == {terms.REQUESTS: Figure((5.0, 5.0))}
+    assert (bad.figures, bad.notes) == ({}, {"failed": "ValueError: lost"})
+    told = report.markdown(Results("serve", "", {}, results().settings, [good, bad]))
+    assert f"| {terms.SMALL_FETCH} | – | **failed** | – | – |" in told
+    assert f"{terms.SMALL_FETCH}, {OURS}: failed: ValueError: lost." in told
 
 
 def test_idle_consumers_wait(bench: Bench) -> None:

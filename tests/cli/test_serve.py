@@ -60,6 +60,10 @@ def test_it_says_what_clients_are_told(store_dir: Path) -> None:
 
 REFUSED = {
     "a setting that is none": (["--set", "num.partition=1"], "did you mean num_partitions?"),
+    "a store's value that is none": (
+        ["--set", "group.consumer.assignors=sticky"],
+        "group.consumer.assignors='sticky': must be one or more, by commas, of uniform, range",
+    ),
     "a value that is none": (["--set", "num.partitions=0"], "num_partitions='0': must be an integer from 1"),
     "no port": (["--listen", "a:b"], "--listen='a:b': must be HOST:PORT"),
     "no such port": (["--listen", "a:70000"], "with a port from 0 to 65535"),

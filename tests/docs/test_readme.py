@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -11,19 +12,30 @@ import pytest
 from places import REPOSITORY
 from waiting import PATIENCE
 
+import segstore
+
 README = (REPOSITORY / "README.md").read_text(encoding="utf-8")
 EXAMPLES = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
 PLACES = sorted(set(re.findall(r"`((?:segstore|tests|docs)/[\w./]*)`", README)))
 TARGETS = sorted(set(re.findall(r"^make (\w+)", README, re.MULTILINE)))
 
 
-@pytest.mark.parametrize("example", EXAMPLES, ids=[f"example-{i}" for i in range(len(EXAMPLES))])
-def test_example_works_when_pasted(example: str, store_dir: Path) -> None:
-    """In an interpreter of its own; the store it leaves is checked when the test is over."""
-    code = example.replace('"flights-log"', repr(str(store_dir)))
+LOG, WIRE = EXAMPLES
+NAMES = {LOG: '"flights-log"', WIRE: '"served-log"'}
+
+
+def pasted(example: str, store_dir: Path) -> str:
+    """What an example prints in an interpreter of its own; the store it leaves is checked when the test is
+    over.
+    """
+    code = example.replace(NAMES[example], repr(str(store_dir)))
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE)
     assert run.returncode == 0, run.stderr
-    first, *records = run.stdout.splitlines()
+    return run.stdout
+
+
+def test_example_works_when_pasted(store_dir: Path) -> None:
+    first, *records = pasted(LOG, store_dir).splitlines()
     assert first == "range(1, 4)"
     assert [line.split()[0] for line in records] == ["0", "1", "2", "3"]
     assert records[0].endswith("""b'UA1545' b'{"carrier": "UA", "delay": 2}' [('source', b'demo')]""")
@@ -31,10 +43,19 @@ def test_example_works_when_pasted(example: str, store_dir: Path) -> None:
     assert records[3].endswith("None b'late' []")
 
 
-def test_the_example_is_short_and_uses_its_own_store() -> None:
-    assert len(EXAMPLES) == 1
-    assert len([line for line in EXAMPLES[0].splitlines() if line]) <= 10
-    assert '"flights-log"' in EXAMPLES[0]
+def test_example_of_a_client_works_when_pasted(store_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    monkeypatch.setitem(NAMES, example := WIRE.replace("9092", str(port)), NAMES[WIRE])
+    assert pasted(example, store_dir) == "b'on time' b'UA1545'\n"
+    with segstore.open(store_dir, "r") as store:
+        assert store.topics()["flights"].partitions == 1
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=["log", "client"])
+def test_an_example_is_short_and_uses_its_own_store(example: str) -> None:
+    assert len([line for line in example.splitlines() if line]) <= 10
+    assert example.count(NAMES[example]) == 1
 
 
 @pytest.mark.parametrize("place", PLACES)

@@ -27,12 +27,15 @@ def test_a_short_round(tmp_path: Path, rng: random.Random) -> None:
 
 LOST_ANSWERS = ("answers lost", "torn", "answers lost", "cut")
 SHOWN = {
-    "acknowledges before it appends": (("cut",), "lost write|inconsistent offset|duplicated offset"),
+    "acknowledges before it appends": (
+        ("cut", "server killed"),
+        "lost write|inconsistent offset|duplicated offset",
+    ),
     "forgets producers over a restart": (("server killed without answers",) * 3, "duplicate|not once"),
     "takes each sequence": (LOST_ANSWERS, "duplicate|not once"),
     "reads above the last stable offset": (("cut",), "precommitted read|aborted read"),
     "tells of no aborted transaction": (("cut",), "aborted read"),
-    "acknowledges commits that it drops": (("client killed",), "lost commit|rebalance rewind|not once"),
+    "acknowledges commits that it drops": (("server killed",) * 2, "lost commit|rebalance rewind|not once"),
 }
 """The faults that show a defect, and what is seen of it."""
 

@@ -119,7 +119,7 @@ def test_others_may_append_between(two: Directories, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(adoptions, "_chunks", disturbed)
     with Stager(two.paths[0]) as stager:
         for _ in range(2):
-            stager.append_batch("u", 0, [os.urandom(2_000_000) for _ in range(3)], batch_bytes=1_000_000)
+            stager.append_batch("u", 0, [os.urandom(900_000) for _ in range(3)], batch_bytes=900_000)
         message = stager.finish()
     done = seal(two.paths[0], "id", [message])
     first, end = done.offsets["u", 0]

@@ -56,9 +56,9 @@ def metadata(wire: WireClient) -> None:
 
 MOST: dict[str, tuple[Ask, int]] = {
     "produce": (produce, 96),  # one of them asks whether there is an authorizer
-    "fetch": (fetch, 121),
-    "a long poll in vain": (poll_in_vain, 172),
-    "metadata": (metadata, 140),
+    "fetch": (fetch, 117),
+    "a long poll in vain": (poll_in_vain, 168),
+    "metadata": (metadata, 117),
 }
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from certificates import certificates
-from kafka_tools import console, why_not
+from kafka_tools import console, run, why_not
 
 import segstore
 from segstore.coordinator.quotas.quotas import quotas
@@ -97,7 +98,7 @@ def test_users_with_sasl_over_tls(store: segstore.Store, tmp_path: Path) -> None
     }
     with segstore.serve(store, port=0, **settings) as server:
 
-        def run(user: str, password: str, mechanism: str, tool: str, *arguments: str) -> str:
+        def as_user(user: str, password: str, mechanism: str, tool: str, *arguments: str) -> str:
             module = "plain.Plain" if mechanism == "PLAIN" else "scram.Scram"
             path = tmp_path / "client.properties"
             path.write_text(
@@ -110,12 +111,40 @@ def test_users_with_sasl_over_tls(store: segstore.Store, tmp_path: Path) -> None
 
         of_bob = ("--entity-type", "users", "--entity-name", "bob")
         added = "SCRAM-SHA-256=[iterations=8192,password=bob-secret],SCRAM-SHA-512=[password=bob-secret]"
-        run("admin", "secret", "PLAIN", CONFIGS, "--alter", *of_bob, "--add-config", added)
-        told = run("admin", "secret", "SCRAM-SHA-512", CONFIGS, "--describe", *of_bob)
+        as_user("admin", "secret", "PLAIN", CONFIGS, "--alter", *of_bob, "--add-config", added)
+        told = as_user("admin", "secret", "SCRAM-SHA-512", CONFIGS, "--describe", *of_bob)
         assert "SCRAM-SHA-256=iterations=8192, SCRAM-SHA-512=iterations=4096" in told
         bob = ("bob", "bob-secret", "SCRAM-SHA-256", f"{TOOLS}TopicCommand")
-        assert run(*bob, "--list").split() == ["t"]
+        assert as_user(*bob, "--list").split() == ["t"]
         with pytest.raises(AssertionError, match="Topic authorization failed"):
-            run(*bob, "--create", "--topic", "mine")
-        acls = run("admin", "secret", "PLAIN", "kafka.admin.AclCommand", "--list")
+            as_user(*bob, "--create", "--topic", "mine")
+        acls = as_user("admin", "secret", "PLAIN", "kafka.admin.AclCommand", "--list")
         assert "(principal=User:bob, host=*, operation=DESCRIBE, permissionType=ALLOW)" in acls
+
+
+def test_verifiable_clients(server: segstore.Server, store: segstore.Store) -> None:
+    """The clients of Kafka's system tests count what was acknowledged, copied in transactions, and read."""
+    store.create_topic("in")
+    store.create_topic("out")
+    at, verifiable = ("--bootstrap-server", server.bootstrap_servers), f"{TOOLS}Verifiable"
+    told = run(f"{verifiable}Producer", *at, "--topic", "in", "--max-messages", "1000")
+    assert last_line(told)["acked"] == 1000
+    assert store.partition("in").end_offset == 1000
+    told = run(
+        f"{TOOLS}TransactionalMessageCopier",
+        *("--broker-list", server.bootstrap_servers, "--input-topic", "in", "--input-partition", "0"),
+        *("--output-topic", "out", "--max-messages", "1000", "--consumer-group", "copier"),
+        *("--transactional-id", "x", "--transaction-size", "100", "--enable-random-aborts"),
+    )
+    assert (last_line(told)["consumed"], last_line(told)["remaining"]) == (1000, 0)
+    copied = [record.value for record in store.partition("out").read(0, isolation_level="read_committed")]
+    assert copied == [b"%d" % n for n in range(1000)]
+    run(f"{verifiable}Consumer", *at, *("--topic", "in", "--group-id", "reader", "--max-messages", "1000"))
+    for group in ("copier", "reader"):
+        with segstore.Consumer(store, group_id=group) as reader:
+            assert reader.committed(segstore.TopicPartition("in", 0)) == 1000
+
+
+def last_line(told: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(told.strip().rpartition("\n")[2])
+    return found

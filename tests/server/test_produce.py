@@ -377,3 +377,19 @@ def test_a_server_appends_what_a_socket_brings(
         offsets.append(part.base_offset)
     assert offsets == [0, 3, 6, 7]
     assert [r.offset for r in records(store.partition("t"))] == list(range(10))
+
+
+@pytest.mark.parametrize("version", [9, 12])
+def test_a_transaction_on_a_store_that_is_open_for_reading(
+    store: segstore.Store, store_dir: Path, version: int
+) -> None:
+    """Its batch is refused, as any other is; the connection goes on."""
+    transactional = of_producer(attributes=TXN)
+    with segstore.open(store_dir, mode="r") as reader:
+        node = node_of(reader)
+        told = [
+            codes(produce(node, version, sent, transactional_id=name))
+            for sent, name in ((batch(), None), (transactional, "x"))
+        ]
+        assert told[0] == told[1] != [Code.NONE]
+        node.close()

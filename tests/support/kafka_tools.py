@@ -175,17 +175,22 @@ def console(tool: str, bootstrap_servers: str, *arguments: str) -> str:
     """Run one of Kafka's console tools, by its class, against a server; return what it prints. Fails where it
     ends with an error.
     """
+    return run(tool, "--bootstrap-server", bootstrap_servers, *arguments)
+
+
+def run(tool: str, *arguments: str) -> str:
+    """Run a program of Kafka's, by its class; return what it prints. Fails where it ends with an error."""
     java = ["java", "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp", classpath(), tool]
-    run = subprocess.run(
-        [*java, "--bootstrap-server", bootstrap_servers, *arguments],
+    done = subprocess.run(
+        [*java, *arguments],
         capture_output=True,
         encoding="utf-8",
         errors="replace",
         stdin=subprocess.DEVNULL,
         timeout=240,
     )
-    assert run.returncode == 0, f"{tool} {arguments} ended with {run.returncode}:\n{run.stdout}\n{run.stderr}"
-    return run.stdout
+    assert done.returncode == 0, f"{tool} {arguments}: {done.returncode}\n{done.stdout}\n{done.stderr}"
+    return done.stdout
 
 
 def parse(stdout: str, stderr: str) -> Dump:

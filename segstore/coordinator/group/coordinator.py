@@ -12,13 +12,15 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from typing import TypeVar
 
+from segstore.coordinator.group.consumers.group import ConsumerGroupInfo, ConsumerState
+from segstore.coordinator.group.consumers.member import JOIN_EPOCH
+from segstore.coordinator.group.consumers.membership import Beaten, ConsumerHeartbeat, ConsumerMembership
 from segstore.coordinator.group.group import Group
-from segstore.coordinator.group.group_table import GroupTable
+from segstore.coordinator.group.group_table import GroupTable, Held
 from segstore.coordinator.group.member import (
     GroupInfo,
     Joined,
     Joining,
-    Leaver,
     MemberInfo,
     MonotonicMs,
     State,
@@ -26,9 +28,11 @@ from segstore.coordinator.group.member import (
     monotonic_ms,
 )
 from segstore.coordinator.offsets.group_offsets import GroupOffsets
+from segstore.coordinator.offsets.topic import check_group
 from segstore.coordinator.shared import shared
-from segstore.coordinator.structs import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
+from segstore.coordinator.structs import ConsumerGroupMetadata, Leaver, OffsetAndMetadata, TopicPartition
 from segstore.errors import (
+    GroupNotFoundError,
     InvalidGroupIdError,
     InvalidSessionTimeoutError,
     NonEmptyGroupError,
@@ -61,7 +65,11 @@ class GroupCoordinator:
         GroupMaxSizeReachedError, MemberIdRequiredError.
         """
         self._check_joining(group_id, joining)
-        return self._groups.ask(group_id, lambda group: group.join(joining, self._clock()))
+
+        def join(held: Held) -> Ticket[Joined]:
+            return self._groups.as_classic(held).join(joining, self._clock())
+
+        return self._groups.ask_held(group_id, join)
 
     def sync(
         self,
@@ -108,7 +116,50 @@ class GroupCoordinator:
         """Remove several members by one rebalance, static members by their group_instance_id alone where the
         member id is empty; return for each why it could not be removed, None where it was.
         """
-        return self._groups.ask(group_id, lambda group: group.leave_all(leaving, self._clock()), make=False)
+
+        def leave(held: Held) -> list[SegstoreError | None]:
+            if held.consumer is not None:
+                return held.consumer.leave_all(leaving)
+            return held.group.leave_all(leaving, self._clock())
+
+        return self._groups.ask_held(group_id, leave, make=False)
+
+    # --- consumer groups -----------------------------------------------------------------------
+
+    def consumer_heartbeat(self, group_id: str, asked: ConsumerHeartbeat) -> Beaten:
+        """Take what a member of a consumer group says, and answer what it shall have (KIP-848). Raises
+        InvalidGroupIdError, GroupNotFoundError where there is no such consumer group and the member does not
+        join, and what `ConsumerMembership.heartbeat` raises.
+        """
+        check_group(group_id)
+        now = self._clock()
+
+        def beat(consumer: ConsumerMembership) -> Beaten:
+            return consumer.heartbeat(asked, now)
+
+        def ask(held: Held) -> Beaten:
+            if held.consumer is None and asked.epoch != JOIN_EPOCH:
+                raise GroupNotFoundError(f"there is no consumer group {group_id!r}")
+            return self._groups.as_consumers(held, beat)
+
+        return self._groups.ask_held(group_id, ask, make=asked.epoch == JOIN_EPOCH)
+
+    def describe_consumers(self, group_id: str) -> ConsumerGroupInfo | None:
+        """Return a consumer group with its members; None where there is no such group."""
+        held = self._groups.find(group_id)
+        if held is None:
+            return None
+        with held.lock:
+            return None if held.consumer is None else held.consumer.info()
+
+    def check_fetch(self, group_id: str, member_id: str | None, epoch: int) -> None:
+        """Raise unless that member may fetch offsets now; anybody may who names no member. Raises
+        UnknownMemberIdError, StaleMemberEpochError.
+        """
+        held = self._groups.find(group_id) if member_id is not None or epoch >= 0 else None
+        if held is not None and held.consumer is not None:
+            with held.lock:
+                held.consumer.group.check_fetch(member_id, epoch)
 
     def _check_joining(self, group_id: str, joining: Joining) -> None:
         if not isinstance(group_id, str) or not group_id:
@@ -124,63 +175,73 @@ class GroupCoordinator:
     # --- commits -------------------------------------------------------------------------------
 
     def commit(
-        self, metadata: ConsumerGroupMetadata, offsets: Mapping[TopicPartition, OffsetAndMetadata]
+        self,
+        metadata: ConsumerGroupMetadata,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata],
+        knows_epochs: bool = True,
     ) -> None:
-        """Commit offsets for a member. Raises what `check_commit` and GroupOffsets.commit raise."""
+        """Commit offsets for a member. Raises what `check_commit` and GroupOffsets.commit raise, and
+        UnsupportedVersionError for a member of a consumer group that asks by a request that does not know of
+        member epochs.
+        """
         group_id = _named(metadata)
 
-        def commit(group: Group) -> None:
-            _check(group, metadata, self._clock())
+        def commit(held: Held) -> None:
+            _check(held, metadata, self._clock(), knows_epochs=knows_epochs)
             self._offsets.commit(group_id, offsets)
 
-        self._groups.ask(group_id, commit, make=not metadata.member_id)
+        self._groups.ask_held(group_id, commit, make=not metadata.member_id)
 
     def check_commit(
         self, group_id: str, generation: int, member_id: str, group_instance_id: str | None = None
     ) -> None:
         """Raise unless that member may commit now; without a member (-1, "") only a group without members
         takes commits. Raises UnknownMemberIdError, IllegalGenerationError, FencedInstanceIdError,
-        RebalanceInProgressError.
+        RebalanceInProgressError, StaleMemberEpochError.
         """
-        self._groups.ask(
-            group_id,
-            lambda group: group.check_commit(generation, member_id, group_instance_id, self._clock()),
-        )
+        metadata = ConsumerGroupMetadata(group_id, generation, member_id, group_instance_id)
+        self._groups.ask_held(group_id, lambda held: _check(held, metadata, self._clock()))
 
     def while_valid(self, metadata: ConsumerGroupMetadata, run: Callable[[], T]) -> T:
         """Call `run` while a transaction may commit offsets for that member, or for a group by its id alone;
         return what `run` returns. The group is locked meanwhile, so that the answer stays true. Raises
-        UnknownMemberIdError, IllegalGenerationError, FencedInstanceIdError.
+        UnknownMemberIdError, IllegalGenerationError, FencedInstanceIdError, StaleMemberEpochError.
         """
 
-        def ask(group: Group) -> T:
-            _check(group, metadata, self._clock(), transactional=True)
+        def ask(held: Held) -> T:
+            _check(held, metadata, self._clock(), transactional=True)
             return run()
 
-        return self._groups.ask(_named(metadata), ask)
+        return self._groups.ask_held(_named(metadata), ask)
 
     # --- what others ask -----------------------------------------------------------------------
 
-    def state(self, group_id: str) -> State:
+    def state(self, group_id: str) -> State | ConsumerState:
         """Return the group's state, DEAD where there is no such group."""
         held = self._groups.find(group_id)
-        return State.DEAD if held is None else held.group.state
+        if held is None:
+            return State.DEAD
+        with held.lock:
+            return held.group.state if held.consumer is None else held.consumer.group.state
 
     def members(self, group_id: str) -> list[MemberInfo]:
-        """Return the members and their assignments; an empty list where there is no such group."""
-        held = self._groups.find(group_id)
-        if held is None:
-            return []
-        with held.lock:
-            return held.group.infos()
+        """Return the members of a classic group and their assignments; an empty list where there is no such
+        group.
+        """
+        info = self.describe(group_id)
+        return [] if info is None else list(info.members)
 
     def describe(self, group_id: str) -> GroupInfo | None:
-        """Return the group with its members; None where there is no such group."""
+        """Return a classic group with its members; None where there is no such group."""
         held = self._groups.find(group_id)
         if held is None:
             return None
         with held.lock:
-            return held.group.info()
+            return held.group.info() if held.consumer is None else None
+
+    def exists(self, group_id: str) -> bool:
+        """Return whether there is a group, of either protocol."""
+        return self._groups.find(group_id) is not None
 
     def generation(self, group_id: str) -> int:
         """Return the group's current generation, -1 where there is no such group."""
@@ -192,7 +253,7 @@ class GroupCoordinator:
         held = self._groups.get(group_id)
         return -1 if held is None else held.group.changes
 
-    def groups(self) -> dict[str, State]:
+    def groups(self) -> dict[str, State | ConsumerState]:
         """Return all groups that have members, or had some, or have committed offsets."""
         return {group_id: self.state(group_id) for group_id in sorted(self.ids())}
 
@@ -205,31 +266,33 @@ class GroupCoordinator:
         NonEmptyGroupError.
         """
 
-        def ask(group: Group) -> T:
-            if group.members:
-                raise NonEmptyGroupError(
-                    f"group {group_id!r} is {group.state.value} and has {len(group.members)} members: "
-                    "stop them first"
-                )
+        def ask(held: Held) -> T:
+            if held.has_members:
+                raise NonEmptyGroupError(f"group {group_id!r} has members: stop them first")
             return run()
 
-        return self._groups.ask(group_id, ask)
+        return self._groups.ask_held(group_id, ask)
 
     def while_subscribed(self, group_id: str, run: Callable[[Collection[str]], T]) -> T:
         """Return what `run` returns for the topics to which members subscribe; they stay the same while it
         runs. Raises NonEmptyGroupError where the topics of the members are not known.
         """
-        return self._groups.ask(group_id, lambda group: run(group.subscribed()), make=False)
+
+        def ask(held: Held) -> T:
+            consumer = held.consumer
+            return run(held.group.subscribed() if consumer is None else consumer.group.subscribed())
+
+        return self._groups.ask_held(group_id, ask, make=False)
 
     def forget(self, group_id: str) -> None:
         """Drop a group that was deleted: without members it begins anew."""
 
-        def ask(group: Group) -> None:
-            if not group.members:
-                group.state = State.DEAD
-                self._groups.drop(group)
+        def ask(held: Held) -> None:
+            if not held.has_members:
+                held.group.state = State.DEAD
+                self._groups.drop(held.group)
 
-        self._groups.ask(group_id, ask)
+        self._groups.ask_held(group_id, ask)
 
     # --- time ------------------------------------------------------------------------------------
 
@@ -250,7 +313,16 @@ def _named(metadata: ConsumerGroupMetadata) -> str:
     return metadata.group_id
 
 
-def _check(group: Group, metadata: ConsumerGroupMetadata, now: float, transactional: bool = False) -> None:
-    group.check_commit(
-        metadata.generation_id, metadata.member_id, metadata.group_instance_id, now, transactional
-    )
+def _check(
+    held: Held,
+    metadata: ConsumerGroupMetadata,
+    now: float,
+    transactional: bool = False,
+    knows_epochs: bool = True,
+) -> None:
+    _, generation, member_id, instance, _ = metadata
+    if held.consumer is None:
+        held.group.check_commit(generation, member_id, instance, now, transactional)
+    else:
+        is_named = bool(member_id or instance is not None) or not transactional
+        held.consumer.group.check_commit(member_id, generation, is_named, knows_epochs)

@@ -11,7 +11,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from segstore import names
-from segstore.coordinator.consumer_protocol import decode_assignment
+from segstore.coordinator.consumer_protocol import PROTOCOL_TYPE, decode_assignment
+from segstore.coordinator.group.consumers.assignors import DEFAULT_ASSIGNOR
+from segstore.coordinator.group.consumers.group import ConsumerGroup
+from segstore.coordinator.group.consumers.topics import Topics
 from segstore.coordinator.group.coordinator import GroupCoordinator
 from segstore.coordinator.offsets.group_offsets import GroupOffsets
 from segstore.coordinator.offsets.schema import GroupRecord
@@ -78,7 +81,9 @@ class PartitionState:
 
 @dataclass(frozen=True)
 class GroupDescription:
-    """A group, its members by id, its partitions in order; `generation` is -1 where it never had members."""
+    """A group, its members by id, its partitions in order; `generation` is -1 where it never had members. Of
+    a consumer group (KIP-848) `generation` is the group's epoch, and `protocol` its assignor.
+    """
 
     group_id: str
     state: str
@@ -136,6 +141,9 @@ class Looking:
         return tuple(self._listing(source, group) for group in self._known(source))
 
     def _listing(self, source: GroupOffsets | ReadOffsets, group: str) -> GroupListing:
+        consumers = _consumers(source, group)
+        if consumers is not None:
+            return GroupListing(group, consumers.state.value, PROTOCOL_TYPE)
         record, error = _record(source, group)
         return GroupListing(group, self._state(group, record, error), _type(record), error)
 
@@ -145,6 +153,9 @@ class Looking:
         """
         source = self._source()
         self._check_there(source, group)
+        consumers = _consumers(source, group)
+        if consumers is not None:
+            return self._describe(source, consumers)
         record, error = _record(source, group)
         members = self._members(group, record)
         return GroupDescription(
@@ -156,6 +167,28 @@ class Looking:
             members,
             self._partitions(source, group, members),
             error,
+        )
+
+    def _describe(self, source: GroupOffsets | ReadOffsets, group: ConsumerGroup) -> GroupDescription:
+        known = Topics(self._store.topics())
+        found = [
+            GroupMember(
+                member.member_id,
+                member.subscription.instance_id,
+                member.subscription.client_id,
+                known.partitions(member.current.assigned),
+            )
+            for member in group.members.values()
+        ]
+        members = tuple(sorted(found, key=lambda member: member.member_id))
+        return GroupDescription(
+            group.group_id,
+            group.state.value,
+            PROTOCOL_TYPE,
+            group.assignor(DEFAULT_ASSIGNOR),
+            group.epoch,
+            members,
+            self._partitions(source, group.group_id, members),
         )
 
     def lag(self, group: str) -> dict[TopicPartition, int]:
@@ -225,6 +258,15 @@ def _record(source: GroupOffsets | ReadOffsets, group: str) -> tuple[GroupRecord
         return source.group(group), None
     except UnsupportedVersionError as error:
         return None, str(error)
+
+
+def _consumers(source: GroupOffsets | ReadOffsets, group: str) -> ConsumerGroup | None:
+    """Return a consumer group as the log has it; None for any other group."""
+    try:
+        records = source.consumer(group)
+    except UnsupportedVersionError:
+        return None
+    return ConsumerGroup(group, records) if records else None
 
 
 def _type(record: GroupRecord | None) -> str | None:

@@ -11,14 +11,23 @@ from __future__ import annotations
 
 import math
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TypeVar
 
+from segstore.coordinator.group.consumers.group import ConsumerGroup
+from segstore.coordinator.group.consumers.membership import ConsumerMembership, ConsumerSettings
+from segstore.coordinator.group.consumers.topics import Topics
 from segstore.coordinator.group.group import Group
 from segstore.coordinator.group.member import Joining, Member, MonotonicMs, State
+from segstore.coordinator.offsets.consumer_schema import Change
 from segstore.coordinator.offsets.group_offsets import GroupOffsets, GroupRecord, MemberRecord
-from segstore.errors import SegstoreError, StoreClosedError
+from segstore.errors import (
+    GroupNotFoundError,
+    InconsistentGroupProtocolError,
+    SegstoreError,
+    StoreClosedError,
+)
 from segstore.logger import Logger
 from segstore.mutex import Mutex, check_apart, nesting
 from segstore.storage.scheduler import Scheduler
@@ -147,12 +156,31 @@ log = Logger("segstore")
 
 
 class Held:
-    """A group and its lock. `gone`: the group was dropped, and a thread that waited for the lock must look
-    it up anew.
+    """A group and its lock. `group` is the group of the classic protocol, which is empty where there is a
+    `consumer`, the group of KIP-848's. `gone`: the group was dropped, and a thread that waited for the lock
+    must look it up anew. `is_kept`: the log has it.
     """
 
-    def __init__(self, group: Group) -> None:
-        self.lock, self.group, self.gone = nesting(), group, False
+    def __init__(
+        self, group: Group, consumer: ConsumerMembership | None = None, is_kept: bool = True
+    ) -> None:
+        self.lock, self.group, self.consumer, self.gone = nesting(), group, consumer, False
+        self.is_kept = is_kept
+
+    @property
+    def has_members(self) -> bool:
+        return bool(self.group.members or (self.consumer is not None and self.consumer.group.members))
+
+    def expire(self, now: float) -> None:
+        """Remove members whose sessions have ended."""
+        self.group.expire(now)
+        if self.consumer is not None:
+            self.consumer.expire(now)
+
+    def due(self) -> float:
+        """Return when `expire` has something to do next."""
+        consumers = math.inf if self.consumer is None else self.consumer.due()
+        return min(self.group.due(), consumers)
 
 
 class GroupTable:
@@ -165,10 +193,15 @@ class GroupTable:
         self._groups: dict[str, Held] = {}
         self._most_changes = 0  # of the groups that were forgotten
         self._closed = False
+        self._seen = Topics({})
         self._alarm = Alarm(store._context.scheduler, clock, self.run_due)
         self._shelter = Shelter("segstore-groups")
 
     def ask(self, group_id: str, ask: Callable[[Group], T], make: bool = True) -> T:
+        """Do what `ask_held` does with the group of the classic protocol."""
+        return self.ask_held(group_id, lambda held: ask(held.group), make)
+
+    def ask_held(self, group_id: str, ask: Callable[[Held], T], make: bool = True) -> T:
         """Return what `ask` returns of the group, under its lock, after what is due was done. Members that
         wait are woken where the group changed. Where an interrupt ends the caller's wait, `ask` is called
         all the same, before any later request. Without `make` a group that does not exist is none
@@ -179,7 +212,7 @@ class GroupTable:
             self._store._context.check_open()  # it has no such thread
         return self._shelter.call(partial(self._ask, group_id, ask, make))
 
-    def _ask(self, group_id: str, ask: Callable[[Group], T], make: bool) -> T:
+    def _ask(self, group_id: str, ask: Callable[[Held], T], make: bool) -> T:
         due, changed = float("inf"), False
         try:
             while not self._closed:
@@ -187,12 +220,12 @@ class GroupTable:
                 with held.lock:
                     if held.gone:
                         continue
-                    group, before = held.group, held.group.changes
+                    before = held.group.changes
                     try:
-                        group.expire(self._clock())
-                        return ask(group)
+                        held.expire(self._clock())
+                        return ask(held)
                     finally:
-                        due, changed = group.due(), group.changes != before
+                        due, changed = held.due(), held.group.changes != before
             raise StoreClosedError(f"{self._store.path} is closed")
         finally:
             if not self._closed:
@@ -223,20 +256,22 @@ class GroupTable:
             self._most_changes = max(self._most_changes, group.changes)
 
     def empty_since(self, group_id: str) -> int | None:
-        """Answer for GroupOffsets, see `offsets.state.EmptySince`."""
+        """Answer for GroupOffsets, see `offsets.state.EmptySince`. A group that the log has with members is
+        loaded: their sessions begin, and may end.
+        """
         held = self._groups.get(group_id)
         if held is None:
-            record = self._offsets.group(group_id)
-            if record is None or not record.members:
+            record, is_consumed = self._offsets.group(group_id), bool(self._offsets.consumer(group_id))
+            if not is_consumed and (record is None or not record.members):
                 return -1 if record is None else record.state_timestamp_ms
             held = self._shelter.call(partial(self._load, group_id))
-        return None if held.group.members else held.group.empty_since_ms
+        return None if held.has_members else held.group.empty_since_ms
 
     def run_due(self) -> None:
         """Do what is due in all groups."""
         self._alarm.clear()  # first: a group that comes later sets it anew
         for group_id in self.ids():
-            self.ask(group_id, lambda group: None)
+            self.ask_held(group_id, lambda held: None)
 
     def close(self) -> None:
         """End all memberships, because the store is being closed. Static members may come back."""
@@ -248,6 +283,72 @@ class GroupTable:
                 for member in held.group.members.values():
                     member.fail(StoreClosedError(f"{self._store.path} is closed"))
 
+    # --- from one protocol to the other ------------------------------------------------------------
+
+    def as_consumers(self, held: Held, run: Callable[[ConsumerMembership], T]) -> T:
+        """Return what `run` returns of a consumer group. A new one takes the place of a classic group without
+        members, unless `run` raises. The caller has the group's lock. Raises GroupNotFoundError where a
+        classic group has members.
+        """
+        if held.consumer is not None:
+            return run(held.consumer)
+        group_id = held.group.group_id
+        if held.group.members:
+            raise GroupNotFoundError(
+                f"group {group_id!r} has members of the classic protocol, and "
+                f"group.consumer.migration.policy is {self._config.group_consumer_migration_policy}"
+            )
+        consumer = self._membership(ConsumerGroup(group_id, {}))
+        try:
+            found = run(consumer)
+        except SegstoreError:
+            if not (held.is_kept or held.group.pending):
+                self.drop(held.group)  # a group that nobody could join is none
+            raise
+        changes, held.group = held.group.changes, self._empty(group_id)
+        held.group.changes = changes + 1
+        held.consumer = consumer
+        return found
+
+    def as_classic(self, held: Held) -> Group:
+        """Return the group of the classic protocol; it takes the place of a consumer group without members.
+        The caller has the group's lock. Raises InconsistentGroupProtocolError where the consumer group has
+        members; StorageError.
+        """
+        group_id = held.group.group_id
+        if held.consumer is not None:
+            if held.consumer.group.members:
+                raise InconsistentGroupProtocolError(
+                    f"group {group_id!r} has members of the consumer protocol, and "
+                    f"group.consumer.migration.policy is {self._config.group_consumer_migration_policy}"
+                )
+            self._offsets.end_consumer(group_id)
+            held.consumer = None
+        return held.group
+
+    def _membership(self, group: ConsumerGroup) -> ConsumerMembership:
+        config, group_id = self._config, group.group_id
+
+        def write(changes: Sequence[Change]) -> None:
+            was_classic = self._offsets.group(group_id) is not None
+            self._offsets.write_consumer(group_id, changes, ends_classic=was_classic)
+
+        settings = ConsumerSettings(
+            config.group_consumer_session_timeout_ms,
+            config.group_consumer_heartbeat_interval_ms,
+            config.group_consumer_max_size,
+            config.group_consumer_assignors,
+        )
+        clock = self._store._context.clock
+        return ConsumerMembership(group, write, settings, self._topics, clock, self._clock())
+
+    def _topics(self) -> Topics:
+        """Return the store's topics, the same object until one of them changes."""
+        infos = self._store._side.topics
+        if infos is not self._seen.infos:
+            self._seen = Topics(infos)
+        return self._seen
+
     # --- what is kept -------------------------------------------------------------------------
 
     def _load(self, group_id: str, make: bool = True) -> Held:
@@ -257,24 +358,33 @@ class GroupTable:
         with self._lock:
             held = self._groups.get(group_id)
             if held is None:
-                group = Group(
-                    group_id,
-                    self._write,
-                    delay_ms=self._config.group_initial_rebalance_delay_ms,
-                    max_size=self._config.group_max_size,
-                )
-                record = self._offsets.group(group_id)
-                if record is None and not make:
-                    return Held(group)
-                if record is not None:
-                    restore(group, record, self._clock(), self._store._context.clock())
+                held = self._restored(group_id)
+                if not (make or held.is_kept):
+                    return held
                 # A member that did not hear that the earlier group was dropped must not take this for it.
-                group.changes += self._most_changes + 1
-                held = self._groups[group_id] = Held(group)
+                held.group.changes += self._most_changes + 1
+                self._groups[group_id] = held
         with held.lock:
-            due = held.group.due()
+            due = held.due()
         self._alarm.set(due)  # members that were kept may never come back
         return held
+
+    def _restored(self, group_id: str) -> Held:
+        group = self._empty(group_id)
+        record, records = self._offsets.group(group_id), self._offsets.consumer(group_id)
+        if record is not None:
+            restore(group, record, self._clock(), self._store._context.clock())
+        if not records:
+            return Held(group, is_kept=record is not None)
+        return Held(group, self._membership(ConsumerGroup(group_id, records)))
+
+    def _empty(self, group_id: str) -> Group:
+        return Group(
+            group_id,
+            self._write,
+            delay_ms=self._config.group_initial_rebalance_delay_ms,
+            max_size=self._config.group_max_size,
+        )
 
     def _write(self, group: Group, assignments: Mapping[str, bytes]) -> None:
         record = keep(group, assignments, self._store._context.clock())

@@ -16,6 +16,7 @@ from enum import Enum
 from typing import Generic, TypeVar
 
 from segstore.coordinator.consumer_protocol import decode_subscription
+from segstore.coordinator.structs import CLIENT_HOST
 from segstore.errors import InvalidArgumentError, copy_of
 
 # --- membership --------------------------------------------------------------------------------
@@ -25,14 +26,9 @@ from segstore.errors import InvalidArgumentError, copy_of
 
 R = TypeVar("R")
 
-CLIENT_HOST = "localhost"
-"""The host of a member in the store's own process."""
-
 MonotonicMs = Callable[[], float]
 Protocols = tuple[tuple[str, bytes], ...]
 """(name of an assignor, the member's subscription as bytes), in the order of the member's preference."""
-Leaver = tuple[str, "str | None"]
-"""The id of a member that leaves, and its group_instance_id."""
 
 
 def monotonic_ms() -> float:

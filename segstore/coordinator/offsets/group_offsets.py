@@ -10,10 +10,17 @@ after the log did.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
 from typing import TypeVar
 
+from segstore.coordinator.offsets.consumer_schema import (
+    Change,
+    RecordKey,
+    Value,
+    consumer_key,
+    consumer_value,
+)
 from segstore.coordinator.offsets.schema import (
     Commit,
     GroupRecord,
@@ -96,7 +103,7 @@ class OffsetsCache:
         with held.lock:
             state = self._state(held)
             if checked:
-                state.classic(group)
+                state.known(group)
             held.state = None
             try:
                 found = write(
@@ -116,15 +123,21 @@ class OffsetsCache:
         gone: Collection[TopicPartition],
         whole: bool,
     ) -> None:
-        """Write tombstones of offsets; with `whole` one of the group's membership too."""
-        keys = [offset_key(group, tp) for tp in sorted(gone)] + [group_key(group)] * whole
+        """Write tombstones of offsets; with `whole` those of the group's membership too."""
+        held = state.groups.get(group, GroupState())
+        members = list(held.consumer) if whole else []
+        is_classic = whole and held.record is not None
+        keys = [offset_key(group, tp) for tp in sorted(gone)] + [group_key(group)] * is_classic
+        keys += [consumer_key(group, each) for each in members]
         if not keys:
             return
         first = writer.write(keys, [None] * len(keys))
         for at, tp in enumerate(sorted(gone), first):
             state.drop_offset(group, tp, at)
-        if whole:
+        if is_classic:
             state.put_group(group, None)
+        for each in members:
+            state.put_consumer(group, each, None)
 
 
 # --- cleanup -----------------------------------------------------------------------------------
@@ -206,7 +219,8 @@ class OffsetsCleanup(OffsetsCache):
         old = {tp for tp in expired(held, since, now, retention) if held.offsets[tp] in seen} - pending
         old |= held.offsets.keys() - self._topic.held(held.offsets).keys()  # of topics that are gone
         nothing_left = len(old) == len(held.offsets) and not pending
-        whole = nothing_left and since is not None and record is not None
+        kept = record is not None or bool(held.consumer)
+        whole = nothing_left and since is not None and kept and not held.has_consumers
         if old or whole:
             self._writing(group, lambda state, writer: self._drop(state, writer, group, old, whole))
         return old
@@ -216,10 +230,15 @@ class OffsetsCleanup(OffsetsCache):
             self.expire()
 
     def _empty_since(self, group: str) -> int | None:
-        """Answer without a coordinator: members of the record ended with the last process, at the latest."""
-        record = self._held(
-            self._topic.partition_for(group), lambda state: state.groups.get(group, GroupState()).record
+        """Answer without a coordinator: members of a classic group ended with the last process, at the
+        latest; those of a consumer group may come back.
+        """
+        held = self._held(
+            self._topic.partition_for(group), lambda state: state.groups.get(group, GroupState())
         )
+        record = held.record
+        if held.has_consumers:
+            return None
         if record is None:
             return -1
         return self._opened_ms if record.members else record.state_timestamp_ms
@@ -351,7 +370,7 @@ class GroupOffsets(OffsetsCleanup):
             held, pending = state.usable(group), state.pending_of(group)
             there = set(held.offsets) | pending
             gone = there if partitions is None else there & set(partitions)
-            self._drop(state, writer, group, gone, whole=partitions is None and held.record is not None)
+            self._drop(state, writer, group, gone, whole=partitions is None)
             return gone
 
         return self._writing(group, write)
@@ -366,8 +385,38 @@ class GroupOffsets(OffsetsCleanup):
         return found
 
     def group(self, group_id: str) -> GroupRecord | None:
-        """Return the membership that was written last. Raises UnsupportedVersionError."""
-        return self._held(self.partition_for(group_id), lambda state: state.classic(group_id).record)
+        """Return the membership of a classic group that was written last. Raises UnsupportedVersionError."""
+        return self._held(self.partition_for(group_id), lambda state: state.known(group_id).record)
+
+    def consumer(self, group_id: str) -> dict[RecordKey, Value]:
+        """Return the records of a consumer group (KIP-848); none where it is no such group. Raises
+        UnsupportedVersionError.
+        """
+        return self._held(self.partition_for(group_id), lambda state: dict(state.known(group_id).consumer))
+
+    def write_consumer(self, group_id: str, changes: Iterable[Change], *, ends_classic: bool = False) -> None:
+        """Write records of a consumer group, all or none; with `ends_classic` it takes the place of a classic
+        group. Raises what `commit` raises.
+        """
+        group, told = check_group(group_id), list(changes)
+
+        def write(state: OffsetsState, writer: Writer) -> None:
+            keys = [consumer_key(group, key) for key, _ in told]
+            values = [None if value is None else consumer_value(value) for _, value in told]
+            classic = [group_key(group)] * ends_classic
+            writer.write(classic + keys, [None] * len(classic) + values)
+            if ends_classic:
+                state.put_group(group, None)
+            for key, value in told:
+                state.put_consumer(group, key, value)
+
+        self._writing(group, write)
+
+    def end_consumer(self, group_id: str) -> None:
+        """Delete the records of a consumer group, which has no members; its offsets stay. Raises what
+        `commit` raises.
+        """
+        self.write_consumer(group_id, [(key, None) for key in self.consumer(group_id)])
 
     def write_group(self, record: GroupRecord) -> None:
         """Write a membership. Raises what `commit` raises."""

@@ -3,7 +3,7 @@
 On disk: OffsetCommitKey v1 (v0 is read), OffsetCommitValue v4, which has the topic's id, or v3 for a topic
 without one (v0 to v4 are read; Kafka reads v4 since KIP-915), GroupMetadataKey v2, GroupMetadataValue v3 (v0
 to v4 are read); a null value is a tombstone. The first int16 of a key says which it is: 0 and 1 an offset, 2
-a group; those above are of the newer group protocols (KIP-848, KIP-932, KIP-1071).
+a group; those above are of the newer group protocols (KIP-848, see `consumer_schema`; KIP-932, KIP-1071).
 Threads: any; values and functions without state.
 """
 
@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from segstore import names
+from segstore.coordinator.offsets.consumer_schema import KINDS, ConsumerKey, parse_record_key
 from segstore.coordinator.structs import OffsetAndMetadata, TopicPartition
 from segstore.kafka_schema import (
     Reader,
@@ -47,13 +48,13 @@ class GroupKey(NamedTuple):
 
 
 class ForeignKey(NamedTuple):
-    """The key of a record of a newer group protocol, of which only the group is known."""
+    """The key of a record of a group protocol that is not known here: only the group is."""
 
     group: str
     kind: int
 
 
-Key = OffsetKey | GroupKey | ForeignKey
+Key = OffsetKey | GroupKey | ConsumerKey | ForeignKey
 
 
 class Commit(NamedTuple):
@@ -144,6 +145,8 @@ def parse_key(data: bytes) -> Key:
     group = read.string()
     if kind in (0, 1):
         return OffsetKey(group, TopicPartition(read.string(), read.int32()))
+    if kind in KINDS:
+        return ConsumerKey(group, parse_record_key(kind, read))
     return GroupKey(group) if kind == GROUP_KEY else ForeignKey(group, kind)
 
 

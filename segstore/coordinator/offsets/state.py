@@ -8,12 +8,21 @@ On disk: only reads. Threads: under the lock of the partition, see `group_offset
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import NamedTuple
 
 from segstore.coordinator.consumer_protocol import PROTOCOL_TYPE, decode_subscription
 from segstore.coordinator.loader import Unreadable, load_last, warn
+from segstore.coordinator.offsets.consumer_schema import (
+    ConsumerKey,
+    Kind,
+    RecordKey,
+    Resolved,
+    Subscription,
+    Value,
+    parse_consumer_value,
+)
 from segstore.coordinator.offsets.schema import (
     Commit,
     ForeignKey,
@@ -38,19 +47,26 @@ class Held(NamedTuple):
 
 
 class GroupState:
-    """A group's offsets and membership. `refused`: by key, why a record of the group can't be used;
-    `foreign`: by key, the types of its records of a newer group protocol.
+    """A group's offsets and membership: `record` of a classic group, `consumer` of a consumer group
+    (KIP-848). `refused`: by key, why a record of the group can't be used; `foreign`: by key, the types of its
+    records of a group protocol that is not known here.
     """
 
     def __init__(self) -> None:
         self.offsets: dict[TopicPartition, Held] = {}
         self.record: GroupRecord | None = None
+        self.consumer: dict[RecordKey, Value] = {}
         self.refused: dict[bytes, str] = {}
         self.foreign: dict[bytes, int] = {}
 
     @property
     def empty(self) -> bool:
-        return not (self.offsets or self.record or self.refused or self.foreign)
+        return not (self.offsets or self.record or self.consumer or self.refused or self.foreign)
+
+    @property
+    def has_consumers(self) -> bool:
+        """Return whether members of a consumer group are in the log."""
+        return any(key.kind is Kind.MEMBER for key in self.consumer)
 
 
 _NOTHING = GroupState()
@@ -76,9 +92,9 @@ class OffsetsState:
             raise UnsupportedVersionError(f"group {group!r}: {next(iter(held.refused.values()))}")
         return held
 
-    def classic(self, group: str) -> GroupState:
-        """Return what `usable` returns. Raises UnsupportedVersionError also for a group of a newer
-        protocol.
+    def known(self, group: str) -> GroupState:
+        """Return what `usable` returns. Raises UnsupportedVersionError also for a group of a protocol that is
+        not known here.
         """
         held = self.usable(group)
         if held.foreign:
@@ -123,6 +139,14 @@ class OffsetsState:
             return
         self.groups.setdefault(group, GroupState()).record = record
         self._forget_empty(group)
+
+    def put_consumer(self, group: str, key: RecordKey, value: Value | None) -> None:
+        """Apply a record of a consumer group; None is its tombstone."""
+        if value is not None:
+            self.groups.setdefault(group, GroupState()).consumer[key] = value
+        elif group in self.groups:
+            self.groups[group].consumer.pop(key, None)
+            self._forget_empty(group)
 
     def put_foreign(self, group: str, key: bytes, kind: int) -> None:
         """Apply a record of a newer group protocol."""
@@ -171,7 +195,7 @@ def expired(held: GroupState, since: int | None, now_ms: int, retention_ms: int)
     if since is not None:
         base = since if record is not None and record.protocol_type else -1
         return [tp for tp, own in held.offsets.items() if _over(own.commit, base, now_ms, retention_ms)]
-    wanted = _subscribed(record)
+    wanted = consumed(held.consumer) if held.has_consumers else _subscribed(record)
     if wanted is None:
         return []
     unwanted = {tp: own for tp, own in held.offsets.items() if tp.topic not in wanted}
@@ -182,6 +206,19 @@ def _over(commit: Commit, base: int, now_ms: int, retention_ms: int) -> bool:
     if commit.expires >= 0:  # only Kafka before 2.1 wrote these
         return now_ms >= commit.expires
     return now_ms - (base if base >= 0 else commit.timestamp) >= retention_ms
+
+
+def consumed(records: Mapping[RecordKey, Value]) -> set[str]:
+    """Return the topics to which the members of a consumer group subscribe (ModernGroup:
+    isSubscribedToTopic).
+    """
+    found: set[str] = set()
+    for value in records.values():
+        if isinstance(value, Subscription):
+            found |= value.topic_names
+        elif isinstance(value, Resolved):
+            found |= value.topics
+    return found
 
 
 def _subscribed(record: GroupRecord | None) -> set[str] | None:
@@ -238,7 +275,10 @@ def replay(
 
 def _put(state: OffsetsState, data: bytes, key: Key, record: LastRecord, producer_id: int | None) -> None:
     value, at = record
-    if isinstance(key, ForeignKey):
+    if isinstance(key, ConsumerKey):
+        parsed = None if value is None else parse_consumer_value(key.record.kind, value)
+        state.put_consumer(*key, parsed)
+    elif isinstance(key, ForeignKey):
         if value is not None:
             state.put_foreign(key.group, data, key.kind)
     elif isinstance(key, GroupKey):

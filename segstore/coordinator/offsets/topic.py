@@ -14,6 +14,7 @@ from typing import Any
 
 from segstore.config import arguments
 from segstore.coordinator.java_hash import partition_of
+from segstore.coordinator.offsets.consumer_schema import RecordKey, Value
 from segstore.coordinator.offsets.schema import Commit, GroupRecord
 from segstore.coordinator.offsets.state import Held, OffsetsState, load
 from segstore.coordinator.structs import UNKNOWN_EPOCH, OffsetAndMetadata, TopicPartition
@@ -243,7 +244,10 @@ class ReadOffsets:
         return self._of(group).pending_of(group)
 
     def group(self, group: str) -> GroupRecord | None:
-        return self._of(group).classic(group).record
+        return self._of(group).known(group).record
+
+    def consumer(self, group: str) -> dict[RecordKey, Value]:
+        return self._of(group).known(group).consumer
 
     def _of(self, group: str) -> OffsetsState:
         return next((state for state in self._states if group in state.names()), OffsetsState())

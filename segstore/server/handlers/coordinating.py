@@ -24,6 +24,8 @@ log = Logger("segstore")
 INTERNAL = frozenset({CONSUMER_OFFSETS, TRANSACTION_STATE})
 NO_OPERATIONS = -(1 << 31)
 """Stands for authorized operations that nobody asked for."""
+GROUP_OPERATIONS = sum(1 << code for code in (3, 6, 8, 10, 11))
+"""READ, DELETE, DESCRIBE, DESCRIBE_CONFIGS, ALTER_CONFIGS, as bits (AclEntry.supportedOperations)."""
 
 _CODES: dict[type[BaseException], Code] = {
     errors.ReplicaOfflineError: Code.NOT_COORDINATOR,

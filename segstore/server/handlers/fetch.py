@@ -77,12 +77,13 @@ class Fetches:
     def _serve(self, fetch: _Fetch, may_wait: bool = True) -> Any:
         """Answer a fetch, park it where it may wait, or have a worker read what it needs first."""
         terms = fetch.terms
-        seen = self.purgatory.publications  # first: what is published from here on ends the wait
+        may_wait = may_wait and terms.max_wait_ms > 0
+        seen = self.purgatory.publications if may_wait else 0  # what is published from here on ends the wait
         found = look(self._logs, fetch.context.wanted, terms)
         if found.unsearched:
             found.release()
             return self._search(fetch, found.unsearched, may_wait)
-        if not may_wait or terms.max_wait_ms <= 0 or found.at_once or found.size >= terms.min_bytes:
+        if not may_wait or found.at_once or found.size >= terms.min_bytes:
             return self._answer(fetch, found)
         found.release()
         parked = Parked(fetch.request, terms, found, lambda: self._finish(fetch))

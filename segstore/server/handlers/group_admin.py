@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
+from segstore.coordinator.consumer_protocol import PROTOCOL_TYPE
 from segstore.coordinator.group.admin import Groups
 from segstore.coordinator.group.coordinator import GroupCoordinator
 from segstore.coordinator.group.member import GroupInfo, State
@@ -21,16 +22,14 @@ from segstore.server.protocol.codec import structs
 from segstore.server.request import Later, Request
 from segstore.storage.store.store import Store
 
-from .coordinating import NO_OPERATIONS, answering, coordinated, coordinator_code
+from .coordinating import GROUP_OPERATIONS, NO_OPERATIONS, answering, coordinated, coordinator_code
 
 _Listed = structs("ListGroupsResponse")
 _Described = structs("DescribeGroupsResponse")
 _Deleted = structs("DeleteGroupsResponse")
 
-CLASSIC, UNKNOWN = "classic", "Unknown"
-"""Kafka's types of groups; of a group of a newer protocol only its id is known here."""
-_GROUP_OPERATIONS = sum(1 << code for code in (3, 6, 8, 10, 11))
-"""READ, DELETE, DESCRIBE, DESCRIBE_CONFIGS, ALTER_CONFIGS, as bits (AclEntry.supportedOperations)."""
+CLASSIC, CONSUMER, UNKNOWN = "classic", "consumer", "Unknown"
+"""Kafka's types of groups; of a group of a protocol that is not known here only its id is."""
 _TELLS_MISSING = 6
 
 
@@ -63,7 +62,15 @@ def _listings(store: Store) -> Iterator[Any]:
         except UnsupportedVersionError:
             yield _Listed.ListedGroup(group_id=group, group_state=UNKNOWN, group_type=UNKNOWN)
             continue
-        if info is not None:
+        consumers = groups.describe_consumers(group) if info is None else None
+        if consumers is not None:
+            yield _Listed.ListedGroup(
+                group_id=group,
+                protocol_type=PROTOCOL_TYPE,
+                group_state=consumers.state.value,
+                group_type=CONSUMER,
+            )
+        elif info is not None:
             yield _Listed.ListedGroup(
                 group_id=group,
                 protocol_type=info.protocol_type,
@@ -76,7 +83,9 @@ def _listings(store: Store) -> Iterator[Any]:
 
 
 def describe_groups(node: Node, request: Request) -> Later:
-    """Answer each group by itself. A missing one is dead, and from version 6 on an error."""
+    """Answer each group by itself. A missing one is dead, and from version 6 on an error; so is a consumer
+    group, of which ConsumerGroupDescribe tells.
+    """
     body = request.body
 
     def run() -> Any:
@@ -84,7 +93,7 @@ def describe_groups(node: Node, request: Request) -> Later:
         found = [_described(groups, group, request.version) for group in body.groups]
         for each in found:
             wanted = body.include_authorized_operations and not each.error_code
-            each.authorized_operations = _GROUP_OPERATIONS if wanted else NO_OPERATIONS
+            each.authorized_operations = GROUP_OPERATIONS if wanted else NO_OPERATIONS
         return _Described(groups=found)
 
     def failed(code: Code) -> Any:

@@ -32,7 +32,7 @@ Codes = dict[TopicPartition, Code]
 
 # --- OffsetCommit --------------------------------------------------------------------------------
 
-_TELLS_GROUP = 9  # the first version that is told that there is no such group
+_TELLS_GROUP = _KNOWS_EPOCHS = 9  # the first version that is told that there is no such group
 
 
 def offset_commit(node: Node, request: Request) -> Later:
@@ -47,7 +47,11 @@ def offset_commit(node: Node, request: Request) -> Later:
 
     def run() -> Any:
         codes = commit_apart(
-            store, offsets, lambda good: shared(store, GroupCoordinator).commit(member, good)
+            store,
+            offsets,
+            lambda good: shared(store, GroupCoordinator).commit(
+                member, good, request.version >= _KNOWS_EPOCHS
+            ),
         )
         if Code.UNKNOWN_MEMBER_ID in codes.values() and _is_unknown(store, member):
             wrong = Code.GROUP_ID_NOT_FOUND if request.version >= _TELLS_GROUP else Code.ILLEGAL_GENERATION
@@ -60,7 +64,7 @@ def offset_commit(node: Node, request: Request) -> Later:
 def _is_unknown(store: Store, member: ConsumerGroupMetadata) -> bool:
     """Return whether a member's group is not there (GroupMetadataManager: validateOffsetCommit)."""
     assert member.group_id is not None
-    return member.generation_id >= 0 and shared(store, GroupCoordinator).describe(member.group_id) is None
+    return member.generation_id >= 0 and not shared(store, GroupCoordinator).exists(member.group_id)
 
 
 def offsets_of(topics: Iterable[Any]) -> dict[TopicPartition, OffsetAndMetadata]:
@@ -137,7 +141,12 @@ def _all_failed(body: Any, code: Code) -> Any:
 
 
 def _group(store: Store, asked: Any, require_stable: bool) -> Any:
-    found = _look(store, asked.group_id, asked.topics, require_stable)
+    try:
+        coordinator = shared(store, GroupCoordinator)
+        coordinator.check_fetch(asked.group_id, asked.member_id, asked.member_epoch)
+        found = _look(store, asked.group_id, asked.topics, require_stable)
+    except SegstoreError as error:
+        found = _failed(asked.topics, coordinator_code(error))
     kinds = _Fetched.OffsetFetchResponseTopics, _Fetched.OffsetFetchResponsePartitions
     return _Fetched.OffsetFetchResponseGroup(
         group_id=asked.group_id,
@@ -214,7 +223,7 @@ def offset_delete(node: Node, request: Request) -> Later:
 
 def _delete(store: Store, group: str, wanted: list[TopicPartition]) -> Any:
     groups, kept = shared(store, GroupCoordinator), shared(store, GroupOffsets)
-    if groups.describe(group) is None:
+    if not groups.exists(group):
         raise GroupNotFoundError(f"there is no group {group!r}")
     known = store.topics()
 

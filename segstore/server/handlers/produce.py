@@ -239,8 +239,9 @@ def _transaction(node: Node, request: Request, batches: list[_Batch]) -> Iterato
     if identity is None:
         yield unverified
         return
-    coordinator, entered = shared(node.store, TransactionCoordinator), False
+    entered = False
     try:
+        coordinator = shared(node.store, TransactionCoordinator)
         if request.version >= _ADDS_SINCE:
             with coordinator.appending(transactional_id, identity, theirs):
                 entered = True

@@ -10,13 +10,13 @@ from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import Any
 
+from segstore.coordinator.linear_pattern import LinearPattern
 from segstore.coordinator.shared import shared
 from segstore.coordinator.transaction.coordinator import TransactionCoordinator
 from segstore.coordinator.transaction.metadata import State, TransactionMetadata
 from segstore.errors import InvalidArgumentError, SegstoreError
 from segstore.server.apis import Api
 from segstore.server.error_codes import Code, code_of
-from segstore.server.linear_pattern import LinearPattern
 from segstore.server.node import Node
 from segstore.server.protocol.codec import structs
 from segstore.server.request import Later, Request

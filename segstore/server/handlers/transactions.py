@@ -18,6 +18,7 @@ from segstore.errors import (
     InvalidRequestError,
     InvalidTxnStateError,
     SegstoreError,
+    StaleMemberEpochError,
     TransactionalIdNotFoundError,
 )
 from segstore.server.apis import Api
@@ -43,9 +44,13 @@ def _transactions(store: Store) -> TransactionCoordinator:
 
 
 def transaction_code(error: BaseException) -> Code:
-    """Return the code for a producer: an id that has expired is one that is mapped to no producer id."""
+    """Return the code for a producer: an id that has expired is one that is mapped to no producer id, and a
+    stale member is told so as one of a classic group is.
+    """
     if isinstance(error, TransactionalIdNotFoundError):
         return Code.INVALID_PRODUCER_ID_MAPPING
+    if isinstance(error, StaleMemberEpochError):
+        return Code.ILLEGAL_GENERATION
     return coordinator_code(error)
 
 

@@ -1,4 +1,4 @@
-"""ApiVersions: which APIs there are, in which versions (KIP-35, KIP-511, KIP-584)."""
+"""ApiVersions: which APIs there are, in which versions (KIP-35, KIP-511), and which features (KIP-584)."""
 
 from __future__ import annotations
 
@@ -8,16 +8,34 @@ from typing import Any
 from segstore.server import apis
 from segstore.server.apis import Api
 from segstore.server.error_codes import Code
+from segstore.server.features import FEATURES, FINALIZED_EPOCH
 from segstore.server.node import Node
 from segstore.server.protocol.codec import structs
 from segstore.server.request import Request
 
 _Response = structs("ApiVersionsResponse")
+_TAKES_ZERO = 4
+"""The first version that may tell features whose lowest version is 0 (KAFKA-17011)."""
 
 
 def api_versions(node: Node, request: Request) -> Any:
-    """Answer with all APIs that have a handler."""
-    return _Response(api_keys=_listed(node.apis))
+    """Answer with all APIs that have a handler, and the features."""
+    return _Response(
+        api_keys=_listed(node.apis),
+        supported_features=[
+            _Response.SupportedFeatureKey(name=each.name, min_version=each.lowest, max_version=each.highest)
+            for each in FEATURES
+            if each.lowest or request.version >= _TAKES_ZERO
+        ],
+        finalized_features_epoch=FINALIZED_EPOCH,
+        finalized_features=[
+            _Response.FinalizedFeatureKey(
+                name=each.name, min_version_level=each.finalized, max_version_level=each.finalized
+            )
+            for each in FEATURES
+            if each.finalized
+        ],
+    )
 
 
 def unsupported() -> Any:

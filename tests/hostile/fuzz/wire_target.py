@@ -307,7 +307,7 @@ def _batch(rng: Random, data: bytes, other: bytes) -> bytes:
 
 
 def _pipeline(rng: Random, data: bytes, other: bytes) -> bytes:
-    return data + other if rng.random() < 0.7 else other * rng.choice((2, 20, 2000))
+    return data + other if rng.random() < 0.7 else other * rng.choice((2, 20, 200))
 
 
 def _drawn(rng: Random, data: bytes, other: bytes) -> bytes:

@@ -20,6 +20,7 @@ from simulation.files import Killed
 from simulation.hand import Hand, by_hand
 from simulation.model import Wrong, hold
 
+from segstore.coordinator.inboxes import adoptions, inboxes
 from segstore.mutex import Mutex
 from segstore.replication import data_directory, local_replica, news, opening, quorum_controller
 from segstore.replication.metadata import metadata_log, voter_log
@@ -259,7 +260,8 @@ def in_turns(hand: Hand, turns: Turns) -> Iterator[None]:
         *[(each, "SimpleQueue", queue) for each in (data_directory, local_replica, news, quorum_controller)],
         *[(each, "SimpleQueue", queue) for each in (voter_log, scheduler)],
         *[(each, "Background", background) for each in (data_directory, quorum_controller, voter_log)],
-        *[(each, "Latch", latch) for each in (data_directory, quorum_controller, voter_log)],
+        (inboxes, "Background", background),
+        *[(each, "Latch", latch) for each in (adoptions, data_directory, quorum_controller, voter_log)],
         *[(each, "Scheduler", scheduled) for each in (opening, store, sweeper)],
         (metadata_log, "Told", queue),
         (scheduler, "Background", background),

@@ -21,11 +21,11 @@ def _changed(owner: Any, name: str, change: Callable[..., Any]) -> None:
 
 
 def _later(append: Any, log: PartitionLog, batch: Any, **terms: Any) -> Any:
-    """Each tenth batch is written a while after its acknowledgement."""
-    if next(_batches) % 10:
+    """Each fourth batch is written a while after its acknowledgement."""
+    if next(_batches) % 4:
         return append(log, batch, **terms)
     first, kept, count = log.end_offset, bytearray(batch), int.from_bytes(batch[57:61], "big")
-    timer = threading.Timer(0.2, lambda: append(log, kept, **terms))
+    timer = threading.Timer(1.5, lambda: append(log, kept, **terms))
     timer.daemon = True
     timer.start()
     return appending.AppendedBatch(first, -1, log.start_offset, count)
@@ -68,11 +68,11 @@ def _tell_no_aborted() -> None:
 
 
 def _commit_nothing() -> None:
-    """Each third commit of offsets is acknowledged alone."""
+    """Two of three commits of offsets are acknowledged alone."""
     turns = itertools.count()
 
     def apart(original: Any, store: Any, offsets: Any, commit: Any, *more: Any) -> Any:
-        return original(store, offsets, commit if next(turns) % 3 else lambda good: None, *more)
+        return original(store, offsets, lambda good: None if next(turns) % 3 else commit(good), *more)
 
     _changed(group_offsets, "commit_apart", apart)
 

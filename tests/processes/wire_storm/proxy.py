@@ -51,6 +51,8 @@ class _End(asyncio.Protocol):
             self.other.transport.write(data)
 
     def go_on(self) -> None:
+        if self.other is None:  # what is held goes on when the server is reached
+            return
         held, self.held = self.held, []
         for data in held:
             self._pass(data)

@@ -71,10 +71,16 @@ class Round(GroupRound):
                 self._begin_client(kind, roles)
         for fault in faults:
             self._some_events()
+            self._note(fault)
             self.faults[fault]()
             self.counts[fault] += 1
         self._some_events()
         self._calm()
+
+    def _note(self, what: str) -> None:
+        """Write what is done among what the processes print."""
+        with open(self.errors, "a") as errors:
+            errors.write(f"{time.time():.3f} {self._events()} events: {what}\n")
 
     # --- processes ------------------------------------------------------------------------
 
@@ -178,17 +184,30 @@ class Round(GroupRound):
         for (_, roles), process in self.clients.items():
             if roles == SENDING:
                 self._ends(process)
+        self._note("calm")
         with segstore.open(self.store, mode="r") as store:
-            until(lambda: self._fails(self.server) or self._is_all_read(store))
+            end = time.monotonic() + PATIENCE
+            while (left := self._unread(store)) and time.monotonic() < end:
+                self._fails(self.server)
+                time.sleep(0.2)
+        if left:
+            raise Failed(self._say(f"not all is read: {left}; {self._stacks()}"))
         self.flags.over()
         for process in self.clients.values():
             self._ends(process)
         self.server.send_signal(signal.SIGTERM)
         self._has_gone(128 + signal.SIGTERM)
 
-    def _is_all_read(self, store: segstore.Store) -> bool:
-        """Return whether each group has committed behind the last record that it may read."""
-        time.sleep(0.2)
+    def _stacks(self) -> str:
+        """Have all processes print where their threads are."""
+        for process in [self.server, *self.clients.values()]:
+            process.send_signal(signal.SIGUSR1)
+        time.sleep(2)
+        return "where all are is below"
+
+    def _unread(self, store: segstore.Store) -> list[str]:
+        """Return which groups have not committed behind the last record that they may read, and where."""
+        found: list[str] = []
         at: dict[tuple[str, Part], int] = {}
         with WireClient("127.0.0.1", self.proxy.target) as wire:
             for group in GROUPS:
@@ -199,11 +218,10 @@ class Round(GroupRound):
             for part in of_topics(PARTS, topics):
                 log = store.partition(*part)
                 behind = max(at.get((group, part), 0), log.start_offset)
-                if log.last_stable_offset < log.end_offset:
-                    return False
-                if len(log.read(behind, 1, isolation_level="read_committed")):
-                    return False
-        return True
+                is_open = log.last_stable_offset < log.end_offset
+                if is_open or len(log.read(behind, 1, isolation_level="read_committed")):
+                    found.append(f"{group} {part} from {behind}{' (open)' * is_open}")
+        return found
 
     def _history(self) -> WireHistory:
         with segstore.open(self.store, config=CONFIG) as store:

@@ -212,14 +212,16 @@ def test_what_is_not_known_is_refused_by_name_and_keeps_nobody_else(store_dir: P
         assert GroupOffsets(store).fetch("g") == {tp(0): at(5, "né")}
 
 
-def test_groups_of_the_newer_protocols_can_be_looked_at(store_dir: Path) -> None:
-    key = int16(3) + string("g")
+def test_groups_of_unknown_protocols_can_be_looked_at(store_dir: Path) -> None:
+    key = int16(11) + string("g")  # a share group's
     with opened(store_dir, offsets_topic_num_partitions=1) as store:
         offsets_of(store).commit("g", {tp(): at(1)})
-        write_raw(store, (key, int16(0) + int32(4)), (int16(5) + string("g") + string("m"), int16(0)))
+        write_raw(store, (key, int16(0) + int32(4)), (int16(10) + string("g") + string("m"), int16(0)))
         fresh = GroupOffsets(store)
         assert fresh.fetch("g") == {tp(): at(1)}
-        with pytest.raises(UnsupportedVersionError, match=r"newer group protocol \(record types \[3, 5\]\)"):
+        with pytest.raises(
+            UnsupportedVersionError, match=r"newer group protocol \(record types \[10, 11\]\)"
+        ):
             fresh.write_group(record("g"))
     with segstore.open(store_dir, mode="r") as reader:
         (listing,) = Groups(reader).list()

@@ -1,33 +1,39 @@
 """`LinearPattern`: regular expressions that strangers send, matched in time linear in the text, as Kafka does
 by RE2/J. Python's `re` goes back over the text, which a pattern may make it do for ever.
 
-Known are literals, `.`, classes as [a-z0-9_] and [^,], \\d \\w \\s \\D \\W \\S, other characters behind a
-backslash as themselves, groups ( ) and (?: ), alternatives |, and ? * + {m} {m,} {m,n}, each also with ?
-behind it, which changes nothing where a whole text is matched. ^ and $ may stand at the ends. All else is
-refused. A pattern becomes steps; a text is matched by the set of steps that are possible after each character
-(Thompson).
+Of RE2's syntax known are literals, `.`, classes as [a-z0-9_], [^,] and [[:alpha:]], \\d \\w \\s \\D \\W \\S,
+\\pL and \\p{Lu} for Unicode's general categories (no scripts), \\a \\f \\n \\r \\t \\v and \\x41, other
+characters behind a backslash as themselves, groups ( ), (?: ), (?P<name> ) and (?<name> ), the flags (?i),
+(?s) and (?i: ), alternatives |, and ? * + {m} {m,} {m,n}, each also with ? behind it, which changes nothing
+where a whole text is matched; ^ $ \\A \\z \\b \\B. All else is refused. A pattern becomes steps; a text is
+matched by the set of steps that are possible after each character (Thompson).
 Threads: any; a pattern does not change.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
+from unicodedata import category
 
 from segstore.errors import InvalidArgumentError
 
 MOST_STEPS = 2000
 MOST_NESTED = 50
 Test = Callable[[str], bool]
+Place = Callable[[str, str], bool]
+"""Whether a place is one that is asked for, by the characters before and behind it, "" at the ends."""
 
 
 class Step(NamedTuple):
     """Goes on to `then` with a character that passes `test`; without a test it goes on to all of `then` at
-    once.
+    once, where there is a `place`, only there.
     """
 
     test: Test | None
     then: tuple[int, ...]
+    place: Place | None = None
 
 
 class LinearPattern:
@@ -42,28 +48,29 @@ class LinearPattern:
 
     def matches(self, text: str) -> bool:
         """Return whether the whole text matches."""
-        here = self._reached([self._first])
-        for character in text:
+        here = self._reached([self._first], "", text[:1])
+        for at, character in enumerate(text):
             passed: list[int] = []
-            for at in here:
-                step = self._steps[at]
+            for one in here:
+                step = self._steps[one]
                 if step.test is not None and step.test(character):
                     passed += step.then
-            here = self._reached(passed)
+            here = self._reached(passed, character, text[at + 1 : at + 2])
             if not here:
                 return False
         return self._end in here
 
-    def _reached(self, starts: Iterable[int]) -> set[int]:
-        """Return these steps, and those that follow without a character."""
+    def _reached(self, starts: Iterable[int], before: str, behind: str) -> set[int]:
+        """Return these steps, and those that follow without a character at a place."""
         found: set[int] = set()
         left = list(starts)
         while left:
             at = left.pop()
             if at not in found:
                 found.add(at)
-                if self._steps[at].test is None:
-                    left += self._steps[at].then
+                test, then, place = self._steps[at]
+                if test is None and (place is None or place(before, behind)):
+                    left += then
         return found
 
 
@@ -71,10 +78,10 @@ class _Steps:
     def __init__(self) -> None:
         self.steps: list[Step] = []
 
-    def add(self, test: Test | None, then: tuple[int, ...]) -> int:
+    def add(self, test: Test | None, then: tuple[int, ...], place: Place | None = None) -> int:
         if len(self.steps) >= MOST_STEPS:
             raise InvalidArgumentError(f"a pattern has more than {MOST_STEPS} steps")
-        self.steps.append(Step(test, then))
+        self.steps.append(Step(test, then, place))
         return len(self.steps) - 1
 
 
@@ -87,6 +94,10 @@ Tree = Callable[[_Steps, int], int]
 
 def _one(test: Test) -> Tree:
     return lambda steps, after: steps.add(test, (after,))
+
+
+def _at(place: Place) -> Tree:
+    return lambda steps, after: steps.add(None, (after,), place)
 
 
 def _row(parts: list[Tree]) -> Tree:
@@ -144,6 +155,43 @@ _KINDS: dict[str, Test] = {
     "s": lambda c: c in " \t\n\r\f",
 }
 _KINDS |= {name.upper(): (lambda c, test=test: not test(c)) for name, test in _KINDS.items()}  # type: ignore[misc]
+_PLACES: dict[str, Place] = {
+    "A": lambda before, behind: not before,
+    "z": lambda before, behind: not behind,
+    "b": lambda before, behind: _is_word(before) != _is_word(behind),
+    "B": lambda before, behind: _is_word(before) == _is_word(behind),
+}
+_ESCAPED = {"a": "\a", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}
+_POSIX: dict[str, Test] = {
+    "alnum": lambda c: c.isascii() and c.isalnum(),
+    "alpha": lambda c: c.isascii() and c.isalpha(),
+    "ascii": str.isascii,
+    "blank": lambda c: c in " \t",
+    "cntrl": lambda c: c < " " or c == "\x7f",
+    "digit": lambda c: "0" <= c <= "9",
+    "graph": lambda c: "!" <= c <= "~",
+    "lower": lambda c: "a" <= c <= "z",
+    "print": lambda c: " " <= c <= "~",
+    "punct": lambda c: "!" <= c <= "~" and not c.isalnum(),
+    "space": lambda c: c in " \t\n\r\f\v",
+    "upper": lambda c: "A" <= c <= "Z",
+    "word": lambda c: _is_word(c),
+    "xdigit": lambda c: c.isascii() and c in "0123456789abcdefABCDEF",
+}
+_CATEGORY = re.compile(r"[CLMNPSZ][a-z]?\Z")
+_GROUP = re.compile(r"\?P?<[A-Za-z_][A-Za-z0-9_]*>|\?:")
+_FLAGS = re.compile(r"\?([is]+)([:)])")
+_HEX = re.compile(r"[0-9a-fA-F]{2}|\{([0-9a-fA-F]{1,6})\}")
+
+
+def _is_word(character: str) -> bool:
+    return character != "" and _KINDS["w"](character)
+
+
+def _folded(test: Test) -> Test:
+    return lambda c: test(c) or test(c.lower()) or test(c.upper())
+
+
 _COUNTS: dict[str, tuple[int, int | None]] = {"?": (0, 1), "*": (0, None), "+": (1, None)}
 
 
@@ -152,11 +200,10 @@ class _Reader:
 
     def __init__(self, pattern: str) -> None:
         self._text, self._at, self._depth = pattern, 0, 0
+        self._flags = ""
 
     def whole(self) -> Tree:
-        self._take("^")
         tree = self._alternatives()
-        self._take("$")
         if self._at < len(self._text):
             raise self._wrong()
         return tree
@@ -189,7 +236,7 @@ class _Reader:
 
     def _sequence(self) -> Tree:
         parts: list[Tree] = []
-        while self._next and self._next not in "|)$":
+        while self._next and self._next not in "|)":
             parts.append(self._counted(self._atom()))
         return _row(parts)
 
@@ -226,20 +273,39 @@ class _Reader:
         character = self._character()
         if character == "(":
             return self._group()
+        if character in "^$":
+            return _at(_PLACES["A" if character == "^" else "z"])
+        if character == "\\" and self._next and self._next in _PLACES:
+            return _at(_PLACES[self._character()])
         if character == "[":
-            return _one(self._class())
+            return self._tested(self._class())
         if character == ".":
-            return _one(lambda c: c != "\n")
-        if character in "*+?{^":
+            return _one((lambda c: True) if "s" in self._flags else (lambda c: c != "\n"))
+        if character in "*+?{":
             raise self._wrong()
-        return _one(self._escaped() if character == "\\" else character.__eq__)
+        return self._tested(self._escaped() if character == "\\" else character.__eq__)
+
+    def _tested(self, test: Test) -> Tree:
+        return _one(_folded(test) if "i" in self._flags else test)
 
     def _group(self) -> Tree:
+        """Read a group, whose flags end with it; flags alone, as (?i), count up to the end of the group
+        around them.
+        """
         self._depth += 1
-        if self._depth > MOST_NESTED or (self._next == "?" and not self._take("?:")):
+        flags, outer = _FLAGS.match(self._text, self._at), self._flags
+        named = _GROUP.match(self._text, self._at)
+        if self._depth > MOST_NESTED or (self._next == "?" and not (flags or named)):
             raise self._wrong()
+        if flags:
+            self._at, self._flags = flags.end(), outer + flags[1]
+            if flags[2] == ")":
+                self._depth -= 1
+                return _row([])
+        elif named:
+            self._at = named.end()
         tree = self._alternatives()
-        self._depth -= 1
+        self._depth, self._flags = self._depth - 1, outer
         if not self._take(")"):
             raise self._wrong()
         return tree
@@ -248,9 +314,31 @@ class _Reader:
         character = self._character()
         if character in _KINDS:
             return _KINDS[character]
+        if character in "pP":
+            return self._category(character == "P")
+        if character == "x":
+            return self._hex().__eq__
+        if character in _ESCAPED:
+            return _ESCAPED[character].__eq__
         if character.isalnum():
             raise self._wrong()
         return character.__eq__
+
+    def _hex(self) -> str:
+        found = _HEX.match(self._text, self._at)
+        if found is None or int(found[1] or found[0], 16) > 0x10FFFF:
+            raise self._wrong()
+        self._at = found.end()
+        return chr(int(found[1] or found[0], 16))
+
+    def _category(self, inverted: bool) -> Test:
+        name = self._character()
+        if name == "{":
+            end = self._text.find("}", self._at)
+            name, self._at = self._text[self._at : end], end + 1
+        if not _CATEGORY.match(name):
+            raise self._wrong()
+        return lambda c: category(c).startswith(name) != inverted
 
     def _class(self) -> Test:
         inverted = self._take("^")
@@ -264,12 +352,21 @@ class _Reader:
         low = self._character()
         if low == "\\":
             return self._escaped()
-        if low == "[":
-            raise self._wrong()
+        if low == "[" and self._next == ":" and ":]" in self._text[self._at :]:
+            return self._posix()
         if self._next != "-" or self._text[self._at + 1 : self._at + 2] in ("]", ""):
             return low.__eq__
         self._take("-")
         high = self._character()
-        if high in "[\\" or high < low:
+        if high == "\\" or high < low:
             raise self._wrong()
         return lambda c: low <= c <= high
+
+    def _posix(self) -> Test:
+        end = self._text.find(":]", self._at)
+        inverted = self._text.startswith(":^", self._at)
+        name = self._text[self._at + 1 + inverted : end]
+        if name not in _POSIX:
+            raise self._wrong()
+        self._at, test = end + 2, _POSIX[name]
+        return lambda c: test(c) != inverted

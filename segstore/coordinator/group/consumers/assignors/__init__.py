@@ -1,0 +1,30 @@
+"""Server-side assignors (KIP-848): which member of a consumer group shall get which partitions. Threads: any;
+assignors have no state.
+"""
+
+from __future__ import annotations
+
+from segstore.coordinator.group.consumers.assignors.base import (
+    MemberSpec,
+    Partitions,
+    ServerAssignor,
+    Targets,
+)
+from segstore.coordinator.group.consumers.assignors.range import RangeAssignor
+from segstore.coordinator.group.consumers.assignors.uniform import UniformAssignor
+
+__all__ = [
+    "DEFAULT_ASSIGNOR",
+    "SERVER_ASSIGNORS",
+    "MemberSpec",
+    "Partitions",
+    "RangeAssignor",
+    "ServerAssignor",
+    "Targets",
+    "UniformAssignor",
+]
+
+SERVER_ASSIGNORS: dict[str, ServerAssignor] = {
+    each.name: each for each in (UniformAssignor(), RangeAssignor())
+}
+DEFAULT_ASSIGNOR = UniformAssignor.name

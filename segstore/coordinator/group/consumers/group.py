@@ -1,0 +1,228 @@
+"""`ConsumerGroup`: a consumer group (KIP-848) as its records in `__consumer_offsets` say it (Kafka:
+ConsumerGroup, ModernGroup).
+
+A change is a list of records: they are written first, and then applied by `replay`, as after a restart.
+Threads: under the group's lock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from enum import Enum
+
+from segstore.coordinator.group.consumers.member import ConsumerMember
+from segstore.coordinator.offsets.consumer_schema import (
+    NOTHING,
+    Assignment,
+    Change,
+    Current,
+    GroupEpoch,
+    Kind,
+    RecordKey,
+    Resolved,
+    Subscription,
+    Target,
+    TargetEpoch,
+    Value,
+)
+from segstore.errors import StaleMemberEpochError, UnknownMemberIdError, UnsupportedVersionError
+
+_Partition = tuple[bytes, int]
+
+
+class ConsumerState(Enum):
+    """The state of a group (Kafka: ConsumerGroupState); the value is Kafka's name."""
+
+    EMPTY = "Empty"
+    ASSIGNING = "Assigning"
+    RECONCILING = "Reconciling"
+    STABLE = "Stable"
+
+
+@dataclass(frozen=True)
+class ConsumerGroupInfo:
+    """A group as administrators see it; `targets` by member id."""
+
+    state: ConsumerState
+    epoch: int
+    target_epoch: int
+    assignor: str
+    members: tuple[ConsumerMember, ...]
+    targets: Mapping[str, Assignment]
+
+
+class ConsumerGroup:
+    """`epoch` grows whenever the group has to be assigned anew, `target_epoch` is that of `targets`, which
+    has the partitions that each member shall have. `instances` maps a static member's instance id to its
+    member id; `regexes` has the topics of regular expressions.
+    """
+
+    def __init__(self, group_id: str, records: Mapping[RecordKey, Value]) -> None:
+        self.group_id = group_id
+        self.epoch = self.metadata_hash = self.target_epoch = 0
+        self.members: dict[str, ConsumerMember] = {}
+        self.instances: dict[str, str] = {}
+        self.targets: dict[str, Assignment] = {}
+        self.regexes: dict[str, Resolved] = {}
+        self.has_partition_metadata = False
+        self._owners: dict[_Partition, str] = {}
+        # Subscriptions come first: the other records of a member that has none are left over.
+        self.replay(sorted(records.items(), key=lambda each: each[0].kind))
+
+    # --- what records do ---------------------------------------------------------------------
+
+    def replay(self, changes: Iterable[Change]) -> None:
+        """Apply records, which were written."""
+        for key, value in changes:
+            self._apply(key, value)
+
+    def _apply(self, key: RecordKey, value: Value | None) -> None:
+        name = key.name
+        if isinstance(value, GroupEpoch):
+            self.epoch, self.metadata_hash = value
+        elif isinstance(value, TargetEpoch):
+            self.target_epoch = value.epoch
+        elif isinstance(value, Subscription):
+            self._put(replace(self.members.get(name) or ConsumerMember(name), subscription=value))
+        elif isinstance(value, Current):
+            self._put(replace(self.members.get(name) or ConsumerMember(name), current=value))
+        elif isinstance(value, Target):
+            self.targets[name] = value.partitions
+        elif isinstance(value, Resolved):
+            self.regexes[name] = value
+        elif key.kind is Kind.PARTITION_METADATA:
+            self.has_partition_metadata = value is not None
+        else:
+            self._delete(key)
+
+    def _delete(self, key: RecordKey) -> None:
+        if key.kind is Kind.MEMBER:
+            self._drop(key.name)
+        elif key.kind is Kind.CURRENT and key.name in self.members:
+            self._put(replace(self.members[key.name], current=Current()))
+        elif key.kind is Kind.TARGET:
+            self.targets.pop(key.name, None)
+        elif key.kind is Kind.REGEX:
+            self.regexes.pop(key.name, None)
+
+    def _put(self, member: ConsumerMember) -> None:
+        self._release(member.member_id)
+        self.members[member.member_id] = member
+        for assignment in (member.current.assigned, member.current.revoking):
+            for topic, numbers in assignment.items():
+                for number in numbers:
+                    self._owners[topic, number] = member.member_id
+        if member.subscription.instance_id is not None:
+            self.instances[member.subscription.instance_id] = member.member_id
+
+    def _drop(self, member_id: str) -> None:
+        self._release(member_id)
+        member = self.members.pop(member_id, None)
+        if member is not None and self.instances.get(member.subscription.instance_id or "") == member_id:
+            del self.instances[member.subscription.instance_id or ""]
+
+    def _release(self, member_id: str) -> None:
+        """Take back what the member had, unless it is another's by now: the one that has replaced it."""
+        member = self.members.get(member_id)
+        if member is None:
+            return
+        for assignment in (member.current.assigned, member.current.revoking):
+            for topic, numbers in assignment.items():
+                for number in numbers:
+                    if self._owners.get((topic, number)) == member_id:
+                        del self._owners[topic, number]
+
+    # --- what is asked ---------------------------------------------------------------------------
+
+    @property
+    def state(self) -> ConsumerState:
+        if not self.members:
+            return ConsumerState.EMPTY
+        if self.epoch > self.target_epoch:
+            return ConsumerState.ASSIGNING
+        if all(member.is_reconciled_to(self.target_epoch) for member in self.members.values()):
+            return ConsumerState.STABLE
+        return ConsumerState.RECONCILING
+
+    def is_owned(self, topic: bytes, number: int) -> bool:
+        """See `consumer_member.IsOwned`."""
+        return (topic, number) in self._owners
+
+    def member(self, member_id: str) -> ConsumerMember:
+        """Return a member. Raises UnknownMemberIdError."""
+        if member_id not in self.members:
+            raise UnknownMemberIdError(
+                f"group {self.group_id!r} has no member {member_id!r}: it left, was taken for failed, or "
+                "never joined"
+            )
+        return self.members[member_id]
+
+    def static_member(self, instance_id: str) -> ConsumerMember | None:
+        """Return the member that has an instance id."""
+        return self.members.get(self.instances.get(instance_id, ""))
+
+    def target(self, member_id: str) -> Assignment:
+        """Return the partitions that a member shall have."""
+        return self.targets.get(member_id, NOTHING)
+
+    def subscribed(self) -> set[str]:
+        """Return the topics of all members (ModernGroup: isSubscribedToTopic)."""
+        found: set[str] = set()
+        for member in self.members.values():
+            found |= self.topics_of(member.subscription)
+        return found
+
+    def topics_of(self, subscription: Subscription) -> frozenset[str]:
+        """Return the topics of a subscription, by name and by regular expression."""
+        resolved = self.regexes.get(subscription.topic_regex or "")
+        return subscription.topic_names if resolved is None else subscription.topic_names | resolved.topics
+
+    def check_commit(self, member_id: str, epoch: int, is_named: bool, knows_epochs: bool) -> None:
+        """Raise unless a member may commit offsets now (ConsumerGroup: validateOffsetCommit). A commit
+        without an epoch is taken by a group that has no members, and where no member has to be named (not
+        `is_named`). Raises UnknownMemberIdError, StaleMemberEpochError; UnsupportedVersionError where the
+        request does not know of member epochs.
+        """
+        if epoch < 0 and not (self.members and is_named):
+            return
+        self.member(member_id)
+        if not knows_epochs:
+            raise UnsupportedVersionError(
+                f"group {self.group_id!r} is a consumer group: its members commit by OffsetCommit 9 or newer"
+            )
+        self._check_current(member_id, epoch)
+
+    def check_fetch(self, member_id: str | None, epoch: int) -> None:
+        """Raise unless a member may fetch offsets now, or anybody who names no member (ConsumerGroup:
+        validateOffsetFetch). Raises UnknownMemberIdError, StaleMemberEpochError.
+        """
+        if member_id is not None or epoch >= 0:
+            self._check_current(member_id or "", epoch)
+
+    def _check_current(self, member_id: str, epoch: int) -> None:
+        held = self.member(member_id).epoch
+        if held != epoch:
+            raise StaleMemberEpochError(
+                f"member {member_id!r} of group {self.group_id!r} comes with epoch {epoch}, and has {held}"
+            )
+
+    def info(self, default: str) -> ConsumerGroupInfo:
+        """Return what administrators see; `default` is the assignor where no member asks for one."""
+        return ConsumerGroupInfo(
+            self.state,
+            self.epoch,
+            self.target_epoch,
+            self.assignor(default),
+            tuple(self.members.values()),
+            dict(self.targets),
+        )
+
+    def assignor(self, default: str, members: Iterable[ConsumerMember] | None = None) -> str:
+        """Return the assignor that most members ask for, `default` where none does (ConsumerGroup:
+        computePreferredServerAssignor).
+        """
+        there = self.members.values() if members is None else members
+        votes = [each.subscription.server_assignor for each in there]
+        asked = [vote for vote in votes if vote]
+        return max(dict.fromkeys(asked), key=asked.count) if asked else default

@@ -1,0 +1,143 @@
+"""`ConsumerMember`: a member of a consumer group (KIP-848), and how it gets from what it has to its target
+(Kafka: ConsumerGroupMember, CurrentAssignmentBuilder).
+
+Threads: any; members are immutable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from segstore.coordinator.offsets.consumer_schema import (
+    NOTHING,
+    Assignment,
+    Current,
+    MemberState,
+    Subscription,
+)
+from segstore.errors import FencedMemberEpochError
+
+JOIN_EPOCH, LEAVE_EPOCH, STATIC_LEAVE_EPOCH = 0, -1, -2
+"""The epochs by which a member joins, leaves for good, and leaves as a static member that comes back (Kafka:
+ConsumerGroupHeartbeatRequest).
+"""
+UNTOLD, UNASSIGNED = Subscription(), Current()
+"""What a member is before it has said anything, and before it was given anything."""
+IsOwned = Callable[[bytes, int], bool]
+"""Returns whether a member has a partition, or still has to give it up."""
+
+
+@dataclass(frozen=True)
+class ConsumerMember:
+    """A member: what it says of itself, and what it has now."""
+
+    member_id: str
+    subscription: Subscription = UNTOLD
+    current: Current = UNASSIGNED
+
+    @property
+    def epoch(self) -> int:
+        return self.current.epoch
+
+    def is_reconciled_to(self, target_epoch: int) -> bool:
+        """Return whether the member has its target of that epoch."""
+        return self.current.state is MemberState.STABLE and self.epoch == target_epoch
+
+    def check_epoch(self, epoch: int, owned: Assignment | None) -> None:
+        """Raise FencedMemberEpochError unless the member may come with this epoch. An earlier one is that of
+        an answer that was lost: the member then has nothing that it was not given. A member that joins anew
+        has given up everything, so that epoch 0 is always good (KAFKA-19233).
+        """
+        if epoch == JOIN_EPOCH or epoch == self.epoch:
+            return
+        is_lost_answer = epoch == self.current.previous_epoch and _is_part(owned, self.current.assigned)
+        if epoch > self.epoch or not is_lost_answer:
+            raise FencedMemberEpochError(
+                f"member {self.member_id!r} comes with epoch {epoch}, and has {self.epoch}: it must give up "
+                "all its partitions, and join again"
+            )
+
+    # --- on the way to the target --------------------------------------------------------------
+
+    def reconciled(
+        self, target_epoch: int, target: Assignment, owned: Assignment | None, is_owned: IsOwned
+    ) -> ConsumerMember:
+        """Return the member one step nearer to its target. `owned` is what the member says that it has, None
+        where it says nothing. Raises FencedMemberEpochError for a state that only a newer Kafka knows.
+        """
+        state, current = self.current.state, self.current
+        if self.is_reconciled_to(target_epoch):
+            return self
+        if state is MemberState.UNREVOKED_PARTITIONS:
+            if _overlaps(owned, current.revoking):
+                return self
+            return self._next(current.epoch + 1, target_epoch, target, owned, is_owned)
+        if state is MemberState.UNKNOWN:
+            if owned is None or owned:
+                raise FencedMemberEpochError(
+                    f"member {self.member_id!r} is in a state that is not known: it must give up all its "
+                    "partitions, and join again"
+                )
+            return self._next(target_epoch, target_epoch, target, owned, is_owned)
+        return self._next(current.epoch, target_epoch, target, owned, is_owned)
+
+    def _next(
+        self, epoch: int, target_epoch: int, target: Assignment, owned: Assignment | None, is_owned: IsOwned
+    ) -> ConsumerMember:
+        """Partitions are first given up, in the epoch in which the member has them; then those are given to
+        it that nobody has.
+        """
+        had = self.current.assigned
+        kept = _common(had, target)
+        revoking = _without(had, kept)
+        if revoking and _overlaps(owned, revoking):
+            return self._in(epoch, MemberState.UNREVOKED_PARTITIONS, kept, revoking)
+        wanted = _without(target, kept)
+        free = {
+            topic: frozenset(number for number in numbers if not is_owned(topic, number))
+            for topic, numbers in wanted.items()
+        }
+        is_waiting = any(len(free[topic]) < len(numbers) for topic, numbers in wanted.items())
+        state = MemberState.UNRELEASED_PARTITIONS if is_waiting else MemberState.STABLE
+        return self._in(target_epoch, state, _union(kept, free))
+
+    def _in(
+        self, epoch: int, state: MemberState, assigned: Assignment, revoking: Assignment = NOTHING
+    ) -> ConsumerMember:
+        return replace(self, current=Current(epoch, self.epoch, state, assigned, revoking))
+
+    def left_for_a_while(self) -> ConsumerMember:
+        """Return a static member that comes back: it keeps what it was given, under the epoch -2."""
+        return replace(self, current=self.current._replace(epoch=STATIC_LEAVE_EPOCH, revoking=NOTHING))
+
+    def replaced_by(self, member_id: str) -> ConsumerMember:
+        """Return a static member that has come back under another id."""
+        return replace(self, member_id=member_id, current=self.current._replace(epoch=0, previous_epoch=0))
+
+
+# --- assignments ---------------------------------------------------------------------------------
+
+
+def _common(one: Assignment, other: Assignment) -> Assignment:
+    found = {topic: numbers & other[topic] for topic, numbers in one.items() if topic in other}
+    return {topic: numbers for topic, numbers in found.items() if numbers}
+
+
+def _without(one: Assignment, other: Assignment) -> Assignment:
+    found = {topic: numbers - other.get(topic, frozenset()) for topic, numbers in one.items()}
+    return {topic: numbers for topic, numbers in found.items() if numbers}
+
+
+def _union(one: Assignment, other: Assignment) -> Assignment:
+    found = {topic: one.get(topic, frozenset()) | other.get(topic, frozenset()) for topic in {*one, *other}}
+    return {topic: numbers for topic, numbers in found.items() if numbers}
+
+
+def _overlaps(owned: Assignment | None, revoking: Assignment) -> bool:
+    """Return whether a member may still have some of these partitions: one that says nothing may."""
+    return owned is None or bool(_common(owned, revoking))
+
+
+def _is_part(owned: Assignment | None, assigned: Assignment) -> bool:
+    return owned is not None and not _without(owned, assigned)

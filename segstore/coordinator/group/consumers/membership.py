@@ -1,0 +1,334 @@
+"""`ConsumerMembership`: a consumer group's answers to its members, and the ends of their sessions (KIP-848;
+Kafka: GroupMetadataManager).
+
+On disk: the records of a change are given to the function `write`, and count once they are written. Threads:
+under the group's lock. `now` is ms of the monotonic clock in every method.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from segstore.coordinator.group.consumers.assignors import SERVER_ASSIGNORS
+from segstore.coordinator.group.consumers.change import Assignors, Draft
+from segstore.coordinator.group.consumers.group import ConsumerGroup, ConsumerGroupInfo
+from segstore.coordinator.group.consumers.member import (
+    JOIN_EPOCH,
+    LEAVE_EPOCH,
+    STATIC_LEAVE_EPOCH,
+    ConsumerMember,
+)
+from segstore.coordinator.group.consumers.sessions import Sessions
+from segstore.coordinator.group.consumers.topics import Topics
+from segstore.coordinator.offsets.consumer_schema import Assignment, Change, MemberState, Subscription
+from segstore.coordinator.structs import CLIENT_HOST, Leaver
+from segstore.errors import (
+    FencedInstanceIdError,
+    GroupMaxSizeReachedError,
+    InvalidRequestError,
+    SegstoreError,
+    UnknownMemberIdError,
+    UnreleasedInstanceIdError,
+    UnsupportedAssignorError,
+    copy_of,
+)
+from segstore.logger import Logger
+
+log = Logger("segstore")
+
+Write = Callable[[Sequence[Change]], None]
+"""Writes records, all or none; raises where that fails."""
+RETRY_MS = 500.0
+"""How long a removal waits that could not be written."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConsumerHeartbeat:
+    """What a member says (Kafka: ConsumerGroupHeartbeatRequest). None, and a timeout of -1, stand for what
+    has not changed since it said it last. `epoch` is 0 to join, -1 to leave, -2 to leave as a static member
+    that comes back. `owned` are the partitions that the member has; `rebalance_timeout_ms` is how long it may
+    take to give some up. An empty `member_id` leaves the id of a new member to the group.
+    """
+
+    member_id: str
+    epoch: int
+    instance_id: str | None = None
+    rack_id: str | None = None
+    rebalance_timeout_ms: int = -1
+    topic_names: Collection[str] | None = None
+    topic_regex: str | None = None
+    server_assignor: str | None = None
+    owned: Assignment | None = None
+    client_id: str = ""
+    client_host: str = CLIENT_HOST
+
+    @property
+    def is_full(self) -> bool:
+        """Return whether the member says all of itself, as it does after an error: it may have missed an
+        answer.
+        """
+        is_subscribed = self.topic_names is not None or self.topic_regex is not None
+        return self.rebalance_timeout_ms != -1 and is_subscribed and self.owned is not None
+
+    def told(self, before: Subscription) -> Subscription:
+        """Return what is known of the member now."""
+        names = self.topic_names
+        return Subscription(
+            _new(self.instance_id, before.instance_id),
+            _new(self.rack_id, before.rack_id),
+            self.client_id,
+            self.client_host,
+            before.topic_names if names is None else frozenset(names),
+            _new(self.topic_regex, before.topic_regex),
+            before.rebalance_timeout_ms if self.rebalance_timeout_ms == -1 else self.rebalance_timeout_ms,
+            _new(self.server_assignor, before.server_assignor),
+        )
+
+
+def _new(told: str | None, before: str | None) -> str | None:
+    return before if told is None else told
+
+
+class Beaten(NamedTuple):
+    """The group's answer: `assignment` is None where the member knows it."""
+
+    member_id: str
+    epoch: int
+    heartbeat_interval_ms: int
+    assignment: Assignment | None = None
+
+
+class ConsumerSettings(NamedTuple):
+    """The store's settings `group.consumer.*`."""
+
+    session_timeout_ms: int
+    heartbeat_interval_ms: int
+    max_size: int
+    assignors: str
+
+    @property
+    def known(self) -> Assignors:
+        return Assignors({name: SERVER_ASSIGNORS[name] for name in self.assignors.split(",")})
+
+
+class ConsumerMembership:
+    """The members of `group`, whose sessions begin with this object. `topics` returns what the store has now:
+    the same object as long as no topic has changed. `wall` returns ms since the epoch.
+    """
+
+    def __init__(
+        self,
+        group: ConsumerGroup,
+        write: Write,
+        settings: ConsumerSettings,
+        topics: Callable[[], Topics],
+        wall: Callable[[], int],
+        now: float,
+    ) -> None:
+        self.group, self._write, self._settings = group, write, settings
+        self._topics, self._wall = topics, wall
+        self._assignors = settings.known
+        self._seen: Topics | None = None
+        self._sessions = Sessions()
+        for member in group.members.values():
+            self._begin(member, now)
+
+    def heartbeat(self, asked: ConsumerHeartbeat, now: float) -> Beaten:
+        """Raises InvalidRequestError, UnsupportedAssignorError, InvalidRegularExpressionError,
+        UnknownMemberIdError, FencedMemberEpochError, FencedInstanceIdError, UnreleasedInstanceIdError,
+        GroupMaxSizeReachedError, and what `write` raises.
+        """
+        self.check(asked)
+        if asked.epoch in (LEAVE_EPOCH, STATIC_LEAVE_EPOCH):
+            return self._leave(asked)
+        topics = self._topics()
+        draft = self._draft(topics)
+        has_new_topics = topics is not self._seen
+        member = self._asking(asked, draft)
+        after = draft.update(member, asked.told(member.subscription), asked.owned, has_new_topics)
+        self._commit(draft)
+        self._seen = topics
+        self._beat(member, after, now)
+        has_changed = after.current.assigned != member.current.assigned
+        is_told = asked.epoch == JOIN_EPOCH or asked.is_full or has_changed
+        interval = self._settings.heartbeat_interval_ms
+        return Beaten(after.member_id, after.epoch, interval, after.current.assigned if is_told else None)
+
+    def check(self, asked: ConsumerHeartbeat) -> None:
+        """Raise unless what a member says can be meant (GroupCoordinatorService:
+        throwIfConsumerGroupHeartbeatRequestIsInvalid). Raises InvalidRequestError, UnsupportedAssignorError.
+        """
+        epoch = asked.epoch
+        if epoch < STATIC_LEAVE_EPOCH:
+            raise InvalidRequestError(f"member_epoch={epoch}: must be at least {STATIC_LEAVE_EPOCH}")
+        if not asked.member_id and epoch != JOIN_EPOCH:
+            raise InvalidRequestError("member_id must not be empty but to join")
+        for name, text in (("instance_id", asked.instance_id), ("rack_id", asked.rack_id)):
+            if text is not None and not text.strip():
+                raise InvalidRequestError(f"{name} must not be empty")
+        if epoch == STATIC_LEAVE_EPOCH and asked.instance_id is None:
+            raise InvalidRequestError("instance_id must be given to leave as a static member")
+        if epoch == JOIN_EPOCH:
+            _check_joining(asked)
+        if asked.server_assignor is not None and asked.server_assignor not in self._assignors.known:
+            raise UnsupportedAssignorError(
+                f"server_assignor={asked.server_assignor!r:.80}: allowed are "
+                f"{', '.join(self._assignors.known)}"
+            )
+
+    def _asking(self, asked: ConsumerHeartbeat, draft: Draft) -> ConsumerMember:
+        """Return the member that asks, as it was; a new one where it joins."""
+        member_id = asked.member_id or str(uuid.uuid4())
+        if asked.instance_id is not None:
+            return self._static(asked, asked.instance_id, member_id, draft)
+        if asked.epoch == JOIN_EPOCH:
+            return self._joining(member_id)
+        member = self.group.member(member_id)
+        member.check_epoch(asked.epoch, asked.owned)
+        return member
+
+    def _joining(self, member_id: str) -> ConsumerMember:
+        """Return a new member, or one that joins anew. Raises GroupMaxSizeReachedError."""
+        members = self.group.members
+        if member_id not in members and len(members) >= self._settings.max_size:
+            raise GroupMaxSizeReachedError(
+                f"group {self.group.group_id!r} has {len(members)} members, which is group.consumer.max.size"
+            )
+        return members.get(member_id) or ConsumerMember(member_id)
+
+    def _static(
+        self, asked: ConsumerHeartbeat, instance_id: str, member_id: str, draft: Draft
+    ) -> ConsumerMember:
+        before = self.group.static_member(instance_id)
+        if asked.epoch != JOIN_EPOCH:
+            member = self._known_static(instance_id, member_id)
+            member.check_epoch(asked.epoch, asked.owned)
+            return member
+        if before is None:
+            return self._joining(member_id)
+        if before.member_id == member_id and before.epoch != STATIC_LEAVE_EPOCH:
+            return before
+        if before.epoch != STATIC_LEAVE_EPOCH and not before.subscription.classic:
+            raise UnreleasedInstanceIdError(
+                f"instance id {instance_id!r} of group {self.group.group_id!r} is member "
+                f"{before.member_id!r}'s, which has not left"
+            )
+        return draft.replace_member(before, member_id)
+
+    def _known_static(self, instance_id: str, member_id: str) -> ConsumerMember:
+        member = self.group.static_member(instance_id)
+        if member is None:
+            raise UnknownMemberIdError(
+                f"group {self.group.group_id!r} has no member with instance id {instance_id!r}"
+            )
+        if member.member_id != member_id:
+            raise FencedInstanceIdError(
+                f"instance id {instance_id!r} of group {self.group.group_id!r} is {member.member_id!r}'s "
+                f"now, not {member_id!r}'s"
+            )
+        return member
+
+    # --- leaving -----------------------------------------------------------------------------------
+
+    def _leave(self, asked: ConsumerHeartbeat) -> Beaten:
+        if asked.instance_id is None:
+            member = self.group.member(asked.member_id)
+        else:
+            member = self._known_static(asked.instance_id, asked.member_id)
+        if asked.epoch == STATIC_LEAVE_EPOCH:
+            draft = self._draft(self._topics())
+            draft.leave_for_a_while(member)
+            self._commit(draft)
+            self._sessions.has_revoked(member.member_id)
+        else:
+            self._fence([member.member_id])
+        return Beaten(asked.member_id, asked.epoch, 0)
+
+    def leave_all(self, leaving: Iterable[Leaver]) -> list[SegstoreError | None]:
+        """Remove several members, as administrators ask; return for each why it could not be removed. A
+        static member may be named by its instance id alone (KIP-345).
+        """
+        gone: dict[str, None] = {}
+        told: list[SegstoreError | None] = []
+        for member_id, instance in leaving:
+            try:
+                gone[self._leaving(member_id, instance)] = None
+                told.append(None)
+            except (UnknownMemberIdError, FencedInstanceIdError) as error:
+                told.append(copy_of(error))
+        self._fence(list(gone))
+        return told
+
+    def _leaving(self, member_id: str, instance: str | None) -> str:
+        if instance is None:
+            return self.group.member(member_id).member_id
+        held = self.group.instances.get(instance, "")
+        return self._known_static(instance, member_id or held).member_id
+
+    def _fence(self, member_ids: Collection[str]) -> None:
+        if member_ids:
+            draft = self._draft(self._topics())
+            draft.fence(member_ids)
+            self._commit(draft)
+            self._sessions.forget(member_ids)
+
+    # --- time ----------------------------------------------------------------------------------------
+
+    def expire(self, now: float) -> None:
+        """Remove members whose sessions have ended, or that did not give up partitions in time. Where that
+        can't be written it is tried again.
+        """
+        late = [member_id for member_id in self._sessions.over(now) if member_id in self.group.members]
+        try:
+            self._fence(late)
+        except SegstoreError:
+            log.exception("group %s: members that are gone could not be removed", self.group.group_id)
+            for member_id in late:
+                self._sessions.has_revoked(member_id)
+                self._sessions.extend(member_id, now + RETRY_MS)
+
+    def info(self) -> ConsumerGroupInfo:
+        """Return the group as administrators see it."""
+        return self.group.info(self._assignors.default)
+
+    def due(self) -> float:
+        """Return when `expire` has something to do next."""
+        return self._sessions.due()
+
+    def _begin(self, member: ConsumerMember, now: float) -> None:
+        """Begin the session of a member that the log has."""
+        self._sessions.extend(member.member_id, now + self._settings.session_timeout_ms)
+        if member.current.state is MemberState.UNREVOKED_PARTITIONS:
+            self._sessions.must_revoke(member.member_id, now + member.subscription.rebalance_timeout_ms)
+
+    def _beat(self, before: ConsumerMember, after: ConsumerMember, now: float) -> None:
+        member_id, timeout = after.member_id, after.subscription.rebalance_timeout_ms
+        self._sessions.extend(member_id, now + self._settings.session_timeout_ms)
+        if after.current == before.current:
+            return
+        if after.current.state is MemberState.UNREVOKED_PARTITIONS:
+            self._sessions.must_revoke(member_id, now + timeout)
+        else:
+            self._sessions.has_revoked(member_id)
+
+    # --- drafts ----------------------------------------------------------------------------------------
+
+    def _draft(self, topics: Topics) -> Draft:
+        return Draft(self.group, topics, self._assignors, self._wall())
+
+    def _commit(self, draft: Draft) -> None:
+        if draft.changes:
+            self._write(draft.changes)
+            self.group.replay(draft.changes)
+
+
+def _check_joining(asked: ConsumerHeartbeat) -> None:
+    if asked.rebalance_timeout_ms == -1:
+        raise InvalidRequestError("rebalance_timeout_ms must be given to join")
+    if asked.owned is None or asked.owned:
+        raise InvalidRequestError("topic_partitions must be empty to join")
+    if asked.topic_names is None and asked.topic_regex is None:
+        raise InvalidRequestError("subscribed_topic_names or subscribed_topic_regex must be given to join")

@@ -1,0 +1,178 @@
+"""ConsumerGroupHeartbeat, ConsumerGroupDescribe: members and administrators of consumer groups (KIP-848).
+
+Threads: the loop's; the group coordinator is asked in worker threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from segstore.coordinator.group.consumers.group import ConsumerGroupInfo
+from segstore.coordinator.group.consumers.member import JOIN_EPOCH, ConsumerMember
+from segstore.coordinator.group.consumers.membership import Beaten, ConsumerHeartbeat
+from segstore.coordinator.group.consumers.topics import Topics
+from segstore.coordinator.group.coordinator import GroupCoordinator
+from segstore.coordinator.offsets.consumer_schema import Assignment
+from segstore.coordinator.shared import shared
+from segstore.errors import InvalidGroupIdError, InvalidRequestError, SegstoreError
+from segstore.server.apis import Api
+from segstore.server.error_codes import Code
+from segstore.server.node import Node
+from segstore.server.protocol.codec import structs
+from segstore.server.request import Later, Request
+from segstore.server.topics import shown
+from segstore.storage.store.store import Store
+
+from .coordinating import GROUP_OPERATIONS, NO_OPERATIONS, coordinated, coordinator_code
+
+_Beaten = structs("ConsumerGroupHeartbeatResponse")
+_Described = structs("ConsumerGroupDescribeResponse")
+_NAMES_ITSELF = 1
+"""The first version in which members bring their ids with them (KIP-1082)."""
+_CLASSIC, _CONSUMER = 0, 1
+"""Kafka's types of members."""
+
+
+# --- ConsumerGroupHeartbeat ------------------------------------------------------------------------
+
+
+def consumer_group_heartbeat(node: Node, request: Request) -> Later:
+    """Take what a member says; answer its epoch, and its partitions where they are others."""
+    body, asked = request.body, _asked(request)
+
+    def run() -> Any:
+        try:
+            if not body.group_id.strip():
+                raise InvalidRequestError("group_id must not be empty")
+            if asked.epoch == JOIN_EPOCH and request.version >= _NAMES_ITSELF and not asked.member_id.strip():
+                raise InvalidRequestError("member_id must not be empty")
+            return _answer(shared(node.store, GroupCoordinator).consumer_heartbeat(body.group_id, asked))
+        except SegstoreError as error:
+            return _Beaten(error_code=coordinator_code(error), error_message=str(error))
+
+    return coordinated(node, request, run, lambda code: _Beaten(error_code=code))
+
+
+def _asked(request: Request) -> ConsumerHeartbeat:
+    body, names = request.body, request.body.subscribed_topic_names
+    return ConsumerHeartbeat(
+        member_id=body.member_id,
+        epoch=body.member_epoch,
+        instance_id=body.instance_id,
+        rack_id=body.rack_id,
+        rebalance_timeout_ms=body.rebalance_timeout_ms,
+        topic_names=None if names is None else tuple(names),
+        topic_regex=body.subscribed_topic_regex,
+        server_assignor=body.server_assignor,
+        owned=_owned(body.topic_partitions),
+        client_id=request.client_id or "",
+        client_host=f"/{request.channel.peer}",
+    )
+
+
+def _owned(topics: Iterable[Any] | None) -> Assignment | None:
+    if topics is None:
+        return None
+    found: dict[bytes, frozenset[int]] = {}
+    for topic in topics:
+        held = found.get(topic.topic_id, frozenset())
+        found[topic.topic_id] = held.union(topic.partitions)
+    return {topic_id: numbers for topic_id, numbers in found.items() if numbers}
+
+
+def _answer(beaten: Beaten) -> Any:
+    given = None
+    if beaten.assignment is not None:
+        topics = [
+            _Beaten.TopicPartitions(topic_id=topic_id, partitions=sorted(numbers))
+            for topic_id, numbers in beaten.assignment.items()
+        ]
+        given = _Beaten.Assignment(topic_partitions=topics)
+    return _Beaten(
+        member_id=beaten.member_id,
+        member_epoch=beaten.epoch,
+        heartbeat_interval_ms=beaten.heartbeat_interval_ms,
+        assignment=given,
+    )
+
+
+# --- ConsumerGroupDescribe -------------------------------------------------------------------------
+
+
+def consumer_group_describe(node: Node, request: Request) -> Later:
+    """Answer each group by itself; a classic group is none of this kind."""
+    body = request.body
+
+    def run() -> Any:
+        found = [_described(node.store, group) for group in body.group_ids]
+        for each in found:
+            wanted = body.include_authorized_operations and not each.error_code
+            each.authorized_operations = GROUP_OPERATIONS if wanted else NO_OPERATIONS
+        return _Described(groups=found)
+
+    def failed(code: Code) -> Any:
+        kind = _Described.DescribedGroup
+        return _Described(groups=[kind(group_id=group, error_code=code) for group in body.group_ids])
+
+    return coordinated(node, request, run, failed)
+
+
+def _described(store: Store, group: str) -> Any:
+    kind = _Described.DescribedGroup
+    try:
+        if not group:
+            raise InvalidGroupIdError("a group id must not be empty")
+        info = shared(store, GroupCoordinator).describe_consumers(group)
+    except SegstoreError as error:
+        return kind(group_id=group, error_code=coordinator_code(error), error_message=str(error))
+    if info is None:
+        why = f"There is no consumer group {group!r}."
+        return kind(group_id=group, error_code=Code.GROUP_ID_NOT_FOUND, error_message=why)
+    return _group(group, info, Topics(shown(store)))
+
+
+def _group(group: str, info: ConsumerGroupInfo, topics: Topics) -> Any:
+    return _Described.DescribedGroup(
+        group_id=group,
+        group_state=info.state.value,
+        group_epoch=info.epoch,
+        assignment_epoch=info.target_epoch,
+        assignor_name=info.assignor,
+        members=[_member(each, info.targets.get(each.member_id, {}), topics) for each in info.members],
+    )
+
+
+def _member(member: ConsumerMember, target: Assignment, topics: Topics) -> Any:
+    told = member.subscription
+    return _Described.Member(
+        member_id=member.member_id,
+        instance_id=told.instance_id,
+        rack_id=told.rack_id,
+        member_epoch=member.epoch,
+        client_id=told.client_id,
+        client_host=told.client_host,
+        subscribed_topic_names=sorted(told.topic_names),
+        subscribed_topic_regex=told.topic_regex,
+        assignment=_assignment(member.current.assigned, topics),
+        target_assignment=_assignment(target, topics),
+        member_type=_CLASSIC if told.classic else _CONSUMER,
+    )
+
+
+def _assignment(assignment: Assignment, topics: Topics) -> Any:
+    return _Described.Assignment(
+        topic_partitions=[
+            _Described.TopicPartitions(
+                topic_id=topic_id, topic_name=topics.names[topic_id], partitions=sorted(numbers)
+            )
+            for topic_id, numbers in assignment.items()
+            if topic_id in topics.names
+        ]
+    )
+
+
+HANDLERS = {
+    Api.CONSUMER_GROUP_HEARTBEAT: consumer_group_heartbeat,
+    Api.CONSUMER_GROUP_DESCRIBE: consumer_group_describe,
+}

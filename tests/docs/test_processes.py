@@ -1,0 +1,137 @@
+"""The code of docs/processes.md works when it is pasted, and its table is that of the results."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from cli import COMMAND, start_program
+from places import REPOSITORY, environment
+from waiting import PATIENCE, until
+
+import segstore
+from benchmarks import bench_processes
+from segstore.bench import load
+
+PAGE = (REPOSITORY / "docs" / "processes.md").read_text(encoding="utf-8")
+BLOCKS = re.findall(r"^## (\w+)\n|^```(\w+)\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
+ADDRESS = "127.0.0.1:9092"
+
+
+def block(section: str, language: str, number: int = 0) -> str:
+    """A code block below a heading."""
+    heading, found = "", []
+    for title, lang, code in BLOCKS:
+        heading = title or heading
+        if (heading, lang) == (section, language):
+            found.append(code)
+    return found[number]
+
+
+def test_all_blocks_are_run_here() -> None:
+    assert [(lang, code) for _, lang, code in BLOCKS if code] == [
+        ("bash", block("Serve", "bash")),
+        ("python", block("Serve", "python")),
+        ("bash", block("Serve", "bash", 1)),
+        ("python", block("Embed", "python")),
+        ("python", block("Stage", "python")),
+    ]
+
+
+def test_the_table_is_that_of_the_results() -> None:
+    results = load(REPOSITORY / "benchmarks" / "results" / "processes.json")
+    assert bench_processes.page(PAGE, results) == PAGE, "run bench_processes.update()"
+    with pytest.raises(ValueError, match="the page must have"):
+        bench_processes.page(PAGE.replace("<!-- processes -->", ""), results)
+
+
+# --- serve --------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def address(store_dir: Path) -> Iterator[str]:
+    """Where the page's command serves, on a port that is free."""
+    command = (
+        block("Serve", "bash")
+        .replace(ADDRESS, "127.0.0.1:0")
+        .replace("--store events", f"--store {store_dir}")
+    )
+    name, *arguments = shlex.split(command)
+    assert name == "segstore"
+    with start_program(*arguments) as program:
+        try:
+            assert program.stdout is not None
+            yield program.stdout.readline().split()[-1].decode()
+            program.terminate()
+            program.wait(PATIENCE)
+        finally:
+            program.kill()
+
+
+WORKERS = """
+answers = []
+pids = [os.fork() for _ in range(2)]  # this process and two children, then four in all
+said = []
+body = app({"PATH_INFO": "/of/%d" % os.getpid()}, lambda status, headers: said.append(status))
+for pid in pids:
+    if pid:
+        os.waitpid(pid, 0)
+print(said[0], flush=True)
+os._exit(0)
+"""
+
+
+def test_workers_append_and_the_terminal_looks(address: str, tmp_path: Path) -> None:
+    app = block("Serve", "python").replace(ADDRESS, address)
+    run = subprocess.run(
+        [sys.executable, "-c", app + WORKERS],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        env=environment(),
+    )
+    assert (run.returncode, run.stdout) == (0, "202 Accepted\n" * 4), run.stderr
+    script = block("Serve", "bash", 1).replace(ADDRESS, address)
+    shell = f'segstore() {{ {shlex.join(COMMAND)} "$@"; }}\nset -e\n{script}'
+    looked = subprocess.run(
+        ["bash", "-c", shell], capture_output=True, text=True, timeout=PATIENCE, env=environment()
+    )
+    assert looked.returncode == 0, looked.stderr
+    assert "events" in looked.stdout
+    assert looked.stdout.count('"value": "/of/') == 4
+    assert looked.stdout.count('"value": "by hand"') == 1
+    assert "no groups" in looked.stderr
+
+
+# --- embed and stage ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("section", "told", "ends"), [("Embed", "200", {0: 200}), ("Stage", "", {0: 1000, 1: 1000})]
+)
+def test_example_works_when_pasted(
+    section: str, told: str, ends: dict[int, int], store_dir: Path, tmp_path: Path
+) -> None:
+    program = tmp_path / "program.py"  # a file: processes that are spawned import it
+    program.write_text(block(section, "python").replace('open("events")', f"open({str(store_dir)!r})"))
+    run = subprocess.run(
+        [sys.executable, program], capture_output=True, text=True, timeout=PATIENCE, env=environment()
+    )
+    assert run.returncode == 0, run.stderr
+    assert told in run.stdout
+    with segstore.open(store_dir, "r") as store:
+        assert {n: store.partition("events", n).end_offset for n in ends} == ends
+
+
+def test_one_record_of_each_way_is_measured(tmp_path: Path) -> None:
+    """The measurement counts what is in the log: see `measure`."""
+    for way in bench_processes.WAYS:
+        case = bench_processes.Case(way, durable=way == bench_processes.STAGE, records=2, calls=1)
+        found = until(lambda case=case: bench_processes.measure(case, str(tmp_path), workers=1))
+        assert found["records/s"] > 0
+        assert 0 < found["p50 ms"] <= found["p99 ms"]

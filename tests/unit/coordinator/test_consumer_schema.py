@@ -1,0 +1,157 @@
+"""The records of consumer groups in `__consumer_offsets`: what is written is read again, and Kafka's dump
+tool reads it as Kafka's own.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import kafka_tools
+import pytest
+from group_records import decoded, offsets_of, opened
+from hypothesis import given
+from hypothesis import strategies as st
+
+from segstore import names
+from segstore.coordinator.offsets.consumer_schema import (
+    Change,
+    Current,
+    GroupEpoch,
+    Kind,
+    MemberState,
+    PartitionMetadata,
+    RecordKey,
+    Resolved,
+    Subscription,
+    Target,
+    TargetEpoch,
+    Value,
+    consumer_key,
+    consumer_value,
+    parse_consumer_value,
+)
+from segstore.coordinator.offsets.group_offsets import TOPIC
+from segstore.coordinator.offsets.schema import parse_key
+from segstore.errors import InvalidArgumentError, UnsupportedVersionError
+from segstore.kafka_schema import int8, int16, int32
+
+A, B = b"a" * 16, b"b" * 16
+TEXT = st.text(st.characters(exclude_categories=("Cs",)), max_size=6)
+INT32, INT64 = st.integers(-(1 << 31), (1 << 31) - 1), st.integers(-(1 << 63), (1 << 63) - 1)
+NAMES = st.frozensets(TEXT, max_size=3)
+ASSIGNMENTS = st.dictionaries(
+    st.sampled_from([A, B]), st.frozensets(st.integers(0, (1 << 31) - 1), min_size=1, max_size=3)
+)
+VALUES: dict[Kind, st.SearchStrategy[Value]] = {
+    Kind.EPOCH: st.builds(GroupEpoch, INT32, INT64),
+    Kind.MEMBER: st.builds(
+        Subscription,
+        *(st.none() | TEXT, st.none() | TEXT, TEXT, TEXT, NAMES, st.none() | TEXT, INT32, st.none() | TEXT),
+        st.binary(max_size=4),
+    ),
+    Kind.TARGET_EPOCH: st.builds(TargetEpoch, INT32),
+    Kind.TARGET: st.builds(Target, ASSIGNMENTS),
+    Kind.CURRENT: st.builds(Current, INT32, INT32, st.sampled_from(MemberState), ASSIGNMENTS, ASSIGNMENTS),
+    Kind.REGEX: st.builds(Resolved, NAMES, INT64, INT64),
+}
+
+
+@pytest.mark.parametrize("kind", VALUES)
+@given(st.data())
+def test_what_is_written_is_read_again(kind: Kind, data: st.DataObject) -> None:
+    value = data.draw(VALUES[kind])
+    assert parse_consumer_value(kind, consumer_value(value)) == value
+
+
+@pytest.mark.parametrize("kind", Kind)
+def test_keys_are_read_again(kind: Kind) -> None:
+    name = "é" if kind in VALUES and kind not in (Kind.EPOCH, Kind.TARGET_EPOCH) else ""
+    key = RecordKey(kind, name)
+    assert parse_key(consumer_key("g", key)) == ("g", key)
+
+
+BAD: dict[str, tuple[Kind, bytes, type[Exception]]] = {
+    "a newer version": (Kind.TARGET, int16(1), UnsupportedVersionError),
+    "an end too early": (Kind.EPOCH, int16(0) + b"\0", ValueError),
+    "a count of more than there is": (Kind.TARGET, int16(0) + b"\x7f", ValueError),
+    "a topic without all of its id": (Kind.TARGET, int16(0) + b"\x02" + A[:9], ValueError),
+    "a junk version": (Kind.MEMBER, int16(-1), ValueError),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_other_bytes_are_refused(name: str) -> None:
+    kind, data, error = BAD[name]
+    with pytest.raises(error):
+        parse_consumer_value(kind, data)
+
+
+def test_what_others_have_written_is_understood() -> None:
+    """A state of a newer Kafka, the hash that is missing before 4.1, and that version's own record."""
+    current = int16(0) + int32(4) + int32(3) + int8(9) + b"\x01\x01\x00"
+    assert parse_consumer_value(Kind.CURRENT, current) == Current(4, 3, MemberState.UNKNOWN)
+    assert parse_consumer_value(Kind.EPOCH, int16(0) + int32(4) + b"\0") == GroupEpoch(4, 0)
+    assert parse_consumer_value(Kind.PARTITION_METADATA, int16(0) + b"?") == PartitionMetadata()
+
+
+def test_names_that_are_too_long_are_refused_and_nothing_is_written(store_dir: Path) -> None:
+    with opened(store_dir, offsets_topic_num_partitions=1) as store:
+        kept = offsets_of(store)
+        change: Change = (RecordKey(Kind.MEMBER, "m" * 32_768), Subscription())
+        with pytest.raises(InvalidArgumentError, match="32,767"):
+            kept.write_consumer("g", [(RecordKey(Kind.EPOCH), GroupEpoch(1)), change])
+        assert kept.groups() == set()
+        assert store.partition(TOPIC).end_offset == 0
+
+
+@pytest.mark.judge("kafka.tools.DumpLogSegments")
+@pytest.mark.skipif(kafka_tools.why_not() is not None, reason=str(kafka_tools.why_not()))
+@pytest.mark.timeout(900)
+def test_kafkas_dump_tool_reads_what_we_write(store_dir: Path) -> None:
+    told = Subscription("i", "r", "c", "/127.0.0.1", frozenset({"t", "u"}), "x.*", 5, "range")
+    held = Current(7, 6, MemberState.UNREVOKED_PARTITIONS, {A: frozenset({0, 2})}, {B: frozenset({1})})
+    changes: list[Change] = [
+        (RecordKey(Kind.EPOCH), GroupEpoch(7, -9)),
+        (RecordKey(Kind.MEMBER, "m"), told),
+        (RecordKey(Kind.TARGET_EPOCH), TargetEpoch(6)),
+        (RecordKey(Kind.TARGET, "m"), Target({A: frozenset({0})})),
+        (RecordKey(Kind.CURRENT, "m"), held),
+        (RecordKey(Kind.REGEX, "x.*"), Resolved(frozenset({"x1"}), 3, 4)),
+        (RecordKey(Kind.PARTITION_METADATA), None),
+    ]
+    with opened(store_dir, offsets_topic_num_partitions=1) as store:
+        offsets_of(store).write_consumer("g", changes)
+    directory = store_dir / f"{TOPIC}-0"
+    assert kafka_tools.judge(directory).errors == []
+    read: list[tuple[dict[str, Any], Any]] = decoded([directory])
+    assert [int(key["type"]) for key, _ in read] == [3, 5, 6, 7, 8, 16, 4]
+    assert [key["data"].get("memberId", key["data"].get("regularExpression")) for key, _ in read] == [
+        *(None, "m", None, "m", "m", "x.*", None)
+    ]
+    values = [payload if payload == "<DELETE>" else payload["data"] for _, payload in read]
+    topic = names.topic_id_of(A)
+    assert values == [
+        {"epoch": 7, "metadataHash": -9},
+        {
+            "instanceId": "i",
+            "rackId": "r",
+            "clientId": "c",
+            "clientHost": "/127.0.0.1",
+            "subscribedTopicNames": ["t", "u"],
+            "subscribedTopicRegex": "x.*",
+            "rebalanceTimeoutMs": 5,
+            "serverAssignor": "range",
+        },
+        {"assignmentEpoch": 6},
+        {"topicPartitions": [{"topicId": topic, "partitions": [0]}]},
+        {
+            "memberEpoch": 7,
+            "previousMemberEpoch": 6,
+            "state": 1,
+            "assignedPartitions": [{"topicId": topic, "partitions": [0, 2]}],
+            "partitionsPendingRevocation": [{"topicId": names.topic_id_of(B), "partitions": [1]}],
+        },
+        {"topics": ["x1"], "version": 3, "timestamp": 4},
+        "<DELETE>",
+    ]
