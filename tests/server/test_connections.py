@@ -61,7 +61,6 @@ def framed(data: bytes) -> bytes:
 CLOSED = {
     "an unknown version": framed(struct.pack(">hhih", Api.METADATA, 99, 7, -1)),
     "an api that is none": framed(struct.pack(">hhih", 999, 0, 7, -1)),
-    "an api without a handler": request("DescribeQuorum", 0, 1),
     "a request without a header": framed(b"abc"),
     "an empty request": framed(b""),
     "a negative size": struct.pack(">i", -1),
