@@ -32,6 +32,7 @@ STEPS = {
     "zero-copy": "how transfers compare, by sink and size",
     "studies": "why a log is fast, one question a study",
     "peers": "other stores, the same work",
+    "processes": "several processes that append to one log",
     "ratios": "the benches (bench_*.py), compared with the baseline",
 }
 SMALLER = {"SEGSTORE_COMPACT_MIB": "64", "SEGSTORE_COMPACT_ROUNDS": "3", "STAGED_MB": "256"}
@@ -56,7 +57,11 @@ def step(name: str, out: Path, report: Path, quick: bool) -> Step:
     short = ["--quick"] if quick else []
     if name == "ratios":
         return benches(report, quick)
-    module = {"peers": ["benchmarks.peers"], "zero-copy": ["segstore", "bench", "zero-copy"]}
+    module = {
+        "peers": ["benchmarks.peers"],
+        "processes": ["benchmarks.bench_processes"],
+        "zero-copy": ["segstore", "bench", "zero-copy"],
+    }
     command = module.get(name, ["segstore", "bench", "study", "all"])
     runs = [] if quick or name == "zero-copy" else ["--runs", str(RUNS)]
     return Step([sys.executable, "-m", *command, "--out", str(out), *runs, *short])

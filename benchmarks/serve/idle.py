@@ -19,10 +19,12 @@ class Idle:
     def __init__(self, address: str, count: int, stack: ExitStack) -> None:
         self._selector = stack.enter_context(selectors.DefaultSelector())
         buffer = bytearray(BUFFER)
-        self._all = [stack.enter_context(raw(address, buffer)) for _ in range(count)]
+        self._all: list[Raw] = []
         self._waiting: set[Raw] = set()
-        for client in self._all:
+        for _ in range(count):  # one after the other: a server's queue of new connections is short
+            client = stack.enter_context(raw(address, buffer))
             client.exchange(_GREETING)
+            self._all.append(client)
             self._selector.register(client.socket, selectors.EVENT_READ, client)
 
     def poll(self, data: bytes, seconds: float) -> int:

@@ -2,8 +2,8 @@
 
 On disk: the servers' directories, in one that goes with the run. Threads: those of the works.
 
-First each server is started and ended, round by round; then both run until the end, and a round of each part
-that does not count warms them up. A round begins with the other server than the one before. Where Java or
+First each server is started and ended, round by round; then both run until the end, and rounds of each part
+that do not count warm them up. A round begins with the other server than the one before. Where Java or
 Maven is not here, Kafka and Java's tools are left out, and the reason is told.
 """
 
@@ -26,8 +26,8 @@ from .bench import FULL, QUICK, Bench
 from .report import findings
 from .server import AbsentError, Kafka, Ours, descriptors, maker
 from .server import Server as Running
-from .terms import CACHED, COPY, FRESH, KAFKA, OURS, RESIDENT, SENDFILE, START, STARTED, WORN
-from .works import NEEDS_JAVA, PARTS, Figures, Part, transferred
+from .terms import CACHED, COPY, FRESH, KAFKA, OURS, RESIDENT, SENDFILE, START, STARTED
+from .works import NEEDS_JAVA, PARTS, WARM_UP, Figures, Part, transferred
 
 QUESTION = "How does `segstore serve` compare with a warm Kafka broker, for the same clients?"
 RUNS = 5
@@ -77,7 +77,7 @@ def run(
     with tempfile.TemporaryDirectory(prefix="segstore-serve-", dir=directory) as made:
         where = Path(made)
         about = machine(where, ["confluent-kafka"])
-        shown = _Shown(progress, rounds * (1 + len(PARTS)) + len(PARTS))
+        shown = _Shown(progress, rounds * (1 + len(PARTS)) + sum(WARM_UP.get(part, 1) for part in PARTS))
         if {STARTED, FRESH} & {*works}:
             for number in range(rounds):
                 shown(STARTED)
@@ -139,7 +139,7 @@ def _works(
             for at, one in enumerate(makers)
         ]
         for part, of_it in parts.items():
-            for number in range(0 if WORN in of_it else -1, rounds):  # -1: to warm up
+            for number in range(-WARM_UP.get(part, 1), rounds):  # below 0: to warm up
                 shown(of_it[0])
                 counted = found.figures if number >= 0 else defaultdict(list)
                 for bench in _turned(benches, number):

@@ -6,6 +6,7 @@ what /proc/PID/stat does, in ns instead of ticks of 10 ms.
 
 from __future__ import annotations
 
+import os
 import re
 import resource
 import subprocess
@@ -93,7 +94,9 @@ class Ours:
         command = [sys.executable, "-m", "segstore", "serve", "--store", str(directory), "--listen", address]
         with ExitStack() as ended:
             began = time.perf_counter()
-            process = subprocess.Popen([*command, *given], cwd=ROOT, stdout=subprocess.DEVNULL)
+            process = subprocess.Popen(
+                [*command, *given], cwd=ROOT, env=_environment(), stdout=subprocess.DEVNULL
+            )
             ended.callback(_end, process)
             answered(address, process)
             yield Server(self.name, address, process.pid, directory, time.perf_counter() - began)
@@ -116,6 +119,11 @@ class Kafka:
             assert broker.process is not None
             answered(address, broker.process)
             yield Server(self.name, address, broker.process.pid, directory, time.perf_counter() - began)
+
+
+def _environment() -> dict[str, str]:
+    """With compiled files, as an installed package has them."""
+    return {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
 
 
 def maker(name: str) -> Ours | Kafka:

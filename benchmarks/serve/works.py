@@ -155,9 +155,9 @@ def worn(bench: Bench) -> Works:
 
 
 PARTS: dict[Part, tuple[str, ...]] = {
-    small_requests: (SMALL_PRODUCE, SMALL_FETCH),
     **{partial(by_librdkafka, size): (PRODUCE(name), CONSUME(name)) for size, name in LIBRDKAFKA.items()},
     **{partial(by_java, size): (PRODUCE(name), CONSUME(name)) for size, name in JAVA.items()},
+    small_requests: (SMALL_PRODUCE, SMALL_FETCH),
     end_to_end: (END_TO_END,),
     cached: (CACHED,),
     wide: (WIDE_METADATA, WIDE_PRODUCE),
@@ -166,3 +166,7 @@ PARTS: dict[Part, tuple[str, ...]] = {
 }
 """What each part does, in their order; `running` has the start of servers, and bare loops."""
 NEEDS_JAVA = frozenset(part for part in PARTS if isinstance(part, partial) and part.func is by_java)
+WARM_UP = {small_requests: 3, worn: 0}
+"""Rounds that do not count, where it is not one: Java compiles what was called often enough, and memory needs
+none.
+"""

@@ -5,12 +5,15 @@ Threads: the main thread waits; the server has its own.
 
 from __future__ import annotations
 
+import errno
+
 import rich_click as click
 
 import segstore
 from segstore.cli.options import pairs, store_option
 from segstore.cli.signals import ended_by_signals
 from segstore.config import StoreConfig
+from segstore.errors import ListenError
 from segstore.server.network.server import address_text, endpoint
 from segstore.server.node import Endpoint
 from segstore.server.settings import ServerConfig, parted
@@ -18,6 +21,11 @@ from segstore.threads import Latch
 
 PORT = 9092
 _AUTO_CREATE = "auto_create_topics_enable"
+_ADVICE = {
+    errno.EADDRINUSE: "another program listens there; --listen takes another port, or 0 for one that is free",
+    errno.EADDRNOTAVAIL: "this machine does not have that address; 0.0.0.0 is every one that it has",
+    errno.EACCES: "ports below 1024 are the system's; --listen takes a higher one",
+}
 
 
 @click.command()
@@ -113,13 +121,20 @@ def serve(
     where = endpoint("--listen", address, PORT)
     if advertise is not None:
         endpoint("--advertise", advertise)
-    with (
-        ended_by_signals(),
-        segstore.open(path, config=of_store) as store,
-        segstore.serve(store, where.host, where.port, advertise, **of_server) as server,
-    ):
-        click.echo(_told(server, path))
-        Latch().wait()
+    with ended_by_signals(), segstore.open(path, config=of_store) as store:
+        try:
+            server = segstore.serve(store, where.host, where.port, advertise, **of_server)
+        except ListenError as error:
+            raise _with_advice(error) from None
+        with server:
+            click.echo(_told(server, path))
+            Latch().wait()
+
+
+def _with_advice(error: ListenError) -> ListenError:
+    """Return the error with what the user may do about it."""
+    advice = _ADVICE.get(error.errno or 0)
+    return ListenError(error.errno, f"{error.strerror}: {advice}", error.filename) if advice else error
 
 
 def _told(server: segstore.Server, path: str) -> str:

@@ -42,7 +42,10 @@ class TopicConfig(KafkaSettings):
     """Settings of one topic."""
 
     cleanup_policy: str = words(
-        "delete", ("delete", "compact"), "what becomes of old records: dropped by age and size, or by key"
+        "delete",
+        ("delete", "compact"),
+        "what becomes of old records: dropped by age and size, or by key; none: they stay",
+        least=0,
     )
     compression_type: str = choice(
         "producer",

@@ -118,18 +118,19 @@ def choice(default: str, words: tuple[str, ...], doc: str, synonyms: dict[str, s
     return made(default, "one of " + ", ".join(known), doc, read)
 
 
-def words(default: str, allowed: tuple[str, ...], doc: str) -> Any:
-    """Return a field for some of `allowed`, separated by commas; read without spaces and repetitions."""
+def words(default: str, allowed: tuple[str, ...], doc: str, least: int = 1) -> Any:
+    """Return a field for `least` or more of `allowed`, by commas; read without spaces and repetitions."""
 
     def read(value: object) -> str:
         if not isinstance(value, str):
             raise ValueError
-        given = [word.strip() for word in value.split(",")]
-        if not set(given) <= set(allowed):
+        given = [word.strip() for word in value.split(",")] if value.strip() else []
+        if len(given) < least or not set(given) <= set(allowed):
             raise ValueError
         return ",".join(dict.fromkeys(given))
 
-    return made(default, "one or more, by commas, of " + ", ".join(allowed), doc, read)
+    few = "one or more" if least else "none or more"
+    return made(default, f"{few}, by commas, of " + ", ".join(allowed), doc, read)
 
 
 def switch(default: bool, doc: str) -> Any:

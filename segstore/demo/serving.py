@@ -39,6 +39,7 @@ def serving(screen: Screen, path: str, records: int) -> None:
             store.create_topic(TOPIC, PARTITIONS)
             with segstore.serve(store, port=0, group_initial_rebalance_delay_ms=0) as server:
                 screen.say(f"the store listens on {server.bootstrap_servers}")
+                screen.say(f"it gets {records:,} records, and a group reads them: some seconds ...")
                 told = _run(server.bootstrap_servers, records)
             _prove(screen, store, told, records)
         if findings := segstore.check(path):

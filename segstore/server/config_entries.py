@@ -82,12 +82,12 @@ def of_server(config: Settings) -> Iterator[Entry]:
     return _entries(config, made, Source.STATIC_BROKER_CONFIG)
 
 
-def of_listeners(host: str, port: int) -> Entry:
-    """Return the setting that says where clients connect to."""
+def of_listeners(protocol: str, host: str, port: int) -> Entry:
+    """Return the setting that says where clients connect to, and by what protocol."""
     at = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     return Entry(
         "advertised.listeners",
-        f"PLAINTEXT://{at}",
+        f"{protocol}://{at}",
         "",
         Source.STATIC_BROKER_CONFIG,
         Type.STRING,

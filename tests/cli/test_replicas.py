@@ -200,3 +200,18 @@ def test_what_nobody_has_whole_is_told(three: Directories) -> None:
 def test_heal_makes_no_store(tmp_path: Path) -> None:
     result = run("heal", "--store", tmp_path / "missing")
     assert (result.exit_code, (tmp_path / "missing").exists()) == (1, False)
+
+
+def test_an_import_goes_into_all_partitions(three: Directories, tmp_path: Path) -> None:
+    file = tmp_path / "rows.ndjson"
+    ok("export", "t", file, "--store", three.paths[0])
+    for _ in range(2):
+        ok("import", "t", file, *stores(three))
+    failed = run("import", "t", file, "--store", three.paths[0])
+    assert failed.exit_code == 1
+    assert "is a directory of a replicated store" in failed.stderr
+    with three.open() as store:
+        logs = [store.partition("t", number) for number in range(2)]
+        found = [[r.value for r in log.read(0, isolation_level="read_committed")] for log in logs]
+        assert found == [[b"x"] * 3] * 2
+        await_in_sync(store)

@@ -86,7 +86,15 @@ def test_a_port_that_is_taken_is_told(store_dir: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         where = f"127.0.0.1:{taken.getsockname()[1]}"
         result = run("serve", "-s", store_dir, "--listen", where)
-    assert (result.exit_code, result.stderr) == (1, f"segstore: {where}: Address already in use\n")
+    advice = "another program listens there; --listen takes another port, or 0 for one that is free"
+    told = f"segstore: {where}: Address already in use: {advice}\n"
+    assert (result.exit_code, result.stderr) == (1, told)
+
+
+def test_an_address_of_another_machine_is_told(store_dir: Path) -> None:
+    result = run("serve", "-s", store_dir, "--listen", "192.0.2.1:9092")  # RFC 5737: nobody has it
+    assert result.exit_code == 1
+    assert "this machine does not have that address; 0.0.0.0 is every one" in result.stderr
 
 
 def test_it_serves_users_with_rights_over_tls(store_dir: Path, tmp_path: Path) -> None:

@@ -55,10 +55,10 @@ def metadata(wire: WireClient) -> None:
 
 
 MOST: dict[str, tuple[Ask, int]] = {
-    "produce": (produce, 96),  # one of them asks whether there is an authorizer
-    "fetch": (fetch, 117),
-    "a long poll in vain": (poll_in_vain, 168),
-    "metadata": (metadata, 117),
+    "produce": (produce, 100),
+    "fetch": (fetch, 122),
+    "a long poll in vain": (poll_in_vain, 172),
+    "metadata": (metadata, 121),
 }
 
 

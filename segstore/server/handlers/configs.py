@@ -116,7 +116,7 @@ def _of_broker(node: Node) -> list[Entry]:
     if not isinstance(side, StoreReader):
         found = {entry.name: entry for entry in config_entries.of_store(side.config)}
     found.update({entry.name: entry for entry in config_entries.of_server(node.config)})
-    listeners = config_entries.of_listeners(*node.endpoint)
+    listeners = config_entries.of_listeners(node.config.security_protocol, *node.endpoint)
     found[listeners.name] = listeners
     return sorted(found.values())
 
@@ -256,7 +256,9 @@ def _operated(info: TopicInfo, config: Any) -> str | None:
 def _edited(info: TopicInfo, config: Any) -> str:
     """Return a list after words were appended to it or taken away."""
     current = next(each for each in config_entries.of_topic(info.settings) if each.name == config.name)
-    held, given = (current.value or "").split(","), [word.strip() for word in config.value.split(",")]
+    held, given = (
+        [word.strip() for word in text.split(",")] if text else [] for text in (current.value, config.value)
+    )
     if config.config_operation == Operation.APPEND:
         return ",".join(dict.fromkeys([*held, *given]))
     return ",".join(word for word in held if word not in given)

@@ -66,7 +66,9 @@ def _trim(node: Node, topic: str, wanted: Any) -> int:
     """Return the new log start offset."""
     log = node.store.partition(topic, wanted.partition_index)
     if "delete" not in node.store.topics()[topic].settings.cleanup_policy:
-        raise Refusal(Code.POLICY_VIOLATION, f"topic {topic!r} is only compacted: its records stay")
+        raise Refusal(
+            Code.POLICY_VIOLATION, f"the cleanup.policy of topic {topic!r} has no delete: its records stay"
+        )
     if wanted.offset < _NO_OFFSET:
         raise Refusal(Code.OFFSET_OUT_OF_RANGE, f"offset {wanted.offset}: must be at least -1")
     return log.delete_records(wanted.offset)

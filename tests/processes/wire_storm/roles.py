@@ -93,7 +93,7 @@ class Transacting(Role):
 
     def __init__(self, clients: Clients, told: Path, name: str, transactional_id: str) -> None:
         super().__init__(clients, told, name)
-        self.transactional_id, self.sequence = transactional_id, 0
+        self.transactional_id, self.sequence, self.failed = transactional_id, 0, 0
 
     def is_done(self) -> bool:
         return self.flags.is_calm
@@ -109,21 +109,27 @@ class Transacting(Role):
             sender.close()
 
     def _transaction(self, sender: Any) -> None:
-        txn = f"{self.name}-{self.sequence}"
+        txn, self.failed = f"{self.name}-{self.sequence}", 0
         sender.begin()
         for _ in range(self.rng.randrange(1, 4)):
             for _ in range(self.rng.randrange(1, 4)):
                 self._send(sender, txn)
             sender.flush()
             time.sleep(self.rng.choice((0, 0.02, 0.3)))
-        end(self, sender, txn, commits=self.rng.random() < 0.7)
+        # kafka-python commits without the records that it has given up.
+        end(self, sender, txn, commits=not self.failed and self.rng.random() < 0.7)
 
     def _send(self, sender: Any, txn: str) -> None:
         part = "t", self.rng.randrange(TOPICS["t"][0])
         sent = Send(f"{self.name}.{self.life}", part, self.sequence, f"{self.name}-{self.sequence}", -1, txn)
         self.sequence += 1
         self.tell(sent)
-        sender.send(*part, sent.value, lambda offset: self.tell(sent._replace(offset=offset)))
+
+        def told(offset: int) -> None:
+            self.failed += offset == -1
+            self.tell(sent._replace(offset=offset))
+
+        sender.send(*part, sent.value, told)
 
 
 def end(role: Role, sender: Any, txn: str, commits: bool) -> None:
@@ -214,7 +220,7 @@ class Forwarding(Member):
 
     def __init__(self, clients: Clients, told: Path, name: str, transactional_id: str) -> None:
         super().__init__(clients, told, name)
-        self.transactional_id = transactional_id
+        self.transactional_id, self.failed = transactional_id, 0
 
     def live(self) -> None:
         self.sender = self.clients.sender(True, self.transactional_id)
@@ -234,6 +240,7 @@ class Forwarding(Member):
     def _transaction(self, polled: dict[Part, list[tuple[int, str]]]) -> None:
         part, records = next(iter(polled.items()))
         txn = f"{self.owner(part)}/{part[1]}/{records[0][0]}"
+        self.failed = 0
         self.sender.begin()
         for source, found in polled.items():
             for _, value in found:
@@ -246,7 +253,8 @@ class Forwarding(Member):
         except Refused:
             self.sender.abort()
             raise
-        commits = self.flags.is_calm or self.rng.random() < 0.9
+        self.sender.flush()
+        commits = not self.failed and (self.flags.is_calm or self.rng.random() < 0.9)
         time.sleep(self.rng.choice((0, 0.05)))
         end(self, self.sender, txn, commits)
         if commits:
@@ -258,7 +266,11 @@ class Forwarding(Member):
         made = str(value._replace(hop=value.hop + 1, txn=txn))
         part = "b", source[1]
         self.tell(Send(self.name, part, -1, made, -1, txn))
-        self.sender.send(*part, made, lambda offset: None)
+
+        def told(offset: int) -> None:
+            self.failed += offset == -1
+
+        self.sender.send(*part, made, told)
 
     def _again(self, polled: dict[Part, list[tuple[int, str]]]) -> None:
         """Go back to where the transaction began. Where that can't be, another client begins."""

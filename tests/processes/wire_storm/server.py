@@ -26,7 +26,7 @@ def main(directory: str, told: str, run: str, port: str, advertised: str, defect
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR1)
     defects.plant(defect)
-    opened, served = segstore.open, segstore.serve
+    served = segstore.serve
 
     def serve(store: segstore.Store, *args: Any, **settings: Any) -> segstore.Server:
         for topic, (partitions, config) in TOPICS.items():
@@ -39,10 +39,11 @@ def main(directory: str, told: str, run: str, port: str, advertised: str, defect
         run_roles(made, Path(told), run, "own", ROLES)
         return server
 
-    segstore.open = lambda path: opened(path, config=CONFIG)  # type: ignore[assignment,misc]
     segstore.serve = serve  # type: ignore[assignment]
     command = ["serve", "--store", directory, "--listen", f"127.0.0.1:{port}"]
-    command += ["--advertise", f"127.0.0.1:{advertised}", "--set", "group.initial.rebalance.delay.ms=0"]
+    command += ["--advertise", f"127.0.0.1:{advertised}"]
+    for name, value in {**CONFIG, "group.initial.rebalance.delay.ms": 0}.items():
+        command += ["--set", f"{name}={value}"]
     sys.exit(segstore_main(command))
 
 

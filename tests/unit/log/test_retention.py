@@ -130,6 +130,7 @@ def test_stamps_ahead_of_the_clock_stay(store_dir: Path) -> None:
 NOT_SWEPT = {
     "no-bounds": {},
     "compact": {"cleanup.policy": "compact", "retention.ms": 1, "retention.bytes": 1},
+    "neither": {"cleanup.policy": "", "retention.ms": 1, "retention.bytes": 1},
 }
 
 

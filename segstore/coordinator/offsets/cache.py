@@ -1,0 +1,114 @@
+"""`OffsetsCache`: `__consumer_offsets` in memory. Each partition is read when one of its groups is first
+asked for.
+
+On disk: records, and tombstones, of the topic. Threads: any. Each partition of the topic has a lock, under
+which it is read and written. Memory changes after the log did.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import TypeVar
+
+from segstore.coordinator.offsets.consumer_schema import consumer_key
+from segstore.coordinator.offsets.schema import group_key, offset_key
+from segstore.coordinator.offsets.state import GroupState, OffsetsState, load
+from segstore.coordinator.offsets.topic import OffsetsTopic, Writer, check_group
+from segstore.coordinator.structs import TopicPartition
+from segstore.errors import SegstoreError
+from segstore.mutex import Mutex, nesting
+from segstore.storage.store.store import Store
+
+T = TypeVar("T")
+
+
+class Partition:
+    """A partition of the topic and what was read from it; `state` is None before it was read."""
+
+    def __init__(self, number: int) -> None:
+        self.number, self.lock = number, nesting()
+        self.state: OffsetsState | None = None
+
+
+class OffsetsCache:
+    """The part of `GroupOffsets` that reads, caches and locks."""
+
+    def __init__(self, store: Store) -> None:
+        store._context.check_writable()
+        self._store, self._topic = store, OffsetsTopic(store)
+        self._config, self._clock = store._writer().config, store._context.clock
+        self._lock = Mutex()
+        self._partitions: dict[int, Partition] = {}
+
+    def partition_for(self, group: str) -> int:
+        """Return the partition of `__consumer_offsets` that has the group's records. Raises
+        InvalidGroupIdError.
+        """
+        return self._topic.partition_for(check_group(group))
+
+    def _held(self, partition: int, look: Callable[[OffsetsState], T]) -> T:
+        """Return what `look` finds in a partition's state, under the partition's lock. (A generator that is
+        a context manager would keep the lock as long as the exception of an interrupt has its frames.)
+        """
+        held = self._partition(partition)
+        with held.lock:
+            return look(self._state(held))
+
+    def _partition(self, number: int) -> Partition:
+        with self._lock:
+            return self._partitions.setdefault(number, Partition(number))
+
+    def _state(self, held: Partition) -> OffsetsState:
+        if held.state is None:
+            source = self._topic.log(held.number)
+            if source is None:
+                # No state is kept of a missing topic: it may be created with another number of partitions.
+                return OffsetsState()
+            held.state = load(source)
+        return held.state
+
+    def _writing(self, group: str, write: Callable[[OffsetsState, Writer], T], checked: bool = True) -> T:
+        """Call `write` with the state and a writer of the group's partition; the topic is created where it
+        is missing. Where an interrupt ends `write`, the partition is read anew, because its log may have
+        more than memory.
+        """
+        target = self._topic.writable(group)
+        held = self._partition(target.partition)
+        with held.lock:
+            state = self._state(held)
+            if checked:
+                state.known(group)
+            held.state = None
+            try:
+                found = write(
+                    state, Writer(target, self._config.offsets_topic_compression_codec, self._clock())
+                )
+            except SegstoreError:
+                held.state = state  # nothing was written
+                raise
+            held.state = state
+            return found
+
+    def _drop(
+        self,
+        state: OffsetsState,
+        writer: Writer,
+        group: str,
+        gone: Collection[TopicPartition],
+        whole: bool,
+    ) -> None:
+        """Write tombstones of offsets; with `whole` those of the group's membership too."""
+        held = state.groups.get(group, GroupState())
+        members = list(held.consumer) if whole else []
+        is_classic = whole and held.record is not None
+        keys = [offset_key(group, tp) for tp in sorted(gone)] + [group_key(group)] * is_classic
+        keys += [consumer_key(group, each) for each in members]
+        if not keys:
+            return
+        first = writer.write(keys, [None] * len(keys))
+        for at, tp in enumerate(sorted(gone), first):
+            state.drop_offset(group, tp, at)
+        if is_classic:
+            state.put_group(group, None)
+        for each in members:
+            state.put_consumer(group, each, None)
