@@ -118,7 +118,7 @@ def test_users_with_sasl_over_tls(store: segstore.Store, tmp_path: Path) -> None
         assert as_user(*bob, "--list").split() == ["t"]
         with pytest.raises(AssertionError, match="Topic authorization failed"):
             as_user(*bob, "--create", "--topic", "mine")
-        acls = as_user("admin", "secret", "PLAIN", "kafka.admin.AclCommand", "--list")
+        acls = as_user("admin", "secret", "PLAIN", f"{TOOLS}AclCommand", "--list")
         assert "(principal=User:bob, host=*, operation=DESCRIBE, permissionType=ALLOW)" in acls
 
 

@@ -293,6 +293,27 @@ CASES: dict[tuple[Api, str], Case] = {
     (A.ALTER_CLIENT_QUOTAS, ""): Case(quotas, {"alter-configs cluster": CLUSTER}),
     (A.DESCRIBE_USER_SCRAM_CREDENTIALS, ""): Case(plain(users=None), {"describe cluster": CLUSTER}),
     (A.ALTER_USER_SCRAM_CREDENTIALS, ""): Case(scram, {"alter cluster": CLUSTER}),
+    (A.DESCRIBE_QUORUM, ""): Case(
+        lambda version, info: {
+            "topics": [
+                of(A.DESCRIBE_QUORUM).TopicData(
+                    topic_name="__cluster_metadata", partitions=[of(A.DESCRIBE_QUORUM).PartitionData()]
+                )
+            ]
+        },
+        {"describe cluster": CLUSTER},
+    ),
+    (A.CONSUMER_GROUP_HEARTBEAT, ""): Case(
+        lambda version, info: {
+            "group_id": "g",
+            "member_id": "m" * 22,
+            "rebalance_timeout_ms": 1000,
+            "subscribed_topic_names": ["t"],
+            "topic_partitions": [],
+        },
+        {"read group g": GROUP, "describe topic t": TOPIC},
+    ),
+    (A.CONSUMER_GROUP_DESCRIBE, ""): Case(plain(group_ids=["g"]), {"describe group g": GROUP}),
     (A.DESCRIBE_PRODUCERS, ""): Case(producers, {"read topic t": TOPIC}),
     (A.DESCRIBE_TRANSACTIONS, ""): Case(
         plain(transactional_ids=["x"]), {"describe transactional-id x": TRANSACTION}

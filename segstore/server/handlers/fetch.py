@@ -139,16 +139,15 @@ class Fetches:
         replica_id = body.replica_state.replica_id if tagged else body.replica_id
         committed = replica_id < 0 and body.isolation_level == _COMMITTED
         least = min(body.min_bytes, most)
-        may_read = self._reader(request, replica_id)
+        may_read = None if self._node.authorizer is None else self._reader(request, replica_id)
         return Terms(request.version, replica_id, committed, body.max_wait_ms, least, most, may_read=may_read)
 
-    def _reader(self, request: Request, replica_id: int) -> Callable[[str], bool] | None:
-        """Return what says whether the client may read a topic; None where all may read all. A session's
-        partitions are judged with each request anew. A replica needs a right of the cluster's.
+    def _reader(self, request: Request, replica_id: int) -> Callable[[str], bool]:
+        """Return what says whether the client may read a topic. A session's partitions are judged with each
+        request anew. A replica needs a right of the cluster's.
         """
         authorizer, principal = self._node.authorizer, request.channel.principal
-        if authorizer is None:
-            return None
+        assert authorizer is not None
         if replica_id >= 0:
             return lambda topic: authorizer.allows(principal, Operation.CLUSTER_ACTION, Resource.CLUSTER)
         return lambda topic: authorizer.allows(principal, Operation.READ, Resource.TOPIC, topic)

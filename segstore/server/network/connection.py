@@ -223,7 +223,7 @@ class Connection:
             frame = self._frames.take()
             if frame is None:
                 self._wait_for_more()
-                if self.state is State.READING and self._has_more:
+                if self._wire is not None and self._wire.has_more and self.state is State.READING:
                     self._reads_next = True
                     self._queue()
                 return
@@ -243,10 +243,6 @@ class Connection:
                 self._read()
             else:
                 self._serve()
-
-    @property
-    def _has_more(self) -> bool:
-        return self._wire is not None and self._wire.has_more
 
     def _begin(self, frame: memoryview) -> None:
         shared = self._shared
@@ -341,7 +337,7 @@ class Connection:
         self.state = State.READING
         if not self._is_serving:
             self._want(IN)
-            if not self._frames.is_empty or self._has_more:
+            if not self._frames.is_empty or (self._wire is not None and self._wire.has_more):
                 self._queue()
 
     # --- the end --------------------------------------------------------------------------

@@ -57,7 +57,7 @@ class Outgoing:
         """
         total = 0
         try:
-            while self and total < MOST_A_TURN:
+            while self._parts and total < MOST_A_TURN:
                 total += self._send_part(sock)
         except BlockingIOError:
             pass
@@ -140,6 +140,16 @@ class SealedOutgoing(Outgoing):
 
     def __bool__(self) -> bool:
         return bool(self._sealed) or super().__bool__()
+
+    def send(self, sock: socket.socket) -> int:
+        """See `Outgoing`; the bytes are those that were encrypted."""
+        total = 0
+        try:
+            while self and total < MOST_A_TURN:
+                total += self._send_part(sock)
+        except BlockingIOError:
+            pass
+        return total
 
     def _send_part(self, sock: socket.socket) -> int:
         if not self._sealed:
