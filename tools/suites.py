@@ -60,7 +60,7 @@ class Suite(NamedTuple):
     """Runs tests (all where none is named) against the server at an address."""
 
 
-_NO_AUTHORIZER = "there are no ACLs to create: neither Kafka's broker nor segstore has an authorizer here"
+_NO_AUTHORIZER = "ACLs can't be created: neither Kafka's broker nor segstore has an authorizer here"
 REASONS = {
     "0077_compaction": "Kafka's own tool refuses the `segment.bytes` that the test asks for (KIP-1030)",
     "0081_admin": f"{_NO_AUTHORIZER}; its parts on topics, groups and offsets pass",
@@ -69,7 +69,6 @@ REASONS = {
     "0119_consumer_auth": _NO_AUTHORIZER,
     "test_admin_integration::test_create_describe_delete_acls": _NO_AUTHORIZER,
     "test_admin_integration::test_create_partitions": "it assigns replicas to node 0, and the node is 1",
-    "test_admin_integration::test_describe_metadata_quorum": "DescribeQuorum is not served",
     "test_consumer_integration::test_group": "its session timeout of 3 s is below the 6 s that brokers allow",
     "test_basic_operations::test_basic_operations": _NO_AUTHORIZER,
     "test_describe_operations::test_describe_operations[sasl_cluster0]": "it starts a cluster of its own",
@@ -77,7 +76,6 @@ REASONS = {
         "it expects that `min.insync.replicas` is set for all brokers, as eligible leader replicas (KIP-966) "
         "need it; segstore has none"
     ),
-    "test_user_scram_credentials::test_user_scram_credentials": "DescribeUserScramCredentials is not served",
 }
 """Why tests fail with segstore."""
 
