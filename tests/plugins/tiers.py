@@ -92,7 +92,11 @@ KINDS = {
     ),
     "other codecs": Kind(0.1, ("server/test_other_codecs",)),
     "clients on the wire": Kind(
-        0.15, ("server/test_clients", "server/test_admin_clients", "docs/test_testing", "cli/test_bootstrap")
+        0.15,
+        (
+            *("server/test_clients", "server/test_admin_clients", "server/test_group_clients"),
+            *("server/test_security_clients", "docs/test_testing", "cli/test_bootstrap"),
+        ),
     ),
     "clients and kills": Kind(0.1, ("processes/test_wire_storm",)),
     "limits": Kind(0.15, ("unit/storage/test_limits", "unit/transfer/test_sinks")),
