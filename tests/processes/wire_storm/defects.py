@@ -5,8 +5,10 @@ from __future__ import annotations
 import itertools
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
+from segstore.errors import SegstoreError
 from segstore.server.fetching import reading
 from segstore.server.handlers import group_offsets
 from segstore.storage.log import append_as_leader as appending
@@ -67,12 +69,20 @@ def _tell_no_aborted() -> None:
     _changed(reading, "_records", records)
 
 
-def _commit_nothing() -> None:
-    """Two of three commits of offsets are acknowledged alone."""
-    turns = itertools.count()
+def _acknowledge_commits_first() -> None:
+    """Each commit of offsets is written a while after its acknowledgement, if its member is still there."""
+
+    def later(commit: Callable[[Any], None], good: Any) -> None:
+        def written() -> None:
+            with suppress(SegstoreError):
+                commit(good)
+
+        timer = threading.Timer(1.5, written)
+        timer.daemon = True
+        timer.start()
 
     def apart(original: Any, store: Any, offsets: Any, commit: Any, *more: Any) -> Any:
-        return original(store, offsets, lambda good: None if next(turns) % 3 else commit(good), *more)
+        return original(store, offsets, lambda good: later(commit, good), *more)
 
     _changed(group_offsets, "commit_apart", apart)
 
@@ -83,7 +93,7 @@ DEFECTS: dict[str, Callable[[], None]] = {
     "takes each sequence": _judge_no_sequence,
     "reads above the last stable offset": _read_above_stable,
     "tells of no aborted transaction": _tell_no_aborted,
-    "acknowledges commits that it drops": _commit_nothing,
+    "acknowledges commits before it writes them": _acknowledge_commits_first,
 }
 
 
