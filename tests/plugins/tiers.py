@@ -52,7 +52,17 @@ class Kind(NamedTuple):
 
 UNIT = "unit"
 KINDS = {
-    "Spark programs": Kind(0.0, ("spark/test_demo", "spark/test_notebook")),
+    "Spark programs": Kind(
+        0.0, ("spark/test_demo", "spark/test_notebook", "spark/test_kill", "spark/test_kafka_connector")
+    ),
+    "long kills": Kind(
+        0.0,
+        (
+            *("crash/test_staging_kill", "crash/test_adoption_kill", "crash/test_data_directory_kill"),
+            *("crash/test_crash_loop", "processes/test_wire_storm"),
+        ),
+    ),
+    "measurements": Kind(0.0, ("bench/test_serve", "bench/test_soak", "bench/test_peers")),
     "Spark": Kind(0.1, text=r'SparkSession|judge\("spark"\)'),
     "simulation": Kind(0.1, ("models/simulation/*",)),
     "simulation of replicas": Kind(0.03, ("models/replicated_simulation/*",)),
@@ -70,7 +80,7 @@ KINDS = {
     "mutations": Kind(0.1, ("models/replicas/test_mutations",)),
     "long model checks": Kind(0.0, ("models/replicas/test_large_spaces",)),
     "replicated stores": Kind(0.1, ("replicated/*",)),
-    "replicas of a real broker": Kind(0.0, ("kafka/test_our_*",)),
+    "replicas of a real broker": Kind(0.0, ("kafka/test_our_*", "kafka/test_both_roles")),
     "clients' programs": Kind(1.0, ("server/test_java_client", "server/test_python_clients")),
     "Java's clients": Kind(0.0, ("server/test_java_*",)),
     "clients of other languages": Kind(0.0, ("server/test_other_languages",)),
@@ -98,14 +108,13 @@ KINDS = {
             *("server/test_security_clients", "docs/test_testing", "cli/test_bootstrap"),
         ),
     ),
-    "clients and kills": Kind(0.1, ("processes/test_wire_storm",)),
     "limits": Kind(0.15, ("unit/storage/test_limits", "unit/transfer/test_sinks")),
-    "Kafka's broker": Kind(0.3, text=r"judge\(\"Kafka's broker\"\)"),
+    "Kafka's broker": Kind(0.1, text=r"judge\(\"Kafka's broker\"\)"),
     "Kafka's tools": Kind(0.2, text=r'judge\("kafka\.tools|judge\("Kafka\'s (dump tool|jar)"\)'),
     "strace": Kind(0.15, ("processes/test_seam",), names=frozenset({"strace"})),
     "kills": Kind(
         0.08,
-        ("*_kill", "crash/test_crash_loop", "processes/test_jepsen"),
+        ("*_kill", "processes/test_jepsen"),
         names=frozenset({"SIGKILL", "KillingFiles", "killed_at_each_call", "in_child"}),
     ),
     "programs": Kind(
