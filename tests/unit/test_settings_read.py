@@ -48,6 +48,8 @@ ONE_VALUE: dict[tuple[str, str], tuple[Any, str]] = {
     ),
     ("producer", "allow_auto_create_topics"): (True, "topics are made by Store.create_topic"),
     ("consumer", "allow_auto_create_topics"): (True, "topics are made by Store.create_topic"),
+    ("server", "ssl_keystore_type"): ("JKS", "one of PEM"),
+    ("server", "ssl_truststore_type"): ("JKS", "one of PEM"),
 }
 
 
@@ -89,7 +91,7 @@ def test_a_setting_that_can_have_one_value_says_so(kind: str, name: str) -> None
     dotted = name.replace("_", ".") if kind in ("topic", "store") else name
     with pytest.raises(ConfigError) as caught:
         cls.parse({dotted: value})
-    assert str(caught.value).startswith(f"{dotted}={value}")
+    assert str(caught.value).startswith(f"{dotted}={value!r}")
     assert reason in str(caught.value)
     default = next(f.default for f in fields(cls) if f.name == name)
     assert getattr(cls.parse({dotted: default}), name) == default

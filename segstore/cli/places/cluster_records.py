@@ -15,7 +15,7 @@ import rich_click as click
 from segstore.cli.places.client import Client
 from segstore.cli.places.cluster_offsets import ClusterLog
 from segstore.coordinator.structs import TopicPartition
-from segstore.errors import InvalidArgumentError
+from segstore.errors import InvalidArgumentError, copy_of
 from segstore.records.records import Record
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ class ClusterAppends:
         """Serve answers. Raises ClusterError for the first record that was refused."""
         self._producer.poll(seconds)
         if self._failed is not None:
-            raise self._failed
+            raise copy_of(self._failed)
 
     def __enter__(self) -> Self:
         return self

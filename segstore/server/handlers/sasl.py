@@ -10,6 +10,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
+from segstore.errors import copy_of
 from segstore.logger import Logger
 from segstore.server.apis import Api
 from segstore.server.error_codes import Code
@@ -59,7 +60,7 @@ def sasl_authenticate(node: Node, request: Request) -> Any:
 def _judged(node: Node, request: Request, session: SaslSession, result: bytes | BaseException) -> None:
     try:
         if isinstance(result, BaseException):
-            raise result
+            raise copy_of(result)
         lifetime = session.finish()
     except AuthenticationError as error:
         answer = _Authenticated(error_code=Code.SASL_AUTHENTICATION_FAILED, error_message=str(error))
