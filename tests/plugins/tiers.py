@@ -4,6 +4,7 @@
     --tier test    those, and a draw by SEGSTORE_SEED of each other kind
     --tier rest    what `--tier test` leaves out with the same seed
     --tier all     everything; so it is without --tier
+    --tier more    half of what `--tier test` leaves out, drawn by SEGSTORE_DRAW (or SEGSTORE_SEED)
     --tier again   a draw of kills, faults, models and interrupts, which `make test-long-way` runs once more
 
 A file's folder, name or text tells the kind of its tests, so that most new files need no entry here. From
@@ -29,7 +30,8 @@ from typing import NamedTuple
 import pytest
 
 TESTS = Path(__file__).parents[1]
-TIERS = ("quick", "test", "rest", "all", "again")
+TIERS = ("quick", "test", "rest", "all", "more", "again")
+MORE_SHARE = 0.5
 AGAIN = ("tests/crash/*", "tests/models/simulation/*", "tests/models/test_*", "tests/processes/*")
 AGAIN_SHARE = float(os.environ.get("SEGSTORE_AGAIN", "0.3"))
 """The files of `--tier again`, and the share of each file's tests."""
@@ -232,6 +234,13 @@ def drawn(items: Iterable[pytest.Item], seed: str) -> set[pytest.Item]:
     return found
 
 
+def _of_each_file(items: Iterable[pytest.Item], share: float, seed: str) -> list[pytest.Item]:
+    files = defaultdict(list)
+    for item in items:
+        files[item.path].append(item)
+    return [item for tests in files.values() for item in _drawn(tests, share, seed)]
+
+
 def _drawn(tests: Sequence[pytest.Item], share: float, seed: str) -> list[pytest.Item]:
     """Return the tests of a file that are drawn, in their order."""
     names = [item.nodeid.partition("::")[2] for item in tests]
@@ -246,12 +255,12 @@ def chosen(items: list[pytest.Item], tier: str, seed: str) -> list[pytest.Item]:
     if tier == "quick":
         return [item for item in items if kind_of(item) == UNIT]
     if tier == "again":
-        files = defaultdict(list)
-        for item in items:
-            if any(fnmatch(item.nodeid.partition("::")[0], f) for f in AGAIN):
-                files[item.path].append(item)
-        return [item for tests in files.values() for item in _drawn(tests, AGAIN_SHARE, f"{seed} again")]
+        named = [i for i in items if any(fnmatch(i.nodeid.partition("::")[0], f) for f in AGAIN)]
+        return _of_each_file(named, AGAIN_SHARE, f"{seed} again")
     some = drawn(items, seed)
+    if tier == "more":
+        left = [item for item in items if item not in some]
+        return _of_each_file(left, MORE_SHARE, os.environ.get("SEGSTORE_DRAW", seed))
     return [item for item in items if (item in some) == (tier == "test")]
 
 

@@ -162,6 +162,12 @@ def test_what_runs_again_is_a_share_of_its_files(tmp_path: Path) -> None:
     assert ran == {"crash/test_a.py": 4, "processes/test_b.py": 4}
 
 
+def test_more_is_half_of_the_rest(tree: Path) -> None:
+    rest, more = (run(tree, "--tier", tier) for tier in ("rest", "more"))
+    assert more < rest
+    assert abs(len(more) - len(rest) / 2) <= 1
+
+
 def test_another_seed_draws_others(tree: Path) -> None:
     assert len({frozenset(run(tree, "--tier", "test", seed=seed)) for seed in range(4)}) > 1
 
