@@ -52,7 +52,8 @@ class Kind(NamedTuple):
     names: frozenset[str] = frozenset()
 
 
-UNIT = "unit"
+UNIT, STORMS = "unit", "storms on the wire"
+"""Storms wait for time-outs of several libraries: they are for `make test-all` and `make wire-storm` alone."""
 KINDS = {
     "Spark programs": Kind(
         0.0, ("spark/test_demo", "spark/test_notebook", "spark/test_kill", "spark/test_kafka_connector")
@@ -61,9 +62,10 @@ KINDS = {
         0.0,
         (
             *("crash/test_staging_kill", "crash/test_adoption_kill", "crash/test_data_directory_kill"),
-            *("crash/test_crash_loop", "processes/test_wire_storm"),
+            "crash/test_crash_loop",
         ),
     ),
+    STORMS: Kind(0.0, ("processes/test_wire_storm",)),
     "measurements": Kind(0.0, ("bench/test_serve", "bench/test_soak", "bench/test_peers")),
     "Spark": Kind(0.1, text=r'SparkSession|judge\("spark"\)'),
     "simulation": Kind(0.1, ("models/simulation/*",)),
@@ -255,11 +257,13 @@ def chosen(items: list[pytest.Item], tier: str, seed: str) -> list[pytest.Item]:
     if tier == "quick":
         return [item for item in items if kind_of(item) == UNIT]
     if tier == "again":
-        named = [i for i in items if any(fnmatch(i.nodeid.partition("::")[0], f) for f in AGAIN)]
-        return _of_each_file(named, AGAIN_SHARE, f"{seed} again")
+        named = (i for i in items if any(fnmatch(i.nodeid.partition("::")[0], f) for f in AGAIN))
+        return _of_each_file(
+            (item for item in named if kind_of(item) != STORMS), AGAIN_SHARE, f"{seed} again"
+        )
     some = drawn(items, seed)
     if tier == "more":
-        left = [item for item in items if item not in some]
+        left = [item for item in items if item not in some and kind_of(item) != STORMS]
         return _of_each_file(left, MORE_SHARE, os.environ.get("SEGSTORE_DRAW", seed))
     return [item for item in items if (item in some) == (tier == "test")]
 
