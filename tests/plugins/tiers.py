@@ -53,7 +53,7 @@ class Kind(NamedTuple):
 
 
 UNIT, STORMS = "unit", "storms on the wire"
-"""Storms wait for time-outs of several libraries: they are for `make test-all` and `make wire-storm` alone."""
+"""Storms wait for time-outs of several libraries: they are for `make test-all` and `make wire-storm`."""
 KINDS = {
     "Spark programs": Kind(
         0.0, ("spark/test_demo", "spark/test_notebook", "spark/test_kill", "spark/test_kafka_connector")
@@ -236,6 +236,10 @@ def drawn(items: Iterable[pytest.Item], seed: str) -> set[pytest.Item]:
     return found
 
 
+def _is_named(item: pytest.Item, patterns: Iterable[str]) -> bool:
+    return any(fnmatch(item.nodeid.partition("::")[0], pattern) for pattern in patterns)
+
+
 def _of_each_file(items: Iterable[pytest.Item], share: float, seed: str) -> list[pytest.Item]:
     files = defaultdict(list)
     for item in items:
@@ -257,10 +261,8 @@ def chosen(items: list[pytest.Item], tier: str, seed: str) -> list[pytest.Item]:
     if tier == "quick":
         return [item for item in items if kind_of(item) == UNIT]
     if tier == "again":
-        named = (i for i in items if any(fnmatch(i.nodeid.partition("::")[0], f) for f in AGAIN))
-        return _of_each_file(
-            (item for item in named if kind_of(item) != STORMS), AGAIN_SHARE, f"{seed} again"
-        )
+        once_more = [i for i in items if kind_of(i) != STORMS and _is_named(i, AGAIN)]
+        return _of_each_file(once_more, AGAIN_SHARE, f"{seed} again")
     some = drawn(items, seed)
     if tier == "more":
         left = [item for item in items if item not in some and kind_of(item) != STORMS]
