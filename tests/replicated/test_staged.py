@@ -38,6 +38,9 @@ def opened(directories: Directories, **config: Any) -> Any:
     if "t" not in store.topics():
         store.create_topic("t", 2, replication_factor=len(directories.paths))
         store.create_topic("u", assignments={0: [1]})
+        folders = [path / ".segstore/inbox/topics" for path in directories.paths]
+        told = [folder / f"{name}.json" for folder in folders for name in "tu"]
+        until(lambda: all(path.exists() for path in told))  # each directory's own thread tells
     return store
 
 
