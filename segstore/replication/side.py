@@ -183,11 +183,6 @@ class ReplicatedSide:
             if leader.partition.visible.written.stable_offset < leader.replica.log_end_offset
         ]
 
-    def published_epoch(self, topic: str, partition: int) -> int:
-        """Return the leader epoch of a partition, -1 where there is no such one."""
-        state = self.manager.partitions.get(PartitionKey(topic, partition))
-        return -1 if state is None else state.leader_epoch
-
     def cleaned_offset(self, topic: str, partition: int) -> int | None:
         """See `StoreWriter.cleaned_offset`; of the leader."""
         writer = self.manager.directories[self._leader(topic, partition).broker].writer

@@ -113,9 +113,6 @@ class WritingSide(Protocol):
     def unstable(self) -> list[TopicPartitionKey]:
         """See `StoreWriter.unstable`."""
 
-    def published_epoch(self, topic: str, partition: int) -> int:
-        """See `StoreWriter.published_epoch`."""
-
     def cleaned_offset(self, topic: str, partition: int) -> int | None:
         """See `StoreWriter.cleaned_offset`."""
 
