@@ -6,6 +6,7 @@ Threads: the loop's; the group coordinator is asked in worker threads.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 from typing import Any
 
 from segstore.coordinator.group.consumers.group import ConsumerGroupInfo
@@ -24,7 +25,7 @@ from segstore.server.request import Later, Request
 from segstore.server.topics import shown
 from segstore.storage.store.store import Store
 
-from .coordinating import GROUP_OPERATIONS, NO_OPERATIONS, coordinated, coordinator_code
+from .coordinating import coordinated, coordinator_code, each_described
 
 _Beaten = structs("ConsumerGroupHeartbeatResponse")
 _Described = structs("ConsumerGroupDescribeResponse")
@@ -102,20 +103,8 @@ def _answer(beaten: Beaten) -> Any:
 
 def consumer_group_describe(node: Node, request: Request) -> Later:
     """Answer each group by itself; a classic group is none of this kind."""
-    body = request.body
-
-    def run() -> Any:
-        found = [_described(node.store, group) for group in body.group_ids]
-        for each in found:
-            wanted = body.include_authorized_operations and not each.error_code
-            each.authorized_operations = GROUP_OPERATIONS if wanted else NO_OPERATIONS
-        return _Described(groups=found)
-
-    def failed(code: Code) -> Any:
-        kind = _Described.DescribedGroup
-        return _Described(groups=[kind(group_id=group, error_code=code) for group in body.group_ids])
-
-    return coordinated(node, request, run, failed)
+    describe = partial(_described, node.store)
+    return each_described(node, request, request.body.group_ids, _Described, describe)
 
 
 def _described(store: Store, group: str) -> Any:

@@ -61,6 +61,27 @@ def coordinated(node: Node, request: Request, run: Callable[[], Any], failed: Ca
     return in_worker(node, request, run, lambda error: failed(coordinator_code(error)))
 
 
+def each_described(
+    node: Node, request: Request, groups: Iterable[str], response: Any, describe: Callable[[str], Any]
+) -> Later:
+    """Have `describe` tell of each group by itself, in a worker thread; `response` are the structs of the
+    answer. Called in the loop's thread.
+    """
+
+    def run() -> Any:
+        found = [describe(group) for group in groups]
+        for each in found:
+            wanted = request.body.include_authorized_operations and not each.error_code
+            each.authorized_operations = GROUP_OPERATIONS if wanted else NO_OPERATIONS
+        return response(groups=found)
+
+    def failed(code: Code) -> Any:
+        kind = response.DescribedGroup
+        return response(groups=[kind(group_id=group, error_code=code) for group in groups])
+
+    return coordinated(node, request, run, failed)
+
+
 def answering(run: Callable[[], object]) -> Code:
     """Run one part of a request, and return the code that tells how it went."""
     try:

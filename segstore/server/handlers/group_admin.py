@@ -22,7 +22,7 @@ from segstore.server.protocol.codec import structs
 from segstore.server.request import Later, Request
 from segstore.storage.store.store import Store
 
-from .coordinating import GROUP_OPERATIONS, NO_OPERATIONS, answering, coordinated, coordinator_code
+from .coordinating import answering, coordinated, coordinator_code, each_described
 
 _Listed = structs("ListGroupsResponse")
 _Described = structs("DescribeGroupsResponse")
@@ -86,21 +86,11 @@ def describe_groups(node: Node, request: Request) -> Later:
     """Answer each group by itself. A missing one is dead, and from version 6 on an error; so is a consumer
     group, of which ConsumerGroupDescribe tells.
     """
-    body = request.body
 
-    def run() -> Any:
-        groups = shared(node.store, GroupCoordinator)
-        found = [_described(groups, group, request.version) for group in body.groups]
-        for each in found:
-            wanted = body.include_authorized_operations and not each.error_code
-            each.authorized_operations = GROUP_OPERATIONS if wanted else NO_OPERATIONS
-        return _Described(groups=found)
+    def describe(group: str) -> Any:
+        return _described(shared(node.store, GroupCoordinator), group, request.version)
 
-    def failed(code: Code) -> Any:
-        kind = _Described.DescribedGroup
-        return _Described(groups=[kind(group_id=group, error_code=code) for group in body.groups])
-
-    return coordinated(node, request, run, failed)
+    return each_described(node, request, request.body.groups, _Described, describe)
 
 
 def _described(groups: GroupCoordinator, group: str, version: int) -> Any:
