@@ -11,8 +11,9 @@ import rich_click as click
 
 from segstore.cli.options import time_value
 from segstore.cli.place_option import place_option
-from segstore.cli.places.place import Batch, Log, Where
+from segstore.cli.places.place import Batch, Where
 from segstore.config.arguments import ISOLATION_LEVELS
+from segstore.coordinator.group.admin import Log
 from segstore.errors import OffsetOutOfRangeError
 from segstore.storage.meta.topics import find_topic
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Protocol, overload
 
-from segstore.coordinator.group.admin import Moved, Reset
+from segstore.coordinator.group.admin import Log, Moved, Reset
 from segstore.coordinator.group.describe import GroupDescription, GroupListing
 from segstore.coordinator.structs import TopicPartition
 from segstore.records.records import Record
@@ -101,20 +101,6 @@ class Appends(Protocol):
 
     def __enter__(self) -> Self: ...
     def __exit__(self, kind: object, error: object, trace: object, /) -> None: ...
-
-
-class Log(Protocol):
-    """A partition, as far as its offsets go; see `PartitionLog`."""
-
-    @property
-    def topic(self) -> str: ...
-    @property
-    def partition(self) -> int: ...
-    @property
-    def start_offset(self) -> int: ...
-    @property
-    def end_offset(self) -> int: ...
-    def offset_for_time(self, timestamp: int, /) -> int | None: ...
 
 
 class Batch(Protocol):
