@@ -12,6 +12,7 @@ import confluent_kafka
 import kafka
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
+from kafka_python import member
 
 import segstore
 
@@ -85,7 +86,7 @@ def test_kafka_python_produces_and_consumes(server: Any, store: Any) -> None:
         producer.send("t", value, partition=n % 2)
     producer.flush(SECONDS)
     producer.close()
-    consumer = kafka.KafkaConsumer(
+    consumer = member(
         "t", bootstrap_servers=server.bootstrap_servers, group_id="g", auto_offset_reset="earliest"
     )
 

@@ -10,9 +10,9 @@ from contextlib import ExitStack, closing, contextmanager
 from typing import Any
 
 import confluent_kafka
-import kafka
 import pytest
 from confluent_kafka.admin import AdminClient
+from kafka_python import member
 from waiting import PATIENCE, until
 from wire_client import WireClient
 
@@ -56,13 +56,8 @@ def librdkafka(server: Any, strategy: str, **settings: Any) -> Iterator[Member]:
 
 @contextmanager
 def kafka_python(server: Any) -> Iterator[Member]:
-    consumer = kafka.KafkaConsumer(
-        "t", bootstrap_servers=server.bootstrap_servers, group_id="g", heartbeat_interval_ms=200
-    )
-    with closing(consumer):
-        # kafka-python 3.0.12 joins before it has the topic's metadata (KAFKA-3949). As the leader it then
-        # gives nobody a partition ("No partition metadata for topic t"), and the group rebalances once more.
-        until(lambda: consumer.partitions_for_topic("t"))
+    settings = {"bootstrap_servers": server.bootstrap_servers, "heartbeat_interval_ms": 200}
+    with closing(member("t", group_id="g", **settings)) as consumer:
         # It drops a SyncGroup's answer that comes as the timeout of its poll ends, and joins anew.
         yield lambda: consumer.poll(500), lambda: {each.partition for each in consumer.assignment()}
 

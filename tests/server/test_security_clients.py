@@ -22,6 +22,7 @@ from confluent_kafka.admin import (
     UserScramCredentialDeletion,
     UserScramCredentialUpsertion,
 )
+from kafka_python import member
 
 import segstore
 
@@ -132,7 +133,7 @@ def test_kafka_python(
             producer.send("t", value)
         producer.flush(SECONDS)
         producer.close()
-        consumer = kafka.KafkaConsumer("t", group_id="g", auto_offset_reset="earliest", **settings)
+        consumer = member("t", group_id="g", auto_offset_reset="earliest", **settings)
         found: list[bytes] = []
         end = time.monotonic() + SECONDS
         while len(found) < len(VALUES) and time.monotonic() < end:

@@ -11,7 +11,8 @@ from typing import Any
 
 import confluent_kafka
 import pytest
-from kafka import KafkaConsumer, KafkaProducer
+from kafka import KafkaProducer
+from kafka_python import member
 from waiting import PATIENCE, until
 from wire_client import WireClient
 
@@ -302,7 +303,7 @@ def test_librdkafka_tries_again_after_faults(running: Broker) -> None:
 def test_kafka_python_reads_after_a_dropped_fetch(running: Broker) -> None:
     running.store.partition("flights", 0).append(b"1")
     running.faults.drop("Fetch")
-    consumer = KafkaConsumer(
+    consumer = member(
         "flights",
         bootstrap_servers=running.bootstrap_servers,
         group_id="g",

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -129,7 +130,7 @@ def test_ctrl_c_while_a_jvm_starts_leaves_none(tmp_path: Path, monkeypatch: pyte
         if pid.exists() and pid.read_text():
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(launch.time, "sleep", interrupt)
+    monkeypatch.setattr(launch, "time", SimpleNamespace(sleep=interrupt))
     running = launch.running()
     with pytest.raises(KeyboardInterrupt):
         launch.launch(["sh", "-c", 'echo $$ > "$0"; exec sleep 1000', str(pid)], os.environ)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -113,7 +114,7 @@ def test_min_offsets_wait_for_more_or_for_the_delay(
     store: segstore.Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [1000.0]
-    monkeypatch.setattr(source.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(source, "time", SimpleNamespace(monotonic=lambda: now[0]))
     stream = Stream(Path(store.path), minOffsetsPerTrigger="5", maxTriggerDelay="10s")
     assert stream.limit == ReadMinRows(5)
     append(store, 2)

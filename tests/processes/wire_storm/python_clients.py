@@ -13,6 +13,7 @@ import kafka.errors
 from histories import Part
 from kafka.coordinator.assignors.range import RangePartitionAssignor
 from kafka.structs import OffsetAndMetadata
+from kafka_python import knowing
 
 import segstore
 from segstore.client.consumer import ConsumerRebalanceListener
@@ -199,7 +200,10 @@ class Taker:
             def on_partitions_lost(self, lost: Any) -> None:
                 on_give([tuple(tp) for tp in lost])
 
-        self.consumer.subscribe(list(topics), listener=Listener())
+        topics = list(topics)
+        if isinstance(self._library, Library):
+            _call(lambda: knowing(self.consumer, topics))
+        self.consumer.subscribe(topics, listener=Listener())
 
     def read_all(self, parts: Iterable[Part]) -> None:
         parts = list(parts)

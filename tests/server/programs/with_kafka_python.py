@@ -7,6 +7,7 @@ import contextlib
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.admin import ConfigResource, ConfigResourceType, NewPartitions, NewTopic
 from kafka.structs import OffsetAndMetadata
+from kafka_python import member
 from scenario import ABORTED, COUNT, RETENTION_MS, VALUES, Told
 from waiting import until
 
@@ -57,7 +58,7 @@ def _produce(servers: str) -> None:
 
 def _group(servers: str) -> tuple[list[list[int]], list[int], list[str]]:
     stays, goes = (
-        KafkaConsumer(
+        member(
             "events", bootstrap_servers=servers, group_id="readers", auto_offset_reset="earliest",
             enable_auto_commit=False, heartbeat_interval_ms=200,
         )
@@ -67,10 +68,10 @@ def _group(servers: str) -> tuple[list[list[int]], list[int], list[str]]:
 
     def poll(*members: KafkaConsumer) -> list[list[int]]:
         """Have the members work; a record that comes to one member and then to the other counts once."""
-        for member in members:
-            for at, records in member.poll(500).items():
+        for each in members:
+            for at, records in each.poll(500).items():
                 read[at].update({record.offset: record.value.decode() for record in records})
-        return [sorted(at.partition for at in member.assignment()) for member in members]
+        return [sorted(at.partition for at in each.assignment()) for each in members]
 
     def shared() -> list[list[int]]:
         found = poll(stays, goes)
