@@ -1,0 +1,28 @@
+"""What a store shows: the records of a log, and which replicas lag."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from replicated_stores import states
+
+
+def records_of(log: Any, start: int, end: int, isolation: str = "read_uncommitted") -> dict[int, bytes]:
+    """The values of a log's records, by offset."""
+    at, found = start, dict[int, bytes]()
+    while at < end:
+        records = log.read(at, isolation_level=isolation)
+        if records.next_offset == at:
+            break
+        found.update({record.offset: record.value for record in records if record.offset < end})
+        at = records.next_offset
+    return found
+
+
+def lagging(store: Any) -> dict[Any, Any]:
+    """The partitions whose replicas are not all in sync, with their logs' ends."""
+    return {
+        key: (state.leader, state.isr, [each.log_end_offset for each in state.replica_states])
+        for key, state in states(store).items()
+        if {*state.isr} != {*state.replicas} or len({e.log_end_offset for e in state.replica_states}) > 1
+    }
