@@ -85,7 +85,7 @@ def _committed(world: World, group: str, part: Part) -> Committed:
 
 
 def consume(world: World, name: str, commits: bool) -> str:
-    """A consumer comes, or is there; all members of its group poll, and it may commit where it has come to."""
+    """A consumer comes, or is there; all members of its group poll, and it may commit its positions."""
     if name not in world.consumers:
         world.consumers[name] = _joining(world, name)
     count = 0

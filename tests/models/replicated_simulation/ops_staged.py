@@ -40,9 +40,7 @@ class Staged:
     adopted: Adoption | None = None
 
 
-def stage(
-    world: World, directory: int, tag: int, places: tuple[tuple[str, int], ...], count: int
-) -> str:
+def stage(world: World, directory: int, tag: int, places: tuple[tuple[str, int], ...], count: int) -> str:
     """Records are staged and sealed in the inbox of a directory: they wait to be adopted."""
     parts = [world.parts[place] for place in places if place in world.parts]
     parts = [part for part in parts if not part.compacted]
@@ -85,7 +83,7 @@ def _waiting(world: World) -> int:
 
 
 def look(world: World, settled: bool) -> None:
-    """What a sealer was told stays so. Once all replicas are in sync, what was sealed is there once, whole."""
+    """What a sealer was told stays so. Once all are in sync, what was sealed is there once, whole."""
     if settled:
         world.turns.seals += 1  # what could not be adopted before is looked at again
         done = world.turns.wait(lambda: not _waiting(world), 60.0)
@@ -120,9 +118,9 @@ def _be_told(world: World, id_: str, held: Staged) -> None:
 
 
 def _may_be_lost(world: World, held: Staged) -> bool:
-    """Adoptions are synced on all in-sync replicas before the sealer hears of them."""
+    """An adoption is synced on all in-sync replicas before its sealer hears of it: no power cut takes it."""
     own = [part for (topic, _), part in world.own.items() if topic in OWN]
-    return any(part.free for part in own) or any(part.free for part, _ in held.values.values())
+    return any(part.gone for part in [*own, *[part for part, _ in held.values.values()]])
 
 
 def _committed(world: World, part: Part) -> tuple[int, dict[int, bytes]]:
@@ -146,6 +144,7 @@ def _judge(
         if start > 0:  # some may have been deleted
             continue
         hold(here in ([], values), id_, "is adopted in part in", part, here)
+        hold(here or held.adopted is None, id_, "was adopted, and", part, "has nothing of it")
         whole.add(bool(here))
     hold(len(whole) < 2, id_, "is adopted in part:", [str(part) for part, _ in held.values.values()])
     gone = len([*_there(world, held)]) < len(held.values)

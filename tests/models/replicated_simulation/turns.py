@@ -219,7 +219,8 @@ class TurnBackground:
             self._works = False
 
     def join(self) -> None:
-        self._turns.wait(lambda: not self._works, None)
+        if self._works and not self._turns.buried:
+            self._turns.wait(lambda: not self._works, None)
 
 
 class TurnWatch:
@@ -292,7 +293,10 @@ def in_turns(hand: Hand, turns: Turns) -> Iterator[None]:
         *[(each, "SimpleQueue", queue) for each in (voter_log, scheduler)],
         *[(each, "Background", background) for each in (data_directory, quorum_controller, voter_log)],
         *[(each, "Background", background) for each in (inbox, inboxes)],
-        *[(each, "Latch", latch) for each in (adoptions, data_directory, inbox, quorum_controller, voter_log)],
+        *[
+            (each, "Latch", latch)
+            for each in (adoptions, data_directory, inbox, quorum_controller, voter_log)
+        ],
         (inbox, "Watch", _Made(TurnWatch, turns)),
         *[(each, "Scheduler", scheduled) for each in (opening, store, sweeper)],
         (metadata_log, "Told", queue),

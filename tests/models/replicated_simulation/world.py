@@ -330,7 +330,7 @@ class World:
         for part in [*self.parts.values(), *self.own.values()]:
             if not (synced and self.synced.get(part.topic_id)):
                 for directory in {*directories} & {*self.replicating}:
-                    part.damage(directory)
+                    part.damage(directory, not synced)
 
     def note_own(self) -> None:
         """Topics of the store's own are made when they are needed: what is to be lost then, they lose too."""
@@ -340,7 +340,7 @@ class World:
                     part = Part(info.name, number, info.topic_id, self.minimum(info.name), compacted=True)
                     self.own[info.name, number] = part
                     for directory in self.files.to_lose if self.files.planned_cut else ():
-                        part.damage(directory)
+                        part.damage(directory, False)
 
     def settle(self) -> None:
         """P9: once nothing disturbs them, all replicas come to be in sync."""
