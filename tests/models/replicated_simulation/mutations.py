@@ -150,7 +150,7 @@ STAGED_AGAIN = ("stage", 1, 7, (("a", 0), ("a", 1)), 4)
 
 MUTATIONS: dict[str, Mutation] = {
     "acks=all answered at the log end": Mutation(
-        draw(10, STEPS), _of_core("acks=all answered at the log end"), 10),
+        draw(17, STEPS), _of_core("acks=all answered at the log end"), 17),
     "election outside of the ISR": Mutation(draw(0, STEPS), _of_core("election outside of the ISR")),
     "a log is not cut": Mutation([DURABLE, STRANDED], (
         Change(Replica, "truncate_to", lambda self, offset: Truncated(min(offset, self.log_end_offset))),)),

@@ -20,7 +20,10 @@ from simulation.files import Killed
 from simulation.hand import Hand, by_hand
 from simulation.model import Wrong, hold
 
+from segstore.coordinator import shared
+from segstore.coordinator.group import group_table
 from segstore.coordinator.inboxes import adoptions, inboxes
+from segstore.coordinator.offsets import cache
 from segstore.mutex import Mutex
 from segstore.replication import data_directory, local_replica, news, opening, quorum_controller
 from segstore.replication.metadata import metadata_log, voter_log
@@ -223,6 +226,37 @@ class TurnBackground:
             self._turns.wait(lambda: not self._works, None)
 
 
+class TurnLock:
+    """In place of `mutex.nesting`: a lock that its owner may take again, and for which others wait in turns."""
+
+    def __init__(self, turns: Turns) -> None:
+        self._turns, self._count = turns, 0
+        self._owner: Thread | None = None
+
+    def __enter__(self) -> None:
+        me = self._turns._now
+        while self._owner not in (None, me) and not self._turns.buried:
+            self._turns.wait(lambda: self._owner is None, None)
+        self._owner, self._count = me, self._count + 1
+
+    def __exit__(self, *_: object) -> None:
+        self._count -= 1
+        self._owner = self._owner if self._count else None
+
+
+class TurnShelter:
+    """In place of `threads.Shelter`: no signal comes, so calls are made in the thread that asks."""
+
+    def __init__(self, name: str) -> None:
+        """Nothing."""
+
+    def call(self, run: Callable[[], Any]) -> Any:
+        return run()
+
+    def close(self) -> None:
+        """Nothing."""
+
+
 class TurnWatch:
     """In place of an inbox's `Watch`: `Turns.seals` is counted where one is renamed into its place."""
 
@@ -298,6 +332,8 @@ def in_turns(hand: Hand, turns: Turns) -> Iterator[None]:
             for each in (adoptions, data_directory, inbox, quorum_controller, voter_log)
         ],
         (inbox, "Watch", _Made(TurnWatch, turns)),
+        (group_table, "Shelter", TurnShelter),
+        *[(each, "nesting", _Made(TurnLock, turns)) for each in (cache, group_table, shared)],
         *[(each, "Scheduler", scheduled) for each in (opening, store, sweeper)],
         (metadata_log, "Told", queue),
         (scheduler, "Background", background),
