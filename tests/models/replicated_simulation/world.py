@@ -24,8 +24,8 @@ from segstore.errors import SegstoreError
 from segstore.replication.metadata.image import PartitionKey
 
 from .files import Disks
-from .judge import Part, equal, latest
-from .reading import lagging, records_of
+from .judge import Part, equal
+from .reading import lagging, read_followers, records_of
 from .steps import Step
 from .turns import Turns, in_turns
 
@@ -385,23 +385,10 @@ class World:
         for directory in self.missing():
             self.live.replace_directory(directory, self.path(directory))
 
-    def read_followers(self) -> None:
-        """Once all are in sync, every replica shows what the leader shows (R39)."""
-        for (topic, number), part in self.parts.items():
-            log = self.live.partition(topic, number)
-            start, end, found = self.read(part)
-            for replica in self.live.describe_partition(topic, number).replicas:
-                near = log.nearest(str(replica), start)
-                there = records_of(near, start, end)
-                if part.compacted:  # each replica compacts for itself
-                    hold(latest(there) == latest(found), part, replica, "shows other latest records:", there)
-                else:
-                    hold(there == found, part, replica, "shows other records:", there.items() ^ found.items())
-
     def finish(self) -> None:
         """All faults end: then all replicas are equal, and sound."""
         self.sync()
-        self.read_followers()
+        read_followers(self)
         replicas = {key: state.replicas for key, state in states(self.live).items()}
         self.close()
         for directory in DIRECTORIES:
