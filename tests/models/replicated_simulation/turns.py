@@ -227,7 +227,7 @@ class TurnBackground:
 
 
 class TurnLock:
-    """In place of `mutex.nesting`: a lock that its owner may take again, and for which others wait in turns."""
+    """In place of `mutex.nesting`: a lock that its owner may take again, for which others wait in turns."""
 
     def __init__(self, turns: Turns) -> None:
         self._turns, self._count = turns, 0
