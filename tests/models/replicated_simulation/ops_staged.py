@@ -123,25 +123,28 @@ def _may_be_lost(world: World, held: Staged) -> bool:
     return any(part.gone for part in [*own, *[part for part, _ in held.values.values()]])
 
 
-def _committed(world: World, part: Part) -> tuple[int, dict[int, bytes]]:
-    """The start, and what who reads committed sees of staged records."""
+def _committed(world: World, part: Part) -> tuple[bool, dict[int, bytes]]:
+    """What who reads committed sees of staged records, and whether that is all: some may have been deleted,
+    or lie behind a transaction that is open.
+    """
     if not part.staged:
-        return 0, {}
-    start, _, found = world.read(part, "read_committed")
-    return start, {offset: value for offset, value in found.items() if value in part.staged}
+        return True, {}
+    start, end, found = world.read(part, "read_committed")
+    whole = start == 0 and end == world.live.partition(part.topic, part.number).end_offset
+    return whole, {offset: value for offset, value in found.items() if value in part.staged}
 
 
 def _judge(
-    world: World, id_: str, held: Staged, shown: dict[tuple[str, int], tuple[int, dict[int, bytes]]]
+    world: World, id_: str, held: Staged, shown: dict[tuple[str, int], tuple[bool, dict[int, bytes]]]
 ) -> None:
     if held.free:
         return
     whole = set[bool]()
     for part, values in _there(world, held):
-        start, found = shown[part.topic, part.number]
+        all_, found = shown[part.topic, part.number]
         here = [value for value in found.values() if value in set(values)]
         hold(len(set(here)) == len(here), id_, "is adopted twice in", part, here)
-        if start > 0:  # some may have been deleted
+        if not all_:
             continue
         hold(here in ([], values), id_, "is adopted in part in", part, here)
         hold(here or held.adopted is None, id_, "was adopted, and", part, "has nothing of it")
