@@ -13,10 +13,10 @@ from typing import NamedTuple
 
 from segstore import names
 from segstore.errors import InvalidReplicaAssignmentError, SegstoreError
-from segstore.replication.store import ReplicatedStore
 from segstore.server.error_codes import Code
 from segstore.server.logs import NO_ID
 from segstore.server.node import NODE_ID
+from segstore.server.replicated import replicated
 from segstore.storage.meta.topic_info import CLUSTER_METADATA, TopicInfo
 from segstore.storage.store.store import Store
 from segstore.storage.store.writer import StoreWriter
@@ -70,7 +70,8 @@ class Leaders:
     """
 
     def __init__(self, store: Store, failed: Iterable[_Key] = ()) -> None:
-        self._store, self._failed, side = store, frozenset(failed), store._side
+        self._failed, side = frozenset(failed), store._side
+        self._replicated = replicated(store)
         self._writer = side if isinstance(side, StoreWriter) else None
 
     def of(self, topic: str, numbers: Sequence[int]) -> list[Led]:
@@ -85,8 +86,8 @@ class Leaders:
         return led
 
     def _of(self, topic: str, numbers: Sequence[int]) -> list[Led]:
-        if isinstance(self._store, ReplicatedStore):
-            found = self._store.leaders(topic, numbers)
+        if self._replicated is not None:
+            found = self._replicated.leaders(topic, numbers)
             return [_led(epoch) if leader >= 0 else NOBODY for leader, epoch in found]
         if self._writer is None:
             return [_led(_UNKNOWN_EPOCH)] * len(numbers)
