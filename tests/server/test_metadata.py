@@ -20,6 +20,7 @@ from segstore.server.apis import Api
 from segstore.server.error_codes import Code
 from segstore.server.partition_rows import PartitionRows
 from segstore.server.protocol.codec import packed, structs
+from segstore.server.topics import NOBODY, Led
 
 ZERO = bytes(16)
 NOT_ASKED = -(1 << 31)
@@ -289,6 +290,20 @@ def test_what_is_asked_again_is_not_encoded_again(
     monkeypatch.setattr("segstore.server.handlers.metadata._KNOWN_AT_ONCE", 3)
     call(node, Api.METADATA, 12, topics=asked("t"))
     assert node.loop.works - before == 2
+
+
+def test_rows_are_those_of_the_partitions_and_leaders_that_are_asked_for(store: segstore.Store) -> None:
+    """Also where as many others are led in the same way, as in a copied directory with some partitions."""
+    rows = PartitionRows(node_of(store))
+    wanted = {
+        (numbers, leaders): PartitionRows(node_of(store)).of("t", 12, numbers, [*leaders]).of(12)
+        for numbers in ((0, 1), (1, 2))
+        for leaders in ((NOBODY, NOBODY), (NOBODY, Led(1, 0)), (Led(1, 0), Led(1, 0)), (Led(1, 0), Led(1, 1)))
+    }
+    assert len({*wanted.values()}) == len(wanted)
+    for _ in range(2):
+        for (numbers, leaders), data in wanted.items():
+            assert rows.of("t", 12, numbers, [*leaders]).of(12) == data
 
 
 def test_few_bytes_are_remembered(store: segstore.Store, monkeypatch: pytest.MonkeyPatch) -> None:
