@@ -76,11 +76,14 @@ test: $(VENV)/.built  ## those, and a draw of every other kind, some minutes; SE
 test-rest: $(VENV)/.built  ## what `make test` with the same SEGSTORE_SEED leaves out
 	$(BIN)/python -m pytest --tier rest $(PARALLEL) $(PYTEST_ARGS)
 
-test-more: $(VENV)/.built  ## half of that, drawn by SEGSTORE_DRAW=N: what .ci/run has time for
+test-more: $(VENV)/.built  ## a quarter of that, drawn by SEGSTORE_DRAW=N: what .ci/run has time for
 	$(BIN)/python -m pytest --tier more $(PARALLEL) $(PYTEST_ARGS)
 
 test-all: $(VENV)/.built  ## every test, a quarter of an hour
 	$(BIN)/python -m pytest --tier all $(PARALLEL) $(PYTEST_ARGS)
+
+test-failed: $(VENV)/.built  ## the tests that failed in the last run, one after the other
+	$(BIN)/python -m pytest --last-failed --last-failed-no-failures none -n0 $(PYTEST_ARGS)
 
 AGAIN ?= 0.3
 test-long-way: $(VENV)/.built  ## a share of kills, faults, models and interrupts once more, all appends and reads on the long way (AGAIN=1: all)

@@ -224,6 +224,13 @@ class LocalReplica:
         if self._inline:  # one without followers: else these call `lend`
             self.lend()
 
+    def answer_waiting(self) -> None:
+        """Answer an append that was made by the threads, and came to wait only as all replicas had its
+        records and the tails were lent: no follower fetches any more then.
+        """
+        if self._waiting:
+            self.settle()
+
     def _settle(self) -> None:
         leader = self.core.role
         if not isinstance(leader, Leader):
@@ -468,6 +475,7 @@ class LocalReplica:
         if leader is None:
             return None
         if self._gets_from(leader):
+            leader.answer_waiting()
             return False
         with self._changes():
             more = self._fetch(role, leader, own.epoch)

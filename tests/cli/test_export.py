@@ -122,6 +122,7 @@ def test_open_transactions_are_left_out_by_default(store_dir: Path) -> None:
     assert len(json_lines(ok(*ndjson, "--isolation-level", "read_uncommitted"))) == 2
 
 
+@pytest.mark.costly
 def test_a_broker_s_partition(broker_partition: Partition, tmp_path: Path) -> None:
     where = ["-s", broker_partition.root, "--isolation-level", "read_uncommitted"]
     ok("export", broker_partition.topic, tmp_path / "t.parquet", "-p", broker_partition.index, *where)
@@ -206,6 +207,7 @@ BROKEN = {
 }
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("case", BROKEN)
 @pytest.mark.parametrize("made", [None, 2], ids=["there", "new"])
 def test_an_import_that_fails_leaves_nothing(
@@ -224,6 +226,7 @@ def test_an_import_that_fails_leaves_nothing(
     assert left_in_inbox(store_dir) == []
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("case", BROKEN)
 @pytest.mark.parametrize("there", [False, True], ids=["missing", "empty"])
 def test_an_import_that_fails_leaves_no_store(case: str, there: bool, tmp_path: Path) -> None:

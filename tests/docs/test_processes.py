@@ -128,6 +128,7 @@ def test_example_works_when_pasted(
         assert {n: store.partition("events", n).end_offset for n in ends} == ends
 
 
+@pytest.mark.costly
 def test_one_record_of_each_way_is_measured(tmp_path: Path) -> None:
     """The measurement counts what is in the log: see `measure`."""
     for way in bench_processes.WAYS:

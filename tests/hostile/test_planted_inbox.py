@@ -92,6 +92,7 @@ ENEMIES: dict[str, Callable[[Path, Staged, Path], object]] = {
 }
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("open_", [True, False])
 @pytest.mark.parametrize("case", ENEMIES)
 def test_what_an_enemy_wrote(store_dir: Path, tmp_path: Path, case: str, open_: bool) -> None:
@@ -167,6 +168,7 @@ def test_a_path_that_is_not_utf8(store_dir: Path) -> None:
 # --- many files, long appends ----------------------------------------------------------------------
 
 
+@pytest.mark.costly
 def test_a_manifest_of_ten_thousand_files(store_dir: Path) -> None:
     """Small ones of a partition lie in one file before an append has to wait for them."""
     begin(store_dir)

@@ -4,13 +4,13 @@
     --tier test    those, and a draw by SEGSTORE_SEED of each other kind
     --tier rest    what `--tier test` leaves out with the same seed
     --tier all     everything; so it is without --tier
-    --tier more    half of what `--tier test` leaves out, drawn by SEGSTORE_DRAW (or SEGSTORE_SEED)
+    --tier more    a quarter of what `--tier test` leaves out, drawn by SEGSTORE_DRAW (or SEGSTORE_SEED)
     --tier again   a draw of kills, faults, models and interrupts, which `make test-long-way` runs once more
 
-A file's folder, name or text tells the kind of its tests, so that most new files need no entry here. From
-each file that has tests of a kind a share of them is drawn, at least one where the share is above 0: first
-one case of each test function, in random order, then a second one. A drawn test is the same as in a run of
-all tests. Tests that are selected by file, name, -k or -m run without a draw.
+A file's folder, name or text tells the kind of its tests, so that most new files need no entry here. Of each
+kind a share of its tests is drawn, at least one where the share is above 0: first one case of each test
+function, in random order, then a second one. A drawn test is the same as in a run of all tests. Tests that
+are selected by file, name, -k or -m run without a draw.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ import pytest
 
 TESTS = Path(__file__).parents[1]
 TIERS = ("quick", "test", "rest", "all", "more", "again")
-MORE_SHARE = 0.5
+MORE_SHARE = 0.25
 AGAIN = ("tests/crash/*", "tests/models/simulation/*", "tests/models/test_*", "tests/processes/*")
 AGAIN_SHARE = float(os.environ.get("SEGSTORE_AGAIN", "0.3"))
 """The files of `--tier again`, and the share of each file's tests."""
 
 
 class Kind(NamedTuple):
-    """A kind of tests, of which `make test` draws the fraction `share` from each file.
+    """A kind of tests, of which `make test` draws the fraction `share`.
 
     It has the tests of `files` (patterns of names below tests/, without suffix), those of files that match
     `text` (a regular expression), and in other files those that use one of `names`, directly or by another
@@ -67,11 +67,11 @@ KINDS = {
     ),
     STORMS: Kind(0.0, ("processes/test_wire_storm",)),
     "measurements": Kind(0.0, ("bench/test_serve", "bench/test_soak", "bench/test_peers")),
-    "Spark": Kind(0.1, text=r'SparkSession|judge\("spark"\)'),
-    "simulation": Kind(0.1, ("models/simulation/*",)),
+    "Spark": Kind(0.06, text=r'SparkSession|judge\("spark"\)'),
+    "simulation": Kind(0.06, ("models/simulation/*",)),
     "simulation of replicas": Kind(0.03, ("models/replicated_simulation/*",)),
     "faults": Kind(
-        0.08,
+        0.05,
         (
             *("crash/test_failing_disks", "crash/test_refused", "crash/test_sweep_failures"),
             *("crash/test_power_cuts", "crash/test_transactions_power_cut", "crash/test_metadata_log_faults"),
@@ -79,18 +79,18 @@ KINDS = {
         ),
         r"from \S*driver import",
     ),
-    "models": Kind(0.1, ("models/test_*", "unit/filetree/test_model", "unit/coordinator/test_assignors")),
+    "models": Kind(0.06, ("models/test_*", "unit/filetree/test_model", "unit/coordinator/test_assignors")),
     "model checks": Kind(0.1, ("models/replicas/test_two_replicas",)),
     "mutations": Kind(0.1, ("models/replicas/test_mutations",)),
     "long model checks": Kind(0.0, ("models/replicas/test_large_spaces",)),
-    "replicated stores": Kind(0.1, ("replicated/*",)),
+    "replicated stores": Kind(0.08, ("replicated/*",)),
     "replicas of a real broker": Kind(0.0, ("kafka/test_our_*", "kafka/test_both_roles")),
     "clients' programs": Kind(1.0, ("server/test_java_client", "server/test_python_clients")),
     "Java's clients": Kind(0.0, ("server/test_java_*",)),
     "clients of other languages": Kind(0.0, ("server/test_other_languages",)),
     "fuzz": Kind(0.1, ("hostile/test_fuzz", "server/test_hostile_requests")),
     "damage": Kind(
-        0.12,
+        0.06,
         (
             *("hostile/test_planted_files", "hostile/test_hard_links", "hostile/test_small_files"),
             *("hostile/test_damaged_indexes", "hostile/test_*_damaged", "hostile/test_bit_rot"),
@@ -98,7 +98,7 @@ KINDS = {
         ),
     ),
     "interrupts": Kind(
-        0.15,
+        0.1,
         (
             *("processes/test_interrupts*", "processes/*_interrupts", "unit/aio/test_cancelled"),
             *("processes/test_storm*", "processes/test_reentry*", "processes/test_closing*"),
@@ -114,7 +114,7 @@ KINDS = {
     ),
     "limits": Kind(0.15, ("unit/storage/test_limits", "unit/transfer/test_sinks")),
     "Kafka's broker": Kind(0.1, text=r"judge\(\"Kafka's broker\"\)"),
-    "Kafka's tools": Kind(0.2, text=r'judge\("kafka\.tools|judge\("Kafka\'s (dump tool|jar)"\)'),
+    "Kafka's tools": Kind(0.12, text=r'judge\("kafka\.tools|judge\("Kafka\'s (dump tool|jar)"\)'),
     "strace": Kind(0.15, ("processes/test_seam",), names=frozenset({"strace"})),
     "kills": Kind(
         0.08,
@@ -122,7 +122,7 @@ KINDS = {
         names=frozenset({"SIGKILL", "KillingFiles", "killed_at_each_call", "in_child"}),
     ),
     "programs": Kind(
-        0.08,
+        0.06,
         (
             *("demo/*", "bench/*", "docs/test_reliability"),
             *("processes/test_programs_*", "processes/test_opening_together"),
@@ -135,6 +135,7 @@ KINDS = {
             }
         ),
     ),
+    "costly unit tests": Kind(0.2, names=frozenset({"costly"})),
 }
 
 
@@ -224,16 +225,17 @@ def draw(names: Sequence[str], share: float, seed: str) -> set[str]:
 
 def drawn(items: Iterable[pytest.Item], seed: str) -> set[pytest.Item]:
     """Return the tests that `--tier test` runs."""
-    found, files = set(), defaultdict(list)
-    for item in items:
-        of = kind_of(item)
-        if of == UNIT:
-            found.add(item)
-        else:
-            files[item.path, of].append(item)
-    for (path, of), tests in files.items():
-        found.update(_drawn(tests, KINDS[of].share, f"{seed} {path.name} {of}"))
+    found = set()
+    for of, tests in _by_kind(items).items():
+        found.update(tests if of == UNIT else _drawn(tests, KINDS[of].share, f"{seed} {of}"))
     return found
+
+
+def _by_kind(items: Iterable[pytest.Item]) -> dict[str, list[pytest.Item]]:
+    kinds = defaultdict(list)
+    for item in items:
+        kinds[kind_of(item)].append(item)
+    return kinds
 
 
 def _is_named(item: pytest.Item, patterns: Iterable[str]) -> bool:
@@ -248,8 +250,8 @@ def _of_each_file(items: Iterable[pytest.Item], share: float, seed: str) -> list
 
 
 def _drawn(tests: Sequence[pytest.Item], share: float, seed: str) -> list[pytest.Item]:
-    """Return the tests of a file that are drawn, in their order."""
-    names = [item.nodeid.partition("::")[2] for item in tests]
+    """Return the tests that are drawn, in their order."""
+    names = [item.nodeid for item in tests]
     chosen = draw(names, share, seed)
     return [item for item, name in zip(tests, names, strict=True) if name in chosen]
 
@@ -265,8 +267,10 @@ def chosen(items: list[pytest.Item], tier: str, seed: str) -> list[pytest.Item]:
         return _of_each_file(once_more, AGAIN_SHARE, f"{seed} again")
     some = drawn(items, seed)
     if tier == "more":
-        left = [item for item in items if item not in some and kind_of(item) != STORMS]
-        return _of_each_file(left, MORE_SHARE, os.environ.get("SEGSTORE_DRAW", seed))
+        turn = os.environ.get("SEGSTORE_DRAW", seed)
+        left = _by_kind(item for item in items if item not in some and kind_of(item) != STORMS)
+        more = {item for of, tests in left.items() for item in _drawn(tests, MORE_SHARE, f"{turn} {of}")}
+        return [item for item in items if item in more]
     return [item for item in items if (item in some) == (tier == "test")]
 
 

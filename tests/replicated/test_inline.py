@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from replicated_stores import Directories, await_in_sync, follower_of, found, log_bytes
-from waiting import until
+from waiting import PATIENCE, until
 
 import segstore
 from segstore.replication.local_replica import LocalReplica
@@ -171,6 +171,15 @@ def test_r23_acks_1_returns_where_a_follower_lacks_it(tmp_path: Path) -> None:
         directories.files.mend()
         await_in_sync(store)
         assert found(log)[offset] == b"led"
+
+
+def test_who_waits_is_told_though_tails_were_lent_meanwhile(store: Any) -> None:
+    """An append by the threads was committed, and the tails were lent, before its thread came to wait: then
+    no follower had anything to fetch, and the append failed after timeout.ms.
+    """
+    for _ in range(20):
+        leader = lent(store)
+        leader.wait(leader.replica.log_end_offset, -1, PATIENCE * 1000)
 
 
 def test_r25_after_an_election_the_next_leader_has_all_of_it(store: Any) -> None:

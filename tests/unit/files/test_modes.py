@@ -129,6 +129,7 @@ def test_of_what_the_cleaner_writes(store_dir: Path, umask: int) -> None:
     assert modes(store_dir) == OWN
 
 
+@pytest.mark.costly
 def test_a_copy_is_for_its_owner(store_dir: Path, tmp_path: Path, umask: int) -> None:
     _appends(store_dir, None)
     copy(store_dir, tmp_path / "copied")

@@ -142,6 +142,7 @@ def everywhere(log: Log, rng: random.Random) -> list[int]:
     return offsets + offsets[::-1] + rng.choices(offsets, k=len(offsets))
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("mode", ["rw", "r"])
 def test_both_ways_give_the_same_record_or_error(path: Path, mode: str, rng: random.Random) -> None:
     with segstore.open(path, mode) as store:
@@ -157,6 +158,7 @@ def test_both_ways_give_the_same_record_or_error(path: Path, mode: str, rng: ran
             assert short == long, offset
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("mode", ["rw", "r"])
 def test_many_are_as_one_each(path: Path, mode: str, rng: random.Random) -> None:
     with segstore.open(path, mode) as store:
@@ -181,6 +183,7 @@ def test_many_are_as_one_each(path: Path, mode: str, rng: random.Random) -> None
             point_read.enabled = True
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("mode", ["rw", "r"])
 def test_committed_records_alone(path: Path, mode: str) -> None:
     with segstore.open(path, mode) as store:
@@ -212,6 +215,7 @@ def damage(whole: Path, partition: Path, rng: random.Random) -> int:
     return base
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("mode", ["rw", "r"])
 def test_damage_gives_what_was_written_or_the_error_of_the_long_way(
     made: Path, tmp_path: Path, mode: str, rng: random.Random

@@ -143,6 +143,7 @@ def test_what_the_settings_do_not_ask_for(store_dir: Path, config: dict[str, Any
         assert store.partition("t").start_offset == 0
 
 
+@pytest.mark.costly
 def test_a_broker_s_topic_is_never_swept(broker_partition: Partition, tmp_path: Path) -> None:
     root = tmp_path / "root"
     shutil.copytree(broker_partition.path, root / broker_partition.path.name)

@@ -84,6 +84,7 @@ def test_of_layout_and_epoch_there_are_32_bits(shared: Any) -> None:
     assert snapshot(readable, [0]) == (1, [*EDGES[:6], 5, -(2**31)])
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("bit", range(512))
 def test_a_bit_that_flips_in_a_slot_is_told(shared: Any, bit: int) -> None:
     writable, readable = shared

@@ -171,6 +171,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], None], bool]] = {
 }
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("slot", [0, 2, -1])
 @pytest.mark.parametrize("name", DAMAGE)
 def test_an_index_is_made_anew(aborts: Path, name: str, slot: int) -> None:
