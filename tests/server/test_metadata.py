@@ -298,8 +298,8 @@ def test_rows_are_those_of_the_partitions_and_leaders_that_are_asked_for(store: 
     rows = PartitionRows(node_of(store))
     wanted = {
         (numbers, leaders): PartitionRows(node_of(store)).of("t", 12, numbers, [*leaders]).of(12)
-        for numbers in ((0, 1), (1, 2))
         for leaders in ((NOBODY, NOBODY), (NOBODY, Led(1, 0)), (Led(1, 0), Led(1, 0)), (Led(1, 0), Led(1, 1)))
+        for numbers in ((0, 1), (1, 2))
     }
     assert len({*wanted.values()}) == len(wanted)
     for _ in range(2):

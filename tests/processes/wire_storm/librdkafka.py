@@ -20,8 +20,9 @@ _COMMON = {
 }
 _WAIT = 60.0
 _IDLE_MS = 10_000
-"""Where a connection comes up at the wrong moment, librdkafka 2.16 waits for the next change of one before it
-commits offsets in a transaction, whatever the time-out is (librdkafka's issues 5456 and 5511). Here one comes.
+"""In ms. Where a connection comes up at the wrong moment, librdkafka 2.16 waits for the next change of one
+before it commits offsets in a transaction, whatever the time-out is (librdkafka's issues 5456 and 5511):
+idle connections that are closed make one.
 """
 
 
