@@ -10,6 +10,8 @@ import os
 import sys
 from collections.abc import Sequence
 
+from segstore.cli.importing import imports
+
 INTERRUPTED = 130
 """The exit status after Ctrl-C: 128 + SIGINT, as shells have it."""
 
@@ -39,7 +41,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     keep_standard_streams()
     try:
-        from segstore.cli.app import commands
+        with imports():
+            from segstore.cli.app import commands
 
         commands.main(args=arguments, prog_name="segstore")
     except KeyboardInterrupt:

@@ -14,6 +14,7 @@ from typing import Any
 
 import rich_click as click
 
+from segstore.cli.importing import imports
 from segstore.cli.signals import status
 from segstore.errors import SegstoreError
 
@@ -147,7 +148,8 @@ class Listed(click.RichCommand):
     def itself(self) -> click.Command:
         """Import the command."""
         name = "import_" if self.name == "import" else self.name  # a word of Python's
-        command: click.Command = getattr(import_module(self._module), str(name))
+        with imports():
+            command: click.Command = getattr(import_module(self._module), str(name))
         return command
 
 

@@ -278,6 +278,16 @@ class ReplicatedStore(Store):
             tuple(self._replica_state(key, replica) for replica in state.replicas),
         )
 
+    def leaders(self, topic: str, partitions: Sequence[int]) -> list[tuple[int, int]]:
+        """Return leader and leader epoch of a topic's partitions, in their order; (-1, -1) for one that is
+        not there. Raises UnknownTopicOrPartitionError, StoreClosedError.
+        """
+        self._context.check_open()
+        find_topic(self._replicated.topics, topic)
+        get = self._replicated.manager.partitions.get
+        found = [get(PartitionKey(topic, number)) for number in partitions]
+        return [(-1, -1) if each is None else (each.leader, each.leader_epoch) for each in found]
+
     def _replica_state(self, key: PartitionKey, broker: int) -> ReplicaState:
         manager = self._replicated.manager
         directory, leader = manager.directories.get(broker), manager.leader(key)

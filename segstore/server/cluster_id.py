@@ -14,7 +14,7 @@ from segstore.errors import CorruptCheckpointError
 from segstore.logger import Logger
 from segstore.mutex import Mutex
 from segstore.replication.metadata.properties import read_properties
-from segstore.replication.store import ReplicatedStore
+from segstore.server.replicated import replicated
 from segstore.storage.context import Context, os_errors
 from segstore.storage.meta.cluster_id_file import read_cluster_id, write_cluster_id
 from segstore.storage.meta.small_files import NO_ROOM
@@ -32,8 +32,8 @@ def cluster_id_of(store: Store) -> str:
     in meta.properties, and any other gets one when it is first served. One that nobody has served yet and
     that is open for reading, or has no room left, is known by its absolute path.
     """
-    if isinstance(store, ReplicatedStore):
-        return store._replicated.cluster_id
+    if (of_many := replicated(store)) is not None:
+        return of_many._replicated.cluster_id
     context = store._context
     context.check_open()
     with os_errors(), _making:

@@ -8,19 +8,21 @@ one leads. Threads: any.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 from segstore import names
 from segstore.errors import InvalidReplicaAssignmentError, SegstoreError
-from segstore.replication.store import ReplicatedStore
 from segstore.server.error_codes import Code
 from segstore.server.logs import NO_ID
 from segstore.server.node import NODE_ID
+from segstore.server.replicated import replicated
 from segstore.storage.meta.topic_info import CLUSTER_METADATA, TopicInfo
 from segstore.storage.store.store import Store
 from segstore.storage.store.writer import StoreWriter
 
 _UNKNOWN_EPOCH = -1
+_EPOCHS_AT_HAND = 1024
 _Key = tuple[str, int]
 
 
@@ -68,33 +70,49 @@ class Leaders:
     """
 
     def __init__(self, store: Store, failed: Iterable[_Key] = ()) -> None:
-        self._store, self._failed, side = store, frozenset(failed), store._side
+        self._failed, side = frozenset(failed), store._side
+        self._replicated = replicated(store)
         self._writer = side if isinstance(side, StoreWriter) else None
 
-    def of(self, topic: str, partition: int) -> Led:
-        """Return who leads a partition; a topic that was deleted meanwhile has no leaders."""
+    def of(self, topic: str, numbers: Sequence[int]) -> list[Led]:
+        """Return who leads each of these partitions; a topic that was deleted meanwhile has no leaders."""
         try:
-            return self._of(topic, partition)
+            led = self._of(topic, numbers)
         except SegstoreError:
-            return NOBODY
+            return [NOBODY] * len(numbers)
+        if self._failed:
+            pairs = zip(numbers, led, strict=True)
+            return [NOBODY if (topic, number) in self._failed else each for number, each in pairs]
+        return led
 
-    def _of(self, topic: str, partition: int) -> Led:
-        if (topic, partition) in self._failed:
-            return NOBODY
-        if isinstance(self._store, ReplicatedStore):
-            state = self._store.describe_partition(topic, partition)
-            return Led(NODE_ID, state.leader_epoch) if state.leader >= 0 else NOBODY
+    def _of(self, topic: str, numbers: Sequence[int]) -> list[Led]:
+        if self._replicated is not None:
+            found = self._replicated.leaders(topic, numbers)
+            return [_led(epoch) if leader >= 0 else NOBODY for leader, epoch in found]
         if self._writer is None:
-            return Led(NODE_ID, _UNKNOWN_EPOCH)
-        epoch = self._writer.partitions.epoch(topic, partition)
-        return Led(NODE_ID, epoch if epoch >= 0 else self._writer.published_epoch(topic, partition))
+            return [_led(_UNKNOWN_EPOCH)] * len(numbers)
+        return list(map(_led, self._writer.leader_epochs(topic, numbers)))
 
 
-def opened(store: Store) -> frozenset[_Key]:
-    """Return the partitions whose logs are open; none of a store that is open for reading, which knows no
-    epochs.
+@lru_cache(_EPOCHS_AT_HAND)
+def _led(epoch: int) -> Led:
+    return Led(NODE_ID, epoch)
+
+
+def closed(store: Store, topics: Iterable[TopicInfo]) -> list[_Key]:
+    """Return the partitions of topics whose logs have to be opened before their epochs are known for sure:
+    none of a replicated store, which knows them all the same, nor of one that is open for reading, which
+    never does.
     """
-    return frozenset(store._side.opened()) if store.mode == "rw" else frozenset()  # type: ignore[union-attr]
+    side, found = store._side, list[_Key]()
+    if not isinstance(side, StoreWriter):
+        return found
+    for info in topics:
+        epochs = side.partitions.epochs(info.name, info.partition_ids)
+        if -1 in epochs:
+            pairs = zip(info.partition_ids, epochs, strict=True)
+            found += [(info.name, number) for number, epoch in pairs if epoch < 0]
+    return found
 
 
 def open_logs(store: Store, keys: Iterable[_Key]) -> set[_Key]:

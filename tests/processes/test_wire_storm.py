@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -29,7 +30,7 @@ LOST_ANSWERS = ("answers lost", "torn", "answers lost", "cut")
 SHOWN = {
     "acknowledges before it appends": (
         ("cut", "server killed"),
-        "lost write|inconsistent offset|duplicated offset|torn transaction|not all is read",
+        "lost write|inconsistent offset|duplicated offset|torn transaction",
     ),
     "forgets producers over a restart": (("server killed without answers",) * 3, "duplicate|not once"),
     "takes each sequence": (LOST_ANSWERS, "duplicate|not once"),
@@ -40,8 +41,8 @@ SHOWN = {
         "lost commit|rebalance rewind|commit goes back|not once",
     ),
 }
-"""The faults that show a defect, and what is seen of it. A group that has committed behind records which are
-lost waits there: not all is read.
+"""The faults that show a defect, and what the history says of it: that not all was read is no evidence, since
+a group may wait for other reasons.
 """
 
 
@@ -53,15 +54,13 @@ def test_a_defect_is_found(tmp_path: Path, rng: random.Random, defect: str) -> N
         directory.mkdir()
         found = anomalies(Round(directory, rng.randrange(1 << 32), defect), faults)
         if found:
-            assert re.search(words, found), found
+            assert any(re.search(words, each) for each in found), found
             return
     pytest.fail(f"{defect}: not found by {TURNS} rounds")
 
 
-def anomalies(played: Round, faults: Sequence[str]) -> str:
-    """Return what a round has found."""
-    try:
+def anomalies(played: Round, faults: Sequence[str]) -> list[str]:
+    """Return what the judge of a round has found."""
+    with suppress(Failed):
         played.play(faults)
-    except Failed as error:
-        return str(error)
-    return ""
+    return played.wrong

@@ -21,7 +21,7 @@ from segstore.server.handlers.fetch import Fetches
 from segstore.server.protocol.codec import structs
 
 _Produce, _Fetch, _Metadata = structs("ProduceRequest"), structs("FetchRequest"), structs("MetadataRequest")
-TIMES = 20
+TIMES, WIDE = 20, 50
 Ask = Callable[[WireClient], None]
 
 
@@ -54,11 +54,17 @@ def metadata(wire: WireClient) -> None:
     assert len(topic.partitions) == 1
 
 
+def wide_metadata(wire: WireClient) -> None:
+    (topic,) = wire.ask("Metadata", 12, topics=[_Metadata.MetadataRequestTopic(name="wide")]).topics
+    assert len(topic.partitions) == WIDE
+
+
 MOST: dict[str, tuple[Ask, int]] = {
     "produce": (produce, 100),
     "fetch": (fetch, 122),
     "a long poll in vain": (poll_in_vain, 172),
     "metadata": (metadata, 121),
+    "metadata of many partitions": (wide_metadata, 121),
 }
 
 
@@ -66,6 +72,7 @@ MOST: dict[str, tuple[Ask, int]] = {
 def filled(store: segstore.Store, wire: WireClient) -> WireClient:
     """A client whose requests are known to the server, of a topic with one batch of three records."""
     store.create_topic("t")
+    store.create_topic("wide", WIDE)
     produce(wire)
     return wire
 

@@ -9,7 +9,7 @@ import pytest
 from drawn_messages import CASES, drawn, encoded
 
 from segstore.errors import InvalidArgumentError, UnsupportedVersionError
-from segstore.server.protocol.codec import decode, structs
+from segstore.server.protocol.codec import decode, encode, packed, structs
 from segstore.server.protocol.definitions import messages
 
 NAMES = sorted({name for name, _ in CASES})
@@ -87,3 +87,22 @@ def test_other_versions_are_refused(name: str, version: int) -> None:
         decode(name, version, memoryview(b""))
     with pytest.raises(UnsupportedVersionError, match="4 to 18"):
         encoded(structs(name)(), version)
+
+
+@pytest.mark.parametrize("version", [0, 7, 13])
+def test_an_array_that_is_packed_stands_for_its_list(version: int) -> None:
+    kind = structs("MetadataResponse")
+    rows = [kind.MetadataResponsePartition(partition_index=n, leader_id=1, isr_nodes=[1]) for n in range(200)]
+    bodies = [
+        kind(topics=[kind.MetadataResponseTopic(name="t", partitions=partitions)])
+        for partitions in (rows, packed("MetadataResponse", version, rows))
+    ]
+    assert encoded(bodies[1], version) == encoded(bodies[0], version)
+    with pytest.raises(InvalidArgumentError, match=f"encoded in version {version}"):
+        encode(bodies[1], version + 1 if version < 13 else 0, bytearray())
+
+
+def test_what_cannot_be_packed_is_refused() -> None:
+    row = structs("MetadataResponse").MetadataResponsePartition(partition_index=1 << 40)
+    with pytest.raises(InvalidArgumentError, match="MetadataResponse version 12 can't hold"):
+        packed("MetadataResponse", 12, [row])

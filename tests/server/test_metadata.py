@@ -10,14 +10,17 @@ from typing import Any
 
 import pytest
 from calls import CLUSTER_ID, ENDPOINT, FakeLoop, call, node_of, send, versions
-from replicated_stores import QUICK
+from replicated_stores import PATIENT, QUICK
+from waiting import until
 
 import segstore
 from segstore.names import topic_id_bytes
+from segstore.replication.states import PartitionState
 from segstore.server.apis import Api
 from segstore.server.error_codes import Code
-from segstore.server.protocol.codec import structs
-from segstore.server.topics import opened
+from segstore.server.partition_rows import PartitionRows
+from segstore.server.protocol.codec import packed, structs
+from segstore.server.topics import NOBODY, Led
 
 ZERO = bytes(16)
 NOT_ASKED = -(1 << 31)
@@ -145,7 +148,7 @@ def test_the_loop_opens_no_log(store_dir: Path) -> None:
         assert isinstance(node.loop, FakeLoop)
         (topic,) = call(node, Api.METADATA, 9, topics=None).topics
         assert ([each.leader_epoch for each in topic.partitions], node.loop.works) == ([0, 0], 0)
-        assert not opened(store)
+        assert not store._side.opened()
         for _ in range(2):
             (topic,) = call(node, Api.METADATA, 9, topics=asked("t")).topics
             assert ([each.leader_epoch for each in topic.partitions], node.loop.works) == ([0, 0], 1)
@@ -162,7 +165,7 @@ def test_the_epoch_of_a_closed_log_is_that_under_which_it_is_opened(store_dir: P
         assert store.partition("t", 0).leader_epoch == 1, "an unclean shutdown begins an epoch"
     with segstore.open(tmp_path / "killed") as store:
         (topic,) = call(node_of(store), Api.METADATA, 9, topics=None).topics
-        assert not opened(store)
+        assert not store._side.opened()
         told = [each.leader_epoch for each in topic.partitions]
         assert told == [store.partition("t", number).leader_epoch for number in range(3)]
         assert told[:2] == [1, 1]
@@ -176,6 +179,144 @@ def test_many_partitions_are_told_by_a_worker(store: segstore.Store, monkeypatch
         store.create_topic(name, count)
         assert call(node, Api.METADATA, 9, topics=None).topics[-1].name == name
         assert node.loop.works == works
+
+
+# --- rows that are remembered ---------------------------------------------------------------------
+
+
+def grow(store: segstore.Store) -> None:
+    store.add_partitions("t", 5)
+
+
+def make_anew(store: segstore.Store) -> None:
+    store.delete_topic("t")
+    store.create_topic("t", 3)
+
+
+def make_smaller(store: segstore.Store) -> None:
+    store.delete_topic("t")
+    store.create_topic("t", 1)
+
+
+def delete(store: segstore.Store) -> None:
+    store.delete_topic("t")
+
+
+CHANGES = {
+    "it grows": grow,
+    "it is made anew": make_anew,
+    "it is made smaller": make_smaller,
+    "it goes": delete,
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+@pytest.mark.parametrize("version", [0, 7, 12])
+def test_a_topic_is_told_as_it_is_when(store: segstore.Store, version: int, name: str) -> None:
+    """Who has been told of a topic before is told the same as who asks for the first time."""
+    store.create_topic("t", 3)
+    node, fields = node_of(store), {"topics": asked("t"), "allow_auto_topic_creation": False}
+    for change in (None, CHANGES[name]):
+        if change is not None:
+            change(store)
+        told = [call(node, Api.METADATA, version, **fields) for _ in range(2)]
+        wanted = call(node_of(store), Api.METADATA, version, **fields)
+        assert told == [wanted, wanted]
+        there = store.topics().get("t")
+        assert len(wanted.topics[0].partitions) == (0 if there is None else there.partitions)
+        if version >= 10 and there is not None:
+            assert told[0].topics[0].topic_id == topic_id_bytes(there.topic_id)
+
+
+def test_the_epoch_of_a_topic_that_was_told_while_it_was_closed(tmp_path: Path) -> None:
+    """What is opened after an unclean shutdown has another epoch than the one that was published."""
+    with segstore.open(tmp_path / "store") as store:
+        store.create_topic("t", 2)
+        store.partition("t", 0).append(b"x")
+        shutil.copytree(tmp_path / "store", tmp_path / "killed")
+    with segstore.open(tmp_path / "killed") as store:
+        node = node_of(store)
+        for topics in (None, asked("t"), None):
+            (topic,) = call(node, Api.METADATA, 12, topics=topics).topics
+        epochs = [store.partition("t", number).leader_epoch for number in (0, 1)]
+        assert [each.leader_epoch for each in topic.partitions] == epochs
+
+
+def test_a_leader_that_changes_is_told(tmp_path: Path) -> None:
+    patient = {name.replace("_", "."): value for name, value in PATIENT.items()}
+    config = {**QUICK, **patient, "auto.leader.rebalance.enable": False}
+    with segstore.open_replicated([tmp_path / "a", tmp_path / "b"], config=config) as store:
+        store.create_topic("t", 3, replication_factor=2)
+        node, key = node_of(store), ("t", 1)
+
+        def told() -> list[tuple[int, int]]:
+            (topic,) = call(node, Api.METADATA, 12, topics=asked("t")).topics
+            return [(each.leader_id, each.leader_epoch) for each in topic.partitions]
+
+        def state() -> PartitionState:
+            return store.describe_partition(*key)
+
+        before, leader = told(), state().leader
+        other = next(each for each in state().replicas if each != leader)
+        until(lambda: other in state().isr)
+        store.reassign({key: [other, leader]})
+        assert store.elect_leaders("preferred", [key]) == {key: None}
+        until(lambda: state().leader == other)
+        assert told() == [(1, store.describe_partition("t", number).leader_epoch) for number in range(3)]
+        assert [new == old for new, old in zip(told(), before, strict=True)] == [True, False, True]
+
+
+def test_what_is_asked_again_is_not_encoded_again(
+    store: segstore.Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor by a worker, however many partitions there are, up to a limit."""
+    encoded: list[str] = []
+
+    def counting(name: str, version: int, rows: Any) -> Any:
+        encoded.append(f"{len(rows)} in {version}")
+        return packed(name, version, rows)
+
+    monkeypatch.setattr("segstore.server.partition_rows.packed", counting)
+    monkeypatch.setattr("segstore.server.handlers.metadata._AT_ONCE", 3)
+    store.create_topic("t", 4)
+    node = node_of(store)
+    assert isinstance(node.loop, FakeLoop)
+    for version, wanted in ((12, ["4 in 12"]), (12, []), (7, ["4 in 7"]), (7, []), (12, [])):
+        for topics in (asked("t"), None) if not wanted else (asked("t"),):
+            before = node.loop.works
+            assert brief(call(node, Api.METADATA, version, topics=topics).topics) == [(0, "t", [0, 1, 2, 3])]
+            assert node.loop.works - before == (0 if topics is not None and not wanted else 1)
+        assert encoded == wanted
+        encoded.clear()
+    monkeypatch.setattr("segstore.server.handlers.metadata._KNOWN_AT_ONCE", 3)
+    call(node, Api.METADATA, 12, topics=asked("t"))
+    assert node.loop.works - before == 2
+
+
+def test_rows_are_those_of_the_partitions_and_leaders_that_are_asked_for(store: segstore.Store) -> None:
+    """Also where as many others are led in the same way, as in a copied directory with some partitions."""
+    rows = PartitionRows(node_of(store))
+    wanted = {
+        (numbers, leaders): PartitionRows(node_of(store)).of("t", 12, numbers, [*leaders]).of(12)
+        for leaders in ((NOBODY, NOBODY), (NOBODY, Led(1, 0)), (Led(1, 0), Led(1, 0)), (Led(1, 0), Led(1, 1)))
+        for numbers in ((0, 1), (1, 2))
+    }
+    assert len({*wanted.values()}) == len(wanted)
+    for _ in range(2):
+        for (numbers, leaders), data in wanted.items():
+            assert rows.of("t", 12, numbers, [*leaders]).of(12) == data
+
+
+def test_few_bytes_are_remembered(store: segstore.Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("segstore.server.partition_rows._MOST_BYTES", 100)
+    node = node_of(store)
+    rows = node.part(PartitionRows)
+    for name in ("a", "b", "c", "a"):
+        (topic,) = call(node, Api.METADATA, 12, topics=asked(name)).topics
+        assert brief([topic]) == [(0, name, [0])]
+    assert sum(each.size for each in rows._held.values()) == rows._size <= 100
+    assert rows.knows("a", 12, (0,))
+    assert not rows.knows("a", 12, (0, 1))
 
 
 def test_a_log_that_cannot_be_opened_has_no_leader(tmp_path: Path) -> None:

@@ -53,6 +53,36 @@ def test_importing_segstore_brings_the_errors_only() -> None:
     assert len(found) < 100
 
 
+def test_a_server_brings_neither_replication_nor_tls_that_it_does_not_use(tmp_path: Path) -> None:
+    served = """
+with segstore.open(sys.argv[1]) as store, segstore.serve(store, port=0):
+    print(*sys.modules)
+"""
+    found = python(f"import segstore\n{served}", tmp_path).split()
+    assert "segstore.server.handlers.metadata" in found
+    assert not {"segstore.replication.store", "segstore.replication.side", "ssl"} & set(found)
+
+
+def test_the_collector_rests_while_a_command_is_imported() -> None:
+    """And is awake afterwards, with nothing of the modules to look at."""
+    code = """
+import gc
+from segstore.cli.importing import imports
+before = gc.get_stats()[2]["collections"]
+with imports():
+    import segstore.cli.app, segstore.cli.serve
+print(gc.get_stats()[2]["collections"] - before, gc.isenabled(), gc.get_freeze_count() > 50_000)
+with imports():
+    gc.disable()
+print(gc.isenabled())
+gc.disable()
+with imports():
+    pass
+print(gc.isenabled())
+"""
+    assert python(code).split() == ["0", "True", "True", "True", "False"]
+
+
 def test_a_named_tuple_brings_no_engine() -> None:
     found = python("import segstore; segstore.TopicPartition('t', 0); print(*sys.modules)").split()
     assert "segstore.coordinator.structs" in found

@@ -64,8 +64,8 @@ BRINGS_ARROW = {"segstore.records.arrow"}
 # write files in each of the ways that they compare; the flights are another package's file; a server for
 # tests makes its store's directory.
 FILE_PARTS = {"files", "sending", "_native", "cli", "bench", "demo", "testing"}
-# Two find and start Java, never a store; one reads data of this package.
-FILE_MODULES_TOO = {"spark.java", "spark.launch", "server.protocol.definitions"}
+# They find and start Java, never a store.
+FILE_MODULES_TOO = {"spark.java", "spark.launch"}
 OS_CALLS = {
     *("open", "fdopen", "read", "write", "pread", "pwrite", "preadv", "pwritev", "sendfile", "splice"),
     *("ftruncate", "truncate", "fsync", "fdatasync", "sync", "posix_fallocate", "copy_file_range", "lockf"),

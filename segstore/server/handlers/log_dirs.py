@@ -9,21 +9,23 @@ alterReplicaLogDirs.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from segstore.errors import SegstoreError, StorageError
 from segstore.files import Files
-from segstore.replication.data_directory import DataDirectory
-from segstore.replication.store import ReplicatedStore
 from segstore.server.apis import Api
 from segstore.server.error_codes import Code
 from segstore.server.node import Node
 from segstore.server.protocol.codec import structs
+from segstore.server.replicated import replicated
 from segstore.server.request import Request
 from segstore.server.topics import shown
 from segstore.storage.context import os_errors
 
 from .working import in_worker
+
+if TYPE_CHECKING:
+    from segstore.replication.data_directory import DataDirectory
 
 _Response = structs("DescribeLogDirsResponse")
 _Placed = structs("AlterReplicaLogDirsResponse")
@@ -41,8 +43,8 @@ def _described(node: Node, body: Any) -> Any:
         wanted: _Wanted = {name: info.partition_ids for name, info in shown(store).items()}
     else:
         wanted = {each.topic: each.partitions for each in body.topics}
-    if isinstance(store, ReplicatedStore):
-        directories = store._replicated.manager.directories
+    if (of_many := replicated(store)) is not None:
+        directories = of_many._replicated.manager.directories
         return _Response(results=[_of_replicas(directories[each], wanted) for each in sorted(directories)])
     sizes = {topic: _of_logs(node, topic, numbers) for topic, numbers in wanted.items()}
     return _Response(results=[_result(store._context.files, store.path, sizes)])
@@ -118,8 +120,8 @@ def _place(node: Node, path: str, topic: str, number: int) -> Code:
     """Return NONE where a partition's log lies in the directory `path` already."""
     store, info = node.store, shown(node.store).get(topic)
     here: dict[str, DataDirectory | None] = {store.path: None}
-    if isinstance(store, ReplicatedStore):
-        here = {each.path: each for each in store._replicated.manager.directories.values()}
+    if (of_many := replicated(store)) is not None:
+        here = {each.path: each for each in of_many._replicated.manager.directories.values()}
     if path not in here:
         return Code.LOG_DIR_NOT_FOUND
     if info is None or number not in info.partition_ids:

@@ -12,11 +12,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from segstore.errors import ElectionNotNeededError, NoReassignmentInProgressError, copy_of
-from segstore.replication.store import ReplicatedStore
 from segstore.server.apis import Api
 from segstore.server.error_codes import Code
 from segstore.server.node import Node
 from segstore.server.protocol.codec import structs
+from segstore.server.replicated import replicated
 from segstore.server.request import Request
 from segstore.server.topics import check_replicas, shown
 from segstore.storage.meta.topic_info import TopicInfo
@@ -117,11 +117,12 @@ def _check_there(topics: Mapping[str, TopicInfo], topic: str, number: int) -> No
 
 def _elect(node: Node, topic: str, number: int, election: str) -> None:
     """Elect a leader. Raises what the controller does; ElectionNotNeededError without replicas."""
-    if not isinstance(node.store, ReplicatedStore):
+    store = replicated(node.store)
+    if store is None:
         raise ElectionNotNeededError(f"{topic}-{number} has one replica, which leads")
     # Who asks for an unclean election over the wire means it: Kafka asks for no confirmation either.
     key = topic, number
-    error = node.store.elect_leaders(election, [key], confirm=election == "unclean")[key]
+    error = store.elect_leaders(election, [key], confirm=election == "unclean")[key]
     if error is not None:
         raise copy_of(error)
 

@@ -15,12 +15,11 @@ only.
 from __future__ import annotations
 
 import socket
-import ssl
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Enum, auto
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from segstore.errors import InvalidRequestError, UnsupportedVersionError
 from segstore.logger import Logger
@@ -36,7 +35,9 @@ from .loop import GONE, IN, OUT, RDHUP, Loop
 from .memory import RequestMemory, Scratch, buffer
 from .outgoing import PIECE, Outgoing, SealedOutgoing
 from .timers import Timer
-from .tls_wire import TlsWire
+
+if TYPE_CHECKING:
+    from .tls_wire import TlsWire
 
 log = Logger("segstore")
 ANONYMOUS = "ANONYMOUS"
@@ -58,8 +59,8 @@ class State(Enum):
 
 @dataclass(eq=False)
 class Shared:
-    """What the connections of a server share. `tls` and `sasl` are None where there is none. `is_ending`: no
-    more requests are read.
+    """What the connections of a server share. `tls` makes the wire of a connection; it and `sasl` are None
+    where there is none. `is_ending`: no more requests are read.
     """
 
     node: Node
@@ -67,7 +68,7 @@ class Shared:
     handlers: Mapping[Api, Handler]
     scratch: Scratch
     memory: RequestMemory
-    tls: ssl.SSLContext | None = None
+    tls: Callable[[socket.socket], TlsWire] | None = None
     sasl: Sasl | None = None
     is_ending: bool = False
     clear: memoryview = field(default_factory=lambda: buffer(PIECE))
@@ -85,7 +86,7 @@ class Connection:
         self.state, self.active_at = State.READING, shared.loop.now
         self._sock, self._shared, self._closed = sock, shared, closed
         self._frames = Frames(shared.node.config.socket_request_max_bytes)
-        self._wire = None if shared.tls is None else TlsWire(sock, shared.tls)
+        self._wire = None if shared.tls is None else shared.tls(sock)
         self._outgoing = Outgoing() if self._wire is None else SealedOutgoing(self._wire, shared.clear)
         self._handshake: Handshake | None = None
         self._setup: Timer | None = None

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import socket
 import struct
+from typing import TYPE_CHECKING
 
 from segstore.errors import InvalidRequestError
 
 from .memory import Scratch, buffer
-from .tls_wire import TlsWire
+
+if TYPE_CHECKING:
+    from .tls_wire import TlsWire
 
 _SIZE = struct.Struct(">i")
 _NOTHING = memoryview(b"")

@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from .loop import GONE, IN, OUT, Loop
-from .tls_wire import TlsWire
+
+if TYPE_CHECKING:
+    from .tls_wire import TlsWire
 
 
 class Handshake:

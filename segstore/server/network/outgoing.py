@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import socket
 from collections import deque
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from segstore._native import ffi, lib
 from segstore.sending.results import sent
 from segstore.server.protocol.codec import Slices
 
 from .memory import buffer
-from .tls_wire import TlsWire
+
+if TYPE_CHECKING:
+    from .tls_wire import TlsWire
 
 MOST_A_TURN = 4 << 20
 """Bytes that one connection gets before others have their turn."""

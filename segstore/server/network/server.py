@@ -6,7 +6,7 @@ Nothing is on disk but what clients have the store write. Threads: any may use a
 from __future__ import annotations
 
 import socket
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +19,6 @@ from segstore.server.node import Endpoint, Node
 from segstore.server.request import Handler
 from segstore.server.security.authorizer import authorizer_of
 from segstore.server.security.sasl import sasl_of
-from segstore.server.security.tls import tls_context
 from segstore.server.settings import ServerConfig
 from segstore.storage.store.store import Store
 from segstore.threads import apart
@@ -32,6 +31,8 @@ from .service import Service
 
 if TYPE_CHECKING:
     from typing_extensions import Self
+
+    from .tls_wire import TlsWire
 
 CLOSE_TIMEOUT = 10.0
 _EVERYWHERE = ("", "0.0.0.0", "::")
@@ -106,7 +107,7 @@ def _started(
     arguments.whole("port", port, 0, _MOST_PORT)
     told = None if advertised is None else endpoint("advertised", advertised)
     cluster_id = cluster_id_of(store)
-    tls, sasl, authorizer = tls_context(config), sasl_of(store, config), authorizer_of(config)
+    tls, sasl, authorizer = _tls(config), sasl_of(store, config), authorizer_of(config)
     sockets = listen(host, port)
     bound = Endpoint(host, sockets[0].getsockname()[1])
     try:
@@ -126,6 +127,20 @@ def _started(
         service.end(0.0)
         raise
     return Server(node, bound, service)
+
+
+def _tls(config: ServerConfig) -> Callable[[socket.socket], TlsWire] | None:
+    """Return what makes the wires of connections that are encrypted, for which alone OpenSSL is imported.
+    Raises ConfigError.
+    """
+    if not config.uses_tls:
+        return None
+    from segstore.server.security.tls import tls_context
+
+    from .tls_wire import TlsWire
+
+    context = tls_context(config)
+    return lambda sock: TlsWire(sock, context)
 
 
 class Server:

@@ -10,7 +10,7 @@ read are a memoryview of the message. Threads: what is here has no state.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any, Protocol
 
@@ -18,6 +18,7 @@ from segstore.errors import InvalidArgumentError, InvalidRequestError, Unsupport
 
 from . import primitives
 from .definitions import MADE, Field, Message, message
+from .primitives import Packed
 from .source import decoder_source, encoder_source, fresh
 
 ABSENT: Any = object()
@@ -107,21 +108,35 @@ def encode(body: Any, version: int, out: bytearray, slices: Slices | None = None
     """
     name = type(body).__name__
     try:
-        _encoder(name, version)(body, out, slices)
+        _encoders(name, version)[name](body, out, slices)
     except (struct.error, TypeError, AttributeError, ValueError) as error:
         raise InvalidArgumentError(f"{name} version {version} can't hold its values: {error}") from error
+
+
+def packed(name: str, version: int, rows: Sequence[Struct]) -> Packed:
+    """Return structures of the message `name` as an array that is encoded, which may stand for them in many
+    bodies. Raises InvalidArgumentError, UnsupportedVersionError as `encode`.
+    """
+    out, writers = bytearray(), _encoders(name, version)
+    try:
+        for row in rows:
+            writers[type(row).__name__](row, out, None)
+    except (struct.error, TypeError, AttributeError, ValueError) as error:
+        raise InvalidArgumentError(f"{name} version {version} can't hold its values: {error}") from error
+    return Packed(len(rows), version, bytes(out))
 
 
 @cache
 def _decoder(name: str, version: int) -> Callable[..., Any]:
     definition = _checked(name, version)
-    return _compiled(decoder_source(definition, version), definition, version, f"read_{name}")
+    return _compiled(decoder_source(definition, version), definition, version, "read_")[name]
 
 
 @cache
-def _encoder(name: str, version: int) -> Callable[..., None]:
+def _encoders(name: str, version: int) -> dict[str, Callable[..., None]]:
+    """Return the encoders of a message's structures, its body among them, by name."""
     definition = _checked(name, version)
-    return _compiled(encoder_source(definition, version), definition, version, f"write_{name}")
+    return _compiled(encoder_source(definition, version), definition, version, "write_")
 
 
 def _checked(name: str, version: int) -> Message:
@@ -132,9 +147,9 @@ def _checked(name: str, version: int) -> Message:
     return definition
 
 
-def _compiled(source: str, definition: Message, version: int, wanted: str) -> Callable[..., Any]:
+def _compiled(source: str, definition: Message, version: int, prefix: str) -> dict[str, Callable[..., Any]]:
     body = structs(definition.name)
     kinds = {each: getattr(body, each, body) for each in definition.structs}
     space = {**vars(primitives), "unpack": struct.unpack_from, "pack": struct.pack, **kinds}
     exec(compile(source, f"<{definition.name} {version}>", "exec"), space)
-    return space[wanted]  # type: ignore[no-any-return]
+    return {each: space[prefix + each] for each in definition.structs}

@@ -9,7 +9,7 @@ import json
 import re
 from dataclasses import dataclass
 from functools import cache
-from importlib import resources
+from pkgutil import get_data
 from typing import Any, NamedTuple
 
 SCALARS: dict[str, Any] = {
@@ -87,7 +87,8 @@ def snake_case(name: str) -> str:
 @cache
 def messages() -> dict[str, Message]:
     """Return all messages by name."""
-    data = resources.files(__package__).joinpath("messages.json.gz").read_bytes()
+    data = get_data(__package__, "messages.json.gz")
+    assert data is not None
     return {each["name"]: _message(each) for each in json.loads(gzip.decompress(data))}
 
 

@@ -24,6 +24,26 @@ them take at most 45 MB.
 """
 
 
+class Packed:
+    """An array of structures that is encoded already, and stands for the list of them in a body of that
+    version.
+    """
+
+    __slots__ = ("_data", "_size", "_version")
+
+    def __init__(self, size: int, version: int, data: bytes) -> None:
+        self._size, self._version, self._data = size, version, data
+
+    def __len__(self) -> int:
+        return self._size
+
+    def of(self, version: int) -> bytes:
+        """Return the bytes of the elements. Raises ValueError where they are of another version."""
+        if version != self._version:
+            raise ValueError(f"an array is encoded in version {self._version}")
+        return self._data
+
+
 def bad(told: str) -> NoReturn:
     raise InvalidRequestError(told)
 

@@ -204,9 +204,14 @@ class _Writer(_Source):
         if field.kind in _NUMBERS:
             packed = f"pack(f'>{{len({source})}}{_CODES[field.kind]}', *{source})"
             return [*lines, f"{pad} if {source}: {out} += {packed}"]
-        one = f"write_{field.kind}(one, {out}, slices)" if field.is_struct else ""
-        one = one or self.scalar(field.kind, "one", out)
-        return [*lines, f"{pad} for one in {source}:", f"{pad}  {one}"]
+        if not field.is_struct:
+            return [*lines, f"{pad} for one in {source}:", f"{pad}  {self.scalar(field.kind, 'one', out)}"]
+        return [
+            *lines,
+            f"{pad} if type({source}) is Packed: {out} += {source}.of({self.version})",
+            f"{pad} else:",
+            f"{pad}  for one in {source}: write_{field.kind}(one, {out}, slices)",
+        ]
 
     def length(self, source: str, pad: str, out: str) -> list[str]:
         """Write how many bytes or elements there are."""

@@ -30,12 +30,10 @@ _SHORT = {
 }
 
 
-def tls_context(config: SecurityConfig) -> ssl.SSLContext | None:
-    """Return the context, None where connections are not encrypted. Raises ConfigError, which names the
+def tls_context(config: SecurityConfig) -> ssl.SSLContext:
+    """Return the context of a server whose connections are encrypted. Raises ConfigError, which names the
     setting, and tells nothing of the key.
     """
-    if not config.uses_tls:
-        return None
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     versions = sorted(_VERSIONS[each] for each in config.ssl_enabled_protocols.split(","))
     context.minimum_version, context.maximum_version = versions[0], versions[-1]

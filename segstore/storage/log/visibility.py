@@ -35,22 +35,17 @@ if TYPE_CHECKING:
 
 class Publisher:
     """Tells other processes what is visible of one partition, by its slot in `.segstore/ends`, under its
-    writer's leader epoch. The caller holds the lock that keeps a view and its publication together.
+    writer's leader epoch, `epoch`. The caller holds the lock that keeps a view and its publication together.
     """
 
     def __init__(self, ends: EndsWriter, key: int, epoch: int) -> None:
-        self._ends, self._key, self._epoch = ends, key, epoch
+        self._ends, self._key, self.epoch = ends, key, epoch
         self.lock = ends.lock  # under which the ends of all partitions are published
         self._slot = ends.claim(key)
 
-    @property
-    def epoch(self) -> int:
-        """Return the leader epoch."""
-        return self._epoch
-
     def begin_epoch(self, epoch: int) -> None:
         """Publish under this leader epoch from now on."""
-        self._epoch = epoch
+        self.epoch = epoch
 
     def publish(self, view: LogView, written: LogView, flusher: Flusher, layout: int) -> None:
         """Publish a partition's view, which is that of all that was `written`, or a part of it."""
@@ -86,7 +81,7 @@ class Publisher:
 
     def _ends_of(self, view: LogView, written: LogView, flusher: Flusher, layout: int) -> Numbers:
         end, shown, synced = written.end_offset, view.end_offset, self.synced(flusher)
-        return self._key, view.start_offset, end, shown, view.stable_offset, synced, layout, self._epoch
+        return self._key, view.start_offset, end, shown, view.stable_offset, synced, layout, self.epoch
 
 
 _view: Callable[[tuple[Any, ...]], LogView] = partial(tuple.__new__, LogView)  # a call of C

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -438,10 +438,11 @@ class Partitions:
         """Return the keys of the partitions that are open."""
         return list(self._open)
 
-    def epoch(self, topic: str, partition: int) -> int:
-        """Return the leader epoch of a partition that is open, -1 of one that is not."""
-        found = self._open.get((topic, partition))
-        return -1 if found is None else found.visible.publisher.epoch
+    def epochs(self, topic: str, numbers: Sequence[int]) -> list[int]:
+        """Return the leader epochs of a topic's partitions, -1 of those that are not open."""
+        get = self._open.get
+        found = [get((topic, number)) for number in numbers]
+        return [-1 if each is None else each.visible.publisher.epoch for each in found]
 
     def expire_producers(self, after_ms: int) -> None:
         """See `Partition.expire_producers`."""

@@ -11,7 +11,7 @@ import gc
 import os
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from segstore import names
 from segstore.config import StoreConfig
@@ -228,10 +228,18 @@ class StoreWriter:
                     found.append((info.name, partition))
         return found
 
-    def published_epoch(self, topic: str, partition: int) -> int:
-        """Return the leader epoch under which a partition was last open, which it keeps as it is opened
-        again after a clean shutdown; -1 where it is not known. No partition is opened to find out.
+    def leader_epochs(self, topic: str, numbers: Sequence[int]) -> list[int]:
+        """Return the leader epochs of a topic's partitions: of one that is closed that under which it was
+        last open, which it keeps as it is opened again after a clean shutdown; -1 where that is not known.
+        No partition is opened to find out.
         """
+        epochs = self.partitions.epochs(topic, numbers)
+        if -1 not in epochs:
+            return epochs
+        pairs = zip(epochs, numbers, strict=True)
+        return [epoch if epoch >= 0 else self._published_epoch(topic, number) for epoch, number in pairs]
+
+    def _published_epoch(self, topic: str, partition: int) -> int:
         info = self.topics.get(topic)
         ends = self._ends.get(slot_key(info.topic_id, topic, partition)) if info is not None else None
         return -1 if ends is None else ends.epoch

@@ -43,6 +43,8 @@ class Round:
         self.seed, self.rng = seed, random.Random(seed)
         self.store, self.told, self.errors = (directory / n for n in ("store", "told", "errors"))
         self.counts: Counter[str] = Counter()
+        self.wrong: list[str] = []
+        """What the judge has found."""
         self._started: list[subprocess.Popen[bytes]] = []
 
     def run(self, lives: int, readers: int) -> Counter[str]:
@@ -54,9 +56,9 @@ class Round:
         try:
             play()
             found = self._history()
-            wrong = [*found.anomalies(), *map(str, segstore.check(self.store))]
-            if wrong:
-                raise Failed(self._say("\n".join(wrong[:20])))
+            self.wrong = [*found.anomalies(), *map(str, segstore.check(self.store))]
+            if self.wrong:
+                raise Failed(self._say("\n".join(self.wrong[:20])))
         finally:
             for process in self._started:
                 process.kill()

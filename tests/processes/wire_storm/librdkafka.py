@@ -19,6 +19,11 @@ _COMMON = {
     "error_cb": lambda error: None,
 }
 _WAIT = 60.0
+_IDLE_MS = 10_000
+"""In ms. Where a connection comes up at the wrong moment, librdkafka 2.16 waits for the next change of one
+before it commits offsets in a transaction, whatever the time-out is (librdkafka's issues 5456 and 5511):
+idle connections that are closed make one.
+"""
 
 
 def _call(call: Callable[[], Any]) -> Any:
@@ -37,7 +42,9 @@ class Sender:
     """A producer."""
 
     def __init__(self, address: str, idempotent: bool, transactional_id: str | None = None) -> None:
-        own: dict[str, Any] = {} if transactional_id is None else {"transactional.id": transactional_id}
+        own: dict[str, Any] = {}
+        if transactional_id is not None:
+            own |= {"transactional.id": transactional_id, "connections.max.idle.ms": _IDLE_MS}
         if transactional_id is None:
             own |= {"enable.idempotence": idempotent, "acks": "all"}
         if not idempotent:

@@ -43,7 +43,7 @@ class Round(GroupRound):
     def __init__(self, directory: Path, seed: int, defect: str = "none") -> None:
         super().__init__(directory, seed)
         self.defect, self.flags = defect, Flags(self.told)
-        self.port_file = directory / "port"
+        self.port_file, self.unread = directory / "port", ""
         self.lives: Counter[str] = Counter()
         self.clients: dict[tuple[str, Sequence[str]], subprocess.Popen[bytes]] = {}
         self.faults: dict[str, Callable[[], None]] = {
@@ -62,7 +62,13 @@ class Round(GroupRound):
     def play(self, faults: Sequence[str]) -> Counter[str]:
         """Have these faults one after the other. Failed."""
         with Proxy() as self.proxy:
-            return self._judged(lambda: self._play(faults))
+            counts = self._judged(lambda: self._play(faults))
+        if self.unread:
+            raise Failed(self._say("the history shows nothing wrong"))
+        return counts
+
+    def _say(self, what: str) -> str:
+        return super()._say("\n".join(filter(None, (self.unread, what))))
 
     def _play(self, faults: Sequence[str]) -> None:
         self._serve(0)
@@ -191,7 +197,10 @@ class Round(GroupRound):
                 self._fails(self.server)
                 time.sleep(0.2)
         if left:
-            raise Failed(self._say(f"not all is read: {left}; {self._stacks()}"))
+            self.unread = f"not all is read: {left}; {self._stacks()}"
+            for process in [self.server, *self.clients.values()]:
+                self._kill(process)
+            return
         self.flags.over()
         for process in self.clients.values():
             self._ends(process)

@@ -1,0 +1,22 @@
+"""How commands are imported. Threads: the main thread."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+@contextmanager
+def imports() -> Iterator[None]:
+    """Have the garbage collector rest while modules are imported, and never look at what they define: it
+    would do so again and again, for a sixth of the time until a command begins, and find nothing.
+    """
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        if was_enabled:
+            gc.enable()
