@@ -351,6 +351,9 @@ typedef struct seg_commit {
     int32_t closed;          /* 1: Python syncs, and C does not */
     int32_t *failed;         /* errno of a sync that failed */
     int64_t synced;          /* the recovery point: all below is durable */
+    int32_t waiting;         /* threads that wait for the sync that is under way */
+    int32_t served;          /* those that waited for the last one: each of them may come again */
+    int64_t patience;        /* ns for which C lets a sync wait until one more of them is there */
 } seg_commit;
 
 typedef struct seg_tail {

@@ -4,12 +4,16 @@
  * Python syncs between `seg_commit_close` and `seg_commit_open`, when no other sync is under way: the kernel
  * tells of a failed one once for each open file, and the second of two may succeed over lost pages.
  *
+ * Threads that a sync has served mostly append again at once. The first one back would sync for itself alone, and
+ * all others would wait for two syncs. So it lets its sync wait for them, as long as they keep coming.
+ *
  * Thread contract: any thread of the process that made the struct.
  */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <limits.h>
 #include <linux/futex.h>
+#include <sched.h>
 #include <stdint.h>
 #include <sys/syscall.h>
 #include <time.h>
@@ -21,6 +25,8 @@
  * of a thread untold. */
 static const struct timespec LONGEST = {.tv_sec = 1};
 
+enum { MOST_PATIENCE = 250000, SECOND = 1000000000 }; /* ns */
+
 static int is_under_way(const seg_commit *c, uint32_t word)
 {
     return (word & 1) || __atomic_load_n(&c->closed, __ATOMIC_SEQ_CST);
@@ -29,14 +35,17 @@ static int is_under_way(const seg_commit *c, uint32_t word)
 /* 0 once the word may have changed; SEG_SLOW after a second; -EINTR for a signal. */
 static int64_t await(seg_commit *c, uint32_t word)
 {
+    __atomic_fetch_add(&c->waiting, 1, __ATOMIC_RELAXED); /* `tell` takes back all that it wakes */
     if (syscall(SYS_futex, &c->word, FUTEX_WAIT_PRIVATE, word, &LONGEST, 0, 0) == 0 || errno == EAGAIN)
         return 0;
+    __atomic_fetch_sub(&c->waiting, 1, __ATOMIC_RELAXED);
     return errno == EINTR ? -EINTR : SEG_SLOW;
 }
 
 /* Tell of the end of a sync; n makes the word even. */
 static void tell(seg_commit *c, uint32_t n)
 {
+    __atomic_store_n(&c->served, __atomic_exchange_n(&c->waiting, 0, __ATOMIC_RELAXED), __ATOMIC_RELAXED);
     __atomic_fetch_add(&c->word, n, __ATOMIC_SEQ_CST);
     syscall(SYS_futex, &c->word, FUTEX_WAKE_PRIVATE, INT_MAX, 0, 0, 0);
 }
@@ -68,12 +77,40 @@ void seg_commit_open(seg_commit *c)
     tell(c, 2);
 }
 
+/* --- syncs ------------------------------------------------------------------ */
+
+static int64_t clock_ns(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (int64_t)now.tv_sec * SECOND + now.tv_nsec;
+}
+
+/* Wait until as many threads wait for this sync as for the last one. It ends when nobody has come for as long as
+ * the patience lasts: a wrong guess costs a quarter of a sync. */
+static void gather(const seg_commit *c)
+{
+    int32_t seen = 0, wanted = __atomic_load_n(&c->served, __ATOMIC_RELAXED);
+    int64_t since = wanted > 0 ? clock_ns() : 0;
+    while (seen < wanted && clock_ns() - since < c->patience && !__atomic_load_n(&c->closed, __ATOMIC_SEQ_CST)) {
+        int32_t waiting = __atomic_load_n(&c->waiting, __ATOMIC_RELAXED);
+        if (waiting > seen) {
+            seen = waiting;
+            since = clock_ns();
+        }
+        sched_yield();
+    }
+}
+
 /* Sync the log of a tail up to its end, by the thread that has made the word odd. 0; SEG_SLOW where the sync
  * failed, or the log ends below `upto`; 1 where the tail was taken back meanwhile: readers are not told. */
 static int64_t sync_log(seg_tail *t, seg_commit *c, int64_t upto)
 {
-    int64_t told, end = __atomic_load_n(&t->next_offset, __ATOMIC_ACQUIRE);
+    gather(c);
+    int64_t told, end = __atomic_load_n(&t->next_offset, __ATOMIC_ACQUIRE), began = clock_ns();
     int64_t code = t->sync ? t->sync(t->fd, c->failed) : seg_fdatasync(t->fd, c->failed);
+    int64_t quarter = (clock_ns() - began) / 4;
+    c->patience = quarter < MOST_PATIENCE ? quarter : MOST_PATIENCE;
     if (code < 0 && code != SEG_SLOW)
         *c->failed = (int32_t)-code;
     if (code < 0)

@@ -20,6 +20,8 @@ enum {
     VECTOR = 1024, /* IOV_MAX of Linux */
     LENGTH_MIN = HEADER - LOG_OVERHEAD, /* of a batch without records */
     INDEX_ENTRY = 8, /* of an offset index: relative offset int32, position int32 */
+    CHUNK = 4096 + 64, /* of a file whose headers are read: a batch of a page, and the header behind it */
+    AHEAD = 64, /* bytes that are read for one header */
     SEEK_ERROR = -10100
 };
 
@@ -184,7 +186,7 @@ typedef struct headers {
     int fd;
     int64_t end, reads;          /* reads: calls of pread */
     int64_t at, len, ahead;      /* the chunk, and how much the next one has */
-    uint8_t chunk[4096];
+    uint8_t chunk[CHUNK];
 } headers;
 
 /* With the memory of the chunk as it is: nothing of it is read before it was filled. */
@@ -193,7 +195,7 @@ static void begin(headers *h, int fd, int64_t end)
     h->fd = fd;
     h->end = end;
     h->reads = h->at = h->len = 0;
-    h->ahead = 64;
+    h->ahead = AHEAD;
 }
 
 /* The header of the batch at `position`, whose offsets are above `previous`: 0, or why there is none. */
@@ -214,7 +216,7 @@ static int64_t header_at(headers *h, int64_t position, int64_t previous, seg_bat
     if (bad)
         return bad;
     /* Several small batches fit one read; of larger ones only the header is wanted. */
-    h->ahead = out->size < 1024 ? (int64_t)sizeof h->chunk : 64;
+    h->ahead = out->size < 1024 ? CHUNK : AHEAD;
     return out->size > h->end - position ? SEEK_ERROR - SEG_SHORT : 0;
 }
 
@@ -305,11 +307,23 @@ static int at_entry(segment *s, int64_t slot, seg_batch *batch)
     return position >= 0 && position < s->h.end && !header_at(&s->h, position, -1, batch) && batch->last_offset == last;
 }
 
+/* How much to read where a search for `offset` begins at an index entry. If another batch holds the offset, its header
+ * comes by the same read, where that may be. */
+static int64_t ahead_of(const segment *s, int64_t slot, int64_t offset)
+{
+    int64_t most = 2 * CHUNK; /* between two entries: the first batch is about half of it, or less */
+    int64_t stop = slot + 1 < s->n ? entry_position(s->index, slot + 1) : s->h.end;
+    int holds = s->base_offset + entry_offset(s->index, slot) == offset;
+    return holds || stop - entry_position(s->index, slot) > most ? AHEAD : CHUNK;
+}
+
 /* The batch that holds `offset`, or the first one behind it. */
 static int find_first(segment *s, int64_t from, int64_t offset, seg_batch *first)
 {
     if (from < 0) {
         int64_t slot = seg_offset_slot(s->index, s->n, offset - s->base_offset);
+        if (slot >= 0)
+            s->h.ahead = ahead_of(s, slot, offset);
         if (slot >= 0 && !at_entry(s, slot, first))
             return 0;
         if (slot >= 0 && first->last_offset >= offset)

@@ -133,8 +133,14 @@ class ReplicaManager:
         )
 
     def await_told(self, seconds: float) -> None:
-        """Wait until the stagers of all directories that answer can see the topics that there are."""
-        self.on_each(lambda directory: None, lambda directory: not directory.hangs, seconds)
+        """Wait until the stagers of all directories can see the topics that there are, but for those that are
+        fenced: a disk that hangs is waited for until its session is over.
+        """
+        self.on_each(lambda directory: None, self._is_active, seconds)
+
+    def _is_active(self, directory: DataDirectory) -> bool:
+        registration = self.brokers.get(directory.broker)
+        return registration is not None and not registration.fenced
 
     def await_committed(self, key: PartitionKey, seconds: float) -> bool:
         """Wait until the leader of a partition shows what was committed before its leader epoch (R38); return

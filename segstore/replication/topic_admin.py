@@ -34,7 +34,9 @@ if TYPE_CHECKING:
 
 
 SETTLED = 5.0
-"""Seconds that a change waits at most for the leaders to go by it, and for stagers to see it."""
+"""Seconds that a change waits at most for the leaders to go by it."""
+LED = 30.0
+"""Seconds that a new topic waits at most for leaders, and then for stagers to see it."""
 
 
 class ReplicatedTopicAdmin:
@@ -181,9 +183,9 @@ class ReplicatedTopicAdmin:
 
     def _await(self, name: str, numbers: Iterable[int]) -> None:
         keys = [PartitionKey(name, number) for number in numbers]
-        if not self._manager.await_leaders(keys, 30_000):
-            raise KafkaTimeoutError(f"not all partitions of {name!r} have a leader after 30 s")
-        self._manager.await_told(SETTLED)
+        if not self._manager.await_leaders(keys, LED * 1000):
+            raise KafkaTimeoutError(f"not all partitions of {name!r} have a leader after {LED:g} s")
+        self._manager.await_told(LED)
 
     # --- what the controller publishes -----------------------------------------------------------
 

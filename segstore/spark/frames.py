@@ -48,9 +48,9 @@ def checkpoint(frame: DataFrame, store: Store, topic: str | None, config: Mappin
 
 def restore(spark: SparkSession, store: Store, topic: str) -> DataFrame:
     """See `segstore.spark.restore`."""
+    _check_plain(store)
     from pyspark.sql.types import StructType, _parse_datatype_json_string
 
-    _check_plain(store)
     schema = _parse_datatype_json_string(_schema_of(store, topic))
     assert isinstance(schema, StructType)
     options = {"path": store.path, "subscribe": topic}

@@ -38,9 +38,6 @@ def opened(directories: Directories, **config: Any) -> Any:
     if "t" not in store.topics():
         store.create_topic("t", 2, replication_factor=len(directories.paths))
         store.create_topic("u", assignments={0: [1]})
-        folders = [path / ".segstore/inbox/topics" for path in directories.paths]
-        told = [folder / f"{name}.json" for folder in folders for name in "tu"]
-        until(lambda: all(path.exists() for path in told))  # each directory's own thread tells
     return store
 
 
@@ -51,8 +48,8 @@ def staged(path: Path, tag: str = "a", n: int = 20, parts: Any = PARTS) -> Stage
         return stager.finish()
 
 
-def sealed(path: Path, id_: str = "id", tag: str = "a", **options: Any) -> Any:
-    return seal(path, id_, [staged(path, tag)], timeout=60, **options)
+def sealed(path: Path, id_: str = "id", tag: str = "a", parts: Any = PARTS, **options: Any) -> Any:
+    return seal(path, id_, [staged(path, tag, parts=parts)], timeout=60, **options)
 
 
 def held(store: Any, parts: Any = PARTS) -> list[list[bytes | None]]:
@@ -269,6 +266,20 @@ def test_too_few_replicas_in_sync_is_told_and_passes(three: Directories) -> None
     assert found in [[*rows("a", 20), *rows(tag, 20), *rows("d", 20)] for tag in "bc"]
 
 
+def test_the_first_adoption_waits_for_as_many_directories_as_its_topics_have_replicas(
+    three: Directories,
+) -> None:
+    store = opened(three, inbox_check_interval_ms=100)
+    three.lose(2)
+    until(lambda: 2 in store.describe_partition("t", 0).offline)
+    with pytest.raises(errors.InvalidReplicationFactorError):
+        sealed(three.paths[0])
+    three.bring_back()
+    store.replace_directory(2, three.paths[2])
+    assert retrying(lambda: seal(three.paths[0], "id", [])).records == 60
+    assert_once(store, "a")
+
+
 def test_a_leader_that_is_lost_within_an_adoption(
     three: Directories, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -400,6 +411,30 @@ def test_stagers_see_the_topics_of_the_whole_store(three: Directories) -> None:
     store.close()
     store = opened(three)
     assert sealed(three.paths[0], "another id").records == 60
+
+
+@pytest.mark.hangs
+@pytest.mark.parametrize("fenced", [False, True])
+def test_a_new_topic_is_told_to_stagers_of_directories_that_answer_late(
+    three: Directories, fenced: bool
+) -> None:
+    """A directory whose disk hangs is waited for, until its session is over."""
+    store = opened(three, broker_session_timeout_ms=1_500 if fenced else 600_000)
+    sealed(three.paths[1], "before")
+    three.files.hang(three.paths[2])
+    until(lambda: store._replicated.manager.directories[2].hangs)
+    made = threading.Thread(target=lambda: store.create_topic("v", assignments={0: [0, 1]}), daemon=True)
+    made.start()
+    if not fenced:
+        made.join(1)
+        assert made.is_alive()
+        three.files.mend()
+    made.join(120)
+    there = [(path / ".segstore/inbox/topics/v.json").exists() for path in three.paths]
+    assert there == [True, True, not fenced]
+    assert sealed(three.paths[0], parts=[("v", 0)]).records == 20
+    three.files.mend()
+    until(lambda: (three.paths[2] / ".segstore/inbox/topics/v.json").exists())
 
 
 def test_an_import_is_there_whole_or_not_at_all(two: Directories) -> None:

@@ -211,7 +211,7 @@ class Accumulator:
                 elif not self._open_batch(queue, size, waiter):
                     return False
                 record._holder = queue
-                queue.rich = queue.rich or type(record._at) is tuple
+                queue.rich = queue.rich or record._key is not None or type(record._at) is tuple
                 queue.stamped = queue.stamped or type(record._time) is int
                 queue.append(record)
                 return True

@@ -20,7 +20,7 @@ import numpy as np
 from segstore.client.producer.buffer_pool import Owner
 from segstore.client.producer.future import FutureRecordMetadata
 from segstore.client.producer.lock import ProducerLock
-from segstore.client.producer.record import Headers, RecordMetadata, Row, headers_size
+from segstore.client.producer.record import Headed, Headers, RecordMetadata, headers_size
 from segstore.coordinator.structs import TopicPartition
 from segstore.errors import TransactionAbortedError
 from segstore.records import Columns
@@ -43,13 +43,15 @@ class Stamp(NamedTuple):
 
 Sizes = Sequence[int] | None
 Split = tuple[list["bytes | None"], list["bytes | None"], list[Headers]]
+_NONE: list[Headers] = [()]
 
 
 class ProducerBatch(Owner):
-    """`values`: bytes, None, or a Row each (`rich`: some may be Rows); `times`: the clock's seconds, or all
-    in ms (`stamped`: some may be given); `created` and `attempts` as in Kafka's ProducerBatch; `block`: the
-    bytes of the pool that it holds. `stamp`: what its header says of its producer, from the first attempt
-    on; `doubt`: an attempt failed in a way that does not tell whether the log has the batch.
+    """`values`: bytes, None, or a Headed each; `keys`: bytes or None each, None where no record has a key or
+    headers; `times`: the clock's seconds, or all in ms (`stamped`: some may be given); `created` and
+    `attempts` as in Kafka's ProducerBatch; `block`: the bytes of the pool that it holds. `stamp`: what
+    its header says of its producer, from the first attempt on; `doubt`: an attempt failed in a way that
+    does not tell whether the log has the batch.
     """
 
     __slots__ = (
@@ -57,11 +59,11 @@ class ProducerBatch(Owner):
         *(
             "doubt",
             "error",
+            "keys",
             "latch",
             "lock",
             "n",
             "results",
-            "rich",
             "size",
             "sizes",
             "stamp",
@@ -80,12 +82,12 @@ class ProducerBatch(Owner):
         topic_partition: TopicPartition,
         values: list[Any],
         times: list[float | int],
-        rich: bool = False,
+        keys: list[bytes | None] | None = None,
         stamped: bool = False,
     ) -> None:
         self.lock, self.topic_partition = lock, topic_partition
         self.values, self.n = values, len(values)
-        self.rich, self.stamped = rich, stamped
+        self.keys, self.stamped = keys, stamped
         self.times: array[Any] = array("q", map(milliseconds, times)) if stamped else array("d", times)
         self.size = self.block = self.attempts = 0
         self.created = 0.0
@@ -106,7 +108,8 @@ class ProducerBatch(Owner):
     def place(self) -> None:
         """Tell the futures their places in this batch. May be repeated until it was done."""
         for at, record in enumerate(self.unplaced or ()):
-            record._at, record._time = at, 0  # the less the garbage collector finds in a future the better
+            # The less the garbage collector finds in a future the better.
+            record._at, record._key, record._time = at, None, 0
             record._holder = self
         self.unplaced = None
 
@@ -159,24 +162,29 @@ class ProducerBatch(Owner):
         value, stamp = self.values[at], self.times[at]
         if not self.stamped:
             stamp = int(stamp * 1000)
-        return (*value, stamp) if type(value) is tuple else (value, None, (), stamp)
+        key, headers = None if self.keys is None else self.keys[at], ()
+        if type(value) is tuple:
+            value, headers = value
+        return value, key, headers, stamp
 
     def forget_records(self) -> None:
         """Keep only sizes and times: futures may live long after their records."""
-        if self.rich:
+        if self.keys is not None:
             values, keys, headers = self.split()
             of_headers = [headers_size(h) if h else -1 for h in headers] if any(headers) else None
             self.sizes = _lengths(values), _lengths(keys), of_headers
         else:
             self.sizes = _lengths(self.values), None, None
-        self.values, self._split = [], None
+        self.values, self.keys, self._split = [], None, None
 
     def split(self) -> Split:
         """Return columns of values, keys and headers."""
         if self._split is None:
-            rows: list[Row] = [value if type(value) is tuple else (value, None, ()) for value in self.values]
-            # Not by `zip`: it makes an object for each row, which the garbage collector counts.
-            self._split = [row[0] for row in rows], [row[1] for row in rows], [row[2] for row in rows]
+            values, keys, headers = self.values, self.keys or [None] * self.n, _NONE * self.n
+            if tuple in set(map(type, values)):
+                headed: list[Headed] = [each if type(each) is tuple else (each, ()) for each in values]
+                values, headers = [value for value, _ in headed], [pairs for _, pairs in headed]
+            self._split = values, keys, headers
         return self._split
 
 
@@ -196,7 +204,7 @@ def milliseconds(stamp: float | int) -> int:
 def columns_of(batches: Sequence[ProducerBatch]) -> Columns:
     """Return the records of some batches, one after the other."""
     stamps = np.concatenate([_stamps(batch) for batch in batches])
-    if not any(batch.rich for batch in batches):
+    if all(batch.keys is None for batch in batches):
         return Columns(_joined(batch.values for batch in batches), timestamps=stamps)
     values, keys, headers = map(_joined, zip(*[batch.split() for batch in batches], strict=True))
     return Columns(values, keys, stamps, headers if any(headers) else None)
@@ -275,7 +283,8 @@ class PartitionQueue(Owner):
         if not n:
             return None
         values, times = [r._at for r in taken], [r._time for r in taken]
-        batch = ProducerBatch(self.lock, self.topic_partition, values, times, self.rich, self.stamped)
+        keys = [r._key for r in taken] if self.rich else None
+        batch = ProducerBatch(self.lock, self.topic_partition, values, times, keys, self.stamped)
         batch.created, batch.size = self.created if self.block else now, size
         # No function is called until the deque has the batch: no interrupt comes in between.
         batch.block, self.block, self.room = self.block, 0, 0

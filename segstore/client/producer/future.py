@@ -1,8 +1,8 @@
 """`FutureRecordMetadata`: what `send` returns, and where the record was written or what failed, once that
 is known.
 
-A future has three fields: its place; the record's time until it lies in a batch; and the holder that knows
-the outcome, first the partition's queue, then the batch.
+A future has four fields: its place; the record's key and time until it lies in a batch; and the holder that
+knows the outcome, first the partition's queue, then the batch.
 Threads: any. Callbacks run in the sender's thread, or at once where the outcome is known.
 """
 
@@ -53,10 +53,11 @@ class Holder(Protocol):
 class FutureRecordMetadata:
     """The outcome of one `send`: a `RecordMetadata` or an error."""
 
-    __slots__ = ("_at", "_holder", "_time")
-    # The value (or a Row) while the holder is a queue, the place in the batch afterwards.
+    __slots__ = ("_at", "_holder", "_key", "_time")
+    # The value (or a Headed) while the holder is a queue, the place in the batch afterwards.
     _at: Any
     _holder: Holder
+    _key: bytes | None  # while the holder is a queue
     _time: float | int  # a float is the clock's seconds, an int ms as they were given
 
     @property

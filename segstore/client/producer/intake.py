@@ -85,7 +85,7 @@ class Intake:
         size = size_of(value, key, headers)
         self._check_size(size)
         future = FutureRecordMetadata()
-        future._at = (value, key, headers) if key is not None or headers else value
+        future._at, future._key = (value, headers) if headers else value, key
         future._time = self._now() if stamp is None else arguments.whole("timestamp_ms", stamp, -1)
         queue = self._routing.pick(topic, record.partition, record.key, key, record.value, value)
         self._accumulator.append(queue, future, size + RECORD_OVERHEAD)

@@ -122,14 +122,12 @@ class Producer:
         """
         if type(value) is bytes and partition is None and headers is None and timestamp_ms is None:
             size = len(value) + RECORD_OVERHEAD
-            row: Any = value
             try:
                 if key is None:
                     queue = self._sticky[topic]
                 elif type(key) is bytes:
                     queue = self._by_key[topic][key]
                     size += len(key)
-                    row = (value, key, ())
                     queue.rich = True
                 else:
                     return self._intake.take(topic, value, key)
@@ -142,7 +140,8 @@ class Producer:
                 queue.left = left
                 future = FutureRecordMetadata()
                 future._holder = queue
-                future._at = row
+                future._at = value
+                future._key = key
                 now = self._now  # a call through a local name is quicker
                 future._time = now()
                 append = queue.append
@@ -152,7 +151,7 @@ class Producer:
                 return future
             if key is None and size <= self._plain_size:
                 future = FutureRecordMetadata()
-                future._at, future._time = value, self._now()
+                future._at, future._key, future._time = value, None, self._now()
                 queue = self._routing.stick(topic, size)
                 if not self._accumulator.put(queue, future, size):
                     self._accumulator.append(queue, future, size)

@@ -54,8 +54,10 @@ class RecordMetadata(NamedTuple):
     serialized_header_size: int
 
 
-Row = tuple["bytes | None", "bytes | None", Headers]
-"""Value, key and headers of a record that is more than a value."""
+Headed = tuple["bytes | None", Headers]
+"""Value and headers of a record that has headers. Others are no tuples: one for each record would double what
+the garbage collector has to look at.
+"""
 
 
 def check_headers(headers: Any) -> Headers:

@@ -64,6 +64,7 @@ class OffsetsCache:
             if source is None:
                 # No state is kept of a missing topic: it may be created with another number of partitions.
                 return OffsetsState()
+            source.await_committed()
             held.state = load(source)
         return held.state
 

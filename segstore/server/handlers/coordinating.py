@@ -33,6 +33,7 @@ _CODES: dict[type[BaseException], Code] = {
     errors.NotEnoughReplicasAfterAppendError: Code.COORDINATOR_NOT_AVAILABLE,
     errors.NotEnoughReplicasError: Code.COORDINATOR_NOT_AVAILABLE,
     errors.NotLeaderOrFollowerError: Code.NOT_COORDINATOR,
+    errors.OffsetNotAvailableError: Code.COORDINATOR_LOAD_IN_PROGRESS,
     errors.RequestTimedOutError: Code.COORDINATOR_NOT_AVAILABLE,
     errors.StorageError: Code.COORDINATOR_NOT_AVAILABLE,
     errors.StoreClosedError: Code.NOT_COORDINATOR,

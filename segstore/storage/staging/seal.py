@@ -70,9 +70,9 @@ def seal(
     Where no process has the store open for writing, this one opens it for as long as the adoption takes: a
     replicated store by `opener`, as a sealer knows one directory only. Without it ReplicaOfflineError is
     raised, and of a replicated store also NotEnoughReplicasError, NotEnoughReplicasAfterAppendError,
-    NotLeaderOrFollowerError, RequestTimedOutError, ConcurrentTransactionsError and QuorumLostError, as
-    StorageError is: the files are sealed. Where the directory is lost, the same id may be staged and sealed
-    in another one: it is adopted once.
+    InvalidReplicationFactorError, NotLeaderOrFollowerError, RequestTimedOutError,
+    ConcurrentTransactionsError and QuorumLostError, as StorageError is: the files are sealed. Where the
+    directory is lost, the same id may be staged and sealed in another one: it is adopted once.
     """
     name = check_id(id)
     seconds = arguments.milliseconds("timeout", timeout)

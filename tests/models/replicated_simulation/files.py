@@ -38,6 +38,16 @@ class Disks(SimulatedFiles):
         """Calls are counted only: the trace of a run says what else it has done."""
         self.count += 1
 
+    @property
+    def planned_cut(self) -> bool:
+        """Whether the death that is planned is a power cut."""
+        return self._until > 0 and self._death != "kill"
+
+    @property
+    def to_lose(self) -> list[int]:
+        """The ids of the directories that `lose`."""
+        return sorted(int(name.removeprefix("d")) for name in self.lose)
+
     def disk_of(self, path: str) -> str:
         """The directory in which a path lies."""
         return self.disk.shown(path).partition(os.sep)[0]

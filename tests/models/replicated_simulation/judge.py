@@ -79,10 +79,12 @@ class Part:
     """A partition, of a topic with this id. `sent`: all that was ever sent to it; `acked`: what was
     acknowledged by all in-sync replicas, `shown`: what was read, by offset. Since all replicas were in sync:
     `damaged` are directories that have lost something, `out` those that were offline, `least` is the smallest
-    min.insync.replicas, `free` whether a rule allows that anything was lost. `contents`: last offset and CRC
-    of each batch that was seen, by leader epoch and base offset. `compacted`: values have keys, and only the
+    min.insync.replicas, `free` whether a rule allows that anything was lost. `replaced` have lost what was
+    synced, too; `gone` is whether a rule allows that such was lost. `contents`: last offset and CRC of each
+    batch that was seen, by leader epoch and base offset. `compacted`: values have keys, and only the
     last one of a key is promised. `retained`: retention removes old segments; else no log begins behind
-    `trimmed`, up to which records were to be deleted. `transactions`: those of values that were sent in one.
+    `trimmed`, up to which records were to be deleted. `transactions`: those of values that were sent in one;
+    `staged` are values that may be there several times, of which one is committed.
     """
 
     topic: str
@@ -95,6 +97,8 @@ class Part:
     damaged: set[int] = field(default_factory=set)
     out: set[int] = field(default_factory=set)
     free: bool = False
+    replaced: set[int] = field(default_factory=set)
+    gone: bool = False
     contents: dict[tuple[int, int], tuple[int, int]] = field(default_factory=dict)
     watermark: tuple[int, int] = (-1, -1)
     compacted: bool = False
@@ -102,14 +106,20 @@ class Part:
     trimmed: int = 0
     producers: dict[str, Sequenced] = field(default_factory=dict)
     transactions: dict[bytes, Transaction] = field(default_factory=dict)
+    staged: set[bytes] = field(default_factory=set)
 
     def __str__(self) -> str:
         return f"{self.topic}-{self.number}"
 
-    def damage(self, directory: int) -> None:
-        """A directory has lost the end of its log, or all of it."""
+    def damage(self, directory: int, replaced: bool) -> None:
+        """A directory has lost the end of its log; or, where it was `replaced`, all of it."""
         self.damaged.add(directory)
+        self.replaced.update([directory] if replaced else ())
         self._count()
+
+    def lose(self) -> None:
+        """A rule allows that anything is lost."""
+        self.free = self.gone = True
 
     def go_out(self, directories: Iterable[int]) -> None:
         """Directories are offline. What they have counts again when they are in sync again."""
@@ -118,6 +128,7 @@ class Part:
 
     def _count(self) -> None:
         self.free |= bool(self.damaged) and len(self.damaged | self.out) >= self.least
+        self.gone |= bool(self.replaced) and len(self.replaced | self.out) >= self.least
 
     def in_sync(self, minimum: int, shown: dict[int, bytes]) -> None:
         """All replicas have all that there is: losses count anew."""
@@ -128,6 +139,7 @@ class Part:
             self.forget_transactions()
             self.producers.clear()  # what they were told may be lost: others take their places
         self.damaged, self.out, self.free, self.least = set(), set(), False, minimum
+        self.replaced, self.gone = set(), False
 
     def show(self, start: int, end: int, found: dict[int, bytes], whole: bool) -> None:
         """Readers see these records in [start, end) now (P2, P4, P6)."""
@@ -148,7 +160,7 @@ class Part:
             if whole:
                 gone = {o: v for o, v in promised.items() if o >= end}
                 hold(not gone, self, f"{told} records are lost behind the end {end}:", gone)
-        values = [*found.values()]
+        values = [value for value in found.values() if value not in self.staged]
         hold(len(set(values)) == len(values), self, "a record is there twice")
         self.shown.update(found)
 

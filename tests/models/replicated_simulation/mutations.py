@@ -7,17 +7,29 @@ The core's own are found by the search in `replicas`; here those stand that need
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, NamedTuple, cast
 
 from replicas import mutations as core
+from stores import START_MS
 
+from segstore.coordinator.inboxes.adopted_topic import AdoptedTopic
+from segstore.coordinator.offsets import topic as offsets_topic
+from segstore.records.encoded import PLAIN
+from segstore.replication.core.cluster import Heartbeat
 from segstore.replication.core.controller import Controller
 from segstore.replication.healing import _Patient
 from segstore.replication.metadata import metadata_log, voters
 from segstore.replication.metadata.metadata_log import MetadataLog
 from segstore.replication.quorum_controller import Decision
+from segstore.replication.replica_manager import ReplicaManager
+from segstore.replication.side import ReplicatedSide
+from segstore.replication.store import ReplicatedPartitionLog
 from segstore.storage.cleaner.cleanable import cleanable
 from segstore.storage.cleaner.cleaner import clean
+from segstore.storage.inbox.known_ids import KnownIds
+from segstore.storage.log.acks import Acks
+from segstore.storage.log.append import append_batches
 from segstore.storage.log.partition import LogStart, Partition
 from segstore.storage.log.replica import Replica, Truncated
 from segstore.storage.log.visibility import Visible
@@ -109,16 +121,36 @@ def _an_epoch_of_its_own(loader: PartitionLoader, directory: str, opened: Any, *
     return epochs
 
 
+def _beat_by_the_wall_clock(manager: ReplicaManager, broker: int) -> None:
+    controller, epoch = manager.controller, manager.brokers[broker].epoch
+    assert controller is not None
+    off = manager.directories[broker].writer.context.clock() - START_MS
+    beat = Heartbeat(broker, epoch, controller.image.next_offset - 1)
+    controller.post(lambda core, now: Decision(effects=core.heartbeat(beat, now + off)))
+
+
+def _forget_ids(topic: AdoptedTopic, store: object) -> None:
+    topic._known, topic.in_doubt = KnownIds(*topic._limits), False
+
+
+def _write_id_at_once(topic: AdoptedTopic, store: Any, records: Any, template: object) -> None:
+    _write_id(topic, store, records, PLAIN)
+
+
 _restart, _open = Controller.restart, MetadataLog.open.__func__  # type: ignore[attr-defined]
+_write_id, _led_alone = AdoptedTopic.write, Acks(1, 2_000)
 _retain, _cut, _begin_epoch = LogStart.retain, Producers.cut, PartitionLoader._begin_epoch
 
 KEPT, DURABLE = ("create", "a", 1, 2, False, "keep"), ("create", "a", 1, 2, True, "keep")
 SWEPT, COMPACTED = ("create", "a", 1, 2, True, "delete"), ("create", "a", 1, 2, True, "compact")
 STRANDED, STRANDED_MANY = ("strand", "a", 0, 5, "x", True), ("strand", "a", 0, 12, "", False)
+WIDE, WIDE_DURABLE = ("create", "a", 2, 2, False, "keep"), ("create", "a", 2, 2, True, "keep")
+STAGED, ADOPTED = ("stage", 0, 5, (("a", 0), ("a", 1)), 4), ("adopt", 0, "kill", ())
+STAGED_AGAIN = ("stage", 1, 7, (("a", 0), ("a", 1)), 4)
 
 MUTATIONS: dict[str, Mutation] = {
     "acks=all answered at the log end": Mutation(
-        draw(10, STEPS), _of_core("acks=all answered at the log end"), 10),
+        draw(17, STEPS), _of_core("acks=all answered at the log end"), 17),
     "election outside of the ISR": Mutation(draw(0, STEPS), _of_core("election outside of the ISR")),
     "a log is not cut": Mutation([DURABLE, STRANDED], (
         Change(Replica, "truncate_to", lambda self, offset: Truncated(min(offset, self.log_end_offset))),)),
@@ -149,4 +181,23 @@ MUTATIONS: dict[str, Mutation] = {
     "a replica that is cut to be healed stays in sync": Mutation(
         [DURABLE, ("burst", "a", 0, 2, 20), ("rot", "a", 0, 1, 50, False)],
         (Change(_Patient, "_expel", lambda self, core, now: Decision()),)),
+    "sessions go by the wall clock": Mutation([DURABLE, ("jump", "a", 0, 2, -60_000)], (
+        Change(ReplicaManager, "heartbeat", _beat_by_the_wall_clock),)),
+    "an adoption that was committed is forgotten": Mutation(
+        [WIDE_DURABLE, STAGED, ADOPTED, ("death", 80, "kill", ()), STAGED_AGAIN, ("tick", 1000)],
+        (Change(AdoptedTopic, "load", _forget_ids),)),
+    "an id counts before its records": Mutation(
+        [WIDE_DURABLE, STAGED, ADOPTED, ("death", 51, "kill", ()), STAGED_AGAIN, ("tick", 1000)],
+        (Change(AdoptedTopic, "write", _write_id_at_once),)),
+    "an adoption is told before it is synced": Mutation(
+        [WIDE, STAGED, ADOPTED, ("cut", "none", (0, 1, 2))],
+        (Change(ReplicatedSide, "sync", lambda self, partitions, timeout_ms=0: None),)),
+    "offsets are read before all that was committed is shown": Mutation(
+        [WIDE, ("commit", "a", 0, 0), ("kill",)],
+        (Change(ReplicatedPartitionLog, "await_committed", lambda self: None),)),
+    "a commit is acknowledged by the leader alone": Mutation(
+        [DURABLE, ("append", "a", 0, 2, 5, "all"), ("commit", "a", 0, 0),
+         *[("pause", "fetcher", directory) for directory in range(3)], ("commit", "a", 0, 100), ("break", 2),
+         ("resume",), ("tick", 3000), ("kill",)],
+        (Change(offsets_topic, "append_batches", partial(append_batches, acks=_led_alone)),)),
 }  # fmt: skip

@@ -50,7 +50,7 @@ def unclean(world: World, topic: str, number: int) -> str:
     part = world.part(topic, number)
     if world.live.describe_partition(topic, number).leader >= 0:
         raise Skip
-    part.free = True
+    part.lose()
     return str(world.live.elect_leaders("unclean", [(topic, number)], confirm=True, timeout_ms=TIMEOUT))
 
 

@@ -8,11 +8,13 @@ from functools import cache
 
 import memory
 
-from . import ops_disks, ops_records, ops_topics, ops_transactions
+from . import ops_clock, ops_disks, ops_groups, ops_records, ops_staged, ops_topics, ops_transactions
 from .steps import Step, draw
 from .world import World
 
-OPS = {**ops_records.OPS, **ops_topics.OPS, **ops_disks.OPS, **ops_transactions.OPS}
+_MODULES = (ops_clock, ops_disks, ops_groups, ops_records, ops_staged, ops_topics, ops_transactions)
+OPS = {name: op for module in _MODULES for name, op in module.OPS.items()}
+LOOKS = (ops_staged.look, ops_groups.look)
 
 
 @cache
@@ -26,7 +28,7 @@ def play(steps: Sequence[Step], seed: object) -> World:
     """Run these steps. Raises Wrong."""
     _prepared()
     with memory.directory() as root:
-        return World(root, seed, OPS).run(steps)
+        return World(root, seed, OPS, LOOKS).run(steps)
 
 
 def play_seed(seed: object, n: int) -> World:

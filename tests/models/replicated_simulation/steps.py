@@ -13,7 +13,7 @@ TOPICS = ("a", "b")
 CALLS = ("write", "sync", "name", "any")
 WEIGHTS = {
     "append": 20, "burst": 4, "produce": 12, "strand": 4, "minority": 1, "alone": 1, "rot": 1,
-    "transact": 5, "committed": 4,
+    "transact": 5, "committed": 4, "stage": 3, "adopt": 3, "commit": 4, "consume": 5, "leave": 1, "jump": 3,
     "look": 6, "tick": 10, "pause": 4, "resume": 4, "break": 3, "mend": 6,
     "fault": 3, "death": 4, "kill": 2, "cut": 2, "away": 2, "swap": 1, "close": 3, "elect": 2, "move": 3,
     "alter": 2, "unclean": 1, "create": 2, "delete": 1, "trim": 2, "sweep": 3, "sync": 3,
@@ -55,6 +55,17 @@ def _arguments(name: str, rng: random.Random, number: int) -> tuple[Any, ...]:
             rng.choice([True, True, False, None]),
         ),
         "committed": place,
+        "stage": (
+            directory,
+            number,
+            tuple(itertools.product(rng.choice([TOPICS, TOPICS[:1]]), range(2)))[: rng.choice([1, 2, 4])],
+            rng.choice([1, 4, 12]),
+        ),
+        "adopt": (rng.choice([0, 1, 1]) * rng.randint(1, 60), rng.choice(["kill", mode]), some),
+        "commit": (*place, rng.choice([0, 50, 90, 100, 100])),
+        "consume": (rng.choice(["dynamic", "other", "static"]), rng.random() < 0.7),
+        "leave": (rng.choice(["dynamic", "other", "static"]), rng.random() < 0.5),
+        "jump": (*place, number, rng.choice([-1, 1]) * rng.choice([2_000, 60_000, 3 * 3_600_000])),
         "strand": (*place, number, rng.choice(["", "x", "y"]), rng.random() < 0.5),
         "look": place,
         "tick": (rng.choice([20, 100, 300, 1000, 3000]),),

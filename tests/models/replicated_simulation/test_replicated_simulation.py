@@ -44,6 +44,11 @@ CASES: dict[str, tuple[object, list[Step]]] = {
         ("burst", "a", 0, 2, 20),
         ("rot", "a", 0, 1, 50, True),
     ]),
+    "right after an open committed offsets were read before the leader showed all of them": (0, [
+        ("create", "a", 2, 2, False, "keep"),
+        ("commit", "a", 0, 0),
+        ("kill",),
+    ]),
 }  # fmt: skip
 """Runs that found a fault of the product once, and the seeds that led there."""
 

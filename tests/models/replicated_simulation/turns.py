@@ -20,11 +20,15 @@ from simulation.files import Killed
 from simulation.hand import Hand, by_hand
 from simulation.model import Wrong, hold
 
+from segstore.coordinator import shared
+from segstore.coordinator.group import group_table
 from segstore.coordinator.inboxes import adoptions, inboxes
+from segstore.coordinator.offsets import cache
 from segstore.mutex import Mutex
 from segstore.replication import data_directory, local_replica, news, opening, quorum_controller
 from segstore.replication.metadata import metadata_log, voter_log
 from segstore.storage import scheduler
+from segstore.storage.inbox import inbox
 from segstore.storage.scheduler import Scheduler
 from segstore.storage.store import store, sweeper
 
@@ -50,21 +54,22 @@ class Thread:
 
 class Turns:
     """The threads of one process, of which the first is the application's. `paused` are parts of names of
-    threads that don't run for now. `errors` are what ended threads that should not end. `stuck` says why
-    nobody could go on: the process is dead then.
+    threads that don't run for now. `errors` are what ended threads that should not end. `seals` counts what
+    stagers have sealed. `stuck` says why nobody could go on: the process is dead then.
     """
 
     def __init__(self, hand: Hand, seed: object) -> None:
         self._hand, self._rng = hand, random.Random(f"turns {seed}")
         self.paused: set[str] = set()
         self.errors: list[BaseException] = []
+        self.seals = 0
         self.born()
 
     def born(self) -> None:
         """Begin a new process."""
         self._main = self._now = Thread("application")
         self._threads, self._dead, self._count, self._work = [self._main], False, 0, 0
-        self.stuck = ""
+        self.stuck, self.buried = "", False
 
     # --- waiting ----------------------------------------------------------------------------------
 
@@ -155,6 +160,7 @@ class Turns:
             if thread.real is not None:
                 thread.real.join(JOIN_SECONDS)
                 hold(not thread.real.is_alive(), thread.name, "does not end though its process is dead")
+        self.buried = True
 
 
 class Queue:
@@ -194,7 +200,7 @@ class TurnLatch:
         self.is_open = True
 
     def wait(self, seconds: float | None = None) -> bool:
-        if self.is_open or (seconds is not None and seconds <= 0):
+        if self.is_open or self._turns.buried or (seconds is not None and seconds <= 0):
             return self.is_open
         return self._turns.wait(lambda: self.is_open, seconds)
 
@@ -203,10 +209,70 @@ class TurnBackground:
     """In place of `threads.Background`."""
 
     def __init__(self, turns: Turns, run: Callable[[], object], name: str) -> None:
-        self._turns, self._run, self._name = turns, run, name
+        self._turns, self._run, self._name, self._works = turns, run, name, False
 
     def start(self) -> None:
-        self._turns.start(self._run, self._name)
+        self._works = True
+        self._turns.start(self._do, self._name)
+
+    def _do(self) -> None:
+        try:
+            self._run()
+        finally:
+            self._works = False
+
+    def join(self) -> None:
+        if self._works and not self._turns.buried:
+            self._turns.wait(lambda: not self._works, None)
+
+
+class TurnLock:
+    """In place of `mutex.nesting`: a lock that its owner may take again, for which others wait in turns."""
+
+    def __init__(self, turns: Turns) -> None:
+        self._turns, self._count = turns, 0
+        self._owner: Thread | None = None
+
+    def __enter__(self) -> None:
+        me = self._turns._now
+        while self._owner not in (None, me) and not self._turns.buried:
+            self._turns.wait(lambda: self._owner is None, None)
+        self._owner, self._count = me, self._count + 1
+
+    def __exit__(self, *_: object) -> None:
+        self._count -= 1
+        self._owner = self._owner if self._count else None
+
+
+class TurnShelter:
+    """In place of `threads.Shelter`: no signal comes, so calls are made in the thread that asks."""
+
+    def __init__(self, name: str) -> None:
+        """Nothing."""
+
+    def call(self, run: Callable[[], Any]) -> Any:
+        return run()
+
+    def close(self) -> None:
+        """Nothing."""
+
+
+class TurnWatch:
+    """In place of an inbox's `Watch`: `Turns.seals` is counted where one is renamed into its place."""
+
+    def __init__(self, turns: Turns, directory: str) -> None:
+        self._turns, self._seen, self.stopped = turns, turns.seals, False
+
+    def wait(self, seconds: float) -> bool:
+        news = self._turns.wait(lambda: self.stopped or self._turns.seals != self._seen, seconds)
+        self._seen = self._turns.seals
+        return news
+
+    def stop(self) -> None:
+        self.stopped = True
+
+    def close(self) -> None:
+        """Nothing is held."""
 
 
 class TurnScheduler(Scheduler):
@@ -260,8 +326,14 @@ def in_turns(hand: Hand, turns: Turns) -> Iterator[None]:
         *[(each, "SimpleQueue", queue) for each in (data_directory, local_replica, news, quorum_controller)],
         *[(each, "SimpleQueue", queue) for each in (voter_log, scheduler)],
         *[(each, "Background", background) for each in (data_directory, quorum_controller, voter_log)],
-        (inboxes, "Background", background),
-        *[(each, "Latch", latch) for each in (adoptions, data_directory, quorum_controller, voter_log)],
+        *[(each, "Background", background) for each in (inbox, inboxes)],
+        *[
+            (each, "Latch", latch)
+            for each in (adoptions, data_directory, inbox, quorum_controller, voter_log)
+        ],
+        (inbox, "Watch", _Made(TurnWatch, turns)),
+        (group_table, "Shelter", TurnShelter),
+        *[(each, "nesting", _Made(TurnLock, turns)) for each in (cache, group_table, shared)],
         *[(each, "Scheduler", scheduled) for each in (opening, store, sweeper)],
         (metadata_log, "Told", queue),
         (scheduler, "Background", background),

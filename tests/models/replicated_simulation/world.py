@@ -24,7 +24,8 @@ from segstore.errors import SegstoreError
 from segstore.replication.metadata.image import PartitionKey
 
 from .files import Disks
-from .judge import Part, equal, latest
+from .judge import Part, equal
+from .reading import lagging, read_followers, records_of
 from .steps import Step
 from .turns import Turns, in_turns
 
@@ -35,7 +36,10 @@ CONFIG = {
     "replica.lag.time.max.ms": 400,
     "replica.fetch.max.bytes": 500,
     "log.cleaner.dedupe.buffer.size": 2 << 20,
+    "group.initial.rebalance.delay.ms": 0,
     "max.open.files": 16,
+    "min.insync.replicas": 2,
+    "offsets.topic.num.partitions": 2,
     "transaction.state.log.num.partitions": 2,
 }
 DIRECTORIES = range(3)
@@ -47,17 +51,25 @@ class Skip(Exception):
 
 
 class World:
-    """`ops` are functions by the names of steps. Of the directories those in `replicating` have replicas; one
+    """`ops` are functions by the names of steps; `looks` are called when all was looked at, with whether all
+    replicas are in sync. Of the directories those in `replicating` have replicas; one
     that is left over is the witness. `away` are directories that are renamed away; `promised` are ids of
-    topics that the store has shown, `deleted` those whose deletion was acknowledged.
+    topics that the store has shown, `deleted` those whose deletion was acknowledged. `own` are the partitions
+    of the store's own topics, of which only the losses are counted. `consumers` live as long as the process.
     """
 
-    def __init__(self, root: str, seed: object, ops: Mapping[str, Callable[..., Any]]) -> None:
-        self.ops = ops
+    def __init__(
+        self,
+        root: str,
+        seed: object,
+        ops: Mapping[str, Callable[..., Any]],
+        looks: Sequence[Callable[[Any, bool], None]],
+    ) -> None:
+        self.ops, self.looks = ops, looks
         self.root, self.hand = Path(root) / "disks", Hand(seed)
         self.root.mkdir()
         self.older = Path(root) / "older"
-        self.clock, self.turns = Clock(START_MS), Turns(self.hand, seed)
+        self.clock, self.turns, self.drift = Clock(START_MS), Turns(self.hand, seed), 0
         self.rng = random.Random(f"replicated world {seed}")
         self.replicating = range(2) if self.rng.random() < 0.25 else DIRECTORIES
         self.renew_files()
@@ -67,6 +79,10 @@ class World:
         self.deleted: set[str] = set()
         self.producer_ids = 0
         self.transactional: dict[str, Any] = {}
+        self.own: dict[tuple[str, int], Part] = {}
+        self.consumers: dict[str, Any] = {}
+        self.commits: dict[tuple[str, str, int, str], Any] = {}
+        self.manifests: dict[str, Any] = {}
         self.away: set[int] = set()
         self.store: Any = None
         self.counts: dict[str, int] = {}
@@ -182,6 +198,7 @@ class World:
     def _bury(self) -> None:
         store, self.store = self.store, None
         self.turns.bury()
+        self.consumers.clear()
         if store is not None:  # what its objects do on their way out reaches nothing
             store._context.closed = True
             store._side.abandon()
@@ -220,6 +237,7 @@ class World:
 
     def _bury_closed(self) -> None:
         self.turns.bury()
+        self.consumers.clear()
         self.turns.born()
         self.files.let_go()
         self.files.broken.clear()
@@ -236,10 +254,11 @@ class World:
         """What is cheap to see after each step."""
         if self.store is None:
             return
+        self.note_own()
         manager, gone = self.store._replicated.manager, self.missing()
         for directory in manager.directories.values():
             hold(not isinstance(directory.error, ValueError), directory, "is offline:", repr(directory.error))
-        for (topic, number), part in self.parts.items():
+        for (topic, number), part in [*self.parts.items(), *self.own.items()]:
             part.go_out(gone)
             key = PartitionKey(topic, number)
             leader = manager.leader(key)
@@ -274,6 +293,8 @@ class World:
                 for directory in DIRECTORIES:
                     if not (part.free or part.compacted):
                         part.match(self.path(directory) / f"{part.topic}-{part.number}")
+            for look in self.looks:
+                look(self, False)
         finally:
             self.files.quiet = False
 
@@ -302,14 +323,24 @@ class World:
         """How many replicas an acknowledgement needs."""
         info = self.live.topics()[topic]
         factor = min(len(state.replicas) for key, state in states(self.live).items() if key[0] == topic)
-        return min(int(info.config.get("min.insync.replicas", 1)), factor)
+        return min(int(info.config.get("min.insync.replicas", CONFIG["min.insync.replicas"])), factor)
 
     def damage(self, directories: Sequence[int], synced: bool) -> None:
         """Directories have lost what was not synced, or all: what was `synced` is there, or not."""
-        for part in self.parts.values():
+        for part in [*self.parts.values(), *self.own.values()]:
             if not (synced and self.synced.get(part.topic_id)):
                 for directory in {*directories} & {*self.replicating}:
-                    part.damage(directory)
+                    part.damage(directory, not synced)
+
+    def note_own(self) -> None:
+        """Topics of the store's own are made when they are needed: what is to be lost then, they lose too."""
+        for info in self.live.topics().values():
+            for number in info.partition_ids if info.name.startswith("__") else ():
+                if (info.name, number) not in self.own:
+                    part = Part(info.name, number, info.topic_id, self.minimum(info.name), compacted=True)
+                    self.own[info.name, number] = part
+                    for directory in self.files.to_lose if self.files.planned_cut else ():
+                        part.damage(directory, False)
 
     def settle(self) -> None:
         """P9: once nothing disturbs them, all replicas come to be in sync."""
@@ -322,12 +353,16 @@ class World:
         else:
             failed = {d: d.error for d in store._replicated.manager.directories.values() if d.error}
             raise Wrong(f"they are not in sync after a minute: {failed} {lagging(store)}")
-        self.turns.wait(lambda: False, 1.0)
         self.forget_deleted()
+        for look in self.looks:
+            look(self, True)
+        self.turns.wait(lambda: False, 1.0)
         for part in self.parts.values():
             self.seen(part, whole=True)
             found = self.read(part)[2] if part.free else part.shown
             part.in_sync(self.minimum(part.topic), found)
+        for part in self.own.values():
+            part.in_sync(self.minimum(part.topic), {})
 
     def sync(self) -> None:
         """All faults end, and replicas come to be in sync."""
@@ -350,23 +385,10 @@ class World:
         for directory in self.missing():
             self.live.replace_directory(directory, self.path(directory))
 
-    def read_followers(self) -> None:
-        """Once all are in sync, every replica shows what the leader shows (R39)."""
-        for (topic, number), part in self.parts.items():
-            log = self.live.partition(topic, number)
-            start, end, found = self.read(part)
-            for replica in self.live.describe_partition(topic, number).replicas:
-                near = log.nearest(str(replica), start)
-                there = records_of(near, start, end)
-                if part.compacted:  # each replica compacts for itself
-                    hold(latest(there) == latest(found), part, replica, "shows other latest records:", there)
-                else:
-                    hold(there == found, part, replica, "shows other records:", there.items() ^ found.items())
-
     def finish(self) -> None:
         """All faults end: then all replicas are equal, and sound."""
         self.sync()
-        self.read_followers()
+        read_followers(self)
         replicas = {key: state.replicas for key, state in states(self.live).items()}
         self.close()
         for directory in DIRECTORIES:
@@ -376,24 +398,3 @@ class World:
             part = self.parts.get((topic, number))
             if part is not None and not part.compacted:
                 equal([self.path(each) / f"{topic}-{number}" for each in ids])
-
-
-def records_of(log: Any, start: int, end: int, isolation: str = "read_uncommitted") -> dict[int, bytes]:
-    """The values of a log's records, by offset."""
-    at, found = start, dict[int, bytes]()
-    while at < end:
-        records = log.read(at, isolation_level=isolation)
-        if records.next_offset == at:
-            break
-        found.update({record.offset: record.value for record in records if record.offset < end})
-        at = records.next_offset
-    return found
-
-
-def lagging(store: Any) -> dict[Any, Any]:
-    """The partitions whose replicas are not all in sync, with their logs' ends."""
-    return {
-        key: (state.leader, state.isr, [each.log_end_offset for each in state.replica_states])
-        for key, state in states(store).items()
-        if {*state.isr} != {*state.replicas} or len({e.log_end_offset for e in state.replica_states}) > 1
-    }

@@ -172,6 +172,70 @@ def test_one_sync_serves_all_that_wait(store_dir: Path, way: str) -> None:
     closed(log)
 
 
+LONG_NS = 600 * 10**9
+"""More than a test takes."""
+
+
+@pytest.mark.parametrize("config", [{}, DURABLE])
+@pytest.mark.usefixtures("short")
+def test_a_sync_waits_for_those_whom_the_last_one_served(store_dir: Path, config: dict[str, Any]) -> None:
+    files = Slow()
+    files.log = log = opened(store_dir, files, config)
+    commit, before = flusher_of(log)._commit, files.syncs
+    commit.served, commit.patience = THREADS - 1, LONG_NS
+
+    def durably() -> None:
+        offset = log.append(b"one of many")
+        if not config:
+            log.flush()
+        assert files.synced > offset
+
+    threads = in_threads(*[durably] * (THREADS - 1))
+    while commit.waiting < THREADS - 2:
+        threads[0].join(0.01)
+    assert files.syncs == before
+    threads += in_threads(durably)
+    for thread in threads:
+        thread.join()
+    assert files.syncs - before == 1
+    assert flusher_of(log).recovery_point == log.end_offset == 2 + THREADS
+    assert (commit.served, commit.waiting) == (THREADS - 1, 0)
+    assert 0 <= commit.patience <= 250_000  # a quarter of that sync, of which a slow one is worth no more
+    closed(log)
+
+
+@pytest.mark.usefixtures("short")
+def test_a_sync_does_not_wait_for_those_who_stay_away(store_dir: Path) -> None:
+    files = Slow()
+    log = opened(store_dir, files, DURABLE)
+    commit, before = flusher_of(log)._commit, files.syncs
+    commit.served, commit.patience = THREADS, 1000
+    log.append(b"alone")
+    assert (commit.served, files.syncs - before) == (0, 1)
+    commit.patience = LONG_NS
+    log.append(b"alone again")
+    assert files.syncs - before == 2
+    closed(log)
+
+
+@pytest.mark.usefixtures("short")
+def test_a_sync_of_python_ends_the_wait_for_others(store_dir: Path) -> None:
+    files = Slow()
+    log = opened(store_dir, files, {})
+    flusher, seen = flusher_of(log), list[int]()
+    commit = flusher._commit
+    commit.served, commit.patience = 1000, LONG_NS
+    log.append(b"by C")
+    threads = in_threads(log.flush)
+    while commit.word % 2 == 0:
+        threads[0].join(0.01)
+    flusher.without_syncs(lambda: seen.append(commit.word % 2))
+    threads[0].join()
+    assert seen == [0]
+    assert flusher.recovery_point == log.end_offset
+    closed(log)
+
+
 @pytest.mark.parametrize("config", [{}, DURABLE, {"segment.bytes": 2000}, {"segment.bytes": 2000} | DURABLE])
 def test_nothing_is_told_before_it_is_synced(store_dir: Path, way: str, config: dict[str, Any]) -> None:
     """Threads that append and flush, through rolls: what a thread was told of is below the end at which a

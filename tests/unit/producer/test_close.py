@@ -42,7 +42,7 @@ def test_a_send_that_close_overtakes_fails(store: segstore.Store) -> None:
     queue = producer._accumulator.queue(TopicPartition("t", 0))
     # As `send` does when its thread stood still between looking `queue` up and appending.
     future = FutureRecordMetadata()
-    future._holder, future._at, future._time = queue, b"late", time.time()
+    future._holder, future._at, future._key, future._time = queue, b"late", None, time.time()
     producer.close()
     queue.append(future)
     producer._accumulator.late(queue)

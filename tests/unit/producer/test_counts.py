@@ -4,6 +4,7 @@ times.
 
 from __future__ import annotations
 
+import gc
 import sys
 import threading
 import time
@@ -141,11 +142,32 @@ def test_single_records_carry_their_own_sequences(sequences: tuple[int, ...]) ->
     assert [int(batch["producer_id"]) for batch in made] == ids
 
 
+@pytest.mark.parametrize("key", [None, b"key"])
+def test_a_future_is_all_that_the_garbage_collector_finds_of_a_record(
+    store: segstore.Store, key: bytes | None
+) -> None:
+    n, most_others = 500, 50  # of the bench's list, and of what other threads do meanwhile
+    with Producer(store, linger_ms=100_000, batch_size=1 << 20) as producer:
+        producer.send("t", b"makes the queue", key)
+        gc.collect()
+        gc.disable()
+        try:
+            before = gc.get_count()[0]
+            kept = [producer.send("t", b"value", key) for _ in range(n)]
+            made = gc.get_count()[0] - before
+        finally:
+            gc.enable()
+        assert n <= made < n + most_others
+        producer.flush()
+        assert {future.get(PATIENCE).serialized_key_size for future in kept} == {len(key) if key else -1}
+
+
 def test_due_batches_are_closed_some_at_a_time_so_that_the_others_fill_on() -> None:
     accumulator = Accumulator(ProducerConfig.parse({}))
     queues = [accumulator.queue(TopicPartition("t", i)) for i in range(2 * MOST_SEALED + 1)]
     for queue in queues:
         future = FutureRecordMetadata()
+        future._key = None
         future._at, future._time = b"v", 1.0
         accumulator.append(queue, future, 100)
     drained = [[queue for queue, _ in accumulator.drain(time.monotonic())[0]] for _ in range(4)]

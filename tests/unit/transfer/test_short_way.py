@@ -202,12 +202,42 @@ def test_a_small_range_is_one_native_call(
     assert files.calls == {"pread64": 2, "sendfile": 2}
     files.clear()
     assert log.transfer(out, 61, BATCH) == (BATCH, 62)  # the batch before has the index entry
-    assert files.calls == {"pread64": 2, "sendfile": 1}
+    assert files.calls == {"pread64": 1, "sendfile": 1}  # one read gets the headers of both
     log._context.files = Files()  # without what counts
     with profiled() as seen:
         log.transfer(out, 40, BATCH)
     assert seen[:5] == ["transfer", "view", "send_at_once", "send_stretch", "seg_send_stretch"]
     assert not [name for name in seen[5:] if name.startswith("seg_")]
+
+
+@pytest.mark.parametrize(
+    ("size", "reads"),
+    [
+        (BATCH - 1, 1),
+        (BATCH, 1),
+        (BATCH + 2, 1),  # the last size whose next header lies whole within what is read
+        (BATCH + 4, 2),
+        (2 * BATCH, 2),
+    ],
+)
+def test_the_header_behind_an_index_entry_comes_by_the_same_read(
+    store_dir: Path, out: int, size: int, reads: int
+) -> None:
+    files = CountedFiles()
+    with segstore.open(store_dir, files=files) as store:
+        store.create_topic("t", config={"index.interval.bytes": size})
+        log = store.partition("t")
+        log.append_batch([b"x" * (size - 61 - 9)] * 40, batch_bytes=size)
+        assert log.size == 40 * size
+        log.transfer(out, 0, 1)
+        log.transfer(out, 0, 1)
+        taken = set()
+        for offset in range(20, 30):
+            files.clear()
+            assert log.transfer(out, offset, 1) == (size, offset + 1)
+            log.transfer(out, 0, 1)
+            taken.add(files.calls["pread64"] - 1)
+        assert taken == {1, reads}
 
 
 def test_small_batches_are_walked_by_few_reads(store_dir: Path, out: int) -> None:

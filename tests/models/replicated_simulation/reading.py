@@ -1,0 +1,44 @@
+"""What a store shows: the records of a log, those of each replica, and which replicas lag."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from replicated_stores import states
+from simulation.model import hold
+
+from .judge import latest
+
+
+def records_of(log: Any, start: int, end: int, isolation: str = "read_uncommitted") -> dict[int, bytes]:
+    """The values of a log's records, by offset."""
+    at, found = start, dict[int, bytes]()
+    while at < end:
+        records = log.read(at, isolation_level=isolation)
+        if records.next_offset == at:
+            break
+        found.update({record.offset: record.value for record in records if record.offset < end})
+        at = records.next_offset
+    return found
+
+
+def lagging(store: Any) -> dict[Any, Any]:
+    """The partitions whose replicas are not all in sync, with their logs' ends."""
+    return {
+        key: (state.leader, state.isr, [each.log_end_offset for each in state.replica_states])
+        for key, state in states(store).items()
+        if {*state.isr} != {*state.replicas} or len({e.log_end_offset for e in state.replica_states}) > 1
+    }
+
+
+def read_followers(world: Any) -> None:
+    """Once all are in sync, every replica shows what the leader shows (R39)."""
+    for (topic, number), part in world.parts.items():
+        log = world.live.partition(topic, number)
+        start, end, found = world.read(part)
+        for replica in world.live.describe_partition(topic, number).replicas:
+            there = records_of(log.nearest(str(replica), start), start, end)
+            if part.compacted:  # each replica compacts for itself
+                hold(latest(there) == latest(found), part, replica, "shows other latest records:", there)
+            else:
+                hold(there == found, part, replica, "shows other records:", there.items() ^ found.items())
