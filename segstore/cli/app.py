@@ -7,6 +7,7 @@ process that SIGPIPE ended.
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from importlib import import_module
@@ -178,6 +179,8 @@ class Commands(click.RichGroup):
         except (SegstoreError, OSError) as error:
             click.echo(f"segstore: {one_line(error)}", err=True)
             ctx.exit(1)
+        finally:
+            gc.unfreeze()  # what `imports` froze: a program that called the command goes on
 
 
 def one_line(error: Exception) -> str:

@@ -9,8 +9,9 @@ from contextlib import contextmanager
 
 @contextmanager
 def imports() -> Iterator[None]:
-    """Have the garbage collector rest while modules are imported, and never look at what they define: it
-    would do so again and again, for a sixth of the time until a command begins, and find nothing.
+    """Have the garbage collector rest while modules are imported, and not look at what they define until the
+    command ends: it would do so again and again, for a sixth of the time until a command begins, and find
+    nothing.
     """
     was_enabled = gc.isenabled()
     gc.disable()

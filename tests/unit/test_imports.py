@@ -83,6 +83,18 @@ print(gc.isenabled())
     assert python(code).split() == ["0", "True", "True", "True", "False"]
 
 
+def test_a_program_that_calls_a_command_has_its_collector_back(store_dir: Path) -> None:
+    code = """
+        import gc, segstore
+        from segstore.cli.app import commands
+        with segstore.open(sys.argv[1]) as store:
+            store.create_topic("t")
+        commands.main(["topics", "--store", sys.argv[1]], standalone_mode=False)
+        print(gc.get_freeze_count(), gc.isenabled())
+    """
+    assert python(code, store_dir).splitlines()[-1] == "0 True"
+
+
 def test_a_named_tuple_brings_no_engine() -> None:
     found = python("import segstore; segstore.TopicPartition('t', 0); print(*sys.modules)").split()
     assert "segstore.coordinator.structs" in found
