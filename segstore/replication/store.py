@@ -128,6 +128,17 @@ class ReplicatedPartitionLog(PartitionLog):
             self._leading(asked), values, keys, timestamps, headers, compression, batch_bytes, acks=asked
         )
 
+    def flush(self) -> None:
+        """Make all that was appended durable on the disks of all in-sync replicas, at the same time
+        (fdatasync): whichever of them leads after a power cut of all disks has it. A replica whose disk fails
+        leaves the ISR, and is not waited for. Raises UnknownTopicOrPartitionError, NotLeaderOrFollowerError,
+        RequestTimedOutError after 30 s.
+        """
+        check_apart("flush()")
+        self._leading(ALL)
+        assert isinstance(self._store, ReplicatedStore)
+        self._store._replicated.sync([(self.topic, self.partition)])
+
     def await_committed(self) -> None:
         """Wait until readers see all that was committed before the present leader was elected (R38): after a
         crash that takes until enough replicas are in sync again. Raises OffsetNotAvailableError.

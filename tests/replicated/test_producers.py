@@ -11,6 +11,7 @@ from stores import committed_values
 from waiting import until
 
 import segstore
+from segstore.replication.metadata.image import PartitionKey
 
 LOSSES: dict[str, Callable[[Directories, int], object]] = {
     "renamed away": lambda d, n: d.lose(n),
@@ -135,3 +136,24 @@ def test_a_transaction_that_was_open_when_a_leader_was_lost_is_ended_by_the_next
     assert committed_values(log) == [b"committed"]
     _closed(first)
     _closed(second)
+
+
+def test_a_flush_makes_all_in_sync_replicas_durable(three: Directories) -> None:
+    """And so the decision of a transaction on a topic that is synced: whoever leads after a power cut of all
+    disks has it.
+    """
+    store = three.open(transaction_state_log_num_partitions=1)
+    store.create_topic("t", replication_factor=3, config={"flush.messages": 1})
+    store.create_topic("u", replication_factor=3)
+    with segstore.Producer(store, transactional_id="x") as producer:
+        producer.init_transactions()
+        producer.begin_transaction()
+        producer.send("t", b"in it")
+        producer.commit_transaction()
+    decided = store.partition("__transaction_state", 0).log_end_offset - 1  # the next record says: complete
+    log = store.partition("u", 0)
+    log.append(b"alone")
+    log.flush()
+    for topic, end in (("__transaction_state", decided), ("u", log.log_end_offset)):
+        replicas = [d.replicas[PartitionKey(topic, 0)] for d in store._side.manager.online]
+        assert [each.partition.recovery_point >= end for each in replicas] == [True] * 3

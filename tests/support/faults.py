@@ -52,7 +52,7 @@ def _native_write(self: HookedFiles, handle: Handle) -> Any:
     """The short way's write goes through `pwrite`, so that every hook sees it."""
 
     @_native.ffi.callback("int64_t(int32_t, const uint8_t *, int64_t, int64_t)", error=-errno.EIO)
-    def write(fd: int, data: Any, size: int, position: int) -> int:
+    def called_by_c(fd: int, data: Any, size: int, position: int) -> int:
         try:
             return self.pwrite(handle, _native.ffi.buffer(data, size)[:], position)
         except OSError as error:
@@ -60,14 +60,14 @@ def _native_write(self: HookedFiles, handle: Handle) -> Any:
         except self.deaths_of_the_process:  # each later call raises it again
             return -errno.EIO
 
-    return write
+    return called_by_c
 
 
 def _native_sync(self: HookedFiles, handle: Handle) -> Any:
     """The short way's sync goes through `sync`."""
 
     @_native.ffi.callback("int64_t(int32_t, int32_t *)", error=-errno.EIO)
-    def sync(fd: int, failed: Any) -> int:
+    def called_by_c(fd: int, failed: Any) -> int:
         try:
             self.sync(handle)
         except OSError as error:
@@ -76,7 +76,7 @@ def _native_sync(self: HookedFiles, handle: Handle) -> Any:
             return int(_native.lib.SEG_SLOW)
         return 0
 
-    return sync
+    return called_by_c
 
 
 HookedFiles.native_write = _native_write  # type: ignore[method-assign]

@@ -24,9 +24,14 @@ _TAKEN = {Mutex.__enter__.__code__, Guard.__enter__.__code__}
 """Functions that `with` calls: CPython runs no signal handler between their return and the block."""
 
 
+_LOSERS = {"__del__", "called_by_c"}
+
+
 def _is_lost(frame: FrameType | None) -> bool:
-    """Return whether a frame is within a destructor, whose exceptions are printed and ignored."""
-    while frame is not None and frame.f_code.co_name != "__del__":
+    """Return whether a frame is within a destructor, or a callback of the tests that C calls, whose
+    exceptions are printed and ignored.
+    """
+    while frame is not None and frame.f_code.co_name not in _LOSERS:
         frame = frame.f_back
     return frame is not None
 
