@@ -43,6 +43,16 @@ def test_a_sound_history() -> None:
     assert from_lines(b"".join(map(to_line, SOUND)) + b"half a li") == SOUND
 
 
+AGAIN = [Take("r:o/1", P, "h"), poll("r:o", 1, (0, "a"), (1, "b"), group="h"), Take("r:o/3", P, "h")]
+
+
+def test_who_had_a_partition_last_may_go_on_where_it_was() -> None:
+    there = poll("r:o", 3, (2, "c"), (4, "d"), group="h")
+    assert judged([*SOUND, *AGAIN, there]) == set()
+    between = [*AGAIN[:2], Take("r:p/2", P, "h"), poll("r:p", 2, (0, "a"), group="h"), AGAIN[2]]
+    assert judged([*SOUND, *between, there]) == {"rebalance skip"}
+
+
 def test_what_was_removed_is_not_missed_and_has_one_value() -> None:
     left = {**THERE, P: {2: "c", 4: "d"}}
     assert judged(SOUND, left, starts={P: 2}) == set()

@@ -19,6 +19,11 @@ def run_of(member: str) -> str:
     return member.partition(":")[0]
 
 
+def _life(poll: Poll) -> str:
+    """Return the member's life in which it polled, whatever it was assigned meanwhile."""
+    return poll.owner.rpartition("/")[0]
+
+
 class Forwarded(NamedTuple):
     """A parsed value of an exactly-once loop."""
 
@@ -129,11 +134,13 @@ class GroupHistory(History):
 
     def _moved(self) -> Iterable[str]:
         """Find rebalance skips and rewinds: a member that gets a partition must go on where the group has
-        committed.
+        committed. One that had it last may go on where it was, as kafka-python does: what it was given and
+        has not committed yet is still its own.
         """
         asked: defaultdict[tuple[str, Part], set[int]] = defaultdict(lambda: {0})
         highest: Counter[tuple[str, Part]] = Counter()
         taken: dict[tuple[str, Part], int] = {}
+        last: dict[tuple[str, Part], tuple[str, int]] = {}
         for e in self.events:
             if isinstance(e, Ask):
                 asked[e.group, e.part].add(e.offset)
@@ -141,15 +148,15 @@ class GroupHistory(History):
                 highest[e.group, e.part] = max(e.offset, highest[e.group, e.part])
             elif isinstance(e, Take):
                 taken[e.owner, e.part] = highest[e.group, e.part]
-            elif (
-                isinstance(e, Poll)
-                and e.records
-                and (before := taken.pop((e.owner, e.part), None)) is not None
-            ):
-                first = e.records[0][0]
+            elif isinstance(e, Poll) and e.records:
+                had, first = last.get((e.group, e.part)), e.records[0][0]
+                last[e.group, e.part] = _life(e), e.records[-1][0] + 1
+                if (before := taken.pop((e.owner, e.part), None)) is None:
+                    continue
+                own = {had[1]} if had is not None and had[0] == _life(e) else set()
                 if first < before:
                     yield f"rebalance rewind: {e.owner} {e.part}: from {first}, {before} was committed"
-                elif not self._follows(e, first, {o for o in asked[e.group, e.part] if o >= before}):
+                elif not self._follows(e, first, own | {o for o in asked[e.group, e.part] if o >= before}):
                     yield f"rebalance skip: {e.owner} {e.part}: from {first}, behind {before}"
 
     def _follows(self, poll: Poll, first: int, commits: set[int]) -> bool:
