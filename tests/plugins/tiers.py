@@ -21,14 +21,15 @@ import os
 import random
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from fnmatch import fnmatch
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import pytest
 
+Group = TypeVar("Group", bound=Hashable)
 TESTS = Path(__file__).parents[1]
 TIERS = ("quick", "test", "rest", "all", "more", "again")
 MORE_SHARE = 0.25
@@ -226,16 +227,18 @@ def draw(names: Sequence[str], share: float, seed: str) -> set[str]:
 def drawn(items: Iterable[pytest.Item], seed: str) -> set[pytest.Item]:
     """Return the tests that `--tier test` runs."""
     found = set()
-    for of, tests in _by_kind(items).items():
+    for of, tests in _grouped(items, kind_of).items():
         found.update(tests if of == UNIT else _drawn(tests, KINDS[of].share, f"{seed} {of}"))
     return found
 
 
-def _by_kind(items: Iterable[pytest.Item]) -> dict[str, list[pytest.Item]]:
-    kinds = defaultdict(list)
+def _grouped(
+    items: Iterable[pytest.Item], key: Callable[[pytest.Item], Group]
+) -> dict[Group, list[pytest.Item]]:
+    groups = defaultdict(list)
     for item in items:
-        kinds[kind_of(item)].append(item)
-    return kinds
+        groups[key(item)].append(item)
+    return groups
 
 
 def _is_named(item: pytest.Item, patterns: Iterable[str]) -> bool:
@@ -243,9 +246,7 @@ def _is_named(item: pytest.Item, patterns: Iterable[str]) -> bool:
 
 
 def _of_each_file(items: Iterable[pytest.Item], share: float, seed: str) -> list[pytest.Item]:
-    files = defaultdict(list)
-    for item in items:
-        files[item.path].append(item)
+    files = _grouped(items, lambda item: item.path)
     return [item for tests in files.values() for item in _drawn(tests, share, seed)]
 
 
@@ -268,7 +269,7 @@ def chosen(items: list[pytest.Item], tier: str, seed: str) -> list[pytest.Item]:
     some = drawn(items, seed)
     if tier == "more":
         turn = os.environ.get("SEGSTORE_DRAW", seed)
-        left = _by_kind(item for item in items if item not in some and kind_of(item) != STORMS)
+        left = _grouped((i for i in items if i not in some and kind_of(i) != STORMS), kind_of)
         more = {item for of, tests in left.items() for item in _drawn(tests, MORE_SHARE, f"{turn} {of}")}
         return [item for item in items if item in more]
     return [item for item in items if (item in some) == (tier == "test")]

@@ -106,24 +106,25 @@ def encode(body: Any, version: int, out: bytearray, slices: Slices | None = None
 
     Raises InvalidArgumentError for values that the version can't hold, UnsupportedVersionError.
     """
-    name = type(body).__name__
-    try:
-        _encoders(name, version)[name](body, out, slices)
-    except (struct.error, TypeError, AttributeError, ValueError) as error:
-        raise InvalidArgumentError(f"{name} version {version} can't hold its values: {error}") from error
+    _write(type(body).__name__, version, (body,), out, slices)
 
 
 def packed(name: str, version: int, rows: Sequence[Struct]) -> Packed:
     """Return structures of the message `name` as an array that is encoded, which may stand for them in many
     bodies. Raises InvalidArgumentError, UnsupportedVersionError as `encode`.
     """
-    out, writers = bytearray(), _encoders(name, version)
+    out = bytearray()
+    _write(name, version, rows, out, None)
+    return Packed(len(rows), version, bytes(out))
+
+
+def _write(name: str, version: int, rows: Sequence[Any], out: bytearray, slices: Slices | None) -> None:
     try:
+        writers = _encoders(name, version)
         for row in rows:
-            writers[type(row).__name__](row, out, None)
+            writers[type(row).__name__](row, out, slices)
     except (struct.error, TypeError, AttributeError, ValueError) as error:
         raise InvalidArgumentError(f"{name} version {version} can't hold its values: {error}") from error
-    return Packed(len(rows), version, bytes(out))
 
 
 @cache

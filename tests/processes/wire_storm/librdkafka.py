@@ -42,11 +42,11 @@ class Sender:
     """A producer."""
 
     def __init__(self, address: str, idempotent: bool, transactional_id: str | None = None) -> None:
-        own: dict[str, Any] = {}
-        if transactional_id is not None:
-            own |= {"transactional.id": transactional_id, "connections.max.idle.ms": _IDLE_MS}
+        own: dict[str, Any]
         if transactional_id is None:
-            own |= {"enable.idempotence": idempotent, "acks": "all"}
+            own = {"enable.idempotence": idempotent, "acks": "all"}
+        else:
+            own = {"transactional.id": transactional_id, "connections.max.idle.ms": _IDLE_MS}
         if not idempotent:
             own["max.in.flight"] = 1
         self._producer = Producer(
