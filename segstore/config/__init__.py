@@ -142,10 +142,10 @@ class StoreConfig(KafkaSettings):
         MAX_INT, 1, MAX_INT, "members", "most that a consumer group may have"
     )
     group_consumer_migration_policy: str = choice(
-        "disabled",
-        ("disabled",),
-        "whether groups that have members change between the classic protocol and KIP-848's; Kafka's others, "
-        "upgrade, downgrade and bidirectional, are not offered",
+        "bidirectional",
+        ("bidirectional", "upgrade", "downgrade", "disabled"),
+        "whether a group that has members goes over to KIP-848's protocol when the first member of it joins "
+        "(upgrade), back to the classic one when the last has left (downgrade), both, or neither",
     )
     group_consumer_session_timeout_ms: int = whole(
         45_000, 1, MAX_INT, "ms", "how long a member of a consumer group may not be heard of"

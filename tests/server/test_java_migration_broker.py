@@ -59,7 +59,6 @@ class Server:
         self.topic_id = made.topic_id
         until(lambda: self._has_coordinator(0, "g") and self._has_coordinator(1, "x"))
         until(self._is_loaded)
-        until(lambda: self._producer().error_code == Code.NONE)
         return self
 
     def _has_coordinator(self, kind: int, key: str) -> bool:
@@ -67,9 +66,16 @@ class Server:
         return not answer.coordinators[0].error_code
 
     def _producer(self) -> Any:
-        return self._wire("admin").ask(
-            "InitProducerId", 4, transactional_id="x", transaction_timeout_ms=60_000
-        )
+        """Return a producer id, once the last transaction has ended."""
+        found: list[Any] = []
+
+        def given() -> bool:
+            asked = {"transactional_id": "x", "transaction_timeout_ms": 60_000}
+            found[:] = [self._wire("admin").ask("InitProducerId", 4, **asked)]
+            return bool(found[0].error_code == Code.NONE)
+
+        until(given)
+        return found[0]
 
     def _is_loaded(self) -> bool:
         probe = {"group_id": "probe", "member_id": "p", "member_epoch": 1}
