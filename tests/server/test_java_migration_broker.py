@@ -202,7 +202,9 @@ class Server:
             fields, self._has[name] = {**JOIN, **fields}, []
         if has:
             numbers = [tp.partition for tp in self._has.get(name, ())]
-            fields["topic_partitions"] = [Owned(topic_id=self.topic_id, partitions=numbers)] if numbers else []
+            fields["topic_partitions"] = (
+                [Owned(topic_id=self.topic_id, partitions=numbers)] if numbers else []
+            )
         fields = {"group_id": group, "member_id": self.ids[name], "member_epoch": sent, **fields}
         answer = self._wire(name).ask("ConsumerGroupHeartbeat", 1, **fields)
         if answer.error_code == Code.NONE and sent >= 0:

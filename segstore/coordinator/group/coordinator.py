@@ -12,11 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from typing import TypeVar
 
-from segstore.coordinator.group.consumers.group import ConsumerGroupInfo, ConsumerState
-from segstore.coordinator.group.consumers.member import JOIN_EPOCH
-from segstore.coordinator.group.consumers.membership import Beaten, ConsumerHeartbeat, ConsumerMembership
-from segstore.coordinator.group.group_table import GroupTable, Held
-from segstore.coordinator.group.member import (
+from segstore.coordinator.group.classic.member import (
     GroupInfo,
     Joined,
     Joining,
@@ -26,6 +22,10 @@ from segstore.coordinator.group.member import (
     Ticket,
     monotonic_ms,
 )
+from segstore.coordinator.group.consumers.group import ConsumerGroupInfo, ConsumerState
+from segstore.coordinator.group.consumers.member import JOIN_EPOCH
+from segstore.coordinator.group.consumers.membership import Beaten, ConsumerHeartbeat, ConsumerMembership
+from segstore.coordinator.group.group_table import GroupTable, Held
 from segstore.coordinator.offsets.group_offsets import GroupOffsets
 from segstore.coordinator.offsets.topic import check_group
 from segstore.coordinator.shared import shared

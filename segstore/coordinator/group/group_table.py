@@ -15,12 +15,12 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import TypeVar
 
+from segstore.coordinator.group.classic.group import Group
+from segstore.coordinator.group.classic.member import Joined, Joining, Member, MonotonicMs, State, Ticket
 from segstore.coordinator.group.consumers.group import ConsumerGroup
 from segstore.coordinator.group.consumers.keeper import ConsumerSettings, Outside
 from segstore.coordinator.group.consumers.membership import ConsumerMembership
 from segstore.coordinator.group.consumers.topics import Topics
-from segstore.coordinator.group.group import Group
-from segstore.coordinator.group.member import Joined, Joining, Member, MonotonicMs, State, Ticket
 from segstore.coordinator.group.migration import classic_member, downgrade, stand_in, upgraded
 from segstore.coordinator.offsets.consumer_schema import Change
 from segstore.coordinator.offsets.group_offsets import GroupOffsets, GroupRecord, MemberRecord
@@ -213,10 +213,6 @@ class GroupTable:
         self._alarm = Alarm(store._context.scheduler, clock, self.run_due)
         self._shelter = Shelter("segstore-groups")
 
-    def ask(self, group_id: str, ask: Callable[[Group], T], make: bool = True) -> T:
-        """Do what `ask_held` does with the group of the classic protocol."""
-        return self.ask_held(group_id, lambda held: ask(held.group), make)
-
     def ask_held(self, group_id: str, ask: Callable[[Held], T], make: bool = True) -> T:
         """Return what `ask` returns of the group, under its lock, after what is due was done. Members that
         wait are woken where the group changed. Where an interrupt ends the caller's wait, `ask` is called
@@ -302,9 +298,9 @@ class GroupTable:
     # --- from one protocol to the other ------------------------------------------------------------
 
     def join(self, held: Held, joining: Joining, now: float) -> Ticket[Joined]:
-        """Have a member of the classic protocol join a group of either. A consumer group becomes a classic one
-        where it has no members, or where this static member takes the place of the last one of KIP-848. The
-        caller has the group's lock. Raises what `Group.join` and `ClassicMembers.join` raise; StorageError.
+        """Have a member of the classic protocol join a group of either. A consumer group becomes a classic
+        one where it has no members, or where this static member takes the place of the last one of KIP-848.
+        The caller has the group's lock. Raises what `Group.join` and `ClassicMembers.join` raise; StorageError.
         """
         consumer = held.consumer
         if consumer is None:
@@ -322,8 +318,8 @@ class GroupTable:
         return held.group.join(joining, now)
 
     def as_consumers(self, held: Held, run: Callable[[ConsumerMembership], T]) -> T:
-        """Return what `run` returns of a consumer group. A new one takes the place of a classic group, with the
-        members that this has, unless `run` raises. The caller has the group's lock. Raises GroupNotFoundError
+        """Return what `run` returns of a consumer group. A new one takes the place of a classic group, with
+        the members that this has, unless `run` raises. The caller has the group's lock. Raises GroupNotFoundError
         where a classic group has members, and can't become a consumer group.
         """
         if held.consumer is not None:
@@ -362,7 +358,7 @@ class GroupTable:
         return upgraded(group, self._topics())
 
     def _downgrade(self, held: Held, leaving: Collection[str], replaced: Member | None = None) -> None:
-        """Make a classic group of a consumer group, whose members are those that do not leave, and `replaced`.
+        """Make a classic group of a consumer group, of the members that do not leave, and of `replaced`.
         They join anew, but where all have what they shall have, and none has left (GroupMetadataManager:
         convertToClassicGroup). Raises StorageError.
         """

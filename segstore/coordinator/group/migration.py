@@ -18,12 +18,12 @@ from segstore.coordinator.consumer_protocol import (
     version_of,
 )
 from segstore.coordinator.group.assignors.base import Subscription as Told
+from segstore.coordinator.group.classic.group import Group
+from segstore.coordinator.group.classic.member import Joining, Member, Protocols, State
 from segstore.coordinator.group.consumers.classic_members import subscription
 from segstore.coordinator.group.consumers.group import ConsumerGroup
 from segstore.coordinator.group.consumers.member import ConsumerMember
 from segstore.coordinator.group.consumers.topics import Topics
-from segstore.coordinator.group.group import Group
-from segstore.coordinator.group.member import Joining, Member, Protocols, State
 from segstore.coordinator.offsets.consumer_schema import (
     Assignment,
     Change,
@@ -55,9 +55,7 @@ def upgraded(group: Group, topics: Topics) -> list[Change]:
         for member in group.members.values():
             changes += _upgraded_member(member, group, topics)
     except InvalidArgumentError as error:
-        raise GroupNotFoundError(
-            f"group {group.group_id!r} can't become a consumer group: {error}"
-        ) from None
+        raise GroupNotFoundError(f"group {group.group_id!r} can't become a consumer group: {error}") from None
     return [*changes, (RecordKey(Kind.TARGET_EPOCH), TargetEpoch(group.generation))]
 
 
@@ -76,11 +74,9 @@ def _upgraded_member(member: Member, group: Group, topics: Topics) -> list[Chang
 # --- to the classic protocol -----------------------------------------------------------------------
 
 
-def downgrade(
-    group: ConsumerGroup, to: Group, members: Iterable[Member], topics: Topics
-) -> dict[str, bytes]:
-    """Make `to`, an empty classic group, a stable one of these members, with the consumer group's epoch as its
-    generation; return their assignments, which are their targets.
+def downgrade(group: ConsumerGroup, to: Group, members: Iterable[Member], topics: Topics) -> dict[str, bytes]:
+    """Make `to`, an empty classic group, a stable one of these members, with the consumer group's epoch as
+    its generation; return their assignments, which are their targets.
     """
     for member in members:
         to.take_up(member)

@@ -319,8 +319,8 @@ class GroupOffsets(OffsetsCleanup):
         self.write_consumer(group_id, [(key, None) for key in self.consumer(group_id)])
 
     def write_group(self, record: GroupRecord, *, ends_consumer: bool = False) -> None:
-        """Write a membership; with `ends_consumer` it takes the place of a consumer group, as one step. Raises
-        what `commit` raises.
+        """Write a membership; with `ends_consumer` it takes the place of a consumer group, as one step.
+        Raises what `commit` raises.
         """
         group = check_group(record.group_id)
 

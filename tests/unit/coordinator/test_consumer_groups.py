@@ -15,10 +15,10 @@ from groups import Monotonic, Unsynced, coordinator, offsets
 import segstore
 from segstore import names
 from segstore.coordinator.group.admin import Groups
+from segstore.coordinator.group.classic.member import Joining
 from segstore.coordinator.group.consumers.group import ConsumerGroup, ConsumerGroupInfo
 from segstore.coordinator.group.consumers.membership import Beaten, ConsumerHeartbeat
 from segstore.coordinator.group.coordinator import GroupCoordinator
-from segstore.coordinator.group.member import Joining
 from segstore.coordinator.offsets.consumer_schema import Current, Kind, MemberState, RecordKey
 from segstore.coordinator.structs import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
 from segstore.errors import (

@@ -18,11 +18,11 @@ from segstore.coordinator.consumer_protocol import (
     version_of,
 )
 from segstore.coordinator.group.assignors.base import Subscription as Told
+from segstore.coordinator.group.classic.member import Joined, Joining, Member, Ticket
 from segstore.coordinator.group.consumers.change import Draft
 from segstore.coordinator.group.consumers.keeper import Keeper
 from segstore.coordinator.group.consumers.member import ConsumerMember
 from segstore.coordinator.group.consumers.sessions import Wait
-from segstore.coordinator.group.member import Joined, Joining, Member, Ticket
 from segstore.coordinator.offsets.consumer_schema import ClassicMember, MemberState, Subscription
 from segstore.errors import (
     IllegalGenerationError,

@@ -11,13 +11,13 @@ import itertools
 from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple
 
+from segstore.coordinator.group.classic.member import Member
 from segstore.coordinator.group.consumers.assignors import SERVER_ASSIGNORS
 from segstore.coordinator.group.consumers.change import Assignors, Draft
 from segstore.coordinator.group.consumers.group import ConsumerGroup, ConsumerGroupInfo
 from segstore.coordinator.group.consumers.member import ConsumerMember
 from segstore.coordinator.group.consumers.sessions import Sessions, Wait
 from segstore.coordinator.group.consumers.topics import Topics
-from segstore.coordinator.group.member import Member
 from segstore.coordinator.offsets.consumer_schema import Change, MemberState
 from segstore.errors import (
     FencedInstanceIdError,
@@ -66,8 +66,8 @@ class Outside(NamedTuple):
 
 
 class Keeper:
-    """The members of `group`, whose sessions begin with this object. `changes` counts the changes that members
-    may have to know of. `pulses` has the members in this process, which send no heartbeats.
+    """The members of `group`, whose sessions begin with this object. `changes` counts the changes of which
+    members may have to know. `pulses` has the members in this process, which send no heartbeats.
     """
 
     def __init__(

@@ -1,5 +1,5 @@
-"""`Sessions`: until when the members of a consumer group must have done what is waited for: to be heard of, to
-give up partitions, to join anew, to ask for their assignment (Kafka: the timers of GroupMetadataManager).
+"""`Sessions`: until when the members of a consumer group must have done what is waited for: be heard of, give
+up partitions, join anew, ask for their assignment (Kafka: the timers of GroupMetadataManager).
 
 Threads: under the group's lock. Times are ms of the monotonic clock.
 """
