@@ -24,7 +24,8 @@ pytestmark = [
     pytest.mark.judge("Kafka's broker"),
     pytest.mark.skipif(bool(why_not()), reason=str(why_not())),
 ]
-PARTITIONS = 4
+PARTITIONS = 12
+"""So many that up to four members have as many each."""
 TRANSACTIONS = "transaction.state.log.replication.factor=1\ntransaction.state.log.min.isr=1\n"
 New = structs("CreateTopicsRequest").CreatableTopic
 Owned = structs("ConsumerGroupHeartbeatRequest").TopicPartitions
@@ -38,8 +39,8 @@ JOIN: dict[str, Any] = {"rebalance_timeout_ms": 60_000, "subscribed_topic_names"
 
 
 class Server:
-    """A server to which the steps go. Members have a connection each, and are known by names: their ids differ
-    from server to server, and so may which partitions they get, so that these are counted.
+    """A server to which the steps go. Members have a connection each, and are known by names: their ids
+    differ from server to server, and so may which partitions they get, so that these are counted.
     """
 
     def __init__(self, host: str, port: int) -> None:
@@ -271,8 +272,13 @@ class Server:
         names += ("subscribed_topic_regex",)
         return {
             "listed": [(each.protocol_type, each.group_state, each.group_type) for each in listed],
-            "modern": [Code(modern.error_code).name, modern.group_state, modern.group_epoch]
-            + [modern.assignment_epoch, modern.assignor_name],
+            "modern": (
+                Code(modern.error_code).name,
+                modern.group_state,
+                modern.group_epoch,
+                modern.assignment_epoch,
+                modern.assignor_name,
+            ),
             "modern members": sorted(
                 (self._named(each.member_id), *(getattr(each, name) for name in names), *counts(each))
                 for each in modern.members
@@ -413,6 +419,11 @@ STEPS: dict[str, Step] = {
     "w without a subscription syncs": lambda to: to.sync("w", {"w": EVERY}, group="bad"),
     "a can't join what it can't read": lambda to: to.beat("e", 0, group="bad"),
 }
+OTHERWISE: dict[str, dict[str, Any]] = {
+    # Kafka names no leader, so that nobody sees when the topics of the classic group change.
+    "q takes the place of c": {"leader": "q", "members": ["q", "x"]},
+}
+"""What is answered on purpose in place of Kafka's fields."""
 Answers = dict[str, tuple[Any, Any]]
 
 
@@ -436,4 +447,4 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> Answers:
 @pytest.mark.parametrize("name", STEPS)
 def test_a_step_is_answered_as_by_a_broker(answers: Answers, name: str) -> None:
     theirs, ours = answers[name]
-    assert ours == theirs
+    assert ours == (theirs | OTHERWISE[name] if name in OTHERWISE else theirs)

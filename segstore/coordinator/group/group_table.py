@@ -300,7 +300,8 @@ class GroupTable:
     def join(self, held: Held, joining: Joining, now: float) -> Ticket[Joined]:
         """Have a member of the classic protocol join a group of either. A consumer group becomes a classic
         one where it has no members, or where this static member takes the place of the last one of KIP-848.
-        The caller has the group's lock. Raises what `Group.join` and `ClassicMembers.join` raise; StorageError.
+        The caller has the group's lock. Raises what `Group.join` and `ClassicMembers.join` raise, and
+        StorageError.
         """
         consumer = held.consumer
         if consumer is None:
@@ -319,8 +320,8 @@ class GroupTable:
 
     def as_consumers(self, held: Held, run: Callable[[ConsumerMembership], T]) -> T:
         """Return what `run` returns of a consumer group. A new one takes the place of a classic group, with
-        the members that this has, unless `run` raises. The caller has the group's lock. Raises GroupNotFoundError
-        where a classic group has members, and can't become a consumer group.
+        the members that this has, unless `run` raises. The caller has the group's lock. Raises
+        GroupNotFoundError where a classic group has members, and can't become a consumer group.
         """
         if held.consumer is not None:
             return run(held.consumer)
