@@ -117,11 +117,19 @@ class Rolling:
         until(all_read)
 
 
+@pytest.fixture
+def rolling(server: segstore.Server, store: segstore.Store) -> Iterator[Rolling]:
+    rolling = Rolling(server, store)
+    yield rolling
+    for consumer in rolling.members.values():
+        consumer.close()
+
+
 @pytest.mark.parametrize("strategy", ["range", "roundrobin", "cooperative-sticky"])
-def test_a_group_rolls_over_and_back(server: segstore.Server, store: segstore.Store, strategy: str) -> None:
+def test_a_group_rolls_over_and_back(rolling: Rolling, store: segstore.Store, strategy: str) -> None:
     old = {**CLASSIC, "group.protocol": "classic", "partition.assignment.strategy": strategy}
     new = {"group.protocol": "consumer"}
-    groups, rolling = shared(store, GroupCoordinator), Rolling(server, store)
+    groups = shared(store, GroupCoordinator)
     rolling.add("old-1", **old)
     rolling.add("old-2", **old)
     rolling.settle()
@@ -138,5 +146,3 @@ def test_a_group_rolls_over_and_back(server: segstore.Server, store: segstore.St
         rolling.settle()
     assert groups.describe_consumers("g") is None
     rolling.finish()
-    for name in list(rolling.members):
-        rolling.remove(name)
