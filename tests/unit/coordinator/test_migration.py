@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -178,7 +179,11 @@ def test_a_consumer_in_the_process_that_is_not_polled_loses_its_place(
         take_turns([first])
         new = Member(store, "n").join()
         take_turns([first])
-        for _ in range(5):
+        for _ in range(3):
+            clock.now += 5_000
+            new.beat()
+        assert len(info(store).members) == 2  # its pulse is felt: longer than its session
+        for _ in range(2):
             clock.now += 5_000
             new.beat()
         assert [each.member_id for each in info(store).members] == ["n"]
@@ -379,7 +384,9 @@ def test_a_static_member_goes_over_and_keeps_its_partitions(store: segstore.Stor
     assert new.has == had
     with pytest.raises(FencedInstanceIdError):
         old.beat()
-    back = Classic(store, "back", instance="i")
+    back = Classic(store, "back", instance="i").join()
+    assert back.joining is not None
+    assert back.joining.done  # nobody else has to join anew
     settle(back, other)  # the last of KIP-848 was replaced: the group is classic again
     assert back.has == had
     assert not is_consumer_group(store)
@@ -389,9 +396,10 @@ def test_a_static_member_goes_over_and_keeps_its_partitions(store: segstore.Stor
 def test_a_static_member_goes_back_while_others_have_not_settled(store: segstore.Store) -> None:
     Member(store, "n", instance_id="i").join()
     other = Classic(store, "b").join()
-    back = Classic(store, "back", instance="i")
-    back.join()
+    back = Classic(store, "back", instance="i").join()
     assert not is_consumer_group(store)
+    assert back.joining is not None
+    assert not back.joining.done
     settle(back, other)
 
 
@@ -424,6 +432,18 @@ def test_a_group_whose_last_member_of_kip_848_dies_is_classic_again(
     settle(old)
 
 
+def test_a_member_that_came_in_time_is_not_waited_for(store: segstore.Store, clock: Monotonic) -> None:
+    old, new = Classic(store, "o"), Member(store, "n")
+    settle(old, new)
+    passed = 0
+    while passed < 3 * REBALANCE_MS:
+        passed += CLASSIC_SESSION_MS - 1
+        clock.now += CLASSIC_SESSION_MS - 1
+        old.beat()
+        new.beat()
+    assert len(info(store).members) == 2
+
+
 @pytest.mark.parametrize("wait", ["join", "sync"])
 def test_a_member_that_comes_too_late_is_removed(store: segstore.Store, clock: Monotonic, wait: str) -> None:
     old, new = Classic(store, "o"), Member(store, "n")
@@ -441,8 +461,9 @@ def test_a_member_that_comes_too_late_is_removed(store: segstore.Store, clock: M
         if wait == "join":
             with pytest.raises((RebalanceInProgressError, UnknownMemberIdError)):
                 old.beat()
-        elif passed < REBALANCE_MS:
-            coordinator(store).heartbeat("g", old.member_id, info(store).epoch)
+        else:
+            with suppress(UnknownMemberIdError):
+                coordinator(store).heartbeat("g", old.member_id, new.epoch)
     with pytest.raises(UnknownMemberIdError):
         old.beat()
 
