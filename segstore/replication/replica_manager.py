@@ -191,8 +191,13 @@ class ReplicaManager:
         self.news.tell()
 
     def follows(self, replica: LocalReplica) -> None:
-        """See `Links`."""
-        self._ask(replica.broker, replica.key)
+        """See `Links`. A leader that has not heard of its election yet asks its followers when it has, in
+        `leads`, and would only refuse them before.
+        """
+        own, leader = replica.core.role, self.find(replica.leader_id, replica.key)
+        role = None if leader is None else leader.core.role
+        if role is None or own is None or (isinstance(role, Leader) and role.leader_epoch >= own.leader_epoch):
+            self._ask(replica.broker, replica.key)
 
     def leads(self, replica: LocalReplica) -> None:
         """See `Links`. A thread that is late may bring a replica after whose election there was another."""
