@@ -200,7 +200,12 @@ class ReplicaManager:
             self._ask(replica.broker, replica.key)
 
     def leads(self, replica: LocalReplica) -> None:
-        """See `Links`. A thread that is late may bring a replica after whose election there was another."""
+        """See `Links`. A thread that is late may bring a replica after whose election there was another.
+
+        The followers are asked behind the work that is under way in the leader's directory: where a lost
+        directory led thousands of partitions, all of them have leaders before followers take their time. An
+        append asks them at once.
+        """
         with self.redirecting:
             state = self.partitions.get(replica.key)
             if state is None or state.leader != replica.broker:
@@ -209,7 +214,7 @@ class ReplicaManager:
             self._redirect(replica.key, replica.partition)
         self.counters.leads(replica.key)
         self._is_led(replica.key)
-        self._ask_followers(replica)
+        self.directories[replica.broker].post(partial(self._ask_followers, replica))
         self.news.tell()
 
     def read(self, broker: int, read: Callable[[], None]) -> None:
