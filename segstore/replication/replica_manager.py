@@ -196,7 +196,11 @@ class ReplicaManager:
         """
         own, leader = replica.core.role, self.find(replica.leader_id, replica.key)
         role = None if leader is None else leader.core.role
-        if role is None or own is None or (isinstance(role, Leader) and role.leader_epoch >= own.leader_epoch):
+        if (
+            role is None
+            or own is None
+            or (isinstance(role, Leader) and role.leader_epoch >= own.leader_epoch)
+        ):
             self._ask(replica.broker, replica.key)
 
     def leads(self, replica: LocalReplica) -> None:
