@@ -384,8 +384,9 @@ class _Opening:
             except (SegstoreError, OSError) as error:
                 self._lose(voter.id, error)
             except Unreadable as error:
-                assert isinstance(error.__cause__, Exception)
-                self._lose(voter.id, error.__cause__)
+                cause = error.__cause__
+                assert isinstance(cause, Exception)
+                self._lose(voter.id, cause)
         self._check()
 
     def _follow(self, leader: VoterLog) -> bool:

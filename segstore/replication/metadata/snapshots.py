@@ -174,8 +174,8 @@ def no_snapshot(start: int, *found: Snapshots) -> CorruptCheckpointError:
     return CorruptCheckpointError(
         found[0].directory,
         0,
-        f"the metadata log begins at offset {start}, and of what was before there is no sound snapshot, here or "
-        "in the other directories that are there: open the store with those too that are away, or put back a "
-        f".checkpoint file from a backup that ends at {start} or later. "
+        f"the metadata log begins at offset {start}, and of what was before there is no sound snapshot, here "
+        "or in the other directories that are there: open the store with those too that are away, or put "
+        f"back a .checkpoint file from a backup that ends at {start} or later. "
         + ("; ".join(told) or "There is no such file at all"),
     )
