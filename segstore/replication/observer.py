@@ -9,11 +9,18 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import NamedTuple
 
 from segstore import names
-from segstore.errors import CorruptRecordError, OffsetOutOfRangeError, SegstoreError, StorageError, copy_of
+from segstore.errors import (
+    CorruptCheckpointError,
+    CorruptRecordError,
+    OffsetOutOfRangeError,
+    SegstoreError,
+    StorageError,
+    copy_of,
+)
 from segstore.files import Files
 from segstore.replication.core.registration import PartitionRegistration
 from segstore.replication.metadata.image import MetadataImage, PartitionKey
@@ -24,7 +31,7 @@ from segstore.storage.meta.topic_info import CLUSTER_METADATA
 from segstore.storage.store.store import Store
 from segstore.storage.store.store import open as open_store
 
-ATTEMPTS = 10
+ATTEMPTS = 5
 """How often metadata is read whose beginning is removed meanwhile."""
 
 
@@ -80,7 +87,7 @@ def _newest(stores: Iterable[Store], paths: Sequence[str]) -> MetadataImage:
     images = []
     for store in stores:
         try:
-            images.append(_image(store))
+            images.append(image_of(store))
         except SegstoreError as error:
             failed.append(error)
     if images:
@@ -91,15 +98,14 @@ def _newest(stores: Iterable[Store], paths: Sequence[str]) -> MetadataImage:
     raise StorageError(errno.ENOENT, told, ", ".join(paths))
 
 
-def _image(store: Store) -> MetadataImage:
-    """Return the metadata in a directory. A live writer may remove the beginning of the log meanwhile, or the
-    snapshot: then a newer one is there.
+def image_of(store: Store) -> MetadataImage:
+    """Return the metadata that a directory has: a snapshot, and the log behind it. A live writer may remove
+    both meanwhile, once a newer snapshot is there: then they are read again. Raises CorruptRecordError,
+    CorruptCheckpointError, UnsupportedVersionError, StorageError, OSError.
     """
     for _ in range(ATTEMPTS):
-        try:
+        with suppress(OffsetOutOfRangeError, CorruptCheckpointError, FileNotFoundError):
             return _read_image(store)
-        except (OffsetOutOfRangeError, FileNotFoundError):
-            """It is read again."""
     return _read_image(store)
 
 

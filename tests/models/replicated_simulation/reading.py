@@ -7,6 +7,8 @@ from typing import Any
 from replicated_stores import states
 from simulation.model import hold
 
+from segstore.replication.metadata.image import MetadataImage
+
 from .judge import latest
 
 
@@ -42,3 +44,16 @@ def read_followers(world: Any) -> None:
                 hold(latest(there) == latest(found), part, replica, "shows other latest records:", there)
             else:
                 hold(there == found, part, replica, "shows other records:", there.items() ^ found.items())
+
+
+def said(image: MetadataImage) -> tuple[Any, ...]:
+    """All that the metadata says."""
+    topics = {name: (topic.topic_id, topic.config) for name, topic in image.topics.items()}
+    return (
+        image.next_offset,
+        topics,
+        image.partitions,
+        image.brokers,
+        image.features,
+        image.cluster_config,
+    )
