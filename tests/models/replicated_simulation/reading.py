@@ -48,12 +48,10 @@ def read_followers(world: Any) -> None:
 
 def said(image: MetadataImage) -> tuple[Any, ...]:
     """All that the metadata says."""
-    topics = {name: (topic.topic_id, topic.config) for name, topic in image.topics.items()}
-    return (
-        image.next_offset,
-        topics,
-        image.partitions,
-        image.brokers,
-        image.features,
-        image.cluster_config,
-    )
+    return image.next_offset, image.partitions, image.brokers, decided(image)
+
+
+def decided(image: MetadataImage) -> tuple[Any, ...]:
+    """What the metadata says that no open changes."""
+    topics = {name: (topic.topic_id, dict(topic.config)) for name, topic in image.topics.items()}
+    return topics, dict(image.features), dict(image.cluster_config)

@@ -26,7 +26,7 @@ from segstore.replication.observer import image_of
 
 from .files import Disks
 from .judge import Part, equal
-from .reading import lagging, read_followers, records_of, said
+from .reading import decided, lagging, read_followers, records_of, said
 from .steps import Step
 from .turns import Turns, in_turns
 
@@ -371,11 +371,14 @@ class World:
 
     def sync(self) -> None:
         """All faults end, and replicas come to be in sync."""
-        _ = self.live
         self.files.forget_plans()
+        controller = self.live._replicated.controller
+        before = None if controller.error else decided(controller.image)
         self.close()
         self.calm()
         self.open()
+        after = decided(self.live._replicated.controller.image)
+        hold(before in (None, after), "the metadata was", before, "and is", after)
         self.verify()
         self.replace_missing()
         self.settle()
