@@ -276,10 +276,11 @@ class MetadataLog:
         StorageError.
         """
         check_apart("MetadataLog.add()")
-        if (before := self._voters.get(voter.id)) is not None and before.error is not None:
+        before = self._voters.get(voter.id)
+        if before is not None and before.error is not None:
             before.stop()
-            if not before.ended(ENDING):
-                raise StorageError(None, f"the disk of voter {voter.id} still hangs")
+            if before.writer.context.root == voter.writer.context.root and not before.kept(ENDING):
+                raise StorageError(None, "a snapshot is still written to a disk that hangs")
         with self._lock:
             self._check()
             self._check_free(voter.id)

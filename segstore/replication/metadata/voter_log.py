@@ -293,7 +293,11 @@ class VoterLog:
 
     def ended(self, seconds: float) -> bool:
         """Wait for the threads' end, for each of them so long; return whether they have ended."""
-        return (others_are_gone() or self._ended.wait(seconds)) and self._keeper.ended(seconds)
+        return (others_are_gone() or self._ended.wait(seconds)) and self.kept(seconds)
+
+    def kept(self, seconds: float) -> bool:
+        """After `stop`, wait for the end of the thread that keeps snapshots; return whether it has ended."""
+        return self._keeper.ended(seconds)
 
     def _run(self) -> None:
         try:

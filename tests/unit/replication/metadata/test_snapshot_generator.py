@@ -1,5 +1,5 @@
-"""Promise: a snapshot of the metadata is made when so much log, or so much time, has passed since the last one,
-and says all that the metadata says.
+"""Promise: a snapshot of the metadata is made when so much log, or so much time, has passed since the last
+one, and says all that the metadata says.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ from segstore.replication.metadata.records import (
 from segstore.replication.metadata.snapshot_generator import SnapshotGenerator
 from segstore.replication.metadata.snapshots import records_of
 
-DIRECTORIES = {broker: f"AAAAAAAAAAAAAAAAAAAAA{letter}" for broker, letter in enumerate("Qgw")}
+D0, D1, D2 = (f"AAAAAAAAAAAAAAAAAAAAA{letter}" for letter in "Qgw")
 TOPIC_IDS = ("OqyzI-goTjC51rYcKxyWJw", "OqyzI-goTjC51rYcKxyWJg")
 ORDERED: list[MetadataRecord] = [
     FeatureLevelRecord("metadata.version", 27),
     FeatureLevelRecord("eligible.leader.replicas.version", 1),
-    RegisterBrokerRecord(0, TOPIC_IDS[0], 11, False, False, None, (DIRECTORIES[0],)),
-    RegisterBrokerRecord(1, TOPIC_IDS[1], 12, True, False, None, (DIRECTORIES[1],)),
-    RegisterBrokerRecord(2, TOPIC_IDS[0], 13, False, True, None, (DIRECTORIES[2],)),
+    RegisterBrokerRecord(0, TOPIC_IDS[0], 11, False, False, None, (D0,)),
+    RegisterBrokerRecord(1, TOPIC_IDS[1], 12, True, False, None, (D1,)),
+    RegisterBrokerRecord(2, TOPIC_IDS[0], 13, False, True, None, (D2,)),
     TopicRecord("a", TOPIC_IDS[0]),
-    PartitionRecord(0, TOPIC_IDS[0], (0, 1), (0,), (), (), 0, 5, 9, 0, (DIRECTORIES[0], DIRECTORIES[1]), (1,), None),
-    PartitionRecord(1, TOPIC_IDS[0], (1, 2), (1,), (2,), (1,), -1, 6, 8, 1, (DIRECTORIES[1], DIRECTORIES[2]), None, (2,)),
+    PartitionRecord(0, TOPIC_IDS[0], (0, 1), (0,), (), (), 0, 5, 9, 0, (D0, D1), (1,), None),
+    PartitionRecord(1, TOPIC_IDS[0], (1, 2), (1,), (2,), (1,), -1, 6, 8, 1, (D1, D2), None, (2,)),
     TopicRecord("b", TOPIC_IDS[1]),
-    PartitionRecord(3, TOPIC_IDS[1], (2,), (2,), (), (), 2, 0, 0, 0, (DIRECTORIES[2],)),
+    PartitionRecord(3, TOPIC_IDS[1], (2,), (2,), (), (), 2, 0, 0, 0, (D2,)),
     ConfigRecord(BROKER_RESOURCE, "", "x", "y"),
     ConfigRecord(TOPIC_RESOURCE, "a", "retention.ms", "7"),
     ConfigRecord(TOPIC_RESOURCE, "a", "segment.bytes", ""),
