@@ -169,7 +169,9 @@ def test_nothing_goes_before_a_majority_has_the_snapshot(root: Path, clock: Cloc
             each.refuses = True
         alone = keep_all(root, opened.log, (0,))
         until(lambda: [each.refused for each in files.values()] == [1, 1])
-        opened.log.clean()
+        opened.log._voters[0]._keeper._clean()
+        assert start_of(opened, 0) == 0
+        assert len(snapshots_of(root, 0)) == 2
         append(opened, 3)
         assert opened.lost == []
         files[1].refuses = False
