@@ -109,7 +109,8 @@ def test_a_snapshot_of_the_metadata(tmp_path: Path) -> None:
     part = path.rename(f"{path}.part")
     part.write_bytes(part.read_bytes()[:-1])
     result = run("dump", "--json", part)
-    assert (result.exit_code, json_lines(result)[-1]["damage"]) == (1, "no valid batch: the file ends within the batch")
+    assert result.exit_code == 1
+    assert "the file ends within the batch" in json_lines(result)[-1]["damage"]
 
 
 def test_text_is_never_taken_for_markup(store_dir: Path) -> None:
