@@ -19,7 +19,7 @@ voter is written in a thread of its own, so that a disk that hangs delays nothin
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from segstore.errors import (
     CorruptRecordError,
@@ -39,8 +39,9 @@ from segstore.records import Columns, Template, encode
 from segstore.replication.metadata.metadata_log_config import MetadataLogConfig
 from segstore.replication.metadata.records import MetadataRecord, NoOpRecord, decode
 from segstore.replication.metadata.records import encode as encode_record
-from segstore.replication.metadata.snapshots import Snapshot, no_snapshot, records_of
+from segstore.replication.metadata.snapshots import Snapshot, records_of
 from segstore.replication.metadata.voter_log import CHUNK, Told, Unreadable, Voter, VoterLog
+from segstore.replication.metadata.voters_opening import OnVoterLost, VotersOpening, quorum_lost
 from segstore.storage.context import os_errors
 from segstore.storage.log import read
 from segstore.storage.segment.metadata_snapshot import SnapshotId
@@ -54,8 +55,6 @@ ENDING = 10.0
 """Seconds that `close` waits for a voter."""
 OVERHEAD = 100
 """More bytes than a batch's header, or what a record has beside its value."""
-
-OnVoterLost = Callable[[int, Exception], object]
 
 
 class MetadataLog:
@@ -104,7 +103,7 @@ class MetadataLog:
         ids = [voter.id for voter in voters]
         if len(set(ids)) < len(ids) or len(ids) > total:
             raise InvalidArgumentError(f"voters {ids}: must be different ones, at most {total}")
-        opening = _Opening(voters, total, on_voter_lost, config)
+        opening = VotersOpening(voters, total, on_voter_lost, config)
         opening.agree()
         opening.complete()
         epoch = opening.begin_epoch()
@@ -186,7 +185,9 @@ class MetadataLog:
 
     def _check_majority(self, ids: set[int]) -> None:
         if len(ids) <= self._total // 2:
-            raise _lost({id_: v.error for id_, v in self._voters.items() if id_ not in ids}, self._total)
+            raise quorum_lost(
+                {id_: v.error for id_, v in self._voters.items() if id_ not in ids}, self._total
+            )
 
     # --- reading ---------------------------------------------------------------------------------
 
@@ -214,7 +215,7 @@ class MetadataLog:
         for voter in self._live():
             if voter.end_offset >= self.next_offset:
                 return voter
-        raise _lost({id_: v.error for id_, v in self._voters.items()}, self._total)
+        raise quorum_lost({id_: v.error for id_, v in self._voters.items()}, self._total)
 
     # --- snapshots -------------------------------------------------------------------------------
 
@@ -331,96 +332,3 @@ class MetadataLog:
         for voter in self._live():
             if not voter.ended(ENDING):
                 log.warning("voter %d still writes the metadata log", voter.id)
-
-
-# --- opening -----------------------------------------------------------------------------------
-
-
-class _Opening:
-    """The voters while the log is opened; `live` are those that no error has met."""
-
-    def __init__(
-        self, voters: Sequence[Voter], total: int, on_lost: OnVoterLost, config: MetadataLogConfig
-    ) -> None:
-        self._total, self._on_lost = total, on_lost
-        self._failed: dict[int, Exception | None] = {}
-        self.live: list[VoterLog] = []
-        for voter in voters:
-            try:
-                self.live.append(VoterLog(voter, config))
-            except (SegstoreError, OSError) as error:
-                self._lose(voter.id, error)
-        self._check()
-
-    def _lose(self, voter: int, error: Exception) -> None:
-        log.warning("voter %d is lost to the metadata log: %s", voter, error)
-        self._failed[voter] = error
-        self.live = [other for other in self.live if other.id != voter]
-        self._on_lost(voter, error)
-
-    def _check(self) -> None:
-        if len(self.live) <= self._total // 2:
-            raise _lost(self._failed, self._total)
-
-    def agree(self) -> None:
-        """Let all copies be as that which has most. Raises QuorumLostError."""
-        done = False
-        while not done:
-            leader = max(self.live, key=lambda voter: (voter.place, voter.is_whole))
-            done = self._follow(leader)
-            self._check()
-
-    def complete(self) -> None:
-        """Let each copy have a sound snapshot of what its log has no more. Raises CorruptCheckpointError
-        where none has, QuorumLostError.
-        """
-        whole = [voter for voter in self.live if voter.is_whole]
-        if not whole:
-            raise no_snapshot(
-                max(voter.start_offset for voter in self.live), *(voter.snapshots for voter in self.live)
-            )
-        for voter in [voter for voter in self.live if voter not in whole]:
-            try:
-                voter.complete(whole[0])
-            except (SegstoreError, OSError) as error:
-                self._lose(voter.id, error)
-            except Unreadable as error:
-                cause = error.__cause__
-                assert isinstance(cause, Exception)
-                self._lose(voter.id, cause)
-        self._check()
-
-    def _follow(self, leader: VoterLog) -> bool:
-        """Let all others follow a leader; return False where that can't be read, and was given up."""
-        for voter in [other for other in self.live if other is not leader]:
-            try:
-                voter.follow(leader, [other for other in self.live if other is not leader])
-            except Unreadable as error:
-                cause = error.__cause__
-                assert isinstance(cause, Exception)
-                self._lose(leader.id, cause)
-                return False
-            except (SegstoreError, OSError) as error:
-                self._lose(voter.id, error)
-        return True
-
-    def begin_epoch(self) -> int:
-        """Return a new epoch, above all that are known, once it is durable on a majority. Raises
-        QuorumLostError.
-        """
-        epoch = max(voter.known_epoch for voter in self.live) + 1
-        for voter in list(self.live):
-            try:
-                voter.begin_epoch(epoch)
-            except (SegstoreError, OSError) as error:
-                self._lose(voter.id, error)
-        self._check()
-        return epoch
-
-
-def _lost(missing: dict[int, Exception | None], total: int) -> QuorumLostError:
-    reasons = "; ".join(f"voter {id_}: {error or 'it does not answer'}" for id_, error in missing.items())
-    return QuorumLostError(
-        f"{total // 2 + 1} of the {total} voters of the metadata log are needed, and fewer can be written. "
-        + (reasons or "The others were not found")
-    )
