@@ -305,8 +305,10 @@ DAMAGE: dict[str, Callable[[Path], object]] = {
 
 @pytest.mark.parametrize(
     ("name", "voters"),
-    [("bit rot", (0,)), ("bit rot", (1,)), ("gone", (0, 1)), ("gone", (1, 2))]
-    + [("cut short", (0, 2)), ("empty", (0,)), ("a directory", (0,))],
+    [
+        *(("bit rot", (0,)), ("bit rot", (1,)), ("gone", (0, 1)), ("gone", (1, 2))),
+        *(("cut short", (0, 2)), ("empty", (0,)), ("a directory", (0,))),
+    ],
 )
 def test_another_voters_snapshot_takes_the_place_of_a_damaged_one(
     root: Path, clock: Clock, name: str, voters: tuple[int, ...]
