@@ -9,18 +9,30 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import NamedTuple
 
-from segstore.errors import CorruptRecordError, SegstoreError, StorageError, copy_of
+from segstore import names
+from segstore.errors import (
+    CorruptCheckpointError,
+    CorruptRecordError,
+    OffsetOutOfRangeError,
+    SegstoreError,
+    StorageError,
+    copy_of,
+)
 from segstore.files import Files
 from segstore.replication.core.registration import PartitionRegistration
 from segstore.replication.metadata.image import MetadataImage, PartitionKey
 from segstore.replication.metadata.properties import read_properties
 from segstore.replication.metadata.records import decode
+from segstore.replication.metadata.snapshots import Snapshots, no_snapshot, records_of
 from segstore.storage.meta.topic_info import CLUSTER_METADATA
 from segstore.storage.store.store import Store
 from segstore.storage.store.store import open as open_store
+
+ATTEMPTS = 5
+"""How often metadata is read whose beginning is removed meanwhile."""
 
 
 class ObservedReplica(NamedTuple):
@@ -75,7 +87,7 @@ def _newest(stores: Iterable[Store], paths: Sequence[str]) -> MetadataImage:
     images = []
     for store in stores:
         try:
-            images.append(_image(store))
+            images.append(image_of(store))
         except SegstoreError as error:
             failed.append(error)
     if images:
@@ -86,9 +98,29 @@ def _newest(stores: Iterable[Store], paths: Sequence[str]) -> MetadataImage:
     raise StorageError(errno.ENOENT, told, ", ".join(paths))
 
 
-def _image(store: Store) -> MetadataImage:
+def image_of(store: Store) -> MetadataImage:
+    """Return the metadata that a directory has: a snapshot, and the log behind it. A live writer may remove
+    both meanwhile, once a newer snapshot is there: then they are read again. Raises CorruptRecordError,
+    CorruptCheckpointError, UnsupportedVersionError, StorageError, OSError.
+    """
+    for _ in range(ATTEMPTS):
+        with suppress(OffsetOutOfRangeError, CorruptCheckpointError, FileNotFoundError):
+            return _read_image(store)
+    return _read_image(store)
+
+
+def _read_image(store: Store) -> MetadataImage:
     image, log = MetadataImage(), store.partition(CLUSTER_METADATA, 0)
-    at = log.start_offset
+    directory = names.below(store.path, names.partition_dir(CLUSTER_METADATA, 0))
+    at, files = log.start_offset, Files()
+    snapshots = Snapshots(files, directory)
+    found = snapshots.newest(at, log.end_offset)
+    if found is None and at > 0:
+        raise no_snapshot(at, snapshots)
+    if found is not None:
+        at = found.end_offset
+        for each in records_of(files, snapshots.path(found)):
+            image.apply(each, at - 1)
     while at < log.end_offset:
         records = log.read(at)
         for record in records:

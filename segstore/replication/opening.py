@@ -27,6 +27,8 @@ from segstore.replication.data_directory import Change, DataDirectory, open_dire
 from segstore.replication.local_replica import now_ms
 from segstore.replication.metadata.image import MetadataImage, PartitionKey
 from segstore.replication.metadata.metadata_log import MetadataLog, Voter
+from segstore.replication.metadata.metadata_log_config import MetadataLogConfig
+from segstore.replication.metadata.snapshot_generator import SnapshotGenerator
 from segstore.replication.metadata.voters import Plan, check_paths, plan
 from segstore.replication.plain_directory import BecamePlain, check_replicated
 from segstore.replication.quorum_controller import Decision, Event, Published, QuorumController
@@ -219,7 +221,10 @@ class _Assembly:
         # A store that is adopted is the first to get a metadata log: before, it is a plain one.
         by_topics = sorted(writers, key=lambda id_: (not writers[id_].topics, id_))
         metadata = MetadataLog.open(
-            [Voter(id_, writers[id_]) for id_ in by_topics], places.total, self._voter_lost
+            [Voter(id_, writers[id_]) for id_ in by_topics],
+            places.total,
+            self._voter_lost,
+            MetadataLogConfig.of(settings),
         )
         opened.callback(metadata.close)
         writers = dict(writers)
@@ -241,7 +246,10 @@ class _Assembly:
         core = image.controller(replication.controller)
         admin.load(image, core)
         heartbeat = replication.heartbeat_interval_ms
-        manager.controller = controller = QuorumController(metadata, image, core, self._publish, heartbeat)
+        snapshots = SnapshotGenerator(metadata, clock)
+        manager.controller = controller = QuorumController(
+            metadata, image, core, self._publish, heartbeat, snapshots
+        )
         opened.callback(controller.stop, 0)
         for directory in manager.directories.values():
             opened.callback(directory.stop, 0)
