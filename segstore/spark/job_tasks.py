@@ -21,8 +21,8 @@ from segstore.coordinator.checking import check_internal
 from segstore.errors import InvalidTypeError
 from segstore.spark.columns import arrow_schema, ddl
 from segstore.spark.options import parse_options
-from segstore.spark.plan import Slice, SliceReader
 from segstore.spark.sink_store import COLUMNS, PASSED_OVER, Sink, parse_sink_options
+from segstore.spark.slices import Slice, SliceReader
 from segstore.spark.source import BatchReader, slice_reader
 from segstore.storage.check.by_segment import Checked, Part, check_part, check_rest, parts
 from segstore.storage.check.check import Finding

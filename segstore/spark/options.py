@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -34,7 +34,15 @@ _STARTING = ("startingTimestamp", "startingOffsetsByTimestamp", "startingOffsets
 _ENDING = ("endingTimestamp", "endingOffsetsByTimestamp", "endingOffsets")
 _STREAM = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay")
 KNOWN = (
-    *("path", *SUBSCRIPTIONS, *_STARTING, "startingOffsetsByTimestampStrategy", *_ENDING, *_STREAM),
+    *(
+        "path",
+        "witness",
+        *SUBSCRIPTIONS,
+        *_STARTING,
+        "startingOffsetsByTimestampStrategy",
+        *_ENDING,
+        *_STREAM,
+    ),
     *("minPartitions", "maxRecordsPerPartition", "failOnDataLoss", "includeHeaders", "kafka.isolation.level"),
     "filterPushdown",
 )
@@ -54,9 +62,12 @@ class Subscription(NamedTuple):
 
 @dataclass(frozen=True)
 class SourceOptions:
-    """The options of a read; a field is None where the option was not given."""
+    """The options of a read; a field is None where the option was not given. `paths` are several of a
+    replicated store.
+    """
 
-    path: str
+    paths: tuple[str, ...]
+    witness: str | None
     subscription: Subscription
     starting: OffsetSpec | None
     ending: OffsetSpec | None
@@ -70,6 +81,11 @@ class SourceOptions:
     max_offsets_per_trigger: int | None
     min_offsets_per_trigger: int | None
     max_trigger_delay_ms: int
+
+    @property
+    def path(self) -> str:
+        """Return the option path, for messages."""
+        return ":".join(self.paths)
 
     def begin(self, streaming: bool) -> OffsetSpec:
         """Return where to begin: a stream at the latest offset, a batch at the earliest, unless an option
@@ -103,8 +119,10 @@ def parse_options(given: Mapping[str, str]) -> SourceOptions:
     least, most = (positive(n, _get(options, n)) for n in ("minOffsetsPerTrigger", "maxOffsetsPerTrigger"))
     if least is not None and most is not None and least > most:
         raise ConfigError(f"option minOffsetsPerTrigger={least}: must be at most maxOffsetsPerTrigger={most}")
+    paths = store_paths(options)
     return SourceOptions(
-        store_path(options),
+        paths,
+        store_witness(options, paths),
         _subscription(options),
         starting,
         ending,
@@ -129,7 +147,10 @@ def _check_known(options: Mapping[str, str]) -> None:
     known = {name.lower(): name for name in KNOWN}
     for name in sorted(options.keys() - known.keys()):
         if name == "paths":
-            raise ConfigError("option path: load() takes the directory of one store, not several")
+            raise ConfigError(
+                "option path: load() takes the directory of one store, not several; those of a replicated "
+                "store are one path, separated by colons"
+            )
         if needs_broker(name):
             raise ConfigError(
                 f"option {name}: there is no broker here, so it means nothing; leave it out "
@@ -148,12 +169,36 @@ def needs_broker(name: str) -> bool:
 
 
 def store_paths(options: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the directories in the option path, which are separated by colons, as in SEGSTORE_PATH; one that
-    is there may have a colon in its name. Errors as `store_path`.
+    """Return the directories in the option path: of a replicated store several absolute ones, separated by
+    colons as in SEGSTORE_PATH. A colon in a name is part of it where no slash follows, or the whole path is
+    there. Errors as `store_path`, also for a directory that is named twice, or lies within another one.
     """
     path = store_path(options)
-    several = [] if Files().exists(path) else [each for each in path.split(":") if each]
-    return tuple(several) if len(several) > 1 else (path,)
+    several = [path] if Files().exists(path) else re.split(":(?=/)", path)
+    if len(several) == 1:
+        return (path,)
+    if not all(each.startswith("/") for each in several):
+        raise ConfigError(
+            f"option path={path!r}: several directories must be absolute, as /disk1/log:/disk2/log, since "
+            "tasks have working directories of their own"
+        )
+    from segstore.replication.metadata.voters import check_paths
+
+    try:
+        return tuple(check_paths(Files(), several, options.get("witness")))[: len(several)]
+    except InvalidArgumentError as error:
+        raise ConfigError(f"option path={path!r}: {error}") from None
+
+
+def store_witness(options: Mapping[str, str], paths: Sequence[str]) -> str | None:
+    """Return the value of the option witness. Raises ConfigError where `paths` is one directory only."""
+    witness = options.get("witness")
+    if witness is not None and len(paths) == 1:
+        raise ConfigError(
+            f"option witness={witness!r}: only a replicated store has one, all of whose directories are "
+            "given by option path, separated by colons"
+        )
+    return witness
 
 
 def store_path(options: Mapping[str, str]) -> str:
