@@ -7,10 +7,11 @@ functions without state.
 from __future__ import annotations
 
 import difflib
+import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from segstore.config import arguments
 from segstore.errors import ConfigError, InvalidArgumentError
@@ -28,6 +29,9 @@ from segstore.spark.offsets import (
     positive,
     topics,
 )
+
+if TYPE_CHECKING:
+    from segstore.storage.store.store import Store
 
 SUBSCRIPTIONS = ("subscribe", "subscribePattern", "assign")
 _STARTING = ("startingTimestamp", "startingOffsetsByTimestamp", "startingOffsets")
@@ -188,6 +192,23 @@ def store_paths(options: Mapping[str, str]) -> tuple[str, ...]:
         return tuple(check_paths(Files(), several, options.get("witness")))[: len(several)]
     except InvalidArgumentError as error:
         raise ConfigError(f"option path={path!r}: {error}") from None
+
+
+def options_of(store: Store) -> dict[str, str]:
+    """Return the options path and witness by which sink and source use a store. Raises ConfigError where a
+    directory's name has a colon before a slash, which can't be told from two directories.
+    """
+    from segstore.replication.store import ReplicatedStore
+
+    if not isinstance(store, ReplicatedStore):
+        return {"path": store.path}
+    directories = tuple(map(os.path.abspath, store.directories))
+    found = {"path": ":".join(directories)}
+    if store.witness is not None and len(directories) > 1:
+        found["witness"] = os.path.abspath(store.witness)
+    if store_paths(found) != directories:
+        raise ConfigError(f"option path={found['path']!r}: a directory's name must not end with a colon")
+    return found
 
 
 def store_witness(options: Mapping[str, str], paths: Sequence[str]) -> str | None:
