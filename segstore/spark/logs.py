@@ -155,10 +155,11 @@ class ReplicatedLogs:
 
         def asked(log: ObservedLog) -> Position:
             end = end_of(log)
-            if start is not None and (end == start.offset or (end < start.offset and log.holds(start))):
+            if start is not None and ((end, epoch) == start or (end <= start.offset and log.holds(start))):
                 return start
             return log.position(end)
 
+        epoch = self._reader.state(*partition).leader_epoch
         return self.ask(partition, asked, start)
 
     def there(self, partition: TopicPartition, start: Position | None, end: Position) -> There:

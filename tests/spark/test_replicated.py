@@ -1,4 +1,4 @@
-"""Spark reads a directory of a replicated store up to its high watermark, and writes into all of it."""
+"""Spark reads and writes a replicated store, by one of its directories and by all of them."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from replicated_stores import PATIENT, Directories, await_in_sync
+from replicated_stores import PATIENT, Directories, Writer, await_in_sync, found
 from spark import read
 from stores import values
 from waiting import until
 
 import segstore
+from segstore import spark as jobs
+from segstore.spark import checkpoint, checkpoints, restore
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -85,6 +87,108 @@ def test_the_sink_writes_into_all_partitions_from_any_directory(spark: SparkSess
         assert sorted(held(store, "s")) == sorted(first)
         assert held(store, "t") == first
     assert [segstore.check(path) for path in three.paths] == [[], [], []]
+
+
+def test_a_query_reads_all_directories_beside_another_process(spark: SparkSession, tmp_path: Path) -> None:
+    """Also when a disk is taken away between plan and task; the ends of the query stay what they were."""
+    three = Directories(tmp_path)
+    with three.open(**PATIENT) as store:
+        store.create_topic("t", assignments={n: [n, (n + 1) % 3] for n in range(3)})
+        for number in range(3):
+            store.partition("t", number).append_batch([b"%d" % each for each in range(50)])
+        await_in_sync(store)
+        frame = read(spark, ":".join(map(str, three.paths)), subscribe="t").select("partition", "offset")
+        expected = [(number, each) for number in range(3) for each in range(50)]
+        assert sorted(tuple(row) for row in frame.collect()) == expected
+        three.lose(1)
+        until(lambda: 1 in store.describe_partition("t", 1).offline)
+        store.partition("t", 1).append(b"of another leader", acks=1)
+        assert sorted(tuple(row) for row in frame.collect()) == expected
+        three.bring_back()
+
+
+def test_a_stream_over_a_failover(spark: SparkSession, tmp_path: Path) -> None:
+    """Its checkpoint is a log of the same store, and both go on when the disk of their leaders is lost."""
+    three = Directories(tmp_path)
+    seen: list[tuple[int, bytes]] = []
+    with three.open(min_insync_replicas=2, default_replication_factor=3, **PATIENT) as store:
+        store.create_topic("t")
+        log, path = store.partition("t", 0), ":".join(map(str, three.paths))
+        with checkpoints(store) as ck:
+
+            def start() -> Any:
+                frame = spark.readStream.format("segstore").options(subscribe="t", startingOffsets="earliest")
+                rows = frame.load(path).select("offset", "value").writeStream
+                return rows.foreachBatch(keep).option("checkpointLocation", ck.url("q", "webhdfs")).start()
+
+            def keep(frame: Any, batch: int) -> None:
+                seen.extend((row.offset, bytes(row.value)) for row in frame.collect())
+
+            with Writer(log) as writer:
+                for number in range(2):
+                    query = start()
+                    try:
+                        writer.more()
+                        until(lambda: len(seen) > 20 * (number + 1) or query.exception())
+                        if not number:
+                            lost = store.describe_partition("t", 0).leader
+                            three.lose(lost)
+                            until(lambda: store.describe_partition("t", 0).leader not in (-1, lost))
+                            writer.more()
+                        shown = log.end_offset
+                        until(lambda: len(seen) >= shown or query.exception())
+                        assert query.exception() is None
+                    finally:
+                        query.stop()
+        assert store.describe_partition("checkpoints", 0).leader != lost
+        assert dict(seen).items() <= found(log).items()
+        assert [offset for offset, _ in sorted(seen)] == list(range(len(seen)))
+        three.bring_back()
+    writer.assert_kept(open_again(three))
+
+
+def test_frames_are_kept_in_a_replicated_store(spark: SparkSession, tmp_path: Path) -> None:
+    frame = spark.range(1000).selectExpr("id", "concat('v', id) text")
+    two = Directories(tmp_path, 2, witness=True)
+    with two.open(default_replication_factor=2, **PATIENT) as store:
+        kept = checkpoint(frame, store, "kept")
+        assert sorted(kept.collect()) == sorted(frame.collect())
+        bad = spark.sql("select raise_error('no luck') x from range(10)")
+        with pytest.raises(Exception, match="no luck"):
+            checkpoint(bad, store, "bad")
+        assert "bad" not in store.topics()
+        await_in_sync(store)
+        two.lose(0)
+        until(lambda: 0 in store.describe_partition("kept", 0).offline)
+        assert sorted(restore(spark, store, "kept").collect()) == sorted(frame.collect())
+        two.bring_back()
+
+
+def test_jobs_take_all_directories(spark: SparkSession, tmp_path: Path) -> None:
+    three = Directories(tmp_path)
+    path = ":".join(map(str, three.paths))
+    with three.open(**PATIENT) as store:
+        store.create_topic("t", assignments={0: [0, 1], 1: [1, 2]})
+        store.create_topic("to", assignments={0: [2, 0]})
+        for number in range(2):
+            store.partition("t", number).append_batch([b"%d" % number] * 5, keys=[b"%d" % number] * 5)
+        await_in_sync(store)
+        done = jobs.reprocess(spark, path, "t", "to", lambda batch: batch.select(["key", "value"]))
+        assert done is not None and done.records == 10
+        assert sorted(held(store, "to")) == [b"0"] * 5 + [b"1"] * 5
+        assert jobs.latest(spark, path, "t").count() == 2
+        await_in_sync(store)
+    assert jobs.verify(spark, path) == []
+    log = three.paths[2] / "to-0" / f"{0:020d}.log"
+    log.write_bytes(log.read_bytes()[:-1])
+    assert {finding.path for finding in jobs.verify(spark, path)} >= {str(log)}
+
+
+def open_again(three: Directories) -> Any:
+    """The log of topic "t", once all replicas are in sync."""
+    store = three.open()
+    await_in_sync(store)
+    return store.partition("t", 0)
 
 
 def held(store: Any, topic: str) -> list[bytes | None]:
