@@ -1,5 +1,5 @@
-"""Spark's source with all directories of a replicated store, without Spark: which replicas it reads, what it does
-when a disk is lost, and what it tells when an election took records back.
+"""Spark's source with all directories of a replicated store, without Spark: which replicas it reads, what it
+does when a disk is lost, and what it tells when an election took records back.
 """
 
 from __future__ import annotations
@@ -61,13 +61,17 @@ def batch(directories: Directories, **options: Any) -> BatchReader:
     return made
 
 
+def values_of(some: Any) -> list[Row]:
+    columns = [some.column(name).to_pylist() for name in ("partition", "offset", "value")]
+    return list(zip(*columns, strict=True))
+
+
 def rows(source: BatchReader | StreamReader, parts: Any) -> list[Row]:
     """The rows of these slices, in order; each is there once."""
     read: list[Row] = []
     for part in parts:
         for some in source.read(part):
-            columns = [some.column(name).to_pylist() for name in ("partition", "offset", "value")]
-            read += zip(*columns, strict=True)
+            read += values_of(some)
     assert len({row[:2] for row in read}) == len(read), "a record was read twice"
     return sorted(read)
 
@@ -123,7 +127,7 @@ def stream() -> Iterator[Callable[..., Stream]]:
 
 
 def filled(directories: Directories, count: int = 50, **config: Any) -> tuple[Any, list[Row]]:
-    """A store whose topic "t" has a partition in each two of the directories, so that no directory has all."""
+    """A store whose topic "t" has a partition in each two of the directories: no directory has all."""
     store = directories.open(**{**PATIENT, **config})
     n = len(directories.paths)
     store.create_topic("t", assignments={number: [number, (number + 1) % n] for number in range(n)})
@@ -180,8 +184,8 @@ def test_nothing_is_read_that_is_not_committed(three: Directories, stream: Calla
 
 @pytest.mark.parametrize("way", ["closed", "as after a kill", "as after a power cut"])
 def test_a_store_that_nobody_has_open(three: Directories, way: str) -> None:
-    """Where ends are not published, as of a former boot of the machine, the checkpointed high watermark counts:
-    the log of the replica that leads has a record more.
+    """Where ends are not published, as of a former boot of the machine, the checkpointed high watermark
+    counts: the log of the replica that leads has a record more.
     """
     store, expected = filled(three, replica_high_watermark_checkpoint_interval_ms=50)
     copies = Directories(three.base / "copies")
@@ -238,9 +242,7 @@ def test_a_disk_that_fails_in_the_middle_of_a_task(
     read: list[Row] = []
     for part in parts:
         for number, some in enumerate(source.read(part)):
-            read += zip(
-                *(some.column(name).to_pylist() for name in ("partition", "offset", "value")), strict=True
-            )
+            read += values_of(some)
             if number == 1:
                 tasks.files.fail(Path(part.places[0]))
         assert number > 3
@@ -288,18 +290,12 @@ def test_a_stream_over_failovers_loses_nothing_and_has_nothing_twice(
     store.create_topic("t", 1, {"min.insync.replicas": 2}, replication_factor=3)
     log, following = store.partition("t", 0), stream(three)
     with Writer(log) as writer:
-        for number in (0, 1, 2, 0):
+        for _ in range(4):
             writer.more()
             following.step()
-            leader = store.describe_partition("t", 0).leader
-            lost = leader if number else number
-            three.lose(lost)
-            until(lambda: following.step() and store.describe_partition("t", 0).leader not in (-1, lost))
+            _lose_the_leader(three, store, following)
             writer.more()
             following.step()
-            three.bring_back()
-            retrying(lambda: store.replace_directory(lost, three.paths[lost]))
-            await_in_sync(store)
             following.restart()
             following.step()
     await_in_sync(store)
@@ -308,6 +304,21 @@ def test_a_stream_over_failovers_loses_nothing_and_has_nothing_twice(
     assert {offset: value for _, offset, value in following.read} == found(log)
     assert len(following.read) == log.end_offset
     writer.assert_kept(log)
+
+
+def _lose_the_leader(three: Directories, store: Any, following: Stream) -> None:
+    """And read on until it is back, and in sync."""
+
+    def over() -> bool:
+        following.step()
+        return store.describe_partition("t", 0).leader not in (-1, lost)
+
+    lost = store.describe_partition("t", 0).leader
+    three.lose(lost)
+    until(over)
+    three.bring_back()
+    retrying(lambda: store.replace_directory(lost, three.paths[lost]))
+    await_in_sync(store)
 
 
 def test_committed_records_of_a_replica_whose_leader_is_lost(three: Directories) -> None:
@@ -341,10 +352,8 @@ def test_committed_records_of_a_replica_whose_leader_is_lost(three: Directories)
 # --- elections that take records back ----------------------------------------------------------------
 
 
-def diverged(three: Directories, following: Stream | None = None) -> tuple[Any, Any]:
-    """A store whose topic has lost what replica 0 has taken alone, offsets 3 to 6, after it was read: replica 1
-    leads.
-    """
+def diverging(three: Directories) -> tuple[Any, Any]:
+    """A store, and its log, of which replica 0 has offsets 3 to 6 alone; they are shown."""
     store = three.open(auto_leader_rebalance_enable=False)
     store.create_topic("t", assignments={0: [0, 1]})
     log = store.partition("t", 0)
@@ -360,7 +369,7 @@ def test_a_stream_is_told_of_records_that_were_taken_back(
     three: Directories, stream: Callable[..., Stream], fail: str, more: int
 ) -> None:
     """Whether the log is shorter by then, or longer: nothing is skipped silently."""
-    store, log = diverged(three)
+    store, log = diverging(three)
     following = stream(three, failOnDataLoss=fail)
     assert len(following.step()) == 7
     assert following.at == {"t": {"0": 7}, EPOCHS: {"t": {"0": 0}}}
@@ -385,7 +394,7 @@ def test_a_stream_is_told_of_records_that_were_taken_back(
 def test_a_task_that_was_planned_before_reads_nothing_of_another_leader(
     three: Directories, stream: Callable[..., Stream]
 ) -> None:
-    store, log = diverged(three)
+    store, log = diverging(three)
     following, source = stream(three), batch(three)
     end, parts = following.plan()
     planned = source.partitions()

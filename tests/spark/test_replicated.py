@@ -17,6 +17,7 @@ from segstore.spark import checkpoint, checkpoints, restore
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+    from pyspark.sql.streaming import StreamingQuery
 
 pytestmark = pytest.mark.judge("spark")
 
@@ -107,44 +108,59 @@ def test_a_query_reads_all_directories_beside_another_process(spark: SparkSessio
         three.bring_back()
 
 
+class Seen(dict[int, list[tuple[int, bytes]]]):
+    """What each micro-batch brought, by its number: one that is repeated brings the same."""
+
+    def __call__(self, frame: Any, batch: int) -> None:
+        rows = sorted((row.offset, bytes(row.value)) for row in frame.collect())
+        assert self.setdefault(batch, rows) == rows
+
+    @property
+    def rows(self) -> list[tuple[int, bytes]]:
+        return sorted(row for rows in dict(self).values() for row in rows)
+
+
+def started(spark: SparkSession, path: str, where: str, seen: Seen) -> StreamingQuery:
+    frame = spark.readStream.format("segstore").options(subscribe="t", startingOffsets="earliest").load(path)
+    made = frame.select("offset", "value").writeStream.foreachBatch(seen)
+    return made.option("checkpointLocation", where).start()
+
+
+def await_rows(query: StreamingQuery, seen: Seen, count: int) -> None:
+    until(lambda: len(seen.rows) >= count or query.exception())
+    assert query.exception() is None
+
+
 def test_a_stream_over_a_failover(spark: SparkSession, tmp_path: Path) -> None:
-    """Its checkpoint is a log of the same store, and both go on when the disk of their leaders is lost."""
-    three = Directories(tmp_path)
-    seen: list[tuple[int, bytes]] = []
+    """Its checkpoint is a log of the same store, and both go on when the disk of their leaders is lost; then
+    it is begun anew.
+    """
+    three, seen = Directories(tmp_path), Seen()
     with three.open(min_insync_replicas=2, default_replication_factor=3, **PATIENT) as store:
         store.create_topic("t")
         log, path = store.partition("t", 0), ":".join(map(str, three.paths))
-        with checkpoints(store) as ck:
-
-            def start() -> Any:
-                frame = spark.readStream.format("segstore").options(subscribe="t", startingOffsets="earliest")
-                rows = frame.load(path).select("offset", "value").writeStream
-                return rows.foreachBatch(keep).option("checkpointLocation", ck.url("q", "webhdfs")).start()
-
-            def keep(frame: Any, batch: int) -> None:
-                seen.extend((row.offset, bytes(row.value)) for row in frame.collect())
-
-            with Writer(log) as writer:
-                for number in range(2):
-                    query = start()
-                    try:
-                        writer.more()
-                        until(lambda: len(seen) > 20 * (number + 1) or query.exception())
-                        if not number:
-                            lost = store.describe_partition("t", 0).leader
-                            three.lose(lost)
-                            until(lambda: store.describe_partition("t", 0).leader not in (-1, lost))
-                            writer.more()
-                        shown = log.end_offset
-                        until(lambda: len(seen) >= shown or query.exception())
-                        assert query.exception() is None
-                    finally:
-                        query.stop()
+        with checkpoints(store) as ck, Writer(log, pause=0.05) as writer:
+            query = started(spark, path, ck.url("q", "webhdfs"), seen)
+            try:
+                await_rows(query, seen, 10)
+                lost = store.describe_partition("t", 0).leader
+                three.lose(lost)
+                until(lambda: store.describe_partition("t", 0).leader not in (-1, lost))
+                writer.more()
+                await_rows(query, seen, log.end_offset)
+            finally:
+                query.stop()
+            writer.more()
+            query = started(spark, path, ck.url("q", "webhdfs"), seen)
+            try:
+                await_rows(query, seen, log.end_offset)
+            finally:
+                query.stop()
         assert store.describe_partition("checkpoints", 0).leader != lost
-        assert dict(seen).items() <= found(log).items()
-        assert [offset for offset, _ in sorted(seen)] == list(range(len(seen)))
+        assert dict(seen.rows).items() <= found(log).items()
+        assert [offset for offset, _ in seen.rows] == list(range(len(seen.rows)))
+        writer.assert_kept(log)
         three.bring_back()
-    writer.assert_kept(open_again(three))
 
 
 def test_frames_are_kept_in_a_replicated_store(spark: SparkSession, tmp_path: Path) -> None:
@@ -174,7 +190,8 @@ def test_jobs_take_all_directories(spark: SparkSession, tmp_path: Path) -> None:
             store.partition("t", number).append_batch([b"%d" % number] * 5, keys=[b"%d" % number] * 5)
         await_in_sync(store)
         done = jobs.reprocess(spark, path, "t", "to", lambda batch: batch.select(["key", "value"]))
-        assert done is not None and done.records == 10
+        assert done is not None
+        assert done.records == 10
         assert sorted(held(store, "to")) == [b"0"] * 5 + [b"1"] * 5
         assert jobs.latest(spark, path, "t").count() == 2
         await_in_sync(store)
@@ -182,13 +199,6 @@ def test_jobs_take_all_directories(spark: SparkSession, tmp_path: Path) -> None:
     log = three.paths[2] / "to-0" / f"{0:020d}.log"
     log.write_bytes(log.read_bytes()[:-1])
     assert {finding.path for finding in jobs.verify(spark, path)} >= {str(log)}
-
-
-def open_again(three: Directories) -> Any:
-    """The log of topic "t", once all replicas are in sync."""
-    store = three.open()
-    await_in_sync(store)
-    return store.partition("t", 0)
 
 
 def held(store: Any, topic: str) -> list[bytes | None]:
