@@ -106,8 +106,8 @@ class Observer:
         return [Found(path, properties=each.properties) for path, each in self._open.items()]
 
     def look(self) -> MetadataImage:
-        """Return the metadata as it is now. The image is the same object for as long as its records only grow
-        in number. Errors as `observe`.
+        """Return the metadata as it is now. The image is the same object for as long as records are added, and
+        the directories are the same. Errors as `observe`.
         """
         self.failed = {}
         for path in self.paths:
@@ -141,6 +141,7 @@ class Observer:
             raise FileNotFoundError(errno.ENOENT, "no meta.properties", path)
         if held is not None:
             held.store.close()
+        self._image, self._epoch = MetadataImage(), -1  # all directories may be older copies
         self._open[path] = _Directory(identity, properties, open_store(path, mode="r", files=self._files))
 
     def _standing(self, path: str) -> tuple[int, int] | None:
