@@ -207,6 +207,25 @@ def test_a_store_that_nobody_has_open(three: Directories, way: str) -> None:
     assert read_all(copies) == expected
 
 
+def test_r38_what_was_read_stays_read_where_less_is_shown_by_now(
+    three: Directories, stream: Callable[..., Stream]
+) -> None:
+    """High watermarks on disk are older ones: the stream waits, and a micro-batch that was planned is read."""
+    store, expected = filled(three)
+    following = stream(three)
+    begin, (end, _) = following.at, following.plan()
+    store.close()
+    for path in three.paths:
+        (path / ".segstore" / "ends").unlink()
+        file = path / "replication-offset-checkpoint"
+        file.write_text(file.read_text().replace(" 50\n", " 30\n"))
+    following.restart()
+    assert [offset for _, offset, _ in read_all(three)] == [*range(30)] * 3
+    following.at = end
+    assert following.plan() == (end, [])
+    assert rows(following.source, following.source.partitions(begin, end)) == expected
+
+
 def ends_are_checkpointed(three: Directories) -> bool:
     files = [path / "replication-offset-checkpoint" for path in three.paths]
     return all(file.exists() and f"t {n} 50" in file.read_text().splitlines() for n, file in enumerate(files))
