@@ -9,8 +9,9 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 
-from segstore.cli.importing import imports
+from segstore.cli.importing import imports, thawing
 
 INTERRUPTED = 130
 """The exit status after Ctrl-C: 128 + SIGINT, as shells have it."""
@@ -40,10 +41,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     A standard stream that is closed is replaced by /dev/null.
     """
     keep_standard_streams()
-    try:
+    with thawing(), suppress(KeyboardInterrupt):
         with imports():
             from segstore.cli.app import commands
 
-        commands.main(args=arguments, prog_name="segstore")
-    except KeyboardInterrupt:
-        return INTERRUPTED
+        commands.main(args=arguments, prog_name="segstore")  # ends by SystemExit
+    return INTERRUPTED

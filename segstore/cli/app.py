@@ -7,7 +7,6 @@ process that SIGPIPE ended.
 
 from __future__ import annotations
 
-import gc
 import os
 import sys
 from importlib import import_module
@@ -15,7 +14,7 @@ from typing import Any
 
 import rich_click as click
 
-from segstore.cli.importing import imports
+from segstore.cli.importing import imports, thawing
 from segstore.cli.signals import status
 from segstore.errors import SegstoreError
 
@@ -165,6 +164,10 @@ class Commands(click.RichGroup):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         return Listed(cmd_name) if cmd_name in COMMANDS else None
 
+    def main(self, *args: Any, **extra: Any) -> Any:
+        with thawing():
+            return super().main(*args, **extra)
+
     def invoke(self, ctx: click.Context) -> None:
         try:
             result = super().invoke(ctx)
@@ -179,8 +182,6 @@ class Commands(click.RichGroup):
         except (SegstoreError, OSError) as error:
             click.echo(f"segstore: {one_line(error)}", err=True)
             ctx.exit(1)
-        finally:
-            gc.unfreeze()  # what `imports` froze: a program that called the command goes on
 
 
 def one_line(error: Exception) -> str:

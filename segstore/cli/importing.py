@@ -21,3 +21,16 @@ def imports() -> Iterator[None]:
         gc.freeze()
         if was_enabled:
             gc.enable()
+
+
+@contextmanager
+def thawing() -> Iterator[None]:
+    """Have the garbage collector look at what `imports` froze once the command has ended, however it ended: a
+    program that called the command goes on. What the program itself froze before stays frozen.
+    """
+    theirs = gc.get_freeze_count()
+    try:
+        yield
+    finally:
+        if not theirs:
+            gc.unfreeze()

@@ -20,8 +20,8 @@ from segstore.replication.metadata.image import BROKER_RESOURCE, MetadataImage
 from segstore.replication.metadata.records import ConfigRecord, MetadataRecord
 from segstore.replication.quorum_controller import Decision, QuorumController
 from segstore.replication.replica_manager import ReplicaManager
+from segstore.storage.meta import sealed_file
 from segstore.storage.meta.client_quotas import Limits, read_limits, write_limits
-from segstore.storage.meta.producer_id_file import read_producer_id, write_producer_id
 from segstore.storage.meta.scram_credentials import (
     Credentials,
     from_json,
@@ -106,7 +106,7 @@ def records_of_files(files: Files, root: str) -> list[MetadataRecord]:
     """Return the records of what a plain store has kept in its files. Raises CorruptCheckpointError,
     StorageError, OSError.
     """
-    limits, first = read_limits(files, root), read_producer_id(files, root)
+    limits, first = read_limits(files, root), sealed_file.PRODUCER_ID.read(files, root)
     made: list[MetadataRecord] = [] if not limits else [_record(LIMITS, json.dumps(limits))]
     credentials = read_credentials(files, root)
     if credentials:
@@ -122,4 +122,4 @@ def write_files(files: Files, root: str, image: MetadataImage) -> None:
         write_credentials(files, root, credentials)
     first = producer_id_in(image)
     if first is not None:
-        write_producer_id(files, root, first)
+        sealed_file.PRODUCER_ID.write(files, root, first)

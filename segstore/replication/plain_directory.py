@@ -18,7 +18,7 @@ from segstore.replication.kept_records import write_files
 from segstore.replication.metadata.image import MetadataImage
 from segstore.replication.metadata.properties import read_properties
 from segstore.storage.context import Clock
-from segstore.storage.meta.cluster_id_file import write_cluster_id
+from segstore.storage.meta.sealed_file import CLUSTER_ID
 from segstore.storage.meta.topic_info import CLUSTER_METADATA
 from segstore.storage.store.store import open_context
 from segstore.storage.store.writer import StoreWriter
@@ -72,7 +72,7 @@ def become_plain(path: str, image: MetadataImage, settings: StoreConfig, files: 
             write_files(files, path, image)
             writer.topic_admin.delete(CLUSTER_METADATA)
         if (held := read_properties(files, path)) is not None:
-            write_cluster_id(files, path, held.cluster_id)
+            CLUSTER_ID.write(files, path, held.cluster_id)
         files.unlink(names.below(path, names.META_PROPERTIES))
         files.sync_dir(path)
     finally:

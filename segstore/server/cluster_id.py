@@ -16,7 +16,7 @@ from segstore.mutex import Mutex
 from segstore.replication.metadata.properties import read_properties
 from segstore.server.replicated import replicated
 from segstore.storage.context import Context, os_errors
-from segstore.storage.meta.cluster_id_file import read_cluster_id, write_cluster_id
+from segstore.storage.meta.sealed_file import CLUSTER_ID
 from segstore.storage.meta.small_files import NO_ROOM
 from segstore.storage.store.store import Store
 
@@ -41,14 +41,14 @@ def cluster_id_of(store: Store) -> str:
             held = read_properties(context.files, context.root)
             if held is not None:
                 return held.cluster_id
-        return read_cluster_id(context.files, context.root) or _made(context)
+        return CLUSTER_ID.read(context.files, context.root) or _made(context)
 
 
 def _made(context: Context) -> str:
     if context.writable:
         cluster_id = names.new_topic_id()
         try:
-            write_cluster_id(context.files, context.root, cluster_id)
+            CLUSTER_ID.write(context.files, context.root, cluster_id)
         except OSError as error:
             if error.errno not in NO_ROOM:
                 raise

@@ -11,12 +11,15 @@ from typing import Any, NamedTuple
 from segstore.config import TopicConfig
 from segstore.config.options import MAX_INT, Option
 from segstore.config.settings import KafkaSettings, Settings, options
+from segstore.storage.store.reader import StoreReader
+from segstore.storage.store.store import Store
 
 
 class Source(IntEnum):
     """Where a value comes from."""
 
     DYNAMIC_TOPIC_CONFIG = 1
+    DYNAMIC_DEFAULT_BROKER_CONFIG = 3
     STATIC_BROKER_CONFIG = 4
     DEFAULT_CONFIG = 5
 
@@ -51,6 +54,10 @@ class Entry(NamedTuple):
 
 LISTS = frozenset({"cleanup.policy"})
 """Settings that are lists, which may be appended to."""
+OF_ALL_BROKERS = frozenset({"min.insync.replicas"})
+"""Settings that all brokers together have, as who is an eligible leader replica depends on them (KIP-966,
+ConfigurationControlManager.maybeGenerateElrSafetyRecords).
+"""
 
 
 def text(value: object) -> str | None:
@@ -64,14 +71,31 @@ def text(value: object) -> str | None:
     return repr(value) if isinstance(value, float) else str(value)
 
 
-def of_topic(config: TopicConfig) -> Iterator[Entry]:
-    """Yield all settings of a topic."""
-    return _entries(config, config.explicit, Source.DYNAMIC_TOPIC_CONFIG)
+def settings_of(store: Store) -> KafkaSettings | None:
+    """Return the settings of a store, None where it is open for reading."""
+    side = store._side
+    return None if isinstance(side, StoreReader) else side.config
+
+
+def of_topic(config: TopicConfig, store: KafkaSettings | None) -> Iterator[Entry]:
+    """Yield all settings of a topic, which has some from its store where it does not make them."""
+    of_its_store = {} if store is None else {entry.name: entry for entry in of_store(store)}
+    for entry in _entries(config, config.explicit, Source.DYNAMIC_TOPIC_CONFIG):
+        from_there = of_its_store.get(entry.name)
+        if entry.source is Source.DYNAMIC_TOPIC_CONFIG or from_there is None:
+            yield entry
+        else:
+            yield entry._replace(value=from_there.value, source=from_there.source)
 
 
 def of_store(config: KafkaSettings) -> Iterator[Entry]:
     """Yield all settings of a store."""
     return _entries(config, config.explicit, Source.STATIC_BROKER_CONFIG)
+
+
+def of_all_brokers(config: KafkaSettings) -> Iterator[Entry]:
+    """Yield the settings that a store has for all brokers together."""
+    return (entry for entry in of_store(config) if entry.name in OF_ALL_BROKERS)
 
 
 def of_server(config: Settings) -> Iterator[Entry]:
@@ -106,11 +130,16 @@ def _entries(config: Settings, made: Any, source: Source) -> Iterator[Entry]:
             dotted,
             None if option.secret else text(_held(config, name)),
             text(option.default),
-            source if name in made else Source.DEFAULT_CONFIG,
+            _source(dotted, source if name in made else Source.DEFAULT_CONFIG),
             Type.PASSWORD if option.secret else _type(dotted, option),
             _documentation(option),
             option.secret,
         )
+
+
+def _source(name: str, source: Source) -> Source:
+    of_all = name in OF_ALL_BROKERS and source is not Source.DYNAMIC_TOPIC_CONFIG
+    return Source.DYNAMIC_DEFAULT_BROKER_CONFIG if of_all else source
 
 
 def _type(name: str, option: Option) -> Type:

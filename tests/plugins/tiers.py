@@ -68,11 +68,11 @@ KINDS = {
     ),
     STORMS: Kind(0.0, ("processes/test_wire_storm",)),
     "measurements": Kind(0.0, ("bench/test_serve", "bench/test_soak", "bench/test_peers")),
-    "Spark": Kind(0.06, text=r'SparkSession|judge\("spark"\)'),
+    "Spark": Kind(0.04, text=r'SparkSession|judge\("spark"\)'),
     "simulation": Kind(0.06, ("models/simulation/*",)),
     "simulation of replicas": Kind(0.03, ("models/replicated_simulation/*",)),
     "faults": Kind(
-        0.05,
+        0.04,
         (
             *("crash/test_failing_disks", "crash/test_refused", "crash/test_sweep_failures"),
             *("crash/test_power_cuts", "crash/test_transactions_power_cut", "crash/test_metadata_log_faults"),
@@ -80,18 +80,18 @@ KINDS = {
         ),
         r"from \S*driver import",
     ),
-    "models": Kind(0.06, ("models/test_*", "unit/filetree/test_model", "unit/coordinator/test_assignors")),
+    "models": Kind(0.04, ("models/test_*", "unit/filetree/test_model", "unit/coordinator/test_assignors")),
     "model checks": Kind(0.1, ("models/replicas/test_two_replicas",)),
     "mutations": Kind(0.1, ("models/replicas/test_mutations",)),
     "long model checks": Kind(0.0, ("models/replicas/test_large_spaces",)),
-    "replicated stores": Kind(0.08, ("replicated/*",)),
+    "replicated stores": Kind(0.06, ("replicated/*",)),
     "replicas of a real broker": Kind(0.0, ("kafka/test_our_*", "kafka/test_both_roles")),
     "clients' programs": Kind(1.0, ("server/test_java_client", "server/test_python_clients")),
     "Java's clients": Kind(0.0, ("server/test_java_*",)),
     "clients of other languages": Kind(0.0, ("server/test_other_languages",)),
     "fuzz": Kind(0.1, ("hostile/test_fuzz", "server/test_hostile_requests")),
     "damage": Kind(
-        0.06,
+        0.04,
         (
             *("hostile/test_planted_files", "hostile/test_hard_links", "hostile/test_small_files"),
             *("hostile/test_damaged_indexes", "hostile/test_*_damaged", "hostile/test_bit_rot"),
@@ -99,7 +99,7 @@ KINDS = {
         ),
     ),
     "interrupts": Kind(
-        0.1,
+        0.06,
         (
             *("processes/test_interrupts*", "processes/*_interrupts", "unit/aio/test_cancelled"),
             *("processes/test_storm*", "processes/test_reentry*", "processes/test_closing*"),
@@ -114,16 +114,16 @@ KINDS = {
         ),
     ),
     "limits": Kind(0.15, ("unit/storage/test_limits", "unit/transfer/test_sinks")),
-    "Kafka's broker": Kind(0.1, text=r"judge\(\"Kafka's broker\"\)"),
-    "Kafka's tools": Kind(0.12, text=r'judge\("kafka\.tools|judge\("Kafka\'s (dump tool|jar)"\)'),
+    "Kafka's broker": Kind(0.0, text=r"judge\(\"Kafka's broker\"\)"),
+    "Kafka's tools": Kind(0.08, text=r'judge\("kafka\.tools|judge\("Kafka\'s (dump tool|jar)"\)'),
     "strace": Kind(0.15, ("processes/test_seam",), names=frozenset({"strace"})),
     "kills": Kind(
-        0.08,
+        0.05,
         ("*_kill", "processes/test_jepsen"),
         names=frozenset({"SIGKILL", "KillingFiles", "killed_at_each_call", "in_child"}),
     ),
     "programs": Kind(
-        0.06,
+        0.045,
         (
             *("demo/*", "bench/*", "docs/test_reliability"),
             *("processes/test_programs_*", "processes/test_opening_together"),
@@ -136,7 +136,7 @@ KINDS = {
             }
         ),
     ),
-    "costly unit tests": Kind(0.2, names=frozenset({"costly"})),
+    "costly unit tests": Kind(0.12, names=frozenset({"costly"})),
 }
 
 

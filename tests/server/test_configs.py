@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,7 +19,7 @@ from segstore.server.protocol.codec import structs
 from segstore.server.settings import ServerConfig
 
 TOPIC, BROKER, GROUP = 2, 4, 32
-OF_TOPIC, OF_BROKER, DEFAULT = 1, 4, 5
+OF_TOPIC, OF_ALL_BROKERS, OF_BROKER, DEFAULT = 1, 3, 4, 5
 SET, DELETE, APPEND, SUBTRACT = range(4)
 Described = structs("DescribeConfigsRequest").DescribeConfigsResource
 INCREMENTAL = structs("IncrementalAlterConfigsRequest")
@@ -111,9 +112,33 @@ def test_what_can_not_have_settings_is_not_listed(store: segstore.Store) -> None
     assert (body.error_code, body.config_resources) == (Code.UNSUPPORTED_VERSION, [])
 
 
-def test_all_brokers_together_have_no_settings(store: segstore.Store) -> None:
-    (result,) = describe(store, (BROKER, "", None))
-    assert (result.error_code, result.configs) == (0, [])
+@pytest.mark.parametrize("made", [None, 2])
+def test_all_brokers_together_have_one_setting(store_dir: Path, made: int | None) -> None:
+    """By it a controller knows who is an eligible leader replica; topics have it from there."""
+    config = {} if made is None else {"min.insync.replicas": made}
+    with segstore.open(store_dir, config=config) as store:
+        store.create_topic("t")
+        store.create_topic("u", config={"min.insync.replicas": 3})
+        resources = ((BROKER, ""), (BROKER, "1"), (TOPIC, "t"), (TOPIC, "u"))
+        keys = ["min.insync.replicas"]
+        results = describe(store, *((*each, keys) for each in resources), include_synonyms=True)
+        assert [result.error_code for result in results] == [0] * 4
+        found = [(each.value, each.config_source) for result in results for each in result.configs]
+        assert found == [(str(made or 1), OF_ALL_BROKERS)] * 3 + [("3", OF_TOPIC)]
+        synonyms = [(each.value, each.source) for each in results[2].configs[0].synonyms]
+        assert synonyms == [(str(made or 1), OF_ALL_BROKERS), ("1", DEFAULT)]
+        (whole,) = describe(store, (BROKER, "", None))
+        assert [each.name for each in whole.configs] == keys
+
+
+def test_a_topic_has_what_its_store_makes_for_all(store_dir: Path) -> None:
+    keys = ["unclean.leader.election.enable"]
+    with segstore.open(store_dir, config={keys[0]: True}) as store:
+        store.create_topic("t")
+        store.create_topic("u", config={keys[0]: False})
+        results = describe(store, (TOPIC, "t", keys), (TOPIC, "u", keys))
+        found = [(each.value, each.config_source) for result in results for each in result.configs]
+        assert found == [("true", OF_BROKER), ("false", OF_TOPIC)]
 
 
 UNKNOWN = {

@@ -351,3 +351,24 @@ def test_only_what_has_moved_is_counted_again(node: Node, monkeypatch: pytest.Mo
         put(node, partition)
         node.loop.turn()
     assert counted == [1, 1, 2]
+
+
+@pytest.mark.parametrize(("news", "reads"), [(False, 1), (True, 2)], ids=["no news", "an append elsewhere"])
+def test_what_found_nothing_is_read_again_only_after_news(
+    node: Node, monkeypatch: pytest.MonkeyPatch, news: bool, reads: int
+) -> None:
+    read: list[int] = []
+    stretch = segstore.PartitionLog.stretch
+
+    def counting(log: Any, *given: Any, **more: Any) -> Any:
+        read.append(log.partition)
+        return stretch(log, *given, **more)
+
+    monkeypatch.setattr(segstore.PartitionLog, "stretch", counting)
+    put(node, 0)
+    got = parked(node, {T0: 1}, max_wait_ms=300)
+    if news:
+        put(node, 1)
+        node.loop.turn()
+    node.loop.pass_time(0.301)
+    assert (got.part.high_watermark, len(got.part.records), read) == (1, 0, [0] * reads)

@@ -25,12 +25,12 @@ from segstore.errors import (
     ListenError,
     StoreClosedError,
 )
-from segstore.server import cluster_id
 from segstore.server.apis import Api
 from segstore.server.cluster_id import cluster_id_of
 from segstore.server.network import server as module
 from segstore.server.network.server import endpoint
 from segstore.server.request import LATER
+from segstore.storage.meta.sealed_file import CLUSTER_ID
 
 MIB = 1 << 20
 
@@ -161,7 +161,7 @@ def test_a_full_disk_is_served_all_the_same(store: segstore.Store, monkeypatch: 
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(cluster_id, "write_cluster_id", full)
+    monkeypatch.setattr(CLUSTER_ID, "write", full)
     assert cluster_id_of(store) == cluster_id_of(store)
 
 

@@ -91,8 +91,30 @@ def test_a_program_that_calls_a_command_has_its_collector_back(store_dir: Path) 
             store.create_topic("t")
         commands.main(["topics", "--store", sys.argv[1]], standalone_mode=False)
         print(gc.get_freeze_count(), gc.isenabled())
+        sys.stderr = sys.stdout
+        for wrong in (["topics", "--wrong"], ["topics", "--store", sys.argv[1] + "/none"]):
+            try:
+                commands.main(wrong)
+            except SystemExit as ended:
+                print("ended", ended.code, gc.get_freeze_count(), gc.isenabled())
     """
-    assert python(code, store_dir).splitlines()[-1] == "0 True"
+    printed = python(code, store_dir).splitlines()
+    assert "0 True" in printed
+    assert [line for line in printed if line.startswith("ended")] == ["ended 2 0 True", "ended 1 0 True"]
+
+
+def test_what_a_program_froze_stays_frozen_behind_a_command() -> None:
+    code = """
+import gc
+from segstore.cli import main
+gc.freeze()
+theirs = gc.get_freeze_count()
+try:
+    main(["--version"])
+except SystemExit:
+    print(gc.get_freeze_count() >= theirs)
+"""
+    assert python(code).splitlines()[-1] == "True"
 
 
 def test_a_named_tuple_brings_no_engine() -> None:

@@ -27,7 +27,7 @@ from segstore.errors import (
 )
 from segstore.files import Files
 from segstore.replication.metadata.properties import MetaProperties, read_properties
-from segstore.storage.meta.cluster_id_file import read_cluster_id
+from segstore.storage.meta.sealed_file import CLUSTER_ID
 from segstore.storage.meta.topic_info import CLUSTER_METADATA
 from segstore.storage.meta.topics import TopicFiles
 
@@ -120,7 +120,7 @@ def look(files: Files, path: str) -> Found:
         holder = files.lock_holder(lock) if files.exists(lock) else None
         properties = read_properties(files, path)
         kept = TopicFiles(files, path).keeps(CLUSTER_METADATA)
-        plain_id = read_cluster_id(files, path)
+        plain_id = CLUSTER_ID.read(files, path)
     except (OSError, CorruptCheckpointError) as error:
         return Found(path, error=error)
     topics = tuple(sorted(held - {CLUSTER_METADATA}))

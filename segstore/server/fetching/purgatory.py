@@ -63,14 +63,21 @@ class _Spot:
     __slots__ = ("key", "parked", "seen")
 
     def __init__(self, key: _Key, logs: Logs, data: Any) -> None:
-        self.key, now = key, _ends(logs, key)
-        self.seen: _Ends = None if now is None else (now[0], data.high_watermark, data.last_stable_offset)
+        self.key, log = key, _log(logs, key)
+        self.seen: _Ends = None if log is None else (log, data.high_watermark, data.last_stable_offset)
         self.parked: dict[Parked, Wanted] = {}
 
     def has_moved(self, logs: Logs) -> bool:
         """See where the partition ends now; one that is gone, or was made anew, has moved."""
         before, self.seen = self.seen, _ends(logs, self.key)
         return self.seen is None or self.seen != before
+
+
+def _log(logs: Logs, key: _Key) -> PartitionLog | None:
+    try:
+        return logs.find(*key)
+    except SegstoreError:
+        return None
 
 
 def _ends(logs: Logs, key: _Key) -> _Ends:

@@ -24,7 +24,6 @@ from segstore.server.protocol.codec import structs
 from segstore.server.request import Request
 from segstore.server.topics import shown
 from segstore.storage.meta.topic_info import TopicInfo, check_not_internal
-from segstore.storage.store.reader import StoreReader
 
 from .refusal import REFUSED, Refusal, told
 from .working import in_worker
@@ -80,10 +79,11 @@ def _settings(node: Node, resource: Any) -> Iterator[tuple[Entry, bool]]:
     """Yield the settings of a resource, and whether each is read-only."""
     if resource.resource_type == Resource.TOPIC:
         info = _topic(node, resource.resource_name)
-        yield from ((entry, False) for entry in config_entries.of_topic(info.settings))
+        held = config_entries.settings_of(node.store)
+        yield from ((entry, False) for entry in config_entries.of_topic(info.settings, held))
     else:
-        if _checked_broker(node, resource):
-            yield from ((entry, True) for entry in _of_broker(node))
+        entries = _of_broker(node) if _checked_broker(node, resource) else _of_all_brokers(node)
+        yield from ((entry, True) for entry in entries)
 
 
 def _topic(node: Node, name: str) -> TopicInfo:
@@ -96,7 +96,7 @@ def _topic(node: Node, name: str) -> TopicInfo:
 
 
 def _checked_broker(node: Node, resource: Any) -> bool:
-    """Return whether the broker is meant; False for "", all brokers together, which have no settings."""
+    """Return whether the broker is meant; False for "", all brokers together."""
     if resource.resource_type != Resource.BROKER:
         raise Refusal(
             Code.INVALID_REQUEST,
@@ -112,13 +112,17 @@ def _checked_broker(node: Node, resource: Any) -> bool:
 
 def _of_broker(node: Node) -> list[Entry]:
     """Return the settings of the server and of its store; where both have one, the server's counts."""
-    side, found = node.store._side, dict[str, Entry]()
-    if not isinstance(side, StoreReader):
-        found = {entry.name: entry for entry in config_entries.of_store(side.config)}
+    held = config_entries.settings_of(node.store)
+    found = {} if held is None else {entry.name: entry for entry in config_entries.of_store(held)}
     found.update({entry.name: entry for entry in config_entries.of_server(node.config)})
     listeners = config_entries.of_listeners(node.config.security_protocol, *node.endpoint)
     found[listeners.name] = listeners
     return sorted(found.values())
+
+
+def _of_all_brokers(node: Node) -> Iterator[Entry]:
+    held = config_entries.settings_of(node.store)
+    return iter(()) if held is None else config_entries.of_all_brokers(held)
 
 
 def _entry(entry: Entry, read_only: bool, body: Any) -> Any:
@@ -255,7 +259,7 @@ def _operated(info: TopicInfo, config: Any) -> str | None:
 
 def _edited(info: TopicInfo, config: Any) -> str:
     """Return a list after words were appended to it or taken away."""
-    current = next(each for each in config_entries.of_topic(info.settings) if each.name == config.name)
+    current = next(each for each in config_entries.of_topic(info.settings, None) if each.name == config.name)
     held, given = (
         [word.strip() for word in text.split(",")] if text else [] for text in (current.value, config.value)
     )

@@ -86,18 +86,23 @@ class Fetches:
         if not may_wait or found.at_once or found.size >= terms.min_bytes:
             return self._answer(fetch, found)
         found.release()
-        parked = Parked(fetch.request, terms, found, lambda: self._finish(fetch))
+        parked = Parked(fetch.request, terms, found, lambda: self._finish(fetch, found, seen))
         self.purgatory.park(parked, found, seen)
         return LATER
 
-    def _finish(self, fetch: _Fetch) -> None:
-        """Answer a fetch that has waited, with what there is."""
-        self._later(fetch, False)
+    def _finish(self, fetch: _Fetch, found: Look, seen: int) -> None:
+        """Answer a fetch that has waited, with what there is: what it `found` where that was nothing, and
+        nothing was published since.
+        """
+        if not found.size and seen == self.purgatory.publications:
+            self._later(fetch, lambda: self._answer(fetch, found))
+        else:
+            self._later(fetch, lambda: self._serve(fetch, False))
 
-    def _later(self, fetch: _Fetch, may_wait: bool) -> None:
+    def _later(self, fetch: _Fetch, serve: Callable[[], Any]) -> None:
         """Serve a fetch whose handler has returned. What fails unexpectedly ends its connection."""
         try:
-            answer = self._serve(fetch, may_wait)
+            answer = serve()
             if answer is not LATER:
                 fetch.request.answer(answer)
         except Exception:
@@ -116,7 +121,8 @@ class Fetches:
 
         def done(_: object) -> None:
             if fetch.request.channel.is_open:
-                self._later(fetch._replace(terms=fetch.terms._replace(max_searched=INT64_MAX)), may_wait)
+                again = fetch._replace(terms=fetch.terms._replace(max_searched=INT64_MAX))
+                self._later(again, lambda: self._serve(again, may_wait))
 
         return work(self._node, fetch.request, run, done)
 

@@ -69,9 +69,9 @@ def _create(node: Node, wanted: Any, *, validate_only: bool) -> Any:
     config = _config(wanted)
     count = _assigned(wanted) if wanted.assignments else _counted(node, wanted)
     if validate_only:
-        return _creatable(wanted.name, count, NO_ID, config)
+        return _creatable(node, wanted.name, count, NO_ID, config)
     info = node.store.create_topic(wanted.name, count, config.to_mapping())
-    return _creatable(wanted.name, count, id_of(info), info.settings)
+    return _creatable(node, wanted.name, count, id_of(info), info.settings)
 
 
 def _config(wanted: Any) -> TopicConfig:
@@ -110,7 +110,7 @@ def _assigned(wanted: Any) -> int:
     return len(numbers)
 
 
-def _creatable(name: str, count: int, topic_id: bytes, config: TopicConfig) -> Any:
+def _creatable(node: Node, name: str, count: int, topic_id: bytes, config: TopicConfig) -> Any:
     return _Created.CreatableTopicResult(
         name=name,
         topic_id=topic_id,
@@ -119,7 +119,7 @@ def _creatable(name: str, count: int, topic_id: bytes, config: TopicConfig) -> A
         replication_factor=1,
         configs=[
             _Created.CreatableTopicConfigs(name=each.name, value=each.value, config_source=each.source)
-            for each in config_entries.of_topic(config)
+            for each in config_entries.of_topic(config, config_entries.settings_of(node.store))
         ],
     )
 

@@ -14,9 +14,8 @@ from segstore.errors import CorruptCheckpointError, StorageError
 from segstore.files import Files
 from segstore.storage.finding import Finding
 from segstore.storage.meta.client_quotas import quota_copies
-from segstore.storage.meta.cluster_id_file import cluster_id_damage, cluster_id_path
-from segstore.storage.meta.producer_id_file import damage, producer_id_path
 from segstore.storage.meta.scram_credentials import scram_copies
+from segstore.storage.meta.sealed_file import CLUSTER_ID, PRODUCER_ID
 from segstore.storage.meta.small_files import Copies, Copy, reason
 from segstore.storage.meta.sweep_states import damaged_states
 from segstore.storage.meta.topics import TopicFiles, TopicInfo
@@ -31,10 +30,7 @@ def check_small(files: Files, root: str, topics: Mapping[str, TopicInfo], at_res
             yield from _check_copies(TopicFiles(files, root).settings(info.name), at_rest, info.lost)
     for copies in (quota_copies(files, root), scram_copies(files, root)):
         yield from _check_copies(copies, at_rest, None)
-    ids = (
-        (producer_id_path(root), damage(files, root)),
-        (cluster_id_path(root), cluster_id_damage(files, root)),
-    )
+    ids = ((each.path(root), each.damage(files, root)) for each in (PRODUCER_ID, CLUSTER_ID))
     for path, wrong in (damaged_states(files, root), *ids):
         if wrong:
             yield Finding(path, None, None, wrong)

@@ -2,7 +2,7 @@
 directory.
 
 On disk are `.segstore/quotas.json`, `.segstore/scram.json` and `.segstore/producer-ids`, in the forms of
-`client_quotas`, `scram_credentials` and `producer_id_file`. Threads: any; who changes a value has a lock for
+`client_quotas`, `scram_credentials` and `sealed_file`. Threads: any; who changes a value has a lock for
 it.
 """
 
@@ -13,13 +13,8 @@ from typing import Protocol
 
 from segstore.storage.context import Context
 from segstore.storage.meta.client_quotas import Limits, read_limits, write_limits
-from segstore.storage.meta.producer_id_file import (
-    damage,
-    producer_id_path,
-    read_producer_id,
-    write_producer_id,
-)
 from segstore.storage.meta.scram_credentials import Credentials, read_credentials, write_credentials
+from segstore.storage.meta.sealed_file import PRODUCER_ID
 
 
 class Keeping(Protocol):
@@ -74,12 +69,12 @@ class KeptFiles:
 
     def producer_id(self) -> int | None:
         """See `Keeping`; None where the file is missing or damaged."""
-        return read_producer_id(self._files, self._root)
+        return PRODUCER_ID.read(self._files, self._root)
 
     def set_producer_id(self, first: int) -> None:
         """See `Keeping`. A file that was damaged since the store was opened is moved aside, and told of."""
-        wrong = damage(self._files, self._root)
+        wrong = PRODUCER_ID.damage(self._files, self._root)
         if wrong:
-            path = producer_id_path(self._root)
+            path = PRODUCER_ID.path(self._root)
             self._context.tell(path, wrong, f"made anew{self._context.make_way(path)}")
-        write_producer_id(self._files, self._root, first)
+        PRODUCER_ID.write(self._files, self._root, first)

@@ -15,9 +15,8 @@ from segstore import names
 from segstore.errors import CorruptCheckpointError, StorageError
 from segstore.storage.context import Context
 from segstore.storage.meta.client_quotas import quota_copies, read_limits, write_limits
-from segstore.storage.meta.cluster_id_file import cluster_id_damage, cluster_id_path
-from segstore.storage.meta.producer_id_file import damage, producer_id_path
 from segstore.storage.meta.scram_credentials import scram_copies
+from segstore.storage.meta.sealed_file import CLUSTER_ID, PRODUCER_ID
 from segstore.storage.meta.small_files import NO_ROOM, Copies, put_aside
 from segstore.storage.meta.sweep_states import damaged_states, format_states
 
@@ -33,10 +32,9 @@ def mend_small(context: Context, there: Collection[str]) -> None:
         if wrong:
             context.remake(path, format_states({}), wrong, "nothing: it is known of no sweep any more")
     # A missing one of these is made anew when it is next needed: the producer id from what all logs know.
-    if f"{names.OURS}/{names.PRODUCER_IDS}" in there:
-        _move(context, producer_id_path(context.root), damage(context.files, context.root))
-    if f"{names.OURS}/{names.CLUSTER_ID}" in there:
-        _move(context, cluster_id_path(context.root), cluster_id_damage(context.files, context.root))
+    for each in (PRODUCER_ID, CLUSTER_ID):
+        if f"{names.OURS}/{each.name}" in there:
+            _move(context, each.path(context.root), each.damage(context.files, context.root))
 
 
 def _move(context: Context, path: str, wrong: str) -> None:

@@ -24,7 +24,7 @@ from segstore.storage.meta import (
     client_quotas,
     framed,
     offset_checkpoints,
-    producer_id_file,
+    sealed_file,
     sweep_states,
     topic_info,
 )
@@ -75,7 +75,7 @@ def sweeps(data: bytes) -> str:
 
 
 def producer_id(data: bytes) -> str:
-    found = producer_id_file.parse(data)
+    found = sealed_file.PRODUCER_ID.parse(data)
     return "none" if found is None else "one"
 
 
