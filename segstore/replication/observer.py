@@ -106,8 +106,8 @@ class Observer:
         return [Found(path, properties=each.properties) for path, each in self._open.items()]
 
     def look(self) -> MetadataImage:
-        """Return the metadata as it is now. The image is the same object for as long as records are added, and
-        the directories are the same. Errors as `observe`.
+        """Return the metadata as it is now. The image is the same object for as long as records are added,
+        and the directories are the same. Errors as `observe`.
         """
         self.failed = {}
         for path in self.paths:

@@ -70,6 +70,6 @@ def test_a_directory_that_was_away_is_not_believed(three: Directories) -> None:
 
 
 def test_no_directory_is_there(three: Directories) -> None:
-    with Observer([str(path) for path in three.paths]) as observer:
-        with pytest.raises(segstore.StorageError, match="no directory of a replicated store"):
-            observer.look()
+    observer = Observer([str(path) for path in three.paths])
+    with pytest.raises(segstore.StorageError, match="no directory of a replicated store"):
+        observer.look()

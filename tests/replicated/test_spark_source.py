@@ -210,7 +210,7 @@ def test_a_store_that_nobody_has_open(three: Directories, way: str) -> None:
 def test_r38_what_was_read_stays_read_where_less_is_shown_by_now(
     three: Directories, stream: Callable[..., Stream]
 ) -> None:
-    """High watermarks on disk are older ones: the stream waits, and a micro-batch that was planned is read."""
+    """High watermarks on disk are older ones: the stream waits, and what was planned is read."""
     store, expected = filled(three)
     following = stream(three)
     begin, (end, _) = following.at, following.plan()
