@@ -433,7 +433,7 @@ def test_a_checkpoint_without_leader_epochs_goes_on(
     three: Directories, stream: Callable[..., Stream]
 ) -> None:
     """As one of a query that has read a single directory; and the other way round."""
-    store, expected = filled(three)
+    store, _ = filled(three)
     following = stream(three)
     following.step()
     without = {"t": following.at["t"]}
@@ -511,7 +511,7 @@ def test_a_directory_with_a_colon_in_its_name(tmp_path: Path) -> None:
 
 
 def test_a_directory_that_comes_back_is_read_again(three: Directories, stream: Callable[..., Stream]) -> None:
-    store, expected = filled(three, count=5)
+    store, _ = filled(three, count=5)
     following = stream(three)
     following.step()
     three.lose(2)

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 import segstore
+from segstore.errors import ReplicaOfflineError
 from segstore.replication.core.registration import PartitionRegistration
 from segstore.replication.observed_log import ObservedLog, Position
 from segstore.replication.replicated_reader import in_sync
@@ -43,6 +44,23 @@ def test_r37_up_to_where_two_logs_agree(name: str, tmp_path: Path) -> None:
         assert [log.position(offset).epoch for offset in (0, 1, 3, 4, 7, 8, 10, 11)] == [
             *(-1, 0, 0, 2, 2, 5, 5, -1)
         ]
+
+
+def test_what_another_replica_has_shown_as_committed_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where this one shows less: its own last stable offset lies below the end that was planned."""
+    with segstore.open(tmp_path) as store:
+        store.create_topic("t")
+        store.partition("t").append_batch([b"value"] * 10, batch_bytes=10)
+        with segstore.open(tmp_path, "r") as reader:
+            log = ObservedLog(reader, "t", 0)
+            less = log._source.written()._replace(stable_offset=4)
+            monkeypatch.setattr(log._source, "written", lambda: less)
+            found = log.read_below(0, 1 << 20, log.position(10), isolation_level="read_committed")
+            assert found.next_offset == 10
+            with pytest.raises(ReplicaOfflineError, match="does not have the records up to offset 12"):
+                log.read_below(11, 1 << 20, Position(12, 0))
 
 
 IN_SYNC: dict[str, tuple[PartitionRegistration, tuple[int, ...]]] = {
