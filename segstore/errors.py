@@ -590,8 +590,8 @@ class NoReassignmentInProgressError(SegstoreError):
 
 
 class DataLossError(SegstoreError):
-    """Records that a query was to read were deleted, by retention or with their topic; with
-    `failOnDataLoss=false` the query skips them.
+    """Records that a query was to read were deleted, by retention or with their topic, or an election took
+    them back; with `failOnDataLoss=false` the query skips them.
     """
 
 

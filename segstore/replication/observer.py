@@ -8,8 +8,8 @@ Threads: one.
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from typing import NamedTuple
 
 from segstore import names
@@ -24,15 +24,18 @@ from segstore.errors import (
 from segstore.files import Files
 from segstore.replication.core.registration import PartitionRegistration
 from segstore.replication.metadata.image import MetadataImage, PartitionKey
-from segstore.replication.metadata.properties import read_properties
+from segstore.replication.metadata.properties import MetaProperties, read_properties
 from segstore.replication.metadata.records import decode
 from segstore.replication.metadata.snapshots import Snapshots, no_snapshot, records_of
+from segstore.replication.metadata.voters import Found
 from segstore.storage.meta.topic_info import CLUSTER_METADATA
+from segstore.storage.store.partition_log import PartitionLog
 from segstore.storage.store.store import Store
 from segstore.storage.store.store import open as open_store
 
 ATTEMPTS = 5
 """How often metadata is read whose beginning is removed meanwhile."""
+MISSING = (errno.ENOENT, errno.ENOTDIR)
 
 
 class ObservedReplica(NamedTuple):
@@ -64,38 +67,124 @@ def observe(paths: Sequence[str]) -> list[ObservedPartition]:
     Raises StorageError where none of them belongs to a replicated store, CorruptRecordError where none can be
     read.
     """
-    with ExitStack() as opened:
-        stores = {store_id: opened.enter_context(store) for store_id, store in _directories(paths)}
-        image = _newest(stores.values(), paths)
+    with Observer(paths) as observer:
+        image = observer.look()
         return [
-            ObservedPartition(*key, state, _replicas(stores, key, state))
+            ObservedPartition(*key, state, _replicas(observer.stores, key, state))
             for key, state in sorted(image.partitions.items())
         ]
 
 
-def _directories(paths: Iterable[str]) -> Iterator[tuple[int, Store]]:
-    """Yield the id and a reader of each directory that is there."""
-    files = Files()
-    for path in paths:
-        properties = read_properties(files, path) if files.exists(path) else None
-        if properties is not None:
-            yield properties.node_id, open_store(path, mode="r")
+class _Directory(NamedTuple):
+    """A directory that is open to read; `identity` is that of its `meta.properties`."""
+
+    identity: tuple[int, ...]
+    properties: MetaProperties
+    store: Store
 
 
-def _newest(stores: Iterable[Store], paths: Sequence[str]) -> MetadataImage:
-    failed: list[SegstoreError] = []
-    images = []
-    for store in stores:
+class Observer:
+    """Follows the metadata of a store, by the directories that are there: one that is lost is left out, until
+    it is there again. It is a context manager.
+    """
+
+    def __init__(self, paths: Sequence[str], files: Files | None = None) -> None:
+        self.paths, self._files = tuple(paths), files or Files()
+        self._open: dict[str, _Directory] = {}
+        self.failed: dict[str, Exception] = {}
+        """Why each of the other directories is not read, by its path."""
+        self._image, self._epoch = MetadataImage(), -1
+
+    def __enter__(self) -> Observer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close all directories."""
+        while self._open:
+            self._open.popitem()[1].store.close()
+
+    @property
+    def stores(self) -> dict[int, Store]:
+        """Return the directories that can be read, by their ids."""
+        return {each.properties.node_id: each.store for each in self._open.values()}
+
+    @property
+    def found(self) -> list[Found]:
+        """Return those directories, with what says which store they belong to."""
+        return [Found(path, properties=each.properties) for path, each in self._open.items()]
+
+    def look(self) -> MetadataImage:
+        """Return the metadata as it is now. The image is the same object for as long as records are added,
+        and the directories are the same. Errors as `observe`.
+        """
+        self.failed = {}
+        for path in self.paths:
+            try:
+                self._look_at(path)
+            except (SegstoreError, OSError) as error:
+                self.lose(path, error)
+        standings = {path: at for path in list(self._open) if (at := self._standing(path)) is not None}
+        for path in sorted(standings, key=standings.__getitem__, reverse=True):
+            try:
+                return self._follow(self._open[path].store, standings[path][1])
+            except (SegstoreError, OSError) as error:
+                self._image, self._epoch = MetadataImage(), -1
+                self.failed[path] = copy_of(error)
+        raise self._nothing_read()
+
+    def lose(self, path: str, error: Exception) -> None:
+        """Leave a directory out until the next `look`, which opens it anew."""
+        self.failed[path] = copy_of(error)
+        if (held := self._open.pop(path, None)) is not None:
+            held.store.close()
+
+    def _look_at(self, path: str) -> None:
+        """Open a directory that is there and not open, or is another one than it was."""
+        identity = self._files.identity(names.below(path, names.META_PROPERTIES))
+        held = self._open.get(path)
+        if held is not None and held.identity == identity:
+            return
+        properties = read_properties(self._files, path)
+        if properties is None:
+            raise FileNotFoundError(errno.ENOENT, "no meta.properties", path)
+        if held is not None:
+            held.store.close()
+        self._image, self._epoch = MetadataImage(), -1  # all directories may be older copies
+        self._open[path] = _Directory(identity, properties, open_store(path, mode="r", files=self._files))
+
+    def _standing(self, path: str) -> tuple[int, int] | None:
+        """Return the last leader epoch, and the end, of a copy of the metadata log: the largest of them has
+        all that a majority has (as at an open, see `metadata_log`).
+        """
         try:
-            images.append(image_of(store))
-        except SegstoreError as error:
-            failed.append(error)
-    if images:
-        return max(images, key=lambda image: image.next_offset)
-    if failed:
-        raise copy_of(failed[0])
-    told = "no directory of a replicated store; `segstore.open_replicated` makes one"
-    raise StorageError(errno.ENOENT, told, ", ".join(paths))
+            log = self._open[path].store.partition(CLUSTER_METADATA, 0)
+            return _epoch_before(log, log.end_offset), log.end_offset
+        except (SegstoreError, OSError) as error:
+            self.failed[path] = copy_of(error)
+            return None
+
+    def _follow(self, store: Store, end: int) -> MetadataImage:
+        """Take the records that are new; all that the directory has where those that were taken are not in
+        this copy, or the log begins behind them by now.
+        """
+        log, image = store.partition(CLUSTER_METADATA, 0), self._image
+        goes_on = log.start_offset <= image.next_offset <= end
+        if goes_on and _epoch_before(log, image.next_offset) == self._epoch:
+            _take(log, image, end)
+        else:
+            self._image = image = image_of(store)
+        self._epoch = _epoch_before(log, image.next_offset)
+        return image
+
+    def _nothing_read(self) -> SegstoreError:
+        for error in self.failed.values():
+            if getattr(error, "errno", None) not in MISSING:
+                return error if isinstance(error, SegstoreError) else StorageError(*error.args)
+        told = "no directory of a replicated store; `segstore.open_replicated` makes one"
+        return StorageError(errno.ENOENT, told, ", ".join(self.paths))
 
 
 def image_of(store: Store) -> MetadataImage:
@@ -112,23 +201,34 @@ def image_of(store: Store) -> MetadataImage:
 def _read_image(store: Store) -> MetadataImage:
     image, log = MetadataImage(), store.partition(CLUSTER_METADATA, 0)
     directory = names.below(store.path, names.partition_dir(CLUSTER_METADATA, 0))
-    at, files = log.start_offset, Files()
+    start, files = log.start_offset, Files()
     snapshots = Snapshots(files, directory)
-    found = snapshots.newest(at, log.end_offset)
-    if found is None and at > 0:
-        raise no_snapshot(at, snapshots)
+    found = snapshots.newest(start, log.end_offset)
     if found is not None:
-        at = found.end_offset
         for each in records_of(files, snapshots.path(found)):
-            image.apply(each, at - 1)
-    while at < log.end_offset:
+            image.apply(each, found.end_offset - 1)
+        image.next_offset = found.end_offset
+    elif start > 0:
+        raise no_snapshot(start, snapshots)
+    _take(log, image, log.end_offset)
+    return image
+
+
+def _take(log: PartitionLog, image: MetadataImage, end: int) -> None:
+    """Apply the records of a metadata log that an image lacks, up to `end`."""
+    at = image.next_offset
+    while at < end:
         records = log.read(at)
         for record in records:
             if record.value is None:
-                raise CorruptRecordError(store.path, 0, record.offset, "a metadata record without a value")
+                raise CorruptRecordError(log.topic, 0, record.offset, "a metadata record without a value")
             image.apply(decode(record.value), record.offset)
         at = records.next_offset
-    return image
+
+
+def _epoch_before(log: PartitionLog, offset: int) -> int:
+    """Return the leader epoch of the record before an offset of a metadata log, -1 where there is none."""
+    return int(log.read(offset - 1, 0).leader_epochs[0]) if offset > log.start_offset else -1
 
 
 def _replicas(

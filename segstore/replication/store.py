@@ -201,6 +201,16 @@ class ReplicatedStore(Store):
         assert isinstance(self._side, ReplicatedSide)
         return self._side
 
+    @property
+    def directories(self) -> tuple[str, ...]:
+        """Return the paths of the data directories, by their ids; those that are offline too."""
+        return tuple(self._replicated.paths[: self._replicated.data_directories])
+
+    @property
+    def witness(self) -> str | None:
+        """Return the path of the witness, None where the store has none."""
+        return next(iter(self._replicated.paths[self._replicated.data_directories :]), None)
+
     def _make_log(self, topic: str, partition: int, source: Partition | Follower) -> PartitionLog:
         return ReplicatedPartitionLog(topic, partition, self, self._context, source)
 

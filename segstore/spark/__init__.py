@@ -98,8 +98,7 @@ def checkpoint(
 
     Unlike with `df.checkpoint()`, the rows have a name, `topic` (by default a generated one), and other
     sessions can read them with `restore`. `store` is open to write in this process; `config`: the topic's
-    settings. Raises TopicAlreadyExistsError; UnsupportedVersionError for a replicated store; where the job
-    fails the topic is removed again.
+    settings. Raises TopicAlreadyExistsError; where the job fails the topic is removed again.
     """
     from segstore.spark.frames import checkpoint
 
@@ -109,8 +108,7 @@ def checkpoint(
 def restore(spark: SparkSession, store: Store, topic: str) -> DataFrame:
     """Return the DataFrame that `checkpoint` wrote to a topic. `store` may be open to read.
 
-    Raises UnknownTopicOrPartitionError; InvalidArgumentError where the topic does not have a whole one;
-    UnsupportedVersionError for a replicated store.
+    Raises UnknownTopicOrPartitionError; InvalidArgumentError where the topic does not have a whole one.
     """
     from segstore.spark.frames import restore
 

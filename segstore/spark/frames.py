@@ -12,8 +12,8 @@ import uuid
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from segstore.errors import InvalidArgumentError, UnknownTopicOrPartitionError, UnsupportedVersionError
-from segstore.replication.store import ReplicatedStore
+from segstore.errors import InvalidArgumentError, UnknownTopicOrPartitionError
+from segstore.spark.options import options_of
 from segstore.storage.store.store import Store
 
 if TYPE_CHECKING:
@@ -28,13 +28,12 @@ SETTINGS: Mapping[str, Any] = {"compression.type": "lz4", "max.message.bytes": 6
 
 def checkpoint(frame: DataFrame, store: Store, topic: str | None, config: Mapping[str, Any]) -> DataFrame:
     """See `segstore.spark.checkpoint`."""
-    _check_plain(store)
     spark = frame.sparkSession
     topic = f"frame-{uuid.uuid4().hex}" if topic is None else topic
     store.create_topic(topic, spark.sparkContext.defaultParallelism, {**SETTINGS, **config})
     try:
         rows = frame.mapInArrow(to_ipc, "value binary")
-        options = {"path": store.path, "topic": topic}
+        options = {**options_of(store), "topic": topic}
         rows.write.format("segstore").options(**options).mode("append").save()
         content = {"schema": frame.schema.json()}
         last = store.partition(topic, 0)
@@ -48,25 +47,14 @@ def checkpoint(frame: DataFrame, store: Store, topic: str | None, config: Mappin
 
 def restore(spark: SparkSession, store: Store, topic: str) -> DataFrame:
     """See `segstore.spark.restore`."""
-    _check_plain(store)
     from pyspark.sql.types import StructType, _parse_datatype_json_string
 
     schema = _parse_datatype_json_string(_schema_of(store, topic))
     assert isinstance(schema, StructType)
-    options = {"path": store.path, "subscribe": topic}
+    # In a replicated store the sink's rows are those of a transaction.
+    options = {**options_of(store), "subscribe": topic, "kafka.isolation.level": "read_committed"}
     records = spark.read.format("segstore").options(**options).schema("key binary, value binary").load()
     return records.mapInArrow(from_ipc, schema)
-
-
-def _check_plain(store: Store) -> None:
-    """Raise UnsupportedVersionError for a replicated store: the source reads one directory, which may lack
-    partitions.
-    """
-    if isinstance(store, ReplicatedStore):
-        raise UnsupportedVersionError(
-            f"{store.path} is a replicated store, of which Spark reads one directory alone: frames "
-            "are kept in a store without replicas"
-        )
 
 
 def _schema_of(store: Store, topic: str) -> str:

@@ -20,9 +20,9 @@ import pyarrow as pa
 from segstore.coordinator.checking import check_internal
 from segstore.errors import InvalidTypeError
 from segstore.spark.columns import arrow_schema, ddl
-from segstore.spark.options import parse_options
-from segstore.spark.plan import Slice, SliceReader
+from segstore.spark.options import parse_options, store_paths
 from segstore.spark.sink_store import COLUMNS, PASSED_OVER, Sink, parse_sink_options
+from segstore.spark.slices import Slice, SliceReader
 from segstore.spark.source import BatchReader, slice_reader
 from segstore.storage.check.by_segment import Checked, Part, check_part, check_rest, parts
 from segstore.storage.check.check import Finding
@@ -164,6 +164,7 @@ def reprocess(
 
     held = {name: str(value) for name, value in source_options(path, source, options).items()}
     said = {"path": held["path"], "topic": target, **({} if job_id is None else {"jobId": job_id})}
+    said |= {name: value for name, value in held.items() if name.lower() == "witness"}
     written = parse_sink_options(said, streaming=False)
     sink = Sink.of(written)
     sink.check(["key", "value"])
@@ -229,10 +230,11 @@ TASK_BYTES = 64 << 20
 
 def verify(spark: SparkSession, path: str | os.PathLike[str]) -> list[Finding]:
     """See `segstore.spark.verify`."""
-    root = os.path.abspath(os.fsdecode(path))
-    tasks = bundles(parts(root), lambda part: part.size, TASK_BYTES)
+    roots = store_paths({"path": os.path.abspath(os.fsdecode(path))})
+    tasks = bundles([part for root in roots for part in parts(root)], lambda part: part.size, TASK_BYTES)
     done = (checked for each in run(spark, tasks, _check_all) for checked in each)
-    return [*check_rest(root, {checked.part: checked for checked in done}), *check_internal(root)]
+    by_part = {checked.part: checked for checked in done}
+    return [finding for root in roots for finding in (*check_rest(root, by_part), *check_internal(root))]
 
 
 def _check_all(bundle: list[Part]) -> list[Checked]:

@@ -211,19 +211,37 @@ def by_json(option: str, text: str, times: bool = False) -> OffsetSpec:
     return OffsetSpec(option, each=each, times=times)
 
 
-def to_json(offsets: Offsets) -> dict[str, dict[str, int]]:
-    """Return sorted JSON: Spark takes the same offsets in another order for new data."""
-    found: dict[str, dict[str, int]] = {}
+EPOCHS = "leader epochs"
+"""The key of leader epochs in the JSON of offsets; no topic can have this name."""
+
+
+def to_json(offsets: Offsets, epochs: Offsets | None = None) -> dict[str, dict[str, Any]]:
+    """Return sorted JSON: Spark takes the same offsets in another order for new data. `epochs` are the leader
+    epochs of the records before these offsets, in a replicated store.
+    """
+    found: dict[str, dict[str, Any]] = {}
     for (topic, partition), offset in sorted(offsets.items()):
         found.setdefault(topic, {})[str(partition)] = offset
-    return found
+    return {**found, EPOCHS: to_json(epochs)} if epochs else found
 
 
 def from_json(parsed: Mapping[str, Any]) -> Offsets:
-    """Read what `to_json` made. Raises CorruptCheckpointError."""
+    """Read the offsets that `to_json` made. Raises CorruptCheckpointError."""
     try:
-        return {TopicPartition(t, int(p)): int(offset) for t in parsed for p, offset in parsed[t].items()}
+        return {
+            TopicPartition(t, int(p)): int(offset)
+            for t in parsed
+            if t != EPOCHS
+            for p, offset in parsed[t].items()
+        }
     except (AttributeError, TypeError, ValueError) as error:
         raise CorruptCheckpointError(
             "offsets of the query's checkpoint", 0, f"{parsed!r}: {error}"
         ) from error
+
+
+def epochs_from_json(parsed: Mapping[str, Any]) -> Offsets:
+    """Read the leader epochs that `to_json` made; of other partitions none is known. Raises
+    CorruptCheckpointError.
+    """
+    return from_json(parsed.get(EPOCHS, {}))

@@ -7,10 +7,11 @@ functions without state.
 from __future__ import annotations
 
 import difflib
+import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from segstore.config import arguments
 from segstore.errors import ConfigError, InvalidArgumentError
@@ -29,12 +30,23 @@ from segstore.spark.offsets import (
     topics,
 )
 
+if TYPE_CHECKING:
+    from segstore.storage.store.store import Store
+
 SUBSCRIPTIONS = ("subscribe", "subscribePattern", "assign")
 _STARTING = ("startingTimestamp", "startingOffsetsByTimestamp", "startingOffsets")
 _ENDING = ("endingTimestamp", "endingOffsetsByTimestamp", "endingOffsets")
 _STREAM = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay")
 KNOWN = (
-    *("path", *SUBSCRIPTIONS, *_STARTING, "startingOffsetsByTimestampStrategy", *_ENDING, *_STREAM),
+    *(
+        "path",
+        "witness",
+        *SUBSCRIPTIONS,
+        *_STARTING,
+        "startingOffsetsByTimestampStrategy",
+        *_ENDING,
+        *_STREAM,
+    ),
     *("minPartitions", "maxRecordsPerPartition", "failOnDataLoss", "includeHeaders", "kafka.isolation.level"),
     "filterPushdown",
 )
@@ -54,9 +66,12 @@ class Subscription(NamedTuple):
 
 @dataclass(frozen=True)
 class SourceOptions:
-    """The options of a read; a field is None where the option was not given."""
+    """The options of a read; a field is None where the option was not given. `paths` are several of a
+    replicated store.
+    """
 
-    path: str
+    paths: tuple[str, ...]
+    witness: str | None
     subscription: Subscription
     starting: OffsetSpec | None
     ending: OffsetSpec | None
@@ -70,6 +85,11 @@ class SourceOptions:
     max_offsets_per_trigger: int | None
     min_offsets_per_trigger: int | None
     max_trigger_delay_ms: int
+
+    @property
+    def path(self) -> str:
+        """Return the option path, for messages."""
+        return ":".join(self.paths)
 
     def begin(self, streaming: bool) -> OffsetSpec:
         """Return where to begin: a stream at the latest offset, a batch at the earliest, unless an option
@@ -103,8 +123,10 @@ def parse_options(given: Mapping[str, str]) -> SourceOptions:
     least, most = (positive(n, _get(options, n)) for n in ("minOffsetsPerTrigger", "maxOffsetsPerTrigger"))
     if least is not None and most is not None and least > most:
         raise ConfigError(f"option minOffsetsPerTrigger={least}: must be at most maxOffsetsPerTrigger={most}")
+    paths = store_paths(options)
     return SourceOptions(
-        store_path(options),
+        paths,
+        store_witness(options, paths),
         _subscription(options),
         starting,
         ending,
@@ -129,7 +151,10 @@ def _check_known(options: Mapping[str, str]) -> None:
     known = {name.lower(): name for name in KNOWN}
     for name in sorted(options.keys() - known.keys()):
         if name == "paths":
-            raise ConfigError("option path: load() takes the directory of one store, not several")
+            raise ConfigError(
+                "option path: load() takes the directory of one store, not several; those of a replicated "
+                "store are one path, separated by colons"
+            )
         if needs_broker(name):
             raise ConfigError(
                 f"option {name}: there is no broker here, so it means nothing; leave it out "
@@ -148,12 +173,53 @@ def needs_broker(name: str) -> bool:
 
 
 def store_paths(options: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the directories in the option path, which are separated by colons, as in SEGSTORE_PATH; one that
-    is there may have a colon in its name. Errors as `store_path`.
+    """Return the directories in the option path: of a replicated store several absolute ones, separated by
+    colons as in SEGSTORE_PATH. A colon in a name is part of it where no slash follows, or the whole path is
+    there. Errors as `store_path`, also for a directory that is named twice, or lies within another one.
     """
     path = store_path(options)
-    several = [] if Files().exists(path) else [each for each in path.split(":") if each]
-    return tuple(several) if len(several) > 1 else (path,)
+    several = [path] if Files().exists(path) else re.split(":(?=/)", path)
+    if len(several) == 1:
+        return (path,)
+    if not all(each.startswith("/") for each in several):
+        raise ConfigError(
+            f"option path={path!r}: several directories must be absolute, as /disk1/log:/disk2/log, since "
+            "tasks have working directories of their own"
+        )
+    from segstore.replication.metadata.voters import check_paths
+
+    try:
+        return tuple(check_paths(Files(), several, options.get("witness")))[: len(several)]
+    except InvalidArgumentError as error:
+        raise ConfigError(f"option path={path!r}: {error}") from None
+
+
+def options_of(store: Store) -> dict[str, str]:
+    """Return the options path and witness by which sink and source use a store. Raises ConfigError where a
+    directory's name has a colon before a slash, which can't be told from two directories.
+    """
+    from segstore.replication.store import ReplicatedStore
+
+    if not isinstance(store, ReplicatedStore):
+        return {"path": store.path}
+    directories = tuple(map(os.path.abspath, store.directories))
+    found = {"path": ":".join(directories)}
+    if store.witness is not None and len(directories) > 1:
+        found["witness"] = os.path.abspath(store.witness)
+    if store_paths(found) != directories:
+        raise ConfigError(f"option path={found['path']!r}: a directory's name must not end with a colon")
+    return found
+
+
+def store_witness(options: Mapping[str, str], paths: Sequence[str]) -> str | None:
+    """Return the value of the option witness. Raises ConfigError where `paths` is one directory only."""
+    witness = options.get("witness")
+    if witness is not None and len(paths) == 1:
+        raise ConfigError(
+            f"option witness={witness!r}: only a replicated store has one, all of whose directories are "
+            "given by option path, separated by colons"
+        )
+    return witness
 
 
 def store_path(options: Mapping[str, str]) -> str:

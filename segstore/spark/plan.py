@@ -1,42 +1,27 @@
-"""Plans a read: `divide` makes parts of ranges of offsets, `Lookup` asks the store what to read, and
-`SliceReader` reads one part in a task.
+"""Plans a read: `divide` makes parts of ranges of offsets, and `Lookup` asks the store what to read.
 
-On disk: only reads. Threads: one plans a query, one reads in each task; values can be used from any. The
-number of parts is that of Spark's KafkaOffsetRangeCalculator; parts begin at the edges of record batches
-where possible.
+On disk: only reads. Threads: one plans a query; values can be used from any. The number of parts is that of
+Spark's KafkaOffsetRangeCalculator; parts begin at the edges of record batches where possible.
 """
 
 from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
-
-from pyspark.sql.datasource import InputPartition
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
 
 from segstore.coordinator.structs import TopicPartition
-from segstore.errors import (
-    ConfigError,
-    DataLossError,
-    OffsetOutOfRangeError,
-    StorageError,
-    StoreClosedError,
-    UnknownTopicOrPartitionError,
-)
-from segstore.records import Records
-from segstore.spark.columns import batches
-from segstore.spark.filters import Bounds
+from segstore.errors import ConfigError, DataLossError, StoreClosedError, UnknownTopicOrPartitionError
+from segstore.replication.observed_log import Position
+from segstore.spark.logs import Log, open_logs
 from segstore.spark.offsets import EARLIEST, LATEST, Offsets, OffsetSpec, names
 from segstore.spark.options import SourceOptions
-from segstore.storage.store import store as storage
-from segstore.storage.store.partition_log import PartitionLog
-from segstore.storage.store.store import Store
+from segstore.storage.meta.topic_info import INTERNAL
 
-if TYPE_CHECKING:
-    import pyarrow as pa
+log = logging.getLogger("segstore.spark")
 
+Positions = dict[TopicPartition, Position]
 Edge = Callable[["Range", int], int]
 """(range, offset) -> the base offset of the batch that has the offset."""
 
@@ -107,22 +92,12 @@ def _count(size: int, total: int, parts: int) -> int:
 # A `Lookup` tells the driver which partitions a query reads, from which offsets, and up to which offsets.
 
 
-def open_store(path: str) -> Store:
-    """Open the store to read. Raises ConfigError where there is no directory."""
-    try:
-        return storage.open(path, "r")
-    except StorageError as error:
-        raise ConfigError(
-            f"option path={path!r}: {error.strerror}: give the directory of a store, or of a broker's logs"
-        ) from error
-
-
 class Lookup:
     """Looks up in the store what one query reads. It is a context manager."""
 
     def __init__(self, options: SourceOptions) -> None:
         self.options = options
-        self.store = open_store(options.path)
+        self.logs = open_logs(options.paths, options.witness)
 
     def __enter__(self) -> Lookup:
         return self
@@ -131,7 +106,7 @@ class Lookup:
         self.close()
 
     def close(self) -> None:
-        self.store.close()
+        self.logs.close()
 
     # --- partitions -----------------------------------------------------------------------
 
@@ -139,16 +114,16 @@ class Lookup:
         """Return the partitions of the subscription, in order. Raises ConfigError where one does not exist,
         unless `all_there` is False: then the others are returned.
         """
-        subscription, topics = self.options.subscription, self.store.topics()
+        subscription, topics = self.options.subscription, self.logs.topics
         if subscription.pattern or subscription.option == "subscribePattern":
             match = re.compile(subscription.pattern).fullmatch
-            wanted = [name for name, info in topics.items() if match(name) and not info.internal]
+            wanted = [name for name in topics if match(name) and name not in INTERNAL]
         else:
             wanted = list(subscription.topics or dict.fromkeys(topic for topic, _ in subscription.partitions))
         found = []
         for topic in wanted:
-            if topic in topics and topics[topic].error is None:
-                found += [TopicPartition(topic, number) for number in topics[topic].partition_ids]
+            if topic in topics:
+                found += [TopicPartition(topic, number) for number in topics[topic]]
             elif all_there:
                 self._raise_unknown(topic, 0)
         if subscription.partitions:
@@ -160,34 +135,53 @@ class Lookup:
     def _raise_unknown(self, topic: str, partition: int) -> None:
         option = self.options.subscription.option
         try:
-            self.store.partition(topic, partition)
+            self.logs.check(topic, partition)
         except UnknownTopicOrPartitionError as error:
             raise ConfigError(f"option {option}: {error} (path={self.options.path!r})") from error
-
-    def log(self, partition: TopicPartition) -> PartitionLog:
-        """Return the partition's log. Raises UnknownTopicOrPartitionError, StoreClosedError."""
-        return self.store.partition(*partition)
 
     # --- offsets --------------------------------------------------------------------------
 
     def earliest(self, partitions: list[TopicPartition]) -> Offsets:
         """Return the log start offsets."""
-        return {each: self.log(each).start_offset for each in partitions}
+        return {each: self._start_of(each) for each in partitions}
 
-    def latest(self, partitions: list[TopicPartition]) -> Offsets:
-        """Return the present end offsets of those partitions that still exist."""
-        found = {}
+    def latest(self, partitions: list[TopicPartition], begin: Positions | None = None) -> Positions:
+        """Return the present ends of those partitions that still exist; `begin` is up to where they were
+        read.
+        """
+        found: Positions = {}
         for each in partitions:
             try:
-                found[each] = self.end_of(each)
+                self.logs.await_shown([each])
+                found[each] = self.logs.end(each, self._end, (begin or {}).get(each))
             except (UnknownTopicOrPartitionError, StoreClosedError):
                 log.debug("%s was deleted meanwhile", each)
         return found
 
-    def end_of(self, partition: TopicPartition) -> int:
+    def positions(self, offsets: Offsets, *known: Positions) -> Positions:
+        """Return offsets with their leader epochs, in a replicated store; those of `known` are not looked
+        up.
+        """
+        return {each: self._position(each, offset, known) for each, offset in offsets.items()}
+
+    def _position(self, partition: TopicPartition, offset: int, known: Sequence[Positions]) -> Position:
+        for some in known:
+            at = some.get(partition)
+            if at is not None and at.offset == offset and at.epoch >= 0:
+                return at
+        return Position(offset, self.logs.epoch(partition, offset))
+
+    def _start_of(self, partition: TopicPartition) -> int:
+        return self.logs.ask(partition, lambda log: log.start_offset)
+
+    def _end_of(self, partition: TopicPartition) -> int:
+        return self.logs.ask(partition, self._end)
+
+    def _end(self, log: Log) -> int:
         """Return the end of the records that are visible at the isolation level."""
-        at = self.log(partition)
-        return at.end_offset if self.options.isolation_level == "read_uncommitted" else at.last_stable_offset
+        return (
+            log.end_offset if self.options.isolation_level == "read_uncommitted" else log.last_stable_offset
+        )
 
     def resolve(self, spec: OffsetSpec, partitions: list[TopicPartition], *, begin: bool) -> Offsets:
         """Return the offsets that an option stands for; offsets that it names are checked against the logs.
@@ -195,22 +189,22 @@ class Lookup:
         Raises ConfigError, DataLossError.
         """
         numbers = spec.of(partitions)
+        self.logs.await_shown(partitions)
         if spec.times:
             return {each: self._at_time(spec, each, numbers[each], begin) for each in partitions}
         found = {}
         for each in partitions:
             number = numbers[each]
             if number == EARLIEST:
-                found[each] = self.log(each).start_offset
+                found[each] = self._start_of(each)
             elif number == LATEST:
-                found[each] = self.end_of(each)
+                found[each] = self._end_of(each)
             else:
                 found[each] = self._within(spec.option, each, number)
         return found
 
     def _at_time(self, spec: OffsetSpec, partition: TopicPartition, time: int, begin: bool) -> int:
-        end = self.end_of(partition)
-        offset = self.log(partition).offset_for_time(time)
+        end, offset = self.logs.ask(partition, lambda log: (self._end(log), log.offset_for_time(time)))
         if offset is None and begin and not self.options.or_latest:
             raise ConfigError(
                 f"option {spec.option}: {names([partition])} has no record stamped {time} ms or later; "
@@ -220,101 +214,16 @@ class Lookup:
 
     def _within(self, option: str, partition: TopicPartition, offset: int) -> int:
         """Return an offset that a user gave, moved to the nearest in the log where data loss is allowed."""
-        at = self.log(partition)
-        first, end = at.start_offset, at.end_offset
+        first, end = self.logs.ask(partition, lambda log: (log.start_offset, log.end_offset))
         if not first <= offset <= end:
             self.lost(
                 f"option {option}: offset {offset} of {names([partition])} is not there: "
                 f"offsets {first} to {end} are; give one of those, or -2 for earliest"
             )
-        return min(max(offset, first), self.end_of(partition))
+        return min(max(offset, first), self._end_of(partition))
 
     def lost(self, what: str) -> None:
         """Raise DataLossError, or log a warning where failOnDataLoss is false."""
         if self.options.fail_on_data_loss:
             raise DataLossError(f"{what}. With option failOnDataLoss=false what is left is read")
-        log.warning("%s; failOnDataLoss=false: what is left is read", what)
-
-
-# --- slices ------------------------------------------------------------------------------------
-
-# One task of Spark reads a slice of a partition, in a process of its own.
-
-log = logging.getLogger("segstore.spark")
-
-FEW_ROWS = 16_384
-"""Reads grow until they return this many rows, since each batch costs Spark something beside its rows."""
-FIRST_BYTES, MOST_BYTES = 1 << 18, 1 << 24
-
-
-@dataclass
-class Slice(InputPartition):
-    """Offsets of a partition, `end` exclusive."""
-
-    topic: str
-    partition: int
-    start: int
-    end: int
-
-
-@dataclass(frozen=True)
-class SliceReader:
-    """Reads slices; the object is pickled and sent to the tasks."""
-
-    path: str
-    schema: pa.Schema
-    isolation_level: str
-    fail_on_data_loss: bool
-    times: Bounds
-
-    def read(self, part: Slice) -> Iterator[pa.RecordBatch]:
-        """Yield the slice's rows. Raises CorruptRecordError, DataLossError, StorageError, with which the
-        task fails.
-        """
-        with open_store(self.path) as store:
-            try:
-                at = store.partition(part.topic, part.partition)
-                for records in self._records(at, part):
-                    yield from batches(part.topic, part.partition, records, self.schema)
-            except (UnknownTopicOrPartitionError, StoreClosedError) as error:
-                self._lost(f"{part.topic}-{part.partition}: {error}")
-
-    @property
-    def _span(self) -> tuple[int, int] | None:
-        return (self.times.low, self.times.high - 1) if self.times.limited else None
-
-    def _records(self, at: PartitionLog, part: Slice) -> Iterator[Records]:
-        offset, size = part.start, FIRST_BYTES
-        if self.times.limited and self.times.low >= self.times.high:
-            return  # no record can be wanted
-        while offset < part.end:
-            try:
-                records = at.read(offset, size, isolation_level=self.isolation_level, times=self._span)
-            except OffsetOutOfRangeError as error:
-                self._lost(str(error))
-                if error.start <= offset:
-                    return
-                offset = error.start
-                continue
-            if records.next_offset <= offset:
-                self._lost(f"{part.topic}-{part.partition} ends at offset {offset}, not at {part.end}")
-                return
-            looked_at = records.next_offset - offset if self.times.limited else len(records)
-            offset = records.next_offset
-            # Reads begin small, so that a small slice does not cost a large read.
-            size = min(2 * size, MOST_BYTES) if looked_at < FEW_ROWS else size
-            yield from self._wanted(records, part.end)
-
-    def _wanted(self, records: Records, end: int) -> Iterator[Records]:
-        if records.next_offset > end:
-            records = records[: int(records.offsets.searchsorted(end))]
-        if len(records):
-            yield records
-
-    def _lost(self, what: str) -> None:
-        if self.fail_on_data_loss:
-            raise DataLossError(
-                f"{what}: it was there when the query was planned, and was removed since, by retention or a "
-                "delete. With option failOnDataLoss=false what is left is read"
-            )
         log.warning("%s; failOnDataLoss=false: what is left is read", what)

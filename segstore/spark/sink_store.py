@@ -30,7 +30,7 @@ from segstore.errors import (
 from segstore.files import Files, locks
 from segstore.spark.columns import HEADERS
 from segstore.spark.offsets import by_lower_names, duration_ms
-from segstore.spark.options import needs_broker, store_paths
+from segstore.spark.options import needs_broker, store_paths, store_witness
 from segstore.spark.sink_rows import Divider, columns_of
 from segstore.storage.context import os_errors, wall_clock
 from segstore.storage.inbox.told_topics import StagersTopics
@@ -299,12 +299,8 @@ def parse_sink_options(given: Mapping[str, str], *, streaming: bool) -> SinkOpti
     if topic is not None and not topic:
         raise ConfigError("option topic='': must be the name of a topic")
     timeout = duration_ms("sealTimeout", options.get("sealtimeout"), TIMEOUT_MS)
-    paths, witness = store_paths(options), options.get("witness")
-    if witness is not None and len(paths) == 1:
-        raise ConfigError(
-            f"option witness={witness!r}: only a replicated store has one, all of whose directories are "
-            "given by option path, separated by colons"
-        )
+    paths = store_paths(options)
+    witness = store_witness(options, paths)
     return SinkOptions(paths, topic, timeout, job, witness)
 
 

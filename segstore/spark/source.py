@@ -22,12 +22,15 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from segstore.coordinator.structs import TopicPartition
-from segstore.errors import CorruptRecordError, StoreClosedError, UnknownTopicOrPartitionError
+from segstore.errors import CorruptRecordError
+from segstore.replication.observed_log import Position
 from segstore.spark.columns import arrow_schema, ddl
 from segstore.spark.filters import Bounds, Pushed, push
-from segstore.spark.offsets import Offsets, from_json, names, to_json
+from segstore.spark.micro_batch import range_of
+from segstore.spark.offsets import Offsets, epochs_from_json, from_json, names, to_json
 from segstore.spark.options import SourceOptions, parse_options
-from segstore.spark.plan import Lookup, Range, Slice, SliceReader, divide
+from segstore.spark.plan import Lookup, Positions, Range, divide
+from segstore.spark.slices import Slice, SliceReader
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -105,21 +108,25 @@ def slice_reader(options: SourceOptions, columns: pa.Schema, times: Bounds | Non
     return SliceReader(options.path, columns, level, fail, times or Bounds())
 
 
-def slices(lookup: Lookup, ranges: list[Range]) -> Iterator[Slice]:
-    """Yield the tasks of a query, as many as its options want."""
+def slices(lookup: Lookup, ranges: list[Range], known: Positions | None = None) -> Iterator[Slice]:
+    """Yield the tasks of a query, as many as its options want. `known` has ends of ranges with their leader
+    epochs.
+    """
     options = lookup.options
 
     def edge(whole: Range, offset: int) -> int:
         return batch_edge(lookup, whole.partition, offset)
 
+    until = lookup.positions({each.partition: each.end for each in ranges if each.size}, known or {})
     for part in divide(ranges, options.min_partitions, options.max_records_per_partition, edge):
-        yield Slice(*part.partition, part.start, part.end)
+        places = lookup.logs.places(part.partition)
+        yield Slice(*part.partition, part.start, part.end, until[part.partition] if places else None, places)
 
 
 def batch_edge(lookup: Lookup, partition: TopicPartition, offset: int) -> int:
     """Return the base offset of the batch that has an offset; the offset itself where no batch has it."""
     try:
-        headers = lookup.log(partition).read(offset, 0, check_crcs=False).batches
+        headers = lookup.logs.ask(partition, lambda log: log.read(offset, 0, check_crcs=False).batches)
     except CorruptRecordError:
         return offset  # the task that reads this batch reports it
     return min(int(headers["base_offset"][0]), offset) if len(headers) else offset
@@ -133,7 +140,7 @@ def _narrowed(lookup: Lookup, pushed: Pushed, whole: Range) -> Range:
     if start < end and pushed.times.limited:
         if pushed.times.low >= pushed.times.high:
             return whole._replace(end=whole.start)
-        late = lookup.log(whole.partition).offset_for_time(pushed.times.low)
+        late = lookup.logs.ask(whole.partition, lambda log: log.offset_for_time(pushed.times.low))
         start = end if late is None else max(start, late)
     return whole._replace(start=start, end=max(start, end))
 
@@ -153,7 +160,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __init__(self, given: Mapping[str, str], columns: StructType) -> None:
         self._given, self._asked = given, columns
-        self._available: Offsets | None = None
+        self._available: Positions | None = None
         self._triggered_at = float("-inf")
 
     # PySpark hides the exceptions of the constructor, so everything is made when it is first used.
@@ -174,11 +181,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     # --- offsets --------------------------------------------------------------------------
 
-    def initialOffset(self) -> dict[str, dict[str, int]]:
+    def initialOffset(self) -> dict[str, dict[str, Any]]:
         """Return where a query without a checkpoint begins. Raises ConfigError, DataLossError."""
         assert self.columns is not None
         begin = self.options.begin(streaming=True)
-        return to_json(self._lookup.resolve(begin, self._lookup.partitions(), begin=True))
+        found = self._lookup.resolve(begin, self._lookup.partitions(), begin=True)
+        return _to_json(self._lookup.positions(found))
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """Return the limit that Spark hands back to `latestOffset`, except where it wants all that there
@@ -194,67 +202,65 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Fix the end: only what is in the log now will be read."""
         self._available = self._latest()
 
-    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, dict[str, int]]:
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, dict[str, Any]]:
         """Return how far the next micro-batch goes: `start` itself where it has to wait."""
-        begin = from_json(start)
-        latest = self._latest() if self._available is None else self._available
+        begin = _from_json(start)
+        latest = self._latest(begin) if self._available is None else self._still(self._available, begin)
         if isinstance(limit, ReadAllAvailable):
-            return to_json(latest)
+            return _to_json(latest)
         if self._has_to_wait(begin, latest):
-            return to_json(begin)
-        return to_json(self._admitted(begin, latest, limit) if isinstance(limit, ReadMaxRows) else latest)
+            return _to_json(begin)
+        return _to_json(self._admitted(begin, latest, limit) if isinstance(limit, ReadMaxRows) else latest)
 
-    def reportLatestOffset(self) -> dict[str, dict[str, int]]:
+    def reportLatestOffset(self) -> dict[str, dict[str, Any]]:
         """Return the end of the logs, for the query's progress."""
-        return to_json(self._latest())
+        return to_json({each: at.offset for each, at in self._latest().items()})
 
-    def _latest(self) -> Offsets:
+    def _latest(self, begin: Positions | None = None) -> Positions:
+        self._lookup.logs.refresh()
         partitions = self._lookup.partitions(all_there=self.options.fail_on_data_loss)
-        return self._lookup.latest(partitions)
+        return self._lookup.latest(partitions, begin)
 
-    def _has_to_wait(self, begin: Offsets, latest: Offsets) -> bool:
+    def _still(self, available: Positions, begin: Positions) -> Positions:
+        """Return the ends of a query that is to read what was there when it began. Where more was read by
+        then, a new leader did not show all yet.
+        """
+        early = [
+            each for each, at in begin.items() if each in available and available[each].offset < at.offset
+        ]
+        return {**available, **self._lookup.latest(early, begin)} if early else available
+
+    def _has_to_wait(self, begin: Positions, latest: Positions) -> bool:
         """Return whether there is less than minOffsetsPerTrigger, and maxTriggerDelay has not passed."""
         least, now = self.options.min_offsets_per_trigger, time.monotonic()
         if least is None or self._available is not None:
             return False
-        new = sum(end - begin.get(each, 0) for each, end in latest.items())
+        new = sum(end.offset - (begin[each].offset if each in begin else 0) for each, end in latest.items())
         if new < least and (now - self._triggered_at) * 1000 < self.options.max_trigger_delay_ms:
             return True
         self._triggered_at = now
         return False
 
-    def _admitted(self, begin: Offsets, latest: Offsets, limit: ReadMaxRows) -> Offsets:
+    def _admitted(self, begin: Positions, latest: Positions, limit: ReadMaxRows) -> Positions:
         new = self._lookup.earliest([each for each in latest if each not in begin])
-        return rate_limited({**new, **begin}, latest, limit.max_rows)
+        begins = {**new, **{each: at.offset for each, at in begin.items()}}
+        ends = rate_limited(begins, {each: at.offset for each, at in latest.items()}, limit.max_rows)
+        return self._lookup.positions(ends, latest, begin)
 
     # --- micro-batches --------------------------------------------------------------------
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        """Return the slices of a micro-batch. Raises DataLossError where some of the records were deleted,
-        unless failOnDataLoss is false.
+        """Return the slices of a micro-batch. Raises DataLossError where some of the records were deleted, or
+        taken back by an election, unless failOnDataLoss is false.
         """
-        begins, ends = from_json(start), from_json(end)
+        begins, ends = _from_json(start), _from_json(end)
         missing = sorted(begins.keys() - ends.keys())
+        self._lookup.logs.refresh()
         if missing:
             self._lookup.lost(f"{names(missing)} is gone: the topic was deleted")
-        ranges = [self._range(each, begins.get(each), ends[each]) for each in sorted(ends)]
-        return list(slices(self._lookup, [each for each in ranges if each is not None]))
-
-    def _range(self, partition: TopicPartition, start: int | None, end: int) -> Range | None:
-        lookup, name = self._lookup, names([partition])
-        try:
-            at = lookup.log(partition)
-            first, last = at.start_offset, at.end_offset
-        except (UnknownTopicOrPartitionError, StoreClosedError) as error:
-            lookup.lost(f"{name} is gone: {error}")
-            return None
-        if start is None:
-            start = 0  # a new partition is read from its first record
-        if end < start:
-            lookup.lost(f"{name}: its offset went from {start} back to {end}, as if the topic was made anew")
-        elif start < end and (start < first or last < end):
-            lookup.lost(f"{name}: offsets {start} to {end} were to be read, and {first} to {last} are there")
-        return Range(partition, max(start, first), min(end, last))
+        found = [range_of(self._lookup, each, begins.get(each), ends[each]) for each in sorted(ends)]
+        known = {it.partition: at for it, at in filter(None, found) if at is not None}
+        return list(slices(self._lookup, [it for it, _ in filter(None, found)], known))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if not isinstance(partition, Slice):
@@ -267,6 +273,16 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def stop(self) -> None:
         if "_lookup" in self.__dict__:
             self._lookup.close()
+
+
+def _to_json(positions: Positions) -> dict[str, dict[str, Any]]:
+    known = {each: at.epoch for each, at in positions.items() if at.epoch >= 0}
+    return to_json({each: at.offset for each, at in positions.items()}, known)
+
+
+def _from_json(parsed: dict[str, Any]) -> Positions:
+    epochs = epochs_from_json(parsed)
+    return {each: Position(at, epochs.get(each, -1)) for each, at in from_json(parsed).items()}
 
 
 def rate_limited(begin: Offsets, latest: Offsets, most: int) -> Offsets:

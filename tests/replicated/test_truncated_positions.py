@@ -8,7 +8,7 @@ import pickle
 from typing import Any
 
 import pytest
-from replicated_stores import Directories, await_in_sync, retrying
+from replicated_stores import Directories, append_alone, await_in_sync, elect_the_other, retrying
 from waiting import until
 
 import segstore
@@ -39,23 +39,6 @@ def polled(consumer: Any, count: int) -> list[Any]:
 
     until(more)
     return seen
-
-
-def append_alone(three: Directories, store: Any, log: Any, count: int) -> None:
-    """Replica 1 hangs, and 0 takes records alone, which consumers see."""
-    three.files.hang(three.paths[1])
-    until(lambda: store.describe_partition("t", 0).isr == (0,))
-    for number in range(count):
-        log.append(b"lost %d" % number, timeout_ms=60_000)
-
-
-def elect_the_other(three: Directories, store: Any) -> None:
-    """0 is lost, and 1 made leader without what 0 has taken alone."""
-    three.files.fail(three.paths[0])
-    three.files._hanging[str(three.paths[1])].set()
-    three.files._hanging = {}
-    until(lambda: store.describe_partition("t", 0).leader != 0)
-    assert store.elect_leaders("unclean", [("t", 0)], confirm=True) == {("t", 0): None}
 
 
 def move_leader(store: Any) -> None:

@@ -41,6 +41,13 @@ ALLOWED: dict[str, tuple[dict[str, str], Any, Any]] = {
     "names in any case": ({"MAXRECORDSPERPARTITION": "5"}, lambda o: o.max_records_per_partition, 5),
     "topics with spaces": ({"subscribe": " a, b ,a"}, lambda o: o.subscription.topics, ("a", "b")),
     "file: URL": ({"path": "file:///x/y"}, lambda o: o.path, "/x/y"),
+    "directories": ({"path": "/a/b:/c:d/e"}, lambda o: o.paths, ("/a/b", "/c:d/e")),
+    "a path with a colon": ({"path": "/a:b"}, lambda o: o.paths, ("/a:b",)),
+    "directories and a witness": (
+        {"path": "/a:/b", "witness": "/w"},
+        lambda o: (o.paths, o.witness),
+        (("/a", "/b"), "/w"),
+    ),
     "isolation": (
         {"kafka.isolation.level": "read_committed"},
         lambda o: o.isolation_level,
@@ -91,6 +98,10 @@ def test_assign_names_partitions_once_and_in_order() -> None:
 REFUSED: dict[str, tuple[dict[str, str], tuple[str, ...]]] = {
     "no path": ({"subscribe": "t"}, ("option path is missing", ".load(")),
     "several paths": ({**T, "paths": "[]"}, ("option path", "one store")),
+    "a directory twice": ({**T, "path": "/a:/b:/a"}, ("option path", "the same directory")),
+    "a relative directory": ({**T, "path": "a:/b"}, ("option path='a:/b'", "must be absolute")),
+    "a witness that is a directory": ({**T, "path": "/a:/b", "witness": "/b"}, ("the same directory",)),
+    "a witness of one directory": ({**T, "witness": "/w"}, ("option witness='/w'", "only a replicated")),
     "nothing to read": (PATH, ("subscribe, subscribePattern, assign",)),
     "two ways to say it": ({**T, "assign": '{"t":[0]}'}, ("subscribe and assign exclude each other",)),
     "no topic": ({**PATH, "subscribe": " , "}, ("option subscribe", "names no topic")),

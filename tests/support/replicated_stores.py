@@ -234,6 +234,23 @@ def retrying(call: Callable[[], Any], seconds: float = 60) -> Any:
             time.sleep(0.01)
 
 
+def append_alone(three: Directories, store: Any, log: Any, count: int) -> None:
+    """Replica 1 hangs, and 0 takes records alone, which consumers see."""
+    three.files.hang(three.paths[1])
+    until(lambda: store.describe_partition("t", 0).isr == (0,))
+    for number in range(count):
+        log.append(b"lost %d" % number, timeout_ms=60_000)
+
+
+def elect_the_other(three: Directories, store: Any) -> None:
+    """0 is lost, and 1 made leader without what 0 has taken alone."""
+    three.files.fail(three.paths[0])
+    three.files._hanging[str(three.paths[1])].set()
+    three.files._hanging = {}
+    until(lambda: store.describe_partition("t", 0).leader != 0)
+    assert store.elect_leaders("unclean", [("t", 0)], confirm=True) == {("t", 0): None}
+
+
 class Writer:
     """A thread that appends one record after the other, and notes what it was told. It never appends a value
     twice.

@@ -136,8 +136,8 @@ def decide(found: Sequence[Found], witness: bool) -> Plan:
     QuorumLostError where it is not there; InvalidArgumentError where topics without replicas lie in the
     witness, or in several directories; at the first open whatever can't be read.
     """
-    cluster_id = _cluster_id(found)
-    _check_places(found)
+    cluster_id = check_one_store(found)
+    _check_order(found)
     witness_id = len(found) - 1 if witness else -1
     if cluster_id is None or not any(each.has_metadata or each.error for each in found):
         plain_id = next((each.plain_id for each in found if each.topics), None)
@@ -213,27 +213,32 @@ def _check_majority(found: Sequence[Found], offline: dict[int, str]) -> None:
     )
 
 
-def _cluster_id(found: Sequence[Found]) -> str | None:
+def check_one_store(found: Sequence[Found]) -> str | None:
+    """Return the id of the store that the directories belong to, None where none belongs to any. Raises
+    StaleDirectoryError where they belong to different stores, or one is a copy of another.
+    """
     ids = {each.properties.cluster_id for each in found if each.properties}
     if len(ids) > 1:
         told = ", ".join(f"{each.path}: {each.properties.cluster_id}" for each in found if each.properties)
         raise StaleDirectoryError(f"the directories belong to different stores, by their cluster ids: {told}")
+    seen: dict[str, str] = {}
+    for each in found:
+        if each.properties is None:
+            continue
+        directory_id = each.properties.directory_id
+        if directory_id in seen:
+            raise StaleDirectoryError(
+                f"{each.path} and {seen[directory_id]} are copies of one directory: both have the "
+                f"directory id {directory_id}"
+            )
+        seen[directory_id] = each.path
     return ids.pop() if ids else None
 
 
-def _check_places(found: Sequence[Found]) -> None:
-    seen: dict[str, str] = {}
+def _check_order(found: Sequence[Found]) -> None:
     for number, each in enumerate(found):
-        if (properties := each.properties) is None:
-            continue
-        if properties.directory_id in seen:
+        if each.properties is not None and each.properties.node_id != number:
             raise StaleDirectoryError(
-                f"{each.path} and {seen[properties.directory_id]} are copies of one directory: both have the "
-                f"directory id {properties.directory_id}"
-            )
-        seen[properties.directory_id] = each.path
-        if properties.node_id != number:
-            raise StaleDirectoryError(
-                f"{each.path} is directory {properties.node_id} of its store, and not directory {number}: "
-                "give the paths in the order of before"
+                f"{each.path} is directory {each.properties.node_id} of its store, and not directory "
+                f"{number}: give the paths in the order of before"
             )

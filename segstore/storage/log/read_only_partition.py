@@ -69,6 +69,12 @@ class Follower:
             return self._refresh(ends)
         return self.refresh()
 
+    @property
+    def is_published(self) -> bool:
+        """Return whether `view` goes by what a writer has published, and not by the log alone."""
+        _ = self.view
+        return self._was_published
+
     def written(self) -> LogView:
         """Return the view that `refresh` gave last, but up to the log end offset, which lies above the high
         watermark in a replica.

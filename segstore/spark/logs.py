@@ -1,0 +1,188 @@
+"""`PlainLogs` and `ReplicatedLogs`: the logs by which a query is planned, of the store in one directory, and
+of a replicated store in several.
+
+On disk: only reads. Threads: one, that which plans.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple, Protocol, TypeVar
+
+from segstore.coordinator.structs import TopicPartition
+from segstore.errors import ConfigError, StaleDirectoryError, StorageError
+from segstore.records import Records
+from segstore.replication.observed_log import ObservedLog, Position
+from segstore.storage.store import store as storage
+from segstore.storage.store.store import Store
+
+T = TypeVar("T")
+
+
+class Log(Protocol):
+    """A partition's log, as a plan asks for it; see `PartitionLog`."""
+
+    @property
+    def start_offset(self) -> int: ...
+    @property
+    def end_offset(self) -> int: ...
+    @property
+    def last_stable_offset(self) -> int: ...
+
+    def offset_for_time(self, timestamp_ms: int) -> int | None: ...
+
+    def read(self, offset: int, max_bytes: int, *, check_crcs: bool) -> Records: ...
+
+
+class There(NamedTuple):
+    """What a log has: offsets from `first` on, below `last`, and up to where it has what lies below the start
+    and the end of a micro-batch: those offsets themselves, unless the log goes another way.
+    """
+
+    first: int
+    last: int
+    start: int
+    end: int
+
+
+def open_store(path: str) -> Store:
+    """Open the store to read. Raises ConfigError where there is no directory."""
+    try:
+        return storage.open(path, "r")
+    except StorageError as error:
+        raise ConfigError(
+            f"option path={path!r}: {error.strerror}: give the directory of a store, or of a broker's logs"
+        ) from error
+
+
+class PlainLogs:
+    """The logs of the store, of a broker, or of one directory of a replicated store, at `path`."""
+
+    def __init__(self, path: str) -> None:
+        """Raises ConfigError."""
+        self._store = open_store(path)
+
+    def close(self) -> None:
+        """Close the store."""
+        self._store.close()
+
+    def refresh(self) -> None:
+        """Do nothing: a store that is open to read finds out itself what is new."""
+
+    @property
+    def topics(self) -> Mapping[str, Sequence[int]]:
+        """Return the numbers of the partitions of each topic that can be read."""
+        return {name: it.partition_ids for name, it in self._store.topics().items() if it.error is None}
+
+    def check(self, topic: str, partition: int) -> None:
+        """Raise UnknownTopicOrPartitionError unless there is such a partition."""
+        self._store.partition(topic, partition)
+
+    def ask(self, partition: TopicPartition, question: Callable[[Log], T]) -> T:
+        """Return what a partition's log answers. Raises UnknownTopicOrPartitionError, StoreClosedError."""
+        return question(self._store.partition(*partition))
+
+    def await_shown(self, partitions: Sequence[TopicPartition]) -> None:
+        """Do nothing: see `ReplicatedLogs`."""
+
+    def end(
+        self, partition: TopicPartition, end_of: Callable[[Log], int], start: Position | None
+    ) -> Position:
+        """Return where a partition ends, by `end_of`; leader epochs are not looked up."""
+        return Position(self.ask(partition, end_of))
+
+    def there(self, partition: TopicPartition, start: Position | None, end: Position) -> There:
+        """Return what there is of a micro-batch. Errors as `ask`."""
+        begin = 0 if start is None else start.offset
+        return self.ask(partition, lambda log: There(log.start_offset, log.end_offset, begin, end.offset))
+
+    def epoch(self, partition: TopicPartition, offset: int) -> int:
+        """Return -1: leader epochs are not looked up."""
+        return -1
+
+    def places(self, partition: TopicPartition) -> tuple[str, ...]:
+        """Return no directories: tasks read that of the option path."""
+        return ()
+
+
+class ReplicatedLogs:
+    """The logs of the replicas that lead, in the directories `paths`; where one of these can't be read, of
+    other replicas that are in sync.
+    """
+
+    def __init__(self, paths: Sequence[str], witness: str | None) -> None:
+        """Raises ConfigError, QuorumLostError."""
+        from segstore.replication.replicated_reader import ReplicatedReader
+
+        try:
+            self._reader = ReplicatedReader(paths, witness)
+        except (StorageError, StaleDirectoryError) as error:
+            raise ConfigError(f"option path={':'.join(paths)!r}: {error}") from error
+
+    def close(self) -> None:
+        """Close the directories."""
+        self._reader.close()
+
+    def refresh(self) -> None:
+        """Read the news of the metadata. Errors as `ReplicatedReader.refresh`."""
+        self._reader.refresh()
+
+    @property
+    def topics(self) -> Mapping[str, Sequence[int]]:
+        """Return the numbers of each topic's partitions, wherever they lie."""
+        return self._reader.topics
+
+    def check(self, topic: str, partition: int) -> None:
+        """Raise UnknownTopicOrPartitionError unless there is such a partition."""
+        self._reader.state(topic, partition)
+
+    def ask(
+        self, partition: TopicPartition, question: Callable[[ObservedLog], T], holding: Position | None = None
+    ) -> T:
+        """See `ReplicatedReader.ask`."""
+        return self._reader.ask(*partition, question, holding)
+
+    def await_shown(self, partitions: Sequence[TopicPartition]) -> None:
+        """See `ReplicatedReader.await_shown`."""
+        self._reader.await_shown(partitions)
+
+    def end(
+        self, partition: TopicPartition, end_of: Callable[[Log], int], start: Position | None
+    ) -> Position:
+        """Return where a partition ends, by `end_of`. That is `start`, up to which was read before, as
+        long as a new leader has what is below it, and does not show it yet (R38).
+        """
+
+        def asked(log: ObservedLog) -> Position:
+            end = end_of(log)
+            if start is not None and ((end, epoch) == start or (end <= start.offset and log.holds(start))):
+                return start
+            return log.position(end)
+
+        epoch = self._reader.state(*partition).leader_epoch
+        return self.ask(partition, asked, start)
+
+    def there(self, partition: TopicPartition, start: Position | None, end: Position) -> There:
+        """Return what there is of a micro-batch. What is below its end was shown, also where the replica that
+        leads now does not show it yet. Errors as `ask`.
+        """
+        begin = start or Position(0)
+
+        def asked(log: ObservedLog) -> There:
+            known = [at.offset if at.epoch < 0 else log.agreed(at) for at in (begin, end)]
+            return There(log.start_offset, max(log.end_offset, log.agreed(end)), *known)
+
+        return self.ask(partition, asked, max(begin, end))
+
+    def epoch(self, partition: TopicPartition, offset: int) -> int:
+        """Return the leader epoch of the record before an offset, -1 where it is not known."""
+        return self.ask(partition, lambda log: log.position(offset).epoch, Position(offset))
+
+    def places(self, partition: TopicPartition) -> tuple[str, ...]:
+        """See `ReplicatedReader.places`."""
+        return self._reader.places(*partition)
+
+
+def open_logs(paths: Sequence[str], witness: str | None) -> PlainLogs | ReplicatedLogs:
+    """Open what the options path and witness say. Raises ConfigError, QuorumLostError."""
+    return ReplicatedLogs(paths, witness) if len(paths) > 1 else PlainLogs(paths[0])

@@ -1,0 +1,182 @@
+"""`SliceReader`: reads one slice of a partition in a task of Spark's, which runs in a process of its own.
+
+On disk: only reads. Threads: one in each task; a `SliceReader` is immutable, and is pickled and sent to the
+tasks.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import InputPartition
+
+from segstore.errors import (
+    CorruptCheckpointError,
+    DataLossError,
+    NotLeaderOrFollowerError,
+    OffsetOutOfRangeError,
+    ReplicaOfflineError,
+    StoreClosedError,
+    UnknownTopicOrPartitionError,
+)
+from segstore.records import Records
+from segstore.replication.observed_log import ObservedLog, Position
+from segstore.spark.columns import batches
+from segstore.spark.filters import Bounds
+from segstore.spark.logs import open_store
+from segstore.storage.store import store as storage
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+log = logging.getLogger("segstore.spark")
+
+FEW_ROWS = 16_384
+"""Reads grow until they return this many rows, since each batch costs Spark something beside its rows."""
+FIRST_BYTES, MOST_BYTES = 1 << 18, 1 << 24
+
+
+PATIENCE = 20.0
+"""Seconds that a task waits for a replica that has its records, while the directory of another is lost."""
+_PAUSE = 0.1
+_Read = Callable[[int, int], Records]
+"""(offset, bytes) -> records from the offset on."""
+
+
+@dataclass
+class Slice(InputPartition):
+    """Offsets of a partition, `end` exclusive. In a replicated store `places` are the directories that are
+    tried in turn, and a replica may be read that has the records below `until`.
+    """
+
+    topic: str
+    partition: int
+    start: int
+    end: int
+    until: Position | None = None
+    places: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+
+@dataclass(frozen=True)
+class SliceReader:
+    """Reads slices; the object is pickled and sent to the tasks. `path` is the store's directory, of which no
+    use is made where slices have `places`.
+    """
+
+    path: str
+    schema: pa.Schema
+    isolation_level: str
+    fail_on_data_loss: bool
+    times: Bounds
+
+    def read(self, part: Slice) -> Iterator[pa.RecordBatch]:
+        """Yield the slice's rows. Raises CorruptRecordError, DataLossError, StorageError,
+        ReplicaOfflineError, with which the task fails.
+        """
+        found = self._of_replicas(part, part.until) if part.until is not None else self._of_store(part)
+        for records in found:
+            yield from batches(part.topic, part.partition, records, self.schema)
+
+    # --- a store in one directory ---------------------------------------------------------
+
+    def _of_store(self, part: Slice) -> Iterator[Records]:
+        with open_store(self.path) as store:
+            try:
+                at = store.partition(part.topic, part.partition)
+                read = partial(at.read, isolation_level=self.isolation_level, times=self._span)
+                yield from self._records(read, part, part.start)
+            except (UnknownTopicOrPartitionError, StoreClosedError) as error:
+                self._lost(f"{part}: {error}")
+
+    # --- replicas -------------------------------------------------------------------------
+
+    def _of_replicas(self, part: Slice, until: Position) -> Iterator[Records]:
+        """Yield the records of one replica; where its directory is lost, go on at the next one, behind what
+        was yielded.
+        """
+        at, end = part.start, time.monotonic() + PATIENCE
+        while True:
+            offline, lacking = list[str](), list[str]()
+            for place in part.places:
+                try:
+                    for records in self._of_replica(place, part, until, at):
+                        yield records
+                        at = records.next_offset
+                    return
+                except (UnknownTopicOrPartitionError, StoreClosedError, ReplicaOfflineError) as error:
+                    lacking.append(f"{place}: {error}")
+                except (OSError, CorruptCheckpointError, NotLeaderOrFollowerError) as error:
+                    offline.append(f"{place}: {error}")
+                log.warning("%s: reading goes on elsewhere: %s", part, [*offline, *lacking])
+            told = f"{part}: no replica has all records up to offset {until.offset}: " + "; ".join(
+                [*offline, *lacking]
+            )
+            if not offline:
+                self._lost(told)
+                return
+            if not lacking or time.monotonic() >= end:
+                raise ReplicaOfflineError(told)
+            time.sleep(_PAUSE)  # what one of them has got it shows once it leads
+
+    def _of_replica(self, place: str, part: Slice, until: Position, start: int) -> Iterator[Records]:
+        """Yield the records that a replica has. Raises ReplicaOfflineError where it lacks some: it was looked
+        at before and after, so none was read of what another leader has written in their place.
+        """
+        with storage.open(place, "r") as store:
+            replica = ObservedLog(store, part.topic, part.partition)
+            replica.check(until)
+            read = partial(
+                replica.read_below, until=until, isolation_level=self.isolation_level, times=self._span
+            )
+            yield from self._records(read, part, start)
+            replica.check(until)
+
+    # --- both -----------------------------------------------------------------------------
+
+    @property
+    def _span(self) -> tuple[int, int] | None:
+        return (self.times.low, self.times.high - 1) if self.times.limited else None
+
+    def _records(self, read: _Read, part: Slice, offset: int) -> Iterator[Records]:
+        size = FIRST_BYTES
+        if self.times.limited and self.times.low >= self.times.high:
+            return  # no record can be wanted
+        while offset < part.end:
+            try:
+                records = read(offset, size)
+            except OffsetOutOfRangeError as error:
+                self._lost(str(error))
+                if error.start <= offset:
+                    return
+                offset = error.start
+                continue
+            if records.next_offset <= offset:
+                self._lost(f"{part} ends at offset {offset}, not at {part.end}")
+                return
+            looked_at = records.next_offset - offset if self.times.limited else len(records)
+            offset = records.next_offset
+            # Reads begin small, so that a small slice does not cost a large read.
+            size = min(2 * size, MOST_BYTES) if looked_at < FEW_ROWS else size
+            yield from self._wanted(records, part.end)
+
+    def _wanted(self, records: Records, end: int) -> Iterator[Records]:
+        if records.next_offset > end:
+            records = records[: int(records.offsets.searchsorted(end))]
+        if len(records):
+            yield records
+
+    def _lost(self, what: str) -> None:
+        if self.fail_on_data_loss:
+            raise DataLossError(
+                f"{what}: it was there when the query was planned, and was removed since, by retention or a "
+                "delete. With option failOnDataLoss=false what is left is read"
+            )
+        log.warning("%s; failOnDataLoss=false: what is left is read", what)
