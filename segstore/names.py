@@ -23,6 +23,8 @@ INDEX = ".index"
 TIME_INDEX = ".timeindex"
 TXN_INDEX = ".txnindex"
 SNAPSHOT = ".snapshot"
+METADATA_SNAPSHOT = ".checkpoint"
+PART = ".part"
 
 # These may follow a suffix: `storage.segment.segment_files` describes the states.
 DELETED = ".deleted"
@@ -77,6 +79,9 @@ MAX_PARTITION = INT32_MAX
 _SEGMENT_FILE = re.compile(
     r"([0-9]{20})(\.(?:log|index|timeindex|txnindex|snapshot)(?:\.(?:deleted|cleaned|swap|tmp))?)"
 )
+_METADATA_SNAPSHOT = re.compile(
+    r"([0-9]{20})-([0-9]{10})(?:-[0-9]+(?=\.checkpoint\.part))?(\.checkpoint(?:\.(?:part|deleted))?)"
+)
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]+")
 _PARTITION_DIR = re.compile(r"([a-zA-Z0-9._-]+)-(0|[1-9][0-9]{0,9})")
 _DELETED_DIR = re.compile(r"[a-zA-Z0-9._-]+-[0-9]+\.[0-9a-f]{32}-delete")
@@ -121,6 +126,26 @@ def segment_files(listed: Iterable[str]) -> list[tuple[int, str]]:
         if match is not None and int(match[1]) <= MAX_OFFSET:
             found.append((int(match[1]), match[2]))
     return found
+
+
+# --- snapshots of the metadata -----------------------------------------------
+
+
+def metadata_snapshot(end_offset: int, epoch: int) -> str:
+    """Return the name of a snapshot of the metadata: all that the log has below `end_offset`, the last of it
+    written under `epoch` (org.apache.kafka.snapshot.Snapshots).
+    """
+    return f"{end_offset:020d}-{epoch:010d}{METADATA_SNAPSHOT}"
+
+
+def parse_metadata_snapshot(name: str) -> tuple[int, int, str] | None:
+    """Return (end offset, epoch, suffix) of a snapshot of the metadata, whose suffix is ".checkpoint", which
+    ".part" or ".deleted" may follow; None for any other name. A broker puts a number into names of parts.
+    """
+    match = _METADATA_SNAPSHOT.fullmatch(name)
+    if match is None or int(match[1]) > MAX_OFFSET or int(match[2]) > INT32_MAX:
+        return None
+    return int(match[1]), int(match[2]), match[3]
 
 
 # --- topics and partitions ---------------------------------------------------

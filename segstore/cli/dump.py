@@ -21,12 +21,13 @@ from segstore.errors import CorruptRecordError
 from segstore.files import Files
 from segstore.index.sparse import MOST
 from segstore.records import APPEND_TIME_FLAG, CODECS, CONTROL_FLAG, TRANSACTIONAL_FLAG, decode
+from segstore.records.control import ABORT, COMMIT, SNAPSHOT_FOOTER, SNAPSHOT_HEADER
 from segstore.records.header import CODEC_MASK, DELETE_HORIZON_FLAG
 from segstore.storage.segment.batch_scan import BAD, Step, walk_past_damage
 
 # --- dump log ----------------------------------------------------------------------------------
 
-# This part shows the batches and records of a `.log` file.
+# This part shows the batches and records of a `.log` file, or of a snapshot of the metadata.
 
 FLAGS = {
     APPEND_TIME_FLAG: "append-time",
@@ -34,7 +35,12 @@ FLAGS = {
     CONTROL_FLAG: "control",
     DELETE_HORIZON_FLAG: "delete-horizon",
 }
-MARKERS = {0: "abort", 1: "commit"}
+MARKERS = {
+    ABORT: "abort",
+    COMMIT: "commit",
+    SNAPSHOT_HEADER: "snapshot header",
+    SNAPSHOT_FOOTER: "snapshot footer",
+}
 
 
 def dump_log(files: Files, path: str, with_records: bool) -> Iterator[Row]:
@@ -137,6 +143,8 @@ def marker(key: bytes | None) -> str:
 
 # --- dump ------------------------------------------------------------
 
+BATCHES = (names.LOG, names.METADATA_SNAPSHOT)
+"""Suffixes of files that hold record batches."""
 WHOLE_NAMES: dict[str, Callable[[Files, str], Iterator[Row]]] = {
     names.LEADER_EPOCHS: dump_epochs,
     names.RECOVERY_POINTS: dump_offsets,
@@ -175,22 +183,22 @@ def rows_of(files: Files, path: str, records: bool) -> Iterator[Row]:
     if name in WHOLE_NAMES:
         return WHOLE_NAMES[name](files, path)
     kind = kind_of(name)
-    if kind == names.LOG:
+    if kind in BATCHES:
         return dump_log(files, path, records)
     if kind in SMALL:
         return SMALL[kind](files, path)
-    known = ", ".join([names.LOG, *SMALL, *WHOLE_NAMES])
+    known = ", ".join([*BATCHES, *SMALL, *WHOLE_NAMES])
     raise click.UsageError(f"{path}: the name does not say what it is; known are {known}.")
 
 
 def kind_of(name: str) -> str | None:
-    """Return the suffix that tells what a file is, also one that is followed by .deleted, .cleaned or
-    .swap.
+    """Return the suffix that tells what a file is, also one that is followed by .deleted, .cleaned, .swap
+    or .part.
     """
-    for more in (names.DELETED, names.CLEANED, names.SWAP):
+    for more in (names.DELETED, names.CLEANED, names.SWAP, names.PART):
         name = name.removesuffix(more)
     suffix = os.path.splitext(name)[1]
-    return suffix if suffix in (names.LOG, *SMALL) else None
+    return suffix if suffix in (*BATCHES, *SMALL) else None
 
 
 def _below(files: Files, directory: str) -> Iterator[str]:
@@ -201,5 +209,9 @@ def _below(files: Files, directory: str) -> Iterator[str]:
             ours = names.parse_partition_dir(name) is not None or names.is_deleted_dir(name)
             if ours and not files.is_symlink(path):
                 yield from _below(files, path)
-        elif name in WHOLE_NAMES or (kind_of(name) and names.parse_segment_file(name)):
+        elif name in WHOLE_NAMES or (kind_of(name) and _is_named(name)):
             yield path
+
+
+def _is_named(name: str) -> bool:
+    return bool(names.parse_segment_file(name) or names.parse_metadata_snapshot(name))

@@ -142,10 +142,10 @@ class StoreConfig(KafkaSettings):
         MAX_INT, 1, MAX_INT, "members", "most that a consumer group may have"
     )
     group_consumer_migration_policy: str = choice(
-        "disabled",
-        ("disabled",),
-        "whether groups that have members change between the classic protocol and KIP-848's; Kafka's others, "
-        "upgrade, downgrade and bidirectional, are not offered",
+        "bidirectional",
+        ("bidirectional", "upgrade", "downgrade", "disabled"),
+        "whether a group that has members goes over to KIP-848's protocol when the first member of it joins "
+        "(upgrade), back to the classic one when the last has left (downgrade), both, or neither",
     )
     group_consumer_session_timeout_ms: int = whole(
         45_000, 1, MAX_INT, "ms", "how long a member of a consumer group may not be heard of"
@@ -282,6 +282,35 @@ class StoreConfig(KafkaSettings):
     )
     leader_imbalance_check_interval_seconds: int = whole(
         300, 1, MAX_INT, "s", "how often preferred replicas are elected"
+    )
+    metadata_log_max_record_bytes_between_snapshots: int = whole(
+        20 * _MIB, 1, MAX_LONG, "bytes", "a snapshot of the metadata is due after so much log"
+    )
+    metadata_log_max_snapshot_interval_ms: int = whole(
+        3_600_000, 0, MAX_LONG, "ms", "or so long after the last one, if there is more log; 0: never by time"
+    )
+    metadata_log_segment_bytes: int = whole(
+        1 << 30, 8 * _MIB, MAX_INT, "bytes", "roll a segment of the metadata log before it becomes larger"
+    )
+    metadata_log_segment_ms: int = whole(
+        604_800_000, 1, MAX_LONG, "ms", "roll a segment of the metadata log that is older"
+    )
+    metadata_max_retention_bytes: int = whole(
+        100 * _MIB,
+        0,
+        MAX_LONG,
+        "bytes",
+        "above this size of the metadata log and its snapshots the oldest snapshots go, and the log before "
+        "the next one; the newest snapshot stays; -1: they all stay",
+        -1,
+    )
+    metadata_max_retention_ms: int = whole(
+        604_800_000,
+        0,
+        MAX_LONG,
+        "ms",
+        "a snapshot of the metadata that is older goes, once there is a newer one; -1: it stays",
+        -1,
     )
     min_insync_replicas: int = whole(1, 1, MAX_INT, "replicas", _MIN_ISR)
     replica_fetch_backoff_ms: int = whole(

@@ -1,7 +1,6 @@
 """Kafka's ConsumerProtocol: subscriptions and assignments as bytes, versions 0 to 3.
 
-Data of a newer version is read as version 3: no version may take fields away (Kafka: ConsumerProtocol). The
-rack of a subscription is not read, and written as null.
+Data of a newer version is read as version 3: no version may take fields away (Kafka: ConsumerProtocol).
 Threads: any; the functions have no state.
 """
 
@@ -27,7 +26,7 @@ def encode_subscription(subscription: Subscription, version: int = LAST_VERSION)
     if version >= 2:
         parts.append(int32(subscription.generation))
     if version >= 3:
-        parts.append(string(None))  # the rack
+        parts.append(string(subscription.rack))
     return b"".join(parts)
 
 
@@ -39,9 +38,10 @@ def decode_subscription(data: bytes, group_instance_id: str | None = None) -> Su
         topics, user_data = read.array(read.string), read.nullable_bytes() or b""
         owned = _partitions(read) if version >= 1 else []
         generation = read.int32() if version >= 2 else -1
+        rack = read.nullable_string() if version >= 3 else None
     except ValueError as error:
         raise InvalidArgumentError(f"no subscription of a consumer: {error}") from error
-    return Subscription(tuple(topics), tuple(owned), user_data, generation, group_instance_id)
+    return Subscription(tuple(topics), tuple(owned), user_data, generation, group_instance_id, rack)
 
 
 def encode_assignment(
@@ -66,6 +66,16 @@ def decode_assignment(data: bytes) -> list[TopicPartition]:
         return _partitions(read)
     except ValueError as error:
         raise InvalidArgumentError(f"no assignment of a consumer: {error}") from error
+
+
+def version_of(data: bytes) -> int:
+    """Return the version of a subscription or an assignment, the last one that is known here for a newer
+    one. Raises InvalidArgumentError.
+    """
+    try:
+        return min(_version(Reader(data)), LAST_VERSION)
+    except ValueError as error:
+        raise InvalidArgumentError(f"no subscription of a consumer: {error}") from error
 
 
 def _by_topic(partitions: Iterable[TopicPartition]) -> bytes:

@@ -1,8 +1,12 @@
-"""The record of a control batch, which says how a transaction ended; nothing is on disk.
+"""The record of a control batch, which says how a transaction ended, or is the first or the last one of a
+snapshot of the metadata; nothing is on disk.
 
 Key: version int16 = 0, type int16. Value of a transaction's end: version int16 = 0, coordinator epoch int32
-(org.apache.kafka.common.record.ControlRecordType, EndTransactionMarker). Big-endian. Threads: any; functions
-without state.
+(org.apache.kafka.common.record.ControlRecordType, EndTransactionMarker). Value of a snapshot's header:
+version int16 = 0, timestamp of the last record of the log that it covers, int64 ms; of its footer: version
+int16 = 0; each ends with a byte 0, as no tagged fields follow (KIP-630: SnapshotHeaderRecord,
+SnapshotFooterRecord).
+Big-endian. Threads: any; functions without state.
 """
 
 from __future__ import annotations
@@ -17,9 +21,13 @@ from segstore.records.header import CONTROL_FLAG, NO_EPOCH, TRANSACTIONAL_FLAG
 
 ABORT = 0
 COMMIT = 1
+SNAPSHOT_HEADER = 3
+SNAPSHOT_FOOTER = 4
 
 _KEY = struct.Struct(">hh")
 _VALUE = struct.Struct(">hi")
+_HEADER = struct.Struct(">hqB")
+_FOOTER = struct.Struct(">hB")
 _VERSION = 0
 
 
@@ -59,3 +67,31 @@ def parse_control(
         raise CorruptRecordError(file, position, offset, "an end transaction marker has no coordinator epoch")
     _, coordinator_epoch = _VALUE.unpack_from(value)
     return kind, coordinator_epoch
+
+
+def snapshot_header(last_contained_timestamp: int, timestamp: int, leader_epoch: int) -> Encoded:
+    """Return the control batch with which a snapshot begins, at offset 0 and stamped `timestamp` (ms):
+    `last_contained_timestamp` (ms) is that of the last record of the log that the snapshot covers.
+    """
+    value = _HEADER.pack(_VERSION, last_contained_timestamp, 0)
+    return _of_snapshot(SNAPSHOT_HEADER, value, timestamp, 0, leader_epoch)
+
+
+def snapshot_footer(timestamp: int, base_offset: int, leader_epoch: int) -> Encoded:
+    """Return the control batch with which a snapshot ends: without it the snapshot is not whole."""
+    return _of_snapshot(SNAPSHOT_FOOTER, _FOOTER.pack(_VERSION, 0), timestamp, base_offset, leader_epoch)
+
+
+def _of_snapshot(kind: int, value: bytes, timestamp: int, base_offset: int, leader_epoch: int) -> Encoded:
+    template = Template(CONTROL_FLAG, base_offset=base_offset, leader_epoch=leader_epoch)
+    return single(value, _KEY.pack(_VERSION, kind), timestamp=timestamp, template=template)
+
+
+def parse_snapshot_header(value: bytes | None) -> int:
+    """Return the timestamp (ms) of the last record that a snapshot covers, by the value of its header. Raises
+    ValueError.
+    """
+    if value is None or len(value) < _HEADER.size or value[0] & 0x80:
+        raise ValueError("a snapshot's header has no timestamp")
+    timestamp: int = _HEADER.unpack_from(value)[1]
+    return timestamp

@@ -197,6 +197,7 @@ class DataDirectory:
                 replica = self._replica(PartitionKey(info.name, number), change.config)
                 replica.become(registration)
                 replica.configure(change.config)  # last: one that leads no more must not go by it
+                self._thread.breathe()
         for key in leaving:
             self.replicas[key].go_offline()
             self._home.when_led(key, partial(self.post, partial(self._leave, key)))
@@ -445,17 +446,29 @@ class Fetching:
         if self._once_more and self._more_at <= now:
             self._last_round()
         if self._beats_at <= now:
-            self._beats_at = now + self._settings.heartbeat_interval_ms / 1000
-            self._directory.beat()
+            self._beat(now)
         if self._checkpoint_at <= now:
             self._checkpoint_at = now + self._settings.checkpoint_interval_ms / 1000
             self._directory.checkpoint()
+
+    def breathe(self) -> None:
+        """Show, between two parts of work that takes long, that the thread runs: with thousands of partitions
+        an election may take longer than a session.
+        """
+        self.turned = now = time.monotonic()
+        if self._beats_at <= now and not self._over:
+            self._beat(now)
+
+    def _beat(self, now: float) -> None:
+        self._beats_at = now + self._settings.heartbeat_interval_ms / 1000
+        self._directory.beat()
 
     def _last_round(self) -> None:
         """Let followers that have all records hear of the high watermark."""
         again, self._once_more = self._once_more, {}
         for replica in again:
             self._guarded(partial(self._directory.step, replica))
+            self._guarded(self.breathe)
 
     def fetch(self, replica: LocalReplica, step: Callable[[], bool | None]) -> None:
         """Fetch for a replica, in the directory's thread; what `step` returns says how to go on. Where the

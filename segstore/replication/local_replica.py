@@ -302,6 +302,8 @@ class LocalReplica:
 
     def configure(self, config: ReplicaConfig) -> None:
         """Take changed settings."""
+        if self.core.config == config:
+            return
         with self.lock:
             self._settle()
             self._carry_out(self.core.configure(config, now_ms()))

@@ -9,21 +9,32 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import NamedTuple
 
 from segstore import names
-from segstore.errors import CorruptRecordError, SegstoreError, StorageError, copy_of
+from segstore.errors import (
+    CorruptCheckpointError,
+    CorruptRecordError,
+    OffsetOutOfRangeError,
+    SegstoreError,
+    StorageError,
+    copy_of,
+)
 from segstore.files import Files
 from segstore.replication.core.registration import PartitionRegistration
 from segstore.replication.metadata.image import MetadataImage, PartitionKey
 from segstore.replication.metadata.properties import MetaProperties, read_properties
 from segstore.replication.metadata.records import decode
+from segstore.replication.metadata.snapshots import Snapshots, no_snapshot, records_of
 from segstore.replication.metadata.voters import Found
 from segstore.storage.meta.topic_info import CLUSTER_METADATA
 from segstore.storage.store.partition_log import PartitionLog
 from segstore.storage.store.store import Store
 from segstore.storage.store.store import open as open_store
 
+ATTEMPTS = 5
+"""How often metadata is read whose beginning is removed meanwhile."""
 MISSING = (errno.ENOENT, errno.ENOTDIR)
 
 
@@ -156,18 +167,16 @@ class Observer:
             return None
 
     def _follow(self, store: Store, end: int) -> MetadataImage:
-        """Take the records that are new; all of them where those that were taken are not in this copy."""
+        """Take the records that are new; all of them, or a snapshot, where those that were taken are not in
+        this copy.
+        """
         log, image = store.partition(CLUSTER_METADATA, 0), self._image
-        if image.next_offset > end or _epoch_before(log, image.next_offset) != self._epoch:
-            self._image = image = MetadataImage()
-        at = max(image.next_offset, log.start_offset)
-        while at < end:
-            records = log.read(at)
-            for record in records:
-                if record.value is None:
-                    raise CorruptRecordError(store.path, 0, record.offset, "a record without a value")
-                image.apply(decode(record.value), record.offset)
-            at = records.next_offset
+        at = image.next_offset
+        goes_on = log.start_offset <= at <= end and _epoch_before(log, at) == self._epoch
+        if not at or not goes_on:
+            self._image = image = image_of(store)
+        else:
+            _take(store, image, at, end)
         self._epoch = _epoch_before(log, image.next_offset)
         return image
 
@@ -182,6 +191,45 @@ class Observer:
 def _epoch_before(log: PartitionLog, offset: int) -> int:
     """Return the leader epoch of the record before an offset of a metadata log, -1 where there is none."""
     return int(log.read(offset - 1, 0).leader_epochs[0]) if offset > log.start_offset else -1
+
+
+def image_of(store: Store) -> MetadataImage:
+    """Return the metadata that a directory has: a snapshot, and the log behind it. A live writer may remove
+    both meanwhile, once a newer snapshot is there: then they are read again. Raises CorruptRecordError,
+    CorruptCheckpointError, UnsupportedVersionError, StorageError, OSError.
+    """
+    for _ in range(ATTEMPTS):
+        with suppress(OffsetOutOfRangeError, CorruptCheckpointError, FileNotFoundError):
+            return _read_image(store)
+    return _read_image(store)
+
+
+def _read_image(store: Store) -> MetadataImage:
+    image, log = MetadataImage(), store.partition(CLUSTER_METADATA, 0)
+    directory = names.below(store.path, names.partition_dir(CLUSTER_METADATA, 0))
+    at, files = log.start_offset, Files()
+    snapshots = Snapshots(files, directory)
+    found = snapshots.newest(at, log.end_offset)
+    if found is None and at > 0:
+        raise no_snapshot(at, snapshots)
+    if found is not None:
+        at = found.end_offset
+        for each in records_of(files, snapshots.path(found)):
+            image.apply(each, at - 1)
+    _take(store, image, at, log.end_offset)
+    return image
+
+
+def _take(store: Store, image: MetadataImage, at: int, end: int) -> None:
+    """Let an image have the records of a directory's metadata log from offset `at` on, below `end`."""
+    log = store.partition(CLUSTER_METADATA, 0)
+    while at < end:
+        records = log.read(at)
+        for record in records:
+            if record.value is None:
+                raise CorruptRecordError(store.path, 0, record.offset, "a metadata record without a value")
+            image.apply(decode(record.value), record.offset)
+        at = records.next_offset
 
 
 def _replicas(

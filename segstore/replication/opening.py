@@ -10,6 +10,7 @@ import os
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +27,8 @@ from segstore.replication.data_directory import Change, DataDirectory, open_dire
 from segstore.replication.local_replica import now_ms
 from segstore.replication.metadata.image import MetadataImage, PartitionKey
 from segstore.replication.metadata.metadata_log import MetadataLog, Voter
+from segstore.replication.metadata.metadata_log_config import MetadataLogConfig
+from segstore.replication.metadata.snapshot_generator import SnapshotGenerator
 from segstore.replication.metadata.voters import Plan, check_paths, plan
 from segstore.replication.plain_directory import BecamePlain, check_replicated
 from segstore.replication.quorum_controller import Decision, Event, Published, QuorumController
@@ -45,9 +48,10 @@ if TYPE_CHECKING:
 
 log = Logger("segstore")
 
+LEAST_FILES = 16
+"""Files that each directory may keep open at least, as `max.open.files` allows."""
 READY = 30_000
 """Ms that an open waits for the leaders that are elected to take appends."""
-
 
 SHOWN = 2_000
 """Ms that an open waits at most for followers, so that what was committed is shown at once (R38)."""
@@ -148,12 +152,19 @@ def open_replicated(
             _check_adopted(plain, adopt)
             settle(plain, settings, files, clock, file_mode)
         try:
-            store = _open(given, places, settings, replication, files, clock, file_mode)
+            share = _share(settings, len(given))
+            store = _open(given, places, share, replication, files, clock, file_mode)
         except BecamePlain as found:
             found.finish(given, settings, files, clock)
     for broker, reason in places.offline.items():
         log.warning("directory %d is offline: %s", broker, reason)
     return store
+
+
+def _share(settings: StoreConfig, directories: int) -> StoreConfig:
+    """Return the settings of one of the store's directories: each keeps its part of the files open."""
+    total = settings.max_open_files if settings.max_open_files > 0 else default_limit()
+    return replace(settings, max_open_files=max(total // directories, LEAST_FILES))
 
 
 def _open(
@@ -210,7 +221,10 @@ class _Assembly:
         # A store that is adopted is the first to get a metadata log: before, it is a plain one.
         by_topics = sorted(writers, key=lambda id_: (not writers[id_].topics, id_))
         metadata = MetadataLog.open(
-            [Voter(id_, writers[id_]) for id_ in by_topics], places.total, self._voter_lost
+            [Voter(id_, writers[id_]) for id_ in by_topics],
+            places.total,
+            self._voter_lost,
+            MetadataLogConfig.of(settings),
         )
         opened.callback(metadata.close)
         writers = dict(writers)
@@ -232,7 +246,10 @@ class _Assembly:
         core = image.controller(replication.controller)
         admin.load(image, core)
         heartbeat = replication.heartbeat_interval_ms
-        manager.controller = controller = QuorumController(metadata, image, core, self._publish, heartbeat)
+        snapshots = SnapshotGenerator(metadata, clock)
+        manager.controller = controller = QuorumController(
+            metadata, image, core, self._publish, heartbeat, snapshots
+        )
         opened.callback(controller.stop, 0)
         for directory in manager.directories.values():
             opened.callback(directory.stop, 0)
@@ -247,7 +264,13 @@ class _Assembly:
         self._begin(image, controller, replication)
         first = writers[min(writers)].context.root
         context = Context(
-            first, files, HandlePool(files, default_limit()), Scheduler(), clock, True, os.getpid()
+            first,
+            files,
+            HandlePool(files, settings.max_open_files),
+            Scheduler(),
+            clock,
+            True,
+            os.getpid(),
         )
         cluster_id = places.places[0].properties.cluster_id
         side = ReplicatedSide(

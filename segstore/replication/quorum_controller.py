@@ -23,6 +23,7 @@ from segstore.replication.local_replica import now_ms
 from segstore.replication.metadata.image import MetadataImage, PartitionKey
 from segstore.replication.metadata.metadata_log import MetadataLog
 from segstore.replication.metadata.records import MetadataRecord, RemoveTopicRecord
+from segstore.replication.metadata.snapshot_generator import SnapshotGenerator
 from segstore.threads import Background, Latch, take
 
 log = Logger("segstore")
@@ -65,9 +66,10 @@ class QuorumController:
         core: Controller,
         publish: Callable[[Published], None],
         beat_ms: float,
+        snapshots: SnapshotGenerator,
     ) -> None:
         self._log, self.image, self._core, self._publish = metadata_log, image, core, publish
-        self._beat = beat_ms / 1000
+        self._beat, self._snapshots = beat_ms / 1000, snapshots
         self._asked: SimpleQueue[tuple[Event, Answer] | None] = SimpleQueue()
         self._regular: list[tuple[float, float, Event]] = []
         self._over, self._ended = False, Latch()
@@ -164,6 +166,8 @@ class QuorumController:
                 self._lose(error)
             else:
                 self._publish(batch.published())
+        if self.error is None:
+            self._snapshots.look(self.image)
         for answer, told, failed in answers:
             try:
                 answer(told, failed or self.error)

@@ -191,11 +191,25 @@ class ReplicaManager:
         self.news.tell()
 
     def follows(self, replica: LocalReplica) -> None:
-        """See `Links`."""
-        self._ask(replica.broker, replica.key)
+        """See `Links`. A leader that has not heard of its election yet asks its followers when it has, in
+        `leads`, and would only refuse them before.
+        """
+        own, leader = replica.core.role, self.find(replica.leader_id, replica.key)
+        role = None if leader is None else leader.core.role
+        if (
+            role is None
+            or own is None
+            or (isinstance(role, Leader) and role.leader_epoch >= own.leader_epoch)
+        ):
+            self._ask(replica.broker, replica.key)
 
     def leads(self, replica: LocalReplica) -> None:
-        """See `Links`. A thread that is late may bring a replica after whose election there was another."""
+        """See `Links`. A thread that is late may bring a replica after whose election there was another.
+
+        The followers are asked behind the work that is under way in the leader's directory: where a lost
+        directory led thousands of partitions, all of them have leaders before followers take their time. An
+        append asks them at once.
+        """
         with self.redirecting:
             state = self.partitions.get(replica.key)
             if state is None or state.leader != replica.broker:
@@ -204,7 +218,7 @@ class ReplicaManager:
             self._redirect(replica.key, replica.partition)
         self.counters.leads(replica.key)
         self._is_led(replica.key)
-        self._ask_followers(replica)
+        self.directories[replica.broker].post(partial(self._ask_followers, replica))
         self.news.tell()
 
     def read(self, broker: int, read: Callable[[], None]) -> None:

@@ -211,24 +211,19 @@ class ReplicatedTopicAdmin:
                     reshaped.add(info.name)
                     self._manager.forget(info.name, info.topic_id)
                 changed = True
-        for key in published.partitions:
-            assert isinstance(key, PartitionKey)
-            known = topics.get(key.topic)
-            if known is not None and key.partition not in known.partition_ids:
-                ids = tuple(sorted({*known.partition_ids, key.partition}))
-                topics[key.topic] = replace(known, partition_ids=ids)
-                reshaped.add(key.topic)
+        for name, numbers in _by_topic(published.partitions).items():
+            known = topics.get(name)
+            if known is not None and (ids := {*known.partition_ids, *numbers}) != {*known.partition_ids}:
+                topics[name] = replace(known, partition_ids=tuple(sorted(ids)))
+                reshaped.add(name)
         self.topics, self.changes = topics, self.changes + changed
         return configured, reshaped | configured
 
     def changes_for(self, broker: int, keys: Iterable[PartitionKey]) -> list[Change]:
         """Return what a directory hears of these partitions."""
-        by_topic: dict[str, list[int]] = {}
-        for key in keys:
-            by_topic.setdefault(key.topic, []).append(key.partition)
         return [
             self._change(broker, topic, numbers)
-            for topic, numbers in by_topic.items()
+            for topic, numbers in _by_topic(keys).items()
             if topic in self.topics
         ]
 
@@ -241,6 +236,15 @@ class ReplicatedTopicAdmin:
     def replica_config(self, info: TopicInfo) -> ReplicaConfig:
         """Return the settings of a topic's replicas."""
         return self._settings.replica_config(info)
+
+
+def _by_topic(keys: Iterable[Key]) -> dict[str, list[int]]:
+    """Return the partitions' numbers by topic."""
+    found: dict[str, list[int]] = {}
+    for key in keys:
+        assert isinstance(key, PartitionKey)
+        found.setdefault(key.topic, []).append(key.partition)
+    return found
 
 
 def settings_of(info: TopicInfo) -> list[MetadataRecord]:

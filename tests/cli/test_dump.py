@@ -13,6 +13,10 @@ from cli import json_lines, ok, run
 from partitions import as_running, index_entries, read_expected
 
 import segstore
+from segstore.files import Files
+from segstore.replication.metadata.records import NoOpRecord
+from segstore.replication.metadata.snapshots import Snapshots, make_snapshot
+from segstore.storage.segment.metadata_snapshot import SnapshotId
 
 ZERO = "00000000000000000000"
 
@@ -88,6 +92,25 @@ def test_a_whole_store(store_dir: Path) -> None:
     assert points[1] == 1
     shown = ok("dump", "-r", store_dir).stdout
     assert all(name in shown for name in ("offsets", "leader epoch", f"{ZERO}.log", "empty"))
+
+
+def test_a_snapshot_of_the_metadata(tmp_path: Path) -> None:
+    directory = tmp_path / "__cluster_metadata-0"
+    directory.mkdir()
+    held = Snapshots(Files(), str(directory))
+    held.write(make_snapshot(SnapshotId(300, 7), [NoOpRecord()], 5, 6))
+    path = directory / "00000000000000000300-0000000007.checkpoint"
+    found = rows("--records", directory)
+    assert [row.get("marker", row["type"]) for row in found] == [
+        *("batch", "snapshot header"),
+        *("batch", "record"),
+        *("batch", "snapshot footer"),
+    ]
+    part = path.rename(f"{path}.part")
+    part.write_bytes(part.read_bytes()[:-1])
+    result = run("dump", "--json", part)
+    assert result.exit_code == 1
+    assert "the file ends within the batch" in json_lines(result)[-1]["damage"]
 
 
 def test_text_is_never_taken_for_markup(store_dir: Path) -> None:

@@ -26,7 +26,7 @@ from waiting import until
 
 import segstore
 from segstore.client.consumer import ConsumerRebalanceListener
-from segstore.coordinator.group.member import State
+from segstore.coordinator.group.classic.member import State
 from segstore.coordinator.structs import OffsetAndMetadata
 from segstore.errors import (
     CommitFailedError,

@@ -70,6 +70,42 @@ def test_the_dump_tool_reads_each_replica_alike(tmp_path: Path) -> None:
     assert records[0] == records[1] == records[2]
 
 
+def decoded(files: list[Path]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [
+            *("java", "-Xmx512m", "-XX:+UseSerialGC", "-cp", classpath(), "kafka.tools.DumpLogSegments"),
+            *("--cluster-metadata-decoder", "--deep-iteration", "--files", ",".join(map(str, files))),
+        ],
+        capture_output=True,
+        encoding="utf-8",
+        timeout=240,
+    )
+
+
+def test_the_dump_tool_reads_snapshots_of_the_metadata(tmp_path: Path) -> None:
+    three = Directories(tmp_path, 3)
+    with three.open(metadata_log_max_record_bytes_between_snapshots=1) as store:
+        store.create_topic("t", partitions=2, replication_factor=3, config={"segment.bytes": 20_000})
+        folders = [path / "__cluster_metadata-0" for path in three.paths]
+        until(lambda: all(any(map(has_setting, folder.glob("*.checkpoint"))) for folder in folders))
+    for folder in folders:
+        run = decoded([max(folder.glob("*.checkpoint"))])
+        assert run.returncode == 0, run.stderr
+        lines = [line for line in run.stdout.splitlines() if line.startswith("| offset")]
+        assert 'SnapshotHeader {"version":0,"lastContainedLogTimestamp":' in lines[0]
+        assert lines[-1].endswith('SnapshotFooter {"version":0}')
+        kinds = (
+            ["REGISTER_BROKER_RECORD"] * 3 + ["TOPIC_RECORD"] + ["PARTITION_RECORD"] * 2 + ["CONFIG_RECORD"]
+        )
+        found = [line.partition('"type":"')[2].partition('"')[0] for line in lines[1:-1]]
+        assert found == kinds
+        assert "isvalid: false" not in run.stdout
+
+
+def has_setting(snapshot: Path) -> bool:
+    return b"segment.bytes" in snapshot.read_bytes()
+
+
 def test_the_dump_tool_reads_the_metadata(tmp_path: Path) -> None:
     three = written(tmp_path)
     for path in three.paths:
@@ -77,15 +113,7 @@ def test_the_dump_tool_reads_the_metadata(tmp_path: Path) -> None:
             Path(shutil.copytree(path, tmp_path / f"m-{path.name}"), "__cluster_metadata-0").glob("*.log")
         )
         assert files
-        run = subprocess.run(
-            [
-                *("java", "-Xmx512m", "-XX:+UseSerialGC", "-cp", classpath(), "kafka.tools.DumpLogSegments"),
-                *("--cluster-metadata-decoder", "--deep-iteration", "--files", ",".join(map(str, files))),
-            ],
-            capture_output=True,
-            encoding="utf-8",
-            timeout=240,
-        )
+        run = decoded(files)
         assert run.returncode == 0, run.stderr
         for kind in ("REGISTER_BROKER_RECORD", "TOPIC_RECORD", "PARTITION_RECORD", "PARTITION_CHANGE_RECORD"):
             assert f'"type":"{kind}"' in run.stdout, kind

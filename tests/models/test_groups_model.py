@@ -25,7 +25,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 import segstore
 from segstore.client.consumer import Consumer
-from segstore.coordinator.group.member import State
+from segstore.coordinator.group.classic.member import State
 from segstore.coordinator.structs import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
 from segstore.errors import (
     CommitFailedError,

@@ -29,7 +29,7 @@ from waiting import PATIENCE, until
 import segstore
 from segstore.client.aio import AsyncConsumer
 from segstore.client.consumer import Consumer
-from segstore.coordinator.group.member import State
+from segstore.coordinator.group.classic.member import State
 
 # --- again, and elsewhere ----------------------------------------------------------------------
 

@@ -16,7 +16,7 @@ from struck import struck
 
 import segstore
 from segstore.client.consumer import Consumer
-from segstore.coordinator.group.member import State
+from segstore.coordinator.group.classic.member import State
 
 # What is raised within a destructor, or a generator that is dropped, is told and passed over.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")

@@ -152,8 +152,6 @@ def test_older_apis_tell_the_kinds_apart(node: Node) -> None:
     assert (told.group_state, told.error_code) == ("Dead", Code.GROUP_ID_NOT_FOUND)
     (told,) = ask(node, Api.DESCRIBE_GROUPS, 5, groups=["g"]).groups
     assert (told.group_state, told.error_code) == ("Dead", Code.NONE)
-    assert WireMember(node).join().answer.error_code == Code.INCONSISTENT_GROUP_PROTOCOL
-    assert ask(node, HEARTBEAT, 1, **{**JOIN, "group_id": "old"}).error_code == Code.GROUP_ID_NOT_FOUND
 
 
 def test_groups_and_offsets_are_deleted(node: Node) -> None:

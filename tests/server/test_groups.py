@@ -12,7 +12,7 @@ from groups import Monotonic, Unsynced, coordinator
 from parked import Asked, WireMember, ask
 
 import segstore
-from segstore.coordinator.group.member import State
+from segstore.coordinator.group.classic.member import State
 from segstore.coordinator.offsets.group_offsets import GroupOffsets
 from segstore.coordinator.shared import shared
 from segstore.coordinator.structs import OffsetAndMetadata, TopicPartition

@@ -9,8 +9,8 @@ from typing import Any
 
 import segstore
 from segstore.client.consumer import Consumer, ConsumerRebalanceListener, ConsumerRecord
+from segstore.coordinator.group.classic.member import State
 from segstore.coordinator.group.coordinator import GroupCoordinator
-from segstore.coordinator.group.member import State
 from segstore.coordinator.offsets.group_offsets import GroupOffsets
 from segstore.coordinator.shared import shared
 from segstore.coordinator.structs import TopicPartition

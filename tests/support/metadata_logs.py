@@ -7,9 +7,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from waiting import until
+
 import segstore
+from segstore.files import Files
 from segstore.replication.metadata.metadata_log import MetadataLog, Voter
+from segstore.replication.metadata.metadata_log_config import MetadataLogConfig
 from segstore.replication.metadata.records import FeatureLevelRecord, MetadataRecord, NoOpRecord
+from segstore.replication.metadata.snapshots import make_snapshot
+from segstore.storage.segment.metadata_snapshot import SnapshotId, list_snapshots
 from segstore.storage.store.writer import StoreWriter
 
 TOTAL = 3
@@ -20,15 +26,26 @@ class Quorum:
     """Opened stores, and the metadata log over them."""
 
     def __init__(
-        self, root: Path, ids: Iterable[int] = ALL, files: dict[int, Any] | None = None, total: int = TOTAL
+        self,
+        root: Path,
+        ids: Iterable[int] = ALL,
+        files: dict[int, Any] | None = None,
+        total: int = TOTAL,
+        clock: Callable[[], int] | None = None,
+        **settings: int,
     ) -> None:
+        """`settings` are those of `MetadataLogConfig`."""
         self.lost: list[int] = []
+        config = MetadataLogConfig(**settings)
         self.stores: dict[int, segstore.Store] = {}
         try:
             for id_ in ids:
-                more = {"files": files[id_]} if files and id_ in files else {}
+                more: dict[str, Any] = {"files": files[id_]} if files and id_ in files else {}
+                more |= {"clock": clock} if clock else {}
                 self.stores[id_] = segstore.open(root / str(id_), **more)
-            self.log = MetadataLog.open(self.voters(), total, lambda voter, error: self.lost.append(voter))
+            self.log = MetadataLog.open(
+                self.voters(), total, lambda voter, error: self.lost.append(voter), config
+            )
         except BaseException:
             self.close_stores()
             raise
@@ -71,6 +88,29 @@ def numbers(log: MetadataLog) -> list[int]:
     """The numbers of the records that the log has."""
     held: list[MetadataRecord] = [record for _, record in log.replay()]
     return [r.feature_level for r in held if isinstance(r, FeatureLevelRecord)]
+
+
+def keep(log: MetadataLog) -> SnapshotId:
+    """Have all voters keep a snapshot of all numbered records, and return it; it is not waited for."""
+    snapshot = SnapshotId(log.next_offset, log.epoch)
+    records = [numbered(number) for number in numbers(log)]
+    log.keep(make_snapshot(snapshot, records, log.last_timestamp, log.last_timestamp))
+    return snapshot
+
+
+def keep_all(root: Path, log: MetadataLog, ids: Iterable[int] = ALL) -> SnapshotId:
+    """`keep`, and wait until these voters have it."""
+    snapshot = keep(log)
+    until(lambda: all(snapshot_file(root, id_, snapshot).exists() for id_ in ids))
+    return snapshot
+
+
+def snapshot_file(root: Path, voter: int, snapshot: SnapshotId) -> Path:
+    return root / str(voter) / "__cluster_metadata-0" / snapshot.name
+
+
+def snapshots_of(root: Path, voter: int) -> list[SnapshotId]:
+    return list_snapshots(Files(), str(root / str(voter) / "__cluster_metadata-0"))[0]
 
 
 def offsets_rise(log: MetadataLog) -> bool:

@@ -204,3 +204,31 @@ def test_bad_metadata_is_named(name: str) -> None:
     with pytest.raises(CorruptCheckpointError, match="somewhere") as error:
         names.parse_partition_metadata(data, "somewhere")
     assert (error.value.file, error.value.line) == ("somewhere", line)
+
+
+@pytest.mark.parametrize("offset", [0, 300, (1 << 63) - 1])
+@pytest.mark.parametrize("epoch", [0, 7, (1 << 31) - 1])
+def test_snapshots_of_the_metadata_come_back(offset: int, epoch: int) -> None:
+    name = names.metadata_snapshot(offset, epoch)
+    assert len(name) == 20 + 1 + 10 + len(".checkpoint")
+    for suffix in ("", ".part", ".deleted"):
+        assert names.parse_metadata_snapshot(name + suffix) == (offset, epoch, ".checkpoint" + suffix)
+    assert names.parse_segment_file(name) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    {
+        "00000000000000000300-0000000007-8723.checkpoint.part": (300, 7, ".checkpoint.part"),
+        "00000000000000000300-0000000007-8723.checkpoint": None,
+        "00000000000000000300-7.checkpoint": None,
+        "300-0000000007.checkpoint": None,
+        "00000000000000000300-0000000007.checkpoint.tmp": None,
+        "00000000000000000300-9999999999.checkpoint": None,
+        "99999999999999999999-0000000007.checkpoint": None,
+        "bootstrap.checkpoint": None,
+        "x00000000000000000300-0000000007.checkpoint": None,
+    }.items(),
+)
+def test_names_like_those_of_snapshots(name: str, expected: tuple[int, int, str] | None) -> None:
+    assert names.parse_metadata_snapshot(name) == expected

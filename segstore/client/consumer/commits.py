@@ -15,8 +15,8 @@ from segstore.client.consumer.join import Phase, Seat
 from segstore.client.consumer.metrics import GroupMetrics, Interceptors
 from segstore.client.consumer.no_group import Offsets, OnCommit
 from segstore.client.consumer.subscription import Subscription, topic_partition
+from segstore.coordinator.group.classic.member import monotonic_ms
 from segstore.coordinator.group.coordinator import GroupCoordinator
-from segstore.coordinator.group.member import monotonic_ms
 from segstore.coordinator.offsets.group_offsets import GroupOffsets
 from segstore.coordinator.structs import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
 from segstore.errors import (

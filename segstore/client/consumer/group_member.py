@@ -20,8 +20,8 @@ from segstore.client.consumer.subscription import Subscription
 from segstore.coordinator.consumer_protocol import decode_assignment, encode_subscription
 from segstore.coordinator.group.assignors import by_name
 from segstore.coordinator.group.assignors.base import Subscription as Told
+from segstore.coordinator.group.classic.member import Joined, Protocols
 from segstore.coordinator.group.coordinator import GroupCoordinator
-from segstore.coordinator.group.member import Joined, Protocols
 from segstore.coordinator.offsets.group_offsets import GroupOffsets
 from segstore.coordinator.offsets.topic import check_group
 from segstore.coordinator.shared import shared

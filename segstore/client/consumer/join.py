@@ -13,8 +13,8 @@ from enum import Enum
 from segstore.client.consumer.config import ConsumerConfig
 from segstore.coordinator.consumer_protocol import decode_assignment, decode_subscription, encode_assignment
 from segstore.coordinator.group.assignors.base import Assignor
+from segstore.coordinator.group.classic.member import Joined, Joining, MemberInfo, Protocols, Pulse, Ticket
 from segstore.coordinator.group.coordinator import GroupCoordinator
-from segstore.coordinator.group.member import Joined, Joining, MemberInfo, Protocols, Pulse, Ticket
 from segstore.coordinator.structs import UNJOINED, ConsumerGroupMetadata, TopicPartition
 from segstore.errors import (
     IllegalGenerationError,

@@ -14,7 +14,7 @@ from typing import Any
 from segstore.client.consumer.config import ConsumerConfig
 from segstore.client.consumer.no_group import Offsets
 from segstore.client.consumer.records import ConsumerRecord
-from segstore.coordinator.group.member import Pulse
+from segstore.coordinator.group.classic.member import Pulse
 from segstore.coordinator.metrics import Sensor, monotonic_ms
 from segstore.coordinator.structs import TopicPartition
 from segstore.errors import InvalidTypeError

@@ -12,12 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from typing import TypeVar
 
-from segstore.coordinator.group.consumers.group import ConsumerGroupInfo, ConsumerState
-from segstore.coordinator.group.consumers.member import JOIN_EPOCH
-from segstore.coordinator.group.consumers.membership import Beaten, ConsumerHeartbeat, ConsumerMembership
-from segstore.coordinator.group.group import Group
-from segstore.coordinator.group.group_table import GroupTable, Held
-from segstore.coordinator.group.member import (
+from segstore.coordinator.group.classic.member import (
     GroupInfo,
     Joined,
     Joining,
@@ -27,6 +22,10 @@ from segstore.coordinator.group.member import (
     Ticket,
     monotonic_ms,
 )
+from segstore.coordinator.group.consumers.group import ConsumerGroupInfo, ConsumerState
+from segstore.coordinator.group.consumers.member import JOIN_EPOCH
+from segstore.coordinator.group.consumers.membership import Beaten, ConsumerHeartbeat, ConsumerMembership
+from segstore.coordinator.group.group_table import GroupTable, Held
 from segstore.coordinator.offsets.group_offsets import GroupOffsets
 from segstore.coordinator.offsets.topic import check_group
 from segstore.coordinator.shared import shared
@@ -67,7 +66,7 @@ class GroupCoordinator:
         self._check_joining(group_id, joining)
 
         def join(held: Held) -> Ticket[Joined]:
-            return self._groups.as_classic(held).join(joining, self._clock())
+            return self._groups.join(held, joining, self._clock())
 
         return self._groups.ask_held(group_id, join)
 
@@ -87,12 +86,13 @@ class GroupCoordinator:
         the assignments could not be written, and may be brought again.
         """
 
-        def sync(group: Group) -> Ticket[bytes]:
-            now = self._clock()
-            brought = assignments or {}
-            return group.sync(member_id, group_instance_id, generation, protocol, brought, now, protocol_type)
+        def sync(held: Held) -> Ticket[bytes]:
+            now, who = self._clock(), (member_id, group_instance_id, generation)
+            if held.consumer is not None:
+                return held.consumer.sync(*who, protocol, now, protocol_type)
+            return held.group.sync(*who, protocol, assignments or {}, now, protocol_type)
 
-        return self._groups.ask(group_id, sync, make=False)
+        return self._groups.ask_held(group_id, sync, make=False)
 
     def heartbeat(
         self, group_id: str, member_id: str, generation: int, group_instance_id: str | None = None
@@ -100,17 +100,21 @@ class GroupCoordinator:
         """Extend the member's session. Raises RebalanceInProgressError where the member has to join again;
         UnknownMemberIdError, IllegalGenerationError, FencedInstanceIdError.
         """
-        self._groups.ask(
-            group_id,
-            lambda group: group.heartbeat(member_id, group_instance_id, generation, self._clock()),
-            make=False,
-        )
+
+        def beat(held: Held) -> None:
+            who = member_id, group_instance_id, generation
+            if held.consumer is not None:
+                held.consumer.classic_heartbeat(*who, self._clock())
+            else:
+                held.group.heartbeat(*who, self._clock())
+
+        self._groups.ask_held(group_id, beat, make=False)
 
     def leave(self, group_id: str, member_id: str, group_instance_id: str | None = None) -> None:
         """Leave the group, as a static member too. Raises UnknownMemberIdError, FencedInstanceIdError."""
-        self._groups.ask(
-            group_id, lambda group: group.leave(member_id, group_instance_id, self._clock()), make=False
-        )
+        (error,) = self.leave_all(group_id, [(member_id, group_instance_id)])
+        if error is not None:
+            raise error
 
     def leave_all(self, group_id: str, leaving: Collection[Leaver]) -> list[SegstoreError | None]:
         """Remove several members by one rebalance, static members by their group_instance_id alone where the
@@ -244,14 +248,19 @@ class GroupCoordinator:
         return self._groups.find(group_id) is not None
 
     def generation(self, group_id: str) -> int:
-        """Return the group's current generation, -1 where there is no such group."""
+        """Return the group's current generation, which is the epoch of a consumer group; -1 where there is no
+        such group.
+        """
         held = self._groups.find(group_id)
-        return -1 if held is None else held.group.generation
+        if held is None:
+            return -1
+        with held.lock:
+            return held.group.generation if held.consumer is None else held.consumer.group.epoch
 
     def changes(self, group_id: str) -> int:
         """Return a number that differs whenever a member should ask what changed. Takes no lock."""
         held = self._groups.get(group_id)
-        return -1 if held is None else held.group.changes
+        return -1 if held is None else held.changes
 
     def groups(self) -> dict[str, State | ConsumerState]:
         """Return all groups that have members, or had some, or have committed offsets."""
@@ -290,7 +299,7 @@ class GroupCoordinator:
         def ask(held: Held) -> None:
             if not held.has_members:
                 held.group.state = State.DEAD
-                self._groups.drop(held.group)
+                self._groups.drop(held)
 
         self._groups.ask_held(group_id, ask)
 

@@ -11,20 +11,21 @@ from __future__ import annotations
 
 import math
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import TypeVar
 
+from segstore.coordinator.group.classic.group import Group
+from segstore.coordinator.group.classic.member import Joined, Joining, Member, MonotonicMs, State, Ticket
 from segstore.coordinator.group.consumers.group import ConsumerGroup
-from segstore.coordinator.group.consumers.membership import ConsumerMembership, ConsumerSettings
+from segstore.coordinator.group.consumers.keeper import ConsumerSettings, Outside
+from segstore.coordinator.group.consumers.membership import ConsumerMembership
 from segstore.coordinator.group.consumers.topics import Topics
-from segstore.coordinator.group.group import Group
-from segstore.coordinator.group.member import Joining, Member, MonotonicMs, State
+from segstore.coordinator.group.migration import classic_member, downgrade, stand_in, upgraded
 from segstore.coordinator.offsets.consumer_schema import Change
 from segstore.coordinator.offsets.group_offsets import GroupOffsets, GroupRecord, MemberRecord
 from segstore.errors import (
     GroupNotFoundError,
-    InconsistentGroupProtocolError,
     SegstoreError,
     StoreClosedError,
 )
@@ -152,6 +153,7 @@ class Alarm:
 # --- group table ------------------------------------------------------------
 
 T = TypeVar("T")
+_UPGRADES, _DOWNGRADES = ("bidirectional", "upgrade"), ("bidirectional", "downgrade")
 log = Logger("segstore")
 
 
@@ -161,11 +163,25 @@ class Held:
     must look it up anew. `is_kept`: the log has it.
     """
 
-    def __init__(
-        self, group: Group, consumer: ConsumerMembership | None = None, is_kept: bool = True
-    ) -> None:
-        self.lock, self.group, self.consumer, self.gone = nesting(), group, consumer, False
-        self.is_kept = is_kept
+    def __init__(self, group: Group, is_kept: bool = True) -> None:
+        self.lock, self.group, self.gone, self.is_kept = nesting(), group, False, is_kept
+        self.consumer: ConsumerMembership | None = None
+        self._earlier = 0
+
+    @property
+    def changes(self) -> int:
+        """Return a number that grows with each change of which members may have to know."""
+        return self._earlier + (self.group if self.consumer is None else self.consumer).changes
+
+    def count(self, more: int) -> None:
+        """Count so many changes more."""
+        self._earlier += more
+
+    def become(self, group: Group, consumer: ConsumerMembership | None = None) -> None:
+        """Be another group from now on, which is a change."""
+        before = self.changes
+        self.group, self.consumer = group, consumer
+        self.count(before + 1 - self.changes)
 
     @property
     def has_members(self) -> bool:
@@ -197,10 +213,6 @@ class GroupTable:
         self._alarm = Alarm(store._context.scheduler, clock, self.run_due)
         self._shelter = Shelter("segstore-groups")
 
-    def ask(self, group_id: str, ask: Callable[[Group], T], make: bool = True) -> T:
-        """Do what `ask_held` does with the group of the classic protocol."""
-        return self.ask_held(group_id, lambda held: ask(held.group), make)
-
     def ask_held(self, group_id: str, ask: Callable[[Held], T], make: bool = True) -> T:
         """Return what `ask` returns of the group, under its lock, after what is due was done. Members that
         wait are woken where the group changed. Where an interrupt ends the caller's wait, `ask` is called
@@ -220,12 +232,12 @@ class GroupTable:
                 with held.lock:
                     if held.gone:
                         continue
-                    before = held.group.changes
+                    before = held.changes
                     try:
                         held.expire(self._clock())
                         return ask(held)
                     finally:
-                        due, changed = held.due(), held.group.changes != before
+                        due, changed = held.due(), held.changes != before
             raise StoreClosedError(f"{self._store.path} is closed")
         finally:
             if not self._closed:
@@ -249,11 +261,11 @@ class GroupTable:
         with self._lock:
             return list(self._groups)
 
-    def drop(self, group: Group) -> None:
+    def drop(self, held: Held) -> None:
         """Drop the group; the caller holds its lock. A later group of the same id is a new one."""
         with self._lock:
-            self._groups.pop(group.group_id).gone = True
-            self._most_changes = max(self._most_changes, group.changes)
+            self._groups.pop(held.group.group_id).gone = True
+            self._most_changes = max(self._most_changes, held.changes)
 
     def empty_since(self, group_id: str) -> int | None:
         """Answer for GroupOffsets, see `offsets.state.EmptySince`. A group that the log has with members is
@@ -285,62 +297,113 @@ class GroupTable:
 
     # --- from one protocol to the other ------------------------------------------------------------
 
+    def join(self, held: Held, joining: Joining, now: float) -> Ticket[Joined]:
+        """Have a member of the classic protocol join a group of either. A consumer group becomes a classic
+        one where it has no members, or where this static member takes the place of the last one of KIP-848.
+        The caller has the group's lock. Raises what `Group.join` and `ClassicMembers.join` raise, and
+        StorageError.
+        """
+        consumer = held.consumer
+        if consumer is None:
+            return held.group.join(joining, now)
+        if consumer.group.members:
+            before = consumer.replaced(joining)
+            if before is None:
+                return consumer.join(joining, now)
+            topics = consumer.group.topics_of(before.subscription)
+            old = classic_member(before, stand_in(before, topics, joining), now)
+            self._downgrade(held, [before.member_id], old)
+            return held.group.join(joining, now)
+        self._offsets.end_consumer(held.group.group_id)
+        held.become(held.group)
+        return held.group.join(joining, now)
+
     def as_consumers(self, held: Held, run: Callable[[ConsumerMembership], T]) -> T:
-        """Return what `run` returns of a consumer group. A new one takes the place of a classic group without
-        members, unless `run` raises. The caller has the group's lock. Raises GroupNotFoundError where a
-        classic group has members.
+        """Return what `run` returns of a consumer group. A new one takes the place of a classic group, with
+        the members that this has, unless `run` raises. The caller has the group's lock. Raises
+        GroupNotFoundError where a classic group has members, and can't become a consumer group.
         """
         if held.consumer is not None:
             return run(held.consumer)
-        group_id = held.group.group_id
-        if held.group.members:
-            raise GroupNotFoundError(
-                f"group {group_id!r} has members of the classic protocol, and "
-                f"group.consumer.migration.policy is {self._config.group_consumer_migration_policy}"
-            )
-        consumer = self._membership(ConsumerGroup(group_id, {}))
+        classic = held.group
+        changes = self._upgrade(classic) if classic.members else []
+        consumer = self._membership(held, classic.group_id, changes)
         try:
             found = run(consumer)
         except SegstoreError:
-            if not (held.is_kept or held.group.pending):
-                self.drop(held.group)  # a group that nobody could join is none
+            if not (held.is_kept or classic.pending or classic.members):
+                self.drop(held)  # a group that nobody could join is none
             raise
-        changes, held.group = held.group.changes, self._empty(group_id)
-        held.group.changes = changes + 1
-        held.consumer = consumer
+        held.become(self._empty(classic.group_id), consumer)
+        for member in classic.members.values():
+            member.fail(classic.in_progress())
+            if member.has_pulse and member.member_id in consumer.group.members:
+                consumer.pulses[member.member_id] = member
         return found
 
-    def as_classic(self, held: Held) -> Group:
-        """Return the group of the classic protocol; it takes the place of a consumer group without members.
-        The caller has the group's lock. Raises InconsistentGroupProtocolError where the consumer group has
-        members; StorageError.
+    def _upgrade(self, group: Group) -> list[Change]:
+        """Return the records of a classic group as a consumer group (GroupMetadataManager:
+        validateOnlineUpgrade). Raises GroupNotFoundError.
         """
-        group_id = held.group.group_id
-        if held.consumer is not None:
-            if held.consumer.group.members:
-                raise InconsistentGroupProtocolError(
-                    f"group {group_id!r} has members of the consumer protocol, and "
-                    f"group.consumer.migration.policy is {self._config.group_consumer_migration_policy}"
-                )
-            self._offsets.end_consumer(group_id)
-            held.consumer = None
-        return held.group
+        policy, most = self._config.group_consumer_migration_policy, self._config.group_consumer_max_size
+        if policy not in _UPGRADES:
+            raise GroupNotFoundError(
+                f"group {group.group_id!r} has members of the classic protocol, and "
+                f"group.consumer.migration.policy is {policy}"
+            )
+        if len(group.members) > most:
+            raise GroupNotFoundError(
+                f"group {group.group_id!r} has {len(group.members)} members of the classic protocol, and "
+                f"group.consumer.max.size is {most}"
+            )
+        return upgraded(group, self._topics())
 
-    def _membership(self, group: ConsumerGroup) -> ConsumerMembership:
-        config, group_id = self._config, group.group_id
+    def _downgrade(self, held: Held, leaving: Collection[str], replaced: Member | None = None) -> None:
+        """Make a classic group of a consumer group, of the members that do not leave, and of `replaced`.
+        They join anew, but where all have what they shall have, and none has left (GroupMetadataManager:
+        convertToClassicGroup). Raises StorageError.
+        """
+        consumer, now = held.consumer, self._clock()
+        assert consumer is not None
+        members = [] if replaced is None else [replaced]
+        is_stable = replaced is not None
+        for member_id, member in consumer.group.members.items():
+            classic = member.subscription.classic
+            if member_id not in leaving and classic is not None:
+                known = consumer.pulses.get(member_id)
+                members.append(known or classic_member(member, classic, now))
+                is_stable &= member.is_reconciled_to(consumer.group.epoch)
+        group = self._empty(consumer.group.group_id)
+        assignments = downgrade(consumer.group, group, members, self._topics())
+        record = keep(group, assignments, self._store._context.clock())
+        self._offsets.write_group(record, ends_consumer=True)
+        held.become(group)
+        if not is_stable:
+            group.rebalance(now)
+
+    def _membership(self, held: Held, group_id: str, unwritten: list[Change]) -> ConsumerMembership:
+        """Return a consumer group of what the log has of it, and of records that are written with the first
+        change.
+        """
+        config, first = self._config, list(unwritten)
 
         def write(changes: Sequence[Change]) -> None:
             was_classic = self._offsets.group(group_id) is not None
-            self._offsets.write_consumer(group_id, changes, ends_classic=was_classic)
+            self._offsets.write_consumer(group_id, [*first, *changes], ends_classic=was_classic)
+            first.clear()
 
         settings = ConsumerSettings(
             config.group_consumer_session_timeout_ms,
             config.group_consumer_heartbeat_interval_ms,
             config.group_consumer_max_size,
             config.group_consumer_assignors,
+            config.group_consumer_migration_policy in _DOWNGRADES,
+            config.group_max_size,
         )
-        clock = self._store._context.clock
-        return ConsumerMembership(group, write, settings, self._topics, clock, self._clock())
+        group = ConsumerGroup(group_id, self._offsets.consumer(group_id))
+        group.replay(unwritten)
+        outside = Outside(write, partial(self._downgrade, held), self._topics, self._store._context.clock)
+        return ConsumerMembership(group, outside, settings, self._clock())
 
     def _topics(self) -> Topics:
         """Return the store's topics, the same object until one of them changes."""
@@ -362,7 +425,7 @@ class GroupTable:
                 if not (make or held.is_kept):
                     return held
                 # A member that did not hear that the earlier group was dropped must not take this for it.
-                held.group.changes += self._most_changes + 1
+                held.count(self._most_changes + 1)
                 self._groups[group_id] = held
         with held.lock:
             due = held.due()
@@ -374,9 +437,10 @@ class GroupTable:
         record, records = self._offsets.group(group_id), self._offsets.consumer(group_id)
         if record is not None:
             restore(group, record, self._clock(), self._store._context.clock())
-        if not records:
-            return Held(group, is_kept=record is not None)
-        return Held(group, self._membership(ConsumerGroup(group_id, records)))
+        held = Held(group, is_kept=bool(record is not None or records))
+        if records:
+            held.become(group, self._membership(held, group_id, []))
+        return held
 
     def _empty(self, group_id: str) -> Group:
         return Group(

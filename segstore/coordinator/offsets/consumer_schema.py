@@ -23,6 +23,7 @@ from segstore.kafka_schema import (
     int64,
     string,
     tags,
+    varint,
 )
 
 Assignment = Mapping[bytes, frozenset[int]]
@@ -30,6 +31,8 @@ Assignment = Mapping[bytes, frozenset[int]]
 NOTHING: Assignment = {}
 LAST_VERSION = 0
 _HASH_TAG = _CLASSIC_TAG = 0
+_PRESENT = 1
+"""Stands before a structure that may be null, and is not."""
 
 
 class Kind(IntEnum):
@@ -77,9 +80,18 @@ class PartitionMetadata(NamedTuple):
     """What Kafka before 4.1 kept in place of the hash: known is only that it is there."""
 
 
+class ClassicMember(NamedTuple):
+    """What else is known of a member that speaks the classic protocol (Kafka: ClassicMemberMetadata): its
+    session timeout, and its protocols in the order of its preference, with its subscription as bytes.
+    """
+
+    session_timeout_ms: int
+    protocols: tuple[tuple[str, bytes], ...]
+
+
 class Subscription(NamedTuple):
-    """What a member says of itself. `topic_regex` is None or empty where it has none; `classic` has the bytes
-    that Kafka keeps of a member of the classic protocol, "" for all others.
+    """What a member says of itself. `topic_regex` is None or empty where it has none; `classic` is None but
+    for a member of the classic protocol.
     """
 
     instance_id: str | None = None
@@ -90,7 +102,7 @@ class Subscription(NamedTuple):
     topic_regex: str | None = ""
     rebalance_timeout_ms: int = -1
     server_assignor: str | None = None
-    classic: bytes = b""
+    classic: ClassicMember | None = None
 
 
 class TargetEpoch(NamedTuple):
@@ -181,7 +193,16 @@ def _subscription(value: Subscription) -> bytes:
         int32(value.rebalance_timeout_ms),
         string(value.server_assignor, True),
     )
-    return _value(b"".join(fields), {_CLASSIC_TAG: value.classic} if value.classic else None)
+    tagged = None if value.classic is None else {_CLASSIC_TAG: _classic(value.classic)}
+    return _value(b"".join(fields), tagged)
+
+
+def _classic(value: ClassicMember) -> bytes:
+    protocols = (
+        string(name, True) + varint(len(metadata) + 1) + metadata + _NO_TAGS
+        for name, metadata in value.protocols
+    )
+    return int8(_PRESENT) + int32(value.session_timeout_ms) + array(protocols, True) + _NO_TAGS
 
 
 def _strings(texts: frozenset[str]) -> bytes:
@@ -227,8 +248,20 @@ def _parse_subscription(read: Reader) -> Subscription:
     client_id, host = read.string(True), read.string(True)
     names = frozenset(_parse_strings(read))
     regex, timeout, assignor = read.nullable_string(True), read.int32(), read.nullable_string(True)
-    classic = read.tags().get(_CLASSIC_TAG, b"")
+    held = read.tags().get(_CLASSIC_TAG)
+    classic = None if held is None else _parse_classic(Reader(held))
     return Subscription(instance, rack, client_id, host, names, regex, timeout, assignor, classic)
+
+
+def _parse_classic(read: Reader) -> ClassicMember | None:
+    def protocol() -> tuple[str, bytes]:
+        name, metadata = read.string(True), read.nullable_bytes(True) or b""
+        read.tags()
+        return name, metadata
+
+    if read.int8() != _PRESENT:
+        return None
+    return ClassicMember(read.int32(), tuple(read.array(protocol, True)))
 
 
 def _parse_current(read: Reader) -> Current:

@@ -318,13 +318,19 @@ class GroupOffsets(OffsetsCleanup):
         """
         self.write_consumer(group_id, [(key, None) for key in self.consumer(group_id)])
 
-    def write_group(self, record: GroupRecord) -> None:
-        """Write a membership. Raises what `commit` raises."""
+    def write_group(self, record: GroupRecord, *, ends_consumer: bool = False) -> None:
+        """Write a membership; with `ends_consumer` it takes the place of a consumer group, as one step.
+        Raises what `commit` raises.
+        """
         group = check_group(record.group_id)
 
         def write(state: OffsetsState, writer: Writer) -> None:
-            writer.write([group_key(group)], [group_value(record)])
+            ended = list(state.known(group).consumer) if ends_consumer else []
+            keys = [consumer_key(group, key) for key in ended]
+            writer.write([*keys, group_key(group)], [*[None] * len(keys), group_value(record)])
             state.put_group(group, record)
+            for key in ended:
+                state.put_consumer(group, key, None)
 
         self._writing(group, write)
 

@@ -6,6 +6,7 @@ This part says what a broker may become; the controller carries it out, and writ
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import Enum
 
@@ -121,9 +122,10 @@ class Cluster:
         """Note the offset of the metadata by which the leaderships of a broker have moved."""
         self.sessions[broker] = replace(self.sessions[broker], shutdown_offset=offset)
 
-    def next_state(self, heartbeat: Heartbeat, leads: bool) -> BrokerState:
+    def next_state(self, heartbeat: Heartbeat, leads: Callable[[], bool]) -> BrokerState:
         """Return what a broker becomes (Kafka: BrokerHeartbeatManager.calculateNextBrokerState). `leads` says
-        whether it leads any partition.
+        whether it leads any partition, and is asked only where the broker wants to shut down: it looks at all
+        partitions, and heartbeats come all the time.
 
         A fenced broker is unfenced once it has read its own registration. One that wants to shut down may
         stop when it leads nothing and all unfenced brokers have read who leads now.
@@ -132,12 +134,12 @@ class Cluster:
         if state is BrokerState.FENCED:
             return self._fenced_next(heartbeat)
         if state is BrokerState.CONTROLLED_SHUTDOWN:
-            done = not leads and self._all_have_read(self.sessions[heartbeat.broker].shutdown_offset)
+            done = not leads() and self._all_have_read(self.sessions[heartbeat.broker].shutdown_offset)
             return BrokerState.SHUTDOWN_NOW if done else state
         if heartbeat.want_fence:
             return BrokerState.SHUTDOWN_NOW if heartbeat.want_shutdown else BrokerState.FENCED
         if heartbeat.want_shutdown:
-            return BrokerState.CONTROLLED_SHUTDOWN if leads else BrokerState.SHUTDOWN_NOW
+            return BrokerState.CONTROLLED_SHUTDOWN if leads() else BrokerState.SHUTDOWN_NOW
         return state
 
     def _fenced_next(self, heartbeat: Heartbeat) -> BrokerState:

@@ -124,14 +124,16 @@ class Controller:
         """
         broker, cluster = heartbeat.broker, self.cluster
         cluster.check_epoch(broker, heartbeat.broker_epoch)
-        leads = any(partition.leader == broker for partition in self.partitions.values())
-        state = cluster.next_state(heartbeat, leads)
+        state = cluster.next_state(heartbeat, lambda: self._leads(broker))
         cluster.contact(heartbeat, now_ms)
         effects = self._turn(broker, state)
         if state is BrokerState.CONTROLLED_SHUTDOWN and effects:
             cluster.shut_down_at(broker, self.next_offset - 1)
         caught_up = heartbeat.metadata_offset >= heartbeat.broker_epoch
         return (*effects, Send(HeartbeatReply(caught_up, state)))
+
+    def _leads(self, broker: int) -> bool:
+        return any(partition.leader == broker for partition in self.partitions.values())
 
     def _turn(self, broker: int, state: BrokerState) -> Effects:
         if state is self.cluster.state(broker):

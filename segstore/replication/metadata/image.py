@@ -6,7 +6,7 @@ Nothing is on disk. Threads: one, the controller's.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -32,6 +32,10 @@ from segstore.replication.metadata.records import (
 
 TOPIC_RESOURCE, BROKER_RESOURCE = 2, 4
 """Types in a ConfigRecord (Kafka: ConfigResource.Type). The broker "" stands for all: the cluster."""
+
+METADATA_VERSION = "metadata.version"
+"""The feature that comes first in a snapshot: readers know by it how the rest is to be read (Kafka:
+MetadataVersion.FEATURE_NAME)."""
 
 
 class PartitionKey(NamedTuple):
@@ -146,6 +150,29 @@ class MetadataImage:
         shutting_down = not fenced and (known.shutting_down or record.in_controlled_shutdown > 0)
         self.brokers[record.broker_id] = known._replace(fenced=fenced, shutting_down=shutting_down)
 
+    # --- a snapshot ------------------------------------------------------------------------------
+
+    def records(self) -> Iterator[MetadataRecord]:
+        """Yield the records from which an empty image becomes this one, in Kafka's order: features, brokers,
+        topics with their partitions, settings (Kafka: MetadataImage.write).
+        """
+        for name in sorted(self.features, key=lambda name: (name != METADATA_VERSION, name)):
+            yield FeatureLevelRecord(name, self.features[name])
+        for broker, known in sorted(self.brokers.items()):
+            yield self._registered(broker, known)
+        by_topic: dict[str, list[int]] = {topic: [] for topic in self.topics}
+        for key in sorted(self.partitions):
+            by_topic[key.topic].append(key.partition)
+        for name, topic in sorted(self.topics.items()):
+            yield TopicRecord(name, topic.topic_id)
+            for number in by_topic[name]:
+                yield self._whole(topic.topic_id, number, self.partitions[PartitionKey(name, number)])
+        for setting, value in sorted(self.cluster_config.items()):
+            yield ConfigRecord(BROKER_RESOURCE, "", setting, value)
+        for name, topic in sorted(self.topics.items()):
+            for setting, value in sorted(topic.config.items()):
+                yield ConfigRecord(TOPIC_RESOURCE, name, setting, value)
+
     # --- decisions that are to be written --------------------------------------------------------
 
     def records_of(self, effects: Iterable[Effect]) -> list[MetadataRecord]:
@@ -172,13 +199,16 @@ class MetadataImage:
 
     def _broker_record(self, broker: int, after: BrokerRegistration) -> MetadataRecord:
         before = self.brokers.get(broker)
-        directories = (self.directory_ids[broker],)
         if before is None or before.epoch != after.epoch:
-            return RegisterBrokerRecord(
-                broker, after.incarnation, after.epoch, after.fenced, after.shutting_down, None, directories
-            )
+            return self._registered(broker, after)
         fenced = 0 if after.fenced == before.fenced else 1 if after.fenced else -1
         return BrokerRegistrationChangeRecord(broker, after.epoch, fenced, int(after.shutting_down))
+
+    def _registered(self, broker: int, known: BrokerRegistration) -> MetadataRecord:
+        directories = (self.directory_ids[broker],)
+        return RegisterBrokerRecord(
+            broker, known.incarnation, known.epoch, known.fenced, known.shutting_down, None, directories
+        )
 
     def _directories(self, replicas: tuple[int, ...]) -> tuple[str, ...]:
         return tuple(self.directory_ids[broker] for broker in replicas)

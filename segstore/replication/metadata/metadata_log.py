@@ -9,15 +9,17 @@ epoch is given twice:
 - An epoch is durable in `quorum-state` on a majority before a batch is written under it, so a later opening
   knows it, and takes a larger one. `leader-epoch-checkpoint` can't say that: it loses an epoch without
   batches when the log is cut.
+- Beside the log are snapshots, of what counts only. A voter removes the beginning of its log once it has a
+  snapshot of that itself, and a majority has one that reaches as far.
 
-Threads: `append` and `add` come one after the other; `lose` and `close` may come at any time. Each voter is
-written in a thread of its own, so that a disk that hangs delays nothing while a majority answers.
+Threads: `append`, `add` and `keep` come one after the other; `lose` and `close` may come at any time. Each
+voter is written in a thread of its own, so that a disk that hangs delays nothing while a majority answers.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from segstore.errors import (
     CorruptRecordError,
@@ -34,21 +36,25 @@ from segstore.files import forks
 from segstore.logger import Logger
 from segstore.mutex import Mutex, check_apart
 from segstore.records import Columns, Template, encode
+from segstore.replication.metadata.metadata_log_config import MetadataLogConfig
 from segstore.replication.metadata.records import MetadataRecord, NoOpRecord, decode
 from segstore.replication.metadata.records import encode as encode_record
+from segstore.replication.metadata.snapshots import Snapshot, records_of
 from segstore.replication.metadata.voter_log import CHUNK, Told, Unreadable, Voter, VoterLog
+from segstore.replication.metadata.voters_opening import OnVoterLost, VotersOpening, quorum_lost
+from segstore.storage.context import os_errors
 from segstore.storage.log import read
+from segstore.storage.segment.metadata_snapshot import SnapshotId
 
 __all__ = ["MetadataLog", "Voter"]
 
 log = Logger("segstore")
 
+DEFAULT = MetadataLogConfig()
 ENDING = 10.0
 """Seconds that `close` waits for a voter."""
 OVERHEAD = 100
 """More bytes than a batch's header, or what a record has beside its value."""
-
-OnVoterLost = Callable[[int, Exception], object]
 
 
 class MetadataLog:
@@ -59,8 +65,21 @@ class MetadataLog:
     or in that which opens the log.
     """
 
-    def __init__(self, voters: Sequence[VoterLog], total: int, epoch: int, on_lost: OnVoterLost) -> None:
+    def __init__(
+        self,
+        voters: Sequence[VoterLog],
+        total: int,
+        epoch: int,
+        on_lost: OnVoterLost,
+        config: MetadataLogConfig,
+    ) -> None:
         self._voters, self._total, self._on_lost = {voter.id: voter for voter in voters}, total, on_lost
+        self.config = config
+        self._kept = {voter.id: voter.snapshot for voter in voters}
+        self.uncovered_bytes = 0
+        """Bytes of the log behind the last snapshot: who makes the next one begins to count anew."""
+        self.last_timestamp = -1
+        """The timestamp (ms) of the last record."""
         self._error: SegstoreError | None = None
         self._told: Told | None = None
         self._lock, self._here, self._pid = Mutex(), forks.here(), os.getpid()
@@ -69,23 +88,29 @@ class MetadataLog:
 
     @classmethod
     def open(
-        cls, voters: Sequence[Voter], total: int, on_voter_lost: OnVoterLost = lambda voter, error: None
+        cls,
+        voters: Sequence[Voter],
+        total: int,
+        on_voter_lost: OnVoterLost = lambda voter, error: None,
+        config: MetadataLogConfig = DEFAULT,
     ) -> MetadataLog:
         """Open the log: the copies agree, and a record under a new epoch is synced on a majority.
 
         A voter whose disk fails meanwhile is left out. Raises QuorumLostError below a majority of `total`;
-        InvalidArgumentError for voters that are there twice, or more than `total`.
+        InvalidArgumentError for voters that are there twice, or more than `total`; CorruptCheckpointError
+        where the log has no beginning any more, and no snapshot of that is sound.
         """
         ids = [voter.id for voter in voters]
         if len(set(ids)) < len(ids) or len(ids) > total:
             raise InvalidArgumentError(f"voters {ids}: must be different ones, at most {total}")
-        opening = _Opening(voters, total, on_voter_lost)
+        opening = VotersOpening(voters, total, on_voter_lost, config)
         opening.agree()
+        opening.complete()
         epoch = opening.begin_epoch()
-        made = cls(opening.live, total, epoch, on_voter_lost)
+        made = cls(opening.live, total, epoch, on_voter_lost, config)
         try:
             for voter in opening.live:
-                voter.start(made._voter_lost)
+                made._start(voter)
             made.append([NoOpRecord()])
         except BaseException:
             made.close()
@@ -115,6 +140,7 @@ class MetadataLog:
             finally:
                 self._told = None
             self.next_offset = first + len(records)
+            self.uncovered_bytes += len(data)
         return first
 
     def _check(self) -> None:
@@ -131,7 +157,8 @@ class MetadataLog:
         if not values:
             raise InvalidArgumentError("records: there must be at least one")
         size = sum(map(len, values)) + OVERHEAD * (len(values) + 1)
-        columns = Columns(values, timestamp=self._clock())
+        self.last_timestamp = self._clock()
+        columns = Columns(values, timestamp=self.last_timestamp)
         template = Template(base_offset=first, leader_epoch=self.epoch)
         (chunk,) = encode(columns, batch_bytes=size, template=template, chunk_bytes=size)
         data = bytes(chunk.data)
@@ -158,27 +185,64 @@ class MetadataLog:
 
     def _check_majority(self, ids: set[int]) -> None:
         if len(ids) <= self._total // 2:
-            raise _lost({id_: v.error for id_, v in self._voters.items() if id_ not in ids}, self._total)
+            raise quorum_lost(
+                {id_: v.error for id_, v in self._voters.items() if id_ not in ids}, self._total
+            )
 
     # --- reading ---------------------------------------------------------------------------------
 
     def replay(self) -> Iterator[tuple[int, MetadataRecord]]:
-        """Yield all records that count, with their offsets. Raises CorruptRecordError,
-        UnsupportedVersionError, StorageError.
+        """Yield all records that count, with their offsets; those of a snapshot have that of the last record
+        that it covers. Raises CorruptRecordError, UnsupportedVersionError, StorageError.
         """
-        for part in self._source().fetch(0, self.next_offset):
-            for record in read.to_records([part], 0, CHUNK):
-                if record.value is None:
+        source, start = self._source(), 0
+        if (snapshot := source.snapshot) is not None:
+            start = snapshot.end_offset
+            with os_errors():
+                for record in records_of(source.files, source.snapshots.path(snapshot)):
+                    yield start - 1, record
+        self.uncovered_bytes = 0
+        for part in source.fetch(start, self.next_offset):
+            self.uncovered_bytes += int(part.batches["size"].sum())
+            for logged in read.to_records([part], 0, CHUNK):
+                if logged.value is None:
                     path = part.segment.path
-                    raise CorruptRecordError(path, part.position, record.offset, "a metadata record is null")
-                yield record.offset, decode(record.value)
+                    raise CorruptRecordError(path, part.position, logged.offset, "a metadata record is null")
+                yield logged.offset, decode(logged.value)
 
     def _source(self) -> VoterLog:
         """Return a voter that has all."""
         for voter in self._live():
             if voter.end_offset >= self.next_offset:
                 return voter
-        raise _lost({id_: v.error for id_, v in self._voters.items()}, self._total)
+        raise quorum_lost({id_: v.error for id_, v in self._voters.items()}, self._total)
+
+    # --- snapshots -------------------------------------------------------------------------------
+
+    def keep(self, snapshot: Snapshot) -> None:
+        """Let each voter keep a snapshot, of what counts; nothing is waited for."""
+        for voter in self._live():
+            voter.keep(snapshot)
+
+    def clean(self) -> None:
+        """Let each voter remove what is needless by the settings of retention; nothing is waited for."""
+        for voter in self._live():
+            voter.clean()
+
+    def _snapshot_kept(self, voter: int, snapshot: SnapshotId) -> None:
+        before = self._covered()
+        self._kept[voter] = snapshot
+        if self._covered() > before:
+            for other in self._live():
+                if other.id != voter:
+                    other.clean()
+
+    def _covered(self) -> int:
+        """Return up to which offset a majority of voters has a snapshot."""
+        live = {voter.id for voter in self._live()}
+        ends = [kept.end_offset for id_, kept in list(self._kept.items()) if kept is not None and id_ in live]
+        ends = sorted(ends, reverse=True)[: self._total // 2 + 1]
+        return ends[-1] if len(ends) > self._total // 2 else 0
 
     # --- voters ----------------------------------------------------------------------------------
 
@@ -186,6 +250,9 @@ class MetadataLog:
     def voters(self) -> tuple[int, ...]:
         """Return the ids of the voters that count."""
         return tuple(sorted(voter.id for voter in self._live()))
+
+    def _start(self, voter: VoterLog) -> None:
+        voter.start(self._voter_lost, self._snapshot_kept, self._covered)
 
     def _voter_lost(self, voter: int, error: Exception) -> None:
         self._on_lost(voter, error)
@@ -210,22 +277,40 @@ class MetadataLog:
         StorageError.
         """
         check_apart("MetadataLog.add()")
+        before = self._voters.get(voter.id)
+        if before is not None and before.error is not None:
+            before.stop()
+            if before.writer.context.root == voter.writer.context.root and not before.kept(ENDING):
+                raise StorageError(None, "a snapshot is still written to a disk that hangs")
         with self._lock:
             self._check()
             self._check_free(voter.id)
-            made = VoterLog(voter)
+            made = VoterLog(voter, self.config)
             try:
-                made.follow(self._source())
+                self._catch_up(made)
             except OffsetOutOfRangeError as error:
                 root = voter.writer.context.root
                 raise StaleDirectoryError(f"{root}: its metadata is not this store's: {error}") from error
             except Unreadable as error:
                 raise copy_of(error.__cause__ or error) from None
             made.begin_epoch(self.epoch)
-            made.start(self._voter_lost)
-            if voter.id in self._voters:
-                self._voters[voter.id].stop()
+            self._kept[voter.id] = made.snapshot
+            self._start(made)
             self._voters = {**self._voters, voter.id: made}
+
+    def _catch_up(self, voter: VoterLog) -> None:
+        """Let a voter follow one that has all, whose log may get another beginning meanwhile."""
+        while True:
+            source = self._source()
+            start, others = source.start_offset, [each for each in self._live() if each is not source]
+            try:
+                voter.follow(source, others)
+                if not voter.is_whole:
+                    voter.complete(source)
+                return
+            except (SegstoreError, Unreadable):
+                if source.start_offset == start:
+                    raise
 
     def _check_free(self, voter: int) -> None:
         if voter in self.voters or len({*self._voters, voter}) > self._total:
@@ -247,74 +332,3 @@ class MetadataLog:
         for voter in self._live():
             if not voter.ended(ENDING):
                 log.warning("voter %d still writes the metadata log", voter.id)
-
-
-# --- opening -----------------------------------------------------------------------------------
-
-
-class _Opening:
-    """The voters while the log is opened; `live` are those that no error has met."""
-
-    def __init__(self, voters: Sequence[Voter], total: int, on_lost: OnVoterLost) -> None:
-        self._total, self._on_lost = total, on_lost
-        self._failed: dict[int, Exception | None] = {}
-        self.live: list[VoterLog] = []
-        for voter in voters:
-            try:
-                self.live.append(VoterLog(voter))
-            except (SegstoreError, OSError) as error:
-                self._lose(voter.id, error)
-        self._check()
-
-    def _lose(self, voter: int, error: Exception) -> None:
-        log.warning("voter %d is lost to the metadata log: %s", voter, error)
-        self._failed[voter] = error
-        self.live = [other for other in self.live if other.id != voter]
-        self._on_lost(voter, error)
-
-    def _check(self) -> None:
-        if len(self.live) <= self._total // 2:
-            raise _lost(self._failed, self._total)
-
-    def agree(self) -> None:
-        """Let all copies be as that which has most. Raises QuorumLostError."""
-        done = False
-        while not done:
-            leader = max(self.live, key=lambda voter: voter.place)
-            done = self._follow(leader)
-            self._check()
-
-    def _follow(self, leader: VoterLog) -> bool:
-        """Let all others follow a leader; return False where that can't be read, and was given up."""
-        for voter in [other for other in self.live if other is not leader]:
-            try:
-                voter.follow(leader)
-            except Unreadable as error:
-                cause = error.__cause__
-                assert isinstance(cause, Exception)
-                self._lose(leader.id, cause)
-                return False
-            except (SegstoreError, OSError) as error:
-                self._lose(voter.id, error)
-        return True
-
-    def begin_epoch(self) -> int:
-        """Return a new epoch, above all that are known, once it is durable on a majority. Raises
-        QuorumLostError.
-        """
-        epoch = max(voter.known_epoch for voter in self.live) + 1
-        for voter in list(self.live):
-            try:
-                voter.begin_epoch(epoch)
-            except (SegstoreError, OSError) as error:
-                self._lose(voter.id, error)
-        self._check()
-        return epoch
-
-
-def _lost(missing: dict[int, Exception | None], total: int) -> QuorumLostError:
-    reasons = "; ".join(f"voter {id_}: {error or 'it does not answer'}" for id_, error in missing.items())
-    return QuorumLostError(
-        f"{total // 2 + 1} of the {total} voters of the metadata log are needed, and fewer can be written. "
-        + (reasons or "The others were not found")
-    )

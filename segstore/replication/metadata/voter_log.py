@@ -1,16 +1,19 @@
 """One voter's copy of the metadata log, and the thread that writes it.
 
-On disk are the partition `__cluster_metadata-0` in the voter's directory, and `quorum-state` in it. Threads:
-once started, the copy is written by a thread of its own; a copy whose disk has failed is never written again.
+On disk are the partition `__cluster_metadata-0` in the voter's directory, and `quorum-state` and snapshots in
+it. The log begins at 0, or where a snapshot ends or before: both together are all that counts. Threads: once
+started, the copy is written by a thread of its own, and its snapshots by another one; a copy whose disk has
+failed is never written again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from queue import SimpleQueue
 from typing import NamedTuple
 
-from segstore.config import TopicConfig
+from segstore import names
 from segstore.errors import CorruptRecordError, SegstoreError, copy_of
 from segstore.files import Files
 from segstore.leader_epochs import LeaderEpochCache
@@ -18,21 +21,20 @@ from segstore.logger import Logger
 from segstore.replication.core.log import ReplicaLog
 from segstore.replication.core.messages import FetchRequest
 from segstore.replication.core.truncation import divergence, truncation_offset
+from segstore.replication.metadata.metadata_log_config import MetadataLogConfig
 from segstore.replication.metadata.quorum_state import read_epoch, write_epoch
+from segstore.replication.metadata.snapshot_keeper import SnapshotKeeper
+from segstore.replication.metadata.snapshots import Snapshot, Snapshots, no_snapshot
 from segstore.storage.context import os_errors
 from segstore.storage.log import read
 from segstore.storage.log.read import Fetched
-from segstore.storage.meta.topic_info import CLUSTER_METADATA, TopicInfo
+from segstore.storage.meta.topic_info import CLUSTER_METADATA
+from segstore.storage.segment.metadata_snapshot import SnapshotId
 from segstore.storage.store.writer import StoreWriter
 from segstore.threads import Background, Latch, others_are_gone
 
 log = Logger("segstore")
 
-TOPIC_ID = "AAAAAAAAAAAAAAAAAAAAAQ"
-"""The id of the metadata's topic (Kafka: Uuid.METADATA_TOPIC_ID)."""
-TOPIC = TopicInfo(
-    CLUSTER_METADATA, (0,), TOPIC_ID, TopicConfig.parse({"retention.ms": -1, "retention.bytes": -1})
-)
 CHUNK = 1 << 20
 """Bytes that are read at a time."""
 
@@ -47,32 +49,42 @@ class Voter(NamedTuple):
     writer: StoreWriter
 
 
-class _Written(NamedTuple):
-    data: bytes
-    told: Told
-
-
 class VoterLog:
     """A voter's copy. `known_epoch` is the largest epoch that the voter has heard of, -1 for none. `error` is
     why it doesn't count any more. Raises SegstoreError where it can't be opened.
     """
 
-    def __init__(self, voter: Voter) -> None:
+    def __init__(self, voter: Voter, config: MetadataLogConfig) -> None:
         self.id, self.writer = voter.id, voter.writer
         self.error: Exception | None = None
-        self._asked: SimpleQueue[_Written | None] = SimpleQueue()
+        self._asked: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._ended = Latch()
         with os_errors():
-            self.writer.topic_admin.make(TOPIC)
+            self.writer.topic_admin.make(config.topic)
             self._partition = self.writer.partition(CLUSTER_METADATA, 0)
             end = self._partition.view.end_offset
             self._replica = self.writer.partitions.replica(CLUSTER_METADATA, 0, end)
-            self._durable_epoch = read_epoch(self._files, self._partition.directory)
+            self._durable_epoch = read_epoch(self.files, self._partition.directory)
+            self.snapshots = Snapshots(self.files, self._partition.directory)
             self.known_epoch = max([self._durable_epoch, *(epoch for epoch, _ in self._replica.epochs)])
             self._truncate(self.end_offset)
+            self._go_on_from_snapshot()
+        clock = self.writer.context.clock
+        self._keeper = SnapshotKeeper(self.id, self.snapshots, self._replica, config, clock)
+
+    def _go_on_from_snapshot(self) -> None:
+        """Begin the log behind the newest snapshot where that says more than the log: a crash came between
+        the two (Kafka: KafkaMetadataLog.truncateToLatestSnapshot). What is older goes.
+        """
+        self.snapshots.forget_before(self.start_offset)
+        found = self.snapshots.newest(self.start_offset, names.MAX_OFFSET)
+        if found is not None and (found.epoch, found.end_offset) > self.place:
+            self._begin_at(found.end_offset)
+            self.snapshots.forget_before(found.end_offset)
 
     @property
-    def _files(self) -> Files:
+    def files(self) -> Files:
+        """Return what reaches the voter's disk."""
         return self.writer.context.files
 
     # --- what it holds ---------------------------------------------------------------------------
@@ -83,11 +95,32 @@ class VoterLog:
         return self._partition.visible.log_end_offset
 
     @property
+    def start_offset(self) -> int:
+        """Return the log start offset."""
+        return self._partition.visible.start_offset
+
+    @property
     def place(self) -> tuple[int, int]:
-        """Return the epoch of the last batch, -1 in an empty log, and the log end offset: of two copies the
-        larger one has all that the other one has and that counts (Kafka: OffsetAndEpoch).
+        """Return the epoch of the last batch, and the log end offset: of two copies the larger one has all
+        that the other one has and that counts (Kafka: OffsetAndEpoch). In an empty log it is the epoch of the
+        snapshot from which the log goes on, or -1 (Kafka: KafkaMetadataLog.lastFetchedEpoch).
         """
-        return self._log.epochs.current, self.end_offset
+        epoch = self._replica.epoch_cache.current
+        return (self._epoch_before(self.end_offset) if epoch < 0 else epoch), self.end_offset
+
+    def _epoch_before(self, offset: int) -> int:
+        """Return the epoch of a snapshot that ends at this offset, -1 where there is none."""
+        return max((each.epoch for each in self.snapshots.ids if each.end_offset == offset), default=-1)
+
+    @property
+    def snapshot(self) -> SnapshotId | None:
+        """Return the newest sound snapshot from which this log goes on, None where there is none."""
+        return self.snapshots.newest(self.start_offset, self.end_offset)
+
+    @property
+    def is_whole(self) -> bool:
+        """Return whether log and snapshot together have all."""
+        return self.start_offset == 0 or self.snapshot is not None
 
     @property
     def _log(self) -> ReplicaLog:
@@ -110,14 +143,71 @@ class VoterLog:
 
     # --- before it is started --------------------------------------------------------------------
 
-    def follow(self, leader: VoterLog) -> None:
+    def follow(self, leader: VoterLog, others: Iterable[VoterLog] = ()) -> None:
         """Cut what the leader's copy does not have, by leader epochs (R9, R10), and copy what it has more.
+        Where its log begins too late for that, go on from a snapshot, of the leader or one of the `others`.
 
         Raises OffsetOutOfRangeError where the epochs are above the leader's; SegstoreError, `Unreadable`
         where it is the leader's copy that fails.
         """
-        while (diverging := divergence(leader._log, self._request())) is not None:
-            self._truncate(truncation_offset(self._log, diverging))
+        with os_errors():
+            if self._is_behind(leader):
+                self._begin_anew(leader, others)
+        while self.place != leader.place and (diverging := divergence(leader._log, self._request())):
+            offset = truncation_offset(self._log, diverging)
+            with os_errors():
+                if offset < self.start_offset:
+                    self._begin_anew(leader, others)
+                else:
+                    self._truncate(offset)
+                    self.snapshots.forget_after(offset)
+        self._copy(leader)
+
+    def _is_behind(self, leader: VoterLog) -> bool:
+        """Return whether the leader's log begins above what this one has, or it can't tell any more whether
+        both have the same up to there (Kafka: ReplicatedLog.validateOffsetAndEpoch).
+        """
+        (epoch, end), start = self.place, leader.start_offset
+        if start == 0 or epoch > leader.place[0]:
+            return False
+        if end == start:
+            return epoch != leader._epoch_before(start)
+        entries = leader._replica.epochs
+        return end < start or not entries or epoch < entries[0][0]
+
+    def _begin_anew(self, leader: VoterLog, others: Iterable[VoterLog]) -> None:
+        """Begin the log where the newest snapshot ends that the leader's log goes on from, or at 0. Raises
+        Unreadable where there is no such snapshot.
+        """
+        if leader.start_offset == 0:
+            self._begin_at(0)
+            self.snapshots.forget_after(0)
+            return
+        for source in (leader, *others):
+            found = source.snapshots.newest(leader.start_offset, leader.end_offset)
+            if source is not self and found is not None and leader._has(found):
+                break
+        else:
+            raise Unreadable from no_snapshot(
+                leader.start_offset, *(each.snapshots for each in (leader, *others))
+            )
+        if self.start_offset < leader.start_offset < self.end_offset:
+            self._truncate(leader.start_offset)  # what the leader lacks is kept in the quarantine
+        self.snapshots.receive(found, source.snapshots)
+        self._begin_at(found.end_offset)
+        self.snapshots.forget_before(found.end_offset)
+        self.snapshots.forget_after(found.end_offset)
+
+    def _has(self, snapshot: SnapshotId) -> bool:
+        """Return whether a snapshot covers what this log had below its end, and not something else."""
+        known = self._replica.epoch_cache.epoch_for_offset(snapshot.end_offset - 1)
+        return known is None or known == snapshot.epoch
+
+    def _begin_at(self, offset: int) -> None:
+        self._replica.truncate_fully_and_start_at(offset)
+        self._show()
+
+    def _copy(self, leader: VoterLog) -> None:
         for data in _readable(leader, self.end_offset):
             with os_errors():
                 self._replica.append_as_follower(data)
@@ -125,8 +215,20 @@ class VoterLog:
             self._partition.flush()
         self._show()
 
+    def complete(self, other: VoterLog) -> None:
+        """Get what another voter's log goes on from, as the own snapshots are damaged or gone: both logs end
+        alike, and the other one is whole. Raises SegstoreError, `Unreadable`.
+        """
+        with os_errors():
+            found = other.snapshots.newest(self.start_offset, self.end_offset)
+            if found is not None:
+                self.snapshots.receive(found, other.snapshots)
+                return
+            self._begin_anew(other, ())
+        self._copy(other)
+
     def _request(self) -> FetchRequest:
-        return FetchRequest(self.id, -1, 0, self.end_offset, self._log.epochs.current, 0)
+        return FetchRequest(self.id, -1, 0, self.end_offset, self.place[0], 0)
 
     def _truncate(self, offset: int) -> None:
         """Cut the log, and forget epochs without a batch: of these `known_epoch` alone must know."""
@@ -141,14 +243,22 @@ class VoterLog:
         """Make durable that this epoch has begun. Raises SegstoreError."""
         with os_errors():
             if epoch > self._durable_epoch:
-                write_epoch(self._files, self._partition.directory, self.id, epoch)
+                write_epoch(self.files, self._partition.directory, self.id, epoch)
                 self._durable_epoch, self.known_epoch = epoch, max(epoch, self.known_epoch)
 
     # --- writing ---------------------------------------------------------------------------------
 
-    def start(self, lost: Callable[[int, Exception], object]) -> None:
-        """Begin the thread; `lost` is called in it, once, where the disk fails. Raises IllegalStateError."""
+    def start(
+        self,
+        lost: Callable[[int, Exception], object],
+        kept: Callable[[int, SnapshotId], object],
+        covered: Callable[[], int],
+    ) -> None:
+        """Begin the thread; `lost` is called in it, once, where the disk fails. `SnapshotKeeper` calls the
+        others. Raises IllegalStateError.
+        """
         self._lost = lost
+        self._keeper.listen(lambda snapshot: kept(self.id, snapshot), covered)
         Background(self._run, f"segstore-metadata-{self.id}").start()
 
     def post(self, data: bytes, told: Told) -> None:
@@ -156,30 +266,52 @@ class VoterLog:
         outcome.
         """
         if others_are_gone():
-            self._do(_Written(data, told))
+            self._do(data, told)
         else:
-            self._asked.put(_Written(data, told))
+            self._asked.put(partial(self._do, data, told))
+
+    def keep(self, snapshot: Snapshot) -> None:
+        """Have a snapshot kept once all is written that was posted before."""
+        self._asked.put(partial(self._keep, snapshot))
+
+    def _keep(self, snapshot: Snapshot) -> None:
+        if self.error is None:
+            self._keeper.keep(snapshot)
+
+    def clean(self) -> None:
+        """Have the beginning of the log and old snapshots removed, as far as they are needless."""
+        self._asked.put(self._clean)
+
+    def _clean(self) -> None:
+        if self.error is None:
+            self._keeper.clean()
 
     def stop(self) -> None:
-        """Let the thread end when all that was posted is written."""
+        """Let the threads end when all that was posted is written."""
         self._asked.put(None)
+        self._keeper.stop()
 
     def ended(self, seconds: float) -> bool:
-        """Wait for the thread's end; return whether it has ended."""
-        return others_are_gone() or self._ended.wait(seconds)
+        """Wait for the threads' end, for each of them so long; return whether they have ended."""
+        return (others_are_gone() or self._ended.wait(seconds)) and self.kept(seconds)
+
+    def kept(self, seconds: float) -> bool:
+        """After `stop`, wait for the end of the thread that keeps snapshots; return whether it has ended."""
+        return self._keeper.ended(seconds)
 
     def _run(self) -> None:
         try:
-            while (written := self._asked.get()) is not None:
-                self._do(written)
+            while (work := self._asked.get()) is not None:
+                work()
+                del work
         finally:
             self._ended.open()
 
-    def _do(self, written: _Written) -> None:
-        failed = self._write(written.data) if self.error is None else None
+    def _do(self, data: bytes, told: Told) -> None:
+        failed = self._write(data) if self.error is None else None
         news = failed is not None and self.error is None  # else it was given up meanwhile
         self.error = self.error or failed
-        written.told.put((self.id, self.error))
+        told.put((self.id, self.error))
         if news and failed is not None:
             log.warning("voter %d is lost to the metadata log: %s", self.id, failed)
             self._lost(self.id, failed)

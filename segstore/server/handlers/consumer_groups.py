@@ -145,7 +145,7 @@ def _member(member: ConsumerMember, target: Assignment, topics: Topics) -> Any:
         subscribed_topic_regex=told.topic_regex,
         assignment=_assignment(member.current.assigned, topics),
         target_assignment=_assignment(target, topics),
-        member_type=_CLASSIC if told.classic else _CONSUMER,
+        member_type=_CONSUMER if told.classic is None else _CLASSIC,
     )
 
 

@@ -11,8 +11,8 @@ from typing import Any
 
 from segstore.coordinator.consumer_protocol import PROTOCOL_TYPE
 from segstore.coordinator.group.admin import Groups
+from segstore.coordinator.group.classic.member import GroupInfo, State
 from segstore.coordinator.group.coordinator import GroupCoordinator
-from segstore.coordinator.group.member import GroupInfo, State
 from segstore.coordinator.shared import shared
 from segstore.errors import UnsupportedVersionError
 from segstore.server.apis import Api

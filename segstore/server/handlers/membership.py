@@ -10,8 +10,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from segstore.coordinator.group.classic.member import Joined, Joining, Ticket
 from segstore.coordinator.group.coordinator import GroupCoordinator
-from segstore.coordinator.group.member import Joined, Joining, Ticket
 from segstore.coordinator.shared import shared
 from segstore.errors import InconsistentGroupProtocolError, MemberIdRequiredError
 from segstore.server.apis import Api

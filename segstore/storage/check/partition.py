@@ -9,7 +9,7 @@ import os
 from collections.abc import Callable, Iterator
 
 from segstore import names
-from segstore.errors import SegstoreError
+from segstore.errors import CorruptRecordError, SegstoreError
 from segstore.files import Files
 from segstore.storage.check.segment import SegmentCheck
 from segstore.storage.check.transactions import TransactionCheck
@@ -17,10 +17,11 @@ from segstore.storage.finding import Finding
 from segstore.storage.log.read_only_partition import Follower
 from segstore.storage.meta.offset_checkpoints import LeaderEpochs
 from segstore.storage.meta.small_files import reason
-from segstore.storage.meta.topic_info import TopicInfo
+from segstore.storage.meta.topic_info import CLUSTER_METADATA, TopicInfo
 from segstore.storage.producers.producer_state import ProducerState
 from segstore.storage.producers.state_manager import snapshots
 from segstore.storage.segment.log_view import LogView
+from segstore.storage.segment.metadata_snapshot import check_snapshot, list_snapshots
 from segstore.storage.segment.segment import Segment
 from segstore.storage.segment.segment_files import scan_directory
 
@@ -85,6 +86,8 @@ class PartitionCheck:
         yield from _check_snapshots(self._files, self.directory, self._view)
         if self.at_rest:
             yield from _check_files(self._files, self.directory)
+        if self.info.name == CLUSTER_METADATA:
+            yield from _check_metadata_snapshots(self._files, self.directory, self._view, self.at_rest)
         yield from self._check_segments(progress)
         yield from self._check_ends()
         unknown = self.epochs is not None and not self.epochs.entries and self.end_offset > self._log_start
@@ -173,6 +176,36 @@ def _check_snapshots(files: Files, directory: str, view: LogView) -> Iterator[Fi
             continue
         except (SegstoreError, OSError) as error:
             yield Finding(path, None, offset, reason(error))
+
+
+def _check_metadata_snapshots(
+    files: Files, directory: str, view: LogView, at_rest: bool
+) -> Iterator[Finding]:
+    """Yield the findings on the snapshots of the metadata (KIP-630). A live writer may have made or removed
+    some since the log was looked at.
+    """
+    bridged = view.start_offset == 0
+    for snapshot in list_snapshots(files, directory)[0]:
+        path, end = os.path.join(directory, snapshot.name), snapshot.end_offset
+        try:
+            check_snapshot(files, path)
+        except FileNotFoundError:
+            bridged |= not at_rest
+            continue
+        except CorruptRecordError as error:
+            yield Finding(path, error.position, end, f"the snapshot is damaged: {error.reason}")
+            continue
+        except (SegstoreError, OSError) as error:
+            yield Finding(path, None, end, reason(error))
+            continue
+        bridged |= end >= view.start_offset
+        if at_rest and end > view.end_offset:
+            yield Finding(
+                path, None, end, f"the snapshot ends behind the log, which ends at {view.end_offset}"
+            )
+    if not bridged:
+        message = f"the log begins at {view.start_offset}, and no sound snapshot reaches so far"
+        yield Finding(directory, None, view.start_offset, message)
 
 
 def _check_files(files: Files, directory: str) -> Iterator[Finding]:

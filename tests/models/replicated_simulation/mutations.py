@@ -6,21 +6,25 @@ The core's own are found by the search in `replicas`; here those stand that need
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple, cast
 
 from replicas import mutations as core
 from stores import START_MS
 
+from segstore import names
 from segstore.coordinator.inboxes.adopted_topic import AdoptedTopic
 from segstore.coordinator.offsets import topic as offsets_topic
+from segstore.files import Files
 from segstore.records.encoded import PLAIN
 from segstore.replication.core.cluster import Heartbeat
 from segstore.replication.core.controller import Controller
 from segstore.replication.healing import _Patient
-from segstore.replication.metadata import metadata_log, voters
+from segstore.replication.metadata import metadata_log, snapshots, voters
+from segstore.replication.metadata.image import MetadataImage
 from segstore.replication.metadata.metadata_log import MetadataLog
+from segstore.replication.metadata.records import ConfigRecord, MetadataRecord
 from segstore.replication.quorum_controller import Decision
 from segstore.replication.replica_manager import ReplicaManager
 from segstore.replication.side import ReplicatedSide
@@ -36,6 +40,7 @@ from segstore.storage.log.visibility import Visible
 from segstore.storage.meta.offset_checkpoints import LeaderEpochs
 from segstore.storage.producers.state_manager import Producers
 from segstore.storage.segment.log_view import LogView
+from segstore.storage.segment.metadata_snapshot import SnapshotId
 from segstore.storage.store import sweeper
 from segstore.storage.store.partitions import PartitionLoader
 
@@ -137,10 +142,26 @@ def _write_id_at_once(topic: AdoptedTopic, store: Any, records: Any, template: o
     _write_id(topic, store, records, PLAIN)
 
 
+def _without_settings(image: MetadataImage) -> Iterator[MetadataRecord]:
+    return (record for record in _records(image) if not isinstance(record, ConfigRecord))
+
+
+def _freeze_without_sync(files: Files, directory: str, snapshot: SnapshotId, chunks: Iterable[bytes]) -> None:
+    path = names.below(directory, snapshot.name)
+    with files.open_anew(path + names.PART) as handle:
+        files.pwrite(handle, b"".join(chunks), 0)
+    files.rename(path + names.PART, path)
+    files.sync_dir(directory)
+
+
+_records = MetadataImage.records
 _restart, _open = Controller.restart, MetadataLog.open.__func__  # type: ignore[attr-defined]
 _write_id, _led_alone = AdoptedTopic.write, Acks(1, 2_000)
 _retain, _cut, _begin_epoch = LogStart.retain, Producers.cut, PartitionLoader._begin_epoch
 
+MANY = [
+    step for _ in range(4) for step in (("create", "b", 2, 1, False, "keep"), ("tick", 300), ("delete", "b"))
+]
 KEPT, DURABLE = ("create", "a", 1, 2, False, "keep"), ("create", "a", 1, 2, True, "keep")
 SWEPT, COMPACTED = ("create", "a", 1, 2, True, "delete"), ("create", "a", 1, 2, True, "compact")
 STRANDED, STRANDED_MANY = ("strand", "a", 0, 5, "x", True), ("strand", "a", 0, 12, "", False)
@@ -200,4 +221,9 @@ MUTATIONS: dict[str, Mutation] = {
          *[("pause", "fetcher", directory) for directory in range(3)], ("commit", "a", 0, 100), ("break", 2),
          ("resume",), ("tick", 3000), ("kill",)],
         (Change(offsets_topic, "append_batches", partial(append_batches, acks=_led_alone)),)),
+    "a snapshot of the metadata leaves out settings": Mutation([DURABLE, *MANY], (
+        Change(MetadataImage, "records", _without_settings),)),
+    "a snapshot of the metadata is not synced": Mutation(
+        [DURABLE, *MANY, *MANY, ("cut", "names", (0, 1, 2))], (
+        Change(snapshots, "freeze_snapshot", _freeze_without_sync),)),
 }  # fmt: skip

@@ -7,6 +7,8 @@ from typing import Any
 from replicated_stores import states
 from simulation.model import hold
 
+from segstore.replication.metadata.image import MetadataImage
+
 from .judge import latest
 
 
@@ -42,3 +44,14 @@ def read_followers(world: Any) -> None:
                 hold(latest(there) == latest(found), part, replica, "shows other latest records:", there)
             else:
                 hold(there == found, part, replica, "shows other records:", there.items() ^ found.items())
+
+
+def said(image: MetadataImage) -> tuple[Any, ...]:
+    """All that the metadata says."""
+    return image.next_offset, image.partitions, image.brokers, decided(image)
+
+
+def decided(image: MetadataImage) -> tuple[Any, ...]:
+    """What the metadata says that no open changes."""
+    topics = {name: (topic.topic_id, dict(topic.config)) for name, topic in image.topics.items()}
+    return topics, dict(image.features), dict(image.cluster_config)

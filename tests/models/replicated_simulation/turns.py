@@ -26,7 +26,7 @@ from segstore.coordinator.inboxes import adoptions, inboxes
 from segstore.coordinator.offsets import cache
 from segstore.mutex import Mutex
 from segstore.replication import data_directory, local_replica, news, opening, quorum_controller
-from segstore.replication.metadata import metadata_log, voter_log
+from segstore.replication.metadata import metadata_log, snapshot_generator, snapshot_keeper, voter_log
 from segstore.storage import scheduler
 from segstore.storage.inbox import inbox
 from segstore.storage.scheduler import Scheduler
@@ -324,12 +324,13 @@ def in_turns(hand: Hand, turns: Turns) -> Iterator[None]:
     background, scheduled = _Made(TurnBackground, turns), _Made(TurnScheduler, turns)
     instead: list[tuple[object, str, object]] = [
         *[(each, "SimpleQueue", queue) for each in (data_directory, local_replica, news, quorum_controller)],
-        *[(each, "SimpleQueue", queue) for each in (voter_log, scheduler)],
+        *[(each, "SimpleQueue", queue) for each in (voter_log, scheduler, snapshot_keeper)],
         *[(each, "Background", background) for each in (data_directory, quorum_controller, voter_log)],
+        *[(each, "Background", background) for each in (snapshot_generator, snapshot_keeper)],
         *[(each, "Background", background) for each in (inbox, inboxes)],
         *[
             (each, "Latch", latch)
-            for each in (adoptions, data_directory, inbox, quorum_controller, voter_log)
+            for each in (adoptions, data_directory, inbox, quorum_controller, snapshot_keeper, voter_log)
         ],
         (inbox, "Watch", _Made(TurnWatch, turns)),
         (group_table, "Shelter", TurnShelter),

@@ -22,10 +22,11 @@ from stores import START_MS, Clock
 import segstore
 from segstore.errors import SegstoreError
 from segstore.replication.metadata.image import PartitionKey
+from segstore.replication.observer import image_of
 
 from .files import Disks
 from .judge import Part, equal
-from .reading import lagging, read_followers, records_of
+from .reading import decided, lagging, read_followers, records_of, said
 from .steps import Step
 from .turns import Turns, in_turns
 
@@ -41,6 +42,10 @@ CONFIG = {
     "min.insync.replicas": 2,
     "offsets.topic.num.partitions": 2,
     "transaction.state.log.num.partitions": 2,
+    # So small that a few decisions make a snapshot, and the metadata log soon begins behind an older one.
+    "metadata.log.segment.ms": 100,
+    "metadata.log.max.record.bytes.between.snapshots": 500,
+    "metadata.max.retention.bytes": 2_000,
 }
 DIRECTORIES = range(3)
 TIMEOUT = 2_000
@@ -366,11 +371,14 @@ class World:
 
     def sync(self) -> None:
         """All faults end, and replicas come to be in sync."""
-        _ = self.live
         self.files.forget_plans()
+        controller = self.live._replicated.controller
+        before = None if controller.error else decided(controller.image)
         self.close()
         self.calm()
         self.open()
+        after = decided(self.live._replicated.controller.image)
+        hold(before in (None, after), "the metadata was", before, "and is", after)
         self.verify()
         self.replace_missing()
         self.settle()
@@ -390,8 +398,11 @@ class World:
         self.sync()
         read_followers(self)
         replicas = {key: state.replicas for key, state in states(self.live).items()}
+        metadata = said(self.live._replicated.controller.image)
         self.close()
         for directory in DIRECTORIES:
+            with segstore.open(self.path(directory), mode="r") as alone:
+                hold(said(image_of(alone)) == metadata, directory, "has other metadata")
             findings = [str(each) for each in segstore.check(self.path(directory))]
             hold(not findings, directory, "check:", *findings)
         for (topic, number), ids in replicas.items():

@@ -15,7 +15,7 @@ from unittest import mock
 
 from segstore import names
 from segstore.client.consumer import join
-from segstore.coordinator.group import group
+from segstore.coordinator.group.classic import group
 from segstore.files import overlapped_write
 from segstore.storage.cleaner import offset_map
 from segstore.storage.cleaner.throttle import GivingWay

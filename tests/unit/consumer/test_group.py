@@ -23,7 +23,7 @@ from waiting import PATIENCE, until
 
 import segstore
 from segstore.client.consumer import Consumer
-from segstore.coordinator.group.member import State
+from segstore.coordinator.group.classic.member import State
 from segstore.coordinator.structs import OffsetAndMetadata
 from segstore.errors import (
     CommitFailedError,

@@ -10,15 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from group_members import Member, id_of, info
 from groups import Monotonic, Unsynced, coordinator, offsets
 
 import segstore
-from segstore import names
 from segstore.coordinator.group.admin import Groups
-from segstore.coordinator.group.consumers.group import ConsumerGroup, ConsumerGroupInfo
-from segstore.coordinator.group.consumers.membership import Beaten, ConsumerHeartbeat
+from segstore.coordinator.group.classic.member import Joining
+from segstore.coordinator.group.consumers.group import ConsumerGroup
+from segstore.coordinator.group.consumers.membership import Beaten
 from segstore.coordinator.group.coordinator import GroupCoordinator
-from segstore.coordinator.group.member import Joining
 from segstore.coordinator.offsets.consumer_schema import Current, Kind, MemberState, RecordKey
 from segstore.coordinator.structs import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
 from segstore.errors import (
@@ -26,7 +26,6 @@ from segstore.errors import (
     FencedMemberEpochError,
     GroupMaxSizeReachedError,
     GroupNotFoundError,
-    InconsistentGroupProtocolError,
     InvalidRegularExpressionError,
     InvalidRequestError,
     NonEmptyGroupError,
@@ -38,7 +37,7 @@ from segstore.errors import (
     UnsupportedVersionError,
 )
 
-SESSION_MS, REBALANCE_MS = 45_000, 60_000
+SESSION_MS = 45_000
 AT = {TopicPartition("t", 0): OffsetAndMetadata(1)}
 
 
@@ -58,54 +57,6 @@ def store(store_dir: Path) -> Iterator[segstore.Store]:
 @pytest.fixture
 def found(store: segstore.Store, clock: Monotonic) -> GroupCoordinator:
     return coordinator(store, clock)
-
-
-def id_of(store: segstore.Store, topic: str = "t") -> bytes:
-    return names.topic_id_bytes(store.topics()[topic].topic_id)
-
-
-class Member:
-    """A member that does what it is told: `has` are its partitions of topic "t"."""
-
-    def __init__(self, store: segstore.Store, member_id: str, *topics: str, **said: Any) -> None:
-        self.store, self.member_id, self.epoch = store, member_id, 0
-        self.said = {"topic_names": topics or ("t",), "rebalance_timeout_ms": REBALANCE_MS, **said}
-        self.instance = self.said.get("instance_id")
-        self.given: dict[bytes, frozenset[int]] = {}
-
-    @property
-    def has(self) -> set[int]:
-        return set(self.given.get(id_of(self.store), ())) if "t" in self.store.topics() else set()
-
-    def join(self) -> Member:
-        self.epoch, self.given = 0, {}
-        self.take(self.ask(epoch=0, owned={}, **self.said))
-        return self
-
-    def ask(self, **said: Any) -> Beaten:
-        """Send a heartbeat, and do not do what it answers."""
-        asked = {"member_id": self.member_id, "epoch": self.epoch, "instance_id": self.instance, **said}
-        return coordinator(self.store).consumer_heartbeat("g", ConsumerHeartbeat(**asked))
-
-    def beat(self, **said: Any) -> Beaten:
-        """Send a heartbeat that says what the member has, and do what it answers."""
-        beaten = self.ask(owned=self.given, **said)
-        self.take(beaten)
-        return beaten
-
-    def take(self, beaten: Beaten) -> None:
-        self.epoch = beaten.epoch
-        if beaten.assignment is not None:
-            self.given = dict(beaten.assignment)
-
-    def leave(self, epoch: int = -1) -> Beaten:
-        return self.ask(epoch=epoch)
-
-
-def info(store: segstore.Store) -> ConsumerGroupInfo:
-    found = coordinator(store).describe_consumers("g")
-    assert found is not None
-    return found
 
 
 def settle(store: segstore.Store, *members: Member) -> list[set[int]]:
@@ -566,11 +517,7 @@ def classic(found: GroupCoordinator, member_id: str = "") -> str:
 
 
 def test_an_empty_classic_group_is_taken_over(store: segstore.Store, found: GroupCoordinator) -> None:
-    member = classic(found)
-    with pytest.raises(GroupNotFoundError, match=r"group\.consumer\.migration\.policy is disabled"):
-        Member(store, "a").join()
-    assert found.describe_consumers("g") is None
-    found.leave("g", member)
+    found.leave("g", classic(found))
     found.commit(ConsumerGroupMetadata("g"), AT)
     joined(store, "a")
     assert (offsets(store).group("g"), offsets(store).fetch("g")) == (None, AT)
@@ -580,10 +527,6 @@ def test_an_empty_classic_group_is_taken_over(store: segstore.Store, found: Grou
 def test_an_empty_consumer_group_is_taken_over(store: segstore.Store, found: GroupCoordinator) -> None:
     (a,) = joined(store, "a")
     found.commit(metadata(a), AT)
-    with pytest.raises(
-        InconsistentGroupProtocolError, match=r"group\.consumer\.migration\.policy is disabled"
-    ):
-        classic(found)
     a.leave()
     classic(found)
     assert (offsets(store).consumer("g"), offsets(store).fetch("g")) == ({}, AT)
@@ -595,7 +538,6 @@ def test_classic_members_are_none_of_a_consumer_group(store: segstore.Store, fou
     for call in (
         found.heartbeat,
         lambda g, m, n: found.sync(g, m, n, None),
-        lambda g, m, _: found.leave(g, m),
     ):
         with pytest.raises(UnknownMemberIdError):
             call("g", "a", 1)

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from segstore import names
 from segstore.coordinator.offsets.consumer_schema import (
     Change,
+    ClassicMember,
     Current,
     GroupEpoch,
     Kind,
@@ -43,12 +44,13 @@ NAMES = st.frozensets(TEXT, max_size=3)
 ASSIGNMENTS = st.dictionaries(
     st.sampled_from([A, B]), st.frozensets(st.integers(0, (1 << 31) - 1), min_size=1, max_size=3)
 )
+PROTOCOLS = st.lists(st.tuples(TEXT, st.binary(max_size=4)), max_size=2).map(tuple)
 VALUES: dict[Kind, st.SearchStrategy[Value]] = {
     Kind.EPOCH: st.builds(GroupEpoch, INT32, INT64),
     Kind.MEMBER: st.builds(
         Subscription,
         *(st.none() | TEXT, st.none() | TEXT, TEXT, TEXT, NAMES, st.none() | TEXT, INT32, st.none() | TEXT),
-        st.binary(max_size=4),
+        st.none() | st.builds(ClassicMember, INT32, PROTOCOLS),
     ),
     Kind.TARGET_EPOCH: st.builds(TargetEpoch, INT32),
     Kind.TARGET: st.builds(Target, ASSIGNMENTS),
@@ -110,10 +112,12 @@ def test_names_that_are_too_long_are_refused_and_nothing_is_written(store_dir: P
 @pytest.mark.timeout(900)
 def test_kafkas_dump_tool_reads_what_we_write(store_dir: Path) -> None:
     told = Subscription("i", "r", "c", "/127.0.0.1", frozenset({"t", "u"}), "x.*", 5, "range")
+    classic = told._replace(classic=ClassicMember(9, (("range", b"abc"), ("sticky", b""))))
     held = Current(7, 6, MemberState.UNREVOKED_PARTITIONS, {A: frozenset({0, 2})}, {B: frozenset({1})})
     changes: list[Change] = [
         (RecordKey(Kind.EPOCH), GroupEpoch(7, -9)),
         (RecordKey(Kind.MEMBER, "m"), told),
+        (RecordKey(Kind.MEMBER, "o"), classic),
         (RecordKey(Kind.TARGET_EPOCH), TargetEpoch(6)),
         (RecordKey(Kind.TARGET, "m"), Target({A: frozenset({0})})),
         (RecordKey(Kind.CURRENT, "m"), held),
@@ -125,24 +129,27 @@ def test_kafkas_dump_tool_reads_what_we_write(store_dir: Path) -> None:
     directory = store_dir / f"{TOPIC}-0"
     assert kafka_tools.judge(directory).errors == []
     read: list[tuple[dict[str, Any], Any]] = decoded([directory])
-    assert [int(key["type"]) for key, _ in read] == [3, 5, 6, 7, 8, 16, 4]
+    assert [int(key["type"]) for key, _ in read] == [3, 5, 5, 6, 7, 8, 16, 4]
     assert [key["data"].get("memberId", key["data"].get("regularExpression")) for key, _ in read] == [
-        *(None, "m", None, "m", "m", "x.*", None)
+        *(None, "m", "o", None, "m", "m", "x.*", None)
     ]
     values = [payload if payload == "<DELETE>" else payload["data"] for _, payload in read]
     topic = names.topic_id_of(A)
+    said = {
+        "instanceId": "i",
+        "rackId": "r",
+        "clientId": "c",
+        "clientHost": "/127.0.0.1",
+        "subscribedTopicNames": ["t", "u"],
+        "subscribedTopicRegex": "x.*",
+        "rebalanceTimeoutMs": 5,
+        "serverAssignor": "range",
+    }
+    protocols = [{"name": "range", "metadata": "YWJj"}, {"name": "sticky", "metadata": ""}]
     assert values == [
         {"epoch": 7, "metadataHash": -9},
-        {
-            "instanceId": "i",
-            "rackId": "r",
-            "clientId": "c",
-            "clientHost": "/127.0.0.1",
-            "subscribedTopicNames": ["t", "u"],
-            "subscribedTopicRegex": "x.*",
-            "rebalanceTimeoutMs": 5,
-            "serverAssignor": "range",
-        },
+        said,
+        {**said, "classicMemberMetadata": {"sessionTimeoutMs": 9, "supportedProtocols": protocols}},
         {"assignmentEpoch": 6},
         {"topicPartitions": [{"topicId": topic, "partitions": [0]}]},
         {

@@ -10,8 +10,8 @@ import pytest
 from groups import SESSION_MS, Monotonic, Unsynced, coordinator, offsets
 
 import segstore
+from segstore.coordinator.group.classic.member import Joining, State, Ticket
 from segstore.coordinator.group.coordinator import GroupCoordinator
-from segstore.coordinator.group.member import Joining, State, Ticket
 from segstore.coordinator.structs import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
 from segstore.errors import (
     FencedInstanceIdError,

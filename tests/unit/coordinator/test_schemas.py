@@ -23,6 +23,7 @@ from segstore.coordinator.consumer_protocol import (
     decode_subscription,
     encode_assignment,
     encode_subscription,
+    version_of,
 )
 from segstore.coordinator.group.admin import Groups
 from segstore.coordinator.group.assignors import Subscription
@@ -86,10 +87,11 @@ def test_an_assignment_is_kafka_pythons(
     assert decode_assignment(encoded) == list(flat(topics))
 
 
-def test_a_newer_version_and_a_rack_are_passed_by() -> None:
+def test_of_a_newer_version_is_read_what_is_known() -> None:
     encoded = encode_subscription(Subscription(("t",), (tp(),), b"x", 5))
     newer = int16(9) + encoded[2:-2] + string("rack-1") + b"more"
-    assert decode_subscription(newer) == Subscription(("t",), (tp(),), b"x", 5)
+    assert decode_subscription(newer) == Subscription(("t",), (tp(),), b"x", 5, rack="rack-1")
+    assert (version_of(newer), version_of(encoded), version_of(int16(0))) == (3, 3, 0)
     assert decode_assignment(int16(9) + encode_assignment([tp()])[2:] + b"more") == [tp()]
     assert decode_assignment(b"") == []
 

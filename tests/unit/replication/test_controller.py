@@ -245,6 +245,29 @@ def test_r26_the_last_replica_standing_loses_its_tail() -> None:
         assert of.partitions[KEY].leader == leader
 
 
+class Unseen(dict[Any, Any]):
+    """Partitions that nobody may look through."""
+
+    def values(self) -> Any:
+        raise AssertionError("all partitions are looked at")
+
+    items = __iter__ = values
+
+
+@pytest.mark.parametrize(("wants_shutdown", "looks"), [(False, False), (True, True)])
+def test_r28_only_a_shutdown_asks_which_partitions_a_broker_leads(wants_shutdown: bool, looks: bool) -> None:
+    """Heartbeats come all the time, and there may be thousands of partitions."""
+    of = controller()
+    of.partitions = Unseen(of.partitions)
+    heartbeat = Heartbeat(1, of.cluster.brokers[1].epoch, 100, want_shutdown=wants_shutdown)
+    try:
+        of.heartbeat(heartbeat, NOW)
+    except AssertionError:
+        assert looks
+    else:
+        assert not looks
+
+
 def test_r28_a_heartbeat_with_another_epoch_is_stale() -> None:
     of = controller()
     for broker, epoch in ((1, of.cluster.brokers[1].epoch - 1), (7, 0)):

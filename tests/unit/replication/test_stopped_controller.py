@@ -37,7 +37,7 @@ def test_r21_a_proposal_is_not_sent_to_a_controller_that_has_stopped(error: Exce
     """
     manager = ReplicaManager(lambda key, partition: None, lambda broker, keys: [])
     none: Any = None
-    controller = QuorumController(none, none, none, lambda published: None, 1000)
+    controller = QuorumController(none, none, none, lambda published: None, 1000, none)
     manager.controller, manager.brokers[0] = controller, Registered()  # type: ignore[assignment]
     controller.error = error
     leader = Leader(manager, none)

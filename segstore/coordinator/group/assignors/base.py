@@ -16,7 +16,7 @@ from segstore.coordinator.structs import TopicPartition
 @dataclass(frozen=True)
 class Subscription:
     """A member's `topics`; the partitions that it `owned`, from `generation` (-1: not known); the
-    `user_data` of its assignor; the `group_instance_id` of a static member.
+    `user_data` of its assignor; the `group_instance_id` of a static member; the `rack` where it runs.
     """
 
     topics: tuple[str, ...]
@@ -24,6 +24,7 @@ class Subscription:
     user_data: bytes = b""
     generation: int = -1
     group_instance_id: str | None = None
+    rack: str | None = None
 
 
 Assignment = dict[str, list[TopicPartition]]

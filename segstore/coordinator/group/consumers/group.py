@@ -26,7 +26,12 @@ from segstore.coordinator.offsets.consumer_schema import (
     TargetEpoch,
     Value,
 )
-from segstore.errors import StaleMemberEpochError, UnknownMemberIdError, UnsupportedVersionError
+from segstore.errors import (
+    IllegalGenerationError,
+    StaleMemberEpochError,
+    UnknownMemberIdError,
+    UnsupportedVersionError,
+)
 
 _Partition = tuple[bytes, int]
 
@@ -173,6 +178,22 @@ class ConsumerGroup:
             found |= self.topics_of(member.subscription)
         return found
 
+    def classic_protocols(self) -> frozenset[str] | None:
+        """Return the protocols that all members of the classic protocol have; None where there are none."""
+        held = [member.subscription.classic for member in self.members.values()]
+        names = [frozenset(name for name, _ in each.protocols) for each in held if each is not None]
+        return frozenset.intersection(*names) if names else None
+
+    def is_waiting(self, member: ConsumerMember) -> bool:
+        """Return whether partitions of the member's target are still another's (ConsumerGroup:
+        waitingOnUnreleasedPartition).
+        """
+        return any(
+            self._owners.get((topic, number), member.member_id) != member.member_id
+            for topic, numbers in self.target(member.member_id).items()
+            for number in numbers
+        )
+
     def topics_of(self, subscription: Subscription) -> frozenset[str]:
         """Return the topics of a subscription, by name and by regular expression."""
         resolved = self.regexes.get(subscription.topic_regex or "")
@@ -182,12 +203,12 @@ class ConsumerGroup:
         """Raise unless a member may commit offsets now (ConsumerGroup: validateOffsetCommit). A commit
         without an epoch is taken by a group that has no members, and where no member has to be named (not
         `is_named`). Raises UnknownMemberIdError, StaleMemberEpochError; UnsupportedVersionError where the
-        request does not know of member epochs.
+        request does not know of member epochs, and IllegalGenerationError in place of StaleMemberEpochError
+        for a member of the classic protocol.
         """
         if epoch < 0 and not (self.members and is_named):
             return
-        self.member(member_id)
-        if not knows_epochs:
+        if not (knows_epochs or self.member(member_id).is_classic):
             raise UnsupportedVersionError(
                 f"group {self.group_id!r} is a consumer group: its members commit by OffsetCommit 9 or newer"
             )
@@ -195,16 +216,18 @@ class ConsumerGroup:
 
     def check_fetch(self, member_id: str | None, epoch: int) -> None:
         """Raise unless a member may fetch offsets now, or anybody who names no member (ConsumerGroup:
-        validateOffsetFetch). Raises UnknownMemberIdError, StaleMemberEpochError.
+        validateOffsetFetch). Raises UnknownMemberIdError, StaleMemberEpochError, IllegalGenerationError.
         """
         if member_id is not None or epoch >= 0:
             self._check_current(member_id or "", epoch)
 
     def _check_current(self, member_id: str, epoch: int) -> None:
-        held = self.member(member_id).epoch
-        if held != epoch:
-            raise StaleMemberEpochError(
-                f"member {member_id!r} of group {self.group_id!r} comes with epoch {epoch}, and has {held}"
+        member = self.member(member_id)
+        if member.epoch != epoch:
+            kind = IllegalGenerationError if member.is_classic else StaleMemberEpochError
+            raise kind(
+                f"member {member_id!r} of group {self.group_id!r} comes with epoch {epoch}, and has "
+                f"{member.epoch}"
             )
 
     def info(self, default: str) -> ConsumerGroupInfo:

@@ -40,6 +40,11 @@ class ConsumerMember:
     def epoch(self) -> int:
         return self.current.epoch
 
+    @property
+    def is_classic(self) -> bool:
+        """Return whether the member speaks the classic protocol."""
+        return self.subscription.classic is not None
+
     def is_reconciled_to(self, target_epoch: int) -> bool:
         """Return whether the member has its target of that epoch."""
         return self.current.state is MemberState.STABLE and self.epoch == target_epoch

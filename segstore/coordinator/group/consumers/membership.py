@@ -1,33 +1,28 @@
-"""`ConsumerMembership`: a consumer group's answers to its members, and the ends of their sessions (KIP-848;
-Kafka: GroupMetadataManager).
+"""`ConsumerMembership`: a consumer group's answers to its members of KIP-848 (Kafka: GroupMetadataManager).
 
-On disk: the records of a change are given to the function `write`, and count once they are written. Threads:
-under the group's lock. `now` is ms of the monotonic clock in every method.
+Threads: under the group's lock. `now` is ms of the monotonic clock in every method.
 """
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from segstore.coordinator.group.consumers.assignors import SERVER_ASSIGNORS
-from segstore.coordinator.group.consumers.change import Assignors, Draft
-from segstore.coordinator.group.consumers.group import ConsumerGroup, ConsumerGroupInfo
+from segstore.coordinator.group.consumers.change import Draft
+from segstore.coordinator.group.consumers.classic_members import ClassicMembers
 from segstore.coordinator.group.consumers.member import (
     JOIN_EPOCH,
     LEAVE_EPOCH,
     STATIC_LEAVE_EPOCH,
     ConsumerMember,
 )
-from segstore.coordinator.group.consumers.sessions import Sessions
-from segstore.coordinator.group.consumers.topics import Topics
-from segstore.coordinator.offsets.consumer_schema import Assignment, Change, MemberState, Subscription
+from segstore.coordinator.group.consumers.sessions import Wait
+from segstore.coordinator.offsets.consumer_schema import Assignment, MemberState, Subscription
 from segstore.coordinator.structs import CLIENT_HOST, Leaver
 from segstore.errors import (
     FencedInstanceIdError,
-    GroupMaxSizeReachedError,
     InvalidRequestError,
     SegstoreError,
     UnknownMemberIdError,
@@ -35,14 +30,6 @@ from segstore.errors import (
     UnsupportedAssignorError,
     copy_of,
 )
-from segstore.logger import Logger
-
-log = Logger("segstore")
-
-Write = Callable[[Sequence[Change]], None]
-"""Writes records, all or none; raises where that fails."""
-RETRY_MS = 500.0
-"""How long a removal waits that could not be written."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,40 +88,8 @@ class Beaten(NamedTuple):
     assignment: Assignment | None = None
 
 
-class ConsumerSettings(NamedTuple):
-    """The store's settings `group.consumer.*`."""
-
-    session_timeout_ms: int
-    heartbeat_interval_ms: int
-    max_size: int
-    assignors: str
-
-    @property
-    def known(self) -> Assignors:
-        return Assignors({name: SERVER_ASSIGNORS[name] for name in self.assignors.split(",")})
-
-
-class ConsumerMembership:
-    """The members of `group`, whose sessions begin with this object. `topics` returns what the store has now:
-    the same object as long as no topic has changed. `wall` returns ms since the epoch.
-    """
-
-    def __init__(
-        self,
-        group: ConsumerGroup,
-        write: Write,
-        settings: ConsumerSettings,
-        topics: Callable[[], Topics],
-        wall: Callable[[], int],
-        now: float,
-    ) -> None:
-        self.group, self._write, self._settings = group, write, settings
-        self._topics, self._wall = topics, wall
-        self._assignors = settings.known
-        self._seen: Topics | None = None
-        self._sessions = Sessions()
-        for member in group.members.values():
-            self._begin(member, now)
+class ConsumerMembership(ClassicMembers):
+    """The members of a group, of both protocols."""
 
     def heartbeat(self, asked: ConsumerHeartbeat, now: float) -> Beaten:
         """Raises InvalidRequestError, UnsupportedAssignorError, InvalidRegularExpressionError,
@@ -144,7 +99,7 @@ class ConsumerMembership:
         self.check(asked)
         if asked.epoch in (LEAVE_EPOCH, STATIC_LEAVE_EPOCH):
             return self._leave(asked)
-        topics = self._topics()
+        topics = self._outside.topics()
         draft = self._draft(topics)
         has_new_topics = topics is not self._seen
         member = self._asking(asked, draft)
@@ -190,59 +145,34 @@ class ConsumerMembership:
         member.check_epoch(asked.epoch, asked.owned)
         return member
 
-    def _joining(self, member_id: str) -> ConsumerMember:
-        """Return a new member, or one that joins anew. Raises GroupMaxSizeReachedError."""
-        members = self.group.members
-        if member_id not in members and len(members) >= self._settings.max_size:
-            raise GroupMaxSizeReachedError(
-                f"group {self.group.group_id!r} has {len(members)} members, which is group.consumer.max.size"
-            )
-        return members.get(member_id) or ConsumerMember(member_id)
-
     def _static(
         self, asked: ConsumerHeartbeat, instance_id: str, member_id: str, draft: Draft
     ) -> ConsumerMember:
         before = self.group.static_member(instance_id)
         if asked.epoch != JOIN_EPOCH:
-            member = self._known_static(instance_id, member_id)
+            member = self._known(member_id, instance_id)
             member.check_epoch(asked.epoch, asked.owned)
             return member
         if before is None:
             return self._joining(member_id)
         if before.member_id == member_id and before.epoch != STATIC_LEAVE_EPOCH:
             return before
-        if before.epoch != STATIC_LEAVE_EPOCH and not before.subscription.classic:
+        if before.epoch != STATIC_LEAVE_EPOCH and not before.is_classic:
             raise UnreleasedInstanceIdError(
                 f"instance id {instance_id!r} of group {self.group.group_id!r} is member "
                 f"{before.member_id!r}'s, which has not left"
             )
         return draft.replace_member(before, member_id)
 
-    def _known_static(self, instance_id: str, member_id: str) -> ConsumerMember:
-        member = self.group.static_member(instance_id)
-        if member is None:
-            raise UnknownMemberIdError(
-                f"group {self.group.group_id!r} has no member with instance id {instance_id!r}"
-            )
-        if member.member_id != member_id:
-            raise FencedInstanceIdError(
-                f"instance id {instance_id!r} of group {self.group.group_id!r} is {member.member_id!r}'s "
-                f"now, not {member_id!r}'s"
-            )
-        return member
-
     # --- leaving -----------------------------------------------------------------------------------
 
     def _leave(self, asked: ConsumerHeartbeat) -> Beaten:
-        if asked.instance_id is None:
-            member = self.group.member(asked.member_id)
-        else:
-            member = self._known_static(asked.instance_id, asked.member_id)
+        member = self._known(asked.member_id, asked.instance_id)
         if asked.epoch == STATIC_LEAVE_EPOCH:
-            draft = self._draft(self._topics())
+            draft = self._draft()
             draft.leave_for_a_while(member)
             self._commit(draft)
-            self._sessions.has_revoked(member.member_id)
+            self._sessions.end(member.member_id, Wait.REVOKE)
         else:
             self._fence([member.member_id])
         return Beaten(asked.member_id, asked.epoch, 0)
@@ -266,63 +196,19 @@ class ConsumerMembership:
         if instance is None:
             return self.group.member(member_id).member_id
         held = self.group.instances.get(instance, "")
-        return self._known_static(instance, member_id or held).member_id
-
-    def _fence(self, member_ids: Collection[str]) -> None:
-        if member_ids:
-            draft = self._draft(self._topics())
-            draft.fence(member_ids)
-            self._commit(draft)
-            self._sessions.forget(member_ids)
-
-    # --- time ----------------------------------------------------------------------------------------
-
-    def expire(self, now: float) -> None:
-        """Remove members whose sessions have ended, or that did not give up partitions in time. Where that
-        can't be written it is tried again.
-        """
-        late = [member_id for member_id in self._sessions.over(now) if member_id in self.group.members]
-        try:
-            self._fence(late)
-        except SegstoreError:
-            log.exception("group %s: members that are gone could not be removed", self.group.group_id)
-            for member_id in late:
-                self._sessions.has_revoked(member_id)
-                self._sessions.extend(member_id, now + RETRY_MS)
-
-    def info(self) -> ConsumerGroupInfo:
-        """Return the group as administrators see it."""
-        return self.group.info(self._assignors.default)
-
-    def due(self) -> float:
-        """Return when `expire` has something to do next."""
-        return self._sessions.due()
-
-    def _begin(self, member: ConsumerMember, now: float) -> None:
-        """Begin the session of a member that the log has."""
-        self._sessions.extend(member.member_id, now + self._settings.session_timeout_ms)
-        if member.current.state is MemberState.UNREVOKED_PARTITIONS:
-            self._sessions.must_revoke(member.member_id, now + member.subscription.rebalance_timeout_ms)
+        return self._known(member_id or held, instance).member_id
 
     def _beat(self, before: ConsumerMember, after: ConsumerMember, now: float) -> None:
         member_id, timeout = after.member_id, after.subscription.rebalance_timeout_ms
-        self._sessions.extend(member_id, now + self._settings.session_timeout_ms)
-        if after.current == before.current:
+        if before.is_classic:  # it has gone over to KIP-848, or was replaced by this one
+            self._sessions.end(member_id, Wait.JOIN, Wait.SYNC)
+        self._extend(after, now)
+        if after.current == before.current and not before.is_classic:
             return
         if after.current.state is MemberState.UNREVOKED_PARTITIONS:
-            self._sessions.must_revoke(member_id, now + timeout)
+            self._sessions.await_until(member_id, Wait.REVOKE, now + timeout)
         else:
-            self._sessions.has_revoked(member_id)
-
-    # --- drafts ----------------------------------------------------------------------------------------
-
-    def _draft(self, topics: Topics) -> Draft:
-        return Draft(self.group, topics, self._assignors, self._wall())
-
-    def _commit(self, draft: Draft) -> None:
-        if draft.changes:
-            self._write(draft.changes)
-            self.group.replay(draft.changes)
+            self._sessions.end(member_id, Wait.REVOKE)
 
 
 def _check_joining(asked: ConsumerHeartbeat) -> None:

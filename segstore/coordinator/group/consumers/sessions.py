@@ -1,5 +1,5 @@
-"""`Sessions`: until when the members of a consumer group must be heard of, and must have given up partitions
-(Kafka: the session and rebalance timers of GroupMetadataManager).
+"""`Sessions`: until when the members of a consumer group must have done what is waited for: be heard of, give
+up partitions, join anew, ask for their assignment (Kafka: the timers of GroupMetadataManager).
 
 Threads: under the group's lock. Times are ms of the monotonic clock.
 """
@@ -9,6 +9,18 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Iterable
+from enum import Enum
+
+
+class Wait(Enum):
+    """What a group waits for. Members of KIP-848 give up partitions within their rebalance timeout; those of
+    the classic protocol join, and then sync.
+    """
+
+    SESSION = "session"
+    REVOKE = "revoke"
+    JOIN = "join"
+    SYNC = "sync"
 
 
 class Sessions:
@@ -17,30 +29,30 @@ class Sessions:
     """
 
     def __init__(self) -> None:
-        self._ends: dict[str, float] = {}
-        self._revoked: dict[str, float] = {}
+        self._ends: dict[str, dict[Wait, float]] = {}
         self._planned: dict[str, float] = {}
         self._heap: list[tuple[float, str]] = []
 
-    def extend(self, member_id: str, until: float) -> None:
-        """Have the member's session end at this time."""
-        self._ends[member_id] = until
+    def await_until(self, member_id: str, wait: Wait, until: float) -> None:
+        """Wait for the member until this time."""
+        self._ends.setdefault(member_id, {})[wait] = until
         self._plan(member_id)
 
-    def must_revoke(self, member_id: str, until: float) -> None:
-        """Have the member give up partitions until this time."""
-        self._revoked[member_id] = until
-        self._plan(member_id)
+    def begin(self, member_id: str, wait: Wait, until: float) -> None:
+        """Do what `await_until` does, unless the member is waited for already."""
+        if wait not in self._ends.get(member_id, {}):
+            self.await_until(member_id, wait, until)
 
-    def has_revoked(self, member_id: str) -> None:
-        """Take back what `must_revoke` has said."""
-        self._revoked.pop(member_id, None)
+    def end(self, member_id: str, *waits: Wait) -> None:
+        """Wait for this no longer."""
+        held = self._ends.get(member_id, {})
+        for wait in waits:
+            held.pop(wait, None)
 
     def forget(self, member_ids: Iterable[str]) -> None:
         """Forget members that are no more in the group."""
         for member_id in member_ids:
             self._ends.pop(member_id, None)
-            self._revoked.pop(member_id, None)
 
     def __contains__(self, member_id: str) -> bool:
         return member_id in self._ends
@@ -64,7 +76,7 @@ class Sessions:
         return self._heap[0][0] if self._heap else math.inf
 
     def _end(self, member_id: str) -> float:
-        return min(self._ends.get(member_id, math.inf), self._revoked.get(member_id, math.inf))
+        return min(self._ends.get(member_id, {}).values(), default=math.inf)
 
     def _plan(self, member_id: str) -> None:
         end = self._end(member_id)

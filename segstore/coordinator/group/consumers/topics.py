@@ -43,6 +43,15 @@ class Topics:
         ]
         return tuple(sorted(found))
 
+    def assignment(self, partitions: Iterable[TopicPartition]) -> Assignment:
+        """Return partitions by the ids of topics that are there."""
+        found: dict[bytes, frozenset[int]] = {}
+        for topic, number in partitions:
+            if topic in self.ids:
+                topic_id = self.ids[topic]
+                found[topic_id] = found.get(topic_id, frozenset()) | {number}
+        return found
+
     def matching(self, regex: str) -> frozenset[str]:
         """Return the topics whose names match as a whole. Raises InvalidRegularExpressionError."""
         pattern = compiled(regex)

@@ -11,7 +11,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 
-from segstore.coordinator.group.member import Joined, JoinedMember, Joining, Member, MemberInfo, State, Ticket
+from segstore.coordinator.group.classic.member import (
+    Joined,
+    JoinedMember,
+    Joining,
+    Member,
+    MemberInfo,
+    State,
+    Ticket,
+)
 from segstore.errors import (
     FencedInstanceIdError,
     IllegalGenerationError,

@@ -214,6 +214,11 @@ class Member:
 
     # --- life ------------------------------------------------------------------------------------
 
+    @property
+    def has_pulse(self) -> bool:
+        """Return whether the member sends no heartbeats, and is looked at."""
+        return self._pulse is not None
+
     def beat(self, now: float) -> None:
         """Extend the session."""
         self.deadline = now + self.session_timeout_ms
@@ -285,6 +290,19 @@ class Member:
             self.client_host,
             self.subscription(protocol),
             self.assignment,
+        )
+
+    def as_joining(self, protocol_type: str) -> Joining:
+        """Return what the member says of itself as a request to join."""
+        return Joining(
+            protocols=self.protocols,
+            member_id=self.member_id,
+            group_instance_id=self.group_instance_id,
+            client_id=self.client_id,
+            client_host=self.client_host,
+            session_timeout_ms=self.session_timeout_ms,
+            rebalance_timeout_ms=self.rebalance_timeout_ms,
+            protocol_type=protocol_type,
         )
 
     def fail(self, error: Exception) -> None:

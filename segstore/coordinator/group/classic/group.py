@@ -14,8 +14,8 @@ from dataclasses import replace
 from functools import partial
 
 from segstore.coordinator.consumer_protocol import PROTOCOL_TYPE, decode_subscription
-from segstore.coordinator.group.member import GroupInfo, Joined, Joining, Member, State, Ticket
-from segstore.coordinator.group.rebalance import Rebalance, Roster
+from segstore.coordinator.group.classic.member import GroupInfo, Joined, Joining, Member, State, Ticket
+from segstore.coordinator.group.classic.rebalance import Rebalance, Roster
 from segstore.coordinator.structs import Leaver
 from segstore.errors import (
     FencedInstanceIdError,

@@ -1,0 +1,118 @@
+"""What a group is by the other protocol: a classic group as a consumer group (KIP-848), and a consumer group
+whose members speak the classic protocol as a classic group (Kafka: ConsumerGroup.fromClassicGroup,
+ClassicGroup.fromConsumerGroup).
+
+On disk: nothing. Threads: under the group's lock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from segstore.coordinator.consumer_protocol import (
+    PROTOCOL_TYPE,
+    decode_assignment,
+    decode_subscription,
+    encode_assignment,
+    encode_subscription,
+    version_of,
+)
+from segstore.coordinator.group.assignors.base import Subscription as Told
+from segstore.coordinator.group.classic.group import Group
+from segstore.coordinator.group.classic.member import Joining, Member, Protocols, State
+from segstore.coordinator.group.consumers.classic_members import subscription
+from segstore.coordinator.group.consumers.group import ConsumerGroup
+from segstore.coordinator.group.consumers.member import ConsumerMember
+from segstore.coordinator.group.consumers.topics import Topics
+from segstore.coordinator.offsets.consumer_schema import (
+    Assignment,
+    Change,
+    ClassicMember,
+    Current,
+    GroupEpoch,
+    Kind,
+    MemberState,
+    RecordKey,
+    Target,
+    TargetEpoch,
+)
+from segstore.errors import GroupNotFoundError, InvalidArgumentError
+
+# --- to KIP-848 ----------------------------------------------------------------------------------
+
+
+def upgraded(group: Group, topics: Topics) -> list[Change]:
+    """Return the records of a classic group as a consumer group: its generation is the epoch, and all members
+    have what they were assigned last. Raises GroupNotFoundError where its members are no consumers, or what
+    they say can't be read.
+    """
+    if group.protocol_type != PROTOCOL_TYPE:
+        raise GroupNotFoundError(
+            f"group {group.group_id!r} is of type {group.protocol_type!r}, and can't become a consumer group"
+        )
+    changes: list[Change] = [(RecordKey(Kind.EPOCH), GroupEpoch(group.generation))]
+    try:
+        for member in group.members.values():
+            changes += _upgraded_member(member, group, topics)
+    except InvalidArgumentError as error:
+        raise GroupNotFoundError(f"group {group.group_id!r} can't become a consumer group: {error}") from None
+    return [*changes, (RecordKey(Kind.TARGET_EPOCH), TargetEpoch(group.generation))]
+
+
+def _upgraded_member(member: Member, group: Group, topics: Topics) -> list[Change]:
+    protocol = group.protocol or group.vote()
+    told = decode_subscription(member.subscription(protocol), member.group_instance_id)
+    given = topics.assignment(decode_assignment(member.assignment))
+    epoch, name = group.generation, member.member_id
+    return [
+        (RecordKey(Kind.MEMBER, name), subscription(member.as_joining(PROTOCOL_TYPE), told)),
+        (RecordKey(Kind.TARGET, name), Target(given)),
+        (RecordKey(Kind.CURRENT, name), Current(epoch, epoch, MemberState.STABLE, given)),
+    ]
+
+
+# --- to the classic protocol -----------------------------------------------------------------------
+
+
+def downgrade(group: ConsumerGroup, to: Group, members: Iterable[Member], topics: Topics) -> dict[str, bytes]:
+    """Make `to`, an empty classic group, a stable one of these members, with the consumer group's epoch as
+    its generation; return their assignments, which are their targets.
+    """
+    for member in members:
+        to.take_up(member)
+        to.leader = to.leader or member.member_id
+    to.protocol_type, to.generation, to.state = PROTOCOL_TYPE, group.epoch, State.STABLE
+    to.protocol = to.vote()
+    for member_id, member in to.members.items():
+        version = version_of(member.subscription(to.protocol))
+        member.assignment = _encoded(group.target(member_id), topics, version)
+        member.synced = True
+    return {member_id: member.assignment for member_id, member in to.members.items()}
+
+
+def _encoded(assignment: Assignment, topics: Topics, version: int) -> bytes:
+    return encode_assignment(topics.partitions(assignment), None, version)
+
+
+def classic_member(member: ConsumerMember, classic: ClassicMember, now: float) -> Member:
+    """Return a member of a consumer group as one of a classic group; its session begins now."""
+    told = member.subscription
+    joining = Joining(
+        protocols=classic.protocols,
+        group_instance_id=told.instance_id,
+        client_id=told.client_id,
+        client_host=told.client_host,
+        session_timeout_ms=classic.session_timeout_ms,
+        rebalance_timeout_ms=told.rebalance_timeout_ms,
+        protocol_type=PROTOCOL_TYPE,
+    )
+    return Member(member.member_id, joining, now)
+
+
+def stand_in(member: ConsumerMember, topics: frozenset[str], joining: Joining) -> ClassicMember:
+    """Return what a member of KIP-848 would say in the classic protocol, whose place a static member takes
+    that is joining.
+    """
+    told = encode_subscription(Told(tuple(sorted(topics))))
+    protocols: Protocols = tuple((name, told) for name, _ in joining.protocols)
+    return ClassicMember(joining.session_timeout_ms, protocols)

@@ -1,0 +1,51 @@
+"""The settings of the metadata log (Kafka: MetadataLogConfig). Nothing on disk. Threads: any; immutable."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from segstore.config import TopicConfig
+from segstore.storage.meta.topic_info import CLUSTER_METADATA, TopicInfo
+
+if TYPE_CHECKING:
+    from segstore.config import StoreConfig
+
+TOPIC_ID = "AAAAAAAAAAAAAAAAAAAAAQ"
+"""The id of the metadata's topic (Kafka: Uuid.METADATA_TOPIC_ID)."""
+
+
+class MetadataLogConfig(NamedTuple):
+    """When a snapshot is made, and how long it and the log before it are kept; defaults are Kafka's. Times in
+    ms, sizes in bytes; retention of -1 keeps all, a snapshot interval of 0 makes none by time.
+    """
+
+    max_record_bytes_between_snapshots: int = 20 << 20
+    max_snapshot_interval_ms: int = 3_600_000
+    segment_bytes: int = 1 << 30
+    segment_ms: int = 604_800_000
+    retention_bytes: int = 100 << 20
+    retention_ms: int = 604_800_000
+
+    @classmethod
+    def of(cls, store: StoreConfig) -> MetadataLogConfig:
+        """Return those of a store."""
+        return cls(
+            max_record_bytes_between_snapshots=store.metadata_log_max_record_bytes_between_snapshots,
+            max_snapshot_interval_ms=store.metadata_log_max_snapshot_interval_ms,
+            segment_bytes=store.metadata_log_segment_bytes,
+            segment_ms=store.metadata_log_segment_ms,
+            retention_bytes=store.metadata_max_retention_bytes,
+            retention_ms=store.metadata_max_retention_ms,
+        )
+
+    @property
+    def topic(self) -> TopicInfo:
+        """Return the topic of the log, from which no sweep removes anything. It has the settings of segments
+        only where these are not the defaults.
+        """
+        wanted = {"segment.bytes": self.segment_bytes, "segment.ms": self.segment_ms}
+        default = TopicConfig()
+        known = {"segment.bytes": default.segment_bytes, "segment.ms": default.segment_ms}
+        rolled = {name: value for name, value in wanted.items() if value != known[name]}
+        settings = TopicConfig.parse({"retention.ms": -1, "retention.bytes": -1, **rolled})
+        return TopicInfo(CLUSTER_METADATA, (0,), TOPIC_ID, settings)

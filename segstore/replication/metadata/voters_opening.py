@@ -1,0 +1,110 @@
+"""The voters of the metadata log while it is opened: their copies become equal and whole, and an epoch begins
+(docs/replication.md, "The metadata log").
+
+On disk each voter's log is cut and caught up, and its `quorum-state` written. Threads: one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from segstore.errors import QuorumLostError, SegstoreError
+from segstore.logger import Logger
+from segstore.replication.metadata.metadata_log_config import MetadataLogConfig
+from segstore.replication.metadata.snapshots import no_snapshot
+from segstore.replication.metadata.voter_log import Unreadable, Voter, VoterLog
+
+log = Logger("segstore")
+
+OnVoterLost = Callable[[int, Exception], object]
+
+
+class VotersOpening:
+    """The voters while the log is opened; `live` are those that no error has met."""
+
+    def __init__(
+        self, voters: Sequence[Voter], total: int, on_lost: OnVoterLost, config: MetadataLogConfig
+    ) -> None:
+        self._total, self._on_lost = total, on_lost
+        self._failed: dict[int, Exception | None] = {}
+        self.live: list[VoterLog] = []
+        for voter in voters:
+            try:
+                self.live.append(VoterLog(voter, config))
+            except (SegstoreError, OSError) as error:
+                self._lose(voter.id, error)
+        self._check()
+
+    def _lose(self, voter: int, error: Exception) -> None:
+        log.warning("voter %d is lost to the metadata log: %s", voter, error)
+        self._failed[voter] = error
+        self.live = [other for other in self.live if other.id != voter]
+        self._on_lost(voter, error)
+
+    def _check(self) -> None:
+        if len(self.live) <= self._total // 2:
+            raise quorum_lost(self._failed, self._total)
+
+    def agree(self) -> None:
+        """Let all copies be as that which has most. Raises QuorumLostError."""
+        done = False
+        while not done:
+            leader = max(self.live, key=lambda voter: (voter.place, voter.is_whole))
+            done = self._follow(leader)
+            self._check()
+
+    def complete(self) -> None:
+        """Let each copy have a sound snapshot of what its log has no more. Raises CorruptCheckpointError
+        where none has, QuorumLostError.
+        """
+        whole = [voter for voter in self.live if voter.is_whole]
+        if not whole:
+            raise no_snapshot(
+                max(voter.start_offset for voter in self.live), *(voter.snapshots for voter in self.live)
+            )
+        for voter in [voter for voter in self.live if voter not in whole]:
+            try:
+                voter.complete(whole[0])
+            except (SegstoreError, OSError) as error:
+                self._lose(voter.id, error)
+            except Unreadable as error:
+                cause = error.__cause__
+                assert isinstance(cause, Exception)
+                self._lose(voter.id, cause)
+        self._check()
+
+    def _follow(self, leader: VoterLog) -> bool:
+        """Let all others follow a leader; return False where that can't be read, and was given up."""
+        for voter in [other for other in self.live if other is not leader]:
+            try:
+                voter.follow(leader, [other for other in self.live if other is not leader])
+            except Unreadable as error:
+                cause = error.__cause__
+                assert isinstance(cause, Exception)
+                self._lose(leader.id, cause)
+                return False
+            except (SegstoreError, OSError) as error:
+                self._lose(voter.id, error)
+        return True
+
+    def begin_epoch(self) -> int:
+        """Return a new epoch, above all that are known, once it is durable on a majority. Raises
+        QuorumLostError.
+        """
+        epoch = max(voter.known_epoch for voter in self.live) + 1
+        for voter in list(self.live):
+            try:
+                voter.begin_epoch(epoch)
+            except (SegstoreError, OSError) as error:
+                self._lose(voter.id, error)
+        self._check()
+        return epoch
+
+
+def quorum_lost(missing: dict[int, Exception | None], total: int) -> QuorumLostError:
+    """Return the error that says why these voters are missing, of `total`."""
+    reasons = "; ".join(f"voter {id_}: {error or 'it does not answer'}" for id_, error in missing.items())
+    return QuorumLostError(
+        f"{total // 2 + 1} of the {total} voters of the metadata log are needed, and fewer can be written. "
+        + (reasons or "The others were not found")
+    )

@@ -1,0 +1,162 @@
+"""Snapshots of the metadata, as files (Kafka: Snapshots, FileRawSnapshotWriter, RecordsSnapshotReader;
+KIP-630).
+
+On disk, beside the segments of `__cluster_metadata-0`, is `<end offset>-<epoch>.checkpoint`: record batches
+whose offsets begin at 0 and whose CRCs hold; the first is a control batch with the header, the last one with
+the footer. It is written as `.part`, synced and renamed, so that a whole name has whole content; what bit rot
+did to it is found by the CRCs. Threads: any; functions without state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from typing import NamedTuple
+
+import numpy as np
+
+from segstore import names
+from segstore._native import lib
+from segstore.errors import CorruptRecordError
+from segstore.files import Files
+from segstore.records import CONTROL_FLAG, Records, decode
+from segstore.records.control import (
+    SNAPSHOT_FOOTER,
+    SNAPSHOT_HEADER,
+    parse_control,
+    parse_snapshot_header,
+)
+from segstore.storage.segment.batch_scan import BAD, Step, walk
+
+CHUNK = 1 << 20
+"""Bytes that are read at a time."""
+
+
+class SnapshotId(NamedTuple):
+    """A snapshot: all that the log has below `end_offset`, the last of it written under `epoch` (Kafka:
+    OffsetAndEpoch).
+    """
+
+    end_offset: int
+    epoch: int
+
+    @property
+    def name(self) -> str:
+        """Return the file's name."""
+        return names.metadata_snapshot(self.end_offset, self.epoch)
+
+
+def list_snapshots(files: Files, directory: str) -> tuple[list[SnapshotId], list[str]]:
+    """Return the snapshots in a directory, by rising end offset, and the names of files that a crash left: of
+    parts, and of what a broker was about to delete. Raises OSError.
+    """
+    found, left = [], []
+    for name in files.listdir(directory):
+        parsed = names.parse_metadata_snapshot(name)
+        if parsed is not None and parsed[2] == names.METADATA_SNAPSHOT:
+            found.append(SnapshotId(*parsed[:2]))
+        elif parsed is not None:
+            left.append(name)
+    return sorted(found), sorted(left)
+
+
+def read_snapshot(files: Files, path: str) -> Iterator[Records]:
+    """Yield all records but the control records, some batches at a time; what was yielded is whole once the
+    iteration ends. Raises CorruptRecordError where a batch is damaged, or the header, the footer or anything
+    between them is missing; OSError.
+    """
+    header = footer = False
+    for step, slot in _batches(files, path):
+        if footer:
+            _refuse(path, step, slot, "a batch lies behind the snapshot's footer")
+        batch = step.batches[slot : slot + 1]
+        records = decode(step.data, batch, path, step.position)
+        if not batch["attributes"][0] & CONTROL_FLAG:
+            if not header:
+                _refuse(path, step, slot, "the snapshot does not begin with its header")
+            yield records
+            continue
+        for record in records:
+            kind, _ = parse_control(
+                record.key, record.value, file=path, position=int(batch["position"][0]), offset=record.offset
+            )
+            if (kind == SNAPSHOT_HEADER) == header:
+                _refuse(path, step, slot, "the snapshot does not begin with its header, or has another one")
+            header, footer = True, kind == SNAPSHOT_FOOTER
+    if not footer:
+        raise CorruptRecordError(path, files.size(path), 0, "the snapshot has no footer: it is not whole")
+
+
+def _batches(files: Files, path: str) -> Iterator[tuple[Step, int]]:
+    """Yield each batch, as a step and its number in it. Raises CorruptRecordError where bytes are no batch,
+    or offsets are missing.
+    """
+    with files.open(path) as handle:
+        end, position, offset = files.size(handle), 0, 0
+        for step in walk(files, handle, 0, end, check_crcs=True, chunk=CHUNK):
+            for slot, batch in enumerate(step.batches):
+                if int(batch["base_offset"]) != offset:
+                    _refuse(path, step, slot, f"offset {offset} is missing")
+                yield step, slot
+                offset = int(batch["last_offset"]) + 1
+            position, status = step.stop.position, step.stop.status
+            # A batch that ends behind the bytes of this step comes whole in the next one.
+            if status in BAD and (status != lib.SEG_SHORT or position + step.stop.need > end):
+                raise CorruptRecordError(path, position, offset, BAD[status])
+        if position < end or not end:
+            raise CorruptRecordError(path, position, offset, "the file ends within the batch")
+
+
+def _refuse(path: str, step: Step, slot: int, reason: str) -> None:
+    batch: np.void = step.batches[slot]
+    raise CorruptRecordError(path, int(batch["position"]), int(batch["base_offset"]), reason)
+
+
+def check_snapshot(files: Files, path: str) -> None:
+    """Read all of a snapshot. Raises CorruptRecordError where it is not whole, OSError."""
+    for _ in read_snapshot(files, path):
+        """The iteration looks at each batch."""
+
+
+def last_contained_timestamp(files: Files, path: str) -> int:
+    """Return the timestamp (ms) of the last record of the log that a snapshot covers, from its header (Kafka:
+    Snapshots.lastContainedLogTimestamp). Raises CorruptRecordError, OSError.
+    """
+    for step, slot in _batches(files, path):
+        first = decode(step.data, step.batches[slot : slot + 1], path, step.position)
+        try:
+            return parse_snapshot_header(first.values[0])
+        except ValueError as error:
+            _refuse(path, step, slot, str(error))
+    raise AssertionError("a file without batches is refused")
+
+
+def freeze_snapshot(files: Files, directory: str, snapshot: SnapshotId, chunks: Iterable[bytes]) -> None:
+    """Make a snapshot of these bytes, durable (Kafka: FileRawSnapshotWriter.freeze). One that is there under
+    this name is replaced. Raises OSError: nothing but a part may be left then.
+    """
+    path = names.below(directory, snapshot.name)
+    part = path + names.PART
+    try:
+        with files.open_anew(part) as handle:
+            position = 0
+            for chunk in chunks:
+                files.pwrite(handle, chunk, position)
+                position += len(chunk)
+            files.sync(handle)
+        files.rename(part, path)
+    except OSError:
+        with suppress(OSError):
+            files.unlink(part)
+        raise
+    files.sync_dir(directory)
+
+
+def remove_snapshots(files: Files, directory: str, found: Iterable[str]) -> None:
+    """Remove files by their names. Raises OSError."""
+    gone = False
+    for name in found:
+        files.unlink(names.below(directory, name))
+        gone = True
+    if gone:
+        files.sync_dir(directory)
