@@ -39,8 +39,8 @@ Row = tuple[int, int, bytes | None]
 PARTED = "another way from offset 3 on"
 
 
-@pytest.fixture(autouse=True)
-def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """What can't be read is told sooner."""
     monkeypatch.setattr(replicated_reader, "PATIENCE", 3.0)
     monkeypatch.setattr(replicated_reader, "SHOWN", 0.5)
@@ -269,6 +269,7 @@ def test_a_disk_that_fails_in_the_middle_of_a_task(
     assert read == expected
 
 
+@pytest.mark.usefixtures("impatient")
 def test_all_replicas_are_lost(three: Directories) -> None:
     """Of the partition that has no other; the others are read."""
     store, expected = filled(three)
@@ -284,6 +285,7 @@ def test_all_replicas_are_lost(three: Directories) -> None:
         read_all(three)
 
 
+@pytest.mark.usefixtures("impatient")
 def test_a_replica_that_is_not_in_sync_is_not_asked(three: Directories) -> None:
     """The partition's replicas in sync are lost: what another one has may lack records."""
     store, _ = filled(three, replica_lag_time_max_ms=400)
@@ -409,6 +411,7 @@ def test_a_stream_is_told_of_records_that_were_taken_back(
     assert following.step() == [(0, 3 + more, b"later")]
 
 
+@pytest.mark.usefixtures("impatient")
 @pytest.mark.hangs
 def test_a_task_that_was_planned_before_reads_nothing_of_another_leader(
     three: Directories, stream: Callable[..., Stream]
