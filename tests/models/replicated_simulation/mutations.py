@@ -215,7 +215,7 @@ MUTATIONS: dict[str, Mutation] = {
         (Change(ReplicatedSide, "sync", lambda self, partitions, timeout_ms=0: None),)),
     "offsets are read before all that was committed is shown": Mutation(
         [WIDE, ("commit", "a", 0, 0), ("kill",)],
-        (Change(ReplicatedPartitionLog, "await_committed", lambda self: None),)),
+        (Change(ReplicatedPartitionLog, "await_committed", lambda self: None),), 21),
     "a commit is acknowledged by the leader alone": Mutation(
         [DURABLE, ("append", "a", 0, 2, 5, "all"), ("commit", "a", 0, 0),
          *[("pause", "fetcher", directory) for directory in range(3)], ("commit", "a", 0, 100), ("break", 2),
