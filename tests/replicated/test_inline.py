@@ -36,7 +36,7 @@ def opened(directories: Directories) -> Iterator[Any]:
             min_insync_replicas=2, replica_lag_time_max_ms=60_000, broker_session_timeout_ms=60_000
         )
         made.create_topic("t", replication_factor=3)
-        made.directories = directories
+        made.kept_in = directories
         yield made
     finally:
         directories.close()
@@ -87,13 +87,13 @@ def ends(store: Any) -> list[tuple[int, int]]:
 
 
 def test_r1_r15_all_replicas_have_the_bytes_and_show_them_when_the_append_returns(store: Any) -> None:
-    log, directories = store.partition("t"), [path / "t-0" for path in store.directories.paths]
+    log, directories = store.partition("t"), [path / "t-0" for path in store.kept_in.paths]
     first = inline(store, lambda: log.append(b"value", b"key"))
     assert ends(store) == [(first + 1, first + 1)] * 3
     made = inline(store, lambda: log.append_batch([b"%d" % n for n in range(1000)]))
     assert ends(store) == [(made.stop, made.stop)] * 3
     assert len({log_bytes(directory) for directory in directories}) == 1
-    for path in store.directories.paths:  # as other processes see it
+    for path in store.kept_in.paths:  # as other processes see it
         with segstore.open(path, "r") as reader:
             assert reader.partition("t").read_one(first).value == b"value"
             assert reader.partition("t").end_offset == made.stop
