@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from replicated_stores import QUICK, Directories, states
 from stores import tree
 
 import segstore
-from segstore import errors, spark
+from segstore import errors
 
 Paths = dict[str, Any]
 
@@ -210,18 +210,3 @@ def test_settings_are_those_that_a_plain_store_takes(tmp_path: Path) -> None:
         with segstore.Producer(store, acks="all") as producer:
             assert producer.send("t", b"y").get(timeout=60).offset == 1
     assert segstore.check(tmp_path / "plain") == []
-
-
-FRAMES: dict[str, Callable[[Any], Any]] = {
-    "checkpoint": lambda store: spark.checkpoint(cast(Any, None), store, "frame"),
-    "restore": lambda store: spark.restore(cast(Any, None), store, "frame"),
-}
-"""The store is looked at first, so neither a DataFrame nor a session is needed."""
-
-
-@pytest.mark.parametrize("name", FRAMES)
-def test_spark_keeps_no_frame_in_a_replicated_store(two: Directories, name: str) -> None:
-    with two.open() as store:
-        with pytest.raises(errors.UnsupportedVersionError, match=f"{two.paths[0]}.* is a replicated store"):
-            FRAMES[name](store)
-        assert [topic for topic in store.topics() if not topic.startswith("__")] == []
