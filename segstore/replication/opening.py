@@ -218,71 +218,109 @@ class _Assembly:
     ) -> None:
         self._store: weakref.ref[ReplicatedStore] | None = None
         self._ready, self._lost = False, dict[int, Exception]()
+        self._settings, self._replication = settings, replication
+        self._files, self._clock, self._opened = files, clock, opened
+        self._writers = dict(writers)
+        self._metadata = self._open_metadata(places)
+        image = self._read_metadata(places)
+        adopted = self._adopted(image, places, self._writers)
+        self._manager = self._manage(places.witness)
+        self._admin = ReplicatedTopicAdmin(self._manager, replication)
+        controller = self._restarted(image, adopted)
+        for writer in self._writers.values():
+            forget_epochs(files, writer.context.root)
+        self._begin(image, controller, replication)
+        self.store = self._made(paths, places, controller)
+        self._await_leaders()
+
+    def _open_metadata(self, places: Plan) -> MetadataLog:
+        """Open the metadata log on a majority of voters; a directory that is none of it is offline."""
         # A store that is adopted is the first to get a metadata log: before, it is a plain one.
-        by_topics = sorted(writers, key=lambda id_: (not writers[id_].topics, id_))
-        metadata = MetadataLog.open(
-            [Voter(id_, writers[id_]) for id_ in by_topics],
-            places.total,
-            self._voter_lost,
-            MetadataLogConfig.of(settings),
-        )
-        opened.callback(metadata.close)
-        writers = dict(writers)
+        by_topics = sorted(self._writers, key=lambda id_: (not self._writers[id_].topics, id_))
+        voters = [Voter(id_, self._writers[id_]) for id_ in by_topics]
+        config = MetadataLogConfig.of(self._settings)
+        metadata = MetadataLog.open(voters, places.total, self._voter_lost, config)
+        self._opened.callback(metadata.close)
         for id_, error in self._lost.items():
-            places.offline[id_] = f"{writers[id_].context.root}: {error}"
-            writers.pop(id_).let_go()
+            places.offline[id_] = f"{self._writers[id_].context.root}: {error}"
+            self._writers.pop(id_).let_go()
+        return metadata
+
+    def _read_metadata(self, places: Plan) -> MetadataImage:
         image = MetadataImage({place.id: place.properties.directory_id for place in places.places})
-        for offset, record in metadata.replay():
+        for offset, record in self._metadata.replay():
             image.apply(record, offset)
         check_replicated(image)
-        adopted = self._adopted(image, places, writers)
-        self._manager = manager = ReplicaManager(self._redirect, self._changes_for)
-        manager.voter_failed = metadata.lose
-        self._admin = admin = ReplicatedTopicAdmin(manager, replication)
-        witness = writers.get(places.witness)
-        for id_, writer in writers.items():
-            if id_ != places.witness:
-                manager.directories[id_] = DataDirectory(id_, writer, manager.brokers, manager, replication)
+        return image
+
+    def _manage(self, witness: int) -> ReplicaManager:
+        """Return what manages the replicas of all directories that are open."""
+        manager = ReplicaManager(self._redirect, self._changes_for)
+        manager.voter_failed = self._metadata.lose
+        for id_, writer in self._writers.items():
+            if id_ != witness:
+                made = DataDirectory(id_, writer, manager.brokers, manager, self._replication)
+                manager.directories[id_] = made
+        return manager
+
+    def _restarted(self, image: MetadataImage, adopted: Adopted | None) -> QuorumController:
+        """Return the controller, with which all directories are registered."""
+        manager, admin, replication = self._manager, self._admin, self._replication
         core = image.controller(replication.controller)
         admin.load(image, core)
-        heartbeat = replication.heartbeat_interval_ms
-        snapshots = SnapshotGenerator(metadata, clock)
-        manager.controller = controller = QuorumController(
-            metadata, image, core, self._publish, heartbeat, snapshots
+        controller = QuorumController(
+            self._metadata,
+            image,
+            core,
+            self._publish,
+            replication.heartbeat_interval_ms,
+            SnapshotGenerator(self._metadata, self._clock),
         )
-        opened.callback(controller.stop, 0)
+        manager.controller = controller
+        self._opened.callback(controller.stop, 0)
         for directory in manager.directories.values():
-            opened.callback(directory.stop, 0)
+            self._opened.callback(directory.stop, 0)
         restart = Restart(controller, manager.directories)
         if adopted is None:
             restart.run()
         else:
             restart.run(lambda core, now: adopted.decision(core, replication))
             admin.load(image, core)
-        for writer in writers.values():
-            forget_epochs(files, writer.context.root)
-        self._begin(image, controller, replication)
-        first = writers[min(writers)].context.root
+        return controller
+
+    def _made(self, paths: Sequence[str], places: Plan, controller: QuorumController) -> ReplicatedStore:
+        """Return the store, which owns all that was opened."""
+        settings, writers = self._settings, self._writers
         context = Context(
-            first,
-            files,
-            HandlePool(files, settings.max_open_files),
+            writers[min(writers)].context.root,
+            self._files,
+            HandlePool(self._files, settings.max_open_files),
             Scheduler(),
-            clock,
+            self._clock,
             True,
             os.getpid(),
         )
-        cluster_id = places.places[0].properties.cluster_id
         side = ReplicatedSide(
-            context, settings, manager, admin, controller, metadata, witness, cluster_id, paths
+            context,
+            settings,
+            self._manager,
+            self._admin,
+            controller,
+            self._metadata,
+            writers.get(places.witness),
+            places.places[0].properties.cluster_id,
+            paths,
         )
-        self.store = ReplicatedStore(context, side)
-        self._store = weakref.ref(self.store)
+        store = ReplicatedStore(context, side)
+        self._store = weakref.ref(store)
         for writer in writers.values():
-            writer.owner = weakref.ref(self.store)
-        opened.callback(side.abandon)
-        lag = replication.lag_time_max_ms / 2000
-        context.scheduler.every(lag, manager.on_time)
+            writer.owner = weakref.ref(store)
+        self._opened.callback(side.abandon)
+        context.scheduler.every(self._replication.lag_time_max_ms / 2000, self._manager.on_time)
+        return store
+
+    def _await_leaders(self) -> None:
+        manager = self._manager
         led = [key for key, state in manager.partitions.items() if state.leader >= 0]
         if not manager.await_leaders(led, READY):
             log.warning("not all partitions have a leader after %d ms", READY)
