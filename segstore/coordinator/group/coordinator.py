@@ -36,6 +36,7 @@ from segstore.errors import (
     InvalidSessionTimeoutError,
     NonEmptyGroupError,
     SegstoreError,
+    copy_of,
 )
 from segstore.storage.store.store import Store
 
@@ -114,7 +115,7 @@ class GroupCoordinator:
         """Leave the group, as a static member too. Raises UnknownMemberIdError, FencedInstanceIdError."""
         (error,) = self.leave_all(group_id, [(member_id, group_instance_id)])
         if error is not None:
-            raise error
+            raise copy_of(error)
 
     def leave_all(self, group_id: str, leaving: Collection[Leaver]) -> list[SegstoreError | None]:
         """Remove several members by one rebalance, static members by their group_instance_id alone where the

@@ -7,6 +7,7 @@ from typing import Any
 from replicated_stores import states
 from simulation.model import hold
 
+from segstore.replication.kept_records import PRODUCER_ID
 from segstore.replication.metadata.image import MetadataImage
 
 from .judge import latest
@@ -52,6 +53,16 @@ def said(image: MetadataImage) -> tuple[Any, ...]:
 
 
 def decided(image: MetadataImage) -> tuple[Any, ...]:
-    """What the metadata says that no open changes."""
+    """What the metadata says of topics and settings."""
     topics = {name: (topic.topic_id, dict(topic.config)) for name, topic in image.topics.items()}
     return topics, dict(image.features), dict(image.cluster_config)
+
+
+def keeps(before: MetadataImage, after: MetadataImage) -> bool:
+    """Whether all that was decided before an open is there. The open adopts staged appends, for which it
+    makes topics and takes producer ids.
+    """
+    (topics, features, config), (topics_now, features_now, config_now) = decided(before), decided(after)
+    taken, taken_now = int(config.pop(PRODUCER_ID, 0)), int(config_now.pop(PRODUCER_ID, 0))
+    same = features == features_now and config == config_now and taken <= taken_now
+    return same and topics.items() <= topics_now.items()

@@ -26,7 +26,7 @@ from segstore.replication.observer import image_of
 
 from .files import Disks
 from .judge import Part, equal
-from .reading import decided, lagging, read_followers, records_of, said
+from .reading import decided, keeps, lagging, read_followers, records_of, said
 from .steps import Step
 from .turns import Turns, in_turns
 
@@ -373,12 +373,13 @@ class World:
         """All faults end, and replicas come to be in sync."""
         self.files.forget_plans()
         controller = self.live._replicated.controller
-        before = None if controller.error else decided(controller.image)
-        self.close()
+        self.close()  # what was under way is decided by then
+        before = controller.image
         self.calm()
         self.open()
-        after = decided(self.live._replicated.controller.image)
-        hold(before in (None, after), "the metadata was", before, "and is", after)
+        after = self.live._replicated.controller.image
+        same = controller.error is not None or keeps(before, after)
+        hold(same, "the metadata was", decided(before), "and is", decided(after))
         self.verify()
         self.replace_missing()
         self.settle()
