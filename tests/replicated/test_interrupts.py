@@ -24,6 +24,8 @@ from segstore.errors import (
 
 THREADS = ("segstore-fetcher", "segstore-reader", "segstore-controller")
 ASSIGNED = {0: [0, 1, 2]}
+KEPT = 50
+"""Records that `Struck.check` keeps."""
 
 
 class Struck:
@@ -90,7 +92,7 @@ class Struck:
         here = found(self.log)
         assert {at: here.get(at) for at in self.acked} == self.acked
         assert len({*here.values()}) == len(here)
-        self.log.delete_records(max(self.log.start_offset, offset - 50))
+        self.log.delete_records(max(self.log.start_offset, offset - KEPT))
         self.acked = {at: value for at, value in self.acked.items() if at >= self.log.start_offset}
 
 
@@ -134,10 +136,13 @@ def test_a_call_at_each_place(three: Directories, rng: random.Random, name: str)
 
 
 def test_a_healing(three: Directories, rng: random.Random) -> None:
-    """Either way the replica is not in sync before it is whole, and a second call finishes the rest."""
+    """Either way the replica is not in sync before it is whole, and a second call finishes the rest.
+
+    It ends before records are deleted: a replica that begins anew lacks those, so it differs from others.
+    """
     it = Struck(three)
     place = raised = 1
-    while raised:
+    while raised and it.number < KEPT - 5:
         it.check()
         await_in_sync(it.store)
         number = rng.randrange(3)
