@@ -76,7 +76,7 @@ test: $(VENV)/.built  ## those, and a draw of every other kind, some minutes; SE
 test-rest: $(VENV)/.built  ## what `make test` with the same SEGSTORE_SEED leaves out
 	$(BIN)/python -m pytest --tier rest $(PARALLEL) $(PYTEST_ARGS)
 
-test-more: $(VENV)/.built  ## a fifth of that, drawn by SEGSTORE_DRAW=N: what .ci/run has time for
+test-more: $(VENV)/.built  ## a seventh of that, drawn by SEGSTORE_DRAW=N: what .ci/run has time for
 	$(BIN)/python -m pytest --tier more $(PARALLEL) $(PYTEST_ARGS)
 
 test-all: $(VENV)/.built  ## every test, a quarter of an hour

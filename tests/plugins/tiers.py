@@ -4,7 +4,7 @@
     --tier test    those, and a draw by SEGSTORE_SEED of each other kind
     --tier rest    what `--tier test` leaves out with the same seed
     --tier all     everything; so it is without --tier
-    --tier more    a fifth of what `--tier test` leaves out, drawn by SEGSTORE_DRAW (or SEGSTORE_SEED)
+    --tier more    a seventh of what `--tier test` leaves out, drawn by SEGSTORE_DRAW (or SEGSTORE_SEED)
     --tier again   a draw of kills, faults, models and interrupts, which `make test-long-way` runs once more
 
 A file's folder, name or text tells the kind of its tests, so that most new files need no entry here. Of each
@@ -32,7 +32,7 @@ import pytest
 Group = TypeVar("Group", bound=Hashable)
 TESTS = Path(__file__).parents[1]
 TIERS = ("quick", "test", "rest", "all", "more", "again")
-MORE_SHARE = 0.2
+MORE_SHARE = 0.15
 AGAIN = ("tests/crash/*", "tests/models/simulation/*", "tests/models/test_*", "tests/processes/*")
 AGAIN_SHARE = float(os.environ.get("SEGSTORE_AGAIN", "0.3"))
 """The files of `--tier again`, and the share of each file's tests."""
