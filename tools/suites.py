@@ -72,10 +72,6 @@ REASONS = {
     "test_consumer_integration::test_group": "its session timeout of 3 s is below the 6 s that brokers allow",
     "test_basic_operations::test_basic_operations": _NO_AUTHORIZER,
     "test_describe_operations::test_describe_operations[sasl_cluster0]": "it starts a cluster of its own",
-    "test_incremental_alter_configs::test_incremental_alter_configs": (
-        "it expects that `min.insync.replicas` is set for all brokers, as eligible leader replicas (KIP-966) "
-        "need it; segstore has none"
-    ),
 }
 """Why tests fail with segstore."""
 
