@@ -125,7 +125,6 @@ def replication_metrics(side: ReplicatedSide, lag: int) -> dict[str, dict[str, A
 
 def directory_metrics(side: ReplicatedSide) -> dict[str, dict[str, int]]:
     """Return {directory: {name: value}}: of how many partitions each has a replica, and how many it leads."""
-    paths = side.paths[: side.data_directories]
     states = [each.state for each in standings(side).values()]
     online = {directory.broker for directory in side.manager.online}
     return {
@@ -134,7 +133,7 @@ def directory_metrics(side: ReplicatedSide) -> dict[str, dict[str, int]]:
             "LeaderCount": sum(state.leader == broker for state in states),
             "LogDirectoryOffline": int(broker not in online),
         }
-        for broker, path in enumerate(paths)
+        for broker, path in enumerate(side.directories)
     }
 
 

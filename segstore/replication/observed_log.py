@@ -12,10 +12,13 @@ from typing import NamedTuple
 
 from segstore import names
 from segstore.errors import (
+    CorruptCheckpointError,
     CorruptRecordError,
     NotLeaderOrFollowerError,
     OffsetOutOfRangeError,
     ReplicaOfflineError,
+    StoreClosedError,
+    UnknownTopicOrPartitionError,
 )
 from segstore.files import Files
 from segstore.leader_epochs import EpochEnd, LeaderEpochCache
@@ -26,6 +29,10 @@ from segstore.storage.segment.log_view import LogView
 from segstore.storage.store.partition_log import PartitionLog
 from segstore.storage.store.store import Store
 
+GONE = (UnknownTopicOrPartitionError, StoreClosedError)
+"""What is raised where a directory has no such replica, or has it no more."""
+UNREADABLE = (OSError, CorruptCheckpointError, NotLeaderOrFollowerError)
+"""What is raised where a replica can't be read: also where its directory is lost (StorageError)."""
 _TRIES = 100
 
 

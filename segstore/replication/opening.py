@@ -229,7 +229,7 @@ class _Assembly:
         controller = self._restarted(image, adopted)
         for writer in self._writers.values():
             forget_epochs(files, writer.context.root)
-        self._begin(image, controller, replication)
+        self._begin(image, controller)
         self.store = self._made(paths, places, controller)
         self._await_leaders()
 
@@ -339,11 +339,9 @@ class _Assembly:
             )
         return find_adopted(writers)
 
-    def _begin(
-        self, image: MetadataImage, controller: QuorumController, replication: ReplicationConfig
-    ) -> None:
+    def _begin(self, image: MetadataImage, controller: QuorumController) -> None:
         """Let the replicas hear of the metadata, and the threads run."""
-        manager, self._ready = self._manager, True
+        manager, replication, self._ready = self._manager, self._replication, True
         everything = Published(dict(image.brokers), dict(image.partitions.items()), ())
         for directory in manager.directories.values():
             directory.post(partial(directory.tell_topics, self._admin.topics, None))

@@ -11,20 +11,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import TypeVar
 
-from segstore.errors import (
-    CorruptCheckpointError,
-    NotLeaderOrFollowerError,
-    QuorumLostError,
-    ReplicaOfflineError,
-    StoreClosedError,
-    UnknownTopicOrPartitionError,
-)
+from segstore.errors import QuorumLostError, ReplicaOfflineError, UnknownTopicOrPartitionError
 from segstore.files import Files
 from segstore.logger import Logger
 from segstore.replication.core.registration import PartitionRegistration
 from segstore.replication.metadata.image import MetadataImage, PartitionKey
 from segstore.replication.metadata.voters import check_one_store, check_paths
-from segstore.replication.observed_log import ObservedLog, Position
+from segstore.replication.observed_log import GONE, UNREADABLE, ObservedLog, Position
 from segstore.replication.observer import Observer
 
 log = Logger("segstore")
@@ -37,10 +30,8 @@ PATIENCE = 20.0
 SHOWN = 2.0
 """Seconds that a new leader is waited for, as by an open."""
 _PAUSE = 0.05
-GONE = (UnknownTopicOrPartitionError, StoreClosedError)
-"""What is raised where a directory has no such replica, or has it no more."""
-FAILURES = (*GONE, OSError, CorruptCheckpointError, NotLeaderOrFollowerError)
-"""What is raised where another replica is to be read: also where a directory is lost (StorageError)."""
+FAILURES = (*GONE, *UNREADABLE)
+"""What is raised where another replica is to be read."""
 
 
 def in_sync(state: PartitionRegistration) -> tuple[int, ...]:

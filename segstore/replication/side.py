@@ -132,6 +132,11 @@ class ReplicatedSide:
         return len(self.paths) - (self._witness is not None)
 
     @property
+    def directories(self) -> tuple[str, ...]:
+        """Return the paths of the data directories, by their ids; those that are offline too."""
+        return tuple(self.paths[: self.data_directories])
+
+    @property
     def staging_path(self) -> str:
         """Return the path of the first directory that works. Raises ReplicaOfflineError."""
         for directory in self.manager.online:

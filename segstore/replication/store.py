@@ -204,7 +204,7 @@ class ReplicatedStore(Store):
     @property
     def directories(self) -> tuple[str, ...]:
         """Return the paths of the data directories, by their ids; those that are offline too."""
-        return tuple(self._replicated.paths[: self._replicated.data_directories])
+        return self._replicated.directories
 
     @property
     def witness(self) -> str | None:

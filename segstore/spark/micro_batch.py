@@ -7,8 +7,7 @@ On disk: only reads. Threads: one, that which plans.
 from __future__ import annotations
 
 from segstore.coordinator.structs import TopicPartition
-from segstore.errors import StoreClosedError, UnknownTopicOrPartitionError
-from segstore.replication.observed_log import Position
+from segstore.replication.observed_log import GONE, Position
 from segstore.spark.logs import There
 from segstore.spark.offsets import names
 from segstore.spark.plan import Lookup, Range
@@ -25,7 +24,7 @@ def range_of(
     """
     try:
         there = lookup.logs.there(partition, start, end)
-    except (UnknownTopicOrPartitionError, StoreClosedError) as error:
+    except GONE as error:
         lookup.lost(f"{names([partition])} is gone: {error}")
         return None
     begin = 0 if start is None else start.offset

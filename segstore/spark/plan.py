@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from segstore.coordinator.structs import TopicPartition
-from segstore.errors import ConfigError, DataLossError, StoreClosedError, UnknownTopicOrPartitionError
-from segstore.replication.observed_log import Position
+from segstore.errors import ConfigError, DataLossError, UnknownTopicOrPartitionError
+from segstore.replication.observed_log import GONE, Position
 from segstore.spark.logs import Log, open_logs
 from segstore.spark.offsets import EARLIEST, LATEST, Offsets, OffsetSpec, names
 from segstore.spark.options import SourceOptions
@@ -154,7 +154,7 @@ class Lookup:
             try:
                 self.logs.await_shown([each])
                 found[each] = self.logs.end(each, self._end, (begin or {}).get(each))
-            except (UnknownTopicOrPartitionError, StoreClosedError):
+            except GONE:
                 log.debug("%s was deleted meanwhile", each)
         return found
 

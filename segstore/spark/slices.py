@@ -15,17 +15,9 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import InputPartition
 
-from segstore.errors import (
-    CorruptCheckpointError,
-    DataLossError,
-    NotLeaderOrFollowerError,
-    OffsetOutOfRangeError,
-    ReplicaOfflineError,
-    StoreClosedError,
-    UnknownTopicOrPartitionError,
-)
+from segstore.errors import DataLossError, OffsetOutOfRangeError, ReplicaOfflineError
 from segstore.records import Records
-from segstore.replication.observed_log import ObservedLog, Position
+from segstore.replication.observed_log import GONE, UNREADABLE, ObservedLog, Position
 from segstore.spark.columns import batches
 from segstore.spark.filters import Bounds
 from segstore.spark.logs import open_store
@@ -39,8 +31,6 @@ log = logging.getLogger("segstore.spark")
 FEW_ROWS = 16_384
 """Reads grow until they return this many rows, since each batch costs Spark something beside its rows."""
 FIRST_BYTES, MOST_BYTES = 1 << 18, 1 << 24
-
-
 PATIENCE = 20.0
 """Seconds that a task waits for a replica that has its records, while the directory of another is lost."""
 _PAUSE = 0.1
@@ -93,7 +83,7 @@ class SliceReader:
                 at = store.partition(part.topic, part.partition)
                 read = partial(at.read, isolation_level=self.isolation_level, times=self._span)
                 yield from self._records(read, part, part.start)
-            except (UnknownTopicOrPartitionError, StoreClosedError) as error:
+            except GONE as error:
                 self._lost(f"{part}: {error}")
 
     # --- replicas -------------------------------------------------------------------------
@@ -111,9 +101,9 @@ class SliceReader:
                         yield records
                         at = records.next_offset
                     return
-                except (UnknownTopicOrPartitionError, StoreClosedError, ReplicaOfflineError) as error:
+                except (*GONE, ReplicaOfflineError) as error:
                     lacking.append(f"{place}: {error}")
-                except (OSError, CorruptCheckpointError, NotLeaderOrFollowerError) as error:
+                except UNREADABLE as error:
                     offline.append(f"{place}: {error}")
                 log.warning("%s: reading goes on elsewhere: %s", part, [*offline, *lacking])
             told = f"{part}: no replica has all records up to offset {until.offset}: " + "; ".join(

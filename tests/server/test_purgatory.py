@@ -47,6 +47,19 @@ def wake(node: Node) -> None:
     watch.wake()
 
 
+def reads_of(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Return a list that gets the number of each partition that is read from now on."""
+    read: list[int] = []
+    stretch = segstore.PartitionLog.stretch
+
+    def counting(log: Any, *given: Any, **more: Any) -> Any:
+        read.append(log.partition)
+        return stretch(log, *given, **more)
+
+    monkeypatch.setattr(segstore.PartitionLog, "stretch", counting)
+    return read
+
+
 # --- what is answered at once ------------------------------------------------------------------
 
 
@@ -339,14 +352,7 @@ def test_while_nothing_happens_no_call_is_made(store_dir: Path) -> None:
 
 def test_only_what_has_moved_is_counted_again(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     parked(node, {T0: 0, T1: 0, T2: 0}, min_bytes=10_000)
-    counted: list[int] = []
-    stretch = segstore.PartitionLog.stretch
-
-    def counting(log: Any, *given: Any, **more: Any) -> Any:
-        counted.append(log.partition)
-        return stretch(log, *given, **more)
-
-    monkeypatch.setattr(segstore.PartitionLog, "stretch", counting)
+    counted = reads_of(monkeypatch)
     for partition in (1, 1, 2):
         put(node, partition)
         node.loop.turn()
@@ -357,14 +363,7 @@ def test_only_what_has_moved_is_counted_again(node: Node, monkeypatch: pytest.Mo
 def test_what_found_nothing_is_read_again_only_after_news(
     node: Node, monkeypatch: pytest.MonkeyPatch, news: bool, reads: int
 ) -> None:
-    read: list[int] = []
-    stretch = segstore.PartitionLog.stretch
-
-    def counting(log: Any, *given: Any, **more: Any) -> Any:
-        read.append(log.partition)
-        return stretch(log, *given, **more)
-
-    monkeypatch.setattr(segstore.PartitionLog, "stretch", counting)
+    read = reads_of(monkeypatch)
     put(node, 0)
     got = parked(node, {T0: 1}, max_wait_ms=300)
     if news:
