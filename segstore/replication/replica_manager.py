@@ -218,8 +218,15 @@ class ReplicaManager:
             self._redirect(replica.key, replica.partition)
         self.counters.leads(replica.key)
         self._is_led(replica.key)
-        self.directories[replica.broker].post(partial(self._ask_followers, replica))
+        self.directories[replica.broker].post(partial(self._begin, replica))
         self.news.tell()
+
+    def _begin(self, leader: LocalReplica) -> None:
+        """Have the followers of a new leader fetch, and write the file of its epochs behind that: neither
+        holds up other leaders.
+        """
+        self._ask_followers(leader)
+        self.directories[leader.broker].post(leader.replica.save_epochs)
 
     def read(self, broker: int, read: Callable[[], None]) -> None:
         """See `Links`."""

@@ -324,6 +324,8 @@ class Partition:
             self._show_rest()
             self.segments.closed = True
         if self.writer.is_whole():
+            with self.queue.token:
+                self.writer.begin_epoch()
             self.flush()
             self.visible.publish()  # a sync of C's that just ended may have told nobody
             self.segments.active.trim()

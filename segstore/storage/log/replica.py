@@ -120,8 +120,11 @@ class Replica:
         """Lead from now on: begin the leader epoch at the log's end, then take appends of applications, which
         are written under it (R3): whoever finds one of them after a power cut finds the epoch in it.
 
+        The file of epochs is written by `save_epochs`, or before the first append: until then a crash leaves
+        a log in which nothing was written under the epoch, and which an open lets forget it.
+
         Nothing is changed but that where `epoch` is the latest already. Raises InvalidArgumentError for an
-        epoch below the latest, StorageError: this replica does not lead then.
+        epoch below the latest.
         """
         partition = self._partition
         with os_errors(), partition.queue.token:
@@ -131,8 +134,26 @@ class Replica:
                 raise InvalidArgumentError(
                     f"leader epoch {epoch}: must not be below the latest one, {latest}"
                 )
-            self._assign(epoch)
+            if epoch > latest:
+                self._epochs.assign(epoch, partition.segments.next_offset)
+                partition.writer.save_epochs = self._save_epochs
+                self._show_epoch()
             partition.writer.follows = False
+
+    def save_epochs(self) -> None:
+        """Let the file have the leader epoch under which this replica leads, if it has not yet. Raises
+        StorageError: then the next append tries that again.
+        """
+        partition = self._partition
+        if partition.writer.save_epochs is not None:
+            with os_errors(), partition.queue.token:
+                partition.writer.begin_epoch()
+
+    def _save_epochs(self) -> None:
+        """Write the file; the caller holds the append token."""
+        with os_errors():
+            self._epochs.save(sync=False)
+        self._partition.flusher.names_changed()
 
     def follow(self) -> int:
         """Take no application's append any more: each is in the log below the offset that is returned, the
@@ -182,11 +203,8 @@ class Replica:
             latest = self._epochs.current
             if epoch <= latest:
                 raise InvalidArgumentError(f"leader epoch {epoch}: must be above the latest one, {latest}")
-            self._assign(epoch)
-
-    def _assign(self, epoch: int) -> None:
-        end = self._partition.segments.next_offset
-        self._change_epochs(lambda: self._epochs.assign(epoch, end), sync=False)
+            end = partition.segments.next_offset
+            self._change_epochs(lambda: self._epochs.assign(epoch, end), sync=False)
 
     # --- appends --------------------------------------------------------------------------
 
@@ -260,11 +278,16 @@ class Replica:
             self._epochs.save(sync=sync)
             if not sync:
                 self._partition.flusher.names_changed()
-            self._partition.writer.epoch = self._epochs.current
-            self._partition.visible.begin_epoch(self._epochs.current)
+            self._partition.writer.save_epochs = None
+            self._show_epoch()
         except BaseException:
             self._go_back_to(before)
             raise
+
+    def _show_epoch(self) -> None:
+        """Write, and publish, under the latest epoch from now on."""
+        self._partition.writer.epoch = self._epochs.current
+        self._partition.visible.begin_epoch(self._epochs.current)
 
     def _go_back_to(self, before: Sequence[tuple[int, int]]) -> None:
         """Let the epochs be as before a change that was not finished. The file may have later ones, as after

@@ -117,6 +117,7 @@ class TailLoan:
         return (
             self._flushing.changed
             and self._writer.owed is None
+            and self._writer.save_epochs is None
             and segments.fenced is None
             and not segments.closed
             and self._visible.is_all

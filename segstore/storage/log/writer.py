@@ -112,6 +112,9 @@ class LogWriter:
         to undo."""
         self.follows = False
         """Whether only batches of a leader are appended, since this is a replica that does not lead."""
+        self.save_epochs: Callable[[], None] | None = None
+        """Writes the file of leader epochs, which must have `epoch` before a batch has it; None where it does.
+        """
 
     # --- queued appends -------------------------------------------------------------------
 
@@ -247,6 +250,7 @@ class LogWriter:
         """Write the chunks, or take them back. Without `together` the append stays when this returns. `take`
         is given the batches of producers with an id; `as_is`: the batches keep their offsets and epochs.
         """
+        self.begin_epoch()
         restore = self.owed = Restore(self.segments, saved, together)
         try:
             if isinstance(chunks, list):
@@ -266,6 +270,12 @@ class LogWriter:
             if chunk.pooled:
                 chunk.release()
         return restore
+
+    def begin_epoch(self) -> None:
+        """Let the file of leader epochs have the one under which is written. Raises StorageError."""
+        if self.save_epochs is not None:
+            self.save_epochs()
+            self.save_epochs = None
 
     def _write_ready(self, chunks: list[Encoded], take: Take | None, as_is: bool = False) -> Aborted:
         """Write chunks that are encoded: by one call of the system what goes into one segment."""

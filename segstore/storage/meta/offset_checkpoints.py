@@ -19,6 +19,7 @@ from segstore.errors import CorruptCheckpointError, InvalidTopicError
 from segstore.files import Files
 from segstore.integers import INT32_MAX
 from segstore.leader_epochs import LeaderEpochCache
+from segstore.mutex import Mutex
 from segstore.names import MAX_OFFSET, MAX_PARTITION, check_topic
 from segstore.storage.meta.small_files import NOT_A_FILE, reason
 
@@ -155,7 +156,7 @@ class LeaderEpochs(LeaderEpochCache):
 
     def __init__(self, files: Files, path: Path, entries: Iterable[tuple[int, int]] = ()) -> None:
         self._files, self._path = files, path
-        self._unsynced = False
+        self._unsynced, self._saving = False, Mutex()
         super().__init__(entries)
 
     @classmethod
@@ -169,9 +170,10 @@ class LeaderEpochs(LeaderEpochCache):
 
     def save(self, *, sync: bool = True) -> None:
         """Replace the file, durable with `sync` when this returns. Raises OSError."""
-        self._unsynced = True
-        self._files.write_atomic(self._path, format_leader_epochs(self._entries), sync=sync)
-        self._unsynced = not sync
+        with self._saving:
+            self._unsynced = True
+            self._files.write_atomic(self._path, format_leader_epochs(self.entries), sync=sync)
+            self._unsynced = not sync
 
     def sync(self) -> None:
         """Make durable what was written without a sync. Any thread may call this. Raises OSError."""

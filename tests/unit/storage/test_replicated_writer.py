@@ -5,17 +5,19 @@ close.
 
 from __future__ import annotations
 
+import errno
 import json
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from faults import FailingFiles
 from replicated_writers import open_writer, topic
 
 import segstore
 from segstore import InvalidArgumentError, TopicAlreadyExistsError
-from segstore.errors import NotLeaderOrFollowerError
+from segstore.errors import NotLeaderOrFollowerError, StorageError
 from segstore.names import new_topic_id
 from segstore.storage.log.append import append_one
 from segstore.storage.log.replica import Replica
@@ -148,6 +150,38 @@ def test_appends_are_refused_until_the_replica_leads_and_after_it_follows(path: 
         replica.lead(2)
     assert replica.epochs == ((3, 0),)
     writer.close()
+
+
+def test_r3_the_file_has_an_epoch_before_a_batch_does(path: Path) -> None:
+    files = FailingFiles({"rename"}, OSError(errno.ENOSPC, "no room"), nth=0)
+    writer = open_writer(path, files)
+    writer.topic_admin.make(topic())
+    replica, partition = led(writer, 1), writer.partition("t", 0)
+    replica.lead(4)
+    assert (replica.epochs, epochs_file(path)) == (((3, 0), (4, 1)), "0\n1\n3 0\n"), "an election is quick"
+    files.arm()
+    with pytest.raises(StorageError, match="no room"):
+        append_one(partition, b"", None, (), None)
+    assert (replica.log_end_offset, files.hits) == (1, 1), "nothing is written under it"
+    assert append_one(partition, b"", None, (), None) == 1
+    assert epochs_file(path) == "0\n2\n3 0\n4 1\n"
+    writer.close()
+
+
+@pytest.mark.parametrize("by", ["save_epochs", "close", "next epoch"])
+def test_r3_the_file_gets_an_epoch_without_batches(path: Path, by: str) -> None:
+    writer = open_writer(path)
+    writer.topic_admin.make(topic())
+    replica = led(writer, 1)
+    replica.lead(4)
+    if by == "save_epochs":
+        replica.save_epochs()
+        assert epochs_file(path) == "0\n2\n3 0\n4 1\n"
+    elif by == "next epoch":
+        replica.begin_epoch(6)
+        assert epochs_file(path) == "0\n2\n3 0\n6 1\n"
+    writer.close()
+    assert epochs_file(path) == ("0\n2\n3 0\n6 1\n" if by == "next epoch" else "0\n2\n3 0\n4 1\n")
 
 
 # --- the broker epoch -----------------------------------------------------------------------------
