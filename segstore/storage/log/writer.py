@@ -113,8 +113,7 @@ class LogWriter:
         self.follows = False
         """Whether only batches of a leader are appended, since this is a replica that does not lead."""
         self.save_epochs: Callable[[], None] | None = None
-        """Writes the file of leader epochs, which must have `epoch` before a batch has it; None where it does.
-        """
+        """Writes the file of leader epochs, which has `epoch` before a batch has it; None where it does."""
 
     # --- queued appends -------------------------------------------------------------------
 
