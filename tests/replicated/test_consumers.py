@@ -11,6 +11,8 @@ from replicated_stores import Directories, Writer, assert_prefix, found, retryin
 from waiting import until
 
 import segstore
+from segstore.client.consumer import loading
+from segstore.errors import KafkaTimeoutError
 
 
 class Reader:
@@ -104,6 +106,61 @@ def test_a_group_goes_on_where_it_was_after_a_failover(three: Directories) -> No
         retrying(consumer.commit)
     assert len({*first, *rest}) == 200
     assert not {*first} & {*rest}, "what was committed came again"
+
+
+READS: dict[str, Any] = {
+    "poll": lambda consumer: len(_polled(consumer, 3)),
+    "iteration": lambda consumer: [next(consumer) for _ in range(3)] and 3,
+    "committed": lambda consumer: consumer.committed(segstore.TopicPartition("t", 0)),
+    "commit": lambda consumer: (
+        consumer.commit({segstore.TopicPartition("t", 0): segstore.OffsetAndMetadata(3, "")})
+        or consumer.committed(segstore.TopicPartition("t", 0))
+    ),
+}
+
+
+READS_OF_MEMBERS = ("poll", "iteration")
+
+
+@pytest.mark.parametrize("ready", [True, False])
+@pytest.mark.parametrize("call", READS)
+def test_r38_a_group_waits_for_its_offsets_after_a_failover(
+    three: Directories, monkeypatch: pytest.MonkeyPatch, call: str, ready: bool
+) -> None:
+    """Kafka's clients retry COORDINATOR_LOAD_IN_PROGRESS until the time of the call is over."""
+    store = three.open()
+    store.create_topic("t", replication_factor=3)
+    store.partition("t", 0).append_batch([b"%d" % n for n in range(6)])
+    options: dict[str, Any] = {"group_id": "g", "auto_offset_reset": "earliest", "enable_auto_commit": False}
+    with segstore.Consumer(store, "t", **options) as consumer:
+        assert len(_polled(consumer, 3)) >= 3
+        consumer.commit({segstore.TopicPartition("t", 0): segstore.OffsetAndMetadata(3, "")})
+    three.close()
+    store = three.open()
+    manager, asked = store._replicated.manager, list[object]()
+    shows = type(manager).await_committed
+
+    def late(self: Any, key: Any, seconds: float) -> bool:
+        asked.append(key)
+        return ready and len(asked) > 3 and shows(self, key, seconds)
+
+    monkeypatch.setattr(type(manager), "await_committed", late)
+    monkeypatch.setattr(loading, "API_TIMEOUT_MS", 60_000.0 if ready else 300.0)
+    options["consumer_timeout_ms"] = 60_000 if ready else 300
+    with segstore.Consumer(store, *["t"] * (call in READS_OF_MEMBERS), **options) as consumer:
+        if call not in READS_OF_MEMBERS:
+            consumer.assign([segstore.TopicPartition("t", 0)])
+        if ready:
+            assert READS[call](consumer) == 3
+        elif call == "poll":
+            assert consumer.poll(300) == {}
+        elif call == "iteration":
+            assert list(consumer) == []
+        else:
+            with pytest.raises(KafkaTimeoutError, match="not loaded in 300 ms"):
+                READS[call](consumer)
+    assert len(asked) > 3 or not ready
+    monkeypatch.undo()
 
 
 def _polled(consumer: Any, count: int) -> list[tuple[int, int]]:

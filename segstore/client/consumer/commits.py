@@ -24,6 +24,7 @@ from segstore.errors import (
     FencedInstanceIdError,
     IllegalGenerationError,
     InvalidTypeError,
+    OffsetNotAvailableError,
     RebalanceInProgressError,
     SegstoreError,
     StorageError,
@@ -40,6 +41,7 @@ log = Logger("segstore")
 _LEAST_SLEEP_MS = 10
 _NOT_COMMITTED = (
     CommitFailedError,
+    OffsetNotAvailableError,
     RebalanceInProgressError,
     StorageError,
     StoreClosedError,

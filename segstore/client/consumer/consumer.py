@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from segstore.client.consumer.base import alone
 from segstore.client.consumer.ending import Ending
 from segstore.client.consumer.following import Short
+from segstore.client.consumer.loading import back_off
 from segstore.client.consumer.metrics import Polled
 from segstore.client.consumer.records import ConsumerRecord
 from segstore.client.consumer.seek_and_commit import Assigning, Committing, Seeking
@@ -26,6 +27,7 @@ from segstore.errors import (
     ClientClosedError,
     InvalidArgumentError,
     InvalidTypeError,
+    OffsetNotAvailableError,
     StoreClosedError,
     copy_of,
 )
@@ -156,9 +158,14 @@ class Consumer(Assigning, Seeking, Committing):
             if guard.ender is not None and guard.ending:
                 guard.given_up = True
                 return []
-            coordination.poll()
-            if subscription.unresolved:
-                self._positions.resolve()
+            try:
+                coordination.poll()
+                if subscription.unresolved:
+                    self._positions.resolve()
+            except OffsetNotAvailableError:  # the coordinator loads, and the next look asks again
+                if not back_off(deadline):
+                    return []
+                continue
             found = look()
             if found or guard.closed:
                 return found

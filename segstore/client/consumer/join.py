@@ -18,6 +18,7 @@ from segstore.coordinator.group.coordinator import GroupCoordinator
 from segstore.coordinator.structs import UNJOINED, ConsumerGroupMetadata, TopicPartition
 from segstore.errors import (
     IllegalGenerationError,
+    OffsetNotAvailableError,
     RebalanceInProgressError,
     StoreClosedError,
     UnknownMemberIdError,
@@ -185,8 +186,9 @@ class Seat:
         if asked_by and self._instance is None:
             try:
                 self._coordinator.leave(self._group, asked_by)
-            except (UnknownMemberIdError, StoreClosedError):
-                # The group has removed the member already, or has ended all memberships.
+            except (UnknownMemberIdError, StoreClosedError, OffsetNotAvailableError):
+                # The group has removed the member already, has ended all memberships, or was not loaded yet,
+                # so that nobody could join.
                 self.lose("")
         self.pulse = None
         self.lose("")

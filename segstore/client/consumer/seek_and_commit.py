@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from segstore.client.consumer.base import Parts, alone
+from segstore.client.consumer.loading import when_loaded
 from segstore.client.consumer.no_group import Offsets, OnCommit
 from segstore.client.consumer.subscription import topic_partition, topic_partitions
 from segstore.config import arguments
@@ -218,9 +219,11 @@ class Committing(Parts):
         was read since the last commit may be read again, by another member too. Raises
         RebalanceInProgressError, after which the application polls, then commits. Raises
         FencedInstanceIdError, UnknownTopicOrPartitionError, OffsetMetadataTooLargeError, StorageError,
-        InvalidTypeError; IllegalStateError without a group.
+        InvalidTypeError; IllegalStateError without a group; KafkaTimeoutError where the group's offsets can't
+        be read for `timeout_ms`, by default 60 s: then nothing was committed.
         """
-        self._coordination.commit(self._subscription.consumed() if offsets is None else offsets)
+        wanted = self._subscription.consumed() if offsets is None else offsets
+        when_loaded(lambda: self._coordination.commit(wanted), self._guard.check, timeout_ms)
 
     @alone
     def commit_async(self, offsets: Offsets | None = None, callback: OnCommit | None = None) -> Any:
@@ -241,14 +244,19 @@ class Committing(Parts):
         self, partition: TopicPartition, metadata: bool = False, timeout_ms: float | None = None
     ) -> int | OffsetAndMetadata | None:
         """Return the committed offset, None where there is none. With read_committed wait, up to
-        `timeout_ms` (KafkaTimeoutError), for the end of a transaction that may commit another offset. Raises
-        IllegalStateError without a group.
+        `timeout_ms` (KafkaTimeoutError), for the end of a transaction that may commit another offset; and
+        for the group's offsets to be loaded, by default for 60 s. Raises IllegalStateError without a group.
         """
         tp = topic_partition(partition)
         if self.config.group_id is None:
             raise IllegalStateError("committed offsets belong to a group, and group_id is None")
-        self._decided(tp, math.inf if timeout_ms is None else timeout_ms)
-        found = self._coordination.committed([tp]).get(tp)
+        limit = math.inf if timeout_ms is None else timeout_ms
+
+        def look() -> OffsetAndMetadata | None:
+            self._decided(tp, limit)
+            return self._coordination.committed([tp]).get(tp)
+
+        found = when_loaded(look, self._guard.check, timeout_ms)
         return found if found is None or metadata else found.offset
 
     def _decided(self, tp: TopicPartition, timeout_ms: float) -> None:
