@@ -163,7 +163,7 @@ class Consumer(Assigning, Seeking, Committing):
                 if subscription.unresolved:
                     self._positions.resolve()
             except OffsetNotAvailableError:  # the coordinator loads, and the next look asks again
-                if not back_off(deadline):
+                if not back_off(self._store, deadline):
                     return []
                 continue
             found = look()

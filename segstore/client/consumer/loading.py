@@ -12,27 +12,30 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from segstore.errors import KafkaTimeoutError, OffsetNotAvailableError
+from segstore.storage.store.store import Store
 
 R = TypeVar("R")
 
 API_TIMEOUT_MS = 60_000.0
 """How long a call without a timeout of its own waits (Kafka: default.api.timeout.ms)."""
-BACKOFF = 0.1
-"""Seconds between two tries (Kafka: retry.backoff.ms)."""
+BACKOFF_MS = 100.0
+"""The time between two tries (Kafka: retry.backoff.ms); something that is published ends it."""
 
 
-def back_off(deadline: float) -> bool:
+def back_off(store: Store, deadline: float) -> bool:
     """Wait a moment, until `deadline` (monotonic, s) at most; return whether there is time for another
     try.
     """
-    left = deadline - time.monotonic()
-    if left <= 0:
+    left_ms = (deadline - time.monotonic()) * 1000
+    if left_ms <= 0:
         return False
-    time.sleep(min(left, BACKOFF))
+    store.wait(store.publications, min(left_ms, BACKOFF_MS))
     return True
 
 
-def when_loaded(call: Callable[[], R], check: Callable[[], object], timeout_ms: float | None) -> R:
+def when_loaded(
+    store: Store, call: Callable[[], R], check: Callable[[], object], timeout_ms: float | None
+) -> R:
     """Return what `call` does, which is tried again while the coordinator loads; before each try but the
     first `check` may raise. Raises KafkaTimeoutError after `timeout_ms`, by default API_TIMEOUT_MS.
     """
@@ -42,7 +45,7 @@ def when_loaded(call: Callable[[], R], check: Callable[[], object], timeout_ms: 
         try:
             return call()
         except OffsetNotAvailableError as error:
-            if not back_off(deadline):
+            if not back_off(store, deadline):
                 late = f"the group's offsets were not loaded in {limit:g} ms: {error}"
                 raise KafkaTimeoutError(late) from None
         check()

@@ -223,7 +223,7 @@ class Committing(Parts):
         be read for `timeout_ms`, by default 60 s: then nothing was committed.
         """
         wanted = self._subscription.consumed() if offsets is None else offsets
-        when_loaded(lambda: self._coordination.commit(wanted), self._guard.check, timeout_ms)
+        when_loaded(self._store, lambda: self._coordination.commit(wanted), self._guard.check, timeout_ms)
 
     @alone
     def commit_async(self, offsets: Offsets | None = None, callback: OnCommit | None = None) -> Any:
@@ -256,7 +256,7 @@ class Committing(Parts):
             self._decided(tp, limit)
             return self._coordination.committed([tp]).get(tp)
 
-        found = when_loaded(look, self._guard.check, timeout_ms)
+        found = when_loaded(self._store, look, self._guard.check, timeout_ms)
         return found if found is None or metadata else found.offset
 
     def _decided(self, tp: TopicPartition, timeout_ms: float) -> None:

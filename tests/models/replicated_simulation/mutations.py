@@ -6,6 +6,7 @@ The core's own are found by the search in `replicas`; here those stand that need
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple, cast
@@ -17,6 +18,7 @@ from segstore import names
 from segstore.coordinator.inboxes.adopted_topic import AdoptedTopic
 from segstore.coordinator.offsets import topic as offsets_topic
 from segstore.files import Files
+from segstore.leader_epochs import LeaderEpochCache
 from segstore.records.encoded import PLAIN
 from segstore.replication.core.cluster import Heartbeat
 from segstore.replication.core.controller import Controller
@@ -36,6 +38,7 @@ from segstore.storage.log.acks import Acks
 from segstore.storage.log.append import append_batches
 from segstore.storage.log.partition import LogStart, Partition
 from segstore.storage.log.replica import Replica, Truncated
+from segstore.storage.log.tail_loan import TailLoan
 from segstore.storage.log.visibility import Visible
 from segstore.storage.meta.offset_checkpoints import LeaderEpochs
 from segstore.storage.producers.state_manager import Producers
@@ -71,6 +74,17 @@ class Mutation(NamedTuple):
 def _of_core(name: str) -> tuple[Change, ...]:
     found = core.FOUND_BY_SEARCH[name]
     return (Change(found.owner, found.name, found.value),)
+
+
+def _unless_it_leads(epochs: LeaderEpochs, epoch: int, start_offset: int) -> None:
+    if sys._getframe(1).f_code is not Replica.lead.__code__:
+        LeaderEpochCache.assign(epochs, epoch, start_offset)
+
+
+def _lend_to_one(
+    loan: TailLoan, validator: Any, epoch: int, end_offset: int, followers: Sequence[Any]
+) -> Any:
+    return _lend_leader(loan, validator, epoch, end_offset, followers[:1])
 
 
 def _always_clean(core: Controller, broker: int, incarnation: str, clean_epoch: int, now_ms: int) -> Any:
@@ -154,7 +168,7 @@ def _freeze_without_sync(files: Files, directory: str, snapshot: SnapshotId, chu
     files.sync_dir(directory)
 
 
-_records = MetadataImage.records
+_records, _lend_leader = MetadataImage.records, TailLoan.lend_leader
 _restart, _open = Controller.restart, MetadataLog.open.__func__  # type: ignore[attr-defined]
 _write_id, _led_alone = AdoptedTopic.write, Acks(1, 2_000)
 _retain, _cut, _begin_epoch = LogStart.retain, Producers.cut, PartitionLoader._begin_epoch
@@ -176,7 +190,7 @@ MUTATIONS: dict[str, Mutation] = {
     "a log is not cut": Mutation([DURABLE, STRANDED], (
         Change(Replica, "truncate_to", lambda self, offset: Truncated(min(offset, self.log_end_offset))),)),
     "a leader's epoch is not in its log": Mutation([DURABLE, ("append", "a", 0, 2, 5, "all"), STRANDED], (
-        Change(Replica, "_assign", lambda self, epoch: None),)),
+        Change(LeaderEpochs, "assign", _unless_it_leads),)),
     "consumers read up to the log end": Mutation([DURABLE, STRANDED], (
         Change(Visible, "_below", lambda self, high_watermark: self._written),)),
     "opened by a minority": Mutation([("minority", 0)], (
@@ -213,6 +227,8 @@ MUTATIONS: dict[str, Mutation] = {
     "an adoption is told before it is synced": Mutation(
         [WIDE, STAGED, ADOPTED, ("cut", "none", (0, 1, 2))],
         (Change(ReplicatedSide, "sync", lambda self, partitions, timeout_ms=0: None),)),
+    "an append inline leaves a follower out": Mutation(
+        draw(39, STEPS), (Change(TailLoan, "lend_leader", _lend_to_one),), 39),
     "offsets are read before all that was committed is shown": Mutation(
         [WIDE, ("commit", "a", 0, 0), ("kill",)],
         (Change(ReplicatedPartitionLog, "await_committed", lambda self: None),), 21),

@@ -57,10 +57,11 @@ class Skip(Exception):
 
 class World:
     """`ops` are functions by the names of steps; `looks` are called when all was looked at, with whether all
-    replicas are in sync. Of the directories those in `replicating` have replicas; one
-    that is left over is the witness. `away` are directories that are renamed away; `promised` are ids of
-    topics that the store has shown, `deleted` those whose deletion was acknowledged. `own` are the partitions
-    of the store's own topics, of which only the losses are counted. `consumers` live as long as the process.
+    replicas are in sync. Of the directories those in `replicating` have replicas; one that is left over is
+    the witness. `inline`: an append may write all replicas. `away` are directories that are renamed away;
+    `promised` are ids of topics that the store has shown, `deleted` those whose deletion was acknowledged.
+    `own` are the partitions of the store's own topics, of which only the losses are counted. `consumers` live
+    as long as the process.
     """
 
     def __init__(
@@ -76,6 +77,7 @@ class World:
         self.older = Path(root) / "older"
         self.clock, self.turns, self.drift = Clock(START_MS), Turns(self.hand, seed), 0
         self.rng = random.Random(f"replicated world {seed}")
+        self.inline = random.Random(f"inline {seed}").random() < 0.3
         self.replicating = range(2) if self.rng.random() < 0.25 else DIRECTORIES
         self.renew_files()
         self.parts: dict[tuple[str, int], Part] = {}
@@ -154,7 +156,12 @@ class World:
         witness = self.path(DIRECTORIES[-1]) if len(self.replicating) < len(DIRECTORIES) else None
         paths = [self.path(directory) for directory in self.replicating]
         return segstore.open_replicated(
-            paths, witness=witness, config=CONFIG, clock=self.clock, files=self.files
+            paths,
+            witness=witness,
+            config=CONFIG,
+            clock=self.clock,
+            files=self.files,
+            inline=self.inline,
         )
 
     def open(self) -> None:
