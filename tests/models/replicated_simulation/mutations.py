@@ -17,6 +17,8 @@ from stores import START_MS
 from segstore import names
 from segstore.coordinator.inboxes.adopted_topic import AdoptedTopic
 from segstore.coordinator.offsets import topic as offsets_topic
+from segstore.coordinator.offsets.consumer_schema import Current
+from segstore.coordinator.offsets.group_offsets import GroupOffsets
 from segstore.files import Files
 from segstore.leader_epochs import LeaderEpochCache
 from segstore.records.encoded import PLAIN
@@ -156,6 +158,12 @@ def _write_id_at_once(topic: AdoptedTopic, store: Any, records: Any, template: o
     _write_id(topic, store, records, PLAIN)
 
 
+def _without_what_members_have(
+    offsets: GroupOffsets, group: str, changes: Iterable[Any], **more: Any
+) -> None:
+    _write_consumer(offsets, group, [each for each in changes if not isinstance(each[1], Current)], **more)
+
+
 def _without_settings(image: MetadataImage) -> Iterator[MetadataRecord]:
     return (record for record in _records(image) if not isinstance(record, ConfigRecord))
 
@@ -169,6 +177,7 @@ def _freeze_without_sync(files: Files, directory: str, snapshot: SnapshotId, chu
 
 
 _records, _lend_leader = MetadataImage.records, TailLoan.lend_leader
+_write_consumer = GroupOffsets.write_consumer
 _restart, _open = Controller.restart, MetadataLog.open.__func__  # type: ignore[attr-defined]
 _write_id, _led_alone = AdoptedTopic.write, Acks(1, 2_000)
 _retain, _cut, _begin_epoch = LogStart.retain, Producers.cut, PartitionLoader._begin_epoch
@@ -237,6 +246,9 @@ MUTATIONS: dict[str, Mutation] = {
          *[("pause", "fetcher", directory) for directory in range(3)], ("commit", "a", 0, 100), ("break", 2),
          ("resume",), ("tick", 3000), ("kill",)],
         (Change(offsets_topic, "append_batches", partial(append_batches, acks=_led_alone)),)),
+    "what a member of a group has is not written": Mutation(
+        [WIDE, ("beat", "m"), ("kill",), ("beat", "m")],
+        (Change(GroupOffsets, "write_consumer", _without_what_members_have),)),
     "a snapshot of the metadata leaves out settings": Mutation([DURABLE, *MANY], (
         Change(MetadataImage, "records", _without_settings),)),
     "a snapshot of the metadata is not synced": Mutation(

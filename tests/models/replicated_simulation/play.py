@@ -8,11 +8,21 @@ from functools import cache
 
 import memory
 
-from . import ops_clock, ops_disks, ops_groups, ops_records, ops_staged, ops_topics, ops_transactions
-from .steps import Step, draw
+from . import (
+    ops_clock,
+    ops_consumer_groups,
+    ops_disks,
+    ops_groups,
+    ops_records,
+    ops_staged,
+    ops_topics,
+    ops_transactions,
+)
+from .steps import Step, draw, with_beats
 from .world import World
 
-_MODULES = (ops_clock, ops_disks, ops_groups, ops_records, ops_staged, ops_topics, ops_transactions)
+_GROUPS = ops_groups, ops_consumer_groups
+_MODULES = (ops_clock, ops_disks, *_GROUPS, ops_records, ops_staged, ops_topics, ops_transactions)
 OPS = {name: op for module in _MODULES for name, op in module.OPS.items()}
 LOOKS = (ops_staged.look, ops_groups.look)
 
@@ -32,5 +42,5 @@ def play(steps: Sequence[Step], seed: object) -> World:
 
 
 def play_seed(seed: object, n: int) -> World:
-    """Run `n` steps that are drawn from a seed. Raises Wrong."""
-    return play(draw(seed, n), seed)
+    """Run `n` steps that are drawn from a seed, with beats. Raises Wrong."""
+    return play(with_beats(draw(seed, n)), seed)

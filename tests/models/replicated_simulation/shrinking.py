@@ -8,7 +8,7 @@ from simulation.model import Wrong
 from simulation.shrink import kind, shrink
 
 from .play import play
-from .steps import Step, draw
+from .steps import Step, draw, with_beats
 
 
 def failing(seed: object, like: str = "") -> Callable[[Sequence[Step]], str | None]:
@@ -26,7 +26,7 @@ def failing(seed: object, like: str = "") -> Callable[[Sequence[Step]], str | No
 
 def report(seed: object, n: int, most: int = 60) -> str:
     """The failure of a seed, and its steps, after `most` tries to make them fewer."""
-    steps = draw(seed, n)
+    steps = with_beats(draw(seed, n))
     wrong = failing(seed)(steps)
     if wrong is None:
         return f"seed {seed!r} fails, and not when it is run again"

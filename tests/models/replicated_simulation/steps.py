@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+from collections.abc import Sequence
 from typing import Any
 
 from faulty import MODES
@@ -38,6 +39,18 @@ def draw(seed: object, n: int) -> list[Step]:
         name = rng.choices(kinds, [WEIGHTS[each] for each in kinds])[0]
         steps.append((name, *_arguments(name, rng, len(steps))))
     return steps
+
+
+def with_beats(steps: Sequence[Step]) -> list[Step]:
+    """These steps, and beside each consumer that comes or goes a member of a group of KIP-848."""
+    found: list[Step] = []
+    for step in steps:
+        found.append(step)
+        if step[0] == "consume":
+            found += [("beat", step[1]), ("beat", "dynamic")]
+        elif step[0] == "leave":
+            found.append(("quit", *step[1:]))
+    return found
 
 
 def _arguments(name: str, rng: random.Random, number: int) -> tuple[Any, ...]:

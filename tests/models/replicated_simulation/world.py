@@ -61,7 +61,7 @@ class World:
     the witness. `inline`: an append may write all replicas. `away` are directories that are renamed away;
     `promised` are ids of topics that the store has shown, `deleted` those whose deletion was acknowledged.
     `own` are the partitions of the store's own topics, of which only the losses are counted. `consumers` live
-    as long as the process.
+    as long as the process; `beating` are members of a group whose processes are others.
     """
 
     def __init__(
@@ -88,6 +88,7 @@ class World:
         self.transactional: dict[str, Any] = {}
         self.own: dict[tuple[str, int], Part] = {}
         self.consumers: dict[str, Any] = {}
+        self.beating: dict[str, Any] = {}
         self.commits: dict[tuple[str, str, int, str], Any] = {}
         self.manifests: dict[str, Any] = {}
         self.away: set[int] = set()
