@@ -1,14 +1,25 @@
-"""What pyproject.toml can't say: the C helper is built by cffi, and for which Pythons a wheel is.
+"""What pyproject.toml can't say: the C helper is built by cffi, the type of the producer's futures
+is built beside it, and for which Pythons a wheel is.
 
 cffi makes an extension of the stable ABI, so that one wheel serves Python 3.10 and all that follow.
 Free-threaded builds of CPython have no stable ABI: a wheel for one of them is for that version alone.
 """
 
+import runpy
 import sysconfig
 
-from setuptools import setup
+from setuptools import Extension, setup
 
 FREE_THREADED = bool(sysconfig.get_config_var("Py_GIL_DISABLED"))
 WHEEL = {} if FREE_THREADED else {"bdist_wheel": {"py_limited_api": "cp310"}}
 
-setup(cffi_modules=["segstore/_native/build.py:ffibuilder"], options=WHEEL)
+COMPILE, LINK = runpy.run_path("segstore/_native/build.py")["flags"]()
+FUTURE = Extension(
+    "segstore._native._future",
+    ["segstore/_native/future.c"],
+    py_limited_api=not FREE_THREADED,
+    extra_compile_args=COMPILE,
+    extra_link_args=LINK,
+)
+
+setup(ext_modules=[FUTURE], cffi_modules=["segstore/_native/build.py:ffibuilder"], options=WHEEL)

@@ -43,7 +43,7 @@ HEADERS = ("batch.h", "bytes.h", "cdef.h", "claim.h", "column.h", "reader.h", "r
 WARNINGS = ("-Wall", "-Wextra", "-Wshadow", "-Wno-unused-parameter", "-Wno-sign-compare")
 
 
-def _flags() -> tuple[list[str], list[str]]:
+def flags() -> tuple[list[str], list[str]]:
     """Return the arguments for the compiler and for the linker."""
     if os.environ.get("SEGSTORE_COVERAGE"):
         count = ["--coverage", "-fprofile-update=atomic"]
@@ -59,7 +59,7 @@ def _flags() -> tuple[list[str], list[str]]:
 def _builder() -> FFI:
     builder = FFI()
     builder.cdef((HERE / "cdef.h").read_text(encoding="utf-8"))
-    compile_args, link_args = _flags()
+    compile_args, link_args = flags()
     builder.set_source(
         "segstore._native._segstore",
         '#include <stdint.h>\n#include "cdef.h"\n',

@@ -3,6 +3,11 @@ is known.
 
 A future has four fields: its place; the record's key and time until it lies in a batch; and the holder that
 knows the outcome, first the partition's queue, then the batch.
+
+The garbage collector does not know futures (`_native/future.c`), and would free none that lies in a reference
+cycle. None does once its outcome is known: a batch that is done refers to no future and no callback, and the
+error that it stores is given out as a copy, so it gets no traceback with frames of the application. A queue
+refers to its futures until they lie in a batch, which closing or dropping the producer brings about.
 Threads: any. Callbacks run in the sender's thread, or at once where the outcome is known.
 """
 
@@ -11,8 +16,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from types import MemberDescriptorType
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
+from segstore._native._future import FutureRecordMetadata as Untracked
 from segstore.client.producer.lock import ProducerLock
 from segstore.client.producer.record import RecordMetadata
 from segstore.config import arguments
@@ -26,6 +33,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 log = Logger("segstore")
+_Class = TypeVar("_Class")
 Callback = Callable[[Any], object]
 
 
@@ -50,6 +58,16 @@ class Holder(Protocol):
         """Return the error of the record in this place, once it is done."""
 
 
+def _untracked(body: type[_Class]) -> type[_Class]:
+    """Return the native type that the garbage collector does not know, with what this class defines."""
+    made: type[_Class] = Untracked
+    for name, value in vars(body).items():
+        if name != "__dict__" and not isinstance(value, MemberDescriptorType):
+            setattr(made, name, value)
+    return made
+
+
+@_untracked
 class FutureRecordMetadata:
     """The outcome of one `send`: a `RecordMetadata` or an error."""
 
@@ -67,7 +85,11 @@ class FutureRecordMetadata:
 
     @property
     def exception(self) -> BaseException | None:
-        """Return the error; None as long as there is none."""
+        """Return a copy of the error; None as long as there is none."""
+        error = self._error()
+        return None if error is None else copy_of(error)
+
+    def _error(self) -> BaseException | None:
         holder = self._holder
         return holder.error_of(self._at) if holder.done else None
 
@@ -78,11 +100,11 @@ class FutureRecordMetadata:
 
     def succeeded(self) -> bool:
         """Return whether the record is in the log."""
-        return self._holder.done and self.exception is None
+        return self._holder.done and self._error() is None
 
     def failed(self) -> bool:
         """Return whether the record is known not to be in the log."""
-        return self.exception is not None
+        return self._error() is not None
 
     def get(self, timeout: float | None = None) -> RecordMetadata:
         """Wait up to `timeout` seconds for the outcome. Raises the record's error; KafkaTimeoutError when
@@ -93,7 +115,7 @@ class FutureRecordMetadata:
         if not self._holder.done:
             self._holder.lock.check_wait("get()")
             self._wait(timeout)
-        error = self.exception
+        error = self._error()
         if error is not None:
             raise copy_of(error)
         return self._metadata()
@@ -163,7 +185,7 @@ def run_callback(future: FutureRecordMetadata, callback: Callback | None, errbac
     try:
         if error is not None:
             if errback is not None:
-                errback(error)
+                errback(copy_of(error))
         elif callback is not None:
             callback(batch.metadata(future._at))
     except KeyboardInterrupt:

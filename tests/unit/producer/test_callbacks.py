@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import logging
 import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,8 @@ from waiting import PATIENCE, until
 
 import segstore
 from segstore import Producer, errors
+from segstore.client.producer import FutureRecordMetadata
+from segstore.errors import KafkaTimeoutError
 
 CONFIG = {"transaction.state.log.num.partitions": 1}
 
@@ -129,3 +133,48 @@ def test_a_producer_with_a_transaction_that_is_dropped_ends_and_aborts_it(store:
     sender.join(PATIENCE)
     assert not sender.is_alive()
     assert store.partition("t").last_stable_offset == 2
+
+
+class _Held:
+    """What an application's frame refers to."""
+
+
+def _raise_in_this_frame(future: FutureRecordMetadata, _held: object) -> None:
+    """Its frame refers to the future, and to what the test looks for."""
+    error = future.exception
+    assert error is not None
+    raise error
+
+
+def _raise_in_an_errback(future: FutureRecordMetadata, held: object) -> None:
+    def errback(error: BaseException) -> None:
+        assert future.failed()
+        assert held
+        raise error
+
+    future.add_errback(errback)
+
+
+@pytest.mark.parametrize("fails", [_raise_in_this_frame, _raise_in_an_errback])
+@pytest.mark.parametrize("done", [True, False])
+def test_a_future_of_a_failed_record_is_freed_with_all_that_it_refers_to(
+    store: segstore.Store,
+    monkeypatch: pytest.MonkeyPatch,
+    fails: Callable[[FutureRecordMetadata, object], None],
+    done: bool,
+) -> None:
+    """The garbage collector does not know futures: one in a reference cycle would stay for ever."""
+    monkeypatch.setattr(logging.getLogger("segstore"), "disabled", True)  # pytest keeps what is logged
+    held = _Held()
+    ref = weakref.ref(held)
+    with Producer(store, linger_ms=60_000) as producer:
+        future = producer.send("t", b"x")
+        if not done and fails is _raise_in_an_errback:
+            fails(future, held)
+        producer._accumulator.abort(KafkaTimeoutError("refused"))
+        in_time(producer.flush)
+        if done or fails is _raise_in_this_frame:
+            with suppress(KafkaTimeoutError):
+                fails(future, held)
+        del future, held
+        until(lambda: gc.collect() >= 0 and ref() is None)
