@@ -32,7 +32,7 @@ LAYERS = [
     {"files", "names", "config"},
     {"mutex"},
     {"leader_epochs", "main_interpreter", "sending", "spare", "threads"},
-    {"kafka_schema"},
+    {"kafka_schema", "protocol"},
     {"errors", "integers"},
     {"_native"},
 ]
