@@ -1,5 +1,5 @@
-"""`segstore mirror`: mirrors topics of a Kafka cluster until it is interrupted, or once; `segstore end-mirror`
-makes an ordinary store of the mirror. On disk: through the engine.
+"""`segstore mirror`: mirrors topics of a Kafka cluster until it is interrupted, or once; `segstore
+end-mirror` makes an ordinary store of the mirror. On disk: through the engine.
 
 Threads: the main thread waits; the mirror has its own.
 """
@@ -35,8 +35,8 @@ _LOOK_MS = 500
     "-t",
     metavar="NAME",
     multiple=True,
-    help="A topic, or a regular expression for whole names; may be repeated, and may have several, with commas"
-    " between them. By default every topic that is not internal.",
+    help="A topic, or a regular expression for whole names; may be repeated, and may have several, with"
+    " commas between them. By default every topic that is not internal.",
 )
 @click.option(
     "--isolation",
@@ -78,8 +78,8 @@ def mirror(
     command_config: Any,
     given: dict[str, str],
 ) -> None:
-    """Mirror topics of the Kafka cluster at BOOTSTRAP (HOST:PORT, with commas between several) into DIRECTORY,
-    until Ctrl-C.
+    """Mirror topics of the Kafka cluster at BOOTSTRAP (HOST:PORT, with commas between several) into
+    DIRECTORY, until Ctrl-C.
 
     Bytes, offsets, leader epochs, topic ids, transactions, settings and committed offsets of groups are kept
     as they are there. The client needs the rights of an ordinary consumer. DIRECTORY is a store, which can be

@@ -18,6 +18,8 @@ NAMES = [
     *("topics", "create", "alter", "delete", "produce", "consume", "export", "import", "groups", "quotas"),
     *(
         "serve",
+        "mirror",
+        "end-mirror",
         "checkpoints",
         "stats",
         "replicas",
