@@ -184,8 +184,10 @@ def test_gaps_of_compaction_come_as_they_are(broker: Broker, tmp_path: Path) -> 
     settings = {"cleanup_policy": "compact", "min_cleanable_dirty_ratio": "0.01", "segment_ms": "100"}
     with broker.running() as address:
         create(address, "compacted", 1, **settings)
+        # The first record stays: a follower notes a leader epoch where its first batch begins.
+        produce(address, "compacted", range(1), keys=10**6)
         for part in range(4):
-            produce(address, "compacted", range(part * 2000, part * 2000 + 2000), CODECS[part], keys=50)
+            produce(address, "compacted", range(part * 2000 + 1, part * 2000 + 2001), CODECS[part], keys=50)
         compacted = broker.logs / "compacted-0"
         until(lambda: len(stored(compacted)) < 100_000)
         for attempt in itertools.count():  # the broker may go on compacting meanwhile
