@@ -185,7 +185,7 @@ def test_gaps_of_compaction_come_as_they_are(broker: Broker, tmp_path: Path) -> 
     with broker.running() as address:
         create(address, "compacted", 1, **settings)
         # The first record stays: a follower notes a leader epoch where its first batch begins.
-        produce(address, "compacted", range(1), keys=10**6)
+        produce(address, "compacted", range(999_999, 10**6), keys=10**6)
         for part in range(4):
             produce(address, "compacted", range(part * 2000 + 1, part * 2000 + 2001), CODECS[part], keys=50)
         compacted = broker.logs / "compacted-0"
