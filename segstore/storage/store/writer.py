@@ -86,7 +86,8 @@ class StoreWriter:
         root_names = check_readable(files, root)
         if not self._replicated and names.META_PROPERTIES in root_names:
             _check_plain(files, root)
-        _check_role(files, root, self._role)
+        if self._role is not None or f"{names.OURS}/{names.ROLE}" in root_names:
+            _check_role(files, root, self._role)
         moved = set_aside(files, root)
         marker = take_marker(files, root) if names.CLEAN_SHUTDOWN in root_names else None
         topic_files = self._prepare()
