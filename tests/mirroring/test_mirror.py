@@ -280,6 +280,8 @@ def test_a_mirror_of_committed_records_stops_at_an_open_transaction(directory: P
             producer.send("a", b"open").get(PATIENCE)
             broker.store.partition("a").append(b"behind")
             until(lambda: running.store.partition("a").end_offset == 18)
+            until(lambda: running.partitions()[0].source_end_offset == 18)
+            assert running.lag()["a", 0].records == 0
             producer.commit_transaction()
         until(lambda: running.store.partition("a").end_offset == 21)
 
