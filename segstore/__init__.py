@@ -19,12 +19,15 @@ from typing import TYPE_CHECKING
 
 from segstore import errors, main_interpreter  # noqa: F401  the latter refuses subinterpreters
 from segstore.errors import (
+    AuthenticationFailedError,
+    BrokerError,
     BufferExhaustedError,
     ClientClosedError,
     CommitFailedError,
     ConfigError,
     CorruptCheckpointError,
     CorruptRecordError,
+    DisconnectedError,
     FencedInstanceIdError,
     ForkedError,
     InvalidArgumentError,
@@ -64,6 +67,8 @@ if TYPE_CHECKING:
         OffsetAndTimestamp,
         TopicPartition,
     )
+    from segstore.mirroring.ending import EndedPartition, end_mirror
+    from segstore.mirroring.mirror import Mirror, MirroredPartition, mirror
     from segstore.records import Record, Records
     from segstore.replication.healing import Healed
     from segstore.replication.states import PartitionState, ReplicaState
@@ -80,6 +85,8 @@ if TYPE_CHECKING:
 __all__ = [
     "AsyncConsumer",
     "AsyncProducer",
+    "AuthenticationFailedError",
+    "BrokerError",
     "BufferExhaustedError",
     "ClientClosedError",
     "CommitFailedError",
@@ -91,6 +98,8 @@ __all__ = [
     "Copied",
     "CorruptCheckpointError",
     "CorruptRecordError",
+    "DisconnectedError",
+    "EndedPartition",
     "FencedInstanceIdError",
     "Finding",
     "ForkedError",
@@ -101,6 +110,8 @@ __all__ = [
     "InvalidTypeError",
     "KafkaTimeoutError",
     "LogTruncationError",
+    "Mirror",
+    "MirroredPartition",
     "OffsetAndMetadata",
     "OffsetAndTimestamp",
     "OffsetOutOfRangeError",
@@ -133,7 +144,9 @@ __all__ = [
     "UnwrittenRecordsError",
     "check",
     "copy",
+    "end_mirror",
     "errors",
+    "mirror",
     "open",
     "open_replicated",
     "serve",
@@ -155,6 +168,8 @@ _WHEN_ASKED_FOR = {
         "OffsetAndTimestamp",
         "TopicPartition",
     ),
+    "segstore.mirroring.ending": ("EndedPartition", "end_mirror"),
+    "segstore.mirroring.mirror": ("Mirror", "MirroredPartition", "mirror"),
     "segstore.records": ("Record", "Records"),
     "segstore.replication.healing": ("Healed",),
     "segstore.replication.states": ("PartitionState", "ReplicaState"),

@@ -586,6 +586,32 @@ class NoReassignmentInProgressError(SegstoreError):
     """The partition is not being reassigned, so nothing can be cancelled."""
 
 
+# --- other machines -------------------------------------------------------------------------------
+
+
+class DisconnectedError(SegstoreError, ConnectionError):
+    """A broker can't be reached, or its connection has ended before it answered; the outcome of what was
+    asked for is unknown (Kafka: DisconnectException).
+    """
+
+
+class AuthenticationFailedError(SegstoreError):
+    """A broker does not accept the user and password, or this machine does not accept the broker's
+    certificate (Kafka: AuthenticationException).
+    """
+
+
+class BrokerError(SegstoreError):
+    """A broker has answered with one of Kafka's error codes: `code` is its number, `name` its name."""
+
+    def __init__(self, message: str, code: int, name: str) -> None:
+        self.code, self.name = code, name
+        super().__init__(message)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _rebuild, (type(self), self.args, self.__dict__)
+
+
 # --- Spark ----------------------------------------------------------------------------------------
 
 

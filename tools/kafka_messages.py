@@ -1,4 +1,4 @@
-"""Make segstore/server/protocol/messages.json.gz from the definitions in Kafka's own jar.
+"""Make segstore/protocol/messages.json.gz from the definitions in Kafka's own jar.
 
 usage: python tools/kafka_messages.py KAFKA_CLIENTS_JAR
 
@@ -16,7 +16,7 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
-TARGET = Path(__file__).parents[1] / "segstore" / "server" / "protocol" / "messages.json.gz"
+TARGET = Path(__file__).parents[1] / "segstore" / "protocol" / "messages.json.gz"
 FOLDER = "common/message/"
 LEFT_OUT = re.compile(
     r"Share|Streams|Telemetry|DelegationToken|Raft|Snapshot|Registration|Controller|Broker|Vote|QuorumEpoch"

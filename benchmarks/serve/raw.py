@@ -16,7 +16,7 @@ from sent import batch as sent_batch
 from waiting import PATIENCE
 from wire_client import WireClient, request
 
-from segstore.server.protocol.codec import structs
+from segstore.protocol.codec import structs
 
 _Produce, _Fetch, _Offsets = structs("ProduceRequest"), structs("FetchRequest"), structs("ListOffsetsRequest")
 _SIZE = struct.Struct(">i")

@@ -66,6 +66,15 @@ COMMANDS = {
         "segstore.cli.serve",
         "Serve the store to Kafka's clients, as a cluster of one broker, until Ctrl-C.",
     ),
+    "mirror": (
+        "segstore.cli.mirror",
+        "Mirror topics of the Kafka cluster at BOOTSTRAP (HOST:PORT, with commas between several) into"
+        " DIRECTORY, until Ctrl-C.",
+    ),
+    "end-mirror": (
+        "segstore.cli.mirror",
+        "Make an ordinary store of the mirror in DIRECTORY, under new leader epochs.",
+    ),
     "checkpoints": (
         "segstore.cli.checkpoints",
         "Look into Spark's checkpoint directories, as they are and as they were.",
@@ -147,9 +156,9 @@ class Listed(click.RichCommand):
 
     def itself(self) -> click.Command:
         """Import the command."""
-        name = "import_" if self.name == "import" else self.name  # a word of Python's
+        name = "import_" if self.name == "import" else str(self.name).replace("-", "_")  # as Python has names
         with imports():
-            command: click.Command = getattr(import_module(self._module), str(name))
+            command: click.Command = getattr(import_module(self._module), name)
         return command
 
 

@@ -14,10 +14,9 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from segstore.errors import InvalidRequestError, UnsupportedVersionError
-
-from .protocol.codec import Slices, decode, encode
-from .protocol.definitions import Versions, message
-from .protocol.primitives import read_uvarint
+from segstore.protocol.codec import Slices, decode, encode
+from segstore.protocol.definitions import Versions, message
+from segstore.protocol.primitives import read_uvarint
 
 
 class Api(IntEnum):

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from segstore.server.protocol.codec import Struct, structs
-from segstore.server.protocol.definitions import Field, Message, message
+from segstore.protocol.codec import Struct, structs
+from segstore.protocol.definitions import Field, Message, message
 from segstore.server.request import Request
 
 _ALIASES = (

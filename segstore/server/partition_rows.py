@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from segstore.mutex import Mutex
+from segstore.protocol.codec import packed, structs
+from segstore.protocol.primitives import Packed
 from segstore.server.node import NODE_ID, Node
-from segstore.server.protocol.codec import packed, structs
-from segstore.server.protocol.primitives import Packed
 from segstore.server.topics import Led
 
 _Response = structs("MetadataResponse")

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from segstore import names
 from segstore.errors import InvalidReplicaAssignmentError, SegstoreError
-from segstore.server.error_codes import Code
+from segstore.protocol.error_codes import Code
 from segstore.server.logs import NO_ID
 from segstore.server.node import NODE_ID
 from segstore.server.replicated import replicated

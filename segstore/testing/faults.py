@@ -13,11 +13,11 @@ from typing import Any
 
 from segstore.config import arguments
 from segstore.errors import InvalidArgumentError
+from segstore.protocol.codec import structs
+from segstore.protocol.error_codes import Code
 from segstore.server.apis import Api, write_response
 from segstore.server.error_answers import error_answer
-from segstore.server.error_codes import Code
 from segstore.server.node import Node
-from segstore.server.protocol.codec import structs
 from segstore.server.request import LATER, Handler, Request
 
 from .request_log import RequestLog

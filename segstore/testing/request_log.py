@@ -10,9 +10,9 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Any
 
+from segstore.protocol.codec import Struct
+from segstore.protocol.definitions import Field, message
 from segstore.server.apis import Api
-from segstore.server.protocol.codec import Struct
-from segstore.server.protocol.definitions import Field, message
 from segstore.server.request import Request
 
 MOST = 10_000

@@ -18,6 +18,8 @@ NAMES = [
     *("topics", "create", "alter", "delete", "produce", "consume", "export", "import", "groups", "quotas"),
     *(
         "serve",
+        "mirror",
+        "end-mirror",
         "checkpoints",
         "stats",
         "replicas",
@@ -69,7 +71,7 @@ main([])
 def test_help_of_a_command(name: str) -> None:
     shown = ok(name, "--help").stdout
     assert f" {name} [OPTIONS]" in shown
-    if name not in ("dump", "bench", "demo"):
+    if name not in ("dump", "bench", "demo", "mirror", "end-mirror"):
         assert "SEGSTORE_PATH" in shown
 
 

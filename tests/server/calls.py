@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import segstore
+from segstore.protocol.codec import decode, encode, structs
 from segstore.server.apis import Api
 from segstore.server.handlers import HANDLERS
 from segstore.server.node import Endpoint, Node
-from segstore.server.protocol.codec import decode, encode, structs
 from segstore.server.request import LATER, Request
 from segstore.server.security.authorizer import authorizer_of
 from segstore.server.settings import ServerConfig

@@ -11,11 +11,11 @@ from calls import FakeChannel, FakeLoop, coded
 from segstore.coordinator.consumer_protocol import decode_assignment, encode_assignment, encode_subscription
 from segstore.coordinator.group.assignors.base import Subscription
 from segstore.coordinator.structs import TopicPartition
+from segstore.protocol.codec import structs
+from segstore.protocol.error_codes import Code
 from segstore.server.apis import Api, served
-from segstore.server.error_codes import Code
 from segstore.server.handlers import HANDLERS
 from segstore.server.node import Node
-from segstore.server.protocol.codec import structs
 from segstore.server.request import LATER, Request
 
 

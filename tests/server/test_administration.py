@@ -13,9 +13,9 @@ from replicated_stores import QUICK
 
 import segstore
 from segstore.coordinator.quotas.quotas import quotas
+from segstore.protocol.codec import structs
+from segstore.protocol.error_codes import Code
 from segstore.server.apis import Api
-from segstore.server.error_codes import Code
-from segstore.server.protocol.codec import structs
 
 Asked = structs("DescribeLogDirsRequest").DescribableLogDirTopic
 Trimmed = structs("DeleteRecordsRequest")

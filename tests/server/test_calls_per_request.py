@@ -17,8 +17,8 @@ from waiting import until
 from wire_client import WireClient
 
 import segstore
+from segstore.protocol.codec import structs
 from segstore.server.handlers.fetch import Fetches
-from segstore.server.protocol.codec import structs
 
 _Produce, _Fetch, _Metadata = structs("ProduceRequest"), structs("FetchRequest"), structs("MetadataRequest")
 TIMES, WIDE = 20, 50

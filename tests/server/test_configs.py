@@ -12,10 +12,10 @@ from calls import call, node_of, versions
 
 import segstore
 from segstore.config import StoreConfig, TopicConfig
+from segstore.protocol.codec import structs
+from segstore.protocol.error_codes import Code
 from segstore.server import config_entries
 from segstore.server.apis import Api
-from segstore.server.error_codes import Code
-from segstore.server.protocol.codec import structs
 from segstore.server.settings import ServerConfig
 
 TOPIC, BROKER, GROUP = 2, 4, 32

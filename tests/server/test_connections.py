@@ -24,11 +24,11 @@ from waiting import told, until
 from wire_client import WireClient, request
 
 import segstore
+from segstore.protocol.codec import structs
 from segstore.server.apis import Api
 from segstore.server.network.connection import State
 from segstore.server.network.loop import Loop
 from segstore.server.network.outgoing import SHORT
-from segstore.server.protocol.codec import structs
 from segstore.server.request import LATER
 
 MIB = 1 << 20

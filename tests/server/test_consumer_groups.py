@@ -15,10 +15,10 @@ from parked import WireMember, ask
 
 import segstore
 from segstore import names
+from segstore.protocol.codec import structs
+from segstore.protocol.error_codes import Code
 from segstore.server.apis import Api, served
-from segstore.server.error_codes import Code
 from segstore.server.node import Node
-from segstore.server.protocol.codec import structs
 
 HEARTBEAT, DESCRIBE = Api.CONSUMER_GROUP_HEARTBEAT, Api.CONSUMER_GROUP_DESCRIBE
 JOIN: dict[str, Any] = {

@@ -15,10 +15,11 @@ from scram_client import ScramClient
 import segstore
 from segstore.coordinator.credentials import scram_credentials
 from segstore.errors import ConfigError, CorruptCheckpointError, InvalidArgumentError, StorageError
+from segstore.protocol.codec import structs
+from segstore.protocol.error_codes import Code
+from segstore.protocol.scram_keys import HASHES
 from segstore.server.apis import Api
-from segstore.server.error_codes import Code
-from segstore.server.protocol.codec import structs
-from segstore.server.security.scram import HASHES, ScramExchange, of_password, of_salted
+from segstore.server.security.scram import ScramExchange, of_password, of_salted
 from segstore.server.security.users import Users, users_of
 from segstore.server.settings import ServerConfig
 from segstore.storage.meta.scram_credentials import ScramCredential

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from segstore.protocol.definitions import NEVER, Versions, message, snake_case, versions
 from segstore.server.apis import Api, ranges, served
-from segstore.server.protocol.definitions import NEVER, Versions, message, snake_case, versions
 
 
 @pytest.mark.parametrize("api", Api, ids=lambda api: api.name)

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from drawn_messages import drawn, encoded
 
+from segstore.protocol.codec import Struct, decode, structs
 from segstore.server.apis import Api, served
 from segstore.server.error_answers import error_answer
-from segstore.server.protocol.codec import Struct, decode, structs
 from segstore.server.request import Request
 
 CODE = 41

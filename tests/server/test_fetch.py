@@ -16,12 +16,12 @@ from stores import killed
 
 import segstore
 from segstore.coordinator.quotas import quotas
+from segstore.protocol.codec import structs
+from segstore.protocol.error_codes import Code
 from segstore.records import scan
 from segstore.server.apis import Api
-from segstore.server.error_codes import Code
 from segstore.server.fetching import reading
 from segstore.server.node import Node
-from segstore.server.protocol.codec import structs
 from segstore.storage.log.transaction_markers import end_transaction
 
 _Request = structs("FetchRequest")

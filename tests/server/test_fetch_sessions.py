@@ -12,10 +12,10 @@ from fetches import Fetch, fetches, id_of, serving
 
 import segstore
 from segstore.integers import INT32_MAX
-from segstore.server.error_codes import Code
+from segstore.protocol.codec import structs
+from segstore.protocol.error_codes import Code
 from segstore.server.fetching.sessions import EVICTION_MS, FetchSessions, Wanted, next_epoch
 from segstore.server.node import Node
-from segstore.server.protocol.codec import structs
 
 _Request, _Response = structs("FetchRequest"), structs("FetchResponse")
 T0, T1, T2 = ("t", 0), ("t", 1), ("t", 2)

@@ -18,10 +18,10 @@ from wire_client import WireClient
 
 import segstore
 from segstore._native import lib
+from segstore.protocol.codec import structs
 from segstore.server.handlers.fetch import Fetches
 from segstore.server.network import outgoing
 from segstore.server.network.outgoing import SHORT
-from segstore.server.protocol.codec import structs
 from segstore.storage.log.transaction_markers import end_transaction
 
 _Request, _Offsets = structs("FetchRequest"), structs("ListOffsetsRequest")

@@ -16,9 +16,9 @@ from stores import logs, records
 from wire_client import WireClient
 
 import segstore
+from segstore.protocol.codec import structs
+from segstore.protocol.error_codes import Code
 from segstore.server.apis import Api
-from segstore.server.error_codes import Code
-from segstore.server.protocol.codec import structs
 
 WRITES = ("pwrite", "pwritev", "allocate", "mkdir")
 FOR_EVER = 1 << 30

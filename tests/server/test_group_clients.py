@@ -19,8 +19,8 @@ from wire_client import WireClient
 import segstore
 from segstore.coordinator.group.coordinator import GroupCoordinator
 from segstore.coordinator.shared import shared
+from segstore.protocol.codec import structs
 from segstore.server.apis import Api
-from segstore.server.protocol.codec import structs
 
 SECONDS = 10.0
 """What a request may take. Members get `PATIENCE` to settle: each rebalance waits for the slowest of them."""

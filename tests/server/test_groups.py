@@ -16,10 +16,10 @@ from segstore.coordinator.group.classic.member import State
 from segstore.coordinator.offsets.group_offsets import GroupOffsets
 from segstore.coordinator.shared import shared
 from segstore.coordinator.structs import OffsetAndMetadata, TopicPartition
+from segstore.protocol.codec import structs
+from segstore.protocol.error_codes import Code
 from segstore.server.apis import Api, served
-from segstore.server.error_codes import Code
 from segstore.server.node import Node
-from segstore.server.protocol.codec import structs
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 SESSION_MS = 10_000

@@ -10,10 +10,10 @@ import pytest
 from drawn_messages import drawn, encoded
 
 from segstore.errors import InvalidRequestError
+from segstore.protocol.codec import decode
+from segstore.protocol.definitions import messages
+from segstore.protocol.primitives import LONGEST_STRING, MOST_ELEMENTS, uvarint
 from segstore.server.apis import read_header
-from segstore.server.protocol.codec import decode
-from segstore.server.protocol.definitions import messages
-from segstore.server.protocol.primitives import LONGEST_STRING, MOST_ELEMENTS, uvarint
 
 NAMES = sorted(name for name, definition in messages().items() if definition.kind == "request")
 LENGTHS = tuple(struct.pack(">i", n) for n in (-1, -2, 0, 1, 1 << 16, 0x7FFFFFFF, -(1 << 31)))

@@ -15,10 +15,10 @@ from waiting import told
 from wire_client import WireClient
 
 import segstore
+from segstore.protocol.codec import encode
+from segstore.protocol.definitions import message
 from segstore.server.apis import Api, served
 from segstore.server.handlers import HANDLERS
-from segstore.server.protocol.codec import encode
-from segstore.server.protocol.definitions import message
 
 REQUESTS = 4
 """Of each version of each API, of which one has its values and the others are damaged."""

@@ -10,7 +10,7 @@ from kafka_tools import classpath, why_not
 from wire_client import WireClient
 
 import segstore
-from segstore.server.protocol.codec import Struct, structs
+from segstore.protocol.codec import Struct, structs
 
 pytestmark = [
     pytest.mark.judge("Kafka's broker"),

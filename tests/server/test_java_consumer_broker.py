@@ -13,8 +13,8 @@ from waiting import until
 from wire_client import WireClient
 
 import segstore
-from segstore.server.error_codes import Code
-from segstore.server.protocol.codec import structs
+from segstore.protocol.codec import structs
+from segstore.protocol.error_codes import Code
 
 pytestmark = [
     pytest.mark.judge("Kafka's broker"),

@@ -17,8 +17,8 @@ import segstore
 from segstore.coordinator.consumer_protocol import decode_assignment, encode_assignment, encode_subscription
 from segstore.coordinator.group.assignors.base import Subscription
 from segstore.coordinator.structs import TopicPartition
-from segstore.server.error_codes import Code
-from segstore.server.protocol.codec import structs
+from segstore.protocol.codec import structs
+from segstore.protocol.error_codes import Code
 
 pytestmark = [
     pytest.mark.judge("Kafka's broker"),

@@ -15,10 +15,10 @@ from producers import send
 from stores import Clock, killed
 
 import segstore
+from segstore.protocol.codec import structs
+from segstore.protocol.error_codes import Code
 from segstore.server.apis import Api
-from segstore.server.error_codes import Code
 from segstore.server.node import Node
-from segstore.server.protocol.codec import structs
 from segstore.storage.log.transaction_markers import end_transaction
 
 _Offsets, _Ends = structs("ListOffsetsRequest"), structs("OffsetForLeaderEpochRequest")

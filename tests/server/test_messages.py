@@ -9,8 +9,8 @@ import pytest
 from drawn_messages import CASES, drawn, encoded
 
 from segstore.errors import InvalidArgumentError, UnsupportedVersionError
-from segstore.server.protocol.codec import decode, encode, packed, structs
-from segstore.server.protocol.definitions import messages
+from segstore.protocol.codec import decode, encode, packed, structs
+from segstore.protocol.definitions import messages
 
 NAMES = sorted({name for name, _ in CASES})
 

@@ -15,11 +15,11 @@ from waiting import until
 
 import segstore
 from segstore.names import topic_id_bytes
+from segstore.protocol.codec import packed, structs
+from segstore.protocol.error_codes import Code
 from segstore.replication.states import PartitionState
 from segstore.server.apis import Api
-from segstore.server.error_codes import Code
 from segstore.server.partition_rows import PartitionRows
-from segstore.server.protocol.codec import packed, structs
 from segstore.server.topics import NOBODY, Led
 
 ZERO = bytes(16)

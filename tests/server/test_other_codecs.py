@@ -13,7 +13,7 @@ import pytest
 from drawn_messages import CASES, drawn, encoded
 from kafka.protocol.api_message import ApiMessage
 
-from segstore.server.protocol.definitions import messages, snake_case
+from segstore.protocol.definitions import messages, snake_case
 
 GROUPS = ("admin", "consumer", "metadata", "producer", "sasl")
 NAMES = sorted({name for name, _ in CASES})

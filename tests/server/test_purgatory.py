@@ -14,7 +14,7 @@ from producers import send
 
 import segstore
 from segstore.errors import IllegalStateError
-from segstore.server.error_codes import Code
+from segstore.protocol.error_codes import Code
 from segstore.server.node import Node
 from segstore.storage.log.transaction_markers import end_transaction
 

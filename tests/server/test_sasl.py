@@ -14,8 +14,8 @@ from waiting import until
 from wire_client import WireClient
 
 import segstore
+from segstore.protocol.error_codes import Code
 from segstore.server.apis import Api, served
-from segstore.server.error_codes import Code
 from segstore.server.security.failure import AuthenticationError
 from segstore.server.security.plain import PlainExchange
 from segstore.server.security.scram import ScramExchange, of_password
@@ -210,7 +210,7 @@ def test_large_requests_are_taken_after_authentication_only(store: segstore.Stor
 
 
 def _named(name: str) -> Any:
-    from segstore.server.protocol.codec import structs
+    from segstore.protocol.codec import structs
 
     return structs("MetadataRequest").MetadataRequestTopic(name=name)
 

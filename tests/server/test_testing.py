@@ -18,9 +18,9 @@ from wire_client import WireClient
 
 import segstore
 from segstore.errors import ConfigError, InvalidArgumentError, InvalidTypeError
+from segstore.protocol.codec import structs
+from segstore.protocol.error_codes import Code
 from segstore.server.apis import Api
-from segstore.server.error_codes import Code
-from segstore.server.protocol.codec import structs
 from segstore.testing import Broker, broker, request_log
 
 pytest_plugins = ["pytester"]

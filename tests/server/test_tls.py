@@ -23,11 +23,11 @@ from wire_client import WireClient, request
 
 import segstore
 from segstore.errors import ConfigError
+from segstore.protocol.codec import structs
 from segstore.server.apis import Api
 from segstore.server.network.connection import State
 from segstore.server.network.outgoing import PIECE
 from segstore.server.network.tls_wire import TlsWire
-from segstore.server.protocol.codec import structs
 from segstore.server.security.tls import subject, tls_context
 from segstore.server.settings import ServerConfig
 

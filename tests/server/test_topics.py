@@ -12,9 +12,9 @@ from calls import call, node_of, versions
 import segstore
 from segstore.config import TopicConfig
 from segstore.names import topic_id_bytes
+from segstore.protocol.codec import structs
+from segstore.protocol.error_codes import Code
 from segstore.server.apis import Api
-from segstore.server.error_codes import Code
-from segstore.server.protocol.codec import structs
 
 ZERO = bytes(16)
 New = structs("CreateTopicsRequest").CreatableTopic

@@ -20,11 +20,11 @@ from segstore.coordinator.shared import shared
 from segstore.coordinator.structs import OffsetAndMetadata, TopicPartition
 from segstore.coordinator.transaction.coordinator import TransactionCoordinator
 from segstore.errors import InvalidProducerEpochError
+from segstore.protocol.codec import structs
+from segstore.protocol.error_codes import Code
 from segstore.records import TRANSACTIONAL_FLAG, Template
 from segstore.server.apis import Api, served
-from segstore.server.error_codes import Code
 from segstore.server.node import Node
-from segstore.server.protocol.codec import structs
 from segstore.storage.log.append import append_record
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)

@@ -10,11 +10,11 @@ from calls import FakeChannel, FakeLoop, node_of
 
 import segstore
 from segstore.errors import GroupNotFoundError
+from segstore.protocol.codec import structs
+from segstore.protocol.error_codes import Code
 from segstore.server.apis import Api
-from segstore.server.error_codes import Code
 from segstore.server.handlers.coordinating import coordinated
 from segstore.server.handlers.working import guarded, in_worker, work
-from segstore.server.protocol.codec import structs
 from segstore.server.request import Request
 
 _Beaten = structs("HeartbeatResponse")

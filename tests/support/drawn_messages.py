@@ -7,8 +7,8 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from segstore.server.protocol.codec import encode, structs
-from segstore.server.protocol.definitions import Field, messages
+from segstore.protocol.codec import encode, structs
+from segstore.protocol.definitions import Field, messages
 
 BITS = {"int8": 8, "int16": 16, "int32": 32, "int64": 64}
 CODES = (-1, 0, 3, 42, 110)  # judges refuse unknown codes, and times before 1970

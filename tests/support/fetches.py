@@ -12,11 +12,11 @@ from calls import FakeChannel, FakeLoop, coded, node_of
 
 import segstore
 from segstore.names import topic_id_bytes
+from segstore.protocol.codec import structs
 from segstore.server.apis import Api
 from segstore.server.handlers import HANDLERS
 from segstore.server.handlers.fetch import Fetches
 from segstore.server.node import Node
-from segstore.server.protocol.codec import structs
 from segstore.server.request import LATER, Request
 
 _Request = structs("FetchRequest")

@@ -12,11 +12,11 @@ from typing import Any
 from waiting import PATIENCE
 
 import segstore
+from segstore.protocol.codec import structs
 from segstore.server.apis import Api
 from segstore.server.handlers import HANDLERS
 from segstore.server.network import server as module
 from segstore.server.network.connection import Connection
-from segstore.server.protocol.codec import structs
 from segstore.server.request import LATER, Handler, Request
 from segstore.server.settings import ServerConfig
 

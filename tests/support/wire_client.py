@@ -15,10 +15,10 @@ from typing import Any, NamedTuple
 
 from waiting import PATIENCE
 
+from segstore.protocol.codec import decode, encode, structs
+from segstore.protocol.definitions import message
+from segstore.protocol.primitives import read_uvarint
 from segstore.server.apis import Api
-from segstore.server.protocol.codec import decode, encode, structs
-from segstore.server.protocol.definitions import message
-from segstore.server.protocol.primitives import read_uvarint
 
 
 class Sent(NamedTuple):

@@ -9,10 +9,8 @@ from __future__ import annotations
 import re
 
 from segstore.errors import ConfigError
+from segstore.wire.jaas import JAAS, login_of
 
-JAAS = "sasl.jaas.config"
-_MODULE = re.compile(r"\S+\.(?:Plain|Scram)LoginModule\s")
-_PART = re.compile(r'(username|password)="((?:[^"\\]|\\.)*)"')
 _LINE = re.compile(r"((?:[^\\=:\s]|\\.)+)\s*[=:\s]\s*(.*)")
 _ESCAPE = re.compile(r"\\(.)")
 
@@ -48,14 +46,9 @@ def _lines(text: str) -> list[tuple[int, str]]:
 
 
 def _login(value: str, where: str) -> dict[str, str]:
-    """Return user and password of a login module's options (Kafka: PlainLoginModule, ScramLoginModule)."""
-    given = {name: _ESCAPE.sub(r"\1", held) for name, held in _PART.findall(value)}
-    if not _MODULE.match(value) or len(given) != 2:
-        raise ConfigError(
-            f"{where}: of {JAAS} only PlainLoginModule and ScramLoginModule with username and password"
-            " are known: give librdkafka's sasl.* settings"
-        )
-    return {f"sasl.{name}": held for name, held in given.items()}
+    """Return user and password of a login module's options, as librdkafka's settings."""
+    username, password = login_of(value, where)
+    return {"sasl.username": username, "sasl.password": password}
 
 
 def _without_java_stores(settings: dict[str, str], name: str) -> dict[str, str]:

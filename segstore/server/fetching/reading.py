@@ -16,11 +16,11 @@ from segstore.errors import (
     SegstoreError,
     UnknownLeaderEpochError,
 )
-from segstore.server.error_codes import Code, code_of
+from segstore.protocol.codec import structs
+from segstore.protocol.error_codes import Code, code_of
 from segstore.server.fetching.sessions import IDS_SINCE, Fetched, Wanted
 from segstore.server.logs import Logs, check_leader_epoch
 from segstore.server.node import NODE_ID
-from segstore.server.protocol.codec import structs
 from segstore.storage.store.partition_log import PartitionLog
 
 _Response = structs("FetchResponse")

@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple, Protocol
 
 from segstore.integers import INT32_MAX
-from segstore.server.error_codes import Code
+from segstore.protocol.codec import structs
+from segstore.protocol.error_codes import Code
 from segstore.server.logs import Logs
-from segstore.server.protocol.codec import structs
 
 IDS_SINCE = 13
 """The first version of Fetch whose topics have ids in place of names (KIP-516)."""

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from enum import IntEnum
 from typing import Any
 
+from segstore.protocol.codec import structs
+from segstore.protocol.error_codes import Code
 from segstore.server.apis import Api
-from segstore.server.error_codes import Code
 from segstore.server.node import Node
-from segstore.server.protocol.codec import structs
 from segstore.server.request import Request
 from segstore.server.security.allow_list import Rule
 

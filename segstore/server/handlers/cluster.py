@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from segstore.protocol.codec import structs
+from segstore.protocol.error_codes import Code
 from segstore.server import authorized
 from segstore.server.apis import Api
-from segstore.server.error_codes import Code
 from segstore.server.node import Node
-from segstore.server.protocol.codec import structs
 from segstore.server.request import Request
 
 _Response = structs("DescribeClusterResponse")

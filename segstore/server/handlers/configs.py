@@ -15,12 +15,12 @@ from typing import Any
 
 from segstore import names
 from segstore.errors import copy_of
+from segstore.protocol.codec import structs
+from segstore.protocol.error_codes import Code
 from segstore.server import config_entries
 from segstore.server.apis import Api
 from segstore.server.config_entries import Entry, Source
-from segstore.server.error_codes import Code
 from segstore.server.node import Node
-from segstore.server.protocol.codec import structs
 from segstore.server.request import Request
 from segstore.server.topics import shown
 from segstore.storage.meta.topic_info import TopicInfo, check_not_internal

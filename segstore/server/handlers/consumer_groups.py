@@ -17,10 +17,10 @@ from segstore.coordinator.group.coordinator import GroupCoordinator
 from segstore.coordinator.offsets.consumer_schema import Assignment
 from segstore.coordinator.shared import shared
 from segstore.errors import InvalidGroupIdError, InvalidRequestError, SegstoreError
+from segstore.protocol.codec import structs
+from segstore.protocol.error_codes import Code
 from segstore.server.apis import Api
-from segstore.server.error_codes import Code
 from segstore.server.node import Node
-from segstore.server.protocol.codec import structs
 from segstore.server.request import Later, Request
 from segstore.server.topics import shown
 from segstore.storage.store.store import Store

@@ -12,7 +12,7 @@ from typing import Any
 from segstore import errors
 from segstore.coordinator.structs import TopicPartition
 from segstore.logger import Logger
-from segstore.server.error_codes import Code, code_of
+from segstore.protocol.error_codes import Code, code_of
 from segstore.server.node import Node
 from segstore.server.request import Later, Request
 from segstore.storage.meta.topic_info import CONSUMER_OFFSETS, TRANSACTION_STATE

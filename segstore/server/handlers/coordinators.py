@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from segstore.protocol.codec import structs
+from segstore.protocol.error_codes import Code
 from segstore.server.apis import Api
-from segstore.server.error_codes import Code
 from segstore.server.node import Node
-from segstore.server.protocol.codec import structs
 from segstore.server.request import Request
 
 _Response = structs("FindCoordinatorResponse")

@@ -14,15 +14,15 @@ from segstore.coordinator.quotas import CONSUMER_BYTE_RATE, Throttle, quotas
 from segstore.errors import SegstoreError
 from segstore.integers import INT64_MAX
 from segstore.logger import Logger
+from segstore.protocol.codec import structs
+from segstore.protocol.error_codes import Code
 from segstore.server.apis import Api
 from segstore.server.authorized import Operation
-from segstore.server.error_codes import Code
 from segstore.server.fetching.purgatory import Parked, Purgatory
 from segstore.server.fetching.reading import Look, Terms, look
 from segstore.server.fetching.sessions import Context, FetchSessions
 from segstore.server.logs import Logs
 from segstore.server.node import Node
-from segstore.server.protocol.codec import structs
 from segstore.server.request import LATER, Request
 from segstore.server.security.allow_list import Resource
 from segstore.storage.producers.aborted_transactions import outcomes

@@ -15,10 +15,10 @@ from segstore.coordinator.group.classic.member import GroupInfo, State
 from segstore.coordinator.group.coordinator import GroupCoordinator
 from segstore.coordinator.shared import shared
 from segstore.errors import UnsupportedVersionError
+from segstore.protocol.codec import structs
+from segstore.protocol.error_codes import Code
 from segstore.server.apis import Api
-from segstore.server.error_codes import Code
 from segstore.server.node import Node
-from segstore.server.protocol.codec import structs
 from segstore.server.request import Later, Request
 from segstore.storage.store.store import Store
 

@@ -13,10 +13,10 @@ from segstore.coordinator.offsets.group_offsets import GroupOffsets
 from segstore.coordinator.shared import shared
 from segstore.coordinator.structs import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
 from segstore.errors import GroupNotFoundError, RecordTooLargeError, SegstoreError
+from segstore.protocol.codec import structs
+from segstore.protocol.error_codes import Code, code_of
 from segstore.server.apis import Api
-from segstore.server.error_codes import Code, code_of
 from segstore.server.node import Node
-from segstore.server.protocol.codec import structs
 from segstore.server.request import Later, Request
 from segstore.storage.store.store import Store
 

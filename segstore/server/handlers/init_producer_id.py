@@ -13,10 +13,10 @@ from segstore.coordinator.shared import shared
 from segstore.coordinator.transaction.coordinator import TransactionCoordinator
 from segstore.coordinator.transaction.producer_ids import ProducerIds
 from segstore.errors import ProducerFencedError, SegstoreError, StorageError
+from segstore.protocol.codec import structs
+from segstore.protocol.error_codes import Code, code_of
 from segstore.server.apis import Api
-from segstore.server.error_codes import Code, code_of
 from segstore.server.node import Node
-from segstore.server.protocol.codec import structs
 from segstore.server.request import Request
 from segstore.storage.store.store import Store
 

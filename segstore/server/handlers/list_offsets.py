@@ -12,11 +12,11 @@ from typing import Any, NamedTuple
 
 from segstore.errors import OffsetNotAvailableError, SegstoreError, UnsupportedVersionError
 from segstore.logger import Logger
+from segstore.protocol.codec import structs
+from segstore.protocol.error_codes import Code, code_of
 from segstore.server.apis import Api
-from segstore.server.error_codes import Code, code_of
 from segstore.server.logs import Logs, check_leader_epoch
 from segstore.server.node import Node
-from segstore.server.protocol.codec import structs
 from segstore.server.request import Request
 from segstore.storage.store.partition_log import PartitionLog
 

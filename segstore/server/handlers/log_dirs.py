@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 from segstore.errors import SegstoreError, StorageError
 from segstore.files import Files
+from segstore.protocol.codec import structs
+from segstore.protocol.error_codes import Code
 from segstore.server.apis import Api
-from segstore.server.error_codes import Code
 from segstore.server.node import Node
-from segstore.server.protocol.codec import structs
 from segstore.server.replicated import replicated
 from segstore.server.request import Request
 from segstore.server.topics import shown

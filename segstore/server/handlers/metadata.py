@@ -12,14 +12,14 @@ from typing import Any, NamedTuple
 
 from segstore import names
 from segstore.errors import InvalidTopicError, SegstoreError, TopicAlreadyExistsError
+from segstore.protocol.codec import structs
+from segstore.protocol.error_codes import Code, code_of
+from segstore.protocol.primitives import Packed
 from segstore.server import authorized
 from segstore.server.apis import Api
-from segstore.server.error_codes import Code, code_of
 from segstore.server.logs import NO_ID
 from segstore.server.node import Node
 from segstore.server.partition_rows import PartitionRows, partition
-from segstore.server.protocol.codec import structs
-from segstore.server.protocol.primitives import Packed
 from segstore.server.request import Request
 from segstore.server.topics import Leaders, closed, id_of, open_logs, shown, with_id
 from segstore.storage.meta.topic_info import INTERNAL, TopicInfo

@@ -7,11 +7,11 @@ from __future__ import annotations
 from typing import Any
 
 from segstore.errors import SegstoreError
+from segstore.protocol.codec import structs
+from segstore.protocol.error_codes import code_of
 from segstore.server.apis import Api
-from segstore.server.error_codes import code_of
 from segstore.server.logs import Logs, check_leader_epoch
 from segstore.server.node import Node
-from segstore.server.protocol.codec import structs
 from segstore.server.request import Request
 
 _Response = structs("OffsetForLeaderEpochResponse")

@@ -12,10 +12,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from segstore.errors import ElectionNotNeededError, NoReassignmentInProgressError, copy_of
+from segstore.protocol.codec import structs
+from segstore.protocol.error_codes import Code
 from segstore.server.apis import Api
-from segstore.server.error_codes import Code
 from segstore.server.node import Node
-from segstore.server.protocol.codec import structs
 from segstore.server.replicated import replicated
 from segstore.server.request import Request
 from segstore.server.topics import check_replicas, shown

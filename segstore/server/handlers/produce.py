@@ -17,12 +17,12 @@ from segstore.coordinator.shared import shared
 from segstore.coordinator.structs import TopicPartition
 from segstore.coordinator.transaction.coordinator import TransactionCoordinator
 from segstore.logger import Logger
+from segstore.protocol.codec import structs
+from segstore.protocol.error_codes import Code, code_of
 from segstore.records.header import TRANSACTIONAL_FLAG
 from segstore.server.apis import Api
-from segstore.server.error_codes import Code, code_of
 from segstore.server.logs import Logs
 from segstore.server.node import Node
-from segstore.server.protocol.codec import structs
 from segstore.server.request import Request
 from segstore.storage.log.append_as_leader import AppendedBatch
 from segstore.storage.store.partition_log import PartitionLog

@@ -10,10 +10,10 @@ from typing import Any
 
 from segstore.coordinator.quotas.quotas import ByteRates, Quotas, quotas
 from segstore.errors import ConfigError
+from segstore.protocol.codec import structs
+from segstore.protocol.error_codes import Code
 from segstore.server.apis import Api
-from segstore.server.error_codes import Code
 from segstore.server.node import Node
-from segstore.server.protocol.codec import structs
 from segstore.server.request import Request
 from segstore.storage.meta.client_quotas import DEFAULT
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from segstore.errors import SegstoreError
-from segstore.server.error_codes import Code, code_of
+from segstore.protocol.error_codes import Code, code_of
 
 
 class Refusal(Exception):

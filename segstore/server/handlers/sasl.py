@@ -12,10 +12,10 @@ from typing import Any
 
 from segstore.errors import copy_of
 from segstore.logger import Logger
+from segstore.protocol.codec import structs
+from segstore.protocol.error_codes import Code
 from segstore.server.apis import Api
-from segstore.server.error_codes import Code
 from segstore.server.node import Node
-from segstore.server.protocol.codec import structs
 from segstore.server.request import LATER, Later, Request
 from segstore.server.security.failure import AuthenticationError
 from segstore.server.security.sasl import SaslSession, State

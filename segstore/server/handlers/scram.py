@@ -11,12 +11,13 @@ from typing import Any
 
 from segstore.coordinator.credentials import scram_credentials
 from segstore.errors import SegstoreError
+from segstore.protocol.codec import structs
+from segstore.protocol.error_codes import Code
+from segstore.protocol.scram_keys import LEAST_ITERATIONS, MOST_ITERATIONS
 from segstore.server.apis import Api
-from segstore.server.error_codes import Code
 from segstore.server.node import Node
-from segstore.server.protocol.codec import structs
 from segstore.server.request import Later, Request
-from segstore.server.security.scram import CODES, LEAST_ITERATIONS, MOST_ITERATIONS, of_salted
+from segstore.server.security.scram import CODES, of_salted
 from segstore.storage.meta.scram_credentials import Credentials, ScramCredential
 
 from .refusal import REFUSED, Refusal, told

@@ -17,12 +17,12 @@ from segstore.errors import (
     InvalidReplicationFactorError,
     TopicAlreadyExistsError,
 )
+from segstore.protocol.codec import structs
+from segstore.protocol.error_codes import Code
 from segstore.server import config_entries
 from segstore.server.apis import Api
-from segstore.server.error_codes import Code
 from segstore.server.logs import NO_ID
 from segstore.server.node import Node
-from segstore.server.protocol.codec import structs
 from segstore.server.request import Request
 from segstore.server.topics import check_replicas, id_of, shown, with_id
 from segstore.storage.meta.topic_info import MOST_PARTITIONS, TopicInfo, check_not_internal

@@ -15,10 +15,10 @@ from segstore.coordinator.shared import shared
 from segstore.coordinator.transaction.coordinator import TransactionCoordinator
 from segstore.coordinator.transaction.metadata import State, TransactionMetadata
 from segstore.errors import InvalidArgumentError, SegstoreError
+from segstore.protocol.codec import structs
+from segstore.protocol.error_codes import Code, code_of
 from segstore.server.apis import Api
-from segstore.server.error_codes import Code, code_of
 from segstore.server.node import Node
-from segstore.server.protocol.codec import structs
 from segstore.server.request import Later, Request
 from segstore.storage.log.transaction_markers import ActiveProducer, active_producers
 from segstore.storage.store.store import Store

@@ -21,10 +21,10 @@ from segstore.errors import (
     StaleMemberEpochError,
     TransactionalIdNotFoundError,
 )
+from segstore.protocol.codec import structs
+from segstore.protocol.error_codes import Code
 from segstore.server.apis import Api
-from segstore.server.error_codes import Code
 from segstore.server.node import Node
-from segstore.server.protocol.codec import structs
 from segstore.server.request import Later, Request
 from segstore.storage.store.store import Store
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from segstore.protocol.codec import structs
+from segstore.protocol.error_codes import Code
 from segstore.server import apis
 from segstore.server.apis import Api
-from segstore.server.error_codes import Code
 from segstore.server.features import FEATURES, FINALIZED_EPOCH
 from segstore.server.node import Node
-from segstore.server.protocol.codec import structs
 from segstore.server.request import Request
 
 _Response = structs("ApiVersionsResponse")

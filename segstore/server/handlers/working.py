@@ -10,10 +10,10 @@ from collections.abc import Callable
 from typing import Any, ParamSpec
 
 from segstore.logger import Logger
+from segstore.protocol.codec import structs
+from segstore.protocol.error_codes import code_of
 from segstore.server.apis import tells_errors
-from segstore.server.error_codes import code_of
 from segstore.server.node import Node
-from segstore.server.protocol.codec import structs
 from segstore.server.request import LATER, Later, Request
 
 log = Logger("segstore")

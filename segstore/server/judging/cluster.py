@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from segstore.protocol.codec import structs
 from segstore.server.apis import Api
 from segstore.server.authorized import NOT_ASKED, Operation
-from segstore.server.protocol.codec import structs
 from segstore.server.request import Request
 from segstore.server.security.allow_list import Resource
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import copy
 from typing import Any
 
+from segstore.protocol.error_codes import Code
 from segstore.server.apis import Api
 from segstore.server.authorized import NOT_ASKED, Operation
-from segstore.server.error_codes import Code
 from segstore.server.request import Request
 from segstore.server.security.allow_list import Resource
 

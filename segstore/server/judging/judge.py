@@ -11,11 +11,11 @@ import copy
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from segstore.protocol.codec import Struct
+from segstore.protocol.error_codes import Code
 from segstore.server.authorized import Operation
 from segstore.server.error_answers import error_answer
-from segstore.server.error_codes import Code
 from segstore.server.node import Node
-from segstore.server.protocol.codec import Struct
 from segstore.server.request import Request
 from segstore.server.security.allow_list import CLUSTER_NAME, Resource
 from segstore.server.security.authorizer import Authorizer

@@ -7,9 +7,9 @@ from functools import partial
 from typing import Any
 
 from segstore.errors import InvalidRequestError
+from segstore.protocol.codec import Struct
 from segstore.server.apis import Api
 from segstore.server.node import Node
-from segstore.server.protocol.codec import Struct
 from segstore.server.request import LATER, Handler, Request
 
 from . import JUDGES

@@ -5,11 +5,11 @@ from __future__ import annotations
 import copy
 from typing import Any
 
+from segstore.protocol.codec import structs
+from segstore.protocol.error_codes import Code
 from segstore.server.apis import Api
 from segstore.server.authorized import NOT_ASKED, Operation
-from segstore.server.error_codes import Code
 from segstore.server.logs import NO_ID, Logs
-from segstore.server.protocol.codec import structs
 from segstore.server.request import Request
 from segstore.server.security.allow_list import Resource
 from segstore.server.topics import shown

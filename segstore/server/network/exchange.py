@@ -10,10 +10,10 @@ from typing import Any
 
 from segstore.errors import UnsupportedVersionError
 from segstore.logger import Logger
+from segstore.protocol.codec import Struct, structs
+from segstore.protocol.error_codes import Code
 from segstore.server.apis import Api, Header, read_body, read_header, tells_errors
-from segstore.server.error_codes import Code
 from segstore.server.handlers.versions import unsupported
-from segstore.server.protocol.codec import Struct, structs
 from segstore.server.request import LATER, Channel, Handler, Request
 
 log = Logger("segstore")

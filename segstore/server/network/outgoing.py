@@ -10,8 +10,8 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from segstore._native import ffi, lib
+from segstore.protocol.codec import Slices
 from segstore.sending.results import sent
-from segstore.server.protocol.codec import Slices
 
 from .memory import buffer
 

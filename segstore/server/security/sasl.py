@@ -16,8 +16,8 @@ from typing import Protocol
 
 from segstore.coordinator.credentials import scram_credentials
 from segstore.errors import InvalidRequestError
+from segstore.protocol.error_codes import Code
 from segstore.server.apis import Api
-from segstore.server.error_codes import Code
 from segstore.storage.store.store import Store
 
 from .failure import AuthenticationError

@@ -11,14 +11,20 @@ import re
 import secrets
 from collections.abc import Callable
 
+from segstore.protocol.scram_keys import (
+    HASHES,
+    LEAST_ITERATIONS,
+    keys_of,
+    masked,
+    salted_password,
+    signature,
+)
 from segstore.storage.meta.scram_credentials import ScramCredential
 
 from .failure import AuthenticationError
 
-HASHES = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
 CODES = {1: "SCRAM-SHA-256", 2: "SCRAM-SHA-512"}
 """The mechanisms by their codes on the wire (org.apache.kafka.clients.admin.ScramMechanism)."""
-LEAST_ITERATIONS, MOST_ITERATIONS = 4096, 16384
 _SALT_BYTES, _NONCE_BYTES = 20, 24
 _FIRST = re.compile(
     r"n,(?:a=(?P<authzid>[^,]+))?,n=(?P<name>[^,]+),r=(?P<nonce>[\x21-\x2b\x2d-\x7e]+)(?P<more>,.*)?"
@@ -26,19 +32,16 @@ _FIRST = re.compile(
 _FINAL = re.compile(r"(?P<bare>c=(?P<binding>[^,]+),r=(?P<nonce>[^,]+)(?:,.*)?),p=(?P<proof>[^,]+)")
 
 
-def of_salted(mechanism: str, salt: bytes, iterations: int, salted_password: bytes) -> ScramCredential:
+def of_salted(mechanism: str, salt: bytes, iterations: int, salted: bytes) -> ScramCredential:
     """Return the credential of a password that was salted."""
-    kind = HASHES[mechanism]
-    client_key = hmac.digest(salted_password, b"Client Key", kind)
-    stored_key = hashlib.new(kind, client_key).digest()
-    return ScramCredential(salt, stored_key, hmac.digest(salted_password, b"Server Key", kind), iterations)
+    keys = keys_of(mechanism, salted)
+    return ScramCredential(salt, keys.stored_key, keys.server_key, iterations)
 
 
 def of_password(mechanism: str, password: str, iterations: int = LEAST_ITERATIONS) -> ScramCredential:
     """Return a credential of a password with a new salt. It takes milliseconds, by intention."""
     salt = secrets.token_bytes(_SALT_BYTES)
-    salted = hashlib.pbkdf2_hmac(HASHES[mechanism], password.encode("utf-8"), salt, iterations)
-    return of_salted(mechanism, salt, iterations, salted)
+    return of_salted(mechanism, salt, iterations, salted_password(mechanism, password, salt, iterations))
 
 
 def of_nobody(mechanism: str, secret: bytes, name: str) -> ScramCredential:
@@ -98,15 +101,15 @@ class ScramExchange:
             raise self._failed()
         kind = HASHES[self._mechanism]
         said = f"{self._said},{found['bare']}".encode()
-        signature = hmac.digest(held.stored_key, said, kind)
+        signed = signature(self._mechanism, held.stored_key, said)
         proof = base64.b64decode(found["proof"], validate=True)
-        client_key = bytes(a ^ b for a, b in zip(proof, signature, strict=False))
+        client_key = masked(proof, signed)
         is_theirs = hmac.compare_digest(hashlib.new(kind, client_key).digest(), held.stored_key)
         is_bound = base64.b64decode(found["binding"], validate=True) == self._header.encode()
-        if not (is_theirs and is_bound and found["nonce"] == self._nonce and len(proof) == len(signature)):
+        if not (is_theirs and is_bound and found["nonce"] == self._nonce and len(proof) == len(signed)):
             raise self._failed()
         self.principal = self._name
-        return f"v={base64.b64encode(hmac.digest(held.server_key, said, kind)).decode()}"
+        return f"v={base64.b64encode(signature(self._mechanism, held.server_key, said)).decode()}"
 
     def _failed(self) -> AuthenticationError:
         return AuthenticationError(

@@ -13,9 +13,9 @@ from typing import Any
 from segstore.config.options import MAX_INT, MAX_LONG, choice, made, text, whole, words
 from segstore.config.settings import Settings
 from segstore.errors import ConfigError, InvalidArgumentError
+from segstore.protocol.scram_keys import HASHES
 
 from .allow_list import Rule, principals, rules
-from .scram import HASHES
 
 PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL = "PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"
 PROTOCOLS = (PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL)

@@ -196,6 +196,19 @@ class TopicAdmin:
         self.topics = {**self.topics, info.name: info}
         return info
 
+    def remember_gaps(self, name: str, ends: Mapping[int, int]) -> TopicInfo:
+        """Note, durably, below which offsets there may be gaps in partitions, whatever the settings say:
+        their records came from elsewhere. Raises UnknownTopicOrPartitionError, StorageError.
+        """
+        with self._lock:
+            self._context.check_open()
+            before = find_topic(self.topics, name)
+            info = replace(before, compacted=tuple(sorted({**dict(before.compacted), **ends}.items())))
+            if info.compacted != before.compacted:
+                self._topic_files.write(info)
+                self.topics = {**self.topics, name: info}
+            return info
+
     def add_partitions(self, name: str, total: int) -> TopicInfo:
         """Let a topic have `total` partitions from now on (Kafka: createPartitions). Raises
         InvalidArgumentError where it has as many already.

@@ -34,6 +34,7 @@ from segstore.storage.meta.clean_shutdown import (
 from segstore.storage.meta.directory_safety import kept_mode
 from segstore.storage.meta.followed_ends import FollowedEnds
 from segstore.storage.meta.published_ends import EndsWriter, slot_key
+from segstore.storage.meta.role import read_role
 from segstore.storage.meta.root_checkpoints import RootCheckpoints, TopicPartitionKey
 from segstore.storage.meta.topics import TopicFiles, TopicInfo
 from segstore.storage.store.kept_files import KeptFiles
@@ -49,11 +50,14 @@ class StoreWriter:
 
     `replicated`: the directory is one of a replicated store, and each of its partitions is a replica, which
     readers see up to its high watermark. `clean_epoch` is the broker epoch with which such a writer has left
-    the directory cleanly, else -1 (Kafka: PreviousBrokerEpoch, R26).
+    the directory cleanly, else -1 (Kafka: PreviousBrokerEpoch, R26). `role` is the kind of role that the
+    directory must have (see `meta.role`), None for none.
     """
 
-    def __init__(self, context: Context, config: StoreConfig, *, replicated: bool = False) -> None:
-        self.context, self.config, self._replicated = context, config, replicated
+    def __init__(
+        self, context: Context, config: StoreConfig, *, replicated: bool = False, role: str | None = None
+    ) -> None:
+        self.context, self.config, self._replicated, self._role = context, config, replicated, role
         self.clean_epoch = -1
         self.kept = KeptFiles(context)
         self._closing, self._tried = Mutex(), False
@@ -82,6 +86,8 @@ class StoreWriter:
         root_names = check_readable(files, root)
         if not self._replicated and names.META_PROPERTIES in root_names:
             _check_plain(files, root)
+        if self._role is not None or f"{names.OURS}/{names.ROLE}" in root_names:
+            _check_role(files, root, self._role)
         moved = set_aside(files, root)
         marker = take_marker(files, root) if names.CLEAN_SHUTDOWN in root_names else None
         topic_files = self._prepare()
@@ -378,6 +384,20 @@ def _check_plain(files: Files, root: str) -> None:
             f"{root} is a directory of a replicated store: `segstore.open_replicated` writes all of its "
             'directories, and mode="r" reads this one'
         )
+
+
+def _check_role(files: Files, root: str, kind: str | None) -> None:
+    """Raise InvalidArgumentError where the directory does not have the role for which it is opened. Raises
+    CorruptCheckpointError, OSError.
+    """
+    held = read_role(files, root)
+    if held is not None and held.kind != kind:
+        raise InvalidArgumentError(
+            f"{root} is a {held.kind} of cluster {held.cluster_id} ({held.source}): nothing else is"
+            f' written there, mode="r" reads it, and `segstore end-{held.kind}` makes an ordinary store of it'
+        )
+    if held is None and kind is not None:
+        raise InvalidArgumentError(f"{root} is no {kind}, but a store of its own")
 
 
 def _take_lock(context: Context) -> Handle:

@@ -10,12 +10,12 @@ from drawn_messages import drawn
 
 from fuzz.target import Target
 from segstore.errors import InvalidRequestError, UnsupportedVersionError
+from segstore.protocol.codec import encode, structs
+from segstore.protocol.definitions import message
 from segstore.server.apis import Api, served
 from segstore.server.network import exchange
 from segstore.server.network.frames import Frames
 from segstore.server.network.memory import Scratch
-from segstore.server.protocol.codec import encode, structs
-from segstore.server.protocol.definitions import message
 
 PIECES = (1, 3, 7, 60, 4096, 1 << 16)
 _MOST = 1 << 20

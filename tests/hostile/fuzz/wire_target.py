@@ -29,6 +29,9 @@ from fuzz.mutate import ANY, INTERESTING, MOST_BYTES, Mutator
 from fuzz.target import Target
 from segstore.errors import InvalidRequestError, SegstoreError, UnsupportedVersionError
 from segstore.logger import Logger
+from segstore.protocol.codec import decode, encode, structs
+from segstore.protocol.definitions import message
+from segstore.protocol.primitives import read_uvarint
 from segstore.server.apis import Api, read_header, served
 from segstore.server.handlers import HANDLERS, topics
 from segstore.server.network import loop as loops
@@ -36,9 +39,6 @@ from segstore.server.network.connection import Shared
 from segstore.server.network.connections import Connections
 from segstore.server.network.memory import RequestMemory, Scratch
 from segstore.server.node import Endpoint, Node
-from segstore.server.protocol.codec import decode, encode, structs
-from segstore.server.protocol.definitions import message
-from segstore.server.protocol.primitives import read_uvarint
 from segstore.server.settings import ServerConfig
 
 _LIVES = 3000

@@ -1,4 +1,5 @@
-"""Kafka's error codes (org.apache.kafka.common.protocol.Errors), and which exception each stands for.
+"""Kafka's error codes (org.apache.kafka.common.protocol.Errors), which exception each stands for at a server,
+and the exception by which a client tells of them.
 
 Threads: no state.
 """
@@ -170,6 +171,12 @@ _CODES: dict[type[BaseException], Code] = {
     errors.UnsupportedCompressionTypeError: Code.UNSUPPORTED_COMPRESSION_TYPE,
     errors.UnsupportedVersionError: Code.UNSUPPORTED_VERSION,
 }
+
+
+def told_error(code: int, message: str) -> errors.BrokerError:
+    """Return the error that stands for a broker's answer, at a client; `message` says what was asked for."""
+    name = Code(code).name if code in Code._value2member_map_ else "an error that is not known here"
+    return errors.BrokerError(f"{message}: the broker answers {name} ({code})", code, name)
 
 
 def code_of(error: BaseException) -> Code:

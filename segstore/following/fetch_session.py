@@ -1,0 +1,71 @@
+"""The client's half of a fetch session: a request names only the partitions whose position has changed, an
+answer only those with news (KIP-227; Kafka: FetchSessionHandler). Nothing is on disk. Threads: one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from typing import Generic, NamedTuple, TypeVar
+
+from segstore.integers import INT32_MAX
+from segstore.protocol.error_codes import Code
+
+K = TypeVar("K", bound=Hashable)
+P = TypeVar("P", bound=Hashable)
+
+NO_SESSION, INITIAL_EPOCH, FINAL_EPOCH = 0, 0, -1
+SESSION_ERRORS = frozenset(
+    {
+        Code.FETCH_SESSION_ID_NOT_FOUND,
+        Code.INVALID_FETCH_SESSION_EPOCH,
+        Code.FETCH_SESSION_TOPIC_ID_ERROR,
+        Code.UNKNOWN_TOPIC_ID,
+        Code.INCONSISTENT_TOPIC_ID,
+    }
+)
+"""Errors of a whole answer, behind which the session begins anew."""
+
+
+class Asked(NamedTuple, Generic[K, P]):
+    """What a request says: partitions with their positions, in order; those that are not fetched any more;
+    and the session's id and epoch.
+    """
+
+    positions: Mapping[K, P]
+    forgotten: tuple[K, ...]
+    session_id: int
+    session_epoch: int
+
+
+class FetchSession(Generic[K, P]):
+    """One session with one broker. The broker may refuse it, by answering session id 0: then each request
+    names all partitions.
+    """
+
+    def __init__(self) -> None:
+        self._id, self._epoch = NO_SESSION, INITIAL_EPOCH
+        self._known: dict[K, P] = {}
+
+    def ask(self, wanted: Mapping[K, P]) -> Asked[K, P]:
+        """Return what to ask for, where these partitions are wanted, and no others."""
+        if self._epoch == INITIAL_EPOCH:
+            self._known = dict(wanted)
+            return Asked(wanted, (), self._id, self._epoch)
+        changed = {key: at for key, at in wanted.items() if self._known.get(key) != at}
+        forgotten = tuple(key for key in self._known if key not in wanted)
+        self._known = dict(wanted)
+        return Asked(changed, forgotten, self._id, self._epoch)
+
+    def answered(self, session_id: int) -> None:
+        """Take the session's id of an answer without error."""
+        if session_id == NO_SESSION:
+            self.begin_anew()
+            return
+        self._id = session_id
+        self._epoch = 1 if self._epoch == INT32_MAX else self._epoch + 1
+
+    def begin_anew(self) -> None:
+        """Name all partitions next time, in a new session: the connection was lost, or the broker does not
+        know this session any more.
+        """
+        self._id, self._epoch, self._known = NO_SESSION, INITIAL_EPOCH, {}

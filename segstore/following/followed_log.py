@@ -1,0 +1,197 @@
+"""`FollowedLog`: one partition's log, which follows that of a leader on another machine: what the core
+decides, carried out on the engine's log (Kafka: ReplicaFetcherThread, AbstractFetcherThread; rules R1, R6,
+R9 to R13).
+
+On disk is what `storage.log.replica` writes. Threads: any, one at a time, by `lock`; an answer to a question
+that is no longer asked changes nothing (R11).
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, NamedTuple
+
+from segstore.following.fetched_data import FetchedData
+from segstore.following.source_end import SourceEnd
+from segstore.integers import INT32_MAX
+from segstore.leader_epochs import EpochEnd
+from segstore.logger import Logger
+from segstore.mutex import Mutex
+from segstore.replication.core.effects import (
+    Append,
+    Effects,
+    SetHighWatermark,
+    SetLogStartOffset,
+    Truncate,
+    TruncateFullyAndStartAt,
+)
+from segstore.replication.core.follower import Follower
+from segstore.replication.core.log import ReplicaLog
+from segstore.replication.core.messages import FetchAnswer, Fetched, FetchRequest
+from segstore.replication.fetched import describe
+from segstore.wire.metadata import NO_LEADER, Led
+
+if TYPE_CHECKING:
+    from segstore.storage.log.replica import Replica, Truncated
+
+log = Logger("segstore")
+
+
+class Key(NamedTuple):
+    """A partition of one topic, which is another one once it was deleted and made anew."""
+
+    topic: str
+    topic_id: str
+    partition: int
+
+
+class Position(NamedTuple):
+    """What is fetched of a partition: the fields of Kafka's FetchPartition. Epochs that are not known are
+    -1.
+    """
+
+    offset: int
+    current_leader_epoch: int
+    last_fetched_epoch: int
+    log_start_offset: int
+
+
+class Question(NamedTuple):
+    """A fetch under way."""
+
+    position: Position
+    led: Led
+    follower: Follower
+    request: FetchRequest
+
+
+class FollowedLog:
+    """One log. `led` says who leads it; `source` how far the leader's log reaches; `replica_id` is that of
+    this replica, -1 for a consumer. `error` is what prevents it from following, None while nothing does.
+    """
+
+    def __init__(self, topic: str, topic_id: str, partition: int, replica: Replica, replica_id: int) -> None:
+        self.topic, self.topic_id, self.partition, self.replica = topic, topic_id, partition, replica
+        self._replica_id = replica_id
+        self.lock = Mutex()
+        self.led = Led(NO_LEADER, -1)
+        self.source = SourceEnd()
+        self.error: Exception | None = None
+        self.truncations: list[Truncated] = []
+        self.not_before = 0.0
+        """When it may be fetched again, by the monotonic clock."""
+
+    @property
+    def key(self) -> Key:
+        """Return what identifies it."""
+        return Key(self.topic, self.topic_id, self.partition)
+
+    def __repr__(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+    def follow(self, led: Led) -> None:
+        """Follow another leader, or the same one in another epoch; one of before that may be heard of late
+        is not followed.
+        """
+        if led.leader_epoch >= self.led.leader_epoch or led.leader_epoch < 0:
+            self.led = led
+
+    def delay(self, seconds: float, error: Exception | None) -> None:
+        """Fetch nothing for a while, for this reason."""
+        self.error, self.not_before = error, time.monotonic() + seconds
+
+    # --- the fetcher's thread ---------------------------------------------------------------------
+
+    def ask(self) -> Question:
+        """Return what to fetch next (R8). Raises StoreClosedError where the topic was removed."""
+        with self.lock:
+            replica, led = self.replica, self.led
+            held = ReplicaLog(
+                replica.epoch_cache.copy(),
+                replica.start_offset,
+                replica.log_end_offset,
+                replica.high_watermark,
+            )
+        # Where the leader's epoch is not known, no batch can be of a later one.
+        epoch = led.leader_epoch if led.leader_epoch >= 0 else INT32_MAX
+        follower = Follower(self._replica_id, held, led.leader, epoch, 0)
+        request = follower.fetch(-1)
+        start = held.start_offset if self._replica_id >= 0 else -1
+        position = Position(request.fetch_offset, led.leader_epoch, request.last_fetched_epoch, start)
+        return Question(position, led, follower, request)
+
+    def take(self, question: Question, data: FetchedData) -> bool:
+        """Take an answer without error: append what it brings, or cut the log; return whether there may be
+        more.
+
+        Raises CorruptRecordError where what came is damaged; StorageError; InvalidArgumentError where the
+        batches don't follow this log.
+        """
+        with self.lock:
+            if question.led != self.led:
+                return False
+            answer = FetchAnswer(data.diverging, data.high_watermark, data.log_start_offset, -1)
+            fetched, cut = describe(data.records) if data.records else (None, None)
+            effects = question.follower.on_answer(question.request, answer, fetched)
+            for effect in effects:
+                if isinstance(effect, Append) and fetched is not None and cut is not None:
+                    self._append(question.follower, answer, fetched, data.records[: cut(effect.before)])
+                else:
+                    self._change(effect, data.diverging)
+            if data.diverging is None:
+                self.source.told(data.high_watermark, self.replica.log_end_offset, len(data.records))
+            self.error = None
+        return bool(effects)
+
+    def out_of_range(self, question: Question, start: int, end: int) -> bool:
+        """Cut the log, or begin it anew, where the leader's log has `start` and `end` and not the offset that
+        was asked for (R12); return whether anything was done.
+        """
+        with self.lock:
+            if question.led != self.led:
+                return False
+            effects: Effects = question.follower.on_out_of_range(question.request, start, end)
+            for effect in effects:
+                self._change(effect, None)
+        return bool(effects)
+
+    def _append(self, follower: Follower, answer: FetchAnswer, fetched: Fetched, data: bytes) -> None:
+        own, first = follower.log, fetched.epochs[0][1]
+        if first < own.end_offset == own.start_offset:
+            # The leader's log starts within a batch, which only an empty log can take (R6).
+            self._change(TruncateFullyAndStartAt(first), None)
+            own.started_over(first)
+        end = self.replica.append_as_follower(data)
+        for effect in follower.on_append(end, answer, fetched):
+            self._change(effect, None)
+
+    def _change(self, effect: object, diverging: EpochEnd | None) -> None:
+        replica = self.replica
+        if isinstance(effect, SetHighWatermark):
+            replica.set_high_watermark(effect.offset)
+        elif isinstance(effect, SetLogStartOffset):
+            replica.set_start_offset(effect.offset)
+        elif isinstance(effect, Truncate):
+            self._truncate(effect.offset, diverging)
+        elif isinstance(effect, TruncateFullyAndStartAt):
+            end = replica.log_end_offset
+            if end > replica.start_offset:
+                log.warning("%r ends at %d, before the leader's log begins: it begins anew", self, end)
+            replica.truncate_fully_and_start_at(effect.offset)
+
+    def _truncate(self, offset: int, diverging: EpochEnd | None) -> None:
+        before = self.replica.log_end_offset
+        cut = self.replica.truncate_to(offset)
+        if not cut.cut_bytes:
+            return
+        self.truncations.append(cut)
+        kept = f"; a copy is kept in {', '.join(cut.kept)}" if cut.kept else ""
+        why = (
+            f"whose epoch {diverging.epoch} ends at {diverging.end_offset}"
+            if diverging
+            else "which is shorter"
+        )
+        log.warning(
+            "%r: offsets %d to %d are not in the leader's log, %s, and were cut%s",
+            self, cut.end_offset, before - 1, why, kept,
+        )  # fmt: skip

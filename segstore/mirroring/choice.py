@@ -1,0 +1,63 @@
+"""`TopicChoice`: which topics are mirrored. Nothing is on disk. Threads: any; immutable."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from segstore.errors import InvalidArgumentError, InvalidTopicError, InvalidTypeError
+from segstore.names import check_topic
+from segstore.storage.meta.topic_info import INTERNAL
+
+ALL = ".*"
+_NAME = re.compile(r"[a-zA-Z0-9._-]+")
+
+
+class TopicChoice:
+    """Names of topics, and regular expressions that match whole names: what could be a topic's name is one.
+    Internal topics are never chosen.
+
+    Raises InvalidArgumentError for what is no regular expression, or nothing; InvalidTopicError for a name
+    that no topic can have, and for that of an internal topic; InvalidTypeError.
+    """
+
+    def __init__(self, topics: object) -> None:
+        given = (topics,) if isinstance(topics, str) else topics
+        if not isinstance(given, Iterable):
+            raise InvalidTypeError(f"topics must be names or patterns, not {type(topics).__name__}")
+        self.given = tuple(_checked(each) for each in given)
+        if not self.given:
+            raise InvalidArgumentError("topics=[]: at least one name or pattern is needed")
+        self._names = frozenset(each for each in self.given if _NAME.fullmatch(each))
+        self._patterns = tuple(re.compile(each) for each in self.given if not _NAME.fullmatch(each))
+
+    @property
+    def names(self) -> list[str] | None:
+        """Return the names where these are all, None where a topic may match that is not known yet."""
+        return None if self._patterns else sorted(self._names)
+
+    @property
+    def named(self) -> frozenset[str]:
+        """Return the topics that are chosen by their names."""
+        return self._names
+
+    def has(self, topic: str) -> bool:
+        """Return whether a topic is chosen."""
+        if topic in INTERNAL:
+            return False
+        return topic in self._names or any(each.fullmatch(topic) for each in self._patterns)
+
+
+def _checked(each: object) -> str:
+    if not isinstance(each, str):
+        raise InvalidTypeError(f"topics: {each!r} is a {type(each).__name__}, not a str")
+    if each in INTERNAL:
+        raise InvalidTopicError(f"topic {each!r} is internal: committed offsets are mirrored by themselves")
+    if _NAME.fullmatch(each):
+        check_topic(each)
+        return each
+    try:
+        re.compile(each)
+    except re.error as error:
+        raise InvalidArgumentError(f"topics: {each!r} is no regular expression: {error}") from None
+    return each

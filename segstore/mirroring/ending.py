@@ -1,0 +1,104 @@
+"""`end_mirror`: makes an ordinary store of a mirror (KIP-1279 calls this the end of a cluster link).
+
+On disk are the leader epochs of the partitions, and their logs where open transactions are cut; then
+`.segstore/role` goes. Threads: one. It may be repeated, and completes what a crash has left.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from segstore.config import StoreConfig, arguments
+from segstore.errors import InvalidArgumentError
+from segstore.files import Files
+from segstore.logger import Logger
+from segstore.mutex import check_apart
+from segstore.storage.context import Clock, os_errors, wall_clock
+from segstore.storage.log.replica import Replica
+from segstore.storage.meta.role import MIRROR, Role, read_role, remove_role, write_role
+from segstore.storage.meta.topic_info import TopicInfo
+from segstore.storage.store.store import open_context
+from segstore.storage.store.writer import StoreWriter
+
+log = Logger("segstore")
+CUT, KEEP = "cut", "keep"
+
+
+class EndedPartition(NamedTuple):
+    """A partition of a mirror that has become an ordinary store: its first own leader epoch, from its end
+    offset on. `cut` is how many offsets at the end were cut, since their transactions were open; `kept` are
+    paths of copies of them.
+    """
+
+    topic: str
+    partition: int
+    leader_epoch: int
+    end_offset: int
+    cut: int
+    kept: tuple[str, ...]
+
+
+def end_mirror(
+    directory: str | os.PathLike[str],
+    open_transactions: str = CUT,
+    *,
+    config: Mapping[str, Any] | None = None,
+    clock: Clock = wall_clock,
+    files: Files | None = None,
+) -> list[EndedPartition]:
+    """Make an ordinary store of a mirror that no process has open: `open` opens it from then on. Each
+    partition gets a leader epoch above all that were seen of the source, so that no record of the store's own
+    is ever taken for one of the source's.
+
+    `open_transactions`: "cut" ends each log at its last stable offset, since nobody will end the transactions
+    that are open there; copies of what is cut are kept in the quarantine. "keep" leaves all in the logs:
+    read_committed consumers wait there then.
+
+    Raises InvalidArgumentError for a directory that is no mirror, StoreLockedError, StorageError.
+    """
+    check_apart("end_mirror()")
+    cuts = arguments.one_of("open_transactions", open_transactions, (CUT, KEEP)) == CUT
+    settings = StoreConfig.parse({} if config is None else config)
+    root, files = arguments.path("directory", directory), files or Files()
+    with os_errors():
+        role = read_role(files, root) if files.exists(root) else None
+        if role is None or role.kind != MIRROR:
+            raise InvalidArgumentError(f"{root} is no mirror")
+        context = open_context(root, settings, clock, files, None)
+        writer = StoreWriter(context, settings, replicated=True, role=MIRROR)
+        try:
+            write_role(files, root, replace(role, ending=True))
+            ended: list[EndedPartition] = []
+            for info in writer.topics.values():
+                of_topic = _end_topic(writer, info, role, cuts)
+                ended += [] if info.internal else of_topic
+            writer.partitions.flush()
+            remove_role(files, root)
+        finally:
+            writer.close()
+    return ended
+
+
+def _end_topic(writer: StoreWriter, info: TopicInfo, role: Role, cuts: bool) -> list[EndedPartition]:
+    ended = [_end(writer, info, number, role, cuts) for number in info.partition_ids]
+    if not info.internal:
+        writer.topic_admin.remember_gaps(info.name, {each.partition: each.end_offset for each in ended})
+    return ended
+
+
+def _end(writer: StoreWriter, info: TopicInfo, number: int, role: Role, cuts: bool) -> EndedPartition:
+    replica: Replica = writer.partitions.replica(info.name, number)
+    before, stable = replica.log_end_offset, replica.written.stable_offset
+    kept: tuple[str, ...] = ()
+    if cuts and stable < before:
+        done = replica.truncate_to(stable)
+        kept = done.kept
+        log.warning("%s-%d: open transactions are cut, from offset %d on", info.name, number, done.end_offset)
+    end = replica.log_end_offset
+    replica.set_high_watermark(end)
+    epoch = max(role.leader_epoch, replica.epoch_cache.current) + 1
+    replica.lead(epoch)
+    return EndedPartition(info.name, number, epoch, end, before - end, kept)

@@ -1,0 +1,237 @@
+"""`mirror`: keeps topics of a Kafka cluster in a directory, as an ordinary consumer of it: bytes, offsets,
+leader epochs, topic ids, transactions, settings, and committed offsets of groups.
+
+On disk is a store, with `.segstore/role`. Threads: any; the mirror has one that asks the source what there
+is, and one for each broker that it fetches from.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable, Mapping
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from segstore.config import StoreConfig, arguments
+from segstore.files import Files
+from segstore.following.fetched_data import COMMITTED, UNCOMMITTED
+from segstore.following.fetcher import FetchTerms
+from segstore.following.followed_log import FollowedLog
+from segstore.following.source_end import Lag
+from segstore.mirroring.choice import ALL, TopicChoice
+from segstore.mirroring.control import Control
+from segstore.mirroring.groups import MirroredGroups
+from segstore.mirroring.settings import MirrorConfig
+from segstore.mirroring.store import MirrorStore
+from segstore.mirroring.taking import found_role, give_role, source_id
+from segstore.mirroring.topics import CONSUMER, KEEP, REPLACE, MirroredTopics
+from segstore.mutex import check_apart
+from segstore.storage.context import Clock, os_errors, wall_clock
+from segstore.storage.meta.role import MIRROR, Role
+from segstore.storage.store.store import open_context
+from segstore.storage.store.writer import StoreWriter
+from segstore.wire.cluster import Cluster
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+ISOLATIONS = {"uncommitted": UNCOMMITTED, "committed": COMMITTED}
+_ENDING = 30.0
+_LOOK = 0.05
+"""Seconds between two looks whether the mirror has caught up."""
+
+
+class MirroredPartition(NamedTuple):
+    """A partition of a mirror now. `source_end_offset` is how far the source shows its log, -1 where it has
+    not told yet; `error` says why the partition is not fetched, None where it is.
+    """
+
+    topic: str
+    partition: int
+    leader: int
+    leader_epoch: int
+    start_offset: int
+    end_offset: int
+    source_end_offset: int
+    lag: Lag
+    error: str | None
+
+
+class Mirror:
+    """A running mirror; `store` is its store, which may be read. A context manager: at its end all threads
+    end, and the store is closed.
+    """
+
+    def __init__(self, store: MirrorStore, control: Control, topics: MirroredTopics) -> None:
+        self.store, self._control, self._topics = store, control, topics
+
+    def __repr__(self) -> str:
+        return f"<Mirror {self.store.path} of {self._control.role.source}>"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def error(self) -> Exception | None:
+        """Return what has ended the mirror; else why the source was not reached last; None where it was."""
+        return self._control.failure or self._control.error
+
+    @property
+    def problems(self) -> dict[str, str]:
+        """Return what prevents topics from being mirrored, by name: they are missing at the source, may not
+        be read, or were made anew there.
+        """
+        return dict(self._topics.problems)
+
+    def partitions(self) -> list[MirroredPartition]:
+        """Return the partitions that are mirrored."""
+        return [_shown(each) for _, each in sorted(self._control.fetchers.logs.items())]
+
+    def lag(self) -> dict[tuple[str, int], Lag]:
+        """Return how far each partition is behind the source."""
+        return {(each.topic, each.partition): each.lag for each in self.partitions()}
+
+    def wait(self, timeout_ms: float | None = None) -> bool:
+        """Wait until the mirror is closed; False where `timeout_ms` have passed. Raises what has ended it:
+        StorageError, StaleDirectoryError.
+        """
+        seconds = None if timeout_ms is None else arguments.milliseconds("timeout_ms", timeout_ms) / 1000
+        ended = self._control.done.wait(seconds)
+        self._check()
+        return ended
+
+    def wait_caught_up(self, timeout_ms: float | None = None) -> bool:
+        """Wait until each partition has all that the source had when it was first fetched, and the committed
+        offsets of groups, too; False where `timeout_ms` have passed. Raises as `wait`.
+        """
+        limit = arguments.milliseconds("timeout_ms", timeout_ms) / 1000 if timeout_ms is not None else None
+        deadline = None if limit is None else time.monotonic() + limit
+        if not self._until(self._has_caught_up, deadline):
+            return False
+        seen = self._control.group_rounds
+        self._control.sync_groups()
+        synced = not self._syncs_groups
+        return self._until(lambda: synced or self._control.group_rounds > seen, deadline)
+
+    @property
+    def _syncs_groups(self) -> bool:
+        return self._control._config.sync_group_offsets_enabled
+
+    def _until(self, holds: Any, deadline: float | None) -> bool:
+        while not holds():
+            left = _LOOK if deadline is None else min(_LOOK, deadline - time.monotonic())
+            if left <= 0:
+                return False
+            self._control.done.wait(left)
+            self._check()
+            if self._control.done.is_open:
+                return False
+        return True
+
+    def _has_caught_up(self) -> bool:
+        logs = self._control.fetchers.logs.values()
+        return self._control.rounds > 0 and all(
+            each.source.has_reached_target(each.replica.log_end_offset) for each in logs
+        )
+
+    def _check(self) -> None:
+        if (failure := self._control.failure) is not None:
+            raise failure
+
+    def close(self) -> None:
+        """End the mirror: what it has is made durable, and the store is closed. A second call does
+        nothing.
+        """
+        check_apart("close()")
+        try:
+            self._control.close(_ENDING)
+        finally:
+            self.store.close()
+
+
+def _shown(each: FollowedLog) -> MirroredPartition:
+    replica, source, led = each.replica, each.source, each.led
+    end = replica.log_end_offset
+    error = None if each.error is None else str(each.error)
+    return MirroredPartition(
+        each.topic, each.partition, led.leader, led.leader_epoch, replica.start_offset, end, source.end,
+        source.lag(end), error,
+    )  # fmt: skip
+
+
+def mirror(
+    bootstrap: str,
+    directory: str | os.PathLike[str],
+    topics: str | Iterable[str] = ALL,
+    *,
+    isolation: str = "uncommitted",
+    recreated: str = KEEP,
+    config: Mapping[str, Any] | None = None,
+    store_config: Mapping[str, Any] | None = None,
+    clock: Clock = wall_clock,
+    files: Files | None = None,
+    file_mode: int | None = None,
+) -> Mirror:
+    """Mirror topics of the cluster at `bootstrap` ("HOST:PORT", with commas between several) into a
+    directory, which is made where it is missing, and goes on where it was mirrored before.
+
+    `topics` are names, and regular expressions for whole names. `isolation`: "uncommitted" mirrors up to the
+    high watermark, "committed" up to the last stable offset: no open transaction comes. `recreated`: "keep"
+    or "replace" what was mirrored of a topic that was deleted at the source and made anew. `config` has
+    settings of the client by the names of Kafka's, and of the mirror by MirrorMaker's; `store_config` those
+    of the store; the rest is as in `open`.
+
+    Raises InvalidArgumentError for a directory that holds a store of its own, StaleDirectoryError for one
+    that mirrors another cluster, StoreLockedError, ConfigError, StorageError; where the directory is new and
+    the source does not answer, DisconnectedError, RequestTimedOutError, AuthenticationFailedError.
+    """
+    check_apart("mirror()")
+    choice = TopicChoice(topics)
+    level = ISOLATIONS[arguments.one_of("isolation", isolation, ISOLATIONS)]
+    recreated = arguments.one_of("recreated", recreated, (KEEP, REPLACE))
+    settings = MirrorConfig.parse({} if config is None else config)
+    of_store = StoreConfig.parse({} if store_config is None else store_config)
+    cluster = Cluster(bootstrap, settings)
+    root, files = arguments.path("directory", directory), files or Files()
+    try:
+        with os_errors():
+            held = found_role(files, root)
+            cluster_id = source_id(cluster, held, choice.names)
+            context = open_context(root, of_store, clock, files, file_mode)
+            role = give_role(context, held, Role(MIRROR, cluster_id, bootstrap, choice.given, isolation))
+            store = MirrorStore(context, StoreWriter(context, of_store, replicated=True, role=MIRROR))
+        return _running(store, role, cluster, choice, settings, recreated, FetchTerms(CONSUMER, level))
+    except BaseException:
+        cluster.close()
+        raise
+
+
+def _running(
+    store: MirrorStore,
+    role: Role,
+    cluster: Cluster,
+    choice: TopicChoice,
+    settings: MirrorConfig,
+    recreated: str,
+    terms: FetchTerms,
+) -> Mirror:
+    """Start a mirror over an open store, which is closed where that fails."""
+    writer = store._side
+    assert isinstance(writer, StoreWriter)
+    try:
+        topics = MirroredTopics(writer, choice, cluster, settings, recreated)
+        groups = MirroredGroups(store, cluster)
+        control = Control(writer.context, role, cluster, topics, groups, choice.names, terms)
+        made = Mirror(store, control, topics)
+        store.lags = made.lag
+        control.start()
+        return made
+    except BaseException:
+        store.close()
+        raise

@@ -1,0 +1,135 @@
+"""`MirroredTopics`: the topics of a mirror, kept as those of the source are: ids, partitions, settings.
+
+On disk is what `TopicAdmin` writes. Threads: one changes; any asks for `problems`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from segstore import names
+from segstore.config import TopicConfig
+from segstore.following.followed_log import FollowedLog, Key
+from segstore.logger import Logger
+from segstore.mirroring.choice import TopicChoice
+from segstore.mirroring.settings import MirrorConfig
+from segstore.mirroring.topic_configs import TopicConfigs
+from segstore.protocol.error_codes import told_error
+from segstore.storage.meta.topic_info import INTERNAL, TopicInfo
+from segstore.storage.store.writer import StoreWriter
+from segstore.wire.cluster import Cluster
+from segstore.wire.metadata import NO_LEADER, Led, Metadata, Topic
+
+log = Logger("segstore")
+KEEP, REPLACE = "keep", "replace"
+CONSUMER = -1
+"""The replica id of one that is none (Kafka: FetchRequest.CONSUMER_REPLICA_ID)."""
+
+
+class MirroredTopics:
+    """`recreated` says what becomes of a topic that was deleted at the source and made anew: "keep" leaves
+    what was mirrored, and mirrors the new one not; "replace" does the opposite.
+    """
+
+    def __init__(
+        self, writer: StoreWriter, choice: TopicChoice, cluster: Cluster, config: MirrorConfig, recreated: str
+    ) -> None:
+        self._writer, self._choice, self._config, self._recreated = writer, choice, config, recreated
+        self._configs = TopicConfigs(cluster)
+        self._logs: dict[Key, FollowedLog] = {}
+        self._settings_due = 0.0
+        self.problems: Mapping[str, str] = {}
+        """What prevents topics from being mirrored, by name."""
+        self.waits = False
+        """Whether a topic is missing, or a partition has no leader, which may change any moment."""
+
+    def take(self, metadata: Metadata) -> dict[Key, Led]:
+        """Bring the topics to what the source tells; return who leads what is to be followed. Raises
+        StorageError, and as `Cluster.ask`.
+        """
+        problems: dict[str, str] = {}
+        found = {name: each for name, each in metadata.topics.items() if self._choice.has(name)}
+        settings = self._settings(found)
+        leaders: dict[Key, Led] = {}
+        for name, topic in sorted(found.items()):
+            problem = self._problem(topic)
+            if problem is not None:
+                problems[name] = problem
+                continue
+            self._make(topic, settings.get(name))
+            for number, led in topic.partitions.items():
+                leaders[Key(name, topic.topic_id, number)] = led
+        for name in self._gone(metadata, found):
+            problems[name] = f"topic {name!r} is not there at the source"
+        self._tell(problems)
+        self.waits = bool(problems) or any(led.leader == NO_LEADER for led in leaders.values())
+        self._logs = {key: self._logs.get(key) or self._followed(key) for key in leaders}
+        return leaders
+
+    @property
+    def logs(self) -> Iterable[FollowedLog]:
+        """Return the logs that `take` has found to be followed."""
+        return self._logs.values()
+
+    def _problem(self, topic: Topic) -> str | None:
+        known = self._writer.topics.get(topic.name)
+        if topic.error:
+            return str(told_error(topic.error, f"topic {topic.name!r}"))
+        if not topic.topic_id:
+            return f"topic {topic.name!r} has no id: Kafka has them from 2.8 on"
+        if known is None or known.topic_id == topic.topic_id or self._recreated == REPLACE:
+            return None
+        return (
+            f"topic {topic.name!r} was deleted at the source, and made anew with id {topic.topic_id}: what"
+            f" was mirrored of {known.topic_id} stays, and the new one is not mirrored"
+            ' (recreated="replace" would do the opposite)'
+        )
+
+    def _gone(self, metadata: Metadata, found: Mapping[str, Topic]) -> set[str]:
+        mirrored = {name for name in self._writer.topics if name not in INTERNAL}
+        return {*self._choice.named, *filter(self._choice.has, mirrored)} - found.keys()
+
+    def _tell(self, problems: Mapping[str, str]) -> None:
+        for name, problem in problems.items():
+            if self.problems.get(name) != problem:
+                log.warning("%s", problem)
+        self.problems = problems
+
+    # --- changes ----------------------------------------------------------------------------------
+
+    def _settings(self, found: Mapping[str, Topic]) -> dict[str, TopicConfig]:
+        """Return settings of the topics, where it is time to ask for them: of new ones at once."""
+        if not self._config.sync_topic_configs_enabled:
+            return {}
+        good = [name for name, topic in found.items() if not topic.error]
+        now = time.monotonic()
+        if now >= self._settings_due:
+            self._settings_due = now + self._config.sync_topic_configs_interval_seconds
+            return self._configs.of(good)
+        return self._configs.of(name for name in good if name not in self._writer.topics)
+
+    def _make(self, topic: Topic, settings: TopicConfig | None) -> None:
+        admin, name = self._writer.topic_admin, topic.name
+        known = self._writer.topics.get(name)
+        if known is not None and known.topic_id != topic.topic_id:
+            log.warning("topic %r was made anew at the source, and replaces what was mirrored", name)
+            admin.delete(name)
+            known = None
+        # Wherever compaction has run at the source there may be gaps, whatever the settings say now.
+        gaps = dict.fromkeys(topic.partitions, names.MAX_OFFSET)
+        if known is None:
+            ids = tuple(sorted(topic.partitions))
+            made = TopicInfo(name, ids, topic.topic_id, settings or TopicConfig())
+            admin.make(replace(made, compacted=tuple(sorted(gaps.items()))))
+            return
+        ids = tuple(sorted({*known.partition_ids, *topic.partitions}))
+        wanted = replace(known, partition_ids=ids, settings=known.settings if settings is None else settings)
+        if (wanted.partition_ids, wanted.settings) != (known.partition_ids, known.settings):
+            admin.remember_gaps(name, gaps)
+            admin.make(replace(wanted, compacted=self._writer.topics[name].compacted))
+
+    def _followed(self, key: Key) -> FollowedLog:
+        replica = self._writer.partitions.replica(key.topic, key.partition)
+        return FollowedLog(key.topic, key.topic_id, key.partition, replica, CONSUMER)

@@ -1,0 +1,1 @@
+"""A client of Kafka's wire protocol: blocking connections to the brokers of one cluster."""

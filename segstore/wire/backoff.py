@@ -1,0 +1,29 @@
+"""How long a client waits before it tries again (Kafka: ExponentialBackoff, ClusterConnectionStates;
+KIP-580). Threads: one.
+"""
+
+from __future__ import annotations
+
+import random
+
+_JITTER = 0.2
+
+
+class Backoff:
+    """Waits that double with every failure, from `least_ms` to `most_ms`, and are spread by a fifth, so that
+    many clients of a broker that returns do not come at once.
+    """
+
+    def __init__(self, least_ms: int, most_ms: int, draw: random.Random | None = None) -> None:
+        self._least, self._most, self._draw = least_ms, max(least_ms, most_ms), draw or random.Random()
+        self.failures = 0
+
+    def succeeded(self) -> None:
+        """Begin with the shortest wait again."""
+        self.failures = 0
+
+    def failed(self) -> float:
+        """Return the seconds to wait after one more failure."""
+        base = min(self._least * 2.0 ** min(self.failures, 62), self._most)
+        self.failures += 1
+        return base * self._draw.uniform(1 - _JITTER, 1 + _JITTER) / 1000

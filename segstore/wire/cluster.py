@@ -1,0 +1,204 @@
+"""`Cluster`: the brokers of one cluster, and a connection to any of them that answers questions about it
+(Kafka: Metadata, NetworkClient, AdminClient).
+
+Nothing is on disk. Threads: one asks at a time; `connect` and `abort` may be called by any.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from segstore.errors import (
+    AuthenticationFailedError,
+    BrokerError,
+    DisconnectedError,
+    InvalidArgumentError,
+    InvalidTypeError,
+    RequestTimedOutError,
+    SegstoreError,
+)
+from segstore.protocol.codec import structs
+from segstore.protocol.error_codes import Code, told_error
+from segstore.wire.connection import Address, Connection
+from segstore.wire.metadata import Metadata, read_metadata
+from segstore.wire.settings import WireConfig
+from segstore.wire.tls import client_context
+
+_ADDRESS = re.compile(
+    r"(?:[A-Za-z_]+://)?(?:\[(?P<six>[0-9A-Fa-f:.%]+)\]|(?P<host>[^:/\[\]\s]+)):(?P<port>[0-9]{1,5})"
+)
+_MOST_PORT = 65_535
+_GROUP = 0
+_BATCHED_SINCE = 4
+PASSING = (DisconnectedError, RequestTimedOutError)
+"""What another try, or another broker, may mend."""
+
+
+def addresses(bootstrap: object) -> tuple[Address, ...]:
+    """Return addresses as bootstrap.servers has them: "HOST:PORT", with commas between several. Raises
+    InvalidArgumentError, InvalidTypeError.
+    """
+    if not isinstance(bootstrap, str):
+        raise InvalidTypeError(f"bootstrap must be a str, not {type(bootstrap).__name__}")
+    parts = [part.strip() for part in bootstrap.split(",") if part.strip()]
+    return tuple(_address(part) for part in parts) or (_address(bootstrap),)
+
+
+def _address(text: str) -> Address:
+    found = _ADDRESS.fullmatch(text)
+    if found is None or not 1 <= int(found["port"]) <= _MOST_PORT:
+        raise InvalidArgumentError(f"bootstrap={text!r}: must be HOST:PORT, with commas between several")
+    return Address(found["six"] or found["host"], int(found["port"]))
+
+
+class Cluster:
+    """One cluster, which is found by any of the bootstrap addresses; later by those that its brokers
+    advertise. Raises ConfigError for files that settings name, InvalidArgumentError.
+    """
+
+    def __init__(self, bootstrap: str, config: WireConfig) -> None:
+        self.bootstrap, self.config = addresses(bootstrap), config
+        self._context = client_context(config) if config.uses_tls else None
+        self._brokers: Mapping[int, Address] = {}
+        self._control: Connection | None = None
+        self._coordinator: Connection | None = None
+        self._aborted = False
+
+    def connect(self, node: int) -> Connection:
+        """Return a new connection to a broker. Raises what `Connection` does; DisconnectedError for a broker
+        that is not known.
+        """
+        address = self._brokers.get(node)
+        if address is None:
+            raise DisconnectedError(f"broker {node} is not among those that the cluster tells of")
+        return self._connected(address)
+
+    def address(self, node: int) -> Address | None:
+        """Return where a broker listens, None where it is not known."""
+        return self._brokers.get(node)
+
+    def metadata(self, topics: Iterable[str] | None) -> Metadata:
+        """Return what the cluster tells of these topics, None for all that this client may see. No topic is
+        created. Raises as `ask`.
+        """
+        asked = None
+        if topics is not None:
+            kind = structs("MetadataRequest").MetadataRequestTopic
+            asked = [kind(name=name) for name in topics]
+        found = read_metadata(self.ask("Metadata", topics=asked, allow_auto_topic_creation=False))
+        self._brokers = found.brokers or self._brokers
+        return found
+
+    def ask(self, api: str, **fields: Any) -> Any:
+        """Ask any broker; where one does not answer, the next one. Raises DisconnectedError or
+        RequestTimedOutError where none does; AuthenticationFailedError, UnsupportedVersionError.
+        """
+        connection = self._control
+        if connection is not None:
+            try:
+                return connection.ask(api, **fields)
+            except PASSING:
+                self._drop()
+        connection = self._control = self._any()
+        try:
+            return connection.ask(api, **fields)
+        except PASSING:
+            self._drop()
+            raise
+
+    def _any(self) -> Connection:
+        """Connect to a broker that is known, or to a bootstrap address."""
+        failed: list[str] = []
+        refused: AuthenticationFailedError | None = None
+        for address in dict.fromkeys((*self._brokers.values(), *self.bootstrap)):
+            try:
+                return self._connected(address)
+            except PASSING as error:
+                failed.append(str(error))
+            except AuthenticationFailedError as error:
+                refused = error
+        if refused is not None:
+            raise refused
+        raise DisconnectedError(f"no broker answers: {'; '.join(failed)}")
+
+    def _connected(self, address: Address) -> Connection:
+        if self._aborted:
+            raise DisconnectedError(f"{address}: the client is closed")
+        return Connection(address, self.config, self._context)
+
+    # --- groups -----------------------------------------------------------------------------------
+
+    def ask_coordinator(self, group: str, api: str, **fields: Any) -> Any:
+        """Ask the coordinator of a group. Raises BrokerError where there is none now, and as `ask`."""
+        if self._coordinator is not None:
+            self._coordinator.close()
+        connection = self._coordinator = self._connected(self._coordinator_of(group))
+        return connection.ask(api, **fields)
+
+    def ask_each(self, api: str, **fields: Any) -> Iterable[Any]:
+        """Ask each broker, one after the other. Raises as `ask`."""
+        for node in sorted(self._brokers):
+            connection = self.connect(node)
+            try:
+                yield connection.ask(api, **fields)
+            finally:
+                connection.close()
+
+    def _coordinator_of(self, group: str) -> Address:
+        answer = self.ask("FindCoordinator", key=group, key_type=_GROUP, coordinator_keys=[group])
+        found = answer.coordinators[0] if answer.coordinators else answer
+        if found.error_code:
+            raise told_error(found.error_code, f"the coordinator of group {group!r}")
+        return Address(found.host, found.port)
+
+    # --- ending -----------------------------------------------------------------------------------
+
+    def _drop(self) -> None:
+        if self._control is not None:
+            self._control.close()
+        self._control = None
+
+    def abort(self) -> None:
+        """End the question that is under way in another thread; no connection is made any more."""
+        self._aborted = True
+        for connection in (self._control, self._coordinator):
+            if connection is not None:
+                connection.abort()
+
+    def close(self) -> None:
+        """Close the connection of questions."""
+        self._aborted = True
+        self._drop()
+        if self._coordinator is not None:
+            self._coordinator.close()
+
+
+def is_passing(error: SegstoreError) -> bool:
+    """Return whether asking again later may succeed."""
+    if isinstance(error, BrokerError):
+        return error.code in _RETRIABLE
+    return isinstance(error, PASSING)
+
+
+_RETRIABLE = frozenset(
+    {
+        Code.LEADER_NOT_AVAILABLE,
+        Code.NOT_LEADER_OR_FOLLOWER,
+        Code.REQUEST_TIMED_OUT,
+        Code.REPLICA_NOT_AVAILABLE,
+        Code.COORDINATOR_LOAD_IN_PROGRESS,
+        Code.COORDINATOR_NOT_AVAILABLE,
+        Code.NOT_COORDINATOR,
+        Code.UNKNOWN_TOPIC_OR_PARTITION,
+        Code.KAFKA_STORAGE_ERROR,
+        Code.FENCED_LEADER_EPOCH,
+        Code.UNKNOWN_LEADER_EPOCH,
+        Code.OFFSET_NOT_AVAILABLE,
+        Code.UNKNOWN_TOPIC_ID,
+        Code.INCONSISTENT_TOPIC_ID,
+        Code.UNSTABLE_OFFSET_COMMIT,
+        Code.THROTTLING_QUOTA_EXCEEDED,
+    }
+)

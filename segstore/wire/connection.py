@@ -1,0 +1,272 @@
+"""`Connection`: a blocking connection to one broker, with Kafka's framing, negotiated versions, TLS and SASL
+(Kafka: NetworkClient, SaslClientAuthenticator; KIP-35, KIP-43, KIP-152).
+
+Nothing is on disk. Threads: one asks at a time; `abort` may be called by any, and ends the call that waits.
+"""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import struct
+import time
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+from segstore.errors import (
+    AuthenticationFailedError,
+    DisconnectedError,
+    InvalidRequestError,
+    RequestTimedOutError,
+    UnsupportedVersionError,
+)
+from segstore.protocol.codec import decode, encode, structs
+from segstore.protocol.definitions import message
+from segstore.protocol.error_codes import Code, told_error
+from segstore.protocol.primitives import read_uvarint
+from segstore.wire.sasl import authenticate
+from segstore.wire.settings import WireConfig
+
+_INT32 = struct.Struct(">i")
+_HEADER = struct.Struct(">hhih")
+_VERSIONS, _HANDSHAKE = "ApiVersions", "SaslHandshake"
+_HANDSHAKE_VERSION = 1
+"""Version 0 would be followed by tokens without Kafka's framing."""
+
+
+class Address(NamedTuple):
+    """Where a broker listens."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{host}:{self.port}"
+
+
+class Connection:
+    """One connection. `context` is that of TLS, None without. It is made, encrypted and authenticated when
+    the constructor returns.
+
+    Raises DisconnectedError, RequestTimedOutError, AuthenticationFailedError, UnsupportedVersionError.
+    """
+
+    def __init__(self, address: Address, config: WireConfig, context: ssl.SSLContext | None) -> None:
+        self.address, self._config = address, config
+        self._correlation_id = 0
+        self._versions: dict[int, tuple[int, int]] = {}
+        self._deadline = time.monotonic() + config.socket_connection_setup_timeout_ms / 1000
+        self._aborted = False
+        self._socket = self._connect()
+        try:
+            if context is not None:
+                self._socket = self._encrypted(context)
+            self._negotiate()
+            if config.uses_sasl:
+                self._authenticate()
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Close the connection."""
+        with suppress(OSError):
+            self._socket.close()
+
+    def abort(self) -> None:
+        """End the call that waits for this connection, in another thread, with DisconnectedError."""
+        self._aborted = True
+        with suppress(OSError):
+            # Of the plain socket below TLS: a thread may be within that of TLS.
+            socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
+
+    def version(self, api: str) -> int:
+        """Return the newest version of an API that both sides have. Raises UnsupportedVersionError."""
+        definition = message(f"{api}Request")
+        theirs = self._versions.get(definition.api_key)
+        low, high = definition.valid
+        common = min(high, theirs[1]) if theirs is not None else -1
+        if theirs is None or common < max(low, theirs[0]):
+            has = "does not have it" if theirs is None else f"has {theirs[0]} to {theirs[1]}"
+            raise UnsupportedVersionError(
+                f"broker {self.address} {has}: {api}, of which versions {low} to {high} are known here"
+            )
+        return common
+
+    def has(self, api: str) -> bool:
+        """Return whether the broker has any version of an API that is known here."""
+        try:
+            return self.version(api) >= 0
+        except UnsupportedVersionError:
+            return False
+
+    def ask(self, api: str, *, most_version: int | None = None, extra_ms: int = 0, **fields: Any) -> Any:
+        """Send a request, in the newest version that both sides have, and return the answer's body;
+        `extra_ms` is how long the broker may wait before it answers. Raises DisconnectedError,
+        RequestTimedOutError; UnsupportedVersionError where no version is left.
+        """
+        version = self.version(api)
+        if most_version is not None:
+            version = min(version, most_version)
+        return self.ask_in(api, version, structs(f"{api}Request")(**fields), extra_ms)
+
+    def ask_in(self, api: str, version: int, body: Any, extra_ms: int = 0) -> Any:
+        """Do what `ask` does, in this version."""
+        limit = self._config.request_timeout_ms + extra_ms
+        self._deadline = time.monotonic() + limit / 1000
+        return self._exchange(api, version, body, f"{api} was not answered in {limit} ms")
+
+    # --- making it --------------------------------------------------------------------------------
+
+    def _connect(self) -> socket.socket:
+        limit = self._config.socket_connection_setup_timeout_ms
+        try:
+            made = socket.create_connection(self.address, timeout=limit / 1000)
+        except TimeoutError as error:
+            raise RequestTimedOutError(f"{self.address}: no connection within {limit} ms") from error
+        except OSError as error:
+            raise DisconnectedError(f"{self.address}: no connection: {error.strerror or error}") from error
+        made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return made
+
+    def _encrypted(self, context: ssl.SSLContext) -> socket.socket:
+        self._bound("TLS handshake")
+        try:
+            return context.wrap_socket(self._socket, server_hostname=self.address.host)
+        except ssl.SSLCertVerificationError as error:
+            raise AuthenticationFailedError(
+                f"{self.address}: the broker's certificate is not trusted: {error.verify_message}"
+            ) from error
+        except TimeoutError as error:
+            raise self._timed_out("the TLS handshake was not finished in time") from error
+        except OSError as error:
+            why = getattr(error, "reason", None) or error.strerror or error
+            raise DisconnectedError(f"{self.address}: the TLS handshake failed: {why}") from error
+
+    def _negotiate(self) -> None:
+        """Ask which versions the broker has (KIP-35); of an unknown version it says which ones it knows."""
+        version = message("ApiVersionsRequest").valid.high
+        body = structs("ApiVersionsRequest")(client_software_name="segstore", client_software_version="1")
+        answer = self._exchange(_VERSIONS, version, body, self._setup_told(_VERSIONS))
+        if answer.error_code == Code.UNSUPPORTED_VERSION:
+            known = [each.max_version for each in answer.api_keys if each.api_key == 18]
+            version = min(version, known[0] if known else 0)
+            answer = self._exchange(_VERSIONS, version, body, self._setup_told(_VERSIONS))
+        if answer.error_code:
+            raise told_error(answer.error_code, f"{self.address}: {_VERSIONS}")
+        self._versions = {each.api_key: (each.min_version, each.max_version) for each in answer.api_keys}
+
+    def _authenticate(self) -> None:
+        mechanism = self._config.sasl_mechanism
+        body = structs("SaslHandshakeRequest")(mechanism=mechanism)
+        shaken = self._exchange(_HANDSHAKE, _HANDSHAKE_VERSION, body, self._setup_told(_HANDSHAKE))
+        if shaken.error_code:
+            raise AuthenticationFailedError(
+                f"{self.address}: the broker does not take sasl.mechanism={mechanism}, but "
+                f"{', '.join(shaken.mechanisms) or 'none'}"
+            )
+        authenticate(mechanism, self._config.login, self._token)
+
+    def _token(self, token: bytes) -> bytes:
+        api = "SaslAuthenticate"
+        body = structs("SaslAuthenticateRequest")(auth_bytes=token)
+        answer = self._exchange(api, self.version(api), body, self._setup_told(api))
+        if answer.error_code:
+            raise AuthenticationFailedError(f"{self.address}: {answer.error_message or 'SASL failed'}")
+        return bytes(answer.auth_bytes)
+
+    def _setup_told(self, api: str) -> str:
+        return f"{api} was not answered in {self._config.socket_connection_setup_timeout_ms} ms"
+
+    # --- exchanging -------------------------------------------------------------------------------
+
+    def _exchange(self, api: str, version: int, body: Any, late: str) -> Any:
+        """Send a request and read its answer; `late` is said where that takes too long. After any error the
+        connection is of no use.
+        """
+        request = self._request(api, version, body)
+        try:
+            self._bound(late)
+            self._socket.sendall(request)
+            data = self._receive(late)
+        except TimeoutError as error:
+            raise self._timed_out(late) from error
+        except (OSError, ValueError) as error:
+            why = "it was ended here" if self._aborted else getattr(error, "strerror", None) or error
+            raise DisconnectedError(f"{self.address}: the connection has ended: {why} ({api})") from error
+        return self._body(api, version, data)
+
+    def _request(self, api: str, version: int, body: Any) -> bytes:
+        definition = message(f"{api}Request")
+        self._correlation_id = (self._correlation_id + 1) & 0x7FFFFFFF
+        client_id = None if self._config.client_id is None else self._config.client_id.encode()
+        out = bytearray(4)
+        size = -1 if client_id is None else len(client_id)
+        out += _HEADER.pack(definition.api_key, version, self._correlation_id, size)
+        out += client_id or b""
+        if version in definition.flexible:
+            out.append(0)  # no tagged fields
+        encode(body, version, out)
+        _INT32.pack_into(out, 0, len(out) - 4)
+        return bytes(out)
+
+    def _receive(self, late: str) -> memoryview:
+        (size,) = _INT32.unpack(self._exactly(4, late))
+        most = self._config.receive_message_max_bytes
+        if not 4 <= size <= most:
+            raise OSError(f"an answer of {size} bytes: receive.message.max.bytes={most}")
+        return memoryview(self._exactly(size, late))
+
+    def _exactly(self, size: int, late: str) -> bytearray:
+        data = bytearray(size)
+        view, at = memoryview(data), 0
+        while at < size:
+            self._bound(late)
+            got = self._socket.recv_into(view[at:])
+            if not got:
+                raise OSError("the broker has closed it")
+            at += got
+        return data
+
+    def _bound(self, late: str) -> None:
+        """Let the next call of the socket end at the deadline. Raises TimeoutError where it has passed."""
+        left = self._deadline - time.monotonic()
+        if left <= 0:
+            raise TimeoutError(late)
+        self._socket.settimeout(left)
+
+    def _timed_out(self, late: str) -> RequestTimedOutError:
+        return RequestTimedOutError(f"{self.address}: {late}")
+
+    def _body(self, api: str, version: int, data: memoryview) -> Any:
+        (correlation_id,) = _INT32.unpack_from(data)
+        if correlation_id != self._correlation_id:
+            raise DisconnectedError(
+                f"{self.address}: an answer to request {correlation_id} came, not to {self._correlation_id}"
+            )
+        name, at = f"{api}Response", 4
+        try:
+            if api == _VERSIONS:
+                return self._api_versions(version, data[at:])
+            if version in message(f"{api}Request").flexible:
+                at = _behind_tags(data, at)
+            return decode(name, version, data[at:])
+        except (InvalidRequestError, IndexError) as error:
+            raise DisconnectedError(f"{self.address}: no answer of Kafka's: {error}") from error
+
+    @staticmethod
+    def _api_versions(version: int, data: memoryview) -> Any:
+        """Read an answer to ApiVersions, whose error 35 comes in version 0, and whose header has no tags."""
+        (error,) = struct.unpack_from(">h", data)
+        return decode("ApiVersionsResponse", 0 if error == Code.UNSUPPORTED_VERSION else version, data)
+
+
+def _behind_tags(data: memoryview, at: int) -> int:
+    """Return the position behind the tagged fields of a header."""
+    count, at = read_uvarint(data, at)
+    for _ in range(count):
+        _, at = read_uvarint(data, at)
+        size, at = read_uvarint(data, at)
+        at += size
+    return at
