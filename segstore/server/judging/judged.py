@@ -34,7 +34,7 @@ def _handle(handler: Handler, node: Node, request: Request) -> Any:
 
 
 def _mended(handler: Handler, node: Node, request: Request, mend: Mend) -> Any:
-    answer = request.answer
+    answer, request.frame = request.answer, None
     request.answer = lambda body: answer(mend(body))
     body = handler(node, request)
     return body if body is LATER else mend(body)
