@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -114,7 +113,7 @@ QUOTA = {"producer_byte_rate": 1_000_000}
 SMALL = {"max.message.bytes": 50}
 transactional = of_producer(attributes=0x10)
 many = [sent(correlation_id=i, records=batch(max_timestamp=NOW + 5)) for i in (5, -1, 1 << 30)]
-large = batch(records=[replace(RECORDS[0], value=b"x" * 20_000)], last_offset_delta=0, max_timestamp=NOW)
+large = batch(records=[RECORDS[0]._replace(value=b"x" * 20_000)], last_offset_delta=0, max_timestamp=NOW)
 CASES: dict[str, tuple[list[Step], int]] = {
     "three in a row": ([*many], 3),
     "version 7, without varints": ([sent(7), sent(7), sent(7)], 3),
