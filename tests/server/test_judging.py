@@ -15,8 +15,8 @@ from segstore.server.apis import Api
 from segstore.server.authorized import NOT_ASKED, Operation, bits
 from segstore.server.error_codes import Code
 from segstore.server.handlers import HANDLERS
-from segstore.server.judging import JUDGES
 from segstore.server.judging.judged import judged
+from segstore.server.judging.judges import JUDGES
 from segstore.server.node import Node
 from segstore.server.protocol.codec import Struct, structs
 from segstore.server.topics import id_of
