@@ -1,5 +1,4 @@
-"""Modules of handlers: each has what the table says of it, and a server that begins has not imported them."""
-
+"""Modules of handlers: each has what the table says of it; a server that begins has not imported them."""
 from __future__ import annotations
 
 import subprocess
