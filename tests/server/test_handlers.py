@@ -1,4 +1,5 @@
 """Modules of handlers: each has what the table says of it; a server that begins has not imported them."""
+
 from __future__ import annotations
 
 import subprocess
