@@ -17,6 +17,17 @@ class Later:
 LATER: Final = Later()
 
 
+class Repeat(Protocol):
+    """Answers requests that say the same as an earlier one of their connection, such as those of a producer
+    that sends one batch after the other to one partition.
+    """
+
+    def __call__(self, frame: memoryview) -> bytearray | None:
+        """Answer a request, which is here without its size; return the whole response. None, and nothing is
+        done: it is no such request, or its handler is to answer it.
+        """
+
+
 class Channel(Protocol):
     """The connection that a request came by."""
 
@@ -27,6 +38,8 @@ class Channel(Protocol):
     is_open: bool
     sasl: SaslSession | None
     """How far the client has come in authenticating; None where it does not have to by SASL."""
+    repeat: Repeat | None
+    """Sees each request before it is read: a handler leaves it for requests like the present one."""
 
     def close(self) -> None:
         """Close the connection without an answer."""
@@ -47,6 +60,9 @@ class Request:
 
     `answer` takes the response's body, or None where there is none (acks=0), in the loop's thread, once; a
     connection that has ended meanwhile swallows it.
+
+    `frame` is the request as it came, without its size, from which a handler may make a `Repeat`; None where
+    each request has to come to its handler.
     """
 
     api: Api
@@ -56,6 +72,7 @@ class Request:
     channel: Channel
     answer: Callable[[Any], None]
     correlation_id: int = 0
+    frame: memoryview | None = None
 
 
 Handler = Callable[[Any, Request], Any]

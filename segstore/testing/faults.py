@@ -130,6 +130,7 @@ def intercepted(handlers: Mapping[Api, Handler], faults: Faults, log: RequestLog
 
 def _handle(handler: Handler, faults: Faults, log: RequestLog, node: Node, request: Request) -> Any:
     log.add(request)
+    request.frame = None  # the next one is to be seen too
     for fault in reversed([*faults.met(request)]):
         handler = partial(_apply, fault.apply, handler)
     return handler(node, request)

@@ -222,6 +222,39 @@ MISUSED = {
 }
 
 
+# --- a server that has to know who asks -----------------------------------------------------------
+
+JAAS = (
+    'sasl.jaas.config=org.apache.kafka.common.security.scram.ScramLoginModule required username="alice" '
+    'password="secret";\n'
+)
+
+
+@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"])
+@pytest.mark.parametrize("given", ["by --set", "by a properties file"])
+def test_commands_authenticate(store: segstore.Store, tmp_path: Path, mechanism: str, given: str) -> None:
+    settings = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": mechanism}
+    if given == "by --set":
+        settings |= {"sasl.username": "alice", "sasl.password": "secret"}
+        options = [word for each in settings.items() for word in ("--set", "=".join(each))]
+    else:
+        file = tmp_path / "client.properties"
+        lines = "".join(f"{name}={value}\n" for name, value in settings.items())
+        jaas = JAAS.replace("scram.Scram", "plain.Plain") if mechanism == "PLAIN" else JAAS
+        file.write_text(lines + jaas)
+        options = ["--command-config", str(file)]
+    store.create_topic("t")
+    users = {"security_protocol": "SASL_PLAINTEXT", "sasl_users": {"alice": "secret"}}
+    allowed = {"allow": ["User:alice: read,write topic t"]}
+    with segstore.serve(store, port=0, **users, **allowed) as server:
+        place = ["--bootstrap", server.bootstrap_servers, *options]
+        ok("produce", "t", *place, stdin="on time\n")
+        assert ok("consume", "t", "--format", "values", *place).stdout == "on time\n"
+        refused = run("create", "u", *place)
+        assert refused.exit_code == 1
+        assert "authorization failed" in refused.stderr.lower()
+
+
 def words(text: str) -> str:
     """The words of an error in its frame."""
     return " ".join(text.replace("│", " ").split())

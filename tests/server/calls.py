@@ -101,6 +101,7 @@ class FakeChannel:
     is_open: bool = True
     sasl: Any = None
     muted_ms: int = 0
+    repeat: Any = None
 
     def mute(self, milliseconds: int) -> None:
         self.muted_ms = milliseconds

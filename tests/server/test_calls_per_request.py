@@ -60,7 +60,7 @@ def wide_metadata(wire: WireClient) -> None:
 
 
 MOST: dict[str, tuple[Ask, int]] = {
-    "produce": (produce, 100),
+    "produce": (produce, 36),
     "fetch": (fetch, 122),
     "a long poll in vain": (poll_in_vain, 172),
     "metadata": (metadata, 121),

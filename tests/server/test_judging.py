@@ -16,8 +16,8 @@ from segstore.protocol.error_codes import Code
 from segstore.server.apis import Api
 from segstore.server.authorized import NOT_ASKED, Operation, bits
 from segstore.server.handlers import HANDLERS
-from segstore.server.judging import JUDGES
 from segstore.server.judging.judged import judged
+from segstore.server.judging.judges import JUDGES
 from segstore.server.node import Node
 from segstore.server.topics import id_of
 from segstore.storage.meta.topic_info import TopicInfo

@@ -111,7 +111,7 @@ def test_a_quota_mutes_a_producer_that_wants_no_answer(
     """KIP-219: nothing else could hold it back."""
     quotas(node.store).alter("test", {"producer_byte_rate": 1})
     if is_long:
-        monkeypatch.setattr("segstore.server.handlers.produce._AT_ONCE", 0)
+        monkeypatch.setattr("segstore.server.handlers.produce.AT_ONCE", 0)
     sent = [send(node, Api.PRODUCE, 9, **request(node, 9, batch(), acks=0)) for _ in range(2)]
     assert [each.answers for each in sent] == [[None], [None]]
     assert sent[1].channel.muted_ms > 0
@@ -174,7 +174,7 @@ def test_a_worker_closes_no_connection(node: Node, monkeypatch: pytest.MonkeyPat
             result = workers.submit(run).result()
         done(result)
 
-    monkeypatch.setattr("segstore.server.handlers.produce._AT_ONCE", 0)
+    monkeypatch.setattr("segstore.server.handlers.produce.AT_ONCE", 0)
     monkeypatch.setattr(FakeLoop, "_work", in_a_thread)
     monkeypatch.setattr(FakeChannel, "close", lambda channel: closed.append(threading.get_ident()))
     sent = send(node, Api.PRODUCE, 9, **request(node, 9, b"no batch", acks=0))

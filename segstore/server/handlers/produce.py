@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 from segstore import errors
@@ -27,6 +27,7 @@ from segstore.server.request import Request
 from segstore.storage.log.append_as_leader import AppendedBatch
 from segstore.storage.store.partition_log import PartitionLog
 
+from .repeated_produce import AT_ONCE, Target, repeated
 from .working import fail, work
 
 log = Logger("segstore")
@@ -36,10 +37,9 @@ _Topic, _Partition = _Response.TopicProduceResponse, _Response.PartitionProduceR
 _RecordError = _Response.BatchIndexAndErrorMessage
 _ACKS = frozenset({-1, 0, 1})
 _ZSTD_SINCE, _ABORTABLE_SINCE, _ADDS_SINCE, _IDS_SINCE = 7, 11, 12, 13
-_AT_ONCE = 1 << 20
-"""Bytes of a request that are appended in the loop's thread, where others wait; more go to a worker."""
 _MOST_CLIENTS = 1000
 """Client ids whose throttles are kept at hand."""
+NO_RECORDS = memoryview(b"")
 _ATTRIBUTES_AT, _PRODUCER_AT, _EPOCH_AT, _HEADER = 22, 43, 51, 61
 
 
@@ -72,14 +72,19 @@ class _Quotas:
         self._quotas = quotas(node.store)
         self._throttles: dict[str, Throttle] = {}
 
-    def charge(self, client_id: str | None, size: int) -> int:
-        """Count the bytes of a request; return the throttle time in ms that follows."""
+    def throttle(self, client_id: str | None) -> Throttle:
+        """Return the throttle of a client id."""
         throttle = self._throttles.get(client_id or "")
         if throttle is None:
             if len(self._throttles) >= _MOST_CLIENTS:
                 self._throttles.clear()
             throttle = self._quotas.throttle(PRODUCER_BYTE_RATE, client_id or "")
             self._throttles[client_id or ""] = throttle
+        return throttle
+
+    def charge(self, client_id: str | None, size: int) -> int:
+        """Count the bytes of a request; return the throttle time in ms that follows."""
+        throttle = self.throttle(client_id)
         return throttle.charge(size) if throttle.bound is not None else 0
 
 
@@ -95,8 +100,10 @@ def produce(node: Node, request: Request) -> Any:
             size += len(batch.records)
             may_wait = may_wait or _may_wait(batch.log, body.acks)
     delay = node.part(_Quotas).charge(request.client_id, size)
-    if not may_wait and size <= _AT_ONCE:
-        return _final(_answered(node, request, topics, delay), request)
+    if not may_wait and size <= AT_ONCE:
+        answer = _answered(node, request, topics, delay)
+        _keep(node, request, topics)
+        return _final(answer, request)
 
     def done(result: Any) -> None:
         if isinstance(result, BaseException):
@@ -105,6 +112,18 @@ def produce(node: Node, request: Request) -> Any:
             request.answer(_final(result, request))
 
     return work(node, request, lambda: _answered(node, request, topics, delay), done)
+
+
+def _keep(node: Node, request: Request, topics: list[tuple[Any, list[_Batch]]]) -> None:
+    """Have the next requests of a producer answered without reading them field by field, if they are like
+    this one.
+    """
+    batch = topics[0][1][0] if topics and topics[0][1] else None
+    if batch is None or isinstance(batch.log, Code) or not batch.records:
+        return
+    throttle = node.part(_Quotas).throttle(request.client_id)
+    failed = partial(_failed, batch._replace(records=NO_RECORDS), _unverified(request.version))
+    request.channel.repeat = repeated(request, Target(batch.log, throttle, failed))
 
 
 def _final(answer: Any, request: Request) -> Any:
@@ -128,8 +147,8 @@ def _found(logs: Logs, topic: Any, partition: Any, version: int) -> _Batch:
     if version >= _IDS_SINCE:
         name = logs.name_of(topic.topic_id)
         if name is None:
-            return _Batch("", partition.index, memoryview(b""), Code.UNKNOWN_TOPIC_ID)
-    records = memoryview(b"") if partition.records is None else partition.records
+            return _Batch("", partition.index, NO_RECORDS, Code.UNKNOWN_TOPIC_ID)
+    records = NO_RECORDS if partition.records is None else partition.records
     try:
         return _Batch(name, partition.index, records, logs.find(name, partition.index))
     except errors.SegstoreError as error:
@@ -185,17 +204,22 @@ def _appended(batch: _Batch, request: Request, verified: _Verified) -> Any:
                 allow_zstd=request.version >= _ZSTD_SINCE,
             ),
         )
-    except errors.UnverifiedTransactionError:
+    except errors.SegstoreError as error:
+        return _failed(batch, verified, error)
+
+
+def _failed(batch: _Batch, verified: _Verified, error: errors.SegstoreError) -> Any:
+    """Return a partition's part of the answer: an append was refused, or has failed."""
+    if isinstance(error, errors.UnverifiedTransactionError):
         return _refused(batch, verified.otherwise)
-    except errors.InvalidRecordError as error:
+    if isinstance(error, errors.InvalidRecordError):
         refused = _refused(batch, code_of(error), str(error))
         refused.record_errors = [
             _RecordError(batch_index=index, batch_index_error_message=message)
             for index, message in error.record_errors
         ]
         return refused
-    except errors.SegstoreError as error:
-        return _refused(batch, _code(error))
+    return _refused(batch, _code(error))
 
 
 def _told(index: int, appended: AppendedBatch) -> Any:

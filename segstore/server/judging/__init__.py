@@ -1,16 +1,3 @@
 """What each API asks of the authorizer, before its handler does anything (Kafka: KafkaApis, ControllerApis,
-AclApis). `JUDGES` has a judge for every API: one without is refused where there is an authorizer.
+AclApis).
 """
-
-from __future__ import annotations
-
-from segstore.server.apis import Api
-
-from . import cluster, configs, groups, partitions, topics, transactions
-from .judge import Judge
-
-JUDGES: dict[Api, Judge] = {
-    api: judge
-    for module in (cluster, configs, groups, partitions, topics, transactions)
-    for api, judge in module.JUDGES.items()
-}

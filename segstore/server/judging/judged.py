@@ -12,7 +12,6 @@ from segstore.server.apis import Api
 from segstore.server.node import Node
 from segstore.server.request import LATER, Handler, Request
 
-from . import JUDGES
 from .judge import Caller, Mend
 
 
@@ -24,6 +23,8 @@ def judged(handlers: Mapping[Api, Handler]) -> dict[Api, Handler]:
 def _handle(handler: Handler, node: Node, request: Request) -> Any:
     if node.authorizer is None:
         return handler(node, request)
+    from .judges import JUDGES  # which needs the code of groups: a server without an authorizer does not
+
     judge = JUDGES.get(request.api)
     if judge is None:
         raise InvalidRequestError(f"{request.api.message} is not judged, so nobody may ask it")
@@ -34,7 +35,7 @@ def _handle(handler: Handler, node: Node, request: Request) -> Any:
 
 
 def _mended(handler: Handler, node: Node, request: Request, mend: Mend) -> Any:
-    answer = request.answer
+    answer, request.frame = request.answer, None
     request.answer = lambda body: answer(mend(body))
     body = handler(node, request)
     return body if body is LATER else mend(body)

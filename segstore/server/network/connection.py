@@ -25,13 +25,14 @@ from segstore.errors import InvalidRequestError, UnsupportedVersionError
 from segstore.logger import Logger
 from segstore.server.apis import Api, write_response
 from segstore.server.node import Node
-from segstore.server.request import Handler
+from segstore.server.protocol.codec import Slices
+from segstore.server.request import Handler, Repeat
 from segstore.server.security.sasl import Sasl, SaslSession
 
 from . import exchange
 from .frames import Frames
 from .handshake import Handshake
-from .loop import GONE, IN, OUT, RDHUP, Loop
+from .loop import COME, GONE, IN, OUT, RDHUP, Loop
 from .memory import RequestMemory, Scratch, buffer
 from .outgoing import PIECE, Outgoing, SealedOutgoing
 from .timers import Timer
@@ -91,6 +92,7 @@ class Connection:
         self._handshake: Handshake | None = None
         self._setup: Timer | None = None
         self.sasl: SaslSession | None = None
+        self.repeat: Repeat | None = None
         self._events = IN  # what the loop is asked for
         self._memory = 0  # bytes taken of the shared memory
         self._muted_until = 0.0
@@ -131,7 +133,7 @@ class Connection:
 
     def _entered(self, principal: str) -> None:
         """The client has authenticated by SASL."""
-        self.principal = principal
+        self.principal, self.repeat = principal, None
         self._frames.most = self._shared.node.config.socket_request_max_bytes
         self._set_up()
 
@@ -147,6 +149,9 @@ class Connection:
     # --- events ---------------------------------------------------------------------------
 
     def _ready(self, events: int) -> None:
+        if events == COME and self.state is State.READING:
+            self._read()
+            return
         if events & GONE and not (self.state is State.READING and events & IN):  # what has come is read first
             self.close()
             return
@@ -204,10 +209,24 @@ class Connection:
         self._serve()
 
     def _serve(self) -> None:
-        """Answer what has come, until a request must wait."""
+        """Answer what has come, until a request must wait. The state is READING."""
         self._is_serving = True
+        frames = self._frames
         try:
-            self._serve_all()
+            for _ in range(REQUESTS_A_TURN):
+                frame = frames.take()
+                if frame is None:
+                    self._wait_for_more()
+                    break
+                repeat = self.repeat
+                if repeat is None or (out := repeat(frame)) is None:
+                    self._begin(frame)
+                else:
+                    self._give(out, [])
+                if self.state is not State.READING:
+                    break
+            else:
+                self._queue()
         except (InvalidRequestError, UnsupportedVersionError) as error:
             self._lose(error)
         except Exception as error:
@@ -215,22 +234,7 @@ class Connection:
             self.close()
         finally:
             self._is_serving = False
-            self._frames.keep()
-
-    def _serve_all(self) -> None:
-        for _ in range(REQUESTS_A_TURN):
-            if self.state is not State.READING:
-                return
-            frame = self._frames.take()
-            if frame is None:
-                self._wait_for_more()
-                if self._wire is not None and self._wire.has_more and self.state is State.READING:
-                    self._reads_next = True
-                    self._queue()
-                return
-            self._begin(frame)
-        if self.state is State.READING:
-            self._queue()
+            frames.keep()
 
     def _queue(self) -> None:
         self.state = State.QUEUED
@@ -263,7 +267,11 @@ class Connection:
                 return
             self._memory = wanted
             self._frames.begin()
-        self._want(self._events | IN)
+        if self._events & IN != IN:
+            self._want(self._events | IN)
+        if self._wire is not None and self._wire.has_more:
+            self._reads_next = True
+            self._queue()
 
     def _fed(self) -> None:
         """There is memory again."""
@@ -288,13 +296,16 @@ class Connection:
             self.close()
             return
         self.mute(getattr(body, "throttle_time_ms", 0))
+        self._give(out, slices)
+
+    def _give(self, out: bytearray, slices: Slices) -> None:
+        self.state = State.WRITING
         try:
-            self._outgoing.put(out, slices)
+            count = self._outgoing.give(self._sock, out, slices)
         except (OSError, EOFError) as error:
             self._lose(error)
             return
-        self.state = State.WRITING
-        self._send()
+        self._sent(count)
 
     def _lose(self, error: Exception) -> None:
         log.info("the connection of %s was closed: %s", self.peer, error)
@@ -306,6 +317,9 @@ class Connection:
         except (OSError, EOFError) as error:
             self._lose(error)
             return
+        self._sent(count)
+
+    def _sent(self, count: int) -> None:
         if count:
             self.active_at = self._shared.loop.now
         if self._outgoing:
@@ -315,7 +329,8 @@ class Connection:
 
     def _finish(self) -> None:
         """The answer is out: read the next request, when the client's quota allows it (KIP-219)."""
-        self._give_memory()
+        if self._memory:
+            self._give_memory()
         if self._shared.is_ending:
             self.close()
         elif self._muted_until:

@@ -30,6 +30,10 @@ class Frames:
         """Requests that have come, whole ones and behind them perhaps a part of one."""
         self._shared = False
         """Whether `_rest` lies in the shared buffer, where it stays only until another connection reads."""
+        self.wanted = 0
+        """Bytes of the buffer that `begin` makes; 0 where it has nothing to make. This holds while `take` has
+        returned None last.
+        """
         self._own: memoryview | None = None
         self._filled = 0
 
@@ -58,21 +62,19 @@ class Frames:
                 return None
             self._own = None
             return own[_SIZE.size :]
-        rest = self._rest
-        end = self._end() if rest else 0
-        if not 0 < end <= len(rest):
+        rest, self.wanted = self._rest, 0
+        come = len(rest)
+        if come < _SIZE.size:
             return None
-        self._rest = rest[end:]
-        return rest[_SIZE.size : end]
-
-    def _end(self) -> int:
-        """Return where in `_rest` the first request ends; 0 where its size has not come."""
-        if len(self._rest) < _SIZE.size:
-            return 0
-        size: int = _SIZE.unpack_from(self._rest)[0]
+        size: int = _SIZE.unpack_from(rest)[0]
         if not 0 <= size <= self.most:
             raise InvalidRequestError(f"a request of {size} bytes: 0 to {self.most} are allowed now")
-        return _SIZE.size + size
+        end = _SIZE.size + size
+        if end > come:
+            self.wanted = end
+            return None
+        self._rest = rest[end:] if end < come else _NOTHING
+        return rest[_SIZE.size : end]
 
     @property
     def is_shared(self) -> bool:
@@ -86,19 +88,14 @@ class Frames:
 
     def keep(self) -> None:
         """Copy what is left out of the shared buffer."""
-        if self._shared:  # a copy that can be written, as requests' record batches are
-            self._rest, self._shared = memoryview(bytearray(self._rest)), False
-
-    @property
-    def wanted(self) -> int:
-        """Return the bytes of the buffer that `begin` makes; 0 where it has nothing to make. `take` has
-        returned None.
-        """
-        return 0 if self._own is not None or not self._rest else self._end()
+        if self._shared:
+            self._shared = False
+            if self._rest:  # a copy that can be written, as requests' record batches are
+                self._rest = memoryview(bytearray(self._rest))
 
     def begin(self) -> None:
         """Make a buffer for the request of which a part has come."""
         own = buffer(self.wanted)
         self._filled = len(self._rest)
         own[: self._filled] = self._rest
-        self._own, self._rest, self._shared = own, _NOTHING, False
+        self._own, self._rest, self._shared, self.wanted = own, _NOTHING, False, 0

@@ -19,7 +19,7 @@ from typing import Any
 from segstore.logger import Logger
 from segstore.threads import LiveSet
 
-from .timers import Timer, Timers
+from .timers import NEVER, Timer, Timers
 from .wakeup import Wakeup
 from .watch import Watch
 from .workers import Workers
@@ -27,7 +27,8 @@ from .workers import Workers
 log = Logger("segstore")
 
 RDHUP = select.EPOLLRDHUP
-IN, OUT = select.EPOLLIN | RDHUP, select.EPOLLOUT
+COME = select.EPOLLIN
+IN, OUT = COME | RDHUP, select.EPOLLOUT
 GONE = select.EPOLLHUP | select.EPOLLERR
 WORKERS = 2
 
@@ -127,13 +128,14 @@ class Loop:
         events = self._sleep()
         self.now = time.monotonic()
         for fd, happened in events:
-            if fd == self._wakeup.fd:
-                self._wakeup.reset()
-            elif (found := self._sockets.get(fd)) is not None:
+            if (found := self._sockets.get(fd)) is not None:
                 _call(found[1], happened)
-        for _ in range(len(self._asked)):  # those that come meanwhile wait for the next turn
-            _call(self._asked.popleft())
-        while (call := self._timers.take(self.now)) is not None:
+            elif fd == self._wakeup.fd:
+                self._wakeup.reset()
+        if self._asked:
+            for _ in range(len(self._asked)):  # those that come meanwhile wait for the next turn
+                _call(self._asked.popleft())
+        while self._timers.due <= self.now and (call := self._timers.take(self.now)) is not None:
             _call(call)
         for each in self._each_turn:
             _call(each)
@@ -142,7 +144,10 @@ class Loop:
 
     def _sleep(self) -> list[tuple[int, int]]:
         self._wakeup.asleep = True
-        seconds = 0.0 if self._asked or self._over else self._timers.pause(time.monotonic())
+        if self._asked or self._over:
+            seconds = 0.0
+        else:
+            seconds = -1.0 if self._timers.due == NEVER else self._timers.pause(time.monotonic())
         found = self._poll.poll(seconds)
         self._wakeup.asleep = False
         return found

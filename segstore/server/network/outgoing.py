@@ -40,10 +40,23 @@ class Outgoing:
     def __bool__(self) -> bool:
         return bool(self._parts)
 
-    def put(self, out: bytearray, slices: Slices) -> None:
-        """Add an answer, as `write_response` returns it. Raises OSError, EOFError as `send`."""
+    def give(self, sock: socket.socket, out: bytearray, slices: Slices) -> int:
+        """Add an answer, as `put`, where nothing is left, and send what the socket takes of it, as `send`."""
         if slices and (size := _size(slices)) <= SHORT:
             out, slices = _whole(out, slices, size), []
+        if slices:
+            self.put(out, slices)
+            return self.send(sock)
+        try:  # the usual answer leaves by one call
+            count = sock.send(out)
+        except BlockingIOError:
+            count = 0
+        if count < len(out):
+            self._parts.append(memoryview(out)[count:])
+        return count
+
+    def put(self, out: bytearray, slices: Slices) -> None:
+        """Add an answer, as `write_response` returns it. Raises OSError, EOFError as `send`."""
         view, begin = memoryview(out), 0
         for place, part in slices:
             if place > begin:
@@ -142,6 +155,11 @@ class SealedOutgoing(Outgoing):
 
     def __bool__(self) -> bool:
         return bool(self._sealed) or super().__bool__()
+
+    def give(self, sock: socket.socket, out: bytearray, slices: Slices) -> int:
+        """See `Outgoing`."""
+        self.put(out, slices)
+        return self.send(sock)
 
     def send(self, sock: socket.socket) -> int:
         """See `Outgoing`; the bytes are those that were encrypted."""

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import math
 from collections.abc import Callable
 
 LONGEST_WAIT = 86_400.0
 """Seconds that the loop sleeps at most: the system's calls don't take years."""
+NEVER = math.inf
 _MOST_CANCELLED = 256
 
 
@@ -34,6 +36,8 @@ class Timers:
         self._heap: list[tuple[float, int, Timer]] = []
         self._numbers = itertools.count()
         self._cancelled = [0]
+        self.due = NEVER
+        """When the first one is due, which may have been cancelled; NEVER where there is none."""
 
     def __len__(self) -> int:
         return len(self._heap)
@@ -42,22 +46,23 @@ class Timers:
         """Have `call` returned by `take` from `due` on."""
         timer = Timer(due, call, self._cancelled)
         heapq.heappush(self._heap, (due, next(self._numbers), timer))
+        self.due = self._heap[0][0]
         if self._cancelled[0] > max(_MOST_CANCELLED, len(self._heap) // 2):
             self._heap = [each for each in self._heap if each[2].call is not None]
             heapq.heapify(self._heap)
             self._cancelled[0] = 0
+            self.due = self._heap[0][0] if self._heap else NEVER
         return timer
 
     def pause(self, now: float) -> float:
         """Return the seconds until something is due; -1 where nothing ever is."""
-        if not self._heap:
-            return -1.0
-        return min(max(self._heap[0][0] - now, 0.0), LONGEST_WAIT)
+        return -1.0 if self.due == NEVER else min(max(self.due - now, 0.0), LONGEST_WAIT)
 
     def take(self, now: float) -> Callable[[], object] | None:
         """Return a call that is due, which is done with then; None where there is none."""
-        while self._heap and self._heap[0][0] <= now:
+        while self.due <= now:
             timer = heapq.heappop(self._heap)[2]
+            self.due = self._heap[0][0] if self._heap else NEVER
             if timer.call is not None:
                 call, timer.call = timer.call, None
                 return call

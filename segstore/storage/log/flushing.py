@@ -43,7 +43,7 @@ class Flushing:
         StorageError.
         """
         config = self._writer.config
-        if after - self._flusher.recovery_point >= config.flush_messages:
+        if config.flush_messages != NEVER and after - self._flusher.recovery_point >= config.flush_messages:
             self._flusher.flush(after)
         elif not self._planned and config.flush_ms < NEVER:
             self._plan(config.flush_ms / 1000)

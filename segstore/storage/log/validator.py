@@ -27,6 +27,8 @@ class LogValidator:
         self._config = config
         self.codec, self.level = codec_for(config, None)
         self.largest_batch = min(config.max_message_bytes, config.segment_bytes)
+        self.keeps_codec = config.compression_type == "producer"
+        """Whether batches keep the codec that their producer chose."""
         self.needs_keys = "compact" in config.cleanup_policy
         self.rules: Any = ffi.new("seg_rules *")
         """What is checked of a batch that comes as a producer sent it, for C."""
@@ -34,11 +36,6 @@ class LogValidator:
         self.rules.before_ms = config.message_timestamp_before_max_ms
         self.rules.after_ms = config.message_timestamp_after_max_ms
         self.rules.create_time = config.message_timestamp_type == "CreateTime"
-
-    @property
-    def keeps_codec(self) -> bool:
-        """Return whether batches keep the codec that their producer chose (`compression.type=producer`)."""
-        return self._config.compression_type == "producer"
 
     def exceeds_message(self, size: int) -> bool:
         """Return whether a batch of `size` bytes is above `max.message.bytes`."""
@@ -48,7 +45,7 @@ class LogValidator:
         """Return the code and the level of what a producer asks for, which counts where `compression.type` is
         "producer". Errors as `codec_for`.
         """
-        return self.named_codec(compression if self._config.compression_type == "producer" else None)
+        return self.named_codec(compression if self.keeps_codec else None)
 
     def named_codec(self, compression: str | None) -> tuple[int, int | None]:
         """Return code and level of what an application asks for, None for the topic's `compression.type`.

@@ -7,6 +7,7 @@ The files are those of `log.partition` (writing), `log.read_only_partition` (ano
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from segstore.config import arguments
@@ -46,6 +47,11 @@ Headers = Sequence[tuple[str, "bytes | None"]]
 _NO_HEADERS: Headers = ()
 _TRIES = 10  # segments may be removed between the view and the read: then the next view is tried
 _UNCOMMITTED = "read_uncommitted"
+
+
+@lru_cache(typed=True)  # a batch takes microseconds, and requests have the same timeouts
+def _asked(acks: int, timeout_ms: float) -> Acks:
+    return Acks(acks, arguments.milliseconds("timeout_ms", timeout_ms))
 
 
 def _is_committed(isolation_level: str) -> bool:
@@ -250,7 +256,7 @@ class PartitionLog:
             self._refuse()
         if acks not in (-1, 0, 1):
             raise InvalidArgumentError(f"acks={acks!r}: must be -1, 0 or 1")
-        asked = Acks(acks, arguments.milliseconds("timeout_ms", timeout_ms))
+        asked = _asked(acks, timeout_ms)
         return append_as_leader(self._leading(asked), batch, asked, verified, allow_zstd, self._name)
 
     def append_may_wait(self, acks: int) -> bool:

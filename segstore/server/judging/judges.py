@@ -1,0 +1,16 @@
+"""`JUDGES` has a judge for every API: one without is refused where there is an authorizer. Threads: the
+loop's.
+"""
+
+from __future__ import annotations
+
+from segstore.server.apis import Api
+
+from . import cluster, configs, groups, partitions, topics, transactions
+from .judge import Judge
+
+JUDGES: dict[Api, Judge] = {
+    api: judge
+    for module in (cluster, configs, groups, partitions, topics, transactions)
+    for api, judge in module.JUDGES.items()
+}
