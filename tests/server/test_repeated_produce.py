@@ -18,9 +18,9 @@ from wire_client import Sent, WireClient, request
 
 import segstore
 from segstore.coordinator.quotas import quotas
+from segstore.protocol.codec import structs
 from segstore.server.apis import Api
 from segstore.server.handlers.repeated_produce import RepeatedProduce
-from segstore.server.protocol.codec import structs
 from segstore.testing import Broker
 
 _Request = structs("ProduceRequest")

@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 
 from segstore.coordinator.throttle import Throttle
 from segstore.errors import InvalidRequestError, SegstoreError
+from segstore.protocol.codec import structs
+from segstore.protocol.primitives import read_uvarint, uvarint
 from segstore.server.apis import write_response
-from segstore.server.protocol.codec import structs
-from segstore.server.protocol.primitives import read_uvarint, uvarint
 from segstore.server.request import Request
 from segstore.storage.store.partition_log import PartitionLog
 

@@ -23,9 +23,9 @@ from typing import TYPE_CHECKING, Any
 
 from segstore.errors import InvalidRequestError, UnsupportedVersionError
 from segstore.logger import Logger
+from segstore.protocol.codec import Slices
 from segstore.server.apis import Api, write_response
 from segstore.server.node import Node
-from segstore.server.protocol.codec import Slices
 from segstore.server.request import Handler, Repeat
 from segstore.server.security.sasl import Sasl, SaslSession
 
