@@ -164,11 +164,11 @@ class Fetcher:
 
     def _refused(self, code: int) -> None:
         """Begin the session anew after an error of a whole answer. Raises BrokerError for any other error."""
-        error = told_error(code, f"Fetch from broker {self.node}")
+        asked = f"Fetch from broker {self.node}"
         if code not in SESSION_ERRORS:
-            raise error
+            raise told_error(code, asked)
         if code not in (Code.FETCH_SESSION_ID_NOT_FOUND, Code.INVALID_FETCH_SESSION_EPOCH):
-            self._home.stale(error)
+            self._home.stale(told_error(code, asked))
             self._closing.wait(self._config.retry_backoff_ms / 1000)
 
     def _ask(self, each: FollowedLog) -> Question | None:

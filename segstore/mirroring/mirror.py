@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from segstore.config import StoreConfig, arguments
+from segstore.errors import copy_of
 from segstore.files import Files
 from segstore.following.fetched_data import COMMITTED, UNCOMMITTED
 from segstore.following.fetcher import FetchTerms
@@ -142,7 +143,7 @@ class Mirror:
 
     def _check(self) -> None:
         if (failure := self._control.failure) is not None:
-            raise failure
+            raise copy_of(failure)
 
     def close(self) -> None:
         """End the mirror: what it has is made durable, and the store is closed. A second call does

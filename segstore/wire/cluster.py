@@ -18,6 +18,7 @@ from segstore.errors import (
     InvalidTypeError,
     RequestTimedOutError,
     SegstoreError,
+    copy_of,
 )
 from segstore.protocol.codec import structs
 from segstore.protocol.error_codes import Code, told_error
@@ -120,7 +121,7 @@ class Cluster:
             except AuthenticationFailedError as error:
                 refused = error
         if refused is not None:
-            raise refused
+            raise copy_of(refused)
         raise DisconnectedError(f"no broker answers: {'; '.join(failed)}")
 
     def _connected(self, address: Address) -> Connection:

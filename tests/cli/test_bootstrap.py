@@ -282,7 +282,7 @@ def test_an_option_counts_more_than_a_variable(server: segstore.Server, tmp_path
 
 
 ANYWHERE = {"topics", "create", "alter", "delete", "produce", "consume", "groups"}
-OF_NO_STORE = {"dump", "checkpoints", "bench", "demo"}  # they name no store, or their commands do
+OF_NO_STORE = {"dump", "checkpoints", "bench", "demo", "mirror"}  # they name no store, or their commands do
 
 
 @pytest.mark.parametrize("name", sorted(COMMANDS.keys() - ANYWHERE - OF_NO_STORE))
