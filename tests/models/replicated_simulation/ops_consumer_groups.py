@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -91,6 +92,15 @@ def quit_(world: World, name: str, told: bool) -> str:
         except SegstoreError as error:
             return repr(error)
     return "left" if told else "gone"
+
+
+def look(world: World, settled: bool) -> None:
+    """Where a rule allows that the group's records were lost, and all replicas are in sync again, the group
+    need not know the members that it had.
+    """
+    if settled and _is_lost(world):
+        for member in world.beating.values():
+            member.heard = -math.inf
 
 
 def _is_lost(world: World) -> bool:

@@ -24,7 +24,7 @@ from .world import World
 _GROUPS = ops_groups, ops_consumer_groups
 _MODULES = (ops_clock, ops_disks, *_GROUPS, ops_records, ops_staged, ops_topics, ops_transactions)
 OPS = {name: op for module in _MODULES for name, op in module.OPS.items()}
-LOOKS = (ops_staged.look, ops_groups.look)
+LOOKS = (ops_staged.look, *[group.look for group in _GROUPS])
 
 
 @cache
