@@ -1,7 +1,7 @@
 """The C helper: `lib` has the functions of cdef.h, `ffi` makes what they take. Nothing on disk.
 
-Stateless; every call releases the GIL and may be made from any thread. Beside it lies `_future`, the type of the producer's
-futures, whose objects are Python's own.
+Stateless; every call releases the GIL and may be made from any thread. Beside it lies `_future`, the type of
+the producer's futures, whose objects are Python's own.
 
 Memory is lent to C in one of three ways, and tests/unit/test_lending.py reads the source and holds this:
 - `lib.f(ffi.from_buffer(kind, owner))`: nothing but the call itself refers to the view;
