@@ -172,7 +172,7 @@ class LeaderEpochs(LeaderEpochCache):
         """Replace the file, durable with `sync` when this returns. Raises OSError."""
         with self._saving:
             self._unsynced = True
-            self._files.write_atomic(self._path, format_leader_epochs(self.entries), sync=sync)
+            self._files.write_atomic(self._path, format_leader_epochs(tuple(self._entries)), sync=sync)
             self._unsynced = not sync
 
     def sync(self) -> None:

@@ -115,10 +115,15 @@ class StoreWriter:
             config.producer_id_expiration_ms,
             replicated=self._replicated,
         )
-        self.partitions = Partitions(context, lambda: self.topics, loader, checkpoints)
+        self.partitions = Partitions(context, lambda: self.topic_admin.topics, loader, checkpoints)
         self.topic_admin = TopicAdmin(context, topic_files, self._ends, checkpoints, loader, self.partitions)
         self.inbox = Inbox(
-            context, config, root_names, lambda: self.topics, self.partition, self._ends.wake_sealers
+            context,
+            config,
+            root_names,
+            lambda: self.topic_admin.topics,
+            self.partition,
+            self._ends.wake_sealers,
         )
         damaged = self._tell_damage(moved, unclean=marker == 0 and not left.clean)
         self._open_adopted()
@@ -170,7 +175,7 @@ class StoreWriter:
         """
         known = self._ends.keys()
         live = set()
-        for info in self.topics.values():
+        for info in self.topic_admin.topics.values():
             if info.ours:
                 self._loader.make(info)
             for partition in info.partition_ids:
@@ -189,7 +194,9 @@ class StoreWriter:
         seconds = config.producer_id_expiration_check_interval_ms / 1000
         context.scheduler.every(seconds, self._expire_producers)
         cleaned, checkpoint = self._checkpoints.cleaner_offsets, self.partitions.checkpoint
-        self.sweeper = Sweeper(context, config, lambda: self.topics, self.partition, cleaned, checkpoint)
+        self.sweeper = Sweeper(
+            context, config, lambda: self.topic_admin.topics, self.partition, cleaned, checkpoint
+        )
         self.sweeper.start()
         if not self._replicated:
             self.inbox.begin()
@@ -227,7 +234,7 @@ class StoreWriter:
         to find out.
         """
         found = []
-        for info in self.topics.values():
+        for info in self.topic_admin.topics.values():
             for partition in info.partition_ids:
                 ends = self._ends.get(slot_key(info.topic_id, info.name, partition))
                 if ends is not None and ends.stable < ends.high_watermark:
@@ -246,7 +253,7 @@ class StoreWriter:
         return [epoch if epoch >= 0 else self._published_epoch(topic, number) for epoch, number in pairs]
 
     def _published_epoch(self, topic: str, partition: int) -> int:
-        info = self.topics.get(topic)
+        info = self.topic_admin.topics.get(topic)
         ends = self._ends.get(slot_key(info.topic_id, topic, partition)) if info is not None else None
         return -1 if ends is None else ends.epoch
 
