@@ -68,6 +68,11 @@ class Control:
         """Start the thread."""
         Background(self._run, "segstore-mirror").start()
 
+    @property
+    def syncs_groups(self) -> bool:
+        """Return whether committed offsets are mirrored, too."""
+        return self._config.sync_group_offsets_enabled
+
     def close(self, seconds: float) -> None:
         """End all threads, and wait for at most `seconds` for each."""
         self.done.open()
@@ -150,7 +155,7 @@ class Control:
         waits = [self._config.metadata_max_age_ms / 1000]
         if self._topics.waits:
             waits.append(_WAITING)
-        if self._config.sync_group_offsets_enabled:
+        if self.syncs_groups:
             waits.append(max(self._groups_due - time.monotonic(), 0.0))
         return min(waits)
 
@@ -172,7 +177,7 @@ class Control:
         self.rounds += 1
 
     def _sync_groups(self) -> None:
-        if self._config.sync_group_offsets_enabled and time.monotonic() >= self._groups_due:
+        if self.syncs_groups and time.monotonic() >= self._groups_due:
             self._groups.sync(self.fetchers.logs)
             self._groups_due = time.monotonic() + self._config.sync_group_offsets_interval_seconds
             self.group_rounds += 1

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -115,16 +115,14 @@ class Mirror:
         deadline = None if limit is None else time.monotonic() + limit
         if not self._until(self._has_caught_up, deadline):
             return False
-        seen = self._control.group_rounds
-        self._control.sync_groups()
-        synced = not self._syncs_groups
-        return self._until(lambda: synced or self._control.group_rounds > seen, deadline)
+        control = self._control
+        if not control.syncs_groups:
+            return True
+        seen = control.group_rounds
+        control.sync_groups()
+        return self._until(lambda: control.group_rounds > seen, deadline)
 
-    @property
-    def _syncs_groups(self) -> bool:
-        return self._control._config.sync_group_offsets_enabled
-
-    def _until(self, holds: Any, deadline: float | None) -> bool:
+    def _until(self, holds: Callable[[], bool], deadline: float | None) -> bool:
         while not holds():
             left = _LOOK if deadline is None else min(_LOOK, deadline - time.monotonic())
             if left <= 0:
