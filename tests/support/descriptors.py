@@ -1,10 +1,11 @@
-"""Finds the descriptors that this process has open below a path. The number of all descriptors says nothing,
-since other threads open and close theirs.
+"""Finds the descriptors that this process has open below a path, and tells those of others apart: the number
+of all descriptors says nothing, since other threads open and close theirs.
 """
 
 from __future__ import annotations
 
 import os
+import re
 from contextlib import suppress
 from pathlib import Path
 
@@ -16,3 +17,13 @@ def opened(place: Path) -> list[str]:
         with suppress(FileNotFoundError):  # the descriptor of the listing itself
             found.append(os.readlink(f"/proc/self/fd/{fd}"))
     return [path for path in found if Path(path).is_relative_to(place)]
+
+
+def never_blocks(fd: str) -> bool:
+    """Return whether a descriptor is of a pipe that never blocks, by which librdkafka wakes its threads: in a
+    process with clients of its own these come and go. Raises FileNotFoundError.
+    """
+    if not os.readlink(f"/proc/self/fd/{fd}").startswith("pipe:"):
+        return False
+    flags = re.search(r"^flags:\s+(\d+)", Path(f"/proc/self/fdinfo/{fd}").read_text(), re.MULTILINE)
+    return flags is not None and bool(int(flags[1], 8) & os.O_NONBLOCK)

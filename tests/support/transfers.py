@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import os
 import random
-import re
 import socket
 import threading
 from collections.abc import Iterator
@@ -14,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from descriptors import never_blocks
 from waiting import PATIENCE
 
 import segstore
@@ -166,19 +166,14 @@ def stored(log: segstore.PartitionLog) -> bytes:
 
 def open_descriptors() -> dict[str, str]:
     """Return the pipes and rings that this process has open, by descriptor. Sockets are left out: transfers
-    open none, and those of Spark, in the same process, come and go. So do the pipes that never block, by
-    which librdkafka wakes its threads: a transfer's own pipe blocks.
+    open none, and those of Spark, in the same process, come and go. So do the pipes of `never_blocks`: a
+    transfer's own pipe blocks.
     """
     gc.collect()  # frees what earlier tests left
     there = {}
     for fd in os.listdir("/proc/self/fd"):
         with suppress(FileNotFoundError):  # the store's threads open and close files meanwhile
             what = os.readlink(f"/proc/self/fd/{fd}")
-            if not (what.startswith("pipe:") and _never_blocks(fd)):
+            if not never_blocks(fd):
                 there[fd] = what
     return {fd: what for fd, what in there.items() if not what.startswith(("/", "socket:"))}
-
-
-def _never_blocks(fd: str) -> bool:
-    flags = re.search(r"^flags:\s+(\d+)", Path(f"/proc/self/fdinfo/{fd}").read_text(), re.MULTILINE)
-    return flags is not None and bool(int(flags[1], 8) & os.O_NONBLOCK)
