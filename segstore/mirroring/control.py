@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import count
 from queue import Empty, SimpleQueue
 
 from segstore.errors import SegstoreError, StaleDirectoryError, StoreClosedError, UnsupportedVersionError
@@ -34,8 +35,8 @@ _WAITING = 1.0
 
 class Control:
     """`failure` is what ended the mirror, None while nothing did; `error` is why the source was not reached
-    last, None where it was. `rounds` is how often the source was asked with success, `group_rounds` how often
-    for groups.
+    last, None where it was. `rounds` is how often the source was asked with success, `groups_synced` the
+    number of the last request for offsets of groups that was served (see `sync_groups`).
     """
 
     def __init__(
@@ -54,7 +55,8 @@ class Control:
         self.fetchers = Fetchers(cluster, terms, self)
         self.failure: Exception | None = None
         self.error: Exception | None = None
-        self.rounds = self.group_rounds = 0
+        self.rounds = self.groups_synced = self._groups_asked = 0
+        self._requests = count(1)
         self.done = Latch()
         """Opened where the mirror has failed, or is closed."""
         self._news: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
@@ -94,13 +96,17 @@ class Control:
     def moved(self) -> None:
         """See `Home.moved`."""
 
-    def sync_groups(self) -> None:
-        """Have committed offsets be mirrored soon."""
+    def sync_groups(self) -> int:
+        """Have committed offsets be mirrored soon, up to where the logs are by now; return the number that
+        `groups_synced` has once that was done.
+        """
+        number = next(self._requests)
 
         def soon() -> None:
-            self._groups_due = 0.0
+            self._groups_due, self._groups_asked = 0.0, number
 
         self._news.put(soon)
+        return number
 
     def _fail(self, error: Exception) -> None:
         self.failure = self.failure or error
@@ -178,9 +184,10 @@ class Control:
 
     def _sync_groups(self) -> None:
         if self.syncs_groups and time.monotonic() >= self._groups_due:
+            asked = self._groups_asked
             self._groups.sync(self.fetchers.logs)
             self._groups_due = time.monotonic() + self._config.sync_group_offsets_interval_seconds
-            self.group_rounds += 1
+            self.groups_synced = asked
 
     def _await(self, seconds: float) -> None:
         """Wait until the source is to be asked again; what comes together is heard together."""

@@ -118,9 +118,8 @@ class Mirror:
         control = self._control
         if not control.syncs_groups:
             return True
-        seen = control.group_rounds
-        control.sync_groups()
-        return self._until(lambda: control.group_rounds > seen, deadline)
+        asked = control.sync_groups()
+        return self._until(lambda: control.groups_synced >= asked, deadline)
 
     def _until(self, holds: Callable[[], bool], deadline: float | None) -> bool:
         while not holds():
