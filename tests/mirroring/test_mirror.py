@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import random
 import shutil
+import threading
+from concurrent.futures import ThreadPoolExecutor, TimeoutError
 from pathlib import Path
 from typing import Any
 
@@ -364,6 +366,33 @@ def test_groups_go_on_where_they_were(directory: Path) -> None:
     segstore.end_mirror(directory)
     with segstore.open(directory) as store, segstore.Consumer(store, "a", group_id="g") as consumer:
         assert next(iter(consumer)).value == b"7"
+
+
+def test_a_wait_is_not_over_by_a_sync_of_groups_that_was_under_way(directory: Path) -> None:
+    """It may have begun before the logs were where the groups' offsets are."""
+    begun, gates = [], [threading.Event(), threading.Event()]
+    groups = {"sync.group.offsets.enabled": True}
+    with Broker(topics=["a"]) as broker, mirrored(broker, directory, config=groups) as running:
+        control = running._control
+        sync = control._groups.sync
+
+        def slow(logs: Any) -> int:
+            begun.append(sync)
+            gates[len(begun) - 1].wait(PATIENCE)
+            return sync(logs)
+
+        control._groups.sync = slow
+        control.sync_groups()
+        until(lambda: len(begun) == 1)
+        with ThreadPoolExecutor(1) as pool:
+            waiting = pool.submit(running.wait_caught_up)
+            until(lambda: control._news.qsize() == 1)
+            gates[0].set()
+            until(lambda: len(begun) == 2)
+            with pytest.raises(TimeoutError):
+                waiting.result(0.3)
+            gates[1].set()
+            assert waiting.result(PATIENCE)
 
 
 # --- bad input ---------------------------------------------------------------------------------
