@@ -6,8 +6,6 @@ Threads: the main thread waits; the mirror has its own.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import rich_click as click
@@ -94,19 +92,13 @@ def mirror(
         ) as running,
     ):
         click.echo(f"{directory} mirrors {bootstrap}")
-        with _progress() as bar:
+        with progress_bar(0, "mirror", "offsets") as bar:
             while not (running.wait_caught_up(_LOOK_MS) if once else running.wait(_LOOK_MS)):
                 _show(bar, running)
         for problem in running.problems.values():
             click.echo(problem, err=True)
         if once:
             click.echo(_told(running))
-
-
-@contextmanager
-def _progress() -> Iterator[Progress]:
-    with progress_bar(0, "mirror", "offsets") as bar:
-        yield bar
 
 
 def _show(bar: Progress, running: segstore.Mirror) -> None:

@@ -7,13 +7,12 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping
 from typing import Generic, NamedTuple, TypeVar
 
-from segstore.integers import INT32_MAX
 from segstore.protocol.error_codes import Code
+from segstore.protocol.fetch_epochs import INITIAL_EPOCH, NO_SESSION, next_epoch
 
 K = TypeVar("K", bound=Hashable)
 P = TypeVar("P", bound=Hashable)
 
-NO_SESSION, INITIAL_EPOCH, FINAL_EPOCH = 0, 0, -1
 SESSION_ERRORS = frozenset(
     {
         Code.FETCH_SESSION_ID_NOT_FOUND,
@@ -62,7 +61,7 @@ class FetchSession(Generic[K, P]):
             self.begin_anew()
             return
         self._id = session_id
-        self._epoch = 1 if self._epoch == INT32_MAX else self._epoch + 1
+        self._epoch = next_epoch(self._epoch)
 
     def begin_anew(self) -> None:
         """Name all partitions next time, in a new session: the connection was lost, or the broker does not

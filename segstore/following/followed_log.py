@@ -32,7 +32,7 @@ from segstore.replication.fetched import describe
 from segstore.wire.metadata import NO_LEADER, Led
 
 if TYPE_CHECKING:
-    from segstore.storage.log.replica import Replica, Truncated
+    from segstore.storage.log.replica import Replica
 
 log = Logger("segstore")
 
@@ -77,7 +77,6 @@ class FollowedLog:
         self.led = Led(NO_LEADER, -1)
         self.source = SourceEnd()
         self.error: Exception | None = None
-        self.truncations: list[Truncated] = []
         self.not_before = 0.0
         """When it may be fetched again, by the monotonic clock."""
 
@@ -156,11 +155,9 @@ class FollowedLog:
         return bool(effects)
 
     def _append(self, follower: Follower, answer: FetchAnswer, fetched: Fetched, data: bytes) -> None:
-        own, first = follower.log, fetched.epochs[0][1]
-        if first < own.end_offset == own.start_offset:
-            # The leader's log starts within a batch, which only an empty log can take (R6).
-            self._change(TruncateFullyAndStartAt(first), None)
-            own.started_over(first)
+        if (first := follower.restart(fetched)) is not None:
+            self._change(first, None)
+            follower.on_start_over(first.offset)
         end = self.replica.append_as_follower(data)
         for effect in follower.on_append(end, answer, fetched):
             self._change(effect, None)
@@ -184,7 +181,6 @@ class FollowedLog:
         cut = self.replica.truncate_to(offset)
         if not cut.cut_bytes:
             return
-        self.truncations.append(cut)
         kept = f"; a copy is kept in {', '.join(cut.kept)}" if cut.kept else ""
         why = (
             f"whose epoch {diverging.epoch} ends at {diverging.end_offset}"

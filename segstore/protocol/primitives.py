@@ -61,6 +61,18 @@ def read_uvarint(data: memoryview, at: int) -> tuple[int, int]:
     bad("a varint has more than 5 bytes")
 
 
+def behind_tags(data: memoryview, at: int) -> int:
+    """Return the position behind the tagged fields of a header, which nobody reads."""
+    if data[at] == 0:
+        return at + 1
+    number, at = read_uvarint(data, at)
+    for _ in range(number):
+        _, at = read_uvarint(data, at)
+        size, at = read_uvarint(data, at)
+        at += size
+    return at
+
+
 def uvarint(value: int) -> bytes:
     if value < 0x80:
         return bytes((value,))

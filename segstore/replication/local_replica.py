@@ -549,11 +549,8 @@ class LocalReplica:
         return bool(rest)
 
     def _append(self, role: Follower, answer: FetchAnswer, fetched: Fetched, data: bytes) -> None:
-        own, first = self.core.log, fetched.epochs[0][1]
-        if first < own.end_offset == own.start_offset:
-            # The leader's log starts within a batch, which only an empty log can take (R6; Kafka:
-            # UnexpectedAppendOffsetException).
-            self._change_log(TruncateFullyAndStartAt(first))
+        if (first := role.restart(fetched)) is not None:
+            self._change_log(first)
         end = self.replica.append_as_follower(data)
         with self.lock:
             rest = self._carry_out(role.on_append(end, answer, fetched))

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from segstore.errors import InvalidRequestError, UnsupportedVersionError
 from segstore.protocol.codec import Slices, decode, encode
 from segstore.protocol.definitions import Versions, message
-from segstore.protocol.primitives import read_uvarint
+from segstore.protocol.primitives import behind_tags
 
 
 class Api(IntEnum):
@@ -140,14 +140,8 @@ def _client_id(data: memoryview, flexible: bool) -> tuple[str | None, int]:
         size, at = _SHORT.unpack_from(data, _HEADER.size)[0], _HEADER.size + _SHORT.size
         client_id = None if size == -1 else str(data[at : at + size], "utf-8")
         at += max(size, 0)
-        if flexible and data[at] == 0:
-            at += 1
-        elif flexible:
-            number, at = read_uvarint(data, at)
-            for _ in range(number):
-                _, at = read_uvarint(data, at)
-                length, at = read_uvarint(data, at)
-                at += length
+        if flexible:
+            at = behind_tags(data, at)
     except (IndexError, struct.error, UnicodeDecodeError) as error:
         raise InvalidRequestError("a request's header is damaged") from error
     if size < -1 or at > len(data):

@@ -76,10 +76,6 @@ class Cluster:
             raise DisconnectedError(f"broker {node} is not among those that the cluster tells of")
         return self._connected(address)
 
-    def address(self, node: int) -> Address | None:
-        """Return where a broker listens, None where it is not known."""
-        return self._brokers.get(node)
-
     def metadata(self, topics: Iterable[str] | None) -> Metadata:
         """Return what the cluster tells of these topics, None for all that this client may see. No topic is
         created. Raises as `ask`.

@@ -23,7 +23,7 @@ from segstore.errors import (
 from segstore.protocol.codec import decode, encode, structs
 from segstore.protocol.definitions import message
 from segstore.protocol.error_codes import Code, told_error
-from segstore.protocol.primitives import read_uvarint
+from segstore.protocol.primitives import behind_tags
 from segstore.wire.sasl import authenticate
 from segstore.wire.settings import WireConfig
 
@@ -101,18 +101,16 @@ class Connection:
         except UnsupportedVersionError:
             return False
 
-    def ask(self, api: str, *, most_version: int | None = None, extra_ms: int = 0, **fields: Any) -> Any:
-        """Send a request, in the newest version that both sides have, and return the answer's body;
-        `extra_ms` is how long the broker may wait before it answers. Raises DisconnectedError,
-        RequestTimedOutError; UnsupportedVersionError where no version is left.
+    def ask(self, api: str, **fields: Any) -> Any:
+        """Send a request, in the newest version that both sides have, and return the answer's body. Raises
+        DisconnectedError, RequestTimedOutError; UnsupportedVersionError where no version is left.
         """
-        version = self.version(api)
-        if most_version is not None:
-            version = min(version, most_version)
-        return self.ask_in(api, version, structs(f"{api}Request")(**fields), extra_ms)
+        return self.ask_in(api, self.version(api), structs(f"{api}Request")(**fields))
 
     def ask_in(self, api: str, version: int, body: Any, extra_ms: int = 0) -> Any:
-        """Do what `ask` does, in this version."""
+        """Do what `ask` does, in this version; `extra_ms` is how long the broker may wait before it
+        answers.
+        """
         limit = self._config.request_timeout_ms + extra_ms
         self._deadline = time.monotonic() + limit / 1000
         return self._exchange(api, version, body, f"{api} was not answered in {limit} ms")
@@ -250,7 +248,7 @@ class Connection:
             if api == _VERSIONS:
                 return self._api_versions(version, data[at:])
             if version in message(f"{api}Request").flexible:
-                at = _behind_tags(data, at)
+                at = behind_tags(data, at)
             return decode(name, version, data[at:])
         except (InvalidRequestError, IndexError) as error:
             raise DisconnectedError(f"{self.address}: no answer of Kafka's: {error}") from error
@@ -260,13 +258,3 @@ class Connection:
         """Read an answer to ApiVersions, whose error 35 comes in version 0, and whose header has no tags."""
         (error,) = struct.unpack_from(">h", data)
         return decode("ApiVersionsResponse", 0 if error == Code.UNSUPPORTED_VERSION else version, data)
-
-
-def _behind_tags(data: memoryview, at: int) -> int:
-    """Return the position behind the tagged fields of a header."""
-    count, at = read_uvarint(data, at)
-    for _ in range(count):
-        _, at = read_uvarint(data, at)
-        size, at = read_uvarint(data, at)
-        at += size
-    return at

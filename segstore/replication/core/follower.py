@@ -8,7 +8,14 @@ to a question that is no longer asked changes nothing.
 
 from __future__ import annotations
 
-from segstore.replication.core.effects import Append, Effects, SetHighWatermark, SetLogStartOffset, Truncate
+from segstore.replication.core.effects import (
+    Append,
+    Effects,
+    SetHighWatermark,
+    SetLogStartOffset,
+    Truncate,
+    TruncateFullyAndStartAt,
+)
 from segstore.replication.core.log import ReplicaLog
 from segstore.replication.core.messages import FetchAnswer, Fetched, FetchRequest
 from segstore.replication.core.truncation import out_of_range, truncation_offset
@@ -61,6 +68,13 @@ class Follower:
         later = (base for epoch, base in fetched.epochs if epoch > self.leader_epoch)
         before = min([fetched.next_offset, *later])
         return (Append(before),) if before > request.fetch_offset else ()
+
+    def restart(self, fetched: Fetched) -> TruncateFullyAndStartAt | None:
+        """Return what is to be done first where the leader's log starts within the batch that came: only an
+        empty log can take that (R6; Kafka: UnexpectedAppendOffsetException).
+        """
+        first, log = fetched.epochs[0][1], self.log
+        return TruncateFullyAndStartAt(first) if first < log.end_offset == log.start_offset else None
 
     def on_append(self, end_offset: int, answer: FetchAnswer, fetched: Fetched) -> Effects:
         """Note that the records of an answer were appended, up to `end_offset` (R3, R13)."""

@@ -14,12 +14,11 @@ from typing import Any, NamedTuple, Protocol
 from segstore.integers import INT32_MAX
 from segstore.protocol.codec import structs
 from segstore.protocol.error_codes import Code
+from segstore.protocol.fetch_epochs import FINAL_EPOCH, INITIAL_EPOCH, NO_SESSION, next_epoch
 from segstore.server.logs import Logs
 
 IDS_SINCE = 13
 """The first version of Fetch whose topics have ids in place of names (KIP-516)."""
-NO_SESSION = 0
-INITIAL_EPOCH, FINAL_EPOCH = 0, -1
 EVICTION_MS = 120_000
 """A session that was not used for so long gives its slot to any other (Kafka:
 MIN_INCREMENTAL_FETCH_SESSION_EVICTION_MS).
@@ -109,13 +108,6 @@ class Session:
             if each.data.records and self.wanted.get(key) is each.wanted:
                 self.wanted[key] = self.wanted.pop(key)
             yield each
-
-
-def next_epoch(epoch: int) -> int:
-    """Return the epoch of a session's next request (Kafka: FetchMetadata.nextEpoch)."""
-    if epoch < 0:
-        return FINAL_EPOCH
-    return 1 if epoch == INT32_MAX else epoch + 1
 
 
 def key_of(wanted: Wanted, uses_ids: bool) -> Key:
