@@ -1,5 +1,5 @@
-"""BrokerRegistration, BeginQuorumEpoch, UnregisterBroker: what a standby tells its primary, and an operator of
-it (KIP-631, KIP-595; Kafka: ClusterControlManager.registerBroker,
+"""BrokerRegistration, BeginQuorumEpoch, UnregisterBroker: what a standby tells its primary, and an operator
+of it (KIP-631, KIP-595; Kafka: ClusterControlManager.registerBroker,
 KafkaRaftClient.handleBeginQuorumEpochRequest).
 """
 
