@@ -154,7 +154,9 @@ class FollowedLog:
                 self._change(effect, None)
         return bool(effects)
 
-    def _append(self, follower: Follower, answer: FetchAnswer, fetched: Fetched, data: bytes) -> None:
+    def _append(
+        self, follower: Follower, answer: FetchAnswer, fetched: Fetched, data: bytes | memoryview
+    ) -> None:
         if (first := follower.restart(fetched)) is not None:
             self._change(first, None)
             follower.on_start_over(first.offset)
