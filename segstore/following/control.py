@@ -30,9 +30,9 @@ _WAITING = 1.0
 
 
 class Control:
-    """`failure` is what ended it, None while nothing did; `error` is why the source was not reached last, None
-    where it was. `rounds` is how often the source was asked with success. A subclass says what else is done in
-    each round, before (`_begin_round`) and behind (`_end_round`) the look at the source's topics.
+    """`failure` is what ended it, None while nothing did; `error` is why the source was not reached last,
+    None where it was. `rounds` is how often the source was asked with success. A subclass says what else is
+    done in each round, before (`_begin_round`) and behind (`_end_round`) the look at the source's topics.
     """
 
     kind = "mirror"

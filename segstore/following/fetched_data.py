@@ -14,8 +14,8 @@ UNCOMMITTED, COMMITTED = 0, 1
 
 class FetchedData(NamedTuple):
     """`error` is a code of Kafka's. `high_watermark` is how far the leader shows its log at the isolation
-    level of the fetch. `diverging` says where this log leaves the leader's; there are no records then. `records`
-    are a part of the answer as it came, which is not copied.
+    level of the fetch. `diverging` says where this log leaves the leader's; there are no records then.
+    `records` are a part of the answer as it came, which is not copied.
     """
 
     error: int

@@ -28,8 +28,8 @@ class Role:
     chosen; `leader_epoch` is the largest one that was seen, -1 for none. `ending`: the role is being given
     up.
 
-    A standby has its `mode`, "async" or "sync", and a `directory_id` for good. `promoting` is the leader epoch
-    from which it leads once its promotion is complete, `old` and `reason` what was said of that. `kept` are
+    A standby has its `mode`, "async" or "sync", and a `directory_id` for good. `promoting` is the leader
+    epoch from which it leads once its promotion is complete, `old` and `reason` what was said of that. `kept` are
     copies of what it had and its primary had not, which was cut.
     """
 
