@@ -6,7 +6,7 @@ On disk is what `TopicAdmin` writes. Threads: one changes; any asks for `problem
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
 from segstore import names
@@ -51,6 +51,8 @@ class FollowedTopics:
         self._settings_due = 0.0
         self.problems: Mapping[str, str] = {}
         """What prevents topics from being mirrored, by name."""
+        self.on_cut: Callable[[tuple[str, ...]], None] | None = None
+        """See `FollowedLog.on_cut`."""
         self.waits = False
         """Whether a topic is missing, or a partition has no leader, which may change any moment."""
 
@@ -147,4 +149,6 @@ class FollowedTopics:
 
     def _followed(self, key: Key) -> FollowedLog:
         replica = self._writer.partitions.replica(key.topic, key.partition)
-        return FollowedLog(key.topic, key.topic_id, key.partition, replica, self._replica_id)
+        followed = FollowedLog(key.topic, key.topic_id, key.partition, replica, self._replica_id)
+        followed.on_cut = self.on_cut
+        return followed

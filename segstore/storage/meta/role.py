@@ -29,8 +29,8 @@ class Role:
     up.
 
     A standby has its `mode`, "async" or "sync", and a `directory_id` for good. `promoting` is the leader
-    epoch from which it leads once its promotion is complete, `old` and `reason` what was said of that. `kept` are
-    copies of what it had and its primary had not, which was cut.
+    epoch from which it leads once its promotion is complete, `old` and `reason` what was said of that. `kept`
+    are copies of what it had and its primary had not, which was cut.
     """
 
     kind: str
