@@ -117,6 +117,7 @@ _CODES: dict[type[BaseException], Code] = {
     errors.ConcurrentTransactionsError: Code.CONCURRENT_TRANSACTIONS,
     errors.ConfigError: Code.INVALID_CONFIG,
     errors.CorruptRecordError: Code.CORRUPT_MESSAGE,
+    errors.DuplicateBrokerRegistrationError: Code.DUPLICATE_BROKER_REGISTRATION,
     errors.DuplicateSequenceError: Code.DUPLICATE_SEQUENCE_NUMBER,
     errors.ElectionNotNeededError: Code.ELECTION_NOT_NEEDED,
     errors.EligibleLeadersNotAvailableError: Code.ELIGIBLE_LEADERS_NOT_AVAILABLE,

@@ -23,6 +23,7 @@ from segstore.server.fetching.reading import Look, Terms, look
 from segstore.server.fetching.sessions import Context, FetchSessions
 from segstore.server.logs import Logs
 from segstore.server.node import Node
+from segstore.server.primary import primary_of
 from segstore.server.request import LATER, Request
 from segstore.server.security.allow_list import Resource
 from segstore.storage.producers.aborted_transactions import outcomes
@@ -143,10 +144,22 @@ class Fetches:
             most = min(most, throttle.most_at_once)
         tagged = request.version >= _REPLICA_STATE_SINCE
         replica_id = body.replica_state.replica_id if tagged else body.replica_id
+        broker_epoch = body.replica_state.replica_epoch if tagged else -1
         committed = replica_id < 0 and body.isolation_level == _COMMITTED
         least = min(body.min_bytes, most)
         may_read = None if self._node.authorizer is None else self._reader(request, replica_id)
-        return Terms(request.version, replica_id, committed, body.max_wait_ms, least, most, may_read=may_read)
+        primary = primary_of(self._node) if replica_id >= 0 else None
+        return Terms(
+            request.version,
+            replica_id,
+            committed,
+            body.max_wait_ms,
+            least,
+            most,
+            may_read,
+            broker_epoch=broker_epoch,
+            primary=primary,
+        )
 
     def _reader(self, request: Request, replica_id: int) -> Callable[[str], bool]:
         """Return what says whether the client may read a topic. A session's partitions are judged with each

@@ -496,6 +496,7 @@ class PartitionLog:
         isolation_level: str = _UNCOMMITTED,
         min_one: bool = True,
         max_searched: int = arguments.INT64_MAX,
+        whole: bool = False,
     ) -> Stretch:
         """Return whole batches as they are stored, from the one that holds `offset` on, as a stretch of one
         segment's file, `max_bytes` long at most; with `min_one` at least one batch where there is any.
@@ -505,7 +506,7 @@ class PartitionLog:
         the records is read, and no CRC checked: a client does that. Where it has batches of transactions, the
         control batches of the whole log are searched for `read_committed`, those that were not before; not if
         these are among more than `max_searched` offsets: `aborted` is None then, for threads that must not
-        wait.
+        wait. `whole`: a replica reads, to which the log does not end before the log end offset (R14).
 
         Raises OffsetOutOfRangeError, CorruptRecordError where a batch header at `offset` is damaged,
         StorageError, StoreClosedError, ForkedError, InvalidTypeError, InvalidArgumentError.
@@ -520,7 +521,11 @@ class PartitionLog:
                 self._check_not_shown(view, offset)
             stable = self._stable(view)
             limit = stable if committed else view.end_offset
-            found = find_stretch(view, offset, limit, most, min_one, self._context.files, self._gaps)
+            seen = view
+            if whole and isinstance(source := self._source, Partition):
+                seen = source.visible.written
+                limit = seen.end_offset
+            found = find_stretch(seen, offset, limit, most, min_one, self._context.files, self._gaps)
             aborted = self._aborted(view, found, offset, max_searched) if committed else None
             return Stretch(found, offset, view.start_offset, view.end_offset, stable, aborted)
 
