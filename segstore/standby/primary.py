@@ -1,5 +1,5 @@
-"""`Primary`: what a standby tells its primary, beside its fetches: that it is there (Kafka: BrokerRegistration),
-and from which leader epoch on it leads (Kafka: BeginQuorumEpoch). Nothing is on disk. Threads: one.
+"""`Primary`: what a standby tells its primary, beside its fetches: that it is there (Kafka:
+BrokerRegistration), and from which leader epoch on it leads (Kafka: BeginQuorumEpoch). Nothing is on disk. Threads: one.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Primary:
         except UnsupportedVersionError as error:
             raise InvalidArgumentError(
                 f"{self._cluster.bootstrap[0]} is no primary that a standby can follow, which is a store with"
-                f" mode \"rw\" that `segstore serve` serves; `segstore mirror` follows any Kafka: {error}"
+                f' mode "rw" that `segstore serve` serves; `segstore mirror` follows any Kafka: {error}'
             ) from None
         if answer.error_code:
             raise told_error(answer.error_code, f"the registration at {self._cluster.bootstrap[0]}")

@@ -24,8 +24,8 @@ from segstore.storage.store.writer import StoreWriter
 
 DEAD, REACHABLE = "dead", "reachable"
 DISTANCE = 1 << 16
-"""How far above the largest known leader epoch a primary is passed that can't be asked: it begins one by itself
-at each open behind a crash."""
+"""How far above the largest known leader epoch a primary is passed that can't be asked: it begins one by
+itself at each open behind a crash."""
 
 
 def standby_role(files: Files, root: str) -> Role:

@@ -1,5 +1,5 @@
-"""`StandbyConfig`: the settings of a standby: those of its client, by the names of Kafka's. Nothing is on disk.
-Threads: any; immutable.
+"""`StandbyConfig`: the settings of a standby: those of its client, by the names of Kafka's. Nothing is on
+disk. Threads: any; immutable.
 """
 
 from __future__ import annotations

@@ -414,7 +414,7 @@ def promote(
     with os_errors():
         role = standby_role(files, root)
         forget_request(files, root)
-    reopen = {"config": store_config, "clock": clock, "files": files}
+    reopen: dict[str, Any] = {"config": store_config, "clock": clock, "files": files}
     if old == REACHABLE and role.promoting < 0:
         running = follow(
             role.source, root, mode=role.mode, topics=ALL if role.topics == (ALL,) else role.topics,

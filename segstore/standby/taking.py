@@ -1,5 +1,5 @@
-"""A directory is taken for a standby: a new one, one that was a standby of the same cluster, or that of an old
-primary, which comes back. On disk: `.segstore/role`. Threads: one.
+"""A directory is taken for a standby: a new one, one that was a standby of the same cluster, or that of an
+old primary, which comes back. On disk: `.segstore/role`. Threads: one.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ def check_returns(files: Files, root: str, metadata: Metadata, source: str) -> b
     ours, theirs = _largest_epoch(files, root), _largest_of(metadata)
     if ours >= theirs:
         raise StaleDirectoryError(
-            f"{root} has led in leader epoch {ours}, and {source} leads in {theirs} only: it has not taken over"
-            " from this directory, so nothing is cut here by what it has"
+            f"{root} has led in leader epoch {ours}, and {source} leads in {theirs} only: it has not taken"
+            " over from this directory, so nothing is cut here by what it has"
         )
     return True
 

@@ -17,8 +17,8 @@ _VERSION = 1
 
 @dataclass(frozen=True)
 class Promotion:
-    """`leader_epoch` is the first one of the promoted store's own; `source` the address of the primary before,
-    and `told` whether that one knows; `directory_id` is that of the standby that was promoted.
+    """`leader_epoch` is the first one of the promoted store's own; `source` the address of the primary
+    before, and `told` whether that one knows; `directory_id` is that of the standby that was promoted.
     """
 
     leader_epoch: int
