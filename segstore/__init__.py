@@ -75,6 +75,8 @@ if TYPE_CHECKING:
     from segstore.replication.store import ReplicatedStore
     from segstore.replication.unreplicate import unreplicate
     from segstore.server.network.server import Server, serve
+    from segstore.standby.excess import CutRecord, cut_records
+    from segstore.standby.standby import Standby, follow, promote
     from segstore.storage.check.check import Finding
     from segstore.storage.copy import Copied, copy
     from segstore.storage.meta.topics import TopicInfo
@@ -98,6 +100,7 @@ __all__ = [
     "Copied",
     "CorruptCheckpointError",
     "CorruptRecordError",
+    "CutRecord",
     "DisconnectedError",
     "EndedPartition",
     "FencedInstanceIdError",
@@ -133,6 +136,7 @@ __all__ = [
     "Server",
     "SinkClosedError",
     "SinkError",
+    "Standby",
     "StorageError",
     "Store",
     "StoreClosedError",
@@ -144,11 +148,14 @@ __all__ = [
     "UnwrittenRecordsError",
     "check",
     "copy",
+    "cut_records",
     "end_mirror",
     "errors",
+    "follow",
     "mirror",
     "open",
     "open_replicated",
+    "promote",
     "serve",
     "transfer_methods",
     "unreplicate",
@@ -170,6 +177,8 @@ _WHEN_ASKED_FOR = {
     ),
     "segstore.mirroring.ending": ("EndedPartition", "end_mirror"),
     "segstore.mirroring.mirror": ("Mirror", "MirroredPartition", "mirror"),
+    "segstore.standby.excess": ("CutRecord", "cut_records"),
+    "segstore.standby.standby": ("Standby", "follow", "promote"),
     "segstore.records": ("Record", "Records"),
     "segstore.replication.healing": ("Healed",),
     "segstore.replication.states": ("PartitionState", "ReplicaState"),

@@ -71,6 +71,14 @@ COMMANDS = {
         "Mirror topics of the Kafka cluster at BOOTSTRAP (HOST:PORT, with commas between several) into"
         " DIRECTORY, until Ctrl-C.",
     ),
+    "follow": (
+        "segstore.cli.follow",
+        "Keep DIRECTORY as the hot standby of the primary at HOST:PORT, until Ctrl-C.",
+    ),
+    "promote": (
+        "segstore.cli.follow",
+        "Let the standby in DIRECTORY take its primary's place. A `segstore follow` of it ends.",
+    ),
     "end-mirror": (
         "segstore.cli.mirror",
         "Make an ordinary store of the mirror in DIRECTORY, under new leader epochs.",
