@@ -77,7 +77,7 @@ class Standby:
     ) -> None:
         self.store, self._control, self._primary, self._cluster = store, control, primary, cluster
         self._reopen = reopen
-        self._promoting = Mutex()
+        self._lock, self._is_promoted = Mutex(), False
         self.promoted: Store | None = None
         self.lease_error: Exception | None = None
         """Why the last call of the lease did not lead to a promotion; None where it gave none."""
@@ -176,11 +176,14 @@ class Standby:
         check_apart("promote()")
         old = arguments.one_of("old", old, (REACHABLE, DEAD))
         limit = arguments.milliseconds("timeout_ms", timeout_ms) / 1000
-        with self._promoting:
-            epoch = self._handed_over(time.monotonic() + limit) if old == REACHABLE else None
-            return self._take_over(epoch, old, reason)
+        epoch = self._handed_over(time.monotonic() + limit) if old == REACHABLE else None
+        return self._take_over(epoch, old, reason)
 
     def _take_over(self, epoch: int | None, old: str, reason: str) -> Store:
+        with self._lock:  # the lease's thread may promote, too
+            if self._is_promoted:
+                raise InvalidArgumentError(f"{self!r} is being promoted, or was already")
+            self._is_promoted = True
         self.close()
         root = self.store.path
         promote_directory(root, epoch, old, reason, **self._reopen)
@@ -266,9 +269,8 @@ class Standby:
             raise InvalidArgumentError(
                 f"the lease gave the fencing token {epoch}: it must be above leader epoch {known}"
             )
-        with self._promoting:
-            if not self._control.done.is_open:
-                self._take_over(epoch, DEAD, "the lease was given to the standby")
+        if not self._control.done.is_open:
+            self._take_over(epoch, DEAD, "the lease was given to the standby")
 
     def _tell_excess(self, kept: tuple[str, ...]) -> None:
         self._control.keep(kept)

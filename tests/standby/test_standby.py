@@ -1,4 +1,4 @@
-"""Standbys of our own server: they have all that the primary has, take its place, and it comes back as one."""
+"""Standbys of our own server: these have what the primary has, take its place, and the old one comes back."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_a_reachable_primary_hands_over_and_comes_back(tmp_path: Path, directory
                 log.append(b"late")
             assert store.partition("a").append(b"new") == 100
             with segstore.Consumer(store, "a", group_id="g") as again:
-                found = [each for each in again.poll(LIMIT).values() for each in each]
+                found = [record for records in again.poll(LIMIT).values() for record in records]
                 assert found[0].offset == 40
             promotion = read_promotion(Files(), str(directory))
             assert promotion is not None and promotion.told and promotion.reason == "a test"
