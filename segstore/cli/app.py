@@ -79,6 +79,10 @@ COMMANDS = {
         "segstore.cli.follow",
         "Let the standby in DIRECTORY take its primary's place. A `segstore follow` of it ends.",
     ),
+    "demote": (
+        "segstore.cli.demote",
+        "Take a primary's standby away, by the operator's word: acks=all waits for it no more.",
+    ),
     "end-mirror": (
         "segstore.cli.mirror",
         "Make an ordinary store of the mirror in DIRECTORY, under new leader epochs.",

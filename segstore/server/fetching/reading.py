@@ -52,9 +52,9 @@ class Terms(NamedTuple):
     min_bytes: int
     max_bytes: int
     may_read: Callable[[str], bool] | None = None
-    max_searched: int = MOST_SEARCHED
     broker_epoch: int = -1
     primary: Primary | None = None
+    max_searched: int = MOST_SEARCHED
 
 
 class Look(NamedTuple):

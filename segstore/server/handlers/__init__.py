@@ -51,7 +51,7 @@ MODULES: dict[str, tuple[Api, ...]] = {
         *(Api.ADD_PARTITIONS_TO_TXN, Api.ADD_OFFSETS_TO_TXN),
         *(Api.TXN_OFFSET_COMMIT, Api.END_TXN),
     ),
-    "standby": (Api.BEGIN_QUORUM_EPOCH, Api.BROKER_REGISTRATION, Api.UNREGISTER_BROKER),
+    "standby": (Api.BROKER_REGISTRATION, Api.BEGIN_QUORUM_EPOCH, Api.UNREGISTER_BROKER),
     "versions": (Api.API_VERSIONS,),
 }
 """By the module that has their handlers, the APIs that are served."""

@@ -1,4 +1,4 @@
-"""BrokerRegistration, BeginQuorumEpoch and UnregisterBroker: what a standby tells its primary, and an operator
+"""BrokerRegistration, BeginQuorumEpoch, UnregisterBroker: what a standby tells its primary, and an operator
 of it (KIP-631, KIP-595; Kafka: ClusterControlManager.registerBroker,
 KafkaRaftClient.handleBeginQuorumEpochRequest).
 """

@@ -43,8 +43,8 @@ class StandbyAcks:
         """Raise NotEnoughReplicasError before an append with acks=all, where the standby is away."""
         if acks == ALL and not self._alone and (away := self._away()):
             raise NotEnoughReplicasError(
-                f"{self._partition.directory}: the in-sync replicas are this store and its standby, and {away}; "
-                "nothing was written (`segstore demote --standby` goes on without a standby)"
+                f"{self._partition.directory}: the in-sync replicas are this store and its standby, and "
+                f"{away}; nothing was written (`segstore demote --standby` goes on without a standby)"
             )
 
     def wait(self, end_offset: int, acks: int, timeout_ms: float) -> None:

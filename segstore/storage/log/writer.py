@@ -225,7 +225,9 @@ class LogWriter:
         )
 
     def check_leads(self) -> None:
-        """Do what `check` does, for an append that no leader has made. Raises NotLeaderOrFollowerError, DemotedError."""
+        """Do what `check` does, for an append that no leader has made. Raises NotLeaderOrFollowerError;
+        DemotedError where the store leads no more.
+        """
         self.check()
         if self.demoted:
             raise DemotedError(self.demoted)

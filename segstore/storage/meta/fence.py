@@ -33,7 +33,8 @@ class Fence:
     def told(self, root: str) -> str:
         """Return what a caller is told whose append is refused."""
         return (
-            f"{root} was demoted: node {self.leader} leads from leader epoch {self.leader_epoch} on ({self.why}); "
+            f"{root} was demoted: node {self.leader} leads from leader epoch {self.leader_epoch} on "
+            f"({self.why}); "
             f'`segstore follow HOST:PORT {root}` lets it follow the new primary, mode="r" reads it'
         )
 

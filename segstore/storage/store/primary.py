@@ -135,8 +135,8 @@ class Primary:
                 raise DemotedError(self.fence.told(self._context.root))
             if before.is_there and before.directory_id != directory_id:
                 raise DuplicateBrokerRegistrationError(
-                    f"{self._context.root} has a standby, directory {before.directory_id}, and {directory_id} "
-                    "is another one: `segstore demote --standby` takes the first one away"
+                    f"{self._context.root} has a standby, directory {before.directory_id}, and "
+                    f"{directory_id} is another one: `segstore demote --standby` takes the first one away"
                 )
             if before.sync and not sync:
                 raise InvalidRequestError(
@@ -216,8 +216,8 @@ class Primary:
             return False
         if broker_epoch not in (-1, registration.broker_epoch):
             raise NotLeaderOrFollowerError(
-                f"replica {replica} fetches with broker epoch {broker_epoch}, but {registration.broker_epoch} "
-                "is registered"
+                f"replica {replica} fetches with broker epoch {broker_epoch}, but "
+                f"{registration.broker_epoch} is registered"
             )
         return True
 
