@@ -60,6 +60,7 @@ def promote_directory(
         context = open_context(root, settings, clock, files, None)
         writer = StoreWriter(context, settings, replicated=True, role=STANDBY)
         try:
+            forget_request(files, root)
             role = _marked(files, root, role, _largest(writer, role), epoch, old, reason)
             for name, info in writer.topics.items():
                 _lead(writer, name, info.partition_ids, role.promoting)

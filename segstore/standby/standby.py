@@ -317,9 +317,8 @@ def follow(
             role, returns, broker_epoch = _taken(files, root, cluster, source, choice, mode)
             context = open_context(root, of_store, clock, files, file_mode)
             files.ensure_directory(names.below(root, names.OURS))
-            forget_request(files, root)
-            if not returns:
-                write_role(files, root, role)
+            if not returns and found_role(files, root) is None:
+                write_role(files, root, role)  # of any other directory the lock is held first
             writer = StoreWriter(context, of_store, replicated=True, role=None if returns else STANDBY)
             store = StandbyStore(context, writer)
         reopen = {"config": store_config, "clock": clock, "files": files}
@@ -375,8 +374,8 @@ def _running(
     try:
         settings = cluster.config
         assert isinstance(settings, StandbyConfig)
-        if returns:
-            write_role(writer.context.files, writer.context.root, role)
+        forget_request(writer.context.files, writer.context.root)
+        write_role(writer.context.files, writer.context.root, role)
         followed = FollowedTopics(writer, choice, cluster, settings, DELETE, STANDBY_ID)
         primary = Primary(cluster, role.cluster_id, role.directory_id, role.mode)
         terms = FetchTerms(STANDBY_ID, UNCOMMITTED)
@@ -415,7 +414,6 @@ def promote(
     root, files = arguments.path("directory", directory), files or Files()
     with os_errors():
         role = standby_role(files, root)
-        forget_request(files, root)
     reopen: dict[str, Any] = {"config": store_config, "clock": clock, "files": files}
     if old == REACHABLE and role.promoting < 0:
         running = follow(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -192,3 +194,31 @@ def test_nobody_answers(directory: Path) -> None:
         followed("127.0.0.1:1", directory)
     shutil.rmtree(directory, ignore_errors=True)
     segstore.open(directory).close()
+
+
+def test_sync_waits_for_the_standby(tmp_path: Path, directory: Path) -> None:
+    with Broker(tmp_path / "p", topics=["a"]) as broker:
+        broker.store.partition("a").append(b"1")
+        with followed(broker, directory, mode="sync") as standby:
+            assert standby.wait_caught_up(LIMIT)
+            with segstore.Producer(broker.store, acks="all") as producer:
+                assert producer.send("a", b"2").get(timeout=PATIENCE).offset == 1
+            logs = standby._control.fetchers.logs.values()
+            assert [each.replica.log_end_offset for each in logs if each.topic == "a"] == [2]
+
+
+def test_another_process_takes_the_directory(tmp_path: Path, directory: Path) -> None:
+    with Broker(tmp_path / "p", topics=["a"]) as broker:
+        broker.store.partition("a").append(b"1")
+        standby = followed(broker, directory)
+        assert standby.wait_caught_up(LIMIT)
+        result = run_segstore("promote", str(directory), "--old", "dead", "--yes")
+        assert result.returncode == 0, result.stderr
+        assert standby.wait(LIMIT)
+    with segstore.open(directory) as store:
+        assert values(store, "a") == [b"1"]
+
+
+def run_segstore(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "segstore", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
