@@ -1,5 +1,6 @@
 """`Primary`: what a standby tells its primary, beside its fetches: that it is there (Kafka:
-BrokerRegistration), and from which leader epoch on it leads (Kafka: BeginQuorumEpoch). Nothing is on disk. Threads: one.
+BrokerRegistration), and from which leader epoch on it leads (Kafka: BeginQuorumEpoch). Nothing is on disk.
+Threads: one.
 """
 
 from __future__ import annotations

@@ -19,6 +19,7 @@ from segstore.integers import INT32_MAX
 from segstore.storage.context import Clock, os_errors
 from segstore.storage.meta.promotion import Promotion, write_promotion
 from segstore.storage.meta.role import NOT_PROMOTING, STANDBY, Role, read_role, remove_role, write_role
+from segstore.storage.meta.sealed_file import CLUSTER_ID
 from segstore.storage.store.store import open_context
 from segstore.storage.store.writer import StoreWriter
 
@@ -59,10 +60,13 @@ def promote_directory(
         context = open_context(root, settings, clock, files, None)
         writer = StoreWriter(context, settings, replicated=True, role=STANDBY)
         try:
+            forget_request(files, root)
             role = _marked(files, root, role, _largest(writer, role), epoch, old, reason)
             for name, info in writer.topics.items():
                 _lead(writer, name, info.partition_ids, role.promoting)
             writer.partitions.flush()
+            CLUSTER_ID.write(files, root, role.cluster_id)
+            _forget_leading(files, root)
             write_promotion(
                 files,
                 root,
@@ -114,6 +118,14 @@ def _lead(writer: StoreWriter, name: str, numbers: tuple[int, ...], epoch: int) 
         if replica.epoch_cache.current < epoch:
             replica.begin_epoch(epoch)
     writer.topic_admin.remember_gaps(name, ends)
+
+
+def _forget_leading(files: Files, root: str) -> None:
+    """Remove what an earlier time as a primary has left: its fence, and its own standby's registration."""
+    for name in (names.FENCE, names.STANDBY):
+        path = names.below(root, f"{names.OURS}/{name}")
+        if files.exists(path):
+            files.unlink(path)
 
 
 def ask_to_let_go(files: Files, root: str) -> None:

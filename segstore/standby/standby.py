@@ -77,7 +77,7 @@ class Standby:
     ) -> None:
         self.store, self._control, self._primary, self._cluster = store, control, primary, cluster
         self._reopen = reopen
-        self._promoting = Mutex()
+        self._lock, self._is_promoted = Mutex(), False
         self.promoted: Store | None = None
         self.lease_error: Exception | None = None
         """Why the last call of the lease did not lead to a promotion; None where it gave none."""
@@ -176,11 +176,14 @@ class Standby:
         check_apart("promote()")
         old = arguments.one_of("old", old, (REACHABLE, DEAD))
         limit = arguments.milliseconds("timeout_ms", timeout_ms) / 1000
-        with self._promoting:
-            epoch = self._handed_over(time.monotonic() + limit) if old == REACHABLE else None
-            return self._take_over(epoch, old, reason)
+        epoch = self._handed_over(time.monotonic() + limit) if old == REACHABLE else None
+        return self._take_over(epoch, old, reason)
 
     def _take_over(self, epoch: int | None, old: str, reason: str) -> Store:
+        with self._lock:  # the lease's thread may promote, too
+            if self._is_promoted:
+                raise InvalidArgumentError(f"{self!r} is being promoted, or was already")
+            self._is_promoted = True
         self.close()
         root = self.store.path
         promote_directory(root, epoch, old, reason, **self._reopen)
@@ -266,9 +269,8 @@ class Standby:
             raise InvalidArgumentError(
                 f"the lease gave the fencing token {epoch}: it must be above leader epoch {known}"
             )
-        with self._promoting:
-            if not self._control.done.is_open:
-                self._take_over(epoch, DEAD, "the lease was given to the standby")
+        if not self._control.done.is_open:
+            self._take_over(epoch, DEAD, "the lease was given to the standby")
 
     def _tell_excess(self, kept: tuple[str, ...]) -> None:
         self._control.keep(kept)
@@ -315,9 +317,8 @@ def follow(
             role, returns, broker_epoch = _taken(files, root, cluster, source, choice, mode)
             context = open_context(root, of_store, clock, files, file_mode)
             files.ensure_directory(names.below(root, names.OURS))
-            forget_request(files, root)
-            if not returns:
-                write_role(files, root, role)
+            if not returns and found_role(files, root) is None:
+                write_role(files, root, role)  # of any other directory the lock is held first
             writer = StoreWriter(context, of_store, replicated=True, role=None if returns else STANDBY)
             store = StandbyStore(context, writer)
         reopen = {"config": store_config, "clock": clock, "files": files}
@@ -373,8 +374,8 @@ def _running(
     try:
         settings = cluster.config
         assert isinstance(settings, StandbyConfig)
-        if returns:
-            write_role(writer.context.files, writer.context.root, role)
+        forget_request(writer.context.files, writer.context.root)
+        write_role(writer.context.files, writer.context.root, role)
         followed = FollowedTopics(writer, choice, cluster, settings, DELETE, STANDBY_ID)
         primary = Primary(cluster, role.cluster_id, role.directory_id, role.mode)
         terms = FetchTerms(STANDBY_ID, UNCOMMITTED)
@@ -413,7 +414,6 @@ def promote(
     root, files = arguments.path("directory", directory), files or Files()
     with os_errors():
         role = standby_role(files, root)
-        forget_request(files, root)
     reopen: dict[str, Any] = {"config": store_config, "clock": clock, "files": files}
     if old == REACHABLE and role.promoting < 0:
         running = follow(

@@ -1,8 +1,10 @@
-"""Standbys of our own server: they have all that the primary has, take its place, and it comes back as one."""
+"""Standbys of our own server: these have what the primary has, take its place, and the old one comes back."""
 
 from __future__ import annotations
 
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -91,10 +93,11 @@ def test_a_reachable_primary_hands_over_and_comes_back(tmp_path: Path, directory
                 log.append(b"late")
             assert store.partition("a").append(b"new") == 100
             with segstore.Consumer(store, "a", group_id="g") as again:
-                found = [each for each in again.poll(LIMIT).values() for each in each]
+                found = [record for records in again.poll(LIMIT).values() for record in records]
                 assert found[0].offset == 40
             promotion = read_promotion(Files(), str(directory))
-            assert promotion is not None and promotion.told and promotion.reason == "a test"
+            assert promotion is not None
+            assert (promotion.told, promotion.reason) == (True, "a test")
         finally:
             store.close()
     with pytest.raises(DemotedError):
@@ -116,10 +119,9 @@ def test_what_a_dead_primary_had_alone_is_cut_and_told(tmp_path: Path, directory
     with segstore.promote(directory, "dead") as store:
         assert store.partition("a").append(b"new") == 3
     with Broker(directory) as leads, followed(leads, old) as back:
-        until(lambda: back.store.partition("a").end_offset == 4)
-        assert values(back.store, "a") == [b"both"] * 3 + [b"new"]
+        until(lambda: values(back.store, "a") == [b"both"] * 3 + [b"new"])
         (told,) = back.excess()
-        assert told[:3] == ("a", 0, 3) and told.key == b"k" and told.value == b"alone"
+        assert (*told[:3], told.key, told.value) == ("a", 0, 3, b"k", b"alone")
     assert segstore.check(old) == []
 
 
@@ -192,3 +194,31 @@ def test_nobody_answers(directory: Path) -> None:
         followed("127.0.0.1:1", directory)
     shutil.rmtree(directory, ignore_errors=True)
     segstore.open(directory).close()
+
+
+def test_sync_waits_for_the_standby(tmp_path: Path, directory: Path) -> None:
+    with Broker(tmp_path / "p", topics=["a"]) as broker:
+        broker.store.partition("a").append(b"1")
+        with followed(broker, directory, mode="sync") as standby:
+            assert standby.wait_caught_up(LIMIT)
+            with segstore.Producer(broker.store, acks="all") as producer:
+                assert producer.send("a", b"2").get(timeout=PATIENCE).offset == 1
+            logs = standby._control.fetchers.logs.values()
+            assert [each.replica.log_end_offset for each in logs if each.topic == "a"] == [2]
+
+
+def test_another_process_takes_the_directory(tmp_path: Path, directory: Path) -> None:
+    with Broker(tmp_path / "p", topics=["a"]) as broker:
+        broker.store.partition("a").append(b"1")
+        standby = followed(broker, directory)
+        assert standby.wait_caught_up(LIMIT)
+        result = run_segstore("promote", str(directory), "--old", "dead", "--yes")
+        assert result.returncode == 0, result.stderr
+        assert standby.wait(LIMIT)
+    with segstore.open(directory) as store:
+        assert values(store, "a") == [b"1"]
+
+
+def run_segstore(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "segstore", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
