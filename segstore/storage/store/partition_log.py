@@ -6,7 +6,7 @@ The files are those of `log.partition` (writing), `log.read_only_partition` (ano
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -36,6 +36,7 @@ from segstore.storage.log.read_only_partition import Follower
 from segstore.storage.meta.topic_info import INTERNAL, check_not_internal
 from segstore.storage.producers.aborted_transactions import AbortedTransactions
 from segstore.storage.segment.log_view import LogView
+from segstore.storage.store.scan import Scan
 from segstore.storage.transfer import METHODS, SENDFILE, descriptor, send_at_once, transfer
 from segstore.storage.transfer.stretch import Place, Stretch, find_stretch, has_transactions
 
@@ -403,6 +404,34 @@ class PartitionLog:
     def view(self) -> LogView:
         """Return what is visible now. Raises StoreClosedError where the topic was deleted."""
         return self._views.view
+
+    def scan(
+        self,
+        start: int | None = None,
+        end: int | None = None,
+        *,
+        isolation_level: str = _UNCOMMITTED,
+        check_crcs: bool = True,
+    ) -> Scan:
+        """Return the records from offset `start` up to `end`, exclusive, as a `Scan`: it is iterated record
+        by record, gives Records by `reads()` and a table by `to_arrow()`.
+
+        By default it is the whole log as it is now: what is appended later is not part of it. It ends at the
+        log's end, with `read_committed` at the last stable offset, where these are below `end`. Raises
+        OffsetOutOfRangeError where `start` is not in [start_offset, end_offset]; InvalidArgumentError where
+        `end` is below it; InvalidTypeError, StoreClosedError. Iterating raises as `read`.
+        """
+        self._context.check_open()
+        _is_committed(isolation_level)
+        how = {
+            "isolation_level": isolation_level,
+            "check_crcs": arguments.switch("check_crcs", check_crcs),
+        }
+        return Scan(self, start, end, how)
+
+    def __iter__(self) -> Iterator[Record]:
+        """Return all records, one by one, up to the log's end as it is now. Raises as `scan`."""
+        return iter(self.scan())
 
     def read_view(
         self,
