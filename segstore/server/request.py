@@ -25,7 +25,7 @@ Response = tuple[bytearray, Slices]
 
 class Repeat(Protocol):
     """Answers requests that say the same as an earlier one of their connection, such as those of a producer
-    that sends one batch after the other to one partition.
+    that sends one batch after the other to one partition, or of a consumer that fetches them.
     """
 
     def __call__(self, frame: memoryview) -> Response | Later | None:

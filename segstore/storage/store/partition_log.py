@@ -534,8 +534,8 @@ class PartitionLog:
 
     def stretch_at_once(self, offset: int, max_bytes: int, committed: bool) -> Stretch | None:
         """Return what `stretch` gives for these arguments, where that takes one look at one segment. None,
-        and nothing is done, where anything is unusual: an offset that is not there, a file that is not open, a
-        transaction, an error.
+        and nothing is done, where anything is unusual: an offset that is not there, a file that is not open,
+        a transaction, an error.
         """
         context = self._context
         if context.closed or not context.here[0]:
