@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable, Iterator
-from copy import copy
 from typing import Any, NamedTuple, Protocol
 
 from segstore.integers import INT32_MAX
@@ -49,12 +48,6 @@ class Wanted:
         """Fetch as `other` says from now on."""
         self.offset, self.max_bytes = other.offset, other.max_bytes
         self.current_epoch, self.fetched_epoch = other.current_epoch, other.fetched_epoch
-
-    def at(self, offset: int) -> Wanted:
-        """Return the same partition, fetched from another offset on, of which the client was told nothing."""
-        wanted = copy(self)
-        wanted.offset, wanted.high_watermark, wanted.start_offset = offset, -1, -1
-        return wanted
 
     def tell(self, data: Any) -> bool:
         """Note what the client is told; returns whether an incremental answer has to tell it."""

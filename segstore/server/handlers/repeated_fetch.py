@@ -153,7 +153,8 @@ class RepeatedFetch:
             return None
         if len(found):
             return self._written(found, correlation_id)
-        wanted = self._asked.at(offset)
+        wanted = Wanted(self._asked.topic, self._asked.topic_id, self._request.body.topics[0].partitions[0])
+        wanted.offset = offset
         data = _Response.PartitionData(
             high_watermark=found.high_watermark, last_stable_offset=found.last_stable_offset
         )
