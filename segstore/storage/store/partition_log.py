@@ -38,7 +38,13 @@ from segstore.storage.producers.aborted_transactions import AbortedTransactions
 from segstore.storage.segment.log_view import LogView
 from segstore.storage.store.scan import Scan
 from segstore.storage.transfer import METHODS, SENDFILE, descriptor, send_at_once, transfer
-from segstore.storage.transfer.stretch import Place, Stretch, find_stretch, has_transactions
+from segstore.storage.transfer.stretch import (
+    Place,
+    Stretch,
+    find_stretch,
+    has_transactions,
+    stretch_at_once,
+)
 
 if TYPE_CHECKING:
     from segstore.storage.context import Context
@@ -554,6 +560,26 @@ class PartitionLog:
             return Stretch(found, offset, view.start_offset, view.end_offset, stable, aborted)
 
         return self.with_view(find)
+
+    def stretch_at_once(self, offset: int, max_bytes: int, committed: bool) -> Stretch | None:
+        """Return what `stretch` gives for these arguments, where that takes one look at one segment. None,
+        and nothing is done, where anything is unusual: an offset that is not there, a file that is not open,
+        a transaction, an error.
+        """
+        context = self._context
+        if context.closed or not context.here[0]:
+            return None
+        try:
+            view = self._views.view
+            if not view.start_offset <= offset <= view.end_offset:
+                return None
+            return stretch_at_once(view, offset, max_bytes, committed, context)
+        except SegstoreError:
+            return None
+        except OSError as error:
+            if not is_refusal(error):
+                raise
+            return None
 
     def _aborted(
         self, view: LogView, found: Place | None, offset: int, max_searched: int
