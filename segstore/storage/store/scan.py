@@ -34,7 +34,9 @@ class Log(Protocol):
     def end_offset(self) -> int:
         """Return where readers' part of the log ends."""
 
-    def read(self, offset: int, max_bytes: int, **how: Any) -> Records:
+    def read(
+        self, offset: int, max_bytes: int = ..., *, isolation_level: str = ..., check_crcs: bool = ...
+    ) -> Records:
         """See `PartitionLog.read`."""
 
 
