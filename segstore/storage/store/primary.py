@@ -44,6 +44,8 @@ STANDBY_ID = 2
 LAG_TIME_MAX_MS = 30_000
 """How long a standby in sync mode is waited for that does not fetch (Kafka: replica.lag.time.max.ms)."""
 _Key = tuple[str, int]
+_changing = Mutex()
+"""Held while a store's registration or fence changes, which is rare."""
 
 
 class Reached(NamedTuple):
@@ -85,7 +87,6 @@ class Primary:
     ) -> None:
         """Read what is registered. Raises CorruptCheckpointError, OSError."""
         self._context, self._topics, self._partitions = context, topics, partitions
-        self._lock = Mutex()
         self._reached: dict[_Key, Reached] = {}
         self._fetched_ms: int | None = None
         self.fence: Fence | None = None
@@ -125,7 +126,7 @@ class Primary:
         DuplicateBrokerRegistrationError for another directory than is registered, InvalidRequestError for
         one that would give up sync mode, DemotedError, StorageError.
         """
-        with self._lock, os_errors():
+        with _changing, os_errors():
             before = self.registration
             if self.fence is not None:
                 raise DemotedError(self.fence.told(self._context.root))
@@ -166,7 +167,7 @@ class Primary:
         store in sync mode a new leader epoch begins, and acks=all completes alone from then on. Raises
         DemotedError, StorageError.
         """
-        with self._lock, os_errors():
+        with _changing, os_errors():
             before = self.registration
             if self.fence is not None:
                 raise DemotedError(self.fence.told(self._context.root))
@@ -247,7 +248,7 @@ class Primary:
         directory changes nothing. Raises FencedLeaderEpochError where the epoch is not above all that are
         known here; nothing is changed then. Raises StorageError.
         """
-        with self._lock, os_errors():
+        with _changing, os_errors():
             held = self.fence
             if held is not None and (held.leader_epoch, held.directory_id) == (
                 fence.leader_epoch,
