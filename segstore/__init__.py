@@ -81,6 +81,7 @@ if TYPE_CHECKING:
     from segstore.storage.copy import Copied, copy
     from segstore.storage.meta.topics import TopicInfo
     from segstore.storage.store.partition_log import PartitionLog
+    from segstore.storage.store.scan import Scan
     from segstore.storage.store.store import Store
     from segstore.storage.transfer.methods import transfer_methods
 
@@ -131,6 +132,7 @@ __all__ = [
     "ReentrantCallError",
     "ReplicaState",
     "ReplicatedStore",
+    "Scan",
     "SegstoreError",
     "SerializationError",
     "Server",
@@ -189,6 +191,7 @@ _WHEN_ASKED_FOR = {
     "segstore.storage.copy": ("Copied", "copy"),
     "segstore.storage.meta.topics": ("TopicInfo",),
     "segstore.storage.store.partition_log": ("PartitionLog",),
+    "segstore.storage.store.scan": ("Scan",),
     "segstore.storage.store.store": ("Store",),
     "segstore.storage.transfer.methods": ("transfer_methods",),
 }

@@ -6,7 +6,7 @@ The files are those of `log.partition` (writing), `log.read_only_partition` (ano
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -36,8 +36,15 @@ from segstore.storage.log.read_only_partition import Follower
 from segstore.storage.meta.topic_info import INTERNAL, check_not_internal
 from segstore.storage.producers.aborted_transactions import AbortedTransactions
 from segstore.storage.segment.log_view import LogView
+from segstore.storage.store.scan import Scan
 from segstore.storage.transfer import METHODS, SENDFILE, descriptor, send_at_once, transfer
-from segstore.storage.transfer.stretch import Place, Stretch, find_stretch, has_transactions
+from segstore.storage.transfer.stretch import (
+    Place,
+    Stretch,
+    find_stretch,
+    has_transactions,
+    stretch_at_once,
+)
 
 if TYPE_CHECKING:
     from segstore.storage.context import Context
@@ -404,6 +411,34 @@ class PartitionLog:
         """Return what is visible now. Raises StoreClosedError where the topic was deleted."""
         return self._views.view
 
+    def scan(
+        self,
+        start: int | None = None,
+        end: int | None = None,
+        *,
+        isolation_level: str = _UNCOMMITTED,
+        check_crcs: bool = True,
+    ) -> Scan:
+        """Return the records from offset `start` up to `end`, exclusive, as a `Scan`: it is iterated record
+        by record, gives Records by `reads()` and a table by `to_arrow()`.
+
+        By default it is the whole log as it is now: what is appended later is not part of it. It ends at the
+        log's end, with `read_committed` at the last stable offset, where these are below `end`. Raises
+        OffsetOutOfRangeError where `start` is not in [start_offset, end_offset]; InvalidArgumentError where
+        `end` is below it; InvalidTypeError, StoreClosedError. Iterating raises as `read`.
+        """
+        self._context.check_open()
+        _is_committed(isolation_level)
+        how = {
+            "isolation_level": isolation_level,
+            "check_crcs": arguments.switch("check_crcs", check_crcs),
+        }
+        return Scan(self, start, end, how)
+
+    def __iter__(self) -> Iterator[Record]:
+        """Return all records, one by one, up to the log's end as it is now. Raises as `scan`."""
+        return iter(self.scan())
+
     def read_view(
         self,
         view: LogView | None,
@@ -530,6 +565,26 @@ class PartitionLog:
             return Stretch(found, offset, view.start_offset, view.end_offset, stable, aborted)
 
         return self.with_view(find)
+
+    def stretch_at_once(self, offset: int, max_bytes: int, committed: bool) -> Stretch | None:
+        """Return what `stretch` gives for these arguments, where that takes one look at one segment. None,
+        and nothing is done, where anything is unusual: an offset that is not there, a file that is not open,
+        a transaction, an error.
+        """
+        context = self._context
+        if context.closed or not context.here[0]:
+            return None
+        try:
+            view = self._views.view
+            if not view.start_offset <= offset <= view.end_offset:
+                return None
+            return stretch_at_once(view, offset, max_bytes, committed, context)
+        except SegstoreError:
+            return None
+        except OSError as error:
+            if not is_refusal(error):
+                raise
+            return None
 
     def _aborted(
         self, view: LogView, found: Place | None, offset: int, max_searched: int
