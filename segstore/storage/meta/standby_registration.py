@@ -34,6 +34,9 @@ class StandbyRegistration:
         return bool(self.directory_id)
 
 
+NOBODY = StandbyRegistration()
+
+
 def path_of(root: str) -> str:
     """Return the path of a store's file."""
     return names.below(root, f"{names.OURS}/{names.STANDBY}")
@@ -51,7 +54,7 @@ def read_registration(files: Files, root: str) -> StandbyRegistration:
         if types != (str, bool, int):
             raise ValueError(f"{found!r}")
     except FileNotFoundError:
-        return StandbyRegistration()
+        return NOBODY
     except (ValueError, TypeError) as error:
         raise CorruptCheckpointError(path, 0, f"no registration of a standby: {error}") from error
     return found

@@ -25,6 +25,7 @@ from segstore.storage.context import Context, os_errors
 from segstore.storage.log.standby_acks import StandbyAcks
 from segstore.storage.meta.fence import Fence, read_fence, write_fence
 from segstore.storage.meta.standby_registration import (
+    NOBODY,
     StandbyRegistration,
     read_registration,
     write_registration,
@@ -89,18 +90,13 @@ class Primary:
         self._fetched_ms: int | None = None
         self.fence: Fence | None = None
         known = f"{names.OURS}/{names.STANDBY}" in root_names
-        self.registration = read_registration(context.files, context.root) if known else StandbyRegistration()
-
-    @property
-    def is_sync(self) -> bool:
-        """Return whether acks=all waits for a standby."""
-        return self.registration.sync
+        self.registration = read_registration(context.files, context.root) if known else NOBODY
 
     # --- partitions ---------------------------------------------------------------------------
 
     def opened(self, partition: Partition) -> None:
         """Take in a partition that was just opened: the caller holds the store's lock."""
-        if self.is_sync:
+        if self.registration.sync:
             partition.acks = StandbyAcks(partition, self._away)
         if self.fence is not None:
             self._close_to_appends(partition)
@@ -157,6 +153,7 @@ class Primary:
         with partitions.lock:
             self._fetched_ms = _now_ms()
             partitions.begin_sync()
+            partitions.on_opened = self.opened
             self.registration = made
             for partition in partitions.all_open():
                 with partition.queue.token:
@@ -265,6 +262,7 @@ class Primary:
             partitions = self._partitions()
             with partitions.lock:  # no topic is changed, and no partition opened meanwhile
                 self.fence = fence
+                partitions.on_opened = self.opened
                 self._context.demoted = fence.told(self._context.root)
             for partition in partitions.all_open():
                 self._close_to_appends(partition)

@@ -120,8 +120,8 @@ class StoreWriter:
         )
         self.partitions = Partitions(context, lambda: self.topic_admin.topics, loader, checkpoints)
         self.primary = Primary(context, root_names, lambda: self.topics, lambda: self.partitions)
-        if self._role is None and not self._replicated:
-            loader.sync = self.primary.is_sync
+        if self._role is None and self.primary.registration.sync:
+            loader.sync = True
             self.partitions.on_opened = self.primary.opened
         self.topic_admin = TopicAdmin(context, topic_files, self._ends, checkpoints, loader, self.partitions)
         self.inbox = Inbox(
