@@ -13,9 +13,9 @@ from segstore.errors import BrokerError
 from segstore.following.control import Control
 from segstore.following.fetcher import FetchTerms
 from segstore.following.followed_topics import FollowedTopics
+from segstore.following.primary import Primary
 from segstore.mutex import Mutex
 from segstore.protocol.error_codes import Code
-from segstore.standby.primary import Primary
 from segstore.storage.context import Context
 from segstore.storage.meta.role import Role, write_role
 from segstore.wire.cluster import Cluster

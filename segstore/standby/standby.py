@@ -21,6 +21,7 @@ from segstore.following.choice import ALL, TopicChoice
 from segstore.following.fetched_data import UNCOMMITTED
 from segstore.following.fetcher import FetchTerms
 from segstore.following.followed_topics import DELETE, FollowedTopics
+from segstore.following.primary import STANDBY_ID, SYNC, Primary
 from segstore.following.source_end import Lag
 from segstore.following.store import FollowingStore
 from segstore.logger import Logger
@@ -29,7 +30,6 @@ from segstore.protocol.codec import structs
 from segstore.protocol.error_codes import told_error
 from segstore.standby.control import StandbyControl
 from segstore.standby.excess import CutRecord, cut_records, read_copy
-from segstore.standby.primary import STANDBY_ID, SYNC, Primary
 from segstore.standby.promotion import DEAD, REACHABLE, forget_request, promote_directory, standby_role
 from segstore.standby.settings import StandbyConfig
 from segstore.standby.taking import check_returns, found_role

@@ -219,6 +219,20 @@ def test_another_process_takes_the_directory(tmp_path: Path, directory: Path) ->
         assert values(store, "a") == [b"1"]
 
 
+def test_a_promoted_store_tells_the_old_primary_that_was_said_to_be_dead(
+    tmp_path: Path, directory: Path
+) -> None:
+    with Broker(tmp_path / "p", topics=["a"]) as broker:
+        log = broker.store.partition("a")
+        log.append(b"1")
+        standby = followed(broker, directory)
+        assert standby.wait_caught_up(LIMIT)
+        with standby.promote("dead") as store, segstore.serve(store, port=0):
+            until(lambda: getattr(read_promotion(Files(), str(directory)), "told", False))
+            with pytest.raises(DemotedError):
+                log.append(b"2")
+
+
 def run_segstore(*arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "segstore", *arguments]
     return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)

@@ -67,6 +67,14 @@ class Primary:
                 return epoch
             epoch = max(epoch, int(part.leader_epoch)) + 1
 
+    def announce(self, epoch: int) -> None:
+        """Say that this standby leads from `epoch` on. Raises BrokerError where the old primary refuses; as
+        `Cluster.ask`.
+        """
+        part = self._begin(epoch)
+        if part.error_code:
+            raise told_error(part.error_code, f"the fence of {self._cluster.bootstrap[0]}")
+
     def _begin(self, epoch: int) -> Any:
         kind = structs("BeginQuorumEpochRequest")
         part = kind.PartitionData(
