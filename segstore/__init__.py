@@ -69,6 +69,7 @@ if TYPE_CHECKING:
     )
     from segstore.mirroring.ending import EndedPartition, end_mirror
     from segstore.mirroring.mirror import Mirror, MirroredPartition, mirror
+    from segstore.mirroring.onward.mirror_to import MirrorTo, SentPartition, mirror_to
     from segstore.records import Record, Records
     from segstore.replication.healing import Healed
     from segstore.replication.states import PartitionState, ReplicaState
@@ -111,6 +112,7 @@ __all__ = [
     "KafkaTimeoutError",
     "LogTruncationError",
     "Mirror",
+    "MirrorTo",
     "MirroredPartition",
     "OffsetAndMetadata",
     "OffsetAndTimestamp",
@@ -129,6 +131,7 @@ __all__ = [
     "ReplicaState",
     "ReplicatedStore",
     "SegstoreError",
+    "SentPartition",
     "SerializationError",
     "Server",
     "SinkClosedError",
@@ -147,6 +150,7 @@ __all__ = [
     "end_mirror",
     "errors",
     "mirror",
+    "mirror_to",
     "open",
     "open_replicated",
     "serve",
@@ -170,6 +174,7 @@ _WHEN_ASKED_FOR = {
     ),
     "segstore.mirroring.ending": ("EndedPartition", "end_mirror"),
     "segstore.mirroring.mirror": ("Mirror", "MirroredPartition", "mirror"),
+    "segstore.mirroring.onward.mirror_to": ("MirrorTo", "SentPartition", "mirror_to"),
     "segstore.records": ("Record", "Records"),
     "segstore.replication.healing": ("Healed",),
     "segstore.replication.states": ("PartitionState", "ReplicaState"),
