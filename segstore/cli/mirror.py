@@ -1,5 +1,7 @@
 """`segstore mirror`: mirrors topics of a Kafka cluster, or topics of a store to a cluster, until it is
-interrupted, or once; `segstore end-mirror` makes an ordinary store of the mirror. On disk: through the engine.
+interrupted, or once; `segstore end-mirror` makes an ordinary store of the mirror.
+
+On disk: through the engine.
 
 Threads: the main thread waits; the mirror has its own.
 """
@@ -16,8 +18,8 @@ from rich.progress import Progress
 import segstore
 from segstore.cli.options import STORE, no_bootstrap, pairs
 from segstore.cli.output import progress_bar
-from segstore.cli.places.properties import client_settings
 from segstore.cli.places.of_store import open_reading
+from segstore.cli.places.properties import client_settings
 from segstore.cli.signals import ended_by_signals
 from segstore.mirroring.choice import ALL
 from segstore.mirroring.ending import CUT, KEEP
@@ -123,7 +125,9 @@ def mirror(
 def _check_alone(bootstrap: str | None, path: str | None) -> None:
     """Raise UsageError for what doesn't go with --to, which needs a store."""
     if bootstrap is not None:
-        raise click.UsageError("--to mirrors --store PATH to a cluster: BOOTSTRAP and DIRECTORY are not given.")
+        raise click.UsageError(
+            "--to mirrors --store PATH to a cluster: BOOTSTRAP and DIRECTORY are not given."
+        )
     given = get_current_context().get_parameter_source
     for name in ("isolation", "recreated"):
         if given(name) is ParameterSource.COMMANDLINE:
@@ -150,7 +154,7 @@ def _mirror_to(path: str, target: str, topics: list[str], once: bool, config: di
             offsets = sum(each.target_end_offset - each.start_offset for each in partitions)
             click.echo(f"{target} has {len(partitions)} partitions, {offsets:,} offsets")
             if problems:
-                raise click.exceptions.Exit(1)
+                get_current_context().exit(1)
 
 
 def _show_to(bar: Progress, running: segstore.MirrorTo) -> None:

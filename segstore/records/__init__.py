@@ -14,8 +14,8 @@ from segstore.records.encoded import CHUNK_BYTES, Encoded, Template
 from segstore.records.header import (
     APPEND_TIME_FLAG,
     BATCH,
-    CODECS,
     CODEC_MASK,
+    CODECS,
     CONTROL_FLAG,
     DELETE_HORIZON_FLAG,
     HEADER_SIZE,

@@ -123,8 +123,10 @@ def test_a_slow_connection_delivers_all(proxy: Proxy, client: socket.socket) -> 
 
 def test_new_connections_are_refused(proxy: Proxy, client: socket.socket) -> None:
     proxy.refuse()
-    with socket.create_connection(("127.0.0.1", proxy.port), PATIENCE) as other:
-        with pytest.raises(ConnectionResetError):
-            other.recv(1)
+    with (
+        socket.create_connection(("127.0.0.1", proxy.port), PATIENCE) as other,
+        pytest.raises(ConnectionResetError),
+    ):
+        other.recv(1)
     client.sendall(b"old")
     assert exactly(client, 3) == b"old"

@@ -1,1 +1,1 @@
-"""A mirror whose source is a store here, and whose target a cluster: records are produced at equal offsets."""
+"""A mirror of a store to a cluster: its records are produced there at equal offsets."""

@@ -1,5 +1,5 @@
-"""`SentGroups`: offsets that groups have committed here, committed at the target of a mirror, where records have
-the same offsets (Kafka: MirrorCheckpointTask.syncGroupOffset). Nothing is on disk. Threads: one.
+"""`SentGroups`: offsets that groups have committed here, committed at the target of a mirror, where
+records have the same offsets (Kafka: MirrorCheckpointTask.syncGroupOffset). Nothing is on disk. Threads: one.
 """
 
 from __future__ import annotations
@@ -49,7 +49,9 @@ class SentGroups:
         try:
             theirs = read_offsets(self._cluster, group)
             changed = {
-                ends[tp][0]: at for tp, at in reached.items() if tp not in theirs or theirs[tp].offset < at.offset
+                ends[tp][0]: at
+                for tp, at in reached.items()
+                if tp not in theirs or theirs[tp].offset < at.offset
             }
             if changed:
                 self._commit(group, changed)
@@ -75,7 +77,9 @@ class SentGroups:
             )
         asked = [
             _Commit.OffsetCommitRequestTopic(
-                name=name, topic_id=names.topic_id_bytes(topic_id) if topic_id else bytes(16), partitions=parts
+                name=name,
+                topic_id=names.topic_id_bytes(topic_id) if topic_id else bytes(16),
+                partitions=parts,
             )
             for (name, topic_id), parts in topics.items()
         ]
@@ -91,5 +95,3 @@ class SentGroups:
             for each in topic.partitions:
                 if each.error_code:
                     raise told_error(each.error_code, f"the offsets of group {group!r} at the target")
-
-

@@ -212,7 +212,7 @@ class MirrorTo:
     def _take(self) -> None:
         """Bring what is sent, and to whom, to what there is here and at the target."""
         chosen, problems = self._chosen()
-        metadata, topics = self._target.topics(chosen, problems) if chosen else (None, {})
+        topics = self._target.topics(chosen, problems) if chosen else {}
         logs: dict[Part, SentLog] = {}
         leaders: dict[Part, int] = {}
         for name, found in topics.items():
@@ -299,8 +299,8 @@ def mirror_to(
     *,
     config: Mapping[str, Any] | None = None,
 ) -> MirrorTo:
-    """Produce the records of topics of a store to the cluster at `bootstrap` ("HOST:PORT", with commas between
-    several), so that they have there the offsets that they have here; and go on as more come.
+    """Produce the records of topics of a store to the cluster at `bootstrap` ("HOST:PORT", with commas
+    between several), so that they have there the offsets that they have here; and go on as more come.
 
     `store` is an open store, or a directory, which is opened "r" beside its writer. `topics` are names, and
     regular expressions for whole names. A topic that is missing at the target is made there, with the
@@ -309,8 +309,9 @@ def mirror_to(
     target's own. `config` has settings of the client, by the names of Kafka's, and
     `sync.group.offsets.enabled`, whether committed offsets of groups are committed there, too.
 
-    What can't have equal offsets is refused, and `MirrorTo.problems` says why: compacted topics, transactions,
-    a log that begins above the target's end, a target with records of others, LogAppendTime at the target.
+    What can't have equal offsets is refused, and `MirrorTo.problems` says why: compacted topics,
+    transactions, a log that begins above the target's end, a target with records of others, LogAppendTime at
+    the target.
     Raises ConfigError, InvalidArgumentError, StorageError.
     """
     check_apart("mirror_to()")

@@ -1,5 +1,5 @@
-"""`ReadyBatch`: a batch of a log as it is produced at the target of a mirror. Nothing is on disk. Threads: any;
-functions without state.
+"""`ReadyBatch`: a batch of a log as it is produced at the target of a mirror. Nothing is on disk.
+Threads: any; functions without state.
 
 The producer id of a partition, and the sequence of each offset, are always the same ones, in every process
 that mirrors this log to that target. A request of a process that was killed, which arrives after a later
@@ -55,8 +55,8 @@ def producer_id(topic_id: str, partition: int) -> int:
 
 
 def ready_batch(data: bytes, offset: int, producer: int, max_bytes: int, where: str) -> ReadyBatch:
-    """Return a batch whose records begin at `offset`, made of the stored batches in `data`, the first of which
-    holds that offset. It is at most `max_bytes` long (`max.message.bytes` at the target).
+    """Return a batch whose records begin at `offset`, made of the stored batches in `data`, the first of
+    which holds that offset. It is at most `max_bytes` long (`max.message.bytes` at the target).
 
     Raises UnequalOffsetsError where a producer can't reach the same offsets: in transactions, whose markers
     have offsets, and at gaps; RecordTooLargeError; CorruptRecordError.
@@ -78,8 +78,8 @@ def _check_reachable(batch: np.void, offset: int, where: str) -> None:
     base, last = int(batch["base_offset"]), int(batch["last_offset"])
     if batch["attributes"] & _OF_TRANSACTION:
         raise UnequalOffsetsError(
-            f"{where}: offset {base} belongs to a transaction, whose markers take offsets that no producer can"
-            " give: docs/moving-to-kafka.md says how the log is moved as it is"
+            f"{where}: offset {base} belongs to a transaction, whose markers take offsets that no"
+            " producer can give: docs/moving-to-kafka.md says how the log is moved as it is"
         )
     if base > offset or last - base + 1 != batch["count"]:
         raise UnequalOffsetsError(

@@ -157,7 +157,10 @@ class Sender:
         each.refuse(error)
 
     def _failed(self, each: SentLog, error: BrokerError) -> None:
-        if is_passing(error) or error.code in (Code.NOT_ENOUGH_REPLICAS, Code.NOT_ENOUGH_REPLICAS_AFTER_APPEND):
+        if is_passing(error) or error.code in (
+            Code.NOT_ENOUGH_REPLICAS,
+            Code.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+        ):
             each.delay(self._pause, error)
             self._home.stale(error)
         else:
@@ -239,9 +242,7 @@ class Sender:
     def _fetched(self, connection: Connection, each: SentLog, at: int) -> bytes:
         version = connection.version("Fetch")
         most = self._config.max_partition_fetch_bytes
-        part = _Fetch.FetchPartition(
-            partition=each.part.partition, fetch_offset=at, partition_max_bytes=most
-        )
+        part = _Fetch.FetchPartition(partition=each.part.partition, fetch_offset=at, partition_max_bytes=most)
         named = {"topic_id": _id(each)} if version >= _IDS_SINCE else {"topic": each.part.topic}
         request = _Fetch(
             replica_id=-1, max_wait_ms=self._config.fetch_max_wait_ms, min_bytes=1, max_bytes=most,

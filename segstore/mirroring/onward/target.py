@@ -13,14 +13,16 @@ from segstore.protocol.codec import structs
 from segstore.protocol.error_codes import Code, told_error
 from segstore.storage.meta.topic_info import TopicInfo
 from segstore.wire.cluster import Cluster
-from segstore.wire.metadata import Metadata, Topic
+from segstore.wire.metadata import Topic
 
 _TOPIC = 2
 _MOST_BYTES, _STAMPS = "max.message.bytes", "message.timestamp.type"
 _APPEND_TIME = "LogAppendTime"
 _DEFAULT_MOST = 1_048_588
-_OURS_ALONE = ("flush.messages", "flush.ms")
-"""Settings of durability, which a cluster has by its replicas."""
+_NOT_TAKEN = ("flush.messages", "flush.ms", _STAMPS)
+"""Settings that a topic is made without: a cluster is durable by its replicas, and timestamps that were given
+here are kept there.
+"""
 
 
 class TargetTopic(NamedTuple):
@@ -40,7 +42,7 @@ class Target:
 
     def topics(
         self, infos: Mapping[str, TopicInfo], problems: dict[str, SegstoreError]
-    ) -> tuple[Metadata, dict[str, TargetTopic]]:
+    ) -> dict[str, TargetTopic]:
         """Return what the target tells of these topics; what prevents one from being mirrored goes to
         `problems`. Raises as `Cluster.ask`.
         """
@@ -59,7 +61,7 @@ class Target:
             elif topic is not None:
                 good[name] = topic
         self._ask_limits([name for name in good if name not in self._limits], problems)
-        return metadata, {
+        return {
             name: TargetTopic(topic, self._limits[name])
             for name, topic in good.items()
             if name in self._limits
@@ -69,7 +71,7 @@ class Target:
         kind = structs("CreateTopicsRequest")
         asked = []
         for info in infos:
-            given = {name: value for name, value in info.config.items() if name not in _OURS_ALONE}
+            given = {name: value for name, value in info.config.items() if name not in _NOT_TAKEN}
             configs = [
                 kind.CreatableTopicConfig(name=name, value=_text(value)) for name, value in given.items()
             ]
