@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from cli import ok, run, start_program
 from fault_proxy import Proxy
+from kafka_broker import free_port
 from replica_logs import read
 from waiting import PATIENCE, until
 
@@ -216,8 +217,8 @@ def test_no_fault_of_the_network_doubles_or_loses_a_record(
     store.create_topic("a", 2)
     logs = [store.partition("a", number) for number in range(2)]
     with Proxy() as proxy, segstore.open(tmp_path / "target") as target:
-        server = segstore.serve(target, port=0, advertised=proxy.address)
-        proxy.target = int(server.bootstrap_servers.rpartition(":")[2])
+        proxy.target = free_port()
+        server = segstore.serve(target, port=proxy.target, advertised=proxy.address)
         with server, mirror_to(store, proxy.address, **{"request.timeout.ms": 300}) as running:
             for round in range(4):
                 for log in logs:
