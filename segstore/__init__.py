@@ -69,6 +69,7 @@ if TYPE_CHECKING:
     )
     from segstore.mirroring.ending import EndedPartition, end_mirror
     from segstore.mirroring.mirror import Mirror, MirroredPartition, mirror
+    from segstore.mirroring.onward.mirror_to import MirrorTo, SentPartition, mirror_to
     from segstore.records import Record, Records
     from segstore.replication.healing import Healed
     from segstore.replication.states import PartitionState, ReplicaState
@@ -115,6 +116,7 @@ __all__ = [
     "KafkaTimeoutError",
     "LogTruncationError",
     "Mirror",
+    "MirrorTo",
     "MirroredPartition",
     "OffsetAndMetadata",
     "OffsetAndTimestamp",
@@ -134,6 +136,7 @@ __all__ = [
     "ReplicatedStore",
     "Scan",
     "SegstoreError",
+    "SentPartition",
     "SerializationError",
     "Server",
     "SinkClosedError",
@@ -155,6 +158,7 @@ __all__ = [
     "errors",
     "follow",
     "mirror",
+    "mirror_to",
     "open",
     "open_replicated",
     "promote",
@@ -181,6 +185,7 @@ _WHEN_ASKED_FOR = {
     "segstore.mirroring.mirror": ("Mirror", "MirroredPartition", "mirror"),
     "segstore.standby.excess": ("CutRecord", "cut_records"),
     "segstore.standby.standby": ("Standby", "follow", "promote"),
+    "segstore.mirroring.onward.mirror_to": ("MirrorTo", "SentPartition", "mirror_to"),
     "segstore.records": ("Record", "Records"),
     "segstore.replication.healing": ("Healed",),
     "segstore.replication.states": ("PartitionState", "ReplicaState"),

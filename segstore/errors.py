@@ -191,6 +191,10 @@ class CorruptCheckpointError(SegstoreError):
         return _rebuild, (type(self), self.args, self.__dict__)
 
 
+class UnequalOffsetsError(SegstoreError):
+    """Records can't have the same offsets at the target of a mirror as they have here."""
+
+
 class StorageError(SegstoreError, OSError):
     """A call on the store's files failed (`errno` says why), or the partition is fenced after a failed sync
     (Kafka: KafkaStorageException).

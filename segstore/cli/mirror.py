@@ -1,5 +1,7 @@
-"""`segstore mirror`: mirrors topics of a Kafka cluster until it is interrupted, or once; `segstore
-end-mirror` makes an ordinary store of the mirror. On disk: through the engine.
+"""`segstore mirror`: mirrors topics of a Kafka cluster, or topics of a store to a cluster, until it is
+interrupted, or once; `segstore end-mirror` makes an ordinary store of the mirror.
+
+On disk: through the engine.
 
 Threads: the main thread waits; the mirror has its own.
 """
@@ -9,11 +11,14 @@ from __future__ import annotations
 from typing import Any
 
 import rich_click as click
+from click import get_current_context
+from click.core import ParameterSource
 from rich.progress import Progress
 
 import segstore
-from segstore.cli.options import no_bootstrap, pairs
+from segstore.cli.options import STORE, no_bootstrap, pairs
 from segstore.cli.output import progress_bar
+from segstore.cli.places.of_store import open_reading
 from segstore.cli.places.properties import client_settings
 from segstore.cli.signals import ended_by_signals
 from segstore.following.choice import ALL
@@ -26,8 +31,24 @@ _LOOK_MS = 500
 
 
 @click.command()
-@click.argument("bootstrap", metavar="BOOTSTRAP")
-@click.argument("directory", metavar="DIRECTORY", type=click.Path(file_okay=False))
+@click.argument("bootstrap", metavar="BOOTSTRAP", required=False)
+@click.argument("directory", metavar="DIRECTORY", type=click.Path(file_okay=False), required=False)
+@click.option(
+    "--to",
+    "target",
+    metavar="BOOTSTRAP",
+    help="In place of BOOTSTRAP and DIRECTORY: mirror topics of --store to this cluster, at equal offsets.",
+)
+@click.option(
+    "--store",
+    "-s",
+    "path",
+    metavar="PATH",
+    envvar=STORE,
+    show_envvar=True,
+    type=click.Path(file_okay=False),
+    help="With --to: directory of the store, which another process may write.",
+)
 @click.option(
     "--topics",
     "-t",
@@ -67,8 +88,10 @@ _LOOK_MS = 500
     help="A setting of the client or of the mirror, such as security.protocol=SSL; may be repeated.",
 )
 def mirror(
-    bootstrap: str,
-    directory: str,
+    bootstrap: str | None,
+    directory: str | None,
+    target: str | None,
+    path: str | None,
     topics: tuple[str, ...],
     isolation: str,
     once: bool,
@@ -82,13 +105,84 @@ def mirror(
     Bytes, offsets, leader epochs, topic ids, transactions, settings and committed offsets of groups are kept
     as they are there. The client needs the rights of an ordinary consumer. DIRECTORY is a store, which can be
     read all the while; called again, the command goes on where it stopped.
+
+    With --to BOOTSTRAP --store PATH, topics of a store are produced to a cluster, so that each record has
+    there the offset that it has here. What can't be so is refused: compacted topics, transactions, topics
+    that have records of others there.
     """
     held = {} if command_config is None else client_settings(command_config.read(), command_config.name)
+    config = {**held, **given}
     chosen = [part for text in topics for part in text.split(",") if part] or [ALL]
+    if target is not None:
+        _check_alone(bootstrap, path)
+        _mirror_to(str(path), target, chosen, once, config)
+    elif bootstrap is None or directory is None:
+        raise click.UsageError(f"Missing argument '{'BOOTSTRAP' if bootstrap is None else 'DIRECTORY'}'.")
+    else:
+        _mirror_from(bootstrap, directory, chosen, isolation, once, recreated, config)
+
+
+def _check_alone(bootstrap: str | None, path: str | None) -> None:
+    """Raise UsageError for what doesn't go with --to, which needs a store."""
+    if bootstrap is not None:
+        raise click.UsageError(
+            "--to mirrors --store PATH to a cluster: BOOTSTRAP and DIRECTORY are not given."
+        )
+    given = get_current_context().get_parameter_source
+    for name in ("isolation", "recreated"):
+        if given(name) is ParameterSource.COMMANDLINE:
+            raise click.UsageError(f"--{name} is for mirrors of a cluster, and not for --to.")
+    if path is None:
+        raise click.UsageError(f"Which store is mirrored? Give --store PATH (or {STORE}).")
+
+
+def _mirror_to(path: str, target: str, topics: list[str], once: bool, config: dict[str, str]) -> None:
+    with (
+        ended_by_signals(),
+        open_reading(path) as store,
+        segstore.mirror_to(store, target, topics, config=config) as running,
+    ):
+        click.echo(f"{path} is mirrored to {target}")
+        with progress_bar(0, "mirror", "offsets") as bar:
+            while not (running.wait_caught_up(_LOOK_MS) if once else running.wait(_LOOK_MS)):
+                _show_to(bar, running)
+        problems = running.problems
+        for problem in problems.values():
+            click.echo(problem, err=True)
+        if once:
+            partitions = [each for each in running.partitions() if not each.refused]
+            offsets = sum(each.target_end_offset - each.start_offset for each in partitions)
+            click.echo(f"{target} has {len(partitions)} partitions, {offsets:,} offsets")
+            if problems:
+                get_current_context().exit(1)
+
+
+def _show_to(bar: Progress, running: segstore.MirrorTo) -> None:
+    known = [each for each in running.partitions() if each.target_end_offset >= 0]
+    total = sum(each.end_offset - each.start_offset for each in known)
+    lag = sum(each.lag.records for each in known)
+    waits = running.error or next((each.error for each in running.partitions() if each.error), None)
+    bar.update(
+        bar.task_ids[0],
+        total=total,
+        completed=max(total - lag, 0),
+        description=f"mirror, {lag:,} records behind" + (f": {waits}" if waits else ""),
+    )
+
+
+def _mirror_from(
+    bootstrap: str,
+    directory: str,
+    topics: list[str],
+    isolation: str,
+    once: bool,
+    recreated: str,
+    config: dict[str, str],
+) -> None:
     with (
         ended_by_signals(),
         segstore.mirror(
-            bootstrap, directory, chosen, isolation=isolation, recreated=recreated, config={**held, **given}
+            bootstrap, directory, topics, isolation=isolation, recreated=recreated, config=config
         ) as running,
     ):
         click.echo(f"{directory} mirrors {bootstrap}")

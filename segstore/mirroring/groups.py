@@ -47,7 +47,7 @@ class MirroredGroups:
 
     def _sync(self, group: str, ends: Mapping[TopicPartition, int]) -> int:
         try:
-            theirs = self._committed(group)
+            theirs = read_offsets(self._cluster, group)
         except BrokerError as error:
             self._tell(group, error)
             return 0
@@ -68,22 +68,21 @@ class MirroredGroups:
         self._told.discard(group)
         return len(changed)
 
-    def _committed(self, group: str) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Return what a group has committed at the source. Raises BrokerError."""
-        kind = structs("OffsetFetchRequest").OffsetFetchRequestGroup
-        asked = kind(group_id=group, topics=None)
-        answer = self._cluster.ask_coordinator(
-            group, "OffsetFetch", group_id=group, topics=None, groups=[asked]
-        )
-        found = answer.groups[0] if answer.groups else answer
-        if found.error_code:
-            raise told_error(found.error_code, f"the offsets of group {group!r}")
-        return dict(_offsets(found.topics))
-
     def _tell(self, group: str, error: SegstoreError) -> None:
         if group not in self._told:
             self._told.add(group)
             log.warning("group %r is not mirrored: %s", group, error)
+
+
+def read_offsets(cluster: Cluster, group: str) -> dict[TopicPartition, OffsetAndMetadata]:
+    """Return what a group has committed at a cluster. Raises BrokerError, and as `Cluster.ask`."""
+    kind = structs("OffsetFetchRequest").OffsetFetchRequestGroup
+    asked = kind(group_id=group, topics=None)
+    answer = cluster.ask_coordinator(group, "OffsetFetch", group_id=group, topics=None, groups=[asked])
+    found = answer.groups[0] if answer.groups else answer
+    if found.error_code:
+        raise told_error(found.error_code, f"the offsets of group {group!r}")
+    return dict(_offsets(found.topics))
 
 
 def _offsets(topics: Any) -> Iterator[tuple[TopicPartition, OffsetAndMetadata]]:

@@ -14,12 +14,15 @@ from segstore.records.encoded import CHUNK_BYTES, Encoded, Template
 from segstore.records.header import (
     APPEND_TIME_FLAG,
     BATCH,
+    CODEC_MASK,
     CODECS,
     CONTROL_FLAG,
+    DELETE_HORIZON_FLAG,
     HEADER_SIZE,
     TRANSACTIONAL_FLAG,
     batch_ptr,
 )
+from segstore.records.produced import columns_of, produced
 from segstore.records.records import Record, Records, concat, empty_records
 
 __all__ = [
@@ -27,7 +30,9 @@ __all__ = [
     "BATCH",
     "CHUNK_BYTES",
     "CODECS",
+    "CODEC_MASK",
     "CONTROL_FLAG",
+    "DELETE_HORIZON_FLAG",
     "HEADER_SIZE",
     "MAX_PLAIN",
     "TRANSACTIONAL_FLAG",
@@ -44,10 +49,12 @@ __all__ = [
     "as_timestamps",
     "batch_ptr",
     "check_sizes",
+    "columns_of",
     "concat",
     "decode",
     "empty_records",
     "encode",
+    "produced",
     "scan",
     "single",
     "stamped",

@@ -193,7 +193,7 @@ class Columns:
         values: Any,
         keys: Any = None,
         timestamps: Any = None,
-        headers: Iterable[Iterable[Header] | None] | None = None,
+        headers: HeaderColumns | Iterable[Iterable[Header] | None] | None = None,
         timestamp: int = -1,
         offsets: NDArray[np.int64] | None = None,
     ) -> None:

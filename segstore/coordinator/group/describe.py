@@ -147,6 +147,10 @@ class Looking:
         record, error = _record(source, group)
         return GroupListing(group, self._state(group, record, error), _type(record), error)
 
+    def committed(self, group: str) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Return the offsets that a group has committed. Raises CorruptRecordError, StorageError."""
+        return dict(self._source().fetch(group))
+
     def describe(self, group: str) -> GroupDescription:
         """Describe one group. Raises GroupNotFoundError, which names the groups that there are;
         InvalidGroupIdError.

@@ -586,6 +586,13 @@ class PartitionLog:
                 raise
             return None
 
+    def stored(self, offset: int, max_bytes: int) -> bytes:
+        """Return whole batches as they are stored, from the one that holds `offset` on, `max_bytes` at most,
+        but at least one where there is any; nothing at the log's end. No CRC is checked. Raises as `stretch`.
+        """
+        with os_errors(), self.stretch(offset, max_bytes) as found:
+            return found.read(self._context.files)
+
     def _aborted(
         self, view: LogView, found: Place | None, offset: int, max_searched: int
     ) -> list[tuple[int, int]] | None:

@@ -78,6 +78,10 @@ class Stretch:
         """Return the descriptor of the file; -1 where the stretch is empty or was released."""
         return -1 if self._handle is None else self._handle.fd
 
+    def read(self, files: Files) -> bytes:
+        """Return the bytes. Raises OSError."""
+        return b"" if self._handle is None else files.pread(self._handle, self._size, self.position)
+
     def release(self) -> None:
         """Let go of the file; a second call does nothing."""
         self._handle = None

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from fault_proxy import Proxy
 from histories import Part, from_lines
 from jepsen.running import Failed, committed, contents, of_topics
 from jepsen.running import Round as GroupRound
@@ -22,7 +23,6 @@ from wire_client import WireClient
 import segstore
 
 from .judge import WireHistory
-from .proxy import Proxy
 from .roles import PARTS, RECEIVING, SENDING
 from .told import CONFIG, GROUPS, HOPS, Flags
 

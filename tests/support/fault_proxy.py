@@ -1,4 +1,4 @@
-"""`Proxy`: a TCP proxy on loopback between clients and the server, whose connections can be made to fail.
+"""`Proxy`: a TCP proxy on loopback between clients and a server, whose connections can be made to fail.
 
 What a connection has not delivered when it ends is dropped: a commit of offsets, or the end of a transaction,
 that came after its own repetition would have an effect in Kafka too. Threads: the proxy has its own; any may
@@ -11,25 +11,35 @@ import asyncio
 import socket
 import struct
 import threading
+from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import Any, cast
 
 _AT_ONCE = struct.pack("ii", 1, 0)
+_TICK = 0.02
+"""Seconds between two pieces of a slow connection."""
 
 
 class _End(asyncio.Protocol):
-    """One end of a connection: what comes goes to `other`. `is_answers`: this is the server's end."""
+    """One end of a connection: what comes goes to `other`. `is_answers`: this is the server's end. What is
+    `held` was not delivered yet; while there is any, nothing more is read.
+    """
 
     def __init__(self, proxy: Proxy, is_answers: bool) -> None:
         self.proxy, self.is_answers = proxy, is_answers
         self.transport: asyncio.Transport | None = None
         self.other: _End | None = None
-        self.held: list[bytes] = []
+        self.held: deque[bytes] = deque()
+        self._timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
         self.proxy.ends.add(self)
-        if not self.is_answers:
+        if self.is_answers:
+            return
+        if self.proxy.refuses:
+            self.end(hard=True)
+        else:
             self.proxy.reach_server(self)
 
     def data_received(self, data: bytes) -> None:
@@ -41,21 +51,45 @@ class _End(asyncio.Protocol):
             proxy.torn -= 1
             self._pass(data[: len(data) // 2])
             self.end(hard=False)
-        elif self.other is None or proxy.stalls:
-            self.held.append(data)
-        else:
-            self._pass(data)
+            return
+        self.held.append(data)
+        self.deliver()
+
+    def deliver(self) -> None:
+        """Deliver what is held, as far as it may go on now."""
+        if self._timer is not None:
+            return
+        if self.other is None or self.is_answers in self.proxy.stalled:
+            self._read(False)
+            return
+        while self.held and not self.proxy.rate:
+            self._pass(self.held.popleft())
+        if self.held:
+            self._deliver_slowly()
+        self._read(not self.held)
+
+    def _deliver_slowly(self) -> None:
+        most = max(1, int(self.proxy.rate * _TICK))
+        data = self.held.popleft()
+        if len(data) > most:
+            self.held.appendleft(data[most:])
+        self._pass(data[:most])
+        self._timer = asyncio.get_running_loop().call_later(_TICK, self._tick)
+
+    def _tick(self) -> None:
+        self._timer = None
+        self.deliver()
+
+    def _read(self, on: bool) -> None:
+        if self.transport is not None and not self.transport.is_closing():
+            self.transport.resume_reading() if on else self.transport.pause_reading()
 
     def _pass(self, data: bytes) -> None:
+        data, ends = self.proxy.counted(data)
         if self.other is not None and self.other.transport is not None:
             self.other.transport.write(data)
-
-    def go_on(self) -> None:
-        if self.other is None:  # what is held goes on when the server is reached
-            return
-        held, self.held = self.held, []
-        for data in held:
-            self._pass(data)
+        if ends:
+            self.end(hard=False)
 
     def connection_lost(self, error: Exception | None) -> None:
         self.proxy.ends.discard(self)
@@ -79,14 +113,18 @@ class _End(asyncio.Protocol):
 
 class Proxy:
     """Clients connect to `port`, and the proxy to `target`. `lost` counts the pieces of answers that were
-    lost. A context manager.
+    lost. A context manager, at whose end all connections are cut.
     """
 
-    def __init__(self) -> None:
-        self.target = 0
+    def __init__(self, target: int = 0) -> None:
+        self.target = target
         self.ends: set[_End] = set()
-        self.mutes = self.stalls = False
+        self.mutes = self.refuses = False
+        self.stalled: frozenset[bool] = frozenset()
+        """Which directions are held up: True is that of answers."""
+        self.rate = 0.0
         self.torn = self.lost = 0
+        self._left: int | None = None
         self._connecting: set[asyncio.Task[None]] = set()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="proxy", daemon=True)
@@ -105,6 +143,11 @@ class Proxy:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
+
+    @property
+    def address(self) -> str:
+        """Return HOST:PORT, to which clients connect."""
+        return f"127.0.0.1:{self.port}"
 
     def _run(self, work: Coroutine[Any, Any, Any]) -> Any:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
@@ -132,34 +175,62 @@ class Proxy:
         end.other, other.other = other, end
         if end.transport.is_closing():
             other.end(hard=True)
-        elif not self.stalls:
-            end.go_on()
+        else:
+            end.deliver()
+
+    def counted(self, data: bytes) -> tuple[bytes, bool]:
+        """Return what of these bytes may be delivered, and whether their connection ends then."""
+        if self._left is None:
+            return data, False
+        data = data[: self._left]
+        self._left -= len(data)
+        if self._left:
+            return data, False
+        self._left = None
+        return data, True
 
     # --- faults ---------------------------------------------------------------------------
 
     def cut(self, hard: bool) -> None:
-        """End all connections."""
+        """End all connections; `hard`: by a reset."""
         self._call(lambda: [end.end(hard) for end in [*self.ends]] and None)
+
+    def cut_after(self, count: int) -> None:
+        """End the connection that delivers the last of the next `count` bytes, of both directions and all
+        connections together; that is the last byte that it delivers.
+        """
+        assert count > 0
+        self._call(lambda: setattr(self, "_left", count))
 
     def tear(self, count: int) -> None:
         """Deliver the next pieces by half, and end their connections."""
         self._call(lambda: setattr(self, "torn", count))
 
-    def stall(self) -> None:
-        """Deliver nothing until `go_on`."""
-        self._call(lambda: setattr(self, "stalls", True))
+    def stall(self, requests: bool = True, answers: bool = True) -> None:
+        """Deliver nothing of these directions until `go_on`; connections stay."""
+        held = frozenset(way for way, on in ((False, requests), (True, answers)) if on)
+        self._call(lambda: setattr(self, "stalled", held))
+
+    def slow(self, bytes_per_second: float) -> None:
+        """Deliver so much of each direction of each connection until `go_on`."""
+        self._call(lambda: setattr(self, "rate", bytes_per_second))
 
     def mute(self) -> None:
         """Lose all answers until `go_on`; requests are delivered."""
         self.lost = 0
         self._call(lambda: setattr(self, "mutes", True))
 
+    def refuse(self) -> None:
+        """Reset each new connection at once until `go_on`."""
+        self._call(lambda: setattr(self, "refuses", True))
+
     def go_on(self) -> None:
         """Deliver what was held up, and all that comes. After `mute`, `cut` must have come."""
 
         def call() -> None:
-            self.mutes = self.stalls = False
+            self.mutes = self.refuses = False
+            self.stalled, self.rate = frozenset(), 0.0
             for end in [*self.ends]:
-                end.go_on()
+                end.deliver()
 
         self._call(call)

@@ -1,0 +1,126 @@
+"""`ReadyBatch`: a batch of a log as it is produced at the target of a mirror. Nothing is on disk.
+Threads: any; functions without state.
+
+The producer id of a partition, and the sequence of each offset, are always the same ones, in every process
+that mirrors this log to that target. A request of a process that was killed, which arrives after a later
+process has asked where the target ends, is therefore a repetition, or out of order: never a second copy.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from segstore.errors import CorruptRecordError, RecordTooLargeError, UnequalOffsetsError
+from segstore.records import (
+    APPEND_TIME_FLAG,
+    CODEC_MASK,
+    CONTROL_FLAG,
+    DELETE_HORIZON_FLAG,
+    TRANSACTIONAL_FLAG,
+    Template,
+    columns_of,
+    decode,
+    encode,
+    produced,
+    scan,
+)
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+_LARGE = 16_384
+"""Bytes of a batch that is sent alone, as it is stored; smaller ones are made one larger batch."""
+_OURS = 1 << 62
+"""Kafka gives producer ids from 0 on, in blocks: none that it gives is ever as large."""
+_SEQUENCES = 0x7FFFFFFF
+_REMADE = APPEND_TIME_FLAG | DELETE_HORIZON_FLAG
+_OF_TRANSACTION = CONTROL_FLAG | TRANSACTIONAL_FLAG
+
+
+class ReadyBatch(NamedTuple):
+    """One batch with base offset 0, and the offsets that its records have here, and must get there."""
+
+    data: bytes | bytearray
+    first: int
+    next_offset: int
+
+
+def producer_id(topic_id: str, partition: int) -> int:
+    """Return the producer id under which a partition is mirrored."""
+    digest = hashlib.sha256(f"{topic_id}-{partition}".encode()).digest()
+    return _OURS | int.from_bytes(digest[:7], "big")
+
+
+def ready_batch(data: bytes, offset: int, producer: int, max_bytes: int, where: str) -> ReadyBatch:
+    """Return a batch whose records begin at `offset`, made of the stored batches in `data`, the first of
+    which holds that offset. It is at most `max_bytes` long (`max.message.bytes` at the target).
+
+    Raises UnequalOffsetsError where a producer can't reach the same offsets: in transactions, whose markers
+    have offsets, and at gaps; RecordTooLargeError; CorruptRecordError.
+    """
+    batches, _ = scan(data)
+    if not len(batches):
+        raise CorruptRecordError(where, 0, offset, "the stored batch is damaged")
+    _check_reachable(batches[0], offset, where)
+    template = Template(0, producer, 0, offset & _SEQUENCES, 0, -1)
+    first = batches[0]
+    run = _run(batches, max_bytes)
+    if run == 1 and first["base_offset"] == offset and _goes_as_it_is(first, max_bytes):
+        sent = produced(memoryview(data)[: int(first["size"])], first, template)
+        return ReadyBatch(sent, offset, int(first["last_offset"]) + 1)
+    return _encoded(data, batches[:run], offset, template, max_bytes, where)
+
+
+def _check_reachable(batch: np.void, offset: int, where: str) -> None:
+    base, last = int(batch["base_offset"]), int(batch["last_offset"])
+    if batch["attributes"] & _OF_TRANSACTION:
+        raise UnequalOffsetsError(
+            f"{where}: offset {base} belongs to a transaction, whose markers take offsets that no"
+            " producer can give: docs/moving-to-kafka.md says how the log is moved as it is"
+        )
+    if base > offset or last - base + 1 != batch["count"]:
+        raise UnequalOffsetsError(
+            f"{where}: offsets are missing between {offset} and {last}, as compaction leaves them, and a"
+            " producer can't leave offsets out: docs/moving-to-kafka.md says how the log is moved as it is"
+        )
+
+
+def _goes_as_it_is(batch: np.void, max_bytes: int) -> bool:
+    return not batch["attributes"] & _REMADE and int(batch["size"]) <= max_bytes
+
+
+def _run(batches: NDArray[np.void], max_bytes: int) -> int:
+    """Return how many batches become one: small ones of one codec, side by side."""
+    if batches["size"][0] >= _LARGE or batches["attributes"][0] & _REMADE:
+        return 1
+    joins = batches["size"] < _LARGE
+    joins &= batches["attributes"] == batches["attributes"][0]
+    joins &= batches["last_offset"] - batches["base_offset"] + 1 == batches["count"]
+    joins[1:] &= batches["base_offset"][1:] == batches["last_offset"][:-1] + 1
+    joins &= np.cumsum(batches["size"], dtype=np.int64) <= max_bytes
+    joins[0] = True
+    return int(np.argmin(joins)) if not joins.all() else len(joins)
+
+
+def _encoded(
+    data: bytes, batches: NDArray[np.void], offset: int, template: Template, max_bytes: int, where: str
+) -> ReadyBatch:
+    """Return the records from `offset` on, as many as one batch takes, encoded anew."""
+    records = decode(data, batches, where, from_offset=offset, most=4 * max_bytes)
+    codec = int(batches["attributes"][0]) & CODEC_MASK
+    columns = columns_of(records)
+    for chunk in encode(columns, codec, None, max_bytes, template, max_bytes=max_bytes):
+        one = chunk.batches[0]
+        size, count = int(one["size"]), int(one["count"])
+        sent = bytes(chunk.data[:size])
+        chunk.release()
+        break
+    if size > max_bytes:
+        raise RecordTooLargeError(
+            f"{where}: the record at offset {offset} makes a batch of {size:,} bytes, and the target's"
+            f" max.message.bytes is {max_bytes:,}"
+        )
+    return ReadyBatch(sent, offset, offset + count)
