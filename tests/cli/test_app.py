@@ -19,6 +19,8 @@ NAMES = [
     *(
         "serve",
         "mirror",
+        "follow",
+        "promote",
         "end-mirror",
         "checkpoints",
         "stats",
