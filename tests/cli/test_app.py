@@ -21,6 +21,7 @@ NAMES = [
         "mirror",
         "follow",
         "promote",
+        "demote",
         "end-mirror",
         "checkpoints",
         "stats",
