@@ -76,10 +76,13 @@ if TYPE_CHECKING:
     from segstore.replication.store import ReplicatedStore
     from segstore.replication.unreplicate import unreplicate
     from segstore.server.network.server import Server, serve
+    from segstore.standby.excess import CutRecord, cut_records
+    from segstore.standby.standby import Standby, follow, promote
     from segstore.storage.check.check import Finding
     from segstore.storage.copy import Copied, copy
     from segstore.storage.meta.topics import TopicInfo
     from segstore.storage.store.partition_log import PartitionLog
+    from segstore.storage.store.scan import Scan
     from segstore.storage.store.store import Store
     from segstore.storage.transfer.methods import transfer_methods
 
@@ -99,6 +102,7 @@ __all__ = [
     "Copied",
     "CorruptCheckpointError",
     "CorruptRecordError",
+    "CutRecord",
     "DisconnectedError",
     "EndedPartition",
     "FencedInstanceIdError",
@@ -130,12 +134,14 @@ __all__ = [
     "ReentrantCallError",
     "ReplicaState",
     "ReplicatedStore",
+    "Scan",
     "SegstoreError",
     "SentPartition",
     "SerializationError",
     "Server",
     "SinkClosedError",
     "SinkError",
+    "Standby",
     "StorageError",
     "Store",
     "StoreClosedError",
@@ -147,12 +153,15 @@ __all__ = [
     "UnwrittenRecordsError",
     "check",
     "copy",
+    "cut_records",
     "end_mirror",
     "errors",
+    "follow",
     "mirror",
     "mirror_to",
     "open",
     "open_replicated",
+    "promote",
     "serve",
     "transfer_methods",
     "unreplicate",
@@ -174,6 +183,8 @@ _WHEN_ASKED_FOR = {
     ),
     "segstore.mirroring.ending": ("EndedPartition", "end_mirror"),
     "segstore.mirroring.mirror": ("Mirror", "MirroredPartition", "mirror"),
+    "segstore.standby.excess": ("CutRecord", "cut_records"),
+    "segstore.standby.standby": ("Standby", "follow", "promote"),
     "segstore.mirroring.onward.mirror_to": ("MirrorTo", "SentPartition", "mirror_to"),
     "segstore.records": ("Record", "Records"),
     "segstore.replication.healing": ("Healed",),
@@ -185,6 +196,7 @@ _WHEN_ASKED_FOR = {
     "segstore.storage.copy": ("Copied", "copy"),
     "segstore.storage.meta.topics": ("TopicInfo",),
     "segstore.storage.store.partition_log": ("PartitionLog",),
+    "segstore.storage.store.scan": ("Scan",),
     "segstore.storage.store.store": ("Store",),
     "segstore.storage.transfer.methods": ("transfer_methods",),
 }

@@ -490,6 +490,12 @@ class NotLeaderOrFollowerError(SegstoreError):
     """
 
 
+class DemotedError(NotLeaderOrFollowerError):
+    """The store is no primary any more: another one leads from a later leader epoch on, or the lease is not
+    held.
+    """
+
+
 class FencedLeaderEpochError(SegstoreError):
     """A question or a proposal carries a lower leader epoch than the partition has."""
 

@@ -24,6 +24,8 @@ LEFT_OUT = re.compile(
     r"|UpdateFeatures|Subscription|Assignment|DefaultPrincipal|KRaft|LeaderChange"
     r"|CreateAcls|DeleteAcls|EndTxnMarker|WriteTxnMarkers|PushTel|ControlledShutdown"
 )
+KEPT = re.compile(r"(BrokerRegistration|BeginQuorumEpoch|UnregisterBroker)(Request|Response)")
+"""What a standby and its primary tell each other, of what is left out else."""
 MESSAGE_KEYS = ("apiKey", "type", "name", "validVersions", "flexibleVersions", "latestVersionUnstable")
 FIELD_KEYS = ("name", "type", "versions", "nullableVersions", "taggedVersions", "tag", "default")
 
@@ -34,7 +36,8 @@ def definitions(jar: Path) -> list[dict[str, Any]]:
     with zipfile.ZipFile(jar) as archive:
         for name in sorted(archive.namelist()):
             short = name.removeprefix(FOLDER).removesuffix(".json")
-            if name.startswith(FOLDER) and name.endswith(".json") and not LEFT_OUT.search(short):
+            wanted = KEPT.fullmatch(short) or not LEFT_OUT.search(short)
+            if name.startswith(FOLDER) and name.endswith(".json") and wanted:
                 text = re.sub(r"(?m)^\s*//.*$", "", archive.read(name).decode())
                 message = json.loads(text)
                 if message["type"] in ("request", "response", "header"):

@@ -71,6 +71,18 @@ COMMANDS = {
         "Mirror topics of the Kafka cluster at BOOTSTRAP (HOST:PORT, with commas between several) into"
         " DIRECTORY, until Ctrl-C.",
     ),
+    "follow": (
+        "segstore.cli.follow",
+        "Keep DIRECTORY as the hot standby of the primary at HOST:PORT, until Ctrl-C.",
+    ),
+    "promote": (
+        "segstore.cli.follow",
+        "Let the standby in DIRECTORY take its primary's place. A `segstore follow` of it ends.",
+    ),
+    "demote": (
+        "segstore.cli.demote",
+        "Take a primary's standby away, by the operator's word: acks=all waits for it no more.",
+    ),
     "end-mirror": (
         "segstore.cli.mirror",
         "Make an ordinary store of the mirror in DIRECTORY, under new leader epochs.",

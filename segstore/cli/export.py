@@ -224,7 +224,8 @@ def _bounds(
         first = end if first is None else first
     if until is not None:
         last = log.offset_for_time(until)
-    return max(start, first or 0), end if last is None else min(last, end)
+    first = max(start, first or 0)
+    return first, max(first, end if last is None else min(last, end))
 
 
 class Part:
@@ -234,16 +235,10 @@ class Part:
         self.log, (self.first, self.end) = log, bounds
 
     def __len__(self) -> int:
-        return max(self.end - self.first, 0)
+        return self.end - self.first
 
     def records(self, isolation_level: str) -> Iterator[segstore.Records]:
-        at = self.first
-        while at < self.end:
-            records = self.log.read(at, FETCH_BYTES, isolation_level=isolation_level)
-            if records.next_offset == at:
-                return  # a transaction is open from here on
-            at = records.next_offset
-            yield records.take(records.offsets < self.end) if at > self.end else records
+        return self.log.scan(self.first, self.end, isolation_level=isolation_level).reads(FETCH_BYTES)
 
 
 def _run(parts: list[Part], sink: Sink, isolation_level: str, topic: str) -> None:

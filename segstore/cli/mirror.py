@@ -21,11 +21,11 @@ from segstore.cli.output import progress_bar
 from segstore.cli.places.of_store import open_reading
 from segstore.cli.places.properties import client_settings
 from segstore.cli.signals import ended_by_signals
-from segstore.mirroring.choice import ALL
+from segstore.following.choice import ALL
+from segstore.following.followed_topics import KEEP as KEEP_OLD
+from segstore.following.followed_topics import REPLACE
 from segstore.mirroring.ending import CUT, KEEP
 from segstore.mirroring.mirror import ISOLATIONS
-from segstore.mirroring.topics import KEEP as KEEP_OLD
-from segstore.mirroring.topics import REPLACE
 
 _LOOK_MS = 500
 

@@ -11,7 +11,6 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 
 import segstore
 from segstore.demo.screen import Screen
@@ -59,7 +58,7 @@ def _run(bootstrap_servers: str, records: int) -> dict[str, int]:
 
 def _prove(screen: Screen, store: segstore.Store, told: dict[str, int], records: int) -> None:
     """Check that the log has each record once, and that the program has read them all."""
-    found = [value for number in range(PARTITIONS) for value in _values(store.partition(TOPIC, number))]
+    found = [record.value for number in range(PARTITIONS) for record in store.partition(TOPIC, number)]
     if told != {"sent": records, "received": records} or len(found) != records or len({*found}) != records:
         raise StorageError(
             f"of {records:,} records {told['sent']:,} were acknowledged and {told['received']:,} received; "
@@ -67,12 +66,3 @@ def _prove(screen: Screen, store: segstore.Store, told: dict[str, int], records:
         )
     screen.good(f"librdkafka has sent {records:,} records, and a group of its has read them all")
     screen.good(f"the log has all {records:,}, each once; the same process reads them without a network")
-
-
-def _values(log: segstore.PartitionLog) -> Iterator[bytes | None]:
-    """Yield the values of a partition's records."""
-    at = log.start_offset
-    while at < log.end_offset:
-        records = log.read(at)
-        yield from records.values
-        at = records.next_offset

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Iterator
 
 import numpy as np
 
@@ -169,7 +168,7 @@ def by_key(screen: Screen, log: segstore.PartitionLog) -> None:
         "Of one flight", f"the last ten delays of {FLIGHT.decode()}, all in {log.topic}-{log.partition}"
     ):
         scanned, delays = 0, []
-        for records in batches(log):
+        for records in log.scan().reads():
             scanned += len(records)
             keys = records.to_arrow(["key"])["key"]
             for i in np.flatnonzero(pc.equal(keys, pyarrow.scalar(FLIGHT)).to_numpy()).tolist():
@@ -187,18 +186,9 @@ def all_of_it(screen: Screen, logs: list[segstore.PartitionLog]) -> None:
     with screen.step("All of it", "into columns, every CRC checked"):
         started, count, size = time.perf_counter(), 0, 0
         for log in logs:
-            for records in batches(log):
+            for records in log.scan().reads():
                 count, size = count + len(records), size + int(records.values.lengths.sum())
         screen.say(f"read {rate_text(count, size, time.perf_counter() - started)}")
-
-
-def batches(log: segstore.PartitionLog) -> Iterator[segstore.Records]:
-    """Yield all records of a partition, some megabytes at a time."""
-    offset = log.start_offset
-    while offset < log.end_offset:
-        records = log.read(offset, READ_BYTES)
-        yield records
-        offset = records.next_offset
 
 
 def show(screen: Screen, found: list[tuple[int, segstore.Record]]) -> None:

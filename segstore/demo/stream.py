@@ -21,7 +21,6 @@ from segstore.cli.places.of_store import open_reading
 from segstore.demo.drivers import Job, NotRunError, run_killed, run_to_the_end
 from segstore.demo.flights import TOPIC, Flights, hours, raw
 from segstore.demo.screen import Screen
-from segstore.demo.steps import batches
 from segstore.demo.stream_board import Progress, shown
 from segstore.errors import StorageError
 
@@ -58,7 +57,7 @@ def streamed_answer(logs: list[segstore.PartitionLog]) -> Any:
 
     columns: dict[str, list[Any]] = {name: [] for name in COLUMNS}
     for log in logs:
-        for records in batches(log):
+        for records in log.scan().reads():
             columns["carrier"] += [(key or b"").decode() for key in records.keys.tolist()]
             columns["hour"] += records.timestamps.tolist()
             for value in records.values.tolist():

@@ -13,8 +13,8 @@ from segstore.filetree import nodes
 from segstore.filetree.nodes import File, Node, clean_path, lies_below
 from segstore.filetree.snapshot import floor, snapshot
 from segstore.records import Record, Records
-from segstore.storage.store.last_records import chunks
 from segstore.storage.store.partition_log import PartitionLog
+from segstore.storage.store.scan import reads
 
 
 class Change(NamedTuple):
@@ -47,7 +47,7 @@ def history(
     if not lowest <= start <= end <= now:
         raise OffsetOutOfRangeError(start if start < lowest else end, lowest, now, f"{log.topic}, as files,")
     nodes_by_path = dict(snapshot(log, start).nodes.walk("/"))
-    for records in chunks(log, start, end):
+    for records in reads(log, start, end):
         for batch in _batches(records):
             for change in _changes(batch, nodes_by_path):
                 if _concerns(change, path):

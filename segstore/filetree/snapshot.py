@@ -19,8 +19,9 @@ from segstore.errors import InvalidRecordError, OffsetOutOfRangeError
 from segstore.files import Files
 from segstore.filetree import nodes
 from segstore.filetree.nodes import Directory, File, Node, Nodes, clean_path, error
-from segstore.storage.store.last_records import LastRecord, chunks, last_records
+from segstore.storage.store.last_records import LastRecord, last_records
 from segstore.storage.store.partition_log import PartitionLog
+from segstore.storage.store.scan import reads
 from segstore.storage.store.store import Store
 
 _HAS_HORIZON = 1 << 6
@@ -110,7 +111,7 @@ def floor(log: PartitionLog) -> int:
 def _was_cleaned(log: PartitionLog, start: int, end: int) -> bool:
     """Return whether compaction wrote any batch of the sealed segments from `start` on."""
     at = start
-    for records in chunks(log, start, end):
+    for records in reads(log, start, end):
         batches = records.batches
         first, ends = batches["base_offset"], batches["last_offset"] + 1
         begins = np.concatenate(([at], ends[:-1]))

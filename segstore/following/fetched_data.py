@@ -15,13 +15,14 @@ UNCOMMITTED, COMMITTED = 0, 1
 class FetchedData(NamedTuple):
     """`error` is a code of Kafka's. `high_watermark` is how far the leader shows its log at the isolation
     level of the fetch. `diverging` says where this log leaves the leader's; there are no records then.
+    `records` are a part of the answer as it came, which is not copied.
     """
 
     error: int
     high_watermark: int
     log_start_offset: int
     diverging: EpochEnd | None
-    records: bytes
+    records: bytes | memoryview
 
 
 def read_part(held: Any, isolation: int) -> FetchedData:
@@ -29,5 +30,5 @@ def read_part(held: Any, isolation: int) -> FetchedData:
     found = held.diverging_epoch
     diverging = EpochEnd(found.epoch, found.end_offset) if found.epoch >= 0 else None
     shown = held.last_stable_offset if isolation == COMMITTED else held.high_watermark
-    records = b"" if held.records is None or diverging is not None else bytes(held.records)
+    records = b"" if held.records is None or diverging is not None else held.records
     return FetchedData(held.error_code, shown, held.log_start_offset, diverging, records)

@@ -7,7 +7,7 @@ Nothing is on disk but through the logs. Threads: its own; `close` may be called
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple, Protocol
 
@@ -40,11 +40,19 @@ _FULL_DISK, _REFUSED = 1.0, 5.0
 """Seconds until a log is fetched again whose disk was full, or that the broker refuses."""
 
 
+def no_epoch() -> int:
+    """Return the broker epoch of a consumer, which has none."""
+    return -1
+
+
 class FetchTerms(NamedTuple):
-    """How is fetched: `replica_id` -1 is a consumer's; `isolation` is one of Kafka's levels."""
+    """How is fetched: `replica_id` -1 is a consumer's; `isolation` is one of Kafka's levels. `broker_epoch`
+    gives the epoch of the registration under which a replica fetches now (KIP-903).
+    """
 
     replica_id: int
     isolation: int
+    broker_epoch: Callable[[], int] = no_epoch
 
 
 class Home(Protocol):
@@ -185,7 +193,9 @@ class Fetcher:
         most = config.max_partition_fetch_bytes
         return _Request(
             replica_id=terms.replica_id if version < _STATE_SINCE else -1,
-            replica_state=_Request.ReplicaState(replica_id=terms.replica_id),
+            replica_state=_Request.ReplicaState(
+                replica_id=terms.replica_id, replica_epoch=terms.broker_epoch()
+            ),
             max_wait_ms=config.fetch_max_wait_ms,
             min_bytes=config.fetch_min_bytes,
             max_bytes=config.fetch_max_bytes,

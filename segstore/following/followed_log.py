@@ -9,6 +9,7 @@ that is no longer asked changes nothing (R11).
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 from segstore.following.fetched_data import FetchedData
@@ -76,6 +77,8 @@ class FollowedLog:
         self.lock = Mutex()
         self.led = Led(NO_LEADER, -1)
         self.source = SourceEnd()
+        self.on_cut: Callable[[tuple[str, ...]], None] | None = None
+        """Takes the paths of copies of what was cut."""
         self.error: Exception | None = None
         self.not_before = 0.0
         """When it may be fetched again, by the monotonic clock."""
@@ -154,7 +157,9 @@ class FollowedLog:
                 self._change(effect, None)
         return bool(effects)
 
-    def _append(self, follower: Follower, answer: FetchAnswer, fetched: Fetched, data: bytes) -> None:
+    def _append(
+        self, follower: Follower, answer: FetchAnswer, fetched: Fetched, data: bytes | memoryview
+    ) -> None:
         if (first := follower.restart(fetched)) is not None:
             self._change(first, None)
             follower.on_start_over(first.offset)
@@ -181,6 +186,8 @@ class FollowedLog:
         cut = self.replica.truncate_to(offset)
         if not cut.cut_bytes:
             return
+        if cut.kept and self.on_cut is not None:
+            self.on_cut(cut.kept)
         kept = f"; a copy is kept in {', '.join(cut.kept)}" if cut.kept else ""
         why = (
             f"whose epoch {diverging.epoch} ends at {diverging.end_offset}"

@@ -1,42 +1,26 @@
-"""`Control`: the thread of a mirror that asks the source what there is, and lets fetchers follow it.
+"""`MirrorControl`: the thread of a mirror, which mirrors committed offsets of groups, too.
 
-On disk is what `MirroredTopics`, `MirroredGroups` and the role write. Threads: its own; `close`, `stale`,
-`failed` and `sync_groups` may be called by any.
+On disk is what `Control` and `MirroredGroups` write. Threads: its own; `sync_groups` may be called by any.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from dataclasses import replace
 from itertools import count
-from queue import Empty, SimpleQueue
 
-from segstore.errors import SegstoreError, StaleDirectoryError, StoreClosedError, UnsupportedVersionError
+from segstore.following.control import Control
 from segstore.following.fetcher import FetchTerms
-from segstore.following.fetchers import Fetchers
-from segstore.following.followed_log import FollowedLog
-from segstore.logger import Logger
+from segstore.following.followed_topics import FollowedTopics
 from segstore.mirroring.groups import MirroredGroups
 from segstore.mirroring.settings import MirrorConfig
-from segstore.mirroring.topics import MirroredTopics
 from segstore.storage.context import Context
-from segstore.storage.meta.role import Role, write_role
-from segstore.storage.meta.small_files import NO_ROOM
-from segstore.threads import Background, Latch, take
-from segstore.wire.backoff import Backoff
+from segstore.storage.meta.role import Role
 from segstore.wire.cluster import Cluster
-from segstore.wire.metadata import Metadata
-
-log = Logger("segstore")
-_WAITING = 1.0
-"""Seconds between two looks at the source while a topic is missing there, or nobody leads a partition."""
 
 
-class Control:
-    """`failure` is what ended the mirror, None while nothing did; `error` is why the source was not reached
-    last, None where it was. `rounds` is how often the source was asked with success, `groups_synced` the
-    number of the last request for offsets of groups that was served (see `sync_groups`).
+class MirrorControl(Control):
+    """`groups_synced` is the number of the last request for offsets of groups that was served (see
+    `sync_groups`).
     """
 
     def __init__(
@@ -44,57 +28,22 @@ class Control:
         context: Context,
         role: Role,
         cluster: Cluster,
-        topics: MirroredTopics,
+        topics: FollowedTopics,
         groups: MirroredGroups,
         names: list[str] | None,
         terms: FetchTerms,
     ) -> None:
+        super().__init__(context, role, cluster, topics, names, terms)
         assert isinstance(cluster.config, MirrorConfig)
-        self._context, self.role, self._cluster, self._config = context, role, cluster, cluster.config
-        self._topics, self._groups, self._names = topics, groups, names
-        self.fetchers = Fetchers(cluster, terms, self)
-        self.failure: Exception | None = None
-        self.error: Exception | None = None
-        self.rounds = self.groups_synced = self._groups_asked = 0
-        self._requests = count(1)
-        self.done = Latch()
-        """Opened where the mirror has failed, or is closed."""
-        self._news: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
-        self._ended = Latch()
+        self._groups, self._settings = groups, cluster.config
+        self.groups_synced = self._groups_asked = 0
         self._groups_due = 0.0
-        self._backoff = Backoff(self._config.reconnect_backoff_ms, self._config.reconnect_backoff_max_ms)
-
-    # --- any thread -------------------------------------------------------------------------------
-
-    def start(self) -> None:
-        """Start the thread."""
-        Background(self._run, "segstore-mirror").start()
+        self._requests = count(1)
 
     @property
     def syncs_groups(self) -> bool:
         """Return whether committed offsets are mirrored, too."""
-        return self._config.sync_group_offsets_enabled
-
-    def close(self, seconds: float) -> None:
-        """End all threads, and wait for at most `seconds` for each."""
-        self.done.open()
-        self._news.put(None)
-        self._cluster.abort()
-        self.fetchers.stop(seconds)
-        self._ended.wait(seconds)
-        self._cluster.close()
-
-    def stale(self, error: Exception) -> None:
-        """See `Home.stale`."""
-        self._news.put(None)
-
-    def failed(self, followed: FollowedLog, error: Exception) -> None:
-        """See `Home.failed`: a disk has refused a call, or the log can't be what the leader's is."""
-        log.error("%r can't be mirrored any more: %s", followed, error)
-        self._fail(error)
-
-    def moved(self) -> None:
-        """See `Home.moved`."""
+        return self._settings.sync_group_offsets_enabled
 
     def sync_groups(self) -> int:
         """Have committed offsets be mirrored soon, up to where the logs are by now; return the number that
@@ -102,105 +51,19 @@ class Control:
         """
         number = next(self._requests)
 
-        def soon() -> None:
+        def asked() -> None:
             self._groups_due, self._groups_asked = 0.0, number
 
-        self._news.put(soon)
+        self.soon(asked)
         return number
 
-    def _fail(self, error: Exception) -> None:
-        self.failure = self.failure or error
-        self.done.open()
-        self._news.put(None)
-
-    # --- the thread -------------------------------------------------------------------------------
-
-    def _run(self) -> None:
-        try:
-            while not self.done.is_open:
-                self._await(self._round())
-        except Exception as error:
-            log.exception("a defect, met by a mirror's thread")
-            self._fail(error)
-        finally:
-            self._ended.open()
-
-    def _round(self) -> float:
-        """Ask the source once; return the seconds until it is asked again."""
-        try:
-            self.take(self._cluster.metadata(self._names))
-            self._sync_groups()
-        except StoreClosedError:
-            self.done.open()
-        except (StaleDirectoryError, UnsupportedVersionError) as error:
-            self._fail(error)
-        except OSError as error:
-            return self._failed_round(error)
-        except SegstoreError as error:
-            return self._told(error)
-        else:
-            self.error = None
-            self._backoff.succeeded()
-            return self._until_due()
-        return 0.0
-
-    def _failed_round(self, error: OSError) -> float:
-        """Go on where the source is not reached, and once there is room, where the disk is full."""
-        if isinstance(error, ConnectionError | TimeoutError) or error.errno in NO_ROOM:
-            return self._told(error)
-        self._fail(error)
-        return 0.0
-
-    def _told(self, error: Exception) -> float:
-        if not self.done.is_open and str(error) != str(self.error):
-            log.warning("the mirror waits: %s", error)
-        self.error = error
-        return self._backoff.failed()
-
-    def _until_due(self) -> float:
-        waits = [self._config.metadata_max_age_ms / 1000]
-        if self._topics.waits:
-            waits.append(_WAITING)
-        if self.syncs_groups:
-            waits.append(max(self._groups_due - time.monotonic(), 0.0))
-        return min(waits)
-
-    def take(self, metadata: Metadata) -> None:
-        """Follow what the source tells. Raises StaleDirectoryError where it is another cluster; StorageError,
-        and as `Cluster.ask`.
-        """
-        if metadata.cluster_id != self.role.cluster_id:
-            raise StaleDirectoryError(
-                f"{self._context.root} mirrors cluster {self.role.cluster_id}, and"
-                f" {self._cluster.bootstrap[0]} is of cluster {metadata.cluster_id}"
-            )
-        leaders = self._topics.take(metadata)
-        epoch = max((led.leader_epoch for led in leaders.values()), default=-1)
-        if epoch > self.role.leader_epoch:
-            self.role = replace(self.role, leader_epoch=epoch)
-            write_role(self._context.files, self._context.root, self.role)
-        self.fetchers.follow(self._topics.logs, leaders)
-        self.rounds += 1
-
-    def _sync_groups(self) -> None:
+    def _end_round(self) -> None:
         if self.syncs_groups and time.monotonic() >= self._groups_due:
             asked = self._groups_asked
             self._groups.sync(self.fetchers.logs)
-            self._groups_due = time.monotonic() + self._config.sync_group_offsets_interval_seconds
+            self._groups_due = time.monotonic() + self._settings.sync_group_offsets_interval_seconds
             self.groups_synced = asked
 
-    def _await(self, seconds: float) -> None:
-        """Wait until the source is to be asked again; what comes together is heard together."""
-        try:
-            work = take(self._news, seconds)
-        except Empty:
-            return
-        if work is None:
-            self.done.wait(self._config.retry_backoff_ms / 1000)
-        while True:
-            if work is not None:
-                work()
-            try:
-                work = self._news.get_nowait()
-            except Empty:
-                return
+    def _until_due(self) -> float:
+        due = super()._until_due()
+        return min(due, max(self._groups_due - time.monotonic(), 0.0)) if self.syncs_groups else due

@@ -16,17 +16,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from segstore.config import StoreConfig, arguments
 from segstore.errors import copy_of
 from segstore.files import Files
+from segstore.following.choice import ALL, TopicChoice
 from segstore.following.fetched_data import COMMITTED, UNCOMMITTED
 from segstore.following.fetcher import FetchTerms
 from segstore.following.followed_log import FollowedLog
+from segstore.following.followed_topics import CONSUMER, KEEP, REPLACE, FollowedTopics
 from segstore.following.source_end import Lag
-from segstore.mirroring.choice import ALL, TopicChoice
-from segstore.mirroring.control import Control
+from segstore.mirroring.control import MirrorControl
 from segstore.mirroring.groups import MirroredGroups
 from segstore.mirroring.settings import MirrorConfig
 from segstore.mirroring.store import MirrorStore
 from segstore.mirroring.taking import found_role, give_role, source_id
-from segstore.mirroring.topics import CONSUMER, KEEP, REPLACE, MirroredTopics
 from segstore.mutex import check_apart
 from segstore.storage.context import Clock, os_errors, wall_clock
 from segstore.storage.meta.role import MIRROR, Role
@@ -64,7 +64,7 @@ class Mirror:
     end, and the store is closed.
     """
 
-    def __init__(self, store: MirrorStore, control: Control, topics: MirroredTopics) -> None:
+    def __init__(self, store: MirrorStore, control: MirrorControl, topics: FollowedTopics) -> None:
         self.store, self._control, self._topics = store, control, topics
 
     def __repr__(self) -> str:
@@ -223,9 +223,9 @@ def _running(
     writer = store._side
     assert isinstance(writer, StoreWriter)
     try:
-        topics = MirroredTopics(writer, choice, cluster, settings, recreated)
+        topics = FollowedTopics(writer, choice, cluster, settings, recreated)
         groups = MirroredGroups(store, cluster)
-        control = Control(writer.context, role, cluster, topics, groups, choice.names, terms)
+        control = MirrorControl(writer.context, role, cluster, topics, groups, choice.names, terms)
         made = Mirror(store, control, topics)
         store.lags = made.lag
         control.start()

@@ -7,18 +7,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from segstore.config.options import MAX_LONG, switch, whole
-from segstore.wire.settings import WireConfig
+from segstore.following.settings import FollowingConfig
 
 
 @dataclass(frozen=True, kw_only=True)
-class MirrorConfig(WireConfig):
+class MirrorConfig(FollowingConfig):
     """Settings of one mirror."""
 
     sync_group_offsets_enabled: bool = switch(True, "whether committed offsets of groups are mirrored")
     sync_group_offsets_interval_seconds: int = whole(
         60, 1, MAX_LONG, "s", "how often committed offsets are mirrored"
-    )
-    sync_topic_configs_enabled: bool = switch(True, "whether settings of topics are mirrored")
-    sync_topic_configs_interval_seconds: int = whole(
-        600, 1, MAX_LONG, "s", "how often settings of topics are mirrored"
     )

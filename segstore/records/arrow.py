@@ -6,7 +6,7 @@ imported only when Arrow data is passed in, or asked for.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -153,13 +153,31 @@ class Rows(Protocol):
 
 def table(records: Rows, columns: list[str] | None = None) -> pa.Table:
     """Return the records as a table of SCHEMA, or of its `columns` in the order named."""
-    names = SCHEMA.names if columns is None else columns
-    for name in names:
+    return table_of([records], columns)
+
+
+def table_of(parts: Iterable[Rows], columns: list[str] | None = None) -> pa.Table:
+    """Return records that come in parts as one table; see `table`."""
+    schema = _schema(columns)
+    return pa.Table.from_batches(_batches(parts, schema), schema)
+
+
+def reader_of(parts: Iterable[Rows]) -> pa.RecordBatchReader:
+    """Return a reader of batches of SCHEMA, which are made as they are asked for."""
+    return pa.RecordBatchReader.from_batches(SCHEMA, _batches(parts, SCHEMA))
+
+
+def _schema(columns: list[str] | None) -> pa.Schema:
+    for name in columns or ():
         if name not in SCHEMA.names:
             raise InvalidArgumentError(f"column {name!r}: allowed are {', '.join(SCHEMA.names)}")
-    schema = pa.schema([SCHEMA.field(name) for name in names]) if columns else SCHEMA
-    batches = [pa.RecordBatch.from_arrays(part, schema=schema) for part in arrays(records, names)]
-    return pa.Table.from_batches(batches, schema)
+    return pa.schema([SCHEMA.field(name) for name in columns]) if columns else SCHEMA
+
+
+def _batches(parts: Iterable[Rows], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    for records in parts:
+        for columns in arrays(records, schema.names):
+            yield pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
 def arrays(records: Rows, names: Sequence[str] = SCHEMA.names) -> Iterator[list[pa.Array]]:

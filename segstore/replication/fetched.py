@@ -13,7 +13,7 @@ def nothing(before: int) -> int:
     return 0
 
 
-def describe(data: bytes) -> tuple[Fetched | None, Callable[[int], int]]:
+def describe(data: bytes | memoryview) -> tuple[Fetched | None, Callable[[int], int]]:
     """Return what these batches are, and a function that gives the bytes of those that begin below an
     offset.
     """

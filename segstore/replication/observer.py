@@ -216,14 +216,10 @@ def _read_image(store: Store) -> MetadataImage:
 
 def _take(log: PartitionLog, image: MetadataImage, end: int) -> None:
     """Apply the records of a metadata log that an image lacks, up to `end`."""
-    at = image.next_offset
-    while at < end:
-        records = log.read(at)
-        for record in records:
-            if record.value is None:
-                raise CorruptRecordError(log.topic, 0, record.offset, "a metadata record without a value")
-            image.apply(decode(record.value), record.offset)
-        at = records.next_offset
+    for record in log.scan(image.next_offset, end):
+        if record.value is None:
+            raise CorruptRecordError(log.topic, 0, record.offset, "a metadata record without a value")
+        image.apply(decode(record.value), record.offset)
 
 
 def _epoch_before(log: PartitionLog, offset: int) -> int:

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
+from segstore.protocol.codec import Slices
+
 from .apis import Api
 from .security.sasl import SaslSession
 
@@ -17,14 +19,19 @@ class Later:
 LATER: Final = Later()
 
 
+Response = tuple[bytearray, Slices]
+"""A response with its size, and where stretches of files belong in it, as `write_response` returns both."""
+
+
 class Repeat(Protocol):
     """Answers requests that say the same as an earlier one of their connection, such as those of a producer
-    that sends one batch after the other to one partition.
+    that sends one batch after the other to one partition, or of a consumer that fetches them.
     """
 
-    def __call__(self, frame: memoryview) -> bytearray | None:
-        """Answer a request, which is here without its size; return the whole response. None, and nothing is
-        done: it is no such request, or its handler is to answer it.
+    def __call__(self, frame: memoryview) -> Response | Later | None:
+        """Answer a request, which is here without its size; return the whole response, or LATER where it
+        comes by `Channel.give`. None, and nothing is done: it is no such request, or its handler is to answer
+        it.
         """
 
 
@@ -43,6 +50,12 @@ class Channel(Protocol):
 
     def close(self) -> None:
         """Close the connection without an answer."""
+
+    def answer(self, api: Api, version: int, correlation_id: int, body: Any) -> None:
+        """Send the response to the request that is under way; None: there is none."""
+
+    def give(self, out: bytearray, slices: Slices) -> None:
+        """Send the response to the request that is under way, as `write_response` returns it."""
 
     def mute(self, milliseconds: int) -> None:
         """Read no more requests until so long from now, nor before the present one is answered."""

@@ -15,6 +15,7 @@ from typing import Any
 from segstore import names
 from segstore._native import held
 from segstore.errors import (
+    DemotedError,
     ForkedError,
     ReadOnlyError,
     SegstoreError,
@@ -77,6 +78,8 @@ class Context:
     writable: bool
     pid: int
     closed: bool = False
+    demoted: str = ""
+    """Why this store takes no changes any more, "" where it does."""
 
     def __post_init__(self) -> None:
         self.here = forks.here()
@@ -112,6 +115,12 @@ class Context:
         places = [place for place in (path, path + names.TEMPORARY) if self.files.exists(place)]
         moved = [put_aside(self.files, self.root, place) for place in places if not self.files.is_file(place)]
         return f"; what was there is in {' and '.join(moved)}" if moved else ""
+
+    def check_leads(self) -> None:
+        """Do what `check_open` does, and raise DemotedError where the store was demoted."""
+        self.check_open()
+        if self.demoted:
+            raise DemotedError(self.demoted)
 
     @property
     def inherited(self) -> bool:

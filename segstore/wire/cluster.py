@@ -66,6 +66,8 @@ class Cluster:
         self._control: Connection | None = None
         self._coordinator: Connection | None = None
         self._aborted = False
+        self.connections = 0
+        """How often a connection for questions was made."""
 
     def connect(self, node: int) -> Connection:
         """Return a new connection to a broker. Raises what `Connection` does; DisconnectedError for a broker
@@ -111,7 +113,9 @@ class Cluster:
         refused: AuthenticationFailedError | None = None
         for address in dict.fromkeys((*self._brokers.values(), *self.bootstrap)):
             try:
-                return self._connected(address)
+                made = self._connected(address)
+                self.connections += 1
+                return made
             except PASSING as error:
                 failed.append(str(error))
             except AuthenticationFailedError as error:

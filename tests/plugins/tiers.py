@@ -114,7 +114,7 @@ KINDS = {
             *("server/test_security_clients", "docs/test_testing", "cli/test_bootstrap"),
         ),
     ),
-    "mirrors": Kind(0.15, ("mirroring/*",)),
+    "mirrors": Kind(0.15, ("mirroring/*", "standby/*")),
     "limits": Kind(0.15, ("unit/storage/test_limits", "unit/transfer/test_sinks")),
     "Kafka's broker": Kind(0.0, text=r"judge\(\"Kafka's broker\"\)"),
     "Kafka's tools": Kind(0.08, text=r'judge\("kafka\.tools|judge\("Kafka\'s (dump tool|jar)"\)'),

@@ -103,6 +103,12 @@ class FakeChannel:
     muted_ms: int = 0
     repeat: Any = None
 
+    def answer(self, api: Api, version: int, correlation_id: int, body: Any) -> None:
+        raise AssertionError("a handler answers by its request")
+
+    def give(self, out: bytearray, slices: Any) -> None:
+        raise AssertionError("only a repeat gives bytes")
+
     def mute(self, milliseconds: int) -> None:
         self.muted_ms = milliseconds
 

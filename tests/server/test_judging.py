@@ -293,6 +293,13 @@ CASES: dict[tuple[Api, str], Case] = {
     (A.ALTER_CLIENT_QUOTAS, ""): Case(quotas, {"alter-configs cluster": CLUSTER}),
     (A.DESCRIBE_USER_SCRAM_CREDENTIALS, ""): Case(plain(users=None), {"describe cluster": CLUSTER}),
     (A.ALTER_USER_SCRAM_CREDENTIALS, ""): Case(scram, {"alter cluster": CLUSTER}),
+    (A.BROKER_REGISTRATION, ""): Case(
+        lambda version, info: {"rack": None}, {"cluster_action cluster": CLUSTER}
+    ),
+    (A.BEGIN_QUORUM_EPOCH, ""): Case(
+        lambda version, info: {"cluster_id": None}, {"cluster_action cluster": CLUSTER}
+    ),
+    (A.UNREGISTER_BROKER, ""): Case(lambda version, info: {"broker_id": 2}, {"alter cluster": CLUSTER}),
     (A.DESCRIBE_QUORUM, ""): Case(
         lambda version, info: {
             "topics": [

@@ -19,7 +19,10 @@ GROUPS = ("admin", "consumer", "metadata", "producer", "sasl")
 NAMES = sorted({name for name, _ in CASES})
 UNKNOWN_THERE = {
     f"{api}{kind}"
-    for api in ("ConsumerGroupDescribe", "ConsumerGroupHeartbeat")
+    for api in (
+        *("BeginQuorumEpoch", "BrokerRegistration", "UnregisterBroker"),
+        *("ConsumerGroupDescribe", "ConsumerGroupHeartbeat"),
+    )
     for kind in ("Request", "Response")
 }
 """What kafka-python 3.0 lacks."""

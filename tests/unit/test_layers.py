@@ -24,7 +24,7 @@ LAYERS = [
     {"cli"},
     {"spark"},
     {"filetree"},
-    {"client", "server", "mirroring"},
+    {"client", "server", "mirroring", "standby"},
     {"coordinator"},
     {"following"},
     {"replication"},

@@ -27,8 +27,9 @@ from segstore.mutex import Mutex
 from segstore.storage.log.append import append_one
 from segstore.storage.meta.topic_info import TRANSACTION_STATE
 from segstore.storage.meta.topics import TopicInfo
-from segstore.storage.store.last_records import LastRecord, chunks
+from segstore.storage.store.last_records import LastRecord
 from segstore.storage.store.partition_log import PartitionLog
+from segstore.storage.store.scan import reads
 from segstore.storage.store.store import Store
 
 TOPIC = TRANSACTION_STATE
@@ -161,7 +162,7 @@ class TransactionStateLog:
 
 def _all_states(log: PartitionLog) -> Iterator[TransactionMetadata]:
     """Yield the states of all records that can be read, also of those that are not the last of their keys."""
-    for records in chunks(log, log.start_offset, log.end_offset):
+    for records in reads(log, log.start_offset, log.end_offset):
         for record in records:
             with contextlib.suppress(UnsupportedVersionError, CorruptRecordError):
                 made = schema.decode(record.key, record.value, log._name, record.offset)

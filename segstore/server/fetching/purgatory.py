@@ -24,8 +24,10 @@ from segstore.server.request import Request
 from segstore.storage.store.partition_log import PartitionLog
 
 _Key = tuple[str, int]
-_Ends = tuple[PartitionLog, int, int] | None
-"""A partition's log, its high watermark and its last stable offset; None where it is gone."""
+_Ends = tuple[PartitionLog, int, int, int] | None
+"""A partition's log, its high watermark, its last stable offset, and its log end offset, which is looked for
+only where a replica waits; None where it is gone.
+"""
 _SWEPT_AT_LEAST = 64
 _LONGEST_MS = 3_600_000.0
 
@@ -46,7 +48,9 @@ class Parked:
         any byte is enough, as clients have it by default, the partition's ends tell.
         """
         if self.terms.min_bytes <= 1 and ends is not None:
-            _, high_watermark, stable = ends
+            _, high_watermark, stable, end = ends
+            if self.terms.replica_id >= 0:
+                high_watermark = end
             if wanted.offset < (stable if self.terms.committed else high_watermark):
                 return True
         found = counted(logs, wanted, self.terms)
@@ -60,16 +64,19 @@ class Parked:
 class _Spot:
     """A partition that parked fetches wait for: its log, and the ends that it had when they were counted."""
 
-    __slots__ = ("key", "parked", "seen")
+    __slots__ = ("has_replica", "key", "parked", "seen")
 
     def __init__(self, key: _Key, logs: Logs, data: Any) -> None:
         self.key, log = key, _log(logs, key)
-        self.seen: _Ends = None if log is None else (log, data.high_watermark, data.last_stable_offset)
+        shown = data.high_watermark
+        self.seen: _Ends = None if log is None else (log, shown, data.last_stable_offset, shown)
+        self.has_replica = False
+        """Whether a replica's fetch has waited, to which the log end offset counts."""
         self.parked: dict[Parked, Wanted] = {}
 
     def has_moved(self, logs: Logs) -> bool:
         """See where the partition ends now; one that is gone, or was made anew, has moved."""
-        before, self.seen = self.seen, _ends(logs, self.key)
+        before, self.seen = self.seen, _ends(logs, self.key, self.has_replica)
         return self.seen is None or self.seen != before
 
 
@@ -80,10 +87,11 @@ def _log(logs: Logs, key: _Key) -> PartitionLog | None:
         return None
 
 
-def _ends(logs: Logs, key: _Key) -> _Ends:
+def _ends(logs: Logs, key: _Key, of_replica: bool) -> _Ends:
     try:
         log = logs.find(*key)
-        return log, log.high_watermark, log.last_stable_offset
+        shown = log.high_watermark
+        return log, shown, log.last_stable_offset, log.log_end_offset if of_replica else shown
     except SegstoreError:
         return None
 
@@ -120,6 +128,7 @@ class Purgatory:
             if spot is None:
                 spot = self._spots[key] = _Spot(key, self._logs, data)
             spot.parked[parked] = wanted
+            spot.has_replica = spot.has_replica or parked.terms.replica_id >= 0
             parked.keys.append(key)
         parked.timer = self._loop.later(parked.terms.max_wait_ms / 1000, lambda: self._complete(parked))
 

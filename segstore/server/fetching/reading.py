@@ -22,6 +22,7 @@ from segstore.server.fetching.sessions import IDS_SINCE, Fetched, Wanted
 from segstore.server.logs import Logs, check_leader_epoch
 from segstore.server.node import NODE_ID
 from segstore.storage.store.partition_log import PartitionLog
+from segstore.storage.store.primary import Primary
 
 _Response = structs("FetchResponse")
 _Data = _Response.PartitionData
@@ -40,7 +41,8 @@ _ABOUT_LEADERS = (Code.NOT_LEADER_OR_FOLLOWER, Code.FENCED_LEADER_EPOCH)
 class Terms(NamedTuple):
     """What a fetch asks for (Kafka: FetchParams). `max_bytes` is within the server's own limits.
     `max_searched`: see `PartitionLog.stretch`. `may_read` says of a topic whether the client may read it;
-    None: it may read all.
+    None: it may read all. `broker_epoch` is a replica's, -1 where it does not tell; `primary` knows the
+    standby, None where there can be none.
     """
 
     version: int
@@ -50,6 +52,8 @@ class Terms(NamedTuple):
     min_bytes: int
     max_bytes: int
     may_read: Callable[[str], bool] | None = None
+    broker_epoch: int = -1
+    primary: Primary | None = None
     max_searched: int = MOST_SEARCHED
 
 
@@ -131,11 +135,13 @@ def _read(
             return failed(wanted, Code.INCONSISTENT_TOPIC_ID), False, 0
         check_leader_epoch(log, wanted.current_epoch)
         if terms.replica_id >= 0:
-            _refuse_replica(wanted, terms.replica_id)
+            _check_replica(wanted, terms)
         if wanted.fetched_epoch >= 0 and log.leader_epoch >= 0:
             diverging = _diverging(log, wanted)
             if diverging is not None:
                 return diverging, False, 0
+        if terms.replica_id >= 0 and terms.primary is not None:
+            terms.primary.fetched((log.topic, log.partition), log.partition_for_write(), wanted.offset)
         return _records(log, wanted, terms, left, min_one, unsearched)
     except SegstoreError as error:
         return _refused(wanted, code_of(error), terms.version, log), False, 0
@@ -152,10 +158,17 @@ def _records(
     most = max(min(wanted.max_bytes, left), 0)
     level = LEVELS[terms.committed]
     stretch = log.stretch(
-        wanted.offset, most, isolation_level=level, min_one=min_one, max_searched=terms.max_searched
+        wanted.offset,
+        most,
+        isolation_level=level,
+        min_one=min_one,
+        max_searched=terms.max_searched,
+        whole=terms.replica_id >= 0,
     )
     size = len(stretch)
     bound = stretch.last_stable_offset if terms.committed else stretch.high_watermark
+    if terms.replica_id >= 0:
+        bound = log.log_end_offset
     # Batches that did not fit count too, up to the limit: they are no reason to wait.
     available = max(size, most) if stretch.next_offset < bound else size
     try:
@@ -206,11 +219,13 @@ def _refused(wanted: Wanted, error: Code, version: int, log: PartitionLog | None
     return data
 
 
-def _refuse_replica(wanted: Wanted, replica_id: int) -> None:
-    """Refuse a fetch of another broker's: no broker has a replica of this server's partitions (Kafka:
-    Partition.followerReplicaOrThrow).
+def _check_replica(wanted: Wanted, terms: Terms) -> None:
+    """Refuse a fetch of another broker's: none but a standby has a replica of this server's partitions
+    (Kafka: Partition.followerReplicaOrThrow). Raises UnknownLeaderEpochError, NotLeaderOrFollowerError.
     """
-    told = f"broker {replica_id} has no replica of {wanted.topic}-{wanted.partition}"
+    if terms.primary is not None and terms.primary.check_replica(terms.replica_id, terms.broker_epoch):
+        return
+    told = f"broker {terms.replica_id} has no replica of {wanted.topic}-{wanted.partition}"
     if wanted.current_epoch >= 0:
         raise UnknownLeaderEpochError(told)
     raise NotLeaderOrFollowerError(told)

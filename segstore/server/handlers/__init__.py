@@ -13,6 +13,8 @@ from importlib import import_module
 from typing import Any
 
 from segstore.server.apis import Api
+from segstore.server.demoted import REFUSED_BY_DEMOTED
+from segstore.server.error_answers import error_answer
 from segstore.server.judging.judged import judged
 from segstore.server.request import Handler, Request
 
@@ -49,6 +51,7 @@ MODULES: dict[str, tuple[Api, ...]] = {
         *(Api.ADD_PARTITIONS_TO_TXN, Api.ADD_OFFSETS_TO_TXN),
         *(Api.TXN_OFFSET_COMMIT, Api.END_TXN),
     ),
+    "standby": (Api.BROKER_REGISTRATION, Api.BEGIN_QUORUM_EPOCH, Api.UNREGISTER_BROKER),
     "versions": (Api.API_VERSIONS,),
 }
 """By the module that has their handlers, the APIs that are served."""
@@ -62,7 +65,11 @@ def handlers_of(module: str) -> Mapping[Api, Handler]:
 
 
 def _handler(module: str, api: Api) -> Handler:
+    refused = REFUSED_BY_DEMOTED.get(api)
+
     def handle(node: Any, request: Request) -> Any:
+        if refused is not None and node.store._context.demoted:
+            return error_answer(request, refused, node.store._context.demoted)
         return handlers_of(module)[api](node, request)
 
     return handle

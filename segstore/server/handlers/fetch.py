@@ -8,6 +8,8 @@ import random
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
 from segstore.coordinator.quotas import CONSUMER_BYTE_RATE, Throttle, quotas
@@ -20,14 +22,23 @@ from segstore.server.apis import Api
 from segstore.server.authorized import Operation
 from segstore.server.fetching.purgatory import Parked, Purgatory
 from segstore.server.fetching.reading import Look, Terms, look
-from segstore.server.fetching.sessions import Context, FetchSessions
+from segstore.server.fetching.sessions import (
+    IDS_SINCE,
+    Context,
+    FetchSessions,
+    Sessionless,
+    Wanted,
+    key_of,
+)
 from segstore.server.logs import Logs
 from segstore.server.node import Node
+from segstore.server.primary import primary_of
 from segstore.server.request import LATER, Request
 from segstore.server.security.allow_list import Resource
 from segstore.storage.producers.aborted_transactions import outcomes
 from segstore.storage.store.partition_log import PartitionLog
 
+from .repeated_fetch import RepeatedFetch, Target, repeated
 from .working import work
 
 log = Logger("segstore")
@@ -72,7 +83,31 @@ class Fetches:
             body = context.throttled()
             body.throttle_time_ms = debt
             return body
-        return self._serve(_Fetch(request, context, terms, throttle))
+        under_way = _Fetch(request, context, terms, throttle)
+        answer = self._serve(under_way)
+        if request.frame is not None and isinstance(context, Sessionless):
+            self._keep(under_way)
+        return answer
+
+    def _keep(self, fetch: _Fetch) -> None:
+        """Have the next requests of a consumer answered without reading them field by field, if they are like
+        this one. What has seen that this one is like those before stays.
+        """
+        channel = fetch.request.channel
+        if not (isinstance(channel.repeat, RepeatedFetch) and channel.repeat.is_like):
+            if self._node.store.mode != "rw" or self._node.authorizer is not None:
+                return
+            serve = partial(self._serve_late, fetch)
+            target = Target(self._logs, self.purgatory, fetch.terms, fetch.throttle, serve)
+            channel.repeat = repeated(fetch.request, fetch.context.wanted, target)
+
+    def _serve_late(self, fetch: _Fetch, wanted: Wanted, correlation_id: int) -> None:
+        """Answer a request like that of `fetch`, which has waited."""
+        request, channel = fetch.request, fetch.request.channel
+        answer = partial(channel.answer, request.api, request.version, correlation_id)
+        context = Sessionless({key_of(wanted, request.version >= IDS_SINCE): wanted})
+        again = fetch._replace(request=replace(request, answer=answer, frame=None), context=context)
+        self._later(again, lambda: self._serve(again, False))
 
     def _serve(self, fetch: _Fetch, may_wait: bool = True) -> Any:
         """Answer a fetch, park it where it may wait, or have a worker read what it needs first."""
@@ -143,10 +178,22 @@ class Fetches:
             most = min(most, throttle.most_at_once)
         tagged = request.version >= _REPLICA_STATE_SINCE
         replica_id = body.replica_state.replica_id if tagged else body.replica_id
+        broker_epoch = body.replica_state.replica_epoch if tagged else -1
         committed = replica_id < 0 and body.isolation_level == _COMMITTED
         least = min(body.min_bytes, most)
         may_read = None if self._node.authorizer is None else self._reader(request, replica_id)
-        return Terms(request.version, replica_id, committed, body.max_wait_ms, least, most, may_read=may_read)
+        primary = primary_of(self._node) if replica_id >= 0 else None
+        return Terms(
+            request.version,
+            replica_id,
+            committed,
+            body.max_wait_ms,
+            least,
+            most,
+            may_read,
+            broker_epoch=broker_epoch,
+            primary=primary,
+        )
 
     def _reader(self, request: Request, replica_id: int) -> Callable[[str], bool]:
         """Return what says whether the client may read a topic. A session's partitions are judged with each

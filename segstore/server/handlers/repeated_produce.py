@@ -16,7 +16,7 @@ from segstore.errors import InvalidRequestError, SegstoreError
 from segstore.protocol.codec import structs
 from segstore.protocol.primitives import read_uvarint, uvarint
 from segstore.server.apis import write_response
-from segstore.server.request import Request
+from segstore.server.request import Request, Response
 from segstore.storage.store.partition_log import PartitionLog
 
 AT_ONCE = 1 << 20
@@ -60,7 +60,7 @@ class RepeatedProduce:
         self._answer: bytes | None = None
         self._told_at = 0
 
-    def __call__(self, frame: memoryview) -> bytearray | None:
+    def __call__(self, frame: memoryview) -> Response | None:
         """See `Repeat`."""
         at = self._at
         if frame[_ID.stop : at] != self._rest or frame[: _ID.start] != self._kind or len(frame) > AT_ONCE:
@@ -72,13 +72,13 @@ class RepeatedProduce:
         try:
             told = log.append_as_leader(records, acks=self._acks, timeout_ms=self._timeout_ms)
         except SegstoreError as error:
-            return self._written(frame, refused(error))
+            return self._written(frame, refused(error)), []
         if self._answer is None:
             self._learn()
         out = bytearray(self._answer)  # type: ignore[arg-type]  # it was learnt
         out[_ID] = frame[_ID]
         _TOLD.pack_into(out, self._told_at, told.base_offset, told.log_append_time, told.log_start_offset)
-        return out
+        return out, []
 
     def _batch(self, frame: memoryview) -> memoryview | None:
         """Return the batch, if it and its length are what the request has behind the part that is known."""

@@ -26,7 +26,7 @@ from segstore.logger import Logger
 from segstore.protocol.codec import Slices
 from segstore.server.apis import Api, write_response
 from segstore.server.node import Node
-from segstore.server.request import Handler, Repeat
+from segstore.server.request import Handler, Later, Repeat
 from segstore.server.security.sasl import Sasl, SaslSession
 
 from . import exchange
@@ -219,10 +219,12 @@ class Connection:
                     self._wait_for_more()
                     break
                 repeat = self.repeat
-                if repeat is None or (out := repeat(frame)) is None:
+                if repeat is None or (told := repeat(frame)) is None:
                     self._begin(frame)
+                elif isinstance(told, Later):
+                    self.state = State.WORKING
                 else:
-                    self._give(out, [])
+                    self.give(*told)
                 if self.state is not State.READING:
                     break
             else:
@@ -253,7 +255,7 @@ class Connection:
         shared = self._shared
         self.state = State.WORKING
         is_shared = self._frames.is_shared
-        later = exchange.begin(frame, shared.node, shared.handlers, self, self._answer)
+        later = exchange.begin(frame, shared.node, shared.handlers, self, self.answer)
         if later is not None and is_shared and later.api is Api.PRODUCE:
             self._frames.keep()
             shared.scratch.leave()  # the request has views of it: its record batches
@@ -280,8 +282,8 @@ class Connection:
 
     # --- answers --------------------------------------------------------------------------
 
-    def _answer(self, api: Api, version: int, correlation_id: int, body: Any) -> None:
-        """Send a response; None: there is none. The views that the request has of its buffer end here."""
+    def answer(self, api: Api, version: int, correlation_id: int, body: Any) -> None:
+        """See `Channel`. The views that the request has of its buffer end here."""
         if not self.is_open:
             exchange.release(body)
             return
@@ -296,9 +298,10 @@ class Connection:
             self.close()
             return
         self.mute(getattr(body, "throttle_time_ms", 0))
-        self._give(out, slices)
+        self.give(out, slices)
 
-    def _give(self, out: bytearray, slices: Slices) -> None:
+    def give(self, out: bytearray, slices: Slices) -> None:
+        """See `Channel`."""
         self.state = State.WRITING
         try:
             count = self._outgoing.give(self._sock, out, slices)

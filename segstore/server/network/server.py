@@ -16,6 +16,7 @@ from segstore.server.apis import Api
 from segstore.server.cluster_id import cluster_id_of
 from segstore.server.handlers import HANDLERS
 from segstore.server.node import Endpoint, Node
+from segstore.server.promotion import announce_promotion
 from segstore.server.request import Handler
 from segstore.server.security.authorizer import authorizer_of
 from segstore.server.security.sasl import sasl_of
@@ -123,6 +124,7 @@ def _started(
     service.start()
     try:
         store._attach_client(service)
+        announce_promotion(store)
     except BaseException:
         service.end(0.0)
         raise

@@ -208,7 +208,7 @@ class Replica:
 
     # --- appends --------------------------------------------------------------------------
 
-    def append_as_follower(self, data: bytes) -> int:
+    def append_as_follower(self, data: bytes | memoryview) -> int:
         """Append whole batches as a leader wrote them, with its offsets, leader epochs and CRCs (R1); returns
         the log end offset. Offsets may have gaps, and batches of other epochs may lie side by side. A batch
         that `data` ends within is left out, as a fetch may end anywhere.

@@ -265,6 +265,13 @@ class Visible:
         self._begin_replica(self._look_at_all(), high_watermark)
         self.show()
 
+    def end_replica(self) -> None:
+        """Let readers see the log up to its end from now on; the caller holds the append token."""
+        self._high_watermark = None
+        self._ended, self._held = (), {}
+        self._writer.producers.state.ended = None
+        self.show()
+
     def _begin_replica(self, view: LogView, high_watermark: int) -> LogView:
         producers, behind = self._writer.producers, high_watermark < view.end_offset
         producers.state.ended = producers.ended_behind(view, high_watermark) if behind else []

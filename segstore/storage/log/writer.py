@@ -19,6 +19,7 @@ import numpy as np
 
 from segstore.config import TopicConfig
 from segstore.errors import (
+    DemotedError,
     NotLeaderOrFollowerError,
     RecordTooLargeError,
     ReentrantCallError,
@@ -112,6 +113,8 @@ class LogWriter:
         to undo."""
         self.follows = False
         """Whether only batches of a leader are appended, since this is a replica that does not lead."""
+        self.demoted = ""
+        """Why no application's append is taken, since the store was demoted; "" where it was not."""
         self.save_epochs: Callable[[], None] | None = None
         """Writes the file of leader epochs, which has `epoch` before a batch has it; None where it does."""
 
@@ -222,8 +225,12 @@ class LogWriter:
         )
 
     def check_leads(self) -> None:
-        """Do what `check` does, for an append that no leader has made. Raises NotLeaderOrFollowerError."""
+        """Do what `check` does, for an append that no leader has made. Raises NotLeaderOrFollowerError;
+        DemotedError where the store leads no more.
+        """
         self.check()
+        if self.demoted:
+            raise DemotedError(self.demoted)
         if self.follows:
             raise NotLeaderOrFollowerError(
                 f"{self.segments.directory}: this replica does not lead, and appends only what its leader "

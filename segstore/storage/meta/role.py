@@ -15,10 +15,11 @@ from segstore.errors import CorruptCheckpointError
 from segstore.files import Files
 from segstore.storage.meta.framed import frame, unframe
 
-MIRROR = "mirror"
-ROLES = (MIRROR,)
+MIRROR, STANDBY = "mirror", "standby"
+ROLES = (MIRROR, STANDBY)
 _MOST_BYTES = 1 << 20
 _VERSION = 1
+NOT_PROMOTING = -1
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,10 @@ class Role:
     """`kind` is one of ROLES; `cluster_id` and `source` say whose records these are, `topics` which were
     chosen; `leader_epoch` is the largest one that was seen, -1 for none. `ending`: the role is being given
     up.
+
+    A standby has its `mode`, "async" or "sync", and a `directory_id` for good. `promoting` is the leader
+    epoch from which it leads once its promotion is complete, `old` and `reason` what was said of that. `kept`
+    are copies of what it had and its primary had not, which was cut.
     """
 
     kind: str
@@ -35,6 +40,12 @@ class Role:
     isolation: str
     leader_epoch: int = -1
     ending: bool = False
+    mode: str = ""
+    directory_id: str = ""
+    promoting: int = NOT_PROMOTING
+    old: str = ""
+    reason: str = ""
+    kept: tuple[str, ...] = ()
 
 
 def path_of(root: str) -> str:
@@ -58,7 +69,7 @@ def read_role(files: Files, root: str) -> Role | None:
 def _role(held: dict[str, Any]) -> Role:
     if held.pop("version", None) != _VERSION:
         raise ValueError(f"its version is unknown, {_VERSION} is known")
-    role = Role(**{**held, "topics": tuple(held["topics"])})
+    role = Role(**{**held, "topics": tuple(held["topics"]), "kept": tuple(held.get("kept", ()))})
     if role.kind not in ROLES or not all(isinstance(topic, str) for topic in role.topics):
         raise ValueError(f"kind {role.kind!r}, topics {role.topics!r}")
     if type(role.leader_epoch) is not int or not isinstance(role.cluster_id, str):

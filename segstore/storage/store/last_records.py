@@ -6,15 +6,14 @@ Nothing is decoded here, and all is read in columns: a log that was never compac
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, NamedTuple
 
 from segstore.records import Records
 from segstore.storage.producers.aborted_transactions import COMMITTED, OPEN, Outcomes
 from segstore.storage.store.partition_log import PartitionLog
-
-_AT_A_TIME = 4 << 20
+from segstore.storage.store.scan import reads
 
 
 class LastRecord(NamedTuple):
@@ -29,19 +28,6 @@ _make_record: Any = partial(tuple.__new__, LastRecord)
 Wanted = Callable[[bytes, LastRecord], bool]
 
 
-def chunks(log: PartitionLog, at: int, end: int) -> Iterator[Records]:
-    """Yield the records from `at` up to `end`, some megabytes at a time; control records are left out.
-
-    Raises OffsetOutOfRangeError, CorruptRecordError, StorageError.
-    """
-    while at < end:
-        records = log.read(at, _AT_A_TIME)
-        if records.next_offset <= at:
-            return  # the log ends here now: a writer that recovered in another process has cut it
-        at = records.next_offset
-        yield records.take(records.offsets < end) if at > end else records
-
-
 def last_records(
     log: PartitionLog,
     end: int,
@@ -50,13 +36,13 @@ def last_records(
     ended: Outcomes | None = None,
     valued: Callable[[bytes], bool] | None = None,
 ) -> LastRecords:
-    """Return the last `wanted` record of each key below `end`. Raises what `chunks` raises.
+    """Return the last `wanted` record of each key below `end`. Raises what `scan.reads` raises.
 
     `ended` says how transactions ended, for a log that has some. `valued` says of a key whether values are
     kept: a value that is not becomes b"".
     """
     last = LastRecords(wanted, valued)
-    for records in chunks(log, log.start_offset, end):
+    for records in reads(log, log.start_offset, end):
         last.take(records, ended)
     return last
 

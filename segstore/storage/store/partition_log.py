@@ -6,7 +6,7 @@ The files are those of `log.partition` (writing), `log.read_only_partition` (ano
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -36,8 +36,15 @@ from segstore.storage.log.read_only_partition import Follower
 from segstore.storage.meta.topic_info import INTERNAL, check_not_internal
 from segstore.storage.producers.aborted_transactions import AbortedTransactions
 from segstore.storage.segment.log_view import LogView
+from segstore.storage.store.scan import Scan
 from segstore.storage.transfer import METHODS, SENDFILE, descriptor, send_at_once, transfer
-from segstore.storage.transfer.stretch import Place, Stretch, find_stretch, has_transactions
+from segstore.storage.transfer.stretch import (
+    Place,
+    Stretch,
+    find_stretch,
+    has_transactions,
+    stretch_at_once,
+)
 
 if TYPE_CHECKING:
     from segstore.storage.context import Context
@@ -404,6 +411,34 @@ class PartitionLog:
         """Return what is visible now. Raises StoreClosedError where the topic was deleted."""
         return self._views.view
 
+    def scan(
+        self,
+        start: int | None = None,
+        end: int | None = None,
+        *,
+        isolation_level: str = _UNCOMMITTED,
+        check_crcs: bool = True,
+    ) -> Scan:
+        """Return the records from offset `start` up to `end`, exclusive, as a `Scan`: it is iterated record
+        by record, gives Records by `reads()` and a table by `to_arrow()`.
+
+        By default it is the whole log as it is now: what is appended later is not part of it. It ends at the
+        log's end, with `read_committed` at the last stable offset, where these are below `end`. Raises
+        OffsetOutOfRangeError where `start` is not in [start_offset, end_offset]; InvalidArgumentError where
+        `end` is below it; InvalidTypeError, StoreClosedError. Iterating raises as `read`.
+        """
+        self._context.check_open()
+        _is_committed(isolation_level)
+        how = {
+            "isolation_level": isolation_level,
+            "check_crcs": arguments.switch("check_crcs", check_crcs),
+        }
+        return Scan(self, start, end, how)
+
+    def __iter__(self) -> Iterator[Record]:
+        """Return all records, one by one, up to the log's end as it is now. Raises as `scan`."""
+        return iter(self.scan())
+
     def read_view(
         self,
         view: LogView | None,
@@ -496,6 +531,7 @@ class PartitionLog:
         isolation_level: str = _UNCOMMITTED,
         min_one: bool = True,
         max_searched: int = arguments.INT64_MAX,
+        whole: bool = False,
     ) -> Stretch:
         """Return whole batches as they are stored, from the one that holds `offset` on, as a stretch of one
         segment's file, `max_bytes` long at most; with `min_one` at least one batch where there is any.
@@ -505,7 +541,7 @@ class PartitionLog:
         the records is read, and no CRC checked: a client does that. Where it has batches of transactions, the
         control batches of the whole log are searched for `read_committed`, those that were not before; not if
         these are among more than `max_searched` offsets: `aborted` is None then, for threads that must not
-        wait.
+        wait. `whole`: a replica reads, to which the log does not end before the log end offset (R14).
 
         Raises OffsetOutOfRangeError, CorruptRecordError where a batch header at `offset` is damaged,
         StorageError, StoreClosedError, ForkedError, InvalidTypeError, InvalidArgumentError.
@@ -520,11 +556,35 @@ class PartitionLog:
                 self._check_not_shown(view, offset)
             stable = self._stable(view)
             limit = stable if committed else view.end_offset
-            found = find_stretch(view, offset, limit, most, min_one, self._context.files, self._gaps)
+            seen = view
+            if whole and isinstance(source := self._source, Partition):
+                seen = source.visible.written
+                limit = seen.end_offset
+            found = find_stretch(seen, offset, limit, most, min_one, self._context.files, self._gaps)
             aborted = self._aborted(view, found, offset, max_searched) if committed else None
             return Stretch(found, offset, view.start_offset, view.end_offset, stable, aborted)
 
         return self.with_view(find)
+
+    def stretch_at_once(self, offset: int, max_bytes: int, committed: bool) -> Stretch | None:
+        """Return what `stretch` gives for these arguments, where that takes one look at one segment. None,
+        and nothing is done, where anything is unusual: an offset that is not there, a file that is not open,
+        a transaction, an error.
+        """
+        context = self._context
+        if context.closed or not context.here[0]:
+            return None
+        try:
+            view = self._views.view
+            if not view.start_offset <= offset <= view.end_offset:
+                return None
+            return stretch_at_once(view, offset, max_bytes, committed, context)
+        except SegstoreError:
+            return None
+        except OSError as error:
+            if not is_refusal(error):
+                raise
+            return None
 
     def stored(self, offset: int, max_bytes: int) -> bytes:
         """Return whole batches as they are stored, from the one that holds `offset` on, `max_bytes` at most,

@@ -64,6 +64,9 @@ class PartitionLoader:
         self._context, self._topic_files, self._replicated = context, topic_files, replicated
         self._ends, self._checkpoints = ends, checkpoints
         self.clean, self._left, self._expiration_ms = left.clean, left, expiration_ms
+        self.sync = False
+        """Whether a standby has to have what readers see: the store leads, and each partition has a high
+        watermark of its own."""
         self._made: set[TopicPartitionKey] = set()
         self.recovered: list[Recovered] = []
 
@@ -164,9 +167,14 @@ class PartitionLoader:
         layout = (published.layout + 1) % _LAYOUTS if published else 0
         publisher = Publisher(self._ends, key, epochs.current)
         high_watermark = self._high_watermark((info.name, partition)) if self._replicated else None
-        return Partition(
+        if self.sync:  # what readers have seen they see on, also after a kill
+            shown = 0 if published is None else published.high_watermark
+            high_watermark = max(self._high_watermark((info.name, partition)), shown)
+        made = Partition(
             context, info.settings, opened, epochs, producers, publisher, start_moved, layout, high_watermark
         )
+        made.writer.follows = self._replicated
+        return made
 
     def _high_watermark(self, key: TopicPartitionKey) -> int:
         return self._checkpoints.lines(names.HIGH_WATERMARKS).get(key, 0)
@@ -309,6 +317,8 @@ class Partitions:
         self._open: dict[TopicPartitionKey, Partition] = {}
         self._broken: dict[TopicPartitionKey, Exception] = {}
         self._replicas: dict[TopicPartitionKey, Replica] = {}
+        self.on_opened: Callable[[Partition], None] | None = None
+        """Called with each partition that is opened, with the lock held."""
 
     # --- one ------------------------------------------------------------------------------
 
@@ -330,6 +340,8 @@ class Partitions:
         if found is None:
             info = find_topic(self._topics(), topic, partition)
             found = self._loader.load(info, partition, partial(self._move_start, info, partition))
+            if self.on_opened is not None:
+                self.on_opened(found)
             self._open[topic, partition] = found
         return found
 
@@ -433,6 +445,19 @@ class Partitions:
         self._broken = {k: e for k, e in self._broken.items() if k not in keys}
 
     # --- all ------------------------------------------------------------------------------
+
+    def all_open(self) -> list[Partition]:
+        """Return the partitions that are open."""
+        return list(self._open.values())
+
+    def begin_sync(self) -> None:
+        """Open each partition with a high watermark of its own from now on; the caller holds the lock."""
+        self._loader.sync = True
+
+    def end_sync(self) -> None:
+        """Open each partition up to its end from now on; the caller holds the lock."""
+        self._loader.sync = False
+        self._replicas.clear()
 
     def keys(self) -> list[TopicPartitionKey]:
         """Return the keys of the partitions that are open."""

@@ -59,7 +59,7 @@ class TopicAdmin:
         """
         info = new_topic(name, partitions, config)
         with self._lock:
-            self._context.check_open()
+            self._context.check_leads()
             if name in self.topics:
                 raise TopicAlreadyExistsError(f"topic {name!r} is there already")
             self._create(info)
@@ -95,7 +95,7 @@ class TopicAdmin:
         if not info.partition_ids or not names.is_topic_id(info.topic_id):
             raise InvalidArgumentError(f"topic {info.name!r}: it must have an id and partitions to be made")
         with self._lock:
-            self._context.check_open()
+            self._context.check_leads()
             before = self.topics.get(info.name)
             if before is None:
                 made = replace(info, ours=True, error=None, lost=None)
@@ -175,7 +175,7 @@ class TopicAdmin:
     def alter(self, name: str, config: Mapping[str, Any]) -> TopicInfo:
         """Change settings; None restores the default. Raises ConfigError, UnknownTopicOrPartitionError."""
         with self._lock:
-            self._context.check_open()
+            self._context.check_leads()
             before = find_topic(self.topics, name)
             return self._alter(before, with_config(before, config))
 
@@ -201,7 +201,7 @@ class TopicAdmin:
         their records came from elsewhere. Raises UnknownTopicOrPartitionError, StorageError.
         """
         with self._lock:
-            self._context.check_open()
+            self._context.check_leads()
             before = find_topic(self.topics, name)
             info = replace(before, compacted=tuple(sorted({**dict(before.compacted), **ends}.items())))
             if info.compacted != before.compacted:
@@ -214,7 +214,7 @@ class TopicAdmin:
         InvalidArgumentError where it has as many already.
         """
         with self._lock:
-            self._context.check_open()
+            self._context.check_leads()
             before = find_topic(self.topics, name)
             if total <= before.partitions or before.partition_ids != tuple(range(before.partitions)):
                 raise InvalidArgumentError(
@@ -244,7 +244,7 @@ class TopicAdmin:
     def delete(self, name: str) -> None:
         """Delete a topic; readers keep what they have read. Raises UnknownTopicOrPartitionError."""
         with self._lock:
-            self._context.check_open()
+            self._context.check_leads()
             info = find_topic(self.topics, name)
             try:
                 self._topic_files.write(info, deleting=True)

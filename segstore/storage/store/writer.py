@@ -39,6 +39,7 @@ from segstore.storage.meta.root_checkpoints import RootCheckpoints, TopicPartiti
 from segstore.storage.meta.topics import TopicFiles, TopicInfo
 from segstore.storage.store.kept_files import KeptFiles
 from segstore.storage.store.partitions import PartitionLoader, Partitions
+from segstore.storage.store.primary import Primary, check_not_fenced
 from segstore.storage.store.small_mending import mend_small
 from segstore.storage.store.sweeper import Sweeper
 from segstore.storage.store.topic_admin import TopicAdmin
@@ -88,6 +89,8 @@ class StoreWriter:
             _check_plain(files, root)
         if self._role is not None or f"{names.OURS}/{names.ROLE}" in root_names:
             _check_role(files, root, self._role)
+        if self.may_have_standby and f"{names.OURS}/{names.FENCE}" in root_names:
+            check_not_fenced(context)
         moved = set_aside(files, root)
         marker = take_marker(files, root) if names.CLEAN_SHUTDOWN in root_names else None
         topic_files = self._prepare()
@@ -116,6 +119,10 @@ class StoreWriter:
             replicated=self._replicated,
         )
         self.partitions = Partitions(context, lambda: self.topic_admin.topics, loader, checkpoints)
+        self.primary = Primary(context, root_names, lambda: self.topics, lambda: self.partitions)
+        if self._role is None and self.primary.registration.sync:
+            loader.sync = True
+            self.partitions.on_opened = self.primary.opened
         self.topic_admin = TopicAdmin(context, topic_files, self._ends, checkpoints, loader, self.partitions)
         self.inbox = Inbox(
             context,
@@ -205,6 +212,11 @@ class StoreWriter:
         self.partitions.expire_producers(self.config.producer_id_expiration_ms)
 
     # --- what there is --------------------------------------------------------------------
+
+    @property
+    def may_have_standby(self) -> bool:
+        """Return whether this store leads by itself, so that a standby may follow it."""
+        return self._role is None and not self._replicated
 
     @property
     def topics(self) -> dict[str, TopicInfo]:

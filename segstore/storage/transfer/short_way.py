@@ -43,11 +43,11 @@ def send_at_once(
     Raises SinkError; InvalidArgumentError where sendfile can't serve the sink; StorageError of the segment's
     file.
     """
-    known = view.sendable
+    known: Sendable | None = view.sendable
     if known is None or not known.first <= offset < known.below:
-        known = view.sendable = _sendable(view, offset, context)
+        known = sendable(view, offset, context)
     handle = None if known is None else known.handle()
-    if handle is None or getsignal(SIGPIPE) != SIG_IGN:
+    if known is None or handle is None or getsignal(SIGPIPE) != SIG_IGN:
         view.sendable = None
         return None
     try:
@@ -81,8 +81,15 @@ class Sendable:
         self.segment = ffi.new(_SENDABLE, fields)
 
 
+def sendable(view: LogView, offset: int, context: Context) -> Sendable | None:
+    """Have `view` remember the segment that holds `offset`, and return it; None where it is not in the view,
+    or has to be opened first.
+    """
+    view.sendable = known = _sendable(view, offset, context)
+    return known
+
+
 def _sendable(view: LogView, offset: int, context: Context) -> Sendable | None:
-    """Return the segment that holds `offset`; None where it is not in the view, or has to be opened first."""
     if not view.start_offset <= offset < view.end_offset:
         return None
     slot = view.slot(offset)

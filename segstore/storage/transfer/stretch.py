@@ -15,10 +15,13 @@ from segstore.files import Files, Handle
 from segstore.records import TRANSACTIONAL_FLAG
 from segstore.storage.log.read import MayBeMissing
 from segstore.storage.segment.log_view import LogView
+from segstore.storage.transfer.short_way import Sendable, sendable
 from segstore.storage.transfer.transfer import find
 
 if TYPE_CHECKING:
     from typing_extensions import Self
+
+    from segstore.storage.context import Context
 
 _FOUND = ffi.typeof("seg_found *")
 
@@ -113,6 +116,34 @@ def find_stretch(
         if offset >= limit:
             return None
     return None
+
+
+def stretch_at_once(
+    view: LogView, offset: int, most: int, committed: bool, context: Context
+) -> Stretch | None:
+    """Return the stretch that `find_stretch` and `has_transactions` would give for an `offset` within the
+    view, where nothing is unusual; None where that is left to them: see `short_way.sendable`.
+    """
+    start, end, stable = view.start_offset, view.end_offset, view.stable_offset
+    if stable != end and (committed or stable < 0):
+        return None
+    if offset == end:
+        return Stretch(None, offset, start, end, stable, [] if committed else None)
+    known: Sendable | None = view.sendable
+    if known is None or not known.first <= offset < known.below:
+        known = sendable(view, offset, context)
+    handle = None if known is None else known.handle()
+    if known is None or handle is None:
+        return None
+    found, of = ffi.new(_FOUND), known.segment
+    if not context.files.find_stretch(
+        handle, found, of.index, of.n, of.base_offset, of.end, end, -1, offset, most
+    ):
+        return None
+    place = Place(handle, found.position, found.stop, min(found.next_offset, known.below))
+    if committed and has_transactions(place, context.files):
+        return None
+    return Stretch(place, offset, start, end, stable, [] if committed else None)
 
 
 def has_transactions(place: Place, files: Files) -> bool:

@@ -7,7 +7,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 import segstore
@@ -15,7 +14,7 @@ from segstore.records import TRANSACTIONAL_FLAG, Columns, Template
 from segstore.storage.log.append import append_batches
 from segstore.storage.log.transaction_markers import end_transaction
 from segstore.storage.producers.aborted_transactions import outcomes
-from segstore.storage.store.last_records import chunks, last_records
+from segstore.storage.store.last_records import last_records
 
 
 @pytest.fixture
@@ -68,21 +67,3 @@ def test_transactions_count_by_how_they_ended(log: segstore.PartitionLog) -> Non
         4: {b"a": (b"open too", 8), b"b": (b"open too", 9)},
     }
     assert last_records(log, log.end_offset).settled[b"a"] == (b"open too", 8)
-
-
-@pytest.mark.parametrize("at_a_time", [1, 200, 1 << 20])
-def test_all_records_are_in_some_chunk(
-    log: segstore.PartitionLog, monkeypatch: pytest.MonkeyPatch, at_a_time: int
-) -> None:
-    monkeypatch.setattr("segstore.storage.store.last_records._AT_A_TIME", at_a_time)
-    for i in range(20):
-        put(log, *((b"%d" % (10 * i + j), b"x") for j in range(10)))
-    for start, end in ((0, 200), (7, 193), (60, 60), (0, 1)):
-        parts = [records.offsets for records in chunks(log, start, end)]
-        assert np.concatenate([np.empty(0, int), *parts]).tolist() == list(range(start, end))
-
-
-def test_a_log_that_was_cut_meanwhile_ends_the_chunks(log: segstore.PartitionLog) -> None:
-    """A writer that recovers in another process may cut the log below the end that was seen."""
-    put(log, (b"a", b"1"), (b"b", b"2"))
-    assert [len(records) for records in chunks(log, 0, 1000)] == [2]

@@ -1,4 +1,4 @@
-"""`MirroredTopics`: the topics of a mirror, kept as those of the source are: ids, partitions, settings.
+"""`FollowedTopics`: topics of this store, kept as those of the source are: ids, partitions, settings.
 
 On disk is what `TopicAdmin` writes. Threads: one changes; any asks for `problems`.
 """
@@ -6,42 +6,53 @@ On disk is what `TopicAdmin` writes. Threads: one changes; any asks for `problem
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
 from segstore import names
 from segstore.config import TopicConfig
+from segstore.following.choice import TopicChoice
 from segstore.following.followed_log import FollowedLog, Key
+from segstore.following.settings import FollowingConfig
+from segstore.following.topic_configs import TopicConfigs
 from segstore.logger import Logger
-from segstore.mirroring.choice import TopicChoice
-from segstore.mirroring.settings import MirrorConfig
-from segstore.mirroring.topic_configs import TopicConfigs
 from segstore.protocol.error_codes import told_error
-from segstore.storage.meta.topic_info import INTERNAL, TopicInfo
+from segstore.storage.meta.topic_info import TopicInfo
 from segstore.storage.store.writer import StoreWriter
 from segstore.wire.cluster import Cluster
 from segstore.wire.metadata import NO_LEADER, Led, Metadata, Topic
 
 log = Logger("segstore")
-KEEP, REPLACE = "keep", "replace"
+KEEP, REPLACE, DELETE = "keep", "replace", "delete"
 CONSUMER = -1
 """The replica id of one that is none (Kafka: FetchRequest.CONSUMER_REPLICA_ID)."""
 
 
-class MirroredTopics:
+class FollowedTopics:
     """`recreated` says what becomes of a topic that was deleted at the source and made anew: "keep" leaves
-    what was mirrored, and mirrors the new one not; "replace" does the opposite.
+    what was mirrored, and mirrors the new one not; "replace" does the opposite. "delete" replaces, too, and
+    a topic that is not at the source any more is deleted, as a replica's is. `replica_id` is that of this
+    store's replicas, `CONSUMER` where they are none.
     """
 
     def __init__(
-        self, writer: StoreWriter, choice: TopicChoice, cluster: Cluster, config: MirrorConfig, recreated: str
+        self,
+        writer: StoreWriter,
+        choice: TopicChoice,
+        cluster: Cluster,
+        config: FollowingConfig,
+        recreated: str,
+        replica_id: int = CONSUMER,
     ) -> None:
         self._writer, self._choice, self._config, self._recreated = writer, choice, config, recreated
+        self._replica_id = replica_id
         self._configs = TopicConfigs(cluster)
         self._logs: dict[Key, FollowedLog] = {}
         self._settings_due = 0.0
         self.problems: Mapping[str, str] = {}
         """What prevents topics from being mirrored, by name."""
+        self.on_cut: Callable[[tuple[str, ...]], None] | None = None
+        """See `FollowedLog.on_cut`."""
         self.waits = False
         """Whether a topic is missing, or a partition has no leader, which may change any moment."""
 
@@ -61,7 +72,10 @@ class MirroredTopics:
             self._make(topic, settings.get(name))
             for number, led in topic.partitions.items():
                 leaders[Key(name, topic.topic_id, number)] = led
-        for name in self._gone(metadata, found):
+        for name in self._gone(found):
+            if self._recreated == DELETE and name not in self._choice.named:
+                self._delete(name)
+                continue
             problems[name] = f"topic {name!r} is not there at the source"
         self._tell(problems)
         self.waits = bool(problems) or any(led.leader == NO_LEADER for led in leaders.values())
@@ -79,7 +93,7 @@ class MirroredTopics:
             return str(told_error(topic.error, f"topic {topic.name!r}"))
         if not topic.topic_id:
             return f"topic {topic.name!r} has no id: Kafka has them from 2.8 on"
-        if known is None or known.topic_id == topic.topic_id or self._recreated == REPLACE:
+        if known is None or known.topic_id == topic.topic_id or self._recreated != KEEP:
             return None
         return (
             f"topic {topic.name!r} was deleted at the source, and made anew with id {topic.topic_id}: what"
@@ -87,9 +101,12 @@ class MirroredTopics:
             ' (recreated="replace" would do the opposite)'
         )
 
-    def _gone(self, metadata: Metadata, found: Mapping[str, Topic]) -> set[str]:
-        mirrored = {name for name in self._writer.topics if name not in INTERNAL}
-        return {*self._choice.named, *filter(self._choice.has, mirrored)} - found.keys()
+    def _gone(self, found: Mapping[str, Topic]) -> set[str]:
+        return {*self._choice.named, *filter(self._choice.has, self._writer.topics)} - found.keys()
+
+    def _delete(self, name: str) -> None:
+        log.warning("topic %r was deleted at the source, and is deleted here", name)
+        self._writer.topic_admin.delete(name)
 
     def _tell(self, problems: Mapping[str, str]) -> None:
         for name, problem in problems.items():
@@ -132,4 +149,6 @@ class MirroredTopics:
 
     def _followed(self, key: Key) -> FollowedLog:
         replica = self._writer.partitions.replica(key.topic, key.partition)
-        return FollowedLog(key.topic, key.topic_id, key.partition, replica, CONSUMER)
+        followed = FollowedLog(key.topic, key.topic_id, key.partition, replica, self._replica_id)
+        followed.on_cut = self.on_cut
+        return followed

@@ -1,4 +1,4 @@
-"""`TopicChoice`: which topics are mirrored. Nothing is on disk. Threads: any; immutable."""
+"""`TopicChoice`: which topics are followed. Nothing is on disk. Threads: any; immutable."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ _NAME = re.compile(r"[a-zA-Z0-9._-]+")
 
 class TopicChoice:
     """Names of topics, and regular expressions that match whole names: what could be a topic's name is one.
-    Internal topics are never chosen.
+    `internal` says whether the internal topics are chosen, all of them; by names they can't be.
 
     Raises InvalidArgumentError for what is no regular expression, or nothing; InvalidTopicError for a name
     that no topic can have, and for that of an internal topic; InvalidTypeError.
     """
 
-    def __init__(self, topics: object) -> None:
+    def __init__(self, topics: object, *, internal: bool = False) -> None:
+        self.internal = internal
         given = (topics,) if isinstance(topics, str) else topics
         if not isinstance(given, Iterable):
             raise InvalidTypeError(f"topics must be names or patterns, not {type(topics).__name__}")
@@ -34,7 +35,7 @@ class TopicChoice:
     @property
     def names(self) -> list[str] | None:
         """Return the names where these are all, None where a topic may match that is not known yet."""
-        return None if self._patterns else sorted(self._names)
+        return None if self._patterns or self.internal else sorted(self._names)
 
     @property
     def named(self) -> frozenset[str]:
@@ -44,7 +45,7 @@ class TopicChoice:
     def has(self, topic: str) -> bool:
         """Return whether a topic is chosen."""
         if topic in INTERNAL:
-            return False
+            return self.internal
         return topic in self._names or any(each.fullmatch(topic) for each in self._patterns)
 
 

@@ -1,0 +1,69 @@
+"""`segstore demote`: the operator's word that a primary has no standby any more. On disk: through the engine.
+
+Threads: one.
+"""
+
+from __future__ import annotations
+
+import rich_click as click
+
+import segstore
+from segstore.cli.options import pairs
+from segstore.errors import InvalidArgumentError
+from segstore.protocol.error_codes import told_error
+from segstore.storage.store.primary import STANDBY_ID
+from segstore.storage.store.writer import StoreWriter
+from segstore.wire.cluster import Cluster
+from segstore.wire.settings import WireConfig
+
+_NONE = "there is no standby"
+
+
+@click.command()
+@click.option(
+    "--standby",
+    is_flag=True,
+    required=True,
+    help="Take the standby away: acks=all waits for it no more, also where it is in sync mode.",
+)
+@click.option("--store", "-s", "path", metavar="PATH", help="The primary's directory, which nobody has open.")
+@click.option("--bootstrap", "-b", metavar="HOST:PORT", help="The primary's server, in place of --store.")
+@click.option(
+    "--set",
+    "given",
+    metavar="NAME=VALUE",
+    multiple=True,
+    callback=pairs,
+    help="With --bootstrap: a setting of the client, such as security.protocol=SSL; may be repeated.",
+)
+def demote(standby: bool, path: str | None, bootstrap: str | None, given: dict[str, str]) -> None:
+    """Take a primary's standby away, so that acks=all is acknowledged by the primary alone. What the standby
+    has stays there; it may follow again, as a new one.
+    """
+    if (path is None) == (bootstrap is None):
+        raise click.UsageError("Give --store PATH or --bootstrap HOST:PORT, one of both.")
+    done = _of_server(bootstrap, given) if bootstrap is not None else _of_store(str(path))
+    click.echo("the standby was taken away" if done else _NONE)
+
+
+def _of_store(path: str) -> bool:
+    with segstore.open(path, mode="r"):  # a directory that is none is not made
+        pass
+    with segstore.open(path) as store:
+        side = store._side
+        if not isinstance(side, StoreWriter):
+            raise InvalidArgumentError(f"{path}: {_NONE}")
+        return side.primary.unregister()
+
+
+def _of_server(bootstrap: str, given: dict[str, str]) -> bool:
+    settings = WireConfig.parse({name.replace(".", "_"): value for name, value in given.items()})
+    cluster = Cluster(bootstrap, settings)
+    try:
+        cluster.metadata([])
+        answer = cluster.ask("UnregisterBroker", broker_id=STANDBY_ID)
+    finally:
+        cluster.close()
+    if answer.error_code:
+        raise told_error(answer.error_code, f"{bootstrap}: {answer.error_message or 'no standby'}")
+    return True

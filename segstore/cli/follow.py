@@ -1,0 +1,103 @@
+"""`segstore follow`: keeps a directory as the hot standby of a primary; `segstore promote` lets it take the
+primary's place. On disk: through the engine. Threads: the main thread waits; the standby has its own.
+"""
+
+from __future__ import annotations
+
+import time
+
+import rich_click as click
+
+import segstore
+from segstore.cli.options import no_bootstrap, pairs
+from segstore.cli.output import progress_bar
+from segstore.cli.signals import ended_by_signals
+from segstore.errors import StoreLockedError
+from segstore.files import Files
+from segstore.following.choice import ALL
+from segstore.standby.promotion import DEAD, REACHABLE, ask_to_let_go, standby_role
+from segstore.standby.standby import ASYNC, MODES
+
+_LOOK_MS = 500
+_LETTING_GO = 30.0
+
+
+@click.command()
+@click.argument("source", metavar="HOST:PORT")
+@click.argument("directory", metavar="DIRECTORY", type=click.Path(file_okay=False))
+@click.option(
+    "--mode",
+    type=click.Choice(list(MODES)),
+    default=ASYNC,
+    show_default=True,
+    help="sync: acks=all of the primary waits for this standby; async: the primary never waits.",
+)
+@click.option(
+    "--topics", "-t", metavar="NAME", multiple=True, help="A topic, or a regular expression; may be repeated."
+)
+@click.option("--once", is_flag=True, help="End when all is there that the primary had at the start.")
+@click.option(
+    "--set",
+    "given",
+    metavar="NAME=VALUE",
+    multiple=True,
+    callback=pairs,
+    help="A setting of the client, such as security.protocol=SSL; may be repeated.",
+)
+def follow(
+    source: str, directory: str, mode: str, topics: tuple[str, ...], once: bool, given: dict[str, str]
+) -> None:
+    """Keep DIRECTORY as the hot standby of the primary at HOST:PORT, until Ctrl-C.
+
+    DIRECTORY is a new one, one that has followed before, or that of an old primary that comes back. It can be
+    read all the while.
+    """
+    chosen = [part for text in topics for part in text.split(",") if part] or ALL
+    with (
+        ended_by_signals(),
+        segstore.follow(source, directory, mode=mode, topics=chosen, config=given) as running,
+    ):
+        click.echo(f"{directory} follows {source} ({mode})")
+        with progress_bar(0, "follow", "records") as bar:
+            while not (running.wait_caught_up(_LOOK_MS) if once else running.wait(_LOOK_MS)):
+                lag, error = running.total_lag(), running.error
+                bar.update(
+                    bar.task_ids[0],
+                    description=f"follow, {lag.records:,} records, {lag.bytes:,} bytes, {lag.ms:,} ms behind"
+                    + (f": {error}" if error else ""),
+                )
+        for cut in running.excess():
+            click.echo(
+                f"cut: {cut.topic}-{cut.partition} offset {cut.offset} leader epoch {cut.leader_epoch}"
+                f" key {cut.key!r} value {cut.value!r} ({cut.path})"
+            )
+
+
+@click.command()
+@click.argument("directory", metavar="DIRECTORY", type=click.Path(exists=True, file_okay=False))
+@click.option(
+    "--old",
+    type=click.Choice([REACHABLE, DEAD]),
+    required=True,
+    help="reachable: the primary is fenced, and hands over all it has; dead: your word that it has ended.",
+)
+@click.option("--reason", default="", metavar="TEXT", help="What is noted of the promotion.")
+@click.option("--yes", is_flag=True, help="Ask nothing.")
+@no_bootstrap
+def promote(directory: str, old: str, reason: str, yes: bool) -> None:
+    """Let the standby in DIRECTORY take its primary's place. A `segstore follow` of it ends."""
+    standby_role(Files(), directory)
+    if old == DEAD and not yes:
+        click.confirm("Records that only the old primary has are not in this standby. Go on?", abort=True)
+    began = time.monotonic()
+    while True:
+        try:
+            store = segstore.promote(directory, old, reason)
+            break
+        except StoreLockedError:
+            if time.monotonic() - began > _LETTING_GO:
+                raise
+            ask_to_let_go(Files(), directory)
+            time.sleep(0.05)
+    with store:
+        click.echo(f"{directory} leads, with {len(store.topics())} topics")

@@ -1,0 +1,20 @@
+"""`FollowingConfig`: the settings of what follows another machine's topics, by the names of Kafka's
+clients and of MirrorMaker 2. Nothing is on disk. Threads: any; immutable.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from segstore.config.options import MAX_LONG, switch, whole
+from segstore.wire.settings import WireConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class FollowingConfig(WireConfig):
+    """Settings that mirrors and standbys share."""
+
+    sync_topic_configs_enabled: bool = switch(True, "whether settings of topics are taken over")
+    sync_topic_configs_interval_seconds: int = whole(
+        600, 1, MAX_LONG, "s", "how often settings of topics are taken over"
+    )

@@ -1,0 +1,26 @@
+"""What a store that was demoted answers, by the API: its clients look for the new primary then. Fetches and
+questions are answered as before. Threads: no state.
+"""
+
+from __future__ import annotations
+
+from segstore.protocol.error_codes import Code
+from segstore.server.apis import Api
+
+_OF_TOPICS = (
+    *(Api.CREATE_TOPICS, Api.DELETE_TOPICS, Api.CREATE_PARTITIONS, Api.ALTER_CONFIGS),
+    *(Api.INCREMENTAL_ALTER_CONFIGS, Api.ALTER_CLIENT_QUOTAS, Api.ALTER_USER_SCRAM_CREDENTIALS),
+)
+_OF_GROUPS = (
+    *(Api.OFFSET_COMMIT, Api.OFFSET_DELETE, Api.JOIN_GROUP, Api.SYNC_GROUP, Api.HEARTBEAT, Api.LEAVE_GROUP),
+    *(Api.DELETE_GROUPS, Api.CONSUMER_GROUP_HEARTBEAT, Api.INIT_PRODUCER_ID, Api.ADD_PARTITIONS_TO_TXN),
+    *(Api.ADD_OFFSETS_TO_TXN, Api.TXN_OFFSET_COMMIT, Api.END_TXN),
+)
+REFUSED_BY_DEMOTED: dict[Api, Code] = {
+    **dict.fromkeys(_OF_TOPICS, Code.NOT_CONTROLLER),
+    **dict.fromkeys(_OF_GROUPS, Code.NOT_COORDINATOR),
+    Api.DELETE_RECORDS: Code.NOT_LEADER_OR_FOLLOWER,
+}
+"""The code by which a demoted store refuses an API; one that is not here is answered as ever. Produce is
+refused partition by partition, by the logs.
+"""

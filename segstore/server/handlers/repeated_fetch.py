@@ -1,0 +1,217 @@
+"""`RepeatedFetch`: the next requests of a consumer that fetches one partition outside of a fetch session, as
+librdkafka does. They differ in their correlation ids and fetch offsets alone, and their answers in what the
+log has: so neither is read or written field by field.
+
+Threads: the loop's.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+from segstore.coordinator.throttle import Throttle
+from segstore.errors import SegstoreError
+from segstore.logger import Logger
+from segstore.protocol.codec import encode, structs
+from segstore.protocol.fetch_epochs import NO_SESSION
+from segstore.protocol.primitives import uvarint
+from segstore.server.apis import write_response
+from segstore.server.fetching.purgatory import Parked, Purgatory
+from segstore.server.fetching.reading import Look, Terms
+from segstore.server.fetching.sessions import Fetched, Wanted
+from segstore.server.logs import Logs
+from segstore.server.request import LATER, Later, Request, Response
+from segstore.storage.store.partition_log import PartitionLog
+from segstore.storage.transfer.stretch import Stretch
+
+log = Logger("segstore")
+_Response = structs("FetchResponse")
+_FLEXIBLE_SINCE, _START_SINCE = 12, 5
+"""The first versions whose lengths are varints, and whose answers tell the log start offset."""
+_ID = slice(4, 8)
+"""Where requests and, with their sizes, answers have the correlation id."""
+_INT32, _INT64 = struct.Struct(">i"), struct.Struct(">q")
+_MARKS = 0x0102030405060708, 0x1112131415161718, 0x2122232425262728
+_MARK = b"\xf1\xf2\xf3\xf4\xf5\xf6\xf7\xf8"
+
+
+class Target(NamedTuple):
+    """What a consumer's fetches share with all others. `serve` answers a request that has waited, from what
+    it wants and its correlation id, as the handler does.
+    """
+
+    logs: Logs
+    purgatory: Purgatory
+    terms: Terms
+    throttle: Throttle
+    serve: Callable[[Wanted, int], None]
+
+
+class _Answer:
+    """The answer of one partition without an error, all but for what the log tells."""
+
+    def __init__(self, request: Request, wanted: Wanted, committed: bool) -> None:
+        high_watermark, stable, start = _MARKS
+        data = _Response.PartitionData(
+            partition_index=wanted.partition,
+            high_watermark=high_watermark,
+            last_stable_offset=stable,
+            log_start_offset=start,
+            aborted_transactions=[] if committed else None,
+            records=_MARK,
+        )
+        topic = _Response.FetchableTopicResponse(
+            topic=wanted.topic or "", topic_id=wanted.topic_id, partitions=[data]
+        )
+        made = bytes(write_response(request.api, request.version, 0, _Response(responses=[topic]))[0])
+        self._is_flexible = request.version >= _FLEXIBLE_SINCE
+        at = made.index(_MARK)
+        self._before = made[: at - len(self._length(len(_MARK)))]
+        self._behind = made[at + len(_MARK) :]
+        self._told = struct.Struct(">qqq" if request.version >= _START_SINCE else ">qq")
+        self._tells_start = request.version >= _START_SINCE
+        self._told_at = made.index(_INT64.pack(high_watermark))
+
+    def _length(self, size: int) -> bytes:
+        return uvarint(size + 1) if self._is_flexible else _INT32.pack(size)
+
+    def of(self, stretch: Stretch, correlation_id: bytes) -> Response:
+        """Return the answer with a stretch, which belongs to it from now on."""
+        size = len(stretch)
+        out = bytearray(self._before)
+        out += self._length(size)
+        place = len(out)
+        out += self._behind
+        out[_ID] = correlation_id
+        _INT32.pack_into(out, 0, len(out) - _INT32.size + size)
+        ends = stretch.high_watermark, stretch.last_stable_offset, stretch.log_start_offset
+        self._told.pack_into(out, self._told_at, *ends[: 2 + self._tells_start])
+        return out, [(place, stretch)] if size else []
+
+
+class RepeatedFetch:
+    """Implements `segstore.server.request.Repeat`. `is_like`: the request that was seen last was like the
+    first, whether it was answered here or not.
+    """
+
+    def __init__(self, request: Request, wanted: Wanted, log: PartitionLog, target: Target) -> None:
+        self._request, self._asked, self._log, self._target = request, wanted, log, target
+        assert request.frame is not None
+        self._first, self._at = bytes(request.frame), 0
+        self._kind = self._first[: _ID.start]
+        self._before, self._behind = b"", b""
+        self._most = max(min(wanted.max_bytes, target.terms.max_bytes), 0)
+        self._answer: _Answer | None = None
+        self.is_like = False
+
+    def __call__(self, frame: memoryview) -> Response | Later | None:
+        """See `Repeat`."""
+        self.is_like = False
+        at = self._at
+        if len(frame) != len(self._first) or not (at or self._learn()):
+            return None
+        at = self._at
+        if frame[_ID.stop : at] != self._before or frame[at + _INT64.size :] != self._behind:
+            return None
+        if frame[: _ID.start] != self._kind or self._log.is_gone:
+            return None
+        self.is_like = True
+        (offset,) = _INT64.unpack_from(frame, at)
+        found, terms = self._look(offset), self._target.terms
+        if found is None:
+            return None
+        size = len(found)
+        if size >= terms.min_bytes or terms.max_wait_ms <= 0:
+            return self._written(found, bytes(frame[_ID]))
+        found.release()
+        return None if size else self._park(offset, bytes(frame[_ID]))
+
+    def _look(self, offset: int) -> Stretch | None:
+        """Return what there is; None where the handler has to say it."""
+        log, wanted, target = self._log, self._asked, self._target
+        if target.throttle.bound is not None:
+            return None
+        if wanted.current_epoch >= 0 and log.leader_epoch != wanted.current_epoch:
+            return None
+        return log.stretch_at_once(offset, self._most, target.terms.committed)
+
+    def _written(self, found: Stretch, correlation_id: bytes) -> Response:
+        if self._answer is None:
+            self._answer = _Answer(self._request, self._asked, self._target.terms.committed)
+        return self._answer.of(found, correlation_id)
+
+    # --- waiting --------------------------------------------------------------------------
+
+    def _park(self, offset: int, correlation_id: bytes) -> Response | Later | None:
+        """Have a fetch wait at the log's end."""
+        purgatory, terms = self._target.purgatory, self._target.terms
+        seen = purgatory.publications  # what is published from here on ends the wait
+        found = self._look(offset)
+        if found is None:
+            return None
+        if len(found):
+            return self._written(found, correlation_id)
+        wanted = Wanted(self._asked.topic, self._asked.topic_id, self._request.body.topics[0].partitions[0])
+        wanted.offset = offset
+        data = _Response.PartitionData(
+            high_watermark=found.high_watermark, last_stable_offset=found.last_stable_offset
+        )
+        look = Look([Fetched(wanted, data)], {}, False, [])
+        parked = Parked(self._request, terms, look, lambda: self._finish(wanted, correlation_id, found, seen))
+        purgatory.park(parked, look, seen)
+        return LATER
+
+    def _finish(self, wanted: Wanted, correlation_id: bytes, found: Stretch, seen: int) -> None:
+        """Answer a fetch that has waited, with what there is: what it `found` where nothing was published
+        since. What fails unexpectedly ends its connection.
+        """
+        channel = self._request.channel
+        try:
+            now: Stretch | None = found
+            if self._target.throttle.bound is not None or seen != self._target.purgatory.publications:
+                now = None if self._log.is_gone else self._look(wanted.offset)
+            if now is None:
+                self._target.serve(wanted, *_INT32.unpack(correlation_id))
+            else:
+                channel.give(*self._written(now, correlation_id))
+        except Exception:
+            log.exception("a fetch of %s failed", channel.peer)
+            channel.close()
+
+    # --- what is like the first request ---------------------------------------------------
+
+    def _learn(self) -> bool:
+        """See where the first request has its offset; returns whether it has only what is usual."""
+        body, version, first = self._request.body, self._request.version, self._first
+        part = body.topics[0].partitions[0]
+        mine, other = bytearray(), bytearray()
+        encode(body, version, mine)
+        offset, part.fetch_offset = part.fetch_offset, ~part.fetch_offset
+        encode(body, version, other)
+        part.fetch_offset = offset
+        begin = len(first) - len(mine)
+        if begin < _ID.stop or first[begin:] != mine:
+            return False
+        at = begin + next(i for i, (one, two) in enumerate(zip(mine, other, strict=True)) if one != two)
+        self._before, self._behind = first[_ID.stop : at], first[at + _INT64.size :]
+        self._at = at
+        return True
+
+
+def repeated(request: Request, asked: Iterable[Wanted], target: Target) -> RepeatedFetch | None:
+    """Return what answers the next requests of a consumer; None where it fetches several partitions, or its
+    request has what is not usual. The request, which is outside of a session, has come to its handler.
+    """
+    body, terms = request.body, target.terms
+    if len(body.topics) != 1 or len(body.topics[0].partitions) != 1 or body.session_id != NO_SESSION:
+        return None
+    (wanted,) = asked
+    if wanted.topic is None or wanted.fetched_epoch >= 0 or terms.replica_id >= 0:
+        return None
+    try:
+        found = target.logs.find(wanted.topic, wanted.partition)
+    except SegstoreError:
+        return None
+    return None if found.has_replicas else RepeatedFetch(request, wanted, found, target)

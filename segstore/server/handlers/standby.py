@@ -1,0 +1,130 @@
+"""BrokerRegistration, BeginQuorumEpoch, UnregisterBroker: what a standby tells its primary, and an operator
+of it (KIP-631, KIP-595; Kafka: ClusterControlManager.registerBroker,
+KafkaRaftClient.handleBeginQuorumEpochRequest).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from segstore import names
+from segstore.errors import FencedLeaderEpochError, SegstoreError
+from segstore.logger import Logger
+from segstore.protocol.codec import structs
+from segstore.protocol.error_codes import Code, code_of
+from segstore.server.apis import Api
+from segstore.server.node import Node
+from segstore.server.primary import primary_of
+from segstore.server.request import Request
+from segstore.storage.meta.fence import Fence
+from segstore.storage.meta.topic_info import CLUSTER_METADATA
+from segstore.storage.store.primary import STANDBY_ID
+
+from .working import in_worker
+
+log = Logger("segstore")
+_Registered = structs("BrokerRegistrationResponse")
+_Begun = structs("BeginQuorumEpochResponse")
+_Unregistered = structs("UnregisterBrokerResponse")
+FEATURE, SYNC_FEATURE = "segstore.standby", "segstore.standby.sync"
+"""Names of features by which a standby says that it is one, and that it is in sync mode."""
+_VERSION = 1
+_NO_ID = bytes(16)
+
+
+def register(node: Node, request: Request) -> Any:
+    """Register a standby, durably."""
+    return in_worker(node, request, lambda: _register(node, request.body))
+
+
+def _register(node: Node, body: Any) -> Any:
+    primary = primary_of(node)
+    if primary is None or primary.fence is not None:
+        log.warning("%r can have no standby: it does not lead by itself", node.store)
+        return _Registered(error_code=Code.NOT_CONTROLLER)
+    if body.cluster_id != node.cluster_id:
+        return _Registered(error_code=Code.INCONSISTENT_CLUSTER_ID)
+    features = {each.name: each for each in body.features}
+    if body.broker_id != STANDBY_ID or not _has(features, FEATURE) or body.incarnation_id == _NO_ID:
+        return _Registered(error_code=Code.INVALID_REQUEST)
+    try:
+        epoch = primary.register(_id(body.incarnation_id), _has(features, SYNC_FEATURE))
+    except SegstoreError as error:
+        log.warning("a standby was refused: %s", error)
+        return _Registered(error_code=code_of(error), broker_epoch=-1)
+    return _Registered(broker_epoch=epoch)
+
+
+def _has(features: dict[str, Any], name: str) -> bool:
+    found = features.get(name)
+    return found is not None and found.min_supported_version <= _VERSION <= found.max_supported_version
+
+
+def _id(incarnation: bytes) -> str:
+    return names.topic_id_of(incarnation)
+
+
+def begin_epoch(node: Node, request: Request) -> Any:
+    """Take note that another node leads from an epoch on: the store is fenced, durably."""
+    return in_worker(node, request, lambda: _begin_epoch(node, request.body))
+
+
+def _begin_epoch(node: Node, body: Any) -> Any:
+    if body.cluster_id is not None and body.cluster_id != node.cluster_id:
+        return _Begun(error_code=Code.INCONSISTENT_CLUSTER_ID)
+    topics = [
+        _Begun.TopicData(
+            topic_name=topic.topic_name,
+            partitions=[_begun(node, topic.topic_name, each) for each in topic.partitions],
+        )
+        for topic in body.topics
+    ]
+    return _Begun(topics=topics)
+
+
+def _begun(node: Node, topic: str, asked: Any) -> Any:
+    answer = _Begun.PartitionData(partition_index=asked.partition_index, leader_id=-1, leader_epoch=-1)
+    if (topic, asked.partition_index) != (CLUSTER_METADATA, 0):
+        answer.error_code = Code.UNKNOWN_TOPIC_OR_PARTITION
+        return answer
+    primary = primary_of(node)
+    if primary is None or asked.leader_id != STANDBY_ID:
+        answer.error_code = Code.NOT_CONTROLLER if primary is None else Code.INVALID_REQUEST
+        return answer
+    who = "" if asked.voter_directory_id == _NO_ID else _id(asked.voter_directory_id)
+    now = node.store._context.clock()
+    fence = Fence(asked.leader_epoch, asked.leader_id, who, now, "it was promoted")
+    try:
+        primary.demote(fence)
+        answer.leader_id, answer.leader_epoch = asked.leader_id, asked.leader_epoch
+    except FencedLeaderEpochError:
+        answer.error_code, answer.leader_epoch = Code.FENCED_LEADER_EPOCH, primary.largest_epoch()
+    except SegstoreError as error:
+        log.error("%r could not be fenced: %s", node.store, error)
+        answer.error_code = code_of(error)
+    return answer
+
+
+def unregister(node: Node, request: Request) -> Any:
+    """Take the standby away, by the operator's word."""
+    return in_worker(node, request, lambda: _unregister(node, request.body))
+
+
+def _unregister(node: Node, body: Any) -> Any:
+    primary = primary_of(node)
+    if primary is None:
+        return _Unregistered(error_code=Code.NOT_CONTROLLER, error_message="this store has no standby")
+    try:
+        if body.broker_id == STANDBY_ID and primary.unregister():
+            return _Unregistered(error_message=None)
+    except SegstoreError as error:
+        return _Unregistered(error_code=code_of(error), error_message=str(error))
+    why = f"broker {body.broker_id} is not registered"
+    return _Unregistered(error_code=Code.BROKER_ID_NOT_REGISTERED, error_message=why)
+
+
+HANDLERS = {
+    Api.BROKER_REGISTRATION: register,
+    Api.BEGIN_QUORUM_EPOCH: begin_epoch,
+    Api.UNREGISTER_BROKER: unregister,
+}

@@ -1,0 +1,1 @@
+"""Hot standbys: directories that follow a primary as its replica, and may take its place."""

@@ -1,0 +1,74 @@
+"""`StandbyControl`: the thread of a standby, which registers it at the primary, and does what others ask.
+
+On disk is what `Control` writes, and `.segstore/let-go` is looked for. Threads: its own, and one that looks
+for that file; `stale` may be called by any.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from segstore import names
+from segstore.errors import BrokerError
+from segstore.following.control import Control
+from segstore.following.fetcher import FetchTerms
+from segstore.following.followed_topics import FollowedTopics
+from segstore.following.primary import Primary
+from segstore.mutex import Mutex
+from segstore.protocol.error_codes import Code
+from segstore.storage.context import Context
+from segstore.storage.meta.role import Role, write_role
+from segstore.wire.cluster import Cluster
+
+_ANEW = frozenset({Code.STALE_BROKER_EPOCH, Code.NOT_LEADER_OR_FOLLOWER, Code.UNKNOWN_LEADER_EPOCH})
+_NOT_YET = -1
+
+
+class StandbyControl(Control):
+    """`broker_epoch` is that of the registration under which is fetched, -1 before the first."""
+
+    kind = "standby"
+
+    def __init__(
+        self,
+        context: Context,
+        role: Role,
+        cluster: Cluster,
+        topics: FollowedTopics,
+        names: list[str] | None,
+        primary: Primary,
+        terms: FetchTerms,
+    ) -> None:
+        self.broker_epoch = -1
+        super().__init__(context, role, cluster, topics, names, terms._replace(broker_epoch=self._epoch))
+        self._primary, self._on_connection = primary, _NOT_YET
+        self._writing = Mutex()
+
+    def _epoch(self) -> int:
+        return self.broker_epoch
+
+    def stale(self, error: Exception) -> None:
+        """See `Home.stale`; a primary that does not know the registration any more is told anew."""
+        if isinstance(error, BrokerError) and error.code in _ANEW:
+            self._on_connection = _NOT_YET
+        super().stale(error)
+
+    def registered(self, broker_epoch: int) -> None:
+        """Take the answer to a registration that was made on the connection of questions."""
+        self.broker_epoch, self._on_connection = broker_epoch, self._cluster.connections
+
+    def _begin_round(self) -> None:
+        if self._on_connection != self._cluster.connections:
+            self.registered(self._primary.register())
+
+    def keep(self, kept: tuple[str, ...]) -> None:
+        """Note copies of what this directory had and the primary had not."""
+        with self._writing:
+            new = tuple(path for path in kept if path not in self.role.kept)
+            self.role = replace(self.role, kept=(*self.role.kept, *new))
+            write_role(self._context.files, self._context.root, self.role)
+
+    @property
+    def is_asked_to_let_go(self) -> bool:
+        """Return whether another process wants the directory."""
+        return self._context.files.exists(names.below(self._context.root, f"{names.OURS}/{names.LET_GO}"))

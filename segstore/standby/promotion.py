@@ -1,0 +1,140 @@
+"""A standby's directory becomes a store of its own, which leads from a new leader epoch on.
+
+On disk: a mark in `.segstore/role` first; then the leader epochs of all partitions; then
+`.segstore/promotion`, and the role goes. A crash anywhere is completed by the next promotion, under the epoch
+of the mark. Threads: one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from segstore import names
+from segstore.config import StoreConfig
+from segstore.errors import InvalidArgumentError
+from segstore.files import Files
+from segstore.integers import INT32_MAX
+from segstore.storage.context import Clock, os_errors
+from segstore.storage.meta.promotion import Promotion, write_promotion
+from segstore.storage.meta.role import NOT_PROMOTING, STANDBY, Role, read_role, remove_role, write_role
+from segstore.storage.meta.sealed_file import CLUSTER_ID
+from segstore.storage.store.store import open_context
+from segstore.storage.store.writer import StoreWriter
+
+DEAD, REACHABLE = "dead", "reachable"
+DISTANCE = 1 << 16
+"""How far above the largest known leader epoch a primary is passed that can't be asked: it begins one by
+itself at each open behind a crash."""
+
+
+def standby_role(files: Files, root: str) -> Role:
+    """Return the role of a standby's directory. Raises InvalidArgumentError for any other; OSError."""
+    role = read_role(files, root) if files.exists(root) else None
+    if role is None or role.kind != STANDBY:
+        raise InvalidArgumentError(f"{root} is no standby: there is nothing to promote")
+    return role
+
+
+def promote_directory(
+    root: str,
+    epoch: int | None,
+    old: str,
+    reason: str,
+    *,
+    config: Mapping[str, Any] | None,
+    clock: Clock,
+    files: Files,
+) -> int:
+    """Let the standby in a directory that no process has open be a store that leads from `epoch` on; None: an
+    epoch that no primary has reached. Return it; that of a promotion which a crash has left, where there is
+    one. All is durable when this returns.
+
+    Raises InvalidArgumentError where it is no standby, or `epoch` is not above all known leader epochs;
+    StoreLockedError, StorageError.
+    """
+    settings = StoreConfig.parse({} if config is None else config)
+    with os_errors():
+        role = standby_role(files, root)
+        context = open_context(root, settings, clock, files, None)
+        writer = StoreWriter(context, settings, replicated=True, role=STANDBY)
+        try:
+            forget_request(files, root)
+            role = _marked(files, root, role, _largest(writer, role), epoch, old, reason)
+            for name, info in writer.topics.items():
+                _lead(writer, name, info.partition_ids, role.promoting)
+            writer.partitions.flush()
+            CLUSTER_ID.write(files, root, role.cluster_id)
+            _forget_leading(files, root)
+            write_promotion(
+                files,
+                root,
+                Promotion(
+                    role.promoting, role.source, role.directory_id, role.cluster_id, role.reason,
+                    role.old == REACHABLE,
+                ),
+            )  # fmt: skip
+            remove_role(files, root)
+        finally:
+            writer.close()
+    return role.promoting
+
+
+def _largest(writer: StoreWriter, role: Role) -> int:
+    return max(
+        (
+            writer.partitions.replica(name, number).epoch_cache.current
+            for name, info in writer.topics.items()
+            for number in info.partition_ids
+        ),
+        default=role.leader_epoch,
+    )
+
+
+def _marked(
+    files: Files, root: str, role: Role, largest: int, epoch: int | None, old: str, reason: str
+) -> Role:
+    """Note durably that the promotion has begun, if it has not."""
+    if role.promoting != NOT_PROMOTING:
+        return role
+    largest = max(largest, role.leader_epoch)
+    epoch = largest + DISTANCE if epoch is None else epoch
+    if not largest < epoch <= INT32_MAX:
+        raise InvalidArgumentError(
+            f"leader epoch {epoch}: must be above {largest}, the largest one that is known, and an int32"
+        )
+    marked = replace(role, promoting=epoch, old=old, reason=reason)
+    write_role(files, root, marked)
+    return marked
+
+
+def _lead(writer: StoreWriter, name: str, numbers: tuple[int, ...], epoch: int) -> None:
+    ends: dict[int, int] = {}
+    for number in numbers:
+        replica = writer.partitions.replica(name, number)
+        ends[number] = replica.log_end_offset
+        replica.set_high_watermark(ends[number])
+        if replica.epoch_cache.current < epoch:
+            replica.begin_epoch(epoch)
+    writer.topic_admin.remember_gaps(name, ends)
+
+
+def _forget_leading(files: Files, root: str) -> None:
+    """Remove what an earlier time as a primary has left: its fence, and its own standby's registration."""
+    for name in (names.FENCE, names.STANDBY):
+        path = names.below(root, f"{names.OURS}/{name}")
+        if files.exists(path):
+            files.unlink(path)
+
+
+def ask_to_let_go(files: Files, root: str) -> None:
+    """Ask the process that follows in this directory to let go. Raises OSError."""
+    files.write_atomic(names.below(root, f"{names.OURS}/{names.LET_GO}"), b"")
+
+
+def forget_request(files: Files, root: str) -> None:
+    """Remove what `ask_to_let_go` has written. Raises OSError."""
+    path = names.below(root, f"{names.OURS}/{names.LET_GO}")
+    if files.exists(path):
+        files.unlink(path)

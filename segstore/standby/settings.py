@@ -1,0 +1,23 @@
+"""`StandbyConfig`: the settings of a standby: those of its client, by the names of Kafka's. Nothing is on
+disk. Threads: any; immutable.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from segstore.config.options import MAX_LONG, whole
+from segstore.following.settings import FollowingConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class StandbyConfig(FollowingConfig):
+    """Settings of one standby, which asks oftener than a mirror what has changed at the primary."""
+
+    metadata_max_age_ms: int = whole(
+        1_000, 1, MAX_LONG, "ms", "after how long the standby asks anew which topics there are"
+    )
+    sync_topic_configs_interval_seconds: int = whole(
+        10, 1, MAX_LONG, "s", "how often settings of topics are taken over"
+    )
+    lease_interval_ms: int = whole(1_000, 1, MAX_LONG, "ms", "how often the lease is asked for")

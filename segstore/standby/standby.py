@@ -1,0 +1,429 @@
+"""`follow`: keeps a directory as the hot standby of a primary, and `Standby`, which may be promoted.
+
+On disk is a store, with `.segstore/role`. Threads: any; a standby has one that asks the primary, one that
+fetches, one that looks whether another process wants the directory, and one for the lease.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from segstore import names
+from segstore.config import StoreConfig, arguments
+from segstore.coordinator.open import open as open_store
+from segstore.errors import InvalidArgumentError, RequestTimedOutError, SegstoreError, copy_of
+from segstore.files import Files
+from segstore.following.choice import ALL, TopicChoice
+from segstore.following.fetched_data import UNCOMMITTED
+from segstore.following.fetcher import FetchTerms
+from segstore.following.followed_topics import DELETE, FollowedTopics
+from segstore.following.primary import STANDBY_ID, SYNC, Primary
+from segstore.following.source_end import Lag
+from segstore.following.store import FollowingStore
+from segstore.logger import Logger
+from segstore.mutex import Mutex, check_apart
+from segstore.protocol.codec import structs
+from segstore.protocol.error_codes import told_error
+from segstore.standby.control import StandbyControl
+from segstore.standby.excess import CutRecord, cut_records, read_copy
+from segstore.standby.promotion import DEAD, REACHABLE, forget_request, promote_directory, standby_role
+from segstore.standby.settings import StandbyConfig
+from segstore.standby.taking import check_returns, found_role
+from segstore.storage.context import Clock, os_errors, wall_clock
+from segstore.storage.meta.role import STANDBY, Role, write_role
+from segstore.storage.store.store import Store, open_context
+from segstore.storage.store.writer import StoreWriter
+from segstore.threads import Background
+from segstore.wire.cluster import PASSING, Cluster
+from segstore.wire.metadata import Metadata
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+log = Logger("segstore")
+ASYNC = "async"
+MODES = (ASYNC, SYNC)
+Lease = Callable[[], "int | None"]
+_ENDING, _LOOK, _LOOK_FOR_REQUEST = 30.0, 0.02, 0.1
+
+
+class StandbyStore(FollowingStore):
+    """The store of a standby: read up to its high watermark, and written by its primary only."""
+
+    kind = "standby"
+
+    @property
+    def mode(self) -> str:
+        """Return "r": applications read this store."""
+        return "r"
+
+
+class Standby:
+    """A running standby; `store` is its store, which may be read. A context manager: at its end all threads
+    end, and the store is closed. `promoted` is the store that it has become, None before.
+    """
+
+    def __init__(
+        self,
+        store: StandbyStore,
+        control: StandbyControl,
+        primary: Primary,
+        cluster: Cluster,
+        reopen: Mapping[str, Any],
+    ) -> None:
+        self.store, self._control, self._primary, self._cluster = store, control, primary, cluster
+        self._reopen = reopen
+        self._lock, self._is_promoted = Mutex(), False
+        self.promoted: Store | None = None
+        self.lease_error: Exception | None = None
+        """Why the last call of the lease did not lead to a promotion; None where it gave none."""
+
+    def __repr__(self) -> str:
+        return f"<Standby {self.store.path} of {self._control.role.source}>"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def error(self) -> Exception | None:
+        """Return what has ended the standby; else why the primary was not reached last; None where it was."""
+        return self._control.failure or self._control.error
+
+    def lag(self) -> dict[tuple[str, int], Lag]:
+        """Return how far each partition is behind the primary."""
+        logs = self._control.fetchers.logs.values()
+        return {(each.topic, each.partition): each.source.lag(each.replica.log_end_offset) for each in logs}
+
+    def total_lag(self) -> Lag:
+        """Return records and bytes behind in all partitions, and the ms of the one that is most behind."""
+        lags = [lag for lag in self.lag().values() if lag.records >= 0]
+        return Lag(
+            sum(lag.records for lag in lags),
+            sum(lag.bytes for lag in lags),
+            max((lag.ms for lag in lags), default=0),
+        )
+
+    def excess(self) -> Iterator[CutRecord]:
+        """Yield the records that this directory had and the primary had not, which were cut; see
+        `cut_records`.
+        """
+        return cut_records(self.store.path, files=self._reopen["files"])
+
+    def wait(self, timeout_ms: float | None = None) -> bool:
+        """Wait until the standby is closed, promoted, or was asked by another process to let go; False where
+        `timeout_ms` have passed. Raises what has ended it.
+        """
+        seconds = None if timeout_ms is None else arguments.milliseconds("timeout_ms", timeout_ms) / 1000
+        ended = self._control.done.wait(seconds)
+        self._check()
+        return ended
+
+    def wait_caught_up(self, timeout_ms: float | None = None) -> bool:
+        """Wait until each partition has all that the primary had when it was first fetched; False where
+        `timeout_ms` have passed. Raises as `wait`.
+        """
+        limit = None if timeout_ms is None else arguments.milliseconds("timeout_ms", timeout_ms) / 1000
+        return self._until(self._has_caught_up, None if limit is None else time.monotonic() + limit)
+
+    def _has_caught_up(self) -> bool:
+        logs = self._control.fetchers.logs.values()
+        reached = (each.source.has_reached_target(each.replica.log_end_offset) for each in logs)
+        return self._control.rounds > 0 and all(reached)
+
+    def _until(self, holds: Callable[[], bool], deadline: float | None) -> bool:
+        while not holds():
+            left = _LOOK if deadline is None else min(_LOOK, deadline - time.monotonic())
+            if left <= 0 or self._control.done.wait(left):
+                self._check()
+                return False
+        return True
+
+    def _check(self) -> None:
+        if (failure := self._control.failure) is not None:
+            raise copy_of(failure)
+
+    def close(self) -> None:
+        """End the standby: what it has is made durable, and the store is closed. A second call does
+        nothing.
+        """
+        check_apart("close()")
+        try:
+            self._control.close(_ENDING)
+        finally:
+            self.store.close()
+
+    # --- promotion --------------------------------------------------------------------------------
+
+    def promote(self, old: str, reason: str = "", *, timeout_ms: float = 60_000) -> Store:
+        """Let this standby take the primary's place; return the store, which may be written from now on.
+
+        `old`: "reachable" asks the primary to stop, and takes over all that it has; "dead" is your word that
+        it has ended: what it had alone is not here, and will be told when it comes back. `timeout_ms` is how
+        long "reachable" may take.
+
+        Raises InvalidArgumentError; for "reachable" DisconnectedError, RequestTimedOutError and BrokerError
+        where the primary does not answer or refuses: the standby goes on then. Raises StorageError.
+        """
+        check_apart("promote()")
+        old = arguments.one_of("old", old, (REACHABLE, DEAD))
+        limit = arguments.milliseconds("timeout_ms", timeout_ms) / 1000
+        epoch = self._handed_over(time.monotonic() + limit) if old == REACHABLE else None
+        return self._take_over(epoch, old, reason)
+
+    def _take_over(self, epoch: int | None, old: str, reason: str) -> Store:
+        with self._lock:  # the lease's thread may promote, too
+            if self._is_promoted:
+                raise InvalidArgumentError(f"{self!r} is being promoted, or was already")
+            self._is_promoted = True
+        self.close()
+        root = self.store.path
+        promote_directory(root, epoch, old, reason, **self._reopen)
+        self.promoted = open_store(root, **self._reopen)
+        return self.promoted
+
+    def _handed_over(self, deadline: float) -> int:
+        """Fence the primary, and fetch all that it has; return the leader epoch from which this standby
+        leads.
+        """
+        control, logs = self._control, self._control.fetchers.logs.values()
+        known = [control.role.leader_epoch, *(each.replica.epoch_cache.current for each in logs)]
+        asking = Cluster(control.role.source, self._cluster.config)
+        try:
+            role = control.role
+            primary = Primary(asking, role.cluster_id, role.directory_id, role.mode)
+            epoch = primary.begin_epoch(max(known) + 1)
+            behind = control.rounds + 2  # the second of these rounds began behind the fence
+            control.soon(lambda: None)
+            control.soon(lambda: None)
+            while control.rounds < behind:
+                self._pause(deadline)
+                control.soon(lambda: None)
+            ends = self._ends(asking)
+            followed = {(each.topic, each.partition): each for each in control.fetchers.logs.values()}
+            while any(followed[key].replica.log_end_offset < end for key, end in ends.items()):
+                self._pause(deadline)
+            return epoch
+        finally:
+            asking.close()
+
+    def _pause(self, deadline: float) -> None:
+        if self._control.done.wait(_LOOK) or time.monotonic() >= deadline:
+            self._check()
+            raise RequestTimedOutError(
+                "the primary is fenced, and has not handed over all of its records in time: promote() may be"
+                " called again"
+            )
+
+    def _ends(self, asking: Cluster) -> dict[tuple[str, int], int]:
+        """Return where each log ends at the primary."""
+        kind = structs("ListOffsetsRequest")
+        topics: dict[str, Any] = {}
+        for each in self._control.fetchers.logs.values():
+            topic = topics.setdefault(each.topic, kind.ListOffsetsTopic(name=each.topic))
+            topic.partitions.append(kind.ListOffsetsPartition(partition_index=each.partition, timestamp=-1))
+        answer = asking.ask("ListOffsets", replica_id=STANDBY_ID, topics=list(topics.values()))
+        ends = {}
+        for topic in answer.topics:
+            for part in topic.partitions:
+                if part.error_code:
+                    raise told_error(part.error_code, f"the end of {topic.name}-{part.partition_index}")
+                ends[topic.name, part.partition_index] = int(part.offset)
+        return ends
+
+    # --- threads ----------------------------------------------------------------------------------
+
+    def _watch(self) -> None:
+        """Let go of the directory where another process asks for it."""
+        while not self._control.done.wait(_LOOK_FOR_REQUEST):
+            if self._control.is_asked_to_let_go:
+                log.warning("%r: another process asks for the directory, and gets it", self)
+                self.close()
+
+    def _hold_lease(self, lease: Lease, seconds: float) -> None:
+        while not self._control.done.is_open:
+            try:
+                token = lease()
+                if token is not None:
+                    self._promote_by(token)
+            except Exception as error:
+                if str(error) != str(self.lease_error):
+                    log.warning("%r: the lease leads to no promotion: %s", self, error)
+                self.lease_error = error
+            self._control.done.wait(seconds)
+
+    def _promote_by(self, token: object) -> None:
+        """Lead from the epoch that is the lease's fencing token."""
+        epoch = arguments.whole("lease() gave", token, 0, 2**31 - 1)
+        logs = self._control.fetchers.logs.values()
+        known = max([self._control.role.leader_epoch, *(each.replica.epoch_cache.current for each in logs)])
+        if epoch <= known:
+            raise InvalidArgumentError(
+                f"the lease gave the fencing token {epoch}: it must be above leader epoch {known}"
+            )
+        if not self._control.done.is_open:
+            self._take_over(epoch, DEAD, "the lease was given to the standby")
+
+    def _tell_excess(self, kept: tuple[str, ...]) -> None:
+        self._control.keep(kept)
+        for path in kept:
+            for record in read_copy(self._reopen["files"], path):
+                log.warning("cut, since the primary has not got it: %r", record)
+
+
+def follow(
+    source: str,
+    directory: str | os.PathLike[str],
+    *,
+    mode: str = ASYNC,
+    topics: str | Iterable[str] = ALL,
+    config: Mapping[str, Any] | None = None,
+    store_config: Mapping[str, Any] | None = None,
+    lease: Lease | None = None,
+    clock: Clock = wall_clock,
+    files: Files | None = None,
+    file_mode: int | None = None,
+) -> Standby:
+    """Follow the primary at `source` ("HOST:PORT"), a store that `segstore serve` serves, as its hot standby.
+
+    The directory is a new one, one that has followed before, or that of an old primary which comes back: what
+    it has in excess is cut, kept in the quarantine, and told (`Standby.excess`). `mode`: "sync" has acks=all
+    of the primary wait for this standby. `topics` are names and regular expressions, by default all, also the
+    internal ones. `lease()` gives a fencing token while the caller holds the lease, else None: with a token
+    the standby promotes itself, and its leader epoch is the token. `config` has settings of the client by
+    Kafka's names, `store_config` those of the store; the rest is as in `open`.
+
+    Raises InvalidArgumentError for a directory that holds a store of its own, and for a source that is no
+    primary; StaleDirectoryError; BrokerError where the primary refuses the standby; StoreLockedError,
+    ConfigError, StorageError; for a new directory DisconnectedError, RequestTimedOutError.
+    """
+    check_apart("follow()")
+    mode = arguments.one_of("mode", mode, MODES)
+    choice = TopicChoice(topics, internal=topics == ALL)
+    settings = StandbyConfig.parse({} if config is None else config)
+    of_store = StoreConfig.parse({} if store_config is None else store_config)
+    root, files = arguments.path("directory", directory), files or Files()
+    cluster = Cluster(source, settings)
+    try:
+        with os_errors():
+            role, returns, broker_epoch = _taken(files, root, cluster, source, choice, mode)
+            context = open_context(root, of_store, clock, files, file_mode)
+            files.ensure_directory(names.below(root, names.OURS))
+            if not returns and found_role(files, root) is None:
+                write_role(files, root, role)  # of any other directory the lock is held first
+            writer = StoreWriter(context, of_store, replicated=True, role=None if returns else STANDBY)
+            store = StandbyStore(context, writer)
+        reopen = {"config": store_config, "clock": clock, "files": files}
+        return _running(store, writer, role, cluster, choice, returns, broker_epoch, reopen, lease)
+    except BaseException:
+        cluster.close()
+        raise
+
+
+def _taken(
+    files: Files, root: str, cluster: Cluster, source: str, choice: TopicChoice, mode: str
+) -> tuple[Role, bool, int]:
+    """Return the role of the directory, whether it is that of an old primary, and the broker epoch of the
+    registration, -1 where the primary does not answer now.
+    """
+    held = found_role(files, root)
+    try:
+        metadata: Metadata = cluster.metadata(None)
+    except PASSING:
+        if held is None:
+            raise
+        return _role(held, held.cluster_id, source, choice, mode), False, -1
+    if held is not None and held.cluster_id != metadata.cluster_id:
+        raise InvalidArgumentError(
+            f"{root} is a standby of cluster {held.cluster_id}, and {source} is of {metadata.cluster_id}"
+        )
+    returns = held is None and check_returns(files, root, metadata, source)
+    role = _role(held, metadata.cluster_id, source, choice, mode)
+    return role, returns, Primary(cluster, role.cluster_id, role.directory_id, mode).register()
+
+
+def _role(held: Role | None, cluster_id: str, source: str, choice: TopicChoice, mode: str) -> Role:
+    directory_id = names.new_topic_id() if held is None else held.directory_id
+    epoch, kept = (-1, ()) if held is None else (held.leader_epoch, held.kept)
+    return Role(
+        STANDBY, cluster_id, source, choice.given, "uncommitted", epoch, mode=mode,
+        directory_id=directory_id, kept=kept,
+    )  # fmt: skip
+
+
+def _running(
+    store: StandbyStore,
+    writer: StoreWriter,
+    role: Role,
+    cluster: Cluster,
+    choice: TopicChoice,
+    returns: bool,
+    broker_epoch: int,
+    reopen: Mapping[str, Any],
+    lease: Lease | None,
+) -> Standby:
+    """Start a standby over an open store, which is closed where that fails."""
+    try:
+        settings = cluster.config
+        assert isinstance(settings, StandbyConfig)
+        forget_request(writer.context.files, writer.context.root)
+        write_role(writer.context.files, writer.context.root, role)
+        followed = FollowedTopics(writer, choice, cluster, settings, DELETE, STANDBY_ID)
+        primary = Primary(cluster, role.cluster_id, role.directory_id, role.mode)
+        terms = FetchTerms(STANDBY_ID, UNCOMMITTED)
+        control = StandbyControl(writer.context, role, cluster, followed, choice.names, primary, terms)
+        if broker_epoch >= 0:
+            control.registered(broker_epoch)
+        made = Standby(store, control, primary, cluster, reopen)
+        followed.on_cut = made._tell_excess
+        store.lags = made.lag
+        control.start()
+        Background(made._watch, "segstore-let-go").start()
+        if lease is not None:
+            seconds = settings.lease_interval_ms / 1000
+            Background(lambda: made._hold_lease(lease, seconds), "segstore-lease").start()
+        return made
+    except BaseException:
+        store.close()
+        raise
+
+
+def promote(
+    directory: str | os.PathLike[str],
+    old: str,
+    reason: str = "",
+    *,
+    config: Mapping[str, Any] | None = None,
+    store_config: Mapping[str, Any] | None = None,
+    clock: Clock = wall_clock,
+    files: Files | None = None,
+) -> Store:
+    """Promote the standby in a directory that no process has open; see `Standby.promote`. A promotion that a
+    crash has left is completed.
+    """
+    check_apart("promote()")
+    old = arguments.one_of("old", old, (REACHABLE, DEAD))
+    root, files = arguments.path("directory", directory), files or Files()
+    with os_errors():
+        role = standby_role(files, root)
+    reopen: dict[str, Any] = {"config": store_config, "clock": clock, "files": files}
+    if old == REACHABLE and role.promoting < 0:
+        running = follow(
+            role.source, root, mode=role.mode, topics=ALL if role.topics == (ALL,) else role.topics,
+            config=config, store_config=store_config, clock=clock, files=files,
+        )  # fmt: skip
+        try:
+            return running.promote(old, reason)
+        except SegstoreError:
+            running.close()
+            raise
+    promote_directory(root, None, old, reason, **reopen)
+    return open_store(root, **reopen)

@@ -1,0 +1,119 @@
+"""`StandbyAcks`: acknowledgements of a partition whose records a standby in sync mode must have (R15, R23).
+
+Nothing is on disk. The in-sync replicas are this log and the standby, min.insync.replicas is 2, and the store
+never leaves the standby out by itself: so the high watermark is how far the standby has fetched. Threads:
+any; the high watermark only rises.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING
+
+from segstore.errors import (
+    NotEnoughReplicasError,
+    NotLeaderOrFollowerError,
+    RequestTimedOutError,
+    SegstoreError,
+    StorageError,
+)
+from segstore.mutex import Mutex
+from segstore.storage.context import os_errors
+from segstore.threads import take
+
+if TYPE_CHECKING:
+    from segstore.storage.log.partition import Partition
+
+Told = SimpleQueue[type[SegstoreError] | None]
+ALL = -1
+
+
+class StandbyAcks:
+    """Implements `Acknowledger`. `away()` says why the standby can't be waited for, "" where it can."""
+
+    def __init__(self, partition: Partition, away: Callable[[], str]) -> None:
+        self._partition, self._away = partition, away
+        self._lock = Mutex()
+        self._waiting: list[tuple[int, Told]] = []
+        self._over: type[SegstoreError] | None = None
+        self._alone = False
+
+    def check(self, acks: int) -> None:
+        """Raise NotEnoughReplicasError before an append with acks=all, where the standby is away."""
+        if acks == ALL and not self._alone and (away := self._away()):
+            raise NotEnoughReplicasError(
+                f"{self._partition.directory}: the in-sync replicas are this store and its standby, and "
+                f"{away}; nothing was written (`segstore demote --standby` goes on without a standby)"
+            )
+
+    def wait(self, end_offset: int, acks: int, timeout_ms: float) -> None:
+        """Wait until the standby has all below `end_offset`. Raises RequestTimedOutError,
+        NotLeaderOrFollowerError: the records are in this log, and whether they stay is not known.
+        """
+        if acks != ALL:
+            return
+        told: Told = SimpleQueue()
+        with self._lock:
+            if self._over is not None:
+                told.put(self._over)
+            elif self._alone or self._partition.visible.high_watermark >= end_offset:
+                return
+            else:
+                self._waiting.append((end_offset, told))
+        try:
+            error = take(told, timeout_ms / 1000)
+        except Empty:
+            error = RequestTimedOutError
+            with self._lock:
+                self._waiting = [each for each in self._waiting if each[1] is not told]
+        if error is not None:
+            raise error(f"{self._partition.directory}: the records were appended, but {_WHY[error]}")
+
+    def shown(self) -> None:
+        """Do nothing: no append writes the standby's log."""
+
+    def failed(self, error: StorageError) -> None:
+        """Do nothing: the caller gets the error."""
+
+    def fetched(self, offset: int) -> None:
+        """Note that the standby has all below `offset`, which lies within the log. Raises StorageError."""
+        visible = self._partition.visible
+        with self._lock:
+            if offset > visible.high_watermark and not self._alone:
+                with os_errors():
+                    visible.set_high_watermark(offset)
+            self._answer(visible.high_watermark, None)
+
+    def _answer(self, reached: int, error: type[SegstoreError] | None) -> None:
+        for end_offset, told in self._waiting:
+            if end_offset <= reached:
+                told.put(error)
+        self._waiting = [each for each in self._waiting if each[0] > reached]
+
+    def demote(self) -> None:
+        """Answer all that wait with NotLeaderOrFollowerError, now and later."""
+        with self._lock:
+            self._over = NotLeaderOrFollowerError
+            for _, told in self._waiting:
+                told.put(self._over)
+            self._waiting = []
+
+    def end(self) -> None:
+        """Let the log acknowledge by itself, since there is no standby any more: what waits is committed."""
+        partition = self._partition
+        with self._lock:
+            self._alone = True
+            partition.acks = None
+            with os_errors(), partition.queue.token:
+                partition.queue.drain()
+                partition.visible.end_replica()
+            for _, told in self._waiting:
+                told.put(None)
+            self._waiting = []
+
+
+_WHY: dict[type[SegstoreError], str] = {
+    RequestTimedOutError: "the standby has not fetched them in time",
+    NotLeaderOrFollowerError: "this store was demoted since",
+}

@@ -1,0 +1,277 @@
+"""`Primary`: what a store is to its standby: who is registered, how far it has fetched, and the fence that
+ends it all (REPLICATION 7.4; Kafka: the controller's registrations, and BeginQuorumEpoch).
+
+On disk are `.segstore/standby` and `.segstore/fence`. A store without a registration keeps nothing and asks
+nothing here when it appends. Threads: any; changes are made one at a time.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple
+
+from segstore import names
+from segstore.errors import (
+    DemotedError,
+    DuplicateBrokerRegistrationError,
+    FencedLeaderEpochError,
+    InvalidRequestError,
+    NotLeaderOrFollowerError,
+)
+from segstore.logger import Logger
+from segstore.mutex import Mutex
+from segstore.storage.context import Context, os_errors
+from segstore.storage.log.standby_acks import StandbyAcks
+from segstore.storage.meta.fence import Fence, read_fence, write_fence
+from segstore.storage.meta.standby_registration import (
+    NOBODY,
+    StandbyRegistration,
+    read_registration,
+    write_registration,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping
+
+    from segstore.storage.log.partition import Partition
+    from segstore.storage.meta.topic_info import TopicInfo
+    from segstore.storage.store.partitions import Partitions
+
+log = Logger("segstore")
+STANDBY_ID = 2
+"""The standby's node id on the wire; the primary's is 1."""
+LAG_TIME_MAX_MS = 30_000
+"""How long a standby in sync mode is waited for that does not fetch (Kafka: replica.lag.time.max.ms)."""
+_Key = tuple[str, int]
+_changing = Mutex()
+"""Held while a store's registration or fence changes, which is rare."""
+
+
+class Reached(NamedTuple):
+    """How far a standby has fetched a partition: all below `offset`; the log end offset was reached last at
+    `caught_up_ms`, of the monotonic clock.
+    """
+
+    offset: int
+    caught_up_ms: int
+
+
+class Lag(NamedTuple):
+    """How far a standby lies behind a partition's log end: records, and ms since it had all of it."""
+
+    records: int
+    ms: int
+
+
+def check_not_fenced(files_of: Context) -> None:
+    """Raise DemotedError where the directory has a fence; CorruptCheckpointError, OSError."""
+    fence = read_fence(files_of.files, files_of.root)
+    if fence is not None:
+        raise DemotedError(fence.told(files_of.root))
+
+
+def _now_ms() -> int:
+    return time.monotonic_ns() // 1_000_000
+
+
+class Primary:
+    """The primary's side of one store. `topics()` gives all topics by name."""
+
+    def __init__(
+        self,
+        context: Context,
+        root_names: Collection[str],
+        topics: Callable[[], Mapping[str, TopicInfo]],
+        partitions: Callable[[], Partitions],
+    ) -> None:
+        """Read what is registered. Raises CorruptCheckpointError, OSError."""
+        self._context, self._topics, self._partitions = context, topics, partitions
+        self._reached: dict[_Key, Reached] = {}
+        self._fetched_ms: int | None = None
+        self.fence: Fence | None = None
+        known = f"{names.OURS}/{names.STANDBY}" in root_names
+        self.registration = read_registration(context.files, context.root) if known else NOBODY
+
+    # --- partitions ---------------------------------------------------------------------------
+
+    def opened(self, partition: Partition) -> None:
+        """Take in a partition that was just opened: the caller holds the store's lock."""
+        if self.registration.sync:
+            partition.acks = StandbyAcks(partition, self._away)
+        if self.fence is not None:
+            self._close_to_appends(partition)
+
+    def _away(self) -> str:
+        last = self._fetched_ms
+        if last is None:
+            return "the standby has not fetched since this store was opened"
+        silent = _now_ms() - last
+        return f"the standby has not fetched for {silent} ms" if silent > LAG_TIME_MAX_MS else ""
+
+    def _close_to_appends(self, partition: Partition) -> None:
+        assert self.fence is not None
+        with os_errors(), partition.queue.token:
+            partition.queue.drain()
+            partition.writer.recall()
+            partition.writer.demoted = self.fence.told(self._context.root)
+            partition.writer.follows = True
+        if isinstance(partition.acks, StandbyAcks):
+            partition.acks.demote()
+
+    # --- registration -------------------------------------------------------------------------
+
+    def register(self, directory_id: str, sync: bool) -> int:
+        """Register a standby, or register it anew; returns its broker epoch. Raises
+        DuplicateBrokerRegistrationError for another directory than is registered, InvalidRequestError for
+        one that would give up sync mode, DemotedError, StorageError.
+        """
+        with _changing, os_errors():
+            before = self.registration
+            if self.fence is not None:
+                raise DemotedError(self.fence.told(self._context.root))
+            if before.is_there and before.directory_id != directory_id:
+                raise DuplicateBrokerRegistrationError(
+                    f"{self._context.root} has a standby, directory {before.directory_id}, and "
+                    f"{directory_id} is another one: `segstore demote --standby` takes the first one away"
+                )
+            if before.sync and not sync:
+                raise InvalidRequestError(
+                    "the standby is in sync mode: `segstore demote --standby` takes it away, then it may "
+                    "follow in async mode"
+                )
+            made = StandbyRegistration(directory_id, sync, before.broker_epoch + 1)
+            write_registration(self._context.files, self._context.root, made)
+            if sync and not before.sync:
+                self._begin_sync(made)
+            self.registration = made
+        log.warning("%s: standby %s is registered, %s", self._context.root, directory_id, made)
+        return made.broker_epoch
+
+    def _begin_sync(self, made: StandbyRegistration) -> None:
+        """Have acks=all wait from now on. What readers have seen they see on."""
+        partitions = self._partitions()
+        with partitions.lock:
+            self._fetched_ms = _now_ms()
+            partitions.begin_sync()
+            partitions.on_opened = self.opened
+            self.registration = made
+            for partition in partitions.all_open():
+                with partition.queue.token:
+                    partition.queue.drain()
+                    partition.visible.begin_replica(partition.segments.next_offset)
+                partition.acks = StandbyAcks(partition, self._away)
+
+    def unregister(self) -> bool:
+        """Take the standby away, by the operator's word; return whether there was one. In each partition of a
+        store in sync mode a new leader epoch begins, and acks=all completes alone from then on. Raises
+        DemotedError, StorageError.
+        """
+        with _changing, os_errors():
+            before = self.registration
+            if self.fence is not None:
+                raise DemotedError(self.fence.told(self._context.root))
+            if not before.is_there:
+                return False
+            if before.sync:
+                self._begin_epochs()
+            gone = replace(before, directory_id="", sync=False)
+            write_registration(self._context.files, self._context.root, gone)
+            self.registration = gone
+            self._reached.clear()
+            if before.sync:
+                self._end_sync()
+        log.warning("%s: standby %s was taken away", self._context.root, before.directory_id)
+        return True
+
+    def _begin_epochs(self) -> None:
+        """Begin a leader epoch in each partition, which a standby that returns knows by."""
+        partitions = self._partitions()
+        for topic, number in self._keys():
+            partition = partitions.get(topic, number)
+            partitions.replica(topic, number).begin_epoch(partition.writer.epoch + 1)
+            partition.flush()
+
+    def _end_sync(self) -> None:
+        partitions = self._partitions()
+        with partitions.lock:
+            partitions.end_sync()
+            for partition in partitions.all_open():
+                if isinstance(partition.acks, StandbyAcks):
+                    partition.acks.end()
+
+    def _keys(self) -> list[_Key]:
+        return [(info.name, number) for info in self._topics().values() for number in info.partition_ids]
+
+    # --- fetches ------------------------------------------------------------------------------
+
+    def check_replica(self, replica: int, broker_epoch: int) -> bool:
+        """Return whether a replica that fetches is the standby. Raises NotLeaderOrFollowerError for an older
+        broker epoch than is registered (R8, KIP-903); -1 is not checked.
+        """
+        registration = self.registration
+        if replica != STANDBY_ID or not registration.is_there:
+            return False
+        if broker_epoch not in (-1, registration.broker_epoch):
+            raise NotLeaderOrFollowerError(
+                f"replica {replica} fetches with broker epoch {broker_epoch}, but "
+                f"{registration.broker_epoch} is registered"
+            )
+        return True
+
+    def fetched(self, key: _Key, partition: Partition, offset: int) -> None:
+        """Note that the standby fetches from `offset` on: it has what lies below (R17, R18)."""
+        now, end = _now_ms(), partition.visible.log_end_offset
+        if not partition.visible.start_offset <= offset <= end:
+            return
+        self._fetched_ms = now
+        before = self._reached.get(key)
+        caught_up = now if offset >= end or before is None else before.caught_up_ms
+        self._reached[key] = Reached(offset, caught_up)
+        acks = partition.acks
+        if isinstance(acks, StandbyAcks):
+            acks.fetched(offset)
+
+    def lags(self) -> dict[_Key, Lag]:
+        """Return how far the standby lies behind, by topic and partition, where it has fetched."""
+        now, found, partitions = _now_ms(), dict[_Key, Lag](), self._partitions()
+        for key, reached in list(self._reached.items()):
+            if key[0] in self._topics():
+                records = max(partitions.get(*key).visible.log_end_offset - reached.offset, 0)
+                found[key] = Lag(records, now - reached.caught_up_ms if records else 0)
+        return found
+
+    # --- the fence ----------------------------------------------------------------------------
+
+    def demote(self, fence: Fence) -> None:
+        """Take no append and no change of a topic any more, durably. A second time with the same epoch and
+        directory changes nothing. Raises FencedLeaderEpochError where the epoch is not above all that are
+        known here; nothing is changed then. Raises StorageError.
+        """
+        with _changing, os_errors():
+            held = self.fence
+            if held is not None and (held.leader_epoch, held.directory_id) == (
+                fence.leader_epoch,
+                fence.directory_id,
+            ):
+                return
+            if fence.leader_epoch <= (known := self.largest_epoch()):
+                raise FencedLeaderEpochError(
+                    f"leader epoch {fence.leader_epoch}: this store knows {known}, which is no smaller"
+                )
+            write_fence(self._context.files, self._context.root, fence)
+            partitions = self._partitions()
+            with partitions.lock:  # no topic is changed, and no partition opened meanwhile
+                self.fence = fence
+                partitions.on_opened = self.opened
+                self._context.demoted = fence.told(self._context.root)
+            for partition in partitions.all_open():
+                self._close_to_appends(partition)
+        log.error("%s", fence.told(self._context.root))
+
+    def largest_epoch(self) -> int:
+        """Return the largest leader epoch that is known here, of partitions and of the fence. Raises
+        StorageError.
+        """
+        epochs = [self._partitions().get(*key).writer.epoch for key in self._keys()]
+        return max([-1 if self.fence is None else self.fence.leader_epoch, *epochs])

@@ -1,0 +1,248 @@
+"""What a consumer asks again and again is answered, byte for byte, as if each request had come by a
+connection of its own: then each is read field by field.
+"""
+
+from __future__ import annotations
+
+import random
+import struct
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from typing import Any
+
+import pytest
+from serving import within
+from waiting import until
+from wire_client import WireClient, request
+
+import segstore
+from segstore.coordinator.quotas import quotas
+from segstore.names import topic_id_bytes
+from segstore.protocol.codec import structs
+from segstore.server.handlers.fetch import Fetches
+from segstore.server.handlers.repeated_fetch import RepeatedFetch
+
+_Request = structs("FetchRequest")
+IDS_SINCE = 13
+Change = Callable[[segstore.Store], object]
+Fields = dict[str, Any]
+
+
+def made(store: segstore.Store, **fields: Any) -> bytes:
+    """A request as it is sent, by default of version 12 for the only partition of "t" from offset 0 on."""
+    version, topic = fields.pop("version", 12), fields.pop("topic", "t")
+    info = store.topics().get(topic)
+    by_id = version >= IDS_SINCE
+    name = {"topic_id": topic_id_bytes(info.topic_id) if info else bytes(16)} if by_id else {"topic": topic}
+    part = {"partition": 0, "fetch_offset": fields.pop("offset", 0), "partition_max_bytes": 1 << 20}
+    part |= {each: fields.pop(each) for each in [*fields] if each in _Request.FetchPartition.__slots__}
+    parts = [_Request.FetchPartition(**part | {"partition": n}) for n in fields.pop("numbers", [0])]
+    topics = [_Request.FetchTopic(**name, partitions=parts)]
+    given = {"max_wait_ms": 0, "min_bytes": 1, "topics": topics, **fields}
+    return request("Fetch", version, given.pop("correlation_id", 1), "wire", **given)
+
+
+def asked(wire: WireClient, data: bytes) -> bytes:
+    """Send a request; return its answer as it came, with its size."""
+    wire.socket.sendall(data)
+    return received(wire)
+
+
+def received(wire: WireClient) -> bytes:
+    came = b""
+    while len(came) < 4 or len(came) < 4 + struct.unpack_from(">i", came)[0]:
+        more = wire.socket.recv(1 << 16)
+        assert more, "the connection was closed"
+        came += more
+    return came
+
+
+@pytest.fixture
+def told(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """For each request that a repeat has seen, whether it was answered by it."""
+    seen: list[bool] = []
+    call = RepeatedFetch.__call__
+
+    def noted(self: RepeatedFetch, frame: memoryview) -> Any:
+        found = call(self, frame)
+        seen.append(found is not None)
+        return found
+
+    monkeypatch.setattr(RepeatedFetch, "__call__", noted)
+    return seen
+
+
+@pytest.fixture
+def filled(store: segstore.Store) -> segstore.Store:
+    """Topics: "t" of small and large batches, "c" with gaps, "x" with transactions."""
+    store.create_topic("t", 2)
+    for size in (10, 300, 5000, 20_000, 1):
+        store.partition("t").append(b"v" * size)
+    compacted = {"cleanup.policy": "compact", "segment.bytes": 1024, "min.cleanable.dirty.ratio": 0}
+    store.create_topic("c", config=compacted)
+    for n in range(60):
+        store.partition("c").append(b"v" * 50, key=b"%d" % (n % 7))
+    store.sweep()
+    store.create_topic("x")
+    with closing(segstore.Producer(store, transactional_id="tx", linger_ms=0)) as producer:
+        producer.init_transactions()
+        for ends in (producer.commit_transaction, producer.abort_transaction):
+            producer.begin_transaction()
+            producer.send("x", b"in a transaction")
+            producer.flush()
+            ends()
+    return store
+
+
+def appended(value: bytes) -> Change:
+    return lambda store: store.partition("t").append(value)
+
+
+def anew(store: segstore.Store) -> None:
+    store.delete_topic("t")
+    store.create_topic("t", 2)
+    store.partition("t").append(b"another")
+
+
+def by_quota(store: segstore.Store) -> None:
+    quotas(store).alter("wire", {"consumer_byte_rate": 1_000_000_000})
+
+
+COMMITTED = {"isolation_level": 1}
+walk: list[Fields | Change] = [{"offset": n, "correlation_id": n - 3} for n in (0, 1, 2, 3, 4, 5, 0)]
+CASES: dict[str, tuple[list[Fields | Change], int]] = {
+    "one after the other": (walk, 6),
+    "read_committed": ([{**each, **COMMITTED} for each in walk if isinstance(each, dict)], 6),
+    **{
+        f"version {version}": ([{"version": version, "offset": n} for n in (0, 3, 5)], 2)
+        for version in range(4, 19)
+    },
+    "an offset behind the end": ([{}, {"offset": 6}, {"offset": -1}, {"offset": 1}], 1),
+    "limits of the partition": ([{"partition_max_bytes": 400, "offset": n} for n in range(4)], 3),
+    "no bytes": ([{"partition_max_bytes": 0}, {"partition_max_bytes": 0, "offset": 1}], 1),
+    "limits of the request": ([{"max_bytes": 400, "offset": n} for n in range(4)], 3),
+    "other limits": ([{}, {"max_bytes": 400}, {"max_bytes": 400}, {"partition_max_bytes": 1}], 1),
+    "more bytes than there are": ([{"min_bytes": 1 << 16, "max_wait_ms": 1, "offset": n} for n in (1, 4)], 0),
+    "polls in vain": ([{"offset": 5, "max_wait_ms": 1}] * 3, 2),
+    "no bytes wanted": ([{"offset": 5, "min_bytes": 0, "max_wait_ms": 60_000}] * 2, 1),
+    "the leader's epoch": ([{"current_leader_epoch": 0}] * 2, 1),
+    "an epoch that is to come": ([{"current_leader_epoch": 9}] * 2, 0),
+    "the epoch of the last batch": ([{"last_fetched_epoch": 0, "offset": 1}] * 2, 0),
+    "two partitions": ([{"numbers": [0, 1]}] * 2, 0),
+    "another partition by turns": ([{"numbers": [0]}, {"numbers": [1]}] * 2, 0),
+    "a replica": ([{"replica_id": 1}] * 2, 0),
+    "gaps of compaction": ([{"topic": "c", "offset": n, "partition_max_bytes": 1} for n in (0, 54, 55)], 2),
+    "transactions": ([{"topic": "x", "offset": n} for n in range(5)], 4),
+    "transactions, committed": ([{"topic": "x", "offset": n, **COMMITTED} for n in range(5)], 1),
+    "a topic that is not there": ([{"topic": "none"}] * 2, 0),
+    "a topic that is gone": ([{}, {}, lambda s: s.delete_topic("t"), {}, {}], 1),
+    "a topic that was made anew": ([{}, {}, anew, {}, {}], 2),
+    "a topic that was made anew, by id": ([{"version": 13}, anew, {"version": 13}, {"version": 13}], 1),
+    "records that were deleted": ([{}, lambda s: s.partition("t").delete_records(2), {}, {"offset": 2}], 1),
+    "records that came": ([{"offset": 5}, appended(b"new"), {"offset": 5}, {"offset": 6}], 2),
+    "a quota": ([{}, {}, by_quota, {}], 1),
+}  # fmt: skip
+
+
+def answers_alike(server: segstore.Server, wire: WireClient, data: bytes) -> None:
+    with WireClient(server.host, server.port) as other:
+        expected = asked(other, data)
+    assert asked(wire, data) == expected
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_answers_are_those_of_the_handler(
+    name: str, filled: segstore.Store, server: segstore.Server, wire: WireClient, told: list[bool]
+) -> None:
+    steps, repeats = CASES[name]
+    for step in steps:
+        if isinstance(step, dict):
+            answers_alike(server, wire, made(filled, **step))
+        else:
+            step(filled)
+    assert sum(told) == repeats
+
+
+def drawn(rng: random.Random) -> Iterator[Fields]:
+    """A few requests that differ in their offsets."""
+    topic, end = rng.choice([("t", 5), ("c", 60), ("x", 4)])
+    fields = {
+        "topic": topic,
+        "version": rng.randint(4, 18),
+        "isolation_level": rng.randint(0, 1),
+        "partition_max_bytes": rng.choice([0, 1, 100, 1000, 1 << 20]),
+        "max_bytes": rng.choice([0, 200, 1 << 20]),
+        "min_bytes": rng.choice([0, 1, 500]),
+        "max_wait_ms": rng.choice([0, 1]),
+    }
+    for _ in range(rng.randint(2, 6)):
+        yield {**fields, "offset": rng.randint(-1, end + 1), "correlation_id": rng.randint(-9, 9)}
+
+
+def test_drawn_requests(
+    filled: segstore.Store, server: segstore.Server, wire: WireClient, told: list[bool]
+) -> None:
+    seed = random.randrange(1 << 32)
+    print(f"seed {seed}")
+    rng = random.Random(seed)
+    for _ in range(60):
+        for fields in drawn(rng):
+            answers_alike(server, wire, made(filled, **fields))
+    assert sum(told) > 20
+
+
+def parked(server: segstore.Server) -> int:
+    return within(server, lambda: len(server.node.part(Fetches).purgatory))
+
+
+CHANGES: dict[str, Change] = {
+    "a record": appended(b"late"),
+    "a topic that is gone": lambda store: store.delete_topic("t"),
+    "a topic made anew": anew,
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_what_waits_is_answered_when_something_comes(
+    name: str, filled: segstore.Store, server: segstore.Server, wire: WireClient, told: list[bool]
+) -> None:
+    asked(wire, made(filled, offset=4, max_wait_ms=600_000))
+    poll = made(filled, offset=5, max_wait_ms=600_000, correlation_id=77)
+    with WireClient(server.host, server.port) as other:
+        for each in (wire, other):
+            each.socket.sendall(poll)
+        until(lambda: parked(server) == 2)
+        assert told == [True]
+        CHANGES[name](filled)
+        assert received(wire) == received(other)
+    assert parked(server) == 0
+
+
+def test_a_client_that_leaves_is_forgotten(
+    filled: segstore.Store, server: segstore.Server, wire: WireClient, told: list[bool]
+) -> None:
+    with WireClient(server.host, server.port) as other:
+        asked(other, made(filled))
+        other.socket.sendall(made(filled, offset=5, max_wait_ms=1))
+        received(other)
+        other.socket.sendall(made(filled, offset=5, max_wait_ms=600_000))
+        until(lambda: parked(server) == 1)
+    filled.partition("t").append(b"wakes all")
+    until(lambda: parked(server) == 0)
+    answers_alike(server, wire, made(filled, offset=5))
+
+
+def test_pipelined_requests_are_answered_in_order(
+    filled: segstore.Store, server: segstore.Server, wire: WireClient, told: list[bool]
+) -> None:
+    offsets = (0, 5, 1, 5, 3, 2)
+    sent = [made(filled, offset=n, max_wait_ms=1, correlation_id=i) for i, n in enumerate(offsets)]
+    wire.socket.sendall(b"".join(sent))
+    came = b""
+    expected = b""
+    with WireClient(server.host, server.port) as other:
+        for each in sent:
+            expected += asked(other, each)
+    while len(came) < len(expected):
+        came += wire.socket.recv(1 << 16)
+    assert came == expected

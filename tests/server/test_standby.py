@@ -1,0 +1,207 @@
+"""The primary's side of a standby: registrations, fetches, acknowledgements in sync mode, the fence."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from waiting import PATIENCE
+from wire_client import WireClient
+
+import segstore
+from segstore.errors import (
+    CorruptCheckpointError,
+    DemotedError,
+    NotEnoughReplicasError,
+    NotLeaderOrFollowerError,
+)
+from segstore.names import topic_id_bytes
+from segstore.protocol.codec import structs
+from segstore.protocol.error_codes import Code
+from segstore.storage.meta.fence import path_of
+
+_Register, _Fetch, _Begin = (
+    structs(f"{n}Request") for n in ("BrokerRegistration", "Fetch", "BeginQuorumEpoch")
+)
+ONE, OTHER = b"1" * 16, b"2" * 16
+SYNC = ("segstore.standby", "segstore.standby.sync")
+ASYNC = SYNC[:1]
+
+
+class Standby:
+    """What a standby asks of its primary."""
+
+    def __init__(self, store: segstore.Store, wire: WireClient) -> None:
+        self.store, self.wire = store, wire
+        self.cluster_id = wire.ask("DescribeCluster", 1, endpoint_type=1).cluster_id
+
+    def register(self, features: tuple[str, ...] = ASYNC, directory: bytes = ONE, **fields: Any) -> Any:
+        told = [_Register.Feature(name=n, min_supported_version=1, max_supported_version=1) for n in features]
+        asked = {"broker_id": 2, "cluster_id": self.cluster_id, "incarnation_id": directory, **fields}
+        return self.wire.ask("BrokerRegistration", 4, features=told, rack=None, **asked)
+
+    def fetch(self, offset: int, broker_epoch: int = -1, wait_ms: int = 0) -> Any:
+        topic_id = topic_id_bytes(self.store.topics()["t"].topic_id)
+        part = _Fetch.FetchPartition(
+            partition=0, fetch_offset=offset, log_start_offset=0, partition_max_bytes=1 << 20
+        )
+        answer = self.wire.ask(
+            "Fetch",
+            17,
+            replica_state=_Fetch.ReplicaState(replica_id=2, replica_epoch=broker_epoch),
+            max_wait_ms=wait_ms,
+            min_bytes=1,
+            session_epoch=-1,
+            topics=[_Fetch.FetchTopic(topic_id=topic_id, partitions=[part])],
+        )
+        return answer.responses[0].partitions[0]
+
+    def fence(self, epoch: int, directory: bytes = ONE) -> tuple[int, int]:
+        part = _Begin.PartitionData(
+            partition_index=0, voter_directory_id=directory, leader_id=2, leader_epoch=epoch
+        )
+        topic = _Begin.TopicData(topic_name="__cluster_metadata", partitions=[part])
+        told = self.wire.ask("BeginQuorumEpoch", 1, cluster_id=self.cluster_id, topics=[topic])
+        found = told.topics[0].partitions[0]
+        return found.error_code, found.leader_epoch
+
+
+@pytest.fixture
+def standby(store: segstore.Store, wire: WireClient) -> Standby:
+    store.create_topic("t")
+    return Standby(store, wire)
+
+
+@pytest.mark.parametrize(
+    ("features", "directory", "fields", "code"),
+    [
+        pytest.param(ASYNC, ONE, {}, Code.NONE, id="the same directory again"),
+        pytest.param(SYNC, ONE, {}, Code.NONE, id="async becomes sync"),
+        pytest.param(ASYNC, OTHER, {}, Code.DUPLICATE_BROKER_REGISTRATION, id="another directory"),
+        pytest.param(ASYNC, ONE, {"cluster_id": "other"}, Code.INCONSISTENT_CLUSTER_ID, id="another cluster"),
+        pytest.param((), ONE, {}, Code.INVALID_REQUEST, id="no standby, but a broker"),
+        pytest.param(ASYNC, ONE, {"broker_id": 3}, Code.INVALID_REQUEST, id="another node"),
+        pytest.param(ASYNC, bytes(16), {}, Code.INVALID_REQUEST, id="no directory id"),
+    ],
+)
+def test_registrations(
+    standby: Standby, features: tuple[str, ...], directory: bytes, fields: dict[str, Any], code: Code
+) -> None:
+    first = standby.register()
+    again = standby.register(features, directory, **fields)
+    assert (first.error_code, again.error_code) == (0, code)
+    assert (again.broker_epoch > first.broker_epoch) == (code is Code.NONE)
+
+
+def test_a_replica_that_is_not_registered_gets_nothing(standby: Standby) -> None:
+    assert standby.fetch(0).error_code == Code.NOT_LEADER_OR_FOLLOWER
+    old = standby.register().broker_epoch
+    new = standby.register().broker_epoch
+    assert standby.fetch(0, old).error_code == Code.NOT_LEADER_OR_FOLLOWER
+    assert standby.fetch(0, new).error_code == Code.NONE
+
+
+def test_async_mode_never_waits(standby: Standby) -> None:
+    standby.register()
+    assert standby.store.partition("t").append(b"a") == 0
+    got = standby.fetch(0)
+    assert (got.high_watermark, bool(got.records)) == (1, True)
+
+
+def in_thread(log: segstore.PartitionLog) -> tuple[threading.Thread, list[Any]]:
+    """Append in another thread; return it, and what becomes of that."""
+    found: list[Any] = []
+
+    def append() -> None:
+        try:
+            found.append(log.append(b"b"))
+        except segstore.SegstoreError as error:
+            found.append(error)
+
+    thread = threading.Thread(target=append)
+    thread.start()
+    return thread, found
+
+
+def test_sync_mode_acknowledges_what_the_standby_has(standby: Standby) -> None:
+    log = standby.store.partition("t")
+    log.append(b"a")
+    standby.register(SYNC)
+    thread, found = in_thread(log)
+    got = standby.fetch(1, wait_ms=int(PATIENCE * 1000))  # the fetch waits for the append, or finds it
+    assert (got.high_watermark, bool(got.records)) == (1, True)
+    assert (found, log.high_watermark, log.log_end_offset) == ([], 1, 2)
+    assert standby.fetch(2).high_watermark == 2
+    thread.join(PATIENCE)
+    assert (found, log.high_watermark) == ([1], 2)
+
+
+def test_a_sync_registration_holds_from_the_opening_on(store_dir: Path) -> None:
+    with segstore.open(store_dir) as store:
+        store.create_topic("t")
+        store.partition("t").append(b"a")
+        with (
+            segstore.serve(store, port=0) as server,
+            WireClient(server.host, server.port) as wire,
+        ):
+            assert Standby(store, wire).register(SYNC).error_code == 0
+    with segstore.open(store_dir) as store:
+        log = store.partition("t")
+        with pytest.raises(NotEnoughReplicasError, match="has not fetched since"):
+            log.append(b"b")
+        with segstore.Producer(store, acks=1) as producer:
+            assert producer.send("t", b"c").get(timeout=PATIENCE).offset == 1
+        assert (log.high_watermark, log.log_end_offset) == (1, 2)
+        epoch = log.leader_epoch
+        with segstore.serve(store, port=0) as server, WireClient(server.host, server.port) as wire:
+            assert wire.ask("UnregisterBroker", 0, broker_id=2).error_code == 0
+            again = wire.ask("UnregisterBroker", 0, broker_id=2)
+            assert again.error_code == Code.BROKER_ID_NOT_REGISTERED
+        assert (log.high_watermark, log.leader_epoch) == (2, epoch + 1)
+        assert log.append(b"d") == 2
+    with segstore.open(store_dir) as store:
+        assert store.partition("t").append(b"e") == 3
+
+
+def test_the_fence(standby: Standby, wire: WireClient) -> None:
+    store = standby.store
+    log = store.partition("t")
+    log.append(b"a")
+    standby.register(SYNC)
+    thread, found = in_thread(log)
+    assert standby.fetch(1, wait_ms=int(PATIENCE * 1000)).records  # so the append waits
+    assert standby.fence(0) == (Code.FENCED_LEADER_EPOCH, log.leader_epoch)
+    assert standby.fence(7) == (0, 7)
+    thread.join(PATIENCE)
+    assert [type(each) for each in found] == [NotLeaderOrFollowerError]
+    assert standby.fence(7) == (0, 7)
+    assert standby.fence(7, OTHER) == (Code.FENCED_LEADER_EPOCH, 7)
+    for refused in (
+        lambda: log.append(b"c"),
+        lambda: store.create_topic("u"),
+        lambda: store.delete_topic("t"),
+    ):
+        with pytest.raises(DemotedError, match="leader epoch 7"):
+            refused()
+    producing = wire.ask("InitProducerId", 4, transactional_id=None, transaction_timeout_ms=1000)
+    assert producing.error_code == Code.NOT_COORDINATOR
+    assert standby.fetch(1).records, "the tail is handed over"
+    assert standby.register(SYNC).error_code == Code.NOT_CONTROLLER
+
+
+def test_a_fenced_store_is_opened_for_reading_only(store_dir: Path) -> None:
+    with segstore.open(store_dir) as store:
+        store.create_topic("t")
+        store.partition("t").append(b"a")
+        with segstore.serve(store, port=0) as server, WireClient(server.host, server.port) as wire:
+            assert Standby(store, wire).fence(9) == (0, 9)
+    with pytest.raises(DemotedError, match=r"leader epoch 9 .*segstore follow"):
+        segstore.open(store_dir)
+    with segstore.open(store_dir, mode="r") as store:
+        assert [each.value for each in store.partition("t").read(0)] == [b"a"]
+    with open(path_of(str(store_dir)), "r+b") as file:
+        file.write(b"x")
+    with pytest.raises(CorruptCheckpointError):
+        segstore.open(store_dir)

@@ -1,0 +1,149 @@
+"""Scans: which records they give, where they end, and what they refuse."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import segstore
+from segstore.errors import InvalidArgumentError, InvalidTypeError, OffsetOutOfRangeError, StoreClosedError
+
+N = 200
+
+
+@pytest.fixture
+def log(store: segstore.Store) -> segstore.PartitionLog:
+    """A log of 200 records in batches of 10."""
+    store.create_topic("t")
+    made = store.partition("t", 0)
+    for first in range(0, N, 10):
+        made.append_batch([b"%d" % at for at in range(first, first + 10)])
+    return made
+
+
+def test_a_log_is_iterated_from_its_start_to_its_end(log: segstore.PartitionLog) -> None:
+    assert [(record.offset, record.value) for record in log] == [(at, b"%d" % at) for at in range(N)]
+
+
+RANGES = {
+    "all": (None, None, 0, N),
+    "from an offset within a batch": (7, None, 7, N),
+    "up to an offset within a batch": (None, 193, 0, 193),
+    "within one batch": (52, 55, 52, 55),
+    "one record": (0, 1, 0, 1),
+    "nothing": (60, 60, 60, 60),
+    "nothing, at the end": (N, None, N, N),
+    "an end behind the log's": (190, 10_000, 190, N),
+    "integers of NumPy": (np.int64(3), np.int32(5), 3, 5),
+}
+
+
+@pytest.mark.parametrize("at_a_time", [1, 200, 1 << 20])
+@pytest.mark.parametrize("name", RANGES)
+def test_a_range_is_given_in_every_form(log: segstore.PartitionLog, name: str, at_a_time: int) -> None:
+    start, end, first, last = RANGES[name]
+    scan = log.scan(start, end)  # type: ignore[arg-type]
+    assert (scan.start, scan.end) == (first, last)
+    wanted = list(range(first, last))
+    assert [record.offset for record in scan] == wanted
+    parts = [records.offsets.tolist() for records in scan.reads(at_a_time)]
+    assert [offset for part in parts for offset in part] == wanted
+    if at_a_time == 1:
+        assert all(len(part) <= 10 for part in parts)
+
+
+def test_a_range_is_one_table_of_arrow(log: segstore.PartitionLog) -> None:
+    pa = pytest.importorskip("pyarrow")
+    scan = log.scan(15, 185)
+    table = scan.to_arrow()
+    assert table["offset"].to_pylist() == list(range(15, 185))
+    assert pa.table(scan) == table
+    assert scan.to_arrow(["value"])["value"].to_pylist() == [b"%d" % at for at in range(15, 185)]
+    assert log.scan(5, 5).to_arrow().schema == table.schema
+    with pytest.raises(InvalidArgumentError, match="'nope'"):
+        scan.to_arrow(["nope"])
+
+
+def test_what_is_appended_later_is_not_part_of_a_scan(log: segstore.PartitionLog) -> None:
+    scan, seen = log.scan(195), []
+    for record in scan:
+        seen.append(record.offset)
+        log.append(b"later")
+    assert seen == [195, 196, 197, 198, 199]
+
+
+def test_a_committed_scan_ends_at_the_last_stable_offset(store: segstore.Store) -> None:
+    store.create_topic("t")
+    log, producer = store.partition("t", 0), segstore.Producer(store, transactional_id="x")
+    producer.init_transactions()
+    for commits in (True, False, True):
+        producer.begin_transaction()
+        producer.send("t", b"kept" if commits else b"aborted", partition=0)
+        producer.flush()
+        if commits:
+            producer.commit_transaction()
+        else:
+            producer.abort_transaction()
+    producer.begin_transaction()
+    producer.send("t", b"open", partition=0)
+    producer.flush()
+    log.append(b"behind")
+    assert [r.value for r in log] == [b"kept", b"aborted", b"kept", b"open", b"behind"]
+    assert [r.value for r in log.scan(isolation_level="read_committed")] == [b"kept", b"kept"]
+    producer.abort_transaction()
+    producer.close()
+
+
+def test_retention_does_not_hide_records_from_a_scan_under_way(log: segstore.PartitionLog) -> None:
+    """A scan of the whole log begins where the log does by then; another one says that it was passed."""
+    whole, ranged = log.scan(), log.scan(50)
+    under_way = log.scan(50).reads(1)
+    next(under_way)
+    log.delete_records(120)
+    assert next(iter(whole)).offset == 120
+    for passed in (iter(ranged), under_way):
+        with pytest.raises(OffsetOutOfRangeError):
+            next(passed)
+
+
+def test_a_log_that_was_cut_meanwhile_ends_the_scan(log: segstore.PartitionLog) -> None:
+    """A writer that recovers in another process may cut the log below the end that was seen."""
+    scan = log.scan()
+    scan.end = 1000
+    assert sum(map(len, scan.reads())) == N
+
+
+BAD: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
+    "a start below the log's": ({"start": 3}, OffsetOutOfRangeError, "offset 3"),
+    "a start above the log's end": ({"start": N + 1}, OffsetOutOfRangeError, f"offset {N + 1}"),
+    "an end below the start": ({"start": 50, "end": 40}, InvalidArgumentError, "end=40"),
+    "an end below the log's start": ({"end": 5}, InvalidArgumentError, "end=5"),
+    "a start that is no number": ({"start": "0"}, InvalidTypeError, "start"),
+    "an end that is no number": ({"end": 1.5}, InvalidTypeError, "end"),
+    "another isolation level": ({"isolation_level": "snapshot"}, InvalidArgumentError, "'snapshot'"),
+    "a switch that is none": ({"check_crcs": "no"}, InvalidTypeError, "check_crcs"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_ranges_are_refused_at_once(log: segstore.PartitionLog, name: str) -> None:
+    asked, error, says = BAD[name]
+    log.delete_records(10)
+    with pytest.raises(error, match=says):
+        log.scan(**asked)
+
+
+def test_a_closed_store_is_not_scanned(store: segstore.Store) -> None:
+    store.create_topic("t")
+    log = store.partition("t", 0)
+    scan = log.scan()
+    log.append(b"x")
+    late = log.scan()
+    store.close()
+    assert list(scan) == []
+    with pytest.raises(StoreClosedError):
+        list(late)
+    with pytest.raises(StoreClosedError):
+        log.scan()
