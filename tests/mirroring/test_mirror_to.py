@@ -30,6 +30,7 @@ QUICK = {
     "fetch.max.wait.ms": 50,
     "sync.group.offsets.interval.seconds": 1,
 }
+ALONE = {"sync.group.offsets.enabled": False}
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 
 
@@ -238,13 +239,16 @@ def test_a_late_request_of_a_killed_mirror_is_no_second_copy(store_dir: Path) ->
         log = store.partition("a")
         with Broker() as broker:
             with (
-                mirror_to(store, broker.bootstrap_servers) as one,
-                mirror_to(store_dir, broker.bootstrap_servers) as other,
+                mirror_to(store, broker.bootstrap_servers, **ALONE) as one,
+                mirror_to(store_dir, broker.bootstrap_servers, **ALONE) as other,
             ):
-                for i in range(300):
-                    log.append(b"%d" % i)
+                for round in range(30):
+                    for each in (one, other):  # both wait for the next record, and send it at once
+                        assert each.wait_caught_up(PATIENCE * 1000)
+                        assert each.problems == {}
+                    log.append(b"%d" % round)
                 for each in (one, other):
-                    until(lambda each=each: each.wait_caught_up(1000))  # type: ignore[misc]
+                    assert each.wait_caught_up(PATIENCE * 1000)
                     assert each.problems == {}
             assert records(broker.store.partition("a")) == records(log)
 
