@@ -19,6 +19,9 @@ NAMES = [
     *(
         "serve",
         "mirror",
+        "follow",
+        "promote",
+        "demote",
         "end-mirror",
         "checkpoints",
         "stats",

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from segstore.config import arguments
 from segstore.coordinator.open import open as open_store
 from segstore.errors import SegstoreError, StoreClosedError, UnequalOffsetsError
+from segstore.following.choice import ALL, TopicChoice
 from segstore.following.source_end import Lag
 from segstore.logger import Logger
-from segstore.mirroring.choice import ALL, TopicChoice
 from segstore.mirroring.onward.groups import SentGroups
 from segstore.mirroring.onward.sender import Sender
 from segstore.mirroring.onward.sent_log import Part, SentLog
