@@ -125,6 +125,22 @@ def test_what_a_dead_primary_had_alone_is_cut_and_told(tmp_path: Path, directory
     assert segstore.check(old) == []
 
 
+def test_a_copy_is_told_where_a_crash_came_before_it_was_noted(
+    tmp_path: Path, directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = tmp_path / "p"
+    with Broker(old, topics=["a"]) as broker:
+        with followed(broker, directory) as standby:
+            assert standby.wait_caught_up(LIMIT)
+        broker.store.partition("a").append(b"alone")
+    segstore.promote(directory, "dead").close()
+    monkeypatch.setattr(segstore.Standby, "_tell_excess", lambda *_: None)  # the crash comes before it
+    with Broker(directory) as leads, followed(leads, old) as back:
+        until(lambda: back.wait_caught_up(LIMIT) and back.store.partition("a").end_offset == 0)
+        until(lambda: all(each.replica.log_end_offset == 0 for each in back._control.fetchers.logs.values()))
+    assert [told.value for told in segstore.cut_records(old)] == [b"alone"]
+
+
 def test_a_crash_in_a_promotion_is_completed(tmp_path: Path, directory: Path) -> None:
     with Broker(tmp_path / "p", topics=["a"]) as broker:
         broker.store.partition("a").append(b"1")
