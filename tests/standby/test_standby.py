@@ -163,8 +163,8 @@ def test_a_copy_is_told_where_a_crash_came_before_it_was_noted(
     segstore.promote(directory, "dead").close()
     monkeypatch.setattr(segstore.Standby, "_tell_excess", lambda *_: None)  # the crash comes before it
     with Broker(directory) as leads, followed(leads, old) as back:
-        until(lambda: back.wait_caught_up(LIMIT) and back.store.partition("a").end_offset == 0)
-        until(lambda: all(each.replica.log_end_offset == 0 for each in back._control.fetchers.logs.values()))
+        logs = back._control.fetchers
+        until(lambda: [each.replica.log_end_offset for each in logs.logs.values()] == [0])
     assert [told.value for told in segstore.cut_records(old)] == [b"alone"]
 
 
