@@ -81,7 +81,7 @@ COMMANDS = {
     ),
     "demote": (
         "segstore.cli.demote",
-        "Take a primary's standby away, by the operator's word: acks=all waits for it no more.",
+        "Take a primary's standby away, so that acks=all is acknowledged by the primary alone.",
     ),
     "end-mirror": (
         "segstore.cli.mirror",

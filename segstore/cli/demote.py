@@ -6,9 +6,10 @@ Threads: one.
 from __future__ import annotations
 
 import rich_click as click
+from click.core import ParameterSource
 
 import segstore
-from segstore.cli.options import pairs
+from segstore.cli.options import STORE, pairs
 from segstore.errors import InvalidArgumentError
 from segstore.protocol.error_codes import told_error
 from segstore.storage.store.primary import STANDBY_ID
@@ -26,7 +27,15 @@ _NONE = "there is no standby"
     required=True,
     help="Take the standby away: acks=all waits for it no more, also where it is in sync mode.",
 )
-@click.option("--store", "-s", "path", metavar="PATH", help="The primary's directory, which nobody has open.")
+@click.option(
+    "--store",
+    "-s",
+    "path",
+    metavar="PATH",
+    envvar=STORE,
+    show_envvar=True,
+    help="The primary's directory, which nobody has open.",
+)
 @click.option("--bootstrap", "-b", metavar="HOST:PORT", help="The primary's server, in place of --store.")
 @click.option(
     "--set",
@@ -36,10 +45,17 @@ _NONE = "there is no standby"
     callback=pairs,
     help="With --bootstrap: a setting of the client, such as security.protocol=SSL; may be repeated.",
 )
-def demote(standby: bool, path: str | None, bootstrap: str | None, given: dict[str, str]) -> None:
-    """Take a primary's standby away, so that acks=all is acknowledged by the primary alone. What the standby
-    has stays there; it may follow again, as a new one.
+@click.pass_context
+def demote(
+    ctx: click.Context, standby: bool, path: str | None, bootstrap: str | None, given: dict[str, str]
+) -> None:
+    """Take a primary's standby away, so that acks=all is acknowledged by the primary alone.
+
+    What the standby has stays there; it may follow again, as a new one.
     """
+    source = ctx.get_parameter_source("path")
+    if bootstrap is not None and source is ParameterSource.ENVIRONMENT:
+        path = None
     if (path is None) == (bootstrap is None):
         raise click.UsageError("Give --store PATH or --bootstrap HOST:PORT, one of both.")
     done = _of_server(bootstrap, given) if bootstrap is not None else _of_store(str(path))

@@ -74,7 +74,7 @@ main([])
 def test_help_of_a_command(name: str) -> None:
     shown = ok(name, "--help").stdout
     assert f" {name} [OPTIONS]" in shown
-    if name not in ("dump", "bench", "demo", "mirror", "end-mirror"):
+    if name not in ("dump", "bench", "demo", "mirror", "end-mirror", "follow", "promote"):
         assert "SEGSTORE_PATH" in shown
 
 

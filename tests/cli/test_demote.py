@@ -40,3 +40,12 @@ def test_of_a_server(store: segstore.Store) -> None:
 @pytest.mark.parametrize("given", [(), ("--store", "a", "--bootstrap", "b:1")], ids=["neither", "both"])
 def test_where_it_is_must_be_said(given: tuple[str, ...]) -> None:
     assert run("demote", "--standby", *given).exit_code == 2
+
+
+def test_a_server_that_is_named_goes_before_the_directory_of_the_environment(
+    store: segstore.Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    registered(store)
+    monkeypatch.setenv("SEGSTORE_PATH", store.path)
+    with segstore.serve(store, port=0) as server:
+        assert "taken away" in run("demote", "--standby", "--bootstrap", server.bootstrap_servers).output

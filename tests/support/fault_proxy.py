@@ -138,11 +138,20 @@ class Proxy:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._server.close()
-        self.cut(hard=True)
+        self._call(self._server.close)
+        self._run(self._end_all())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
+
+    async def _end_all(self) -> None:
+        """End all connections, those that are being made too, and hear of each one's end."""
+        for task in [*self._connecting]:
+            task.cancel()
+        while self.ends:
+            for end in [*self.ends]:
+                end.end(hard=True)
+            await asyncio.sleep(0)
 
     @property
     def address(self) -> str:
