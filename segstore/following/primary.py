@@ -21,9 +21,9 @@ _FEATURE, _SYNC_FEATURE = "segstore.standby", "segstore.standby.sync"
 
 
 _REFUSALS = {
-    Code.DUPLICATE_BROKER_REGISTRATION: ", which has another standby (`segstore demote --standby` takes it out)",
+    Code.DUPLICATE_BROKER_REGISTRATION: ", which has another standby (`demote --standby` ends that)",
     Code.NOT_CONTROLLER: ", which leads no more, or is itself a standby, a mirror or a replicated store",
-    Code.INVALID_REQUEST: ", whose standby is in sync mode (`segstore demote --standby` ends that)",
+    Code.INVALID_REQUEST: ", whose standby is in sync mode (`demote --standby` ends that)",
 }
 """Why a primary refuses a standby, and what may be done."""
 
