@@ -167,8 +167,13 @@ class Fetcher:
                 continue
             for part in topic.partitions:
                 key = Key(topic.topic or of_id[topic_id], topic_id, part.partition_index)
-                if key in questions:
-                    self._take(connection, logs[key], questions[key], part)
+                if key not in questions:
+                    continue
+                self._take(connection, logs[key], questions[key], part)
+                if part.error_code == Code.OFFSET_OUT_OF_RANGE or part.diverging_epoch.epoch >= 0:
+                    # An incremental answer leaves out what has not changed at the leader, although the
+                    # position has changed here, and how far the leader shows its log is to be told anew.
+                    session.begin_anew()
 
     def _refused(self, code: int) -> None:
         """Begin the session anew after an error of a whole answer. Raises BrokerError for any other error."""

@@ -1,5 +1,5 @@
 """Checks the small files that are segstore's own: topic settings, quotas, credentials, notes of sweeps,
-producer ids, the cluster id, the role.
+producer ids, the cluster id, the role, and those of a primary and its standby.
 
 On disk files are only read. Threads: any.
 """
@@ -14,10 +14,13 @@ from segstore.errors import CorruptCheckpointError, StorageError
 from segstore.files import Files
 from segstore.storage.finding import Finding
 from segstore.storage.meta.client_quotas import quota_copies
-from segstore.storage.meta.role import path_of, read_role
+from segstore.storage.meta.fence import read_fence
+from segstore.storage.meta.promotion import read_promotion
+from segstore.storage.meta.role import read_role
 from segstore.storage.meta.scram_credentials import scram_copies
 from segstore.storage.meta.sealed_file import CLUSTER_ID, PRODUCER_ID
 from segstore.storage.meta.small_files import Copies, Copy, reason
+from segstore.storage.meta.standby_registration import read_registration
 from segstore.storage.meta.sweep_states import damaged_states
 from segstore.storage.meta.topics import TopicFiles, TopicInfo
 
@@ -31,18 +34,21 @@ def check_small(files: Files, root: str, topics: Mapping[str, TopicInfo], at_res
             yield from _check_copies(TopicFiles(files, root).settings(info.name), at_rest, info.lost)
     for copies in (quota_copies(files, root), scram_copies(files, root)):
         yield from _check_copies(copies, at_rest, None)
-    yield from _check_role(files, root)
+    yield from _check_standby(files, root)
     ids = ((each.path(root), each.damage(files, root)) for each in (PRODUCER_ID, CLUSTER_ID))
     for path, wrong in (damaged_states(files, root), *ids):
         if wrong:
             yield Finding(path, None, None, wrong)
 
 
-def _check_role(files: Files, root: str) -> Iterator[Finding]:
-    try:
-        read_role(files, root)
-    except CorruptCheckpointError as error:
-        yield Finding(path_of(root), None, None, f"{reason(error)}: no open for writing is possible")
+def _check_standby(files: Files, root: str) -> Iterator[Finding]:
+    """Yield the findings on the files that say who leads and who follows."""
+    for read in (read_role, read_fence, read_registration, read_promotion):
+        refused = "" if read is read_promotion else ": no open for writing is possible"
+        try:
+            read(files, root)
+        except CorruptCheckpointError as error:
+            yield Finding(error.file, None, None, f"{reason(error)}{refused}")
 
 
 def _check_copies(copies: Copies[Any], at_rest: bool, lost: Exception | None) -> Iterator[Finding]:

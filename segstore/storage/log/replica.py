@@ -305,14 +305,15 @@ class Replica:
         """Cut the log behind its last whole batch below `offset`, and what was known of it: leader epochs,
         producers, aborted transactions (R5; UnifiedLog.truncateTo). Copies of the batches are kept in the
         quarantine. From the log's end on only epochs that began there are forgotten; below the first segment
-        this is `truncate_fully_and_start_at`.
+        this begins the log anew, as `truncate_fully_and_start_at`.
 
         Raises StorageError; the partition is fenced then, unless nothing was changed.
         """
         partition = self._partition
         with os_errors(), partition.admin, partition.naming:
             if offset < partition.segments[0].base_offset:
-                return self._start_at(offset)
+                kept = self._keep_all(partition.visible.ahead().segments)
+                return self._start_at(offset)._replace(kept=kept)
             with partition.queue.token:
                 partition.queue.drain()
                 partition.writer.check()

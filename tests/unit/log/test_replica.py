@@ -227,8 +227,22 @@ def test_a_log_that_begins_anew(
 def test_below_the_first_segment_the_log_begins_anew(log: segstore.PartitionLog, led: bytes) -> None:
     replica = replica_of(log)
     replica.truncate_fully_and_start_at(1000)
-    replica.truncate_to(10)
+    assert replica.truncate_to(10).kept == ()
     assert (log.start_offset, log.log_end_offset) == (10, 10)
+
+
+def test_what_is_cut_below_the_first_segment_is_kept(log: segstore.PartitionLog, led: bytes) -> None:
+    """As of an old primary whose retention has passed the offset where its log leaves the new one's."""
+    replica = replica_of(log)
+    replica.append_as_follower(led)
+    replica.set_high_watermark(replica.log_end_offset)
+    log.delete_records(replica.log_end_offset // 2)
+    first = replica.written.segments[0]
+    if first.base_offset == 0:
+        pytest.skip("this log has one segment")
+    whole = b"".join(Path(each.path).read_bytes() for each in replica.written.segments)
+    done = replica.truncate_to(first.base_offset - 1)
+    assert b"".join(Path(path).read_bytes() for path in done.kept) == whole
 
 
 # --- the high watermark --------------------------------------------------------------------------
