@@ -1,8 +1,8 @@
 """`python -m standby_rounds.node WORK DIRECTORY ...`: a process that has one of the two directories.
 
-    lead DIRECTORY PORT_FILE            serves it; the port is written to PORT_FILE
-    follow DIRECTORY SOURCE MODE        follows, prints "following"; "reachable" or "dead" as its input promotes it
-    promote DIRECTORY OLD               promotes a directory that no process has
+    lead DIRECTORY PORT_FILE ADVERTISED   serves it; the port is written to PORT_FILE
+    follow DIRECTORY SOURCE MODE          prints "following"; "reachable" or "dead" as its input promotes it
+    promote DIRECTORY OLD                 promotes a directory that no process has
 
 A promotion ends the process, with status 0 once it is durable.
 """
@@ -19,11 +19,11 @@ import segstore
 from .told import PARTITIONS, QUICK, TOPIC
 
 
-def lead(directory: str, port_file: str) -> None:
+def lead(directory: str, port_file: str, advertised: str) -> None:
     store = segstore.open(directory)
     if TOPIC not in store.topics():
         store.create_topic(TOPIC, PARTITIONS, {"segment.bytes": 20_000})
-    server = segstore.serve(store)
+    server = segstore.serve(store, port=0, advertised=advertised)
     made = Path(f"{port_file}.new")
     made.write_text(str(server.port))
     made.rename(port_file)

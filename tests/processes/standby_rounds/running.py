@@ -148,7 +148,7 @@ class Rounds:
     def _lead(self) -> None:
         node = self.leader
         node.port_file.unlink(missing_ok=True)
-        node.process = self._start(node, "lead", str(node.port_file))
+        node.process = self._start(node, "lead", str(node.port_file), node.proxy.address)
         self._until(node.port_file.exists, "the primary serves", node.process)
         node.proxy.target = int(node.port_file.read_text())
 
