@@ -145,9 +145,10 @@ COMMANDS = {
     "demo": (
         "segstore.demo.command",
         "Append all flights of 2013, with a kill -9 midway; read them by offset, by date and by "
-        "key; replay them to a group of consumers, one of which dies; take a disk away from a replicated "
-        "store; let librdkafka use a store over the network; let Spark count delays per airline and hour as "
-        "a stream, whose driver is killed; check the store.",
+        "key; replay them to a group of consumers, one of which dies; take a disk away from a "
+        "replicated store; let librdkafka use a store over the network; kill a primary, and "
+        "promote its hot standby; let Spark count delays per airline and hour as a stream, whose "
+        "driver is killed; check the store.",
     ),
 }
 """Where each command is, in order of use, and the first paragraph of its help. A command's module is imported

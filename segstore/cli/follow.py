@@ -10,11 +10,12 @@ import rich_click as click
 
 import segstore
 from segstore.cli.options import no_bootstrap, pairs
-from segstore.cli.output import progress_bar
+from segstore.cli.output import size_text, status_line
 from segstore.cli.signals import ended_by_signals
 from segstore.errors import StoreLockedError
 from segstore.files import Files
 from segstore.following.choice import ALL
+from segstore.following.source_end import Lag
 from segstore.standby.promotion import DEAD, REACHABLE, ask_to_let_go, standby_role
 from segstore.standby.standby import ASYNC, MODES
 
@@ -58,19 +59,19 @@ def follow(
         segstore.follow(source, directory, mode=mode, topics=chosen, config=given) as running,
     ):
         click.echo(f"{directory} follows {source} ({mode})")
-        with progress_bar(0, "follow", "records") as bar:
+        with status_line(f"{directory} follows") as line:
             while not (running.wait_caught_up(_LOOK_MS) if once else running.wait(_LOOK_MS)):
-                lag, error = running.total_lag(), running.error
-                bar.update(
-                    bar.task_ids[0],
-                    description=f"follow, {lag.records:,} records, {lag.bytes:,} bytes, {lag.ms:,} ms behind"
-                    + (f": {error}" if error else ""),
-                )
+                line.update(line.task_ids[0], description=_shown(running.total_lag(), running.error))
         for cut in running.excess():
             click.echo(
                 f"cut: {cut.topic}-{cut.partition} offset {cut.offset} leader epoch {cut.leader_epoch}"
                 f" key {cut.key!r} value {cut.value!r} ({cut.path})"
             )
+
+
+def _shown(lag: Lag, error: Exception | None) -> str:
+    behind = f"{lag.records:,} records, {size_text(lag.bytes)}, {lag.ms:,} ms behind" if lag.records else ""
+    return f"{error}" if error is not None else behind or "all is here that the primary has"
 
 
 @click.command()

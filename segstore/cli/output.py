@@ -15,7 +15,7 @@ from typing import Any
 from rich import box
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 _PIPE_WIDTH = 10_000
@@ -89,6 +89,19 @@ def rate_text(records: int, size: int, seconds: float) -> str:
         f"{records:,} record{'s' * (records != 1)}, {size_text(size)} in {seconds:.2f} s: "
         f"{records / seconds:,.0f} records/s, {size_text(size / seconds)}/s"
     )
+
+
+def status_line(what: str) -> Progress:
+    """Return a line on standard error for work without an end, as long as the terminal is wide at most; its
+    task's description is changed as the work goes on. A context manager; shown on a terminal only.
+    """
+    err = console(stderr=True)
+    text = TextColumn(
+        "{task.description}", markup=False, table_column=Column(no_wrap=True, overflow="ellipsis")
+    )
+    line = Progress(SpinnerColumn(), text, console=err, transient=True, disable=not err.is_terminal)
+    line.add_task(what, total=None)
+    return line
 
 
 def progress_bar(total: int | None, what: str, of: str = "bytes") -> Progress:

@@ -24,6 +24,7 @@ from segstore.errors import InvalidArgumentError
 
 _DWELL = 1.5  # seconds that a step of the replicated part takes at least
 _POSTCARDS = 50_000  # records that go over the network, at most
+_ENTRIES = 2_000  # records of the primary that is killed
 
 
 @click.command()
@@ -73,6 +74,12 @@ _POSTCARDS = 50_000  # records that go over the network, at most
     show_default=True,
     help="Run the part over the network or not: a store that is served to a program of confluent-kafka.",
 )
+@click.option(
+    "--standby/--no-standby",
+    default=True,
+    show_default=True,
+    help="Run the part of two machines or not: a primary that is killed, its hot standby, and a mirror.",
+)
 @click.option("--replicated", is_flag=True, help="Run the replicated part alone; it needs no flights.")
 @click.option("--serve", is_flag=True, help="Run the part over the network alone; it needs confluent-kafka.")
 @click.option(
@@ -86,14 +93,15 @@ def demo(
     spark: bool,
     replicas: bool,
     network: bool,
+    standby: bool,
     replicated: bool,
     serve: bool,
     keep: str | None,
 ) -> None:
     """Append all flights of 2013, with a kill -9 midway; read them by offset, by date and by key; replay them
     to a group of consumers, one of which dies; take a disk away from a replicated store; let librdkafka use a
-    store over the network; let Spark count delays per airline and hour as a stream, whose driver is killed;
-    check the store.
+    store over the network; kill a primary, and promote its hot standby; let Spark count delays per airline
+    and hour as a stream, whose driver is killed; check the store.
 
     On a terminal the live, the replicated and the Spark part show one display that changes; elsewhere they
     print a few lines. Ctrl-C ends them, and leaves the store sound.
@@ -112,7 +120,8 @@ def demo(
             run_replicated(keep or disks, dwell)
         else:
             served = os.path.join(directory, "served") if network else None
-            run(records, path, pace, spark, (disks, dwell) if replicas else None, served)
+            machines = os.path.join(directory, "machines") if standby else None
+            run(records, path, pace, spark, (disks, dwell) if replicas else None, served, machines)
     if keep is not None and not replicated:
         click.echo(f'The store is in {keep}. Try: segstore topics --store "{keep}"', err=True)
     elif keep is not None:
@@ -142,11 +151,12 @@ def run(
     spark: bool,
     replicated: tuple[str, float] | None,
     served: str | None,
+    machines: str | None,
 ) -> None:
     """Run the whole demo in a new store at `path`. `pace` has the seconds of the live part and the days that
     pass in each, or is None: no live part. `spark` says whether the Spark part is run; `replicated` has the
     directory of the replicated part and the seconds of each of its steps, or is None; `served` has the
-    directory of the part over the network, or is None.
+    directory of the part over the network, `machines` that of the part of two machines, or they are None.
     """
     screen, started = Screen(), time.perf_counter()
     screen.title("segstore demo", f"{records:,} flights from New York, 2013, into a log of four partitions")
@@ -169,6 +179,10 @@ def run(
             replicas_part(screen, *replicated)
         if served is not None:
             serving_part(screen, served, min(records, _POSTCARDS))
+        if machines is not None:
+            from segstore.demo.standbys import standbys
+
+            standbys(screen, machines, min(records, _ENTRIES))
         if spark:
             from segstore.demo.stream import stream
 

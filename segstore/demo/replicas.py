@@ -185,7 +185,7 @@ def replicas(screen: Screen, base: str, dwell: float) -> None:
     os.makedirs(base, exist_ok=True)
     with screen.step("Replicas", f"{PARTITIONS} partitions on {DISKS} disks, acks=all; a disk is taken away"):
         try:
-            with _quiet():
+            with quiet():
                 _run(screen, paths, dwell)
         except KeyboardInterrupt:
             screen.say("Ctrl-C: the producer has ended, the store is closed")
@@ -260,7 +260,7 @@ def read_all(store: segstore.ReplicatedStore) -> dict[tuple[int, int], bytes | N
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """Keep the engine's messages of the lost disk from the display: without a handler logging prints them."""
     handler, logger = logging.NullHandler(), logging.getLogger("segstore")
     logger.addHandler(handler)

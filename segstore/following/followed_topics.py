@@ -53,6 +53,10 @@ class FollowedTopics:
         """What prevents topics from being mirrored, by name."""
         self.on_cut: Callable[[tuple[str, ...]], None] | None = None
         """See `FollowedLog.on_cut`."""
+        self.own: frozenset[str] = frozenset()
+        """Ids of topics that this store has made itself, and that were not seen at the source yet: before one
+        is deleted, its logs are kept in the quarantine.
+        """
         self.waits = False
         """Whether a topic is missing, or a partition has no leader, which may change any moment."""
 
@@ -72,6 +76,7 @@ class FollowedTopics:
             self._make(topic, settings.get(name))
             for number, led in topic.partitions.items():
                 leaders[Key(name, topic.topic_id, number)] = led
+        self.own -= {topic.topic_id for topic in found.values()}
         for name in self._gone(found):
             if self._recreated == DELETE and name not in self._choice.named:
                 self._delete(name)
@@ -106,7 +111,17 @@ class FollowedTopics:
 
     def _delete(self, name: str) -> None:
         log.warning("topic %r was deleted at the source, and is deleted here", name)
+        self._keep(self._writer.topics.get(name))
         self._writer.topic_admin.delete(name)
+
+    def _keep(self, topic: TopicInfo | None) -> None:
+        """Keep the logs of a topic that is about to be deleted, if only this store has them."""
+        if topic is None or topic.topic_id not in self.own:
+            return
+        replicas = (self._writer.partitions.replica(topic.name, number) for number in topic.partition_ids)
+        kept = tuple(path for replica in replicas for path in replica.keep_all())
+        if kept and self.on_cut is not None:
+            self.on_cut(kept)
 
     def _tell(self, problems: Mapping[str, str]) -> None:
         for name, problem in problems.items():
@@ -132,6 +147,7 @@ class FollowedTopics:
         known = self._writer.topics.get(name)
         if known is not None and known.topic_id != topic.topic_id:
             log.warning("topic %r was made anew at the source, and replaces what was mirrored", name)
+            self._keep(known)
             admin.delete(name)
             known = None
         # Wherever compaction has run at the source there may be gaps, whatever the settings say now.

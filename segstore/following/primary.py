@@ -20,6 +20,14 @@ _METADATA = "__cluster_metadata"
 _FEATURE, _SYNC_FEATURE = "segstore.standby", "segstore.standby.sync"
 
 
+_REFUSALS = {
+    Code.DUPLICATE_BROKER_REGISTRATION: ", which has another standby (`demote --standby` ends that)",
+    Code.NOT_CONTROLLER: ", which leads no more, or is itself a standby, a mirror or a replicated store",
+    Code.INVALID_REQUEST: ", whose standby is in sync mode (`demote --standby` ends that)",
+}
+"""Why a primary refuses a standby, and what may be done."""
+
+
 class Primary:
     """The primary that is reached by `cluster`; `directory_id` identifies the standby's directory."""
 
@@ -52,7 +60,8 @@ class Primary:
                 f' mode "rw" that `segstore serve` serves; `segstore mirror` follows any Kafka: {error}'
             ) from None
         if answer.error_code:
-            raise told_error(answer.error_code, f"the registration at {self._cluster.bootstrap[0]}")
+            why = _REFUSALS.get(answer.error_code, "")
+            raise told_error(answer.error_code, f"the registration at {self._cluster.bootstrap[0]}{why}")
         return int(answer.broker_epoch)
 
     def begin_epoch(self, epoch: int) -> int:

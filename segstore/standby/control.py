@@ -14,7 +14,6 @@ from segstore.following.control import Control
 from segstore.following.fetcher import FetchTerms
 from segstore.following.followed_topics import FollowedTopics
 from segstore.following.primary import Primary
-from segstore.mutex import Mutex
 from segstore.protocol.error_codes import Code
 from segstore.storage.context import Context
 from segstore.storage.meta.role import Role, write_role
@@ -42,7 +41,6 @@ class StandbyControl(Control):
         self.broker_epoch = -1
         super().__init__(context, role, cluster, topics, names, terms._replace(broker_epoch=self._epoch))
         self._primary, self._on_connection = primary, _NOT_YET
-        self._writing = Mutex()
 
     def _epoch(self) -> int:
         return self.broker_epoch
@@ -60,12 +58,8 @@ class StandbyControl(Control):
     def _begin_round(self) -> None:
         if self._on_connection != self._cluster.connections:
             self.registered(self._primary.register())
-
-    def keep(self, kept: tuple[str, ...]) -> None:
-        """Note copies of what this directory had and the primary had not."""
-        with self._writing:
-            new = tuple(path for path in kept if path not in self.role.kept)
-            self.role = replace(self.role, kept=(*self.role.kept, *new))
+        if self._topics.own != frozenset(self.role.own):
+            self.role = replace(self.role, own=tuple(sorted(self._topics.own)))
             write_role(self._context.files, self._context.root, self.role)
 
     @property

@@ -10,11 +10,12 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from segstore import names
 from segstore.config import arguments
 from segstore.files import Files
 from segstore.records import CONTROL_FLAG, decode, scan
 from segstore.storage.context import os_errors
-from segstore.storage.meta.role import read_role
+from segstore.storage.segment.quarantine import NOTE
 
 _NAME = re.compile(r"(?P<topic>.+)-(?P<partition>\d+)-\d{20}-at-\d+(-\d+)?\.log")
 
@@ -32,13 +33,18 @@ class CutRecord(NamedTuple):
 
 
 def cut_records(directory: str | os.PathLike[str], *, files: Files | None = None) -> Iterator[CutRecord]:
-    """Yield the records that a standby has cut since it follows, because its primary had not got them. Raises
-    StorageError, CorruptRecordError.
+    """Yield the records that were cut from the logs of a directory, and are kept in its quarantine: because a
+    new primary had not got them, or because a recovery found damage before them. What `repair` has taken out
+    is not among them, it has a note. Raises StorageError, CorruptRecordError.
     """
     root, files = arguments.path("directory", directory), files or Files()
     with os_errors():
-        role = read_role(files, root)
-    for path in () if role is None else role.kept:
+        kept = names.below(root, f"{names.OURS}/{names.QUARANTINE}")
+        found = frozenset(files.listdir(kept)) if files.exists(kept) else frozenset()
+    for name in sorted(found):
+        if _NAME.fullmatch(name) is None or name.removesuffix(names.LOG) + NOTE in found:
+            continue
+        path = names.below(kept, name)
         yield from read_copy(files, path)
 
 

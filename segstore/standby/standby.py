@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -273,7 +274,6 @@ class Standby:
             self._take_over(epoch, DEAD, "the lease was given to the standby")
 
     def _tell_excess(self, kept: tuple[str, ...]) -> None:
-        self._control.keep(kept)
         for path in kept:
             for record in read_copy(self._reopen["files"], path):
                 log.warning("cut, since the primary has not got it: %r", record)
@@ -352,10 +352,10 @@ def _taken(
 
 def _role(held: Role | None, cluster_id: str, source: str, choice: TopicChoice, mode: str) -> Role:
     directory_id = names.new_topic_id() if held is None else held.directory_id
-    epoch, kept = (-1, ()) if held is None else (held.leader_epoch, held.kept)
+    epoch, own = (-1, ()) if held is None else (held.leader_epoch, held.own)
     return Role(
         STANDBY, cluster_id, source, choice.given, "uncommitted", epoch, mode=mode,
-        directory_id=directory_id, kept=kept,
+        directory_id=directory_id, own=own,
     )  # fmt: skip
 
 
@@ -375,8 +375,11 @@ def _running(
         settings = cluster.config
         assert isinstance(settings, StandbyConfig)
         forget_request(writer.context.files, writer.context.root)
+        if returns:
+            role = replace(role, own=tuple(sorted(info.topic_id for info in writer.topics.values())))
         write_role(writer.context.files, writer.context.root, role)
         followed = FollowedTopics(writer, choice, cluster, settings, DELETE, STANDBY_ID)
+        followed.own = frozenset(role.own)
         primary = Primary(cluster, role.cluster_id, role.directory_id, role.mode)
         terms = FetchTerms(STANDBY_ID, UNCOMMITTED)
         control = StandbyControl(writer.context, role, cluster, followed, choice.names, primary, terms)

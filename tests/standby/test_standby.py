@@ -127,6 +127,49 @@ def test_what_a_dead_primary_had_alone_is_cut_and_told(tmp_path: Path, directory
     assert segstore.check(old) == []
 
 
+def test_topics_that_only_the_old_primary_has_are_kept_and_told(tmp_path: Path, directory: Path) -> None:
+    old = tmp_path / "p"
+    with Broker(old, topics=["a", "again"]) as broker:
+        broker.store.partition("a").append(b"both")
+        with followed(broker, directory) as standby:
+            assert standby.wait_caught_up(LIMIT)
+        broker.store.create_topic("alone", partitions=2)
+        for number in range(2):
+            broker.store.partition("alone", number).append(b"alone-%d" % number)
+        broker.store.delete_topic("again")
+        broker.store.create_topic("again")
+        broker.store.partition("again").append(b"other id")
+    segstore.promote(directory, "dead").close()
+    with Broker(directory) as leads, followed(leads, old) as back:
+        until(lambda: "alone" not in back.store.topics())
+        expected = [("again", 0, b"other id"), ("alone", 0, b"alone-0"), ("alone", 1, b"alone-1")]
+        until(lambda: [(*told[:2], told.value) for told in back.excess()] == expected)
+        leads.store.partition("a").append(b"more")
+        leads.store.create_topic("later")
+        until(lambda: "later" in back.store.topics())
+        leads.store.delete_topic("a")
+        until(lambda: "a" not in back.store.topics())
+        assert len(list(back.excess())) == len(expected), "a deletion by the primary is no excess"
+    assert len(list(segstore.cut_records(old))) == len(expected)
+    assert segstore.check(old) == []
+
+
+def test_a_copy_is_told_where_a_crash_came_before_it_was_noted(
+    tmp_path: Path, directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = tmp_path / "p"
+    with Broker(old, topics=["a"]) as broker:
+        with followed(broker, directory) as standby:
+            assert standby.wait_caught_up(LIMIT)
+        broker.store.partition("a").append(b"alone")
+    segstore.promote(directory, "dead").close()
+    monkeypatch.setattr(segstore.Standby, "_tell_excess", lambda *_: None)  # the crash comes before it
+    with Broker(directory) as leads, followed(leads, old) as back:
+        logs = back._control.fetchers
+        until(lambda: [each.replica.log_end_offset for each in logs.logs.values()] == [0])
+    assert [told.value for told in segstore.cut_records(old)] == [b"alone"]
+
+
 def test_a_crash_in_a_promotion_is_completed(tmp_path: Path, directory: Path) -> None:
     with Broker(tmp_path / "p", topics=["a"]) as broker:
         broker.store.partition("a").append(b"1")

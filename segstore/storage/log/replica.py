@@ -349,6 +349,14 @@ class Replica:
                 cut = sum(segment.size for segment in view.segments[slot:])
                 return self._cut_at(view, slot - 1, before.size, end, Truncated(end, cut, kept))
 
+    def keep_all(self) -> tuple[str, ...]:
+        """Copy all of the log into the quarantine, before its topic is deleted; return the paths of the
+        copies, which are durable. Raises StorageError.
+        """
+        partition = self._partition
+        with os_errors(), partition.admin, partition.naming:
+            return self._keep_all(partition.visible.ahead().segments)
+
     def _keep_all(self, segments: Sequence[Segment]) -> tuple[str, ...]:
         kept = []
         for segment in segments:

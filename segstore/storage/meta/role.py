@@ -29,8 +29,8 @@ class Role:
     up.
 
     A standby has its `mode`, "async" or "sync", and a `directory_id` for good. `promoting` is the leader
-    epoch from which it leads once its promotion is complete, `old` and `reason` what was said of that. `kept`
-    are copies of what it had and its primary had not, which was cut.
+    epoch from which it leads once its promotion is complete, `old` and `reason` what was said of that. `own`
+    are the ids of topics that it had as a primary, and that were not seen at its new primary yet.
     """
 
     kind: str
@@ -45,7 +45,7 @@ class Role:
     promoting: int = NOT_PROMOTING
     old: str = ""
     reason: str = ""
-    kept: tuple[str, ...] = ()
+    own: tuple[str, ...] = ()
 
 
 def path_of(root: str) -> str:
@@ -69,7 +69,7 @@ def read_role(files: Files, root: str) -> Role | None:
 def _role(held: dict[str, Any]) -> Role:
     if held.pop("version", None) != _VERSION:
         raise ValueError(f"its version is unknown, {_VERSION} is known")
-    role = Role(**{**held, "topics": tuple(held["topics"]), "kept": tuple(held.get("kept", ()))})
+    role = Role(**{**held, "topics": tuple(held["topics"]), "own": tuple(held.get("own", ()))})
     if role.kind not in ROLES or not all(isinstance(topic, str) for topic in role.topics):
         raise ValueError(f"kind {role.kind!r}, topics {role.topics!r}")
     if type(role.leader_epoch) is not int or not isinstance(role.cluster_id, str):

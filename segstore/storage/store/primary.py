@@ -145,7 +145,8 @@ class Primary:
             if sync and not before.sync:
                 self._begin_sync(made)
             self.registration = made
-        log.warning("%s: standby %s is registered, %s", self._context.root, directory_id, made)
+        mode = "sync" if sync else "async"
+        log.info("%s: standby %s is registered, in %s mode", self._context.root, directory_id, mode)
         return made.broker_epoch
 
     def hands_over(self, directory_id: str, sync: bool) -> bool:
