@@ -56,8 +56,7 @@ class Rounds:
     def __init__(self, directory: Path, seed: int, mode: str) -> None:
         self.seed, self.rng, self.mode = seed, random.Random(seed), mode
         self.directory, self.errors = directory, directory / "errors"
-        self.told, self.counts = Told(), Counter[str]()
-        self.done: list[str] = []
+        self.told, self.counts = Told(may_cut=mode == "async"), Counter[str]()
         self.reign = 0
         self._stack = ExitStack()
         self._at: Counter[int] = Counter()
@@ -108,7 +107,7 @@ class Rounds:
         except AssertionError as error:
             raise Failed(self._say(str(error))) from error
         self.counts["acknowledged"], self.counts["seen"] = len(self.told.acknowledged), len(self.told.seen)
-        self.counts["cut"], self.counts["refused"] = len(self.told.cut), self.sender.refused
+        self.counts["told as cut"], self.counts["refused sends"] = len(self.told.cut), self.sender.refused
         return self.counts
 
     def _do(self, what: dict[str, Callable[[], None]]) -> None:

@@ -21,6 +21,8 @@ Place = tuple[int, int]
 class Told:
     """Values by place: what was acknowledged, what the standby has shown, what was told as cut."""
 
+    may_cut: bool
+    """Whether an acknowledged record may be cut, where that is told: in async mode."""
     acknowledged: dict[Place, str] = field(default_factory=dict)
     seen: dict[Place, str] = field(default_factory=dict)
     cut: dict[Place, str] = field(default_factory=dict)
@@ -35,7 +37,7 @@ class Told:
         for place, value in list(self.acknowledged.items()):
             if stored.get(place, (0, None))[1] == value:
                 continue
-            if cut.get(place, (0, None))[1] == value:
+            if self.may_cut and cut.get(place, (0, None))[1] == value:
                 self.cut[place] = self.acknowledged.pop(place)
             else:
                 wrong.append(f"lost: {value} at {place}, where {stored.get(place)} is; cut {cut.get(place)}")
