@@ -54,7 +54,7 @@ class Kind(NamedTuple):
 
 
 UNIT, STORMS = "unit", "storms on the wire"
-"""Storms wait for time-outs of several libraries: they are for `make test-all` and `make wire-storm`."""
+"""Storms wait for time-outs, or have many rounds: they are for `make test-all` and `make wire-storm`."""
 KINDS = {
     "Spark programs": Kind(
         0.0, ("spark/test_demo", "spark/test_notebook", "spark/test_kill", "spark/test_kafka_connector")
@@ -66,7 +66,8 @@ KINDS = {
             "crash/test_crash_loop",
         ),
     ),
-    STORMS: Kind(0.0, ("processes/test_wire_storm",)),
+    STORMS: Kind(0.0, ("processes/test_wire_storm", "processes/test_standby_storm")),
+    "rounds of a standby": Kind(0.0, ("processes/test_standby_rounds",)),
     "measurements": Kind(0.0, ("bench/test_serve", "bench/test_soak", "bench/test_peers")),
     "Spark": Kind(0.04, text=r'SparkSession|judge\("spark"\)'),
     "simulation": Kind(0.06, ("models/simulation/*",)),

@@ -23,8 +23,10 @@ from segstore.errors import (
     StaleDirectoryError,
 )
 from segstore.files import Files
+from segstore.storage.meta.fence import Fence
 from segstore.storage.meta.promotion import read_promotion
 from segstore.storage.meta.role import read_role, write_role
+from segstore.storage.store.primary import Primary
 from segstore.testing import Broker
 
 QUICK = {
@@ -280,3 +282,19 @@ def test_a_promoted_store_tells_the_old_primary_that_was_said_to_be_dead(
 def run_segstore(*arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "segstore", *arguments]
     return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
+
+
+def test_a_standby_that_connects_anew_behind_the_fence_takes_over(
+    tmp_path: Path, directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Broker(tmp_path / "p", topics=["a"]) as broker:
+        standby = followed(broker, directory)
+        assert standby.wait_caught_up(LIMIT)
+        demote = Primary.demote
+
+        def demoted(primary: Primary, fence: Fence) -> None:
+            demote(primary, fence)
+            standby._control._on_connection = -1  # as when its connection has ended: it registers anew
+
+        monkeypatch.setattr(Primary, "demote", demoted)
+        standby.promote("reachable", timeout_ms=LIMIT / 4).close()

@@ -39,16 +39,17 @@ def register(node: Node, request: Request) -> Any:
 
 def _register(node: Node, body: Any) -> Any:
     primary = primary_of(node)
-    if primary is None or primary.fence is not None:
+    features = {each.name: each for each in body.features}
+    who = _id(body.incarnation_id), _has(features, SYNC_FEATURE)
+    if primary is None or (primary.fence is not None and not primary.hands_over(*who)):
         log.warning("%r can have no standby: it does not lead by itself", node.store)
         return _Registered(error_code=Code.NOT_CONTROLLER)
     if body.cluster_id != node.cluster_id:
         return _Registered(error_code=Code.INCONSISTENT_CLUSTER_ID)
-    features = {each.name: each for each in body.features}
     if body.broker_id != STANDBY_ID or not _has(features, FEATURE) or body.incarnation_id == _NO_ID:
         return _Registered(error_code=Code.INVALID_REQUEST)
     try:
-        epoch = primary.register(_id(body.incarnation_id), _has(features, SYNC_FEATURE))
+        epoch = primary.register(*who)
     except SegstoreError as error:
         log.warning("a standby was refused: %s", error)
         return _Registered(error_code=code_of(error), broker_epoch=-1)

@@ -128,7 +128,7 @@ class Primary:
         """
         with _changing, os_errors():
             before = self.registration
-            if self.fence is not None:
+            if self.fence is not None and not self.hands_over(directory_id, sync):
                 raise DemotedError(self.fence.told(self._context.root))
             if before.is_there and before.directory_id != directory_id:
                 raise DuplicateBrokerRegistrationError(
@@ -148,6 +148,14 @@ class Primary:
         mode = "sync" if sync else "async"
         log.info("%s: standby %s is registered, in %s mode", self._context.root, directory_id, mode)
         return made.broker_epoch
+
+    def hands_over(self, directory_id: str, sync: bool) -> bool:
+        """Return whether the standby that has fenced this store still fetches its tail: it may register anew,
+        as after each connection that has ended.
+        """
+        held, fence = self.registration, self.fence
+        known = (held.directory_id, held.sync) == (directory_id, sync)
+        return fence is not None and fence.directory_id == directory_id and known
 
     def _begin_sync(self, made: StandbyRegistration) -> None:
         """Have acks=all wait from now on. What readers have seen they see on."""

@@ -1,0 +1,52 @@
+"""What the test and its processes share, and what the test was told."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+TOPIC, PARTITIONS = "t", 3
+QUICK = {
+    "metadata.max.age.ms": 50,
+    "fetch.max.wait.ms": 50,
+    "request.timeout.ms": 2000,
+    "retry.backoff.ms": 5,
+    "reconnect.backoff.ms": 5,
+    "reconnect.backoff.max.ms": 100,
+}
+Place = tuple[int, int]
+"""A partition and an offset."""
+
+
+@dataclass
+class Told:
+    """Values by place: what was acknowledged, what the standby has shown, what was told as cut."""
+
+    may_cut: bool
+    """Whether an acknowledged record may be cut, where that is told: in async mode."""
+    acknowledged: dict[Place, str] = field(default_factory=dict)
+    seen: dict[Place, str] = field(default_factory=dict)
+    cut: dict[Place, str] = field(default_factory=dict)
+    writers: dict[int, str] = field(default_factory=dict)
+    """Which reign has written under a leader epoch."""
+
+    def anomalies(self, stored: dict[Place, tuple[int, str]], cut: dict[Place, tuple[int, str]]) -> list[str]:
+        """Judge a log that both have now, and the records that were cut since the last time: both give leader
+        epoch and value by place.
+        """
+        wrong = []
+        for place, value in list(self.acknowledged.items()):
+            if stored.get(place, (0, None))[1] == value:
+                continue
+            if self.may_cut and cut.get(place, (0, None))[1] == value:
+                self.cut[place] = self.acknowledged.pop(place)
+            else:
+                wrong.append(f"lost: {value} at {place}, where {stored.get(place)} is; cut {cut.get(place)}")
+        for place, value in self.seen.items():
+            if stored.get(place, (0, None))[1] != value:
+                wrong.append(f"vanished: {value} at {place}, where {stored.get(place)} is")
+        for found in (stored, cut):
+            for epoch, value in found.values():
+                reign = value.partition(":")[0]
+                if self.writers.setdefault(epoch, reign) != reign:
+                    wrong.append(f"two writers of epoch {epoch}: {value}, and reign {self.writers[epoch]}")
+        return wrong
