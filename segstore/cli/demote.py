@@ -25,6 +25,7 @@ _NONE = "there is no standby"
     "--standby",
     is_flag=True,
     required=True,
+    expose_value=False,
     help="Take the standby away: acks=all waits for it no more, also where it is in sync mode.",
 )
 @click.option(
@@ -46,9 +47,7 @@ _NONE = "there is no standby"
     help="With --bootstrap: a setting of the client, such as security.protocol=SSL; may be repeated.",
 )
 @click.pass_context
-def demote(
-    ctx: click.Context, standby: bool, path: str | None, bootstrap: str | None, given: dict[str, str]
-) -> None:
+def demote(ctx: click.Context, path: str | None, bootstrap: str | None, given: dict[str, str]) -> None:
     """Take a primary's standby away, so that acks=all is acknowledged by the primary alone.
 
     What the standby has stays there; it may follow again, as a new one.

@@ -61,6 +61,7 @@ from segstore.replication.core.partition import Partition as Core
 from segstore.replication.core.registration import NO_LEADER, BrokerRegistration, PartitionRegistration
 from segstore.replication.fetched import describe, nothing
 from segstore.replication.metadata.image import PartitionKey
+from segstore.storage.store.replica_lags import bytes_from
 from segstore.threads import take
 
 if TYPE_CHECKING:
@@ -203,16 +204,10 @@ class LocalReplica:
             _told(waiting.ticket).put(NotLeaderOrFollowerError)
 
     def bytes_from(self, offset: int) -> int:
-        """Return the bytes of the log from the batch that holds `offset` on; -1 where they can't be told."""
+        """See `replica_lags.bytes_from`; -1 where the log is gone, too."""
         try:
-            view = self.replica.written
-            slot = view.slot(offset)
-            found = (
-                view.segments[slot].locate(offset, view.end_of(slot)) if offset < view.end_offset else None
-            )
-            behind = sum(map(view.end_of, range(slot + 1, len(view.segments))))
-            return behind + (view.end_of(slot) - int(found.position) if found is not None else 0)
-        except (SegstoreError, OSError):  # damaged, or removed meanwhile
+            return bytes_from(self.replica.written, offset)
+        except SegstoreError:
             return -1
 
     # --- the leader, any thread ------------------------------------------------------------------

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from segstore.replication.core.registration import NO_LEADER, PartitionRegistration
 from segstore.replication.metadata.image import PartitionKey
+from segstore.storage.store.replica_lags import METRICS, families
 from segstore.storage.store.stats import Metric, Sample
 
 if TYPE_CHECKING:
@@ -163,11 +164,6 @@ _BY_DIRECTORY = {
     "LeaderCount": ("leaders", "partitions that a directory leads"),
     "LogDirectoryOffline": ("directory_offline", "1 where a directory has failed"),
 }
-_BY_REPLICA = {
-    "ReplicaLag": ("lag_records", "records that a replica lacks"),
-    "ReplicaLagBytes": ("lag_bytes", "bytes that a replica lacks"),
-    "ReplicaLagMs": ("lag_ms", "ms since a replica had all records"),
-}
 
 
 def samples(
@@ -195,14 +191,11 @@ def samples(
     for name, (short, doc) in _BY_DIRECTORY.items():
         of = [Sample((path,), values[name]) for path, values in directories.items()]
         yield _metric(name, short, doc), ("directory",), of
-    for name, (short, doc) in _BY_REPLICA.items():
-        of = [
-            Sample((key.topic, str(key.partition), str(replica)), value)
-            for key, values in partitions.items()
-            for replica, value in values[name].items()
-            if value >= 0
-        ]
-        yield _metric(name, short, doc), ("topic", "partition", "replica"), of
+    yield from families(
+        (key, replica, {metric.name: values[metric.name][replica] for metric in METRICS})
+        for key, values in partitions.items()
+        for replica in values["ReplicaLag"]
+    )
 
 
 def _metric(name: str, short: str, doc: str, kind: str = "gauge") -> Metric:

@@ -188,7 +188,8 @@ def test_the_fence(standby: Standby, wire: WireClient) -> None:
     producing = wire.ask("InitProducerId", 4, transactional_id=None, transaction_timeout_ms=1000)
     assert producing.error_code == Code.NOT_COORDINATOR
     assert standby.fetch(1).records, "the tail is handed over"
-    assert standby.register(SYNC).error_code == Code.NOT_CONTROLLER
+    assert standby.register(SYNC, OTHER).error_code == Code.NOT_CONTROLLER
+    assert standby.register(SYNC).error_code == Code.NONE, "who has fenced the store fetches its tail"
 
 
 def test_a_fenced_store_is_opened_for_reading_only(store_dir: Path) -> None:
@@ -201,7 +202,28 @@ def test_a_fenced_store_is_opened_for_reading_only(store_dir: Path) -> None:
         segstore.open(store_dir)
     with segstore.open(store_dir, mode="r") as store:
         assert [each.value for each in store.partition("t").read(0)] == [b"a"]
-    with open(path_of(str(store_dir)), "r+b") as file:
-        file.write(b"x")
+    path = Path(path_of(str(store_dir)))
+    held = path.read_bytes()
+    path.write_bytes(b"x" + held[1:])
     with pytest.raises(CorruptCheckpointError):
         segstore.open(store_dir)
+    path.write_bytes(held)
+
+
+def test_metrics_tell_how_far_the_standby_lies_behind(standby: Standby) -> None:
+    """Under the names that a replicated store has for its replicas."""
+    log = standby.store.partition("t", 0)
+    assert "ReplicaLag" not in standby.store.metrics()["t-0"]
+    log.append_batch([b"x"] * 10)
+    standby.register()
+    standby.fetch(0)
+    behind = standby.store.metrics()["t-0"]
+    assert behind["ReplicaLag"] == {2: 10}
+    assert behind["ReplicaLagBytes"] == {2: log.size}
+    assert behind["ReplicaLagMs"][2] >= 0
+    assert 'segstore_replication_lag_records{partition="0",replica="2",topic="t"} 10.0' in (
+        standby.store.metrics_text()
+    )
+    standby.fetch(10)
+    reached = standby.store.metrics()["t-0"]
+    assert [reached[name] for name in ("ReplicaLag", "ReplicaLagBytes", "ReplicaLagMs")] == [{2: 0}] * 3

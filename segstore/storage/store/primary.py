@@ -30,6 +30,7 @@ from segstore.storage.meta.standby_registration import (
     read_registration,
     write_registration,
 )
+from segstore.storage.store.replica_lags import ReplicaLag, bytes_from
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
@@ -55,13 +56,6 @@ class Reached(NamedTuple):
 
     offset: int
     caught_up_ms: int
-
-
-class Lag(NamedTuple):
-    """How far a standby lies behind a partition's log end: records, and ms since it had all of it."""
-
-    records: int
-    ms: int
 
 
 def check_not_fenced(files_of: Context) -> None:
@@ -241,13 +235,21 @@ class Primary:
         if isinstance(acks, StandbyAcks):
             acks.fetched(offset)
 
-    def lags(self) -> dict[_Key, Lag]:
-        """Return how far the standby lies behind, by topic and partition, where it has fetched."""
-        now, found, partitions = _now_ms(), dict[_Key, Lag](), self._partitions()
-        for key, reached in list(self._reached.items()):
-            if key[0] in self._topics():
-                records = max(partitions.get(*key).visible.log_end_offset - reached.offset, 0)
-                found[key] = Lag(records, now - reached.caught_up_ms if records else 0)
+    def lags(self) -> dict[_Key, ReplicaLag]:
+        """Return how far the standby lies behind, by topic and partition, where it has fetched. Raises
+        StorageError.
+        """
+        now, found, partitions = _now_ms(), dict[_Key, ReplicaLag](), self._partitions()
+        for key, (offset, caught_up_ms) in list(self._reached.items()):
+            if key[0] not in self._topics():
+                continue
+            written = partitions.get(*key).visible.written
+            records = max(written.end_offset - offset, 0)
+            found[key] = (
+                ReplicaLag(records, bytes_from(written, offset), now - caught_up_ms)
+                if records
+                else ReplicaLag(0, 0, 0)
+            )
         return found
 
     # --- the fence ----------------------------------------------------------------------------

@@ -41,9 +41,12 @@ from segstore.storage.meta.sweep_states import SweepState, read_states
 from segstore.storage.meta.topic_info import check_not_internal
 from segstore.storage.meta.topics import TopicInfo
 from segstore.storage.scheduler import Scheduler
+from segstore.storage.store import replica_lags
 from segstore.storage.store.clients import CLOSE_TIMEOUT, Client, Clients, tell
 from segstore.storage.store.partition_log import PartitionLog
+from segstore.storage.store.primary import STANDBY_ID
 from segstore.storage.store.reader import StoreReader
+from segstore.storage.store.replica_lags import ReplicaLag
 from segstore.storage.store.stats import (
     Measured,
     PartitionStats,
@@ -388,10 +391,16 @@ class Store:
             return list(store_stats(self._measured()))
 
     def metrics(self) -> dict[str, dict[str, Any]]:
-        """Return {"topic-partition": {Kafka's name: value}}; `metrics_text` has the same for Prometheus."""
+        """Return {"topic-partition": {Kafka's name: value}}; `metrics_text` has the same for Prometheus. Of a
+        primary, how far its standby lies behind is in ReplicaLag, ReplicaLagBytes and ReplicaLagMs, by the
+        standby's id.
+        """
         self._context.check_open()
         with os_errors():
-            return store_metrics(self._measured())
+            found = store_metrics(self._measured())
+            for name, lags in replica_lags.of_partitions(self._standby_lags(), STANDBY_ID).items():
+                found.setdefault(name, {}).update(lags)
+        return found
 
     def metrics_text(self) -> str:
         """Return all metrics in Prometheus' text format. Raises MissingPackageError without
@@ -399,7 +408,14 @@ class Store:
         """
         self._context.check_open()
         with os_errors():
-            return prometheus_text(self._measured())
+            rows = (
+                (key, STANDBY_ID, {each.name: getattr(lag, each.field) for each in replica_lags.METRICS})
+                for key, lag in self._standby_lags().items()
+            )
+            return prometheus_text(self._measured(), replica_lags.families(rows))
+
+    def _standby_lags(self) -> dict[tuple[str, int], ReplicaLag]:
+        return self._side.primary.lags() if isinstance(self._side, StoreWriter) else {}
 
     def _measured(self) -> Measured:
         return Measured(self._context, self.topics, self.partition, self.sweep_states, self._cleaned)

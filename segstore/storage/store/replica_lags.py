@@ -1,0 +1,69 @@
+"""How far replicas lie behind a partition's leader, as metrics: those of a replicated store, and of the standby
+of a primary. On disk: only reads. Threads: any.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+from segstore.errors import SegstoreError
+from segstore.storage.segment.log_view import LogView
+from segstore.storage.store.stats import Family, Metric, Sample
+
+
+class ReplicaLag(NamedTuple):
+    """What a replica lacks: records, bytes as they are stored, -1 where these can't be told; and the ms since
+    it had all of the log.
+    """
+
+    records: int
+    bytes: int
+    ms: int
+
+
+_NAME = "segstore_replication_lag"
+METRICS = (
+    Metric("ReplicaLag", f"{_NAME}_records", "gauge", "records that a replica lacks", "records"),
+    Metric("ReplicaLagBytes", f"{_NAME}_bytes", "gauge", "bytes that a replica lacks", "bytes"),
+    Metric("ReplicaLagMs", f"{_NAME}_ms", "gauge", "ms since a replica had all records", "ms"),
+)
+Key = tuple[str, int]
+
+
+def bytes_from(view: LogView, offset: int) -> int:
+    """Return the bytes of a log from the batch that holds `offset` on; -1 where they can't be told."""
+    try:
+        slot = view.slot(offset)
+        found = view.segments[slot].locate(offset, view.end_of(slot)) if offset < view.end_offset else None
+        behind = sum(map(view.end_of, range(slot + 1, len(view.segments))))
+        return behind + (view.end_of(slot) - int(found.position) if found is not None else 0)
+    except (SegstoreError, OSError):  # damaged, or removed meanwhile
+        return -1
+
+
+def of_partitions(lags: Mapping[Key, ReplicaLag], replica: int) -> dict[str, dict[str, dict[int, int]]]:
+    """Return {"topic-partition": {Kafka's name: {replica: value}}} of one replica's lags."""
+    return {
+        f"{topic}-{partition}": {each.name: {replica: getattr(lag, each.field)} for each in METRICS}
+        for (topic, partition), lag in lags.items()
+    }
+
+
+def families(rows: Iterable[tuple[Key, int, Mapping[str, Any]]]) -> list[Family]:
+    """Return the metrics for Prometheus. `rows` have topic and partition, the replica's id, and its values by
+    Kafka's names; what is not known, and so negative, is left out.
+    """
+    held = list(rows)
+    return [
+        (
+            metric,
+            ("topic", "partition", "replica"),
+            [
+                Sample((topic, str(partition), str(replica)), float(values[metric.name]))
+                for (topic, partition), replica, values in held
+                if values[metric.name] >= 0
+            ],
+        )
+        for metric in METRICS
+    ]
