@@ -1,5 +1,5 @@
-"""How far replicas lie behind a partition's leader, as metrics: those of a replicated store, and the standby of
-a primary. On disk: only reads. Threads: any.
+"""How far replicas lie behind a partition's leader, as metrics: those of a replicated store, and a primary's
+standby. On disk: only reads. Threads: any.
 """
 
 from __future__ import annotations
