@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import io
 import os
 import random
@@ -44,7 +45,10 @@ def closed_socket(_: Path) -> socket.socket:
 
 
 def closed_number(_: Path) -> int:
-    fd = os.open("/dev/null", os.O_WRONLY)
+    """A number far above those in use: a thread of another test's client would take the lowest free one."""
+    low = os.open("/dev/null", os.O_WRONLY)
+    fd = fcntl.fcntl(low, fcntl.F_DUPFD_CLOEXEC, 900)
+    os.close(low)
     os.close(fd)
     return fd
 
