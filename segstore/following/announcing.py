@@ -9,7 +9,7 @@ from dataclasses import replace
 from segstore.errors import SegstoreError
 from segstore.following.primary import Primary
 from segstore.logger import Logger
-from segstore.storage.meta.promotion import read_promotion, write_promotion
+from segstore.storage.meta.promotion import PROMOTION
 from segstore.storage.store.store import Store
 from segstore.threads import Background, Latch
 from segstore.wire.cluster import Cluster
@@ -27,7 +27,7 @@ class Announcer:
         context = self._context = store._context
         self._closing, self._ended = Latch(), Latch()
         self._cluster: Cluster | None = None
-        self._promotion = read_promotion(context.files, context.root) if context.writable else None
+        self._promotion = PROMOTION.read(context.files, context.root) if context.writable else None
         if self._promotion is not None and not self._promotion.told:
             Background(self._run, "segstore-announcer").start()
         else:
@@ -53,7 +53,7 @@ class Announcer:
         cluster = self._cluster = Cluster(held.source, WireConfig.parse({}))
         try:
             Primary(cluster, held.cluster_id, held.directory_id, "").announce(held.leader_epoch)
-            write_promotion(self._context.files, self._context.root, replace(held, told=True))
+            PROMOTION.write(self._context.files, self._context.root, replace(held, told=True))
         except (SegstoreError, OSError) as error:
             log.info("the old primary at %s is not told yet: %s", held.source, error)
             return False

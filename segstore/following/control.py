@@ -17,7 +17,7 @@ from segstore.following.followed_log import FollowedLog
 from segstore.following.followed_topics import FollowedTopics
 from segstore.logger import Logger
 from segstore.storage.context import Context
-from segstore.storage.meta.role import Role, write_role
+from segstore.storage.meta.role import ROLE, Role
 from segstore.storage.meta.small_files import NO_ROOM
 from segstore.threads import Background, Latch, take
 from segstore.wire.backoff import Backoff
@@ -164,7 +164,7 @@ class Control:
         epoch = max((led.leader_epoch for led in leaders.values()), default=-1)
         if epoch > self.role.leader_epoch:
             self.role = replace(self.role, leader_epoch=epoch)
-            write_role(self._context.files, self._context.root, self.role)
+            ROLE.write(self._context.files, self._context.root, self.role)
         self.fetchers.follow(self._topics.logs, leaders)
         self.rounds += 1
 

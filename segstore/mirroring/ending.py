@@ -18,7 +18,7 @@ from segstore.logger import Logger
 from segstore.mutex import check_apart
 from segstore.storage.context import Clock, os_errors, wall_clock
 from segstore.storage.log.replica import Replica
-from segstore.storage.meta.role import MIRROR, Role, read_role, remove_role, write_role
+from segstore.storage.meta.role import MIRROR, ROLE, Role
 from segstore.storage.meta.topic_info import TopicInfo
 from segstore.storage.store.store import open_context
 from segstore.storage.store.writer import StoreWriter
@@ -64,19 +64,19 @@ def end_mirror(
     settings = StoreConfig.parse({} if config is None else config)
     root, files = arguments.path("directory", directory), files or Files()
     with os_errors():
-        role = read_role(files, root) if files.exists(root) else None
+        role = ROLE.read(files, root) if files.exists(root) else None
         if role is None or role.kind != MIRROR:
             raise InvalidArgumentError(f"{root} is no mirror")
         context = open_context(root, settings, clock, files, None)
         writer = StoreWriter(context, settings, replicated=True, role=MIRROR)
         try:
-            write_role(files, root, replace(role, ending=True))
+            ROLE.write(files, root, replace(role, ending=True))
             ended: list[EndedPartition] = []
             for info in writer.topics.values():
                 of_topic = _end_topic(writer, info, role, cuts)
                 ended += [] if info.internal else of_topic
             writer.partitions.flush()
-            remove_role(files, root)
+            ROLE.remove(files, root)
         finally:
             writer.close()
     return ended

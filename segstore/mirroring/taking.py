@@ -10,7 +10,7 @@ from segstore.errors import InvalidArgumentError, StaleDirectoryError
 from segstore.files import Files
 from segstore.names import OURS, below
 from segstore.storage.context import Context
-from segstore.storage.meta.role import MIRROR, Role, read_role, write_role
+from segstore.storage.meta.role import MIRROR, ROLE, Role
 from segstore.wire.cluster import PASSING, Cluster
 
 
@@ -20,7 +20,7 @@ def found_role(files: Files, root: str) -> Role | None:
     """
     if not files.exists(root):
         return None
-    held = read_role(files, root)
+    held = ROLE.read(files, root)
     if held is None and files.listdir(root):
         raise InvalidArgumentError(
             f"{root} is not empty, and no mirror: a store of its own can't become one; give a new directory"
@@ -60,5 +60,5 @@ def give_role(context: Context, held: Role | None, role: Role) -> Role:
     if role != held:
         files = context.files
         files.ensure_directory(below(context.root, OURS))
-        write_role(files, context.root, role)
+        ROLE.write(files, context.root, role)
     return role

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from segstore.coordinator.shared import shared
 from segstore.storage.context import os_errors
-from segstore.storage.meta.promotion import read_promotion
+from segstore.storage.meta.promotion import PROMOTION
 from segstore.storage.store.store import Store
 
 
@@ -17,7 +17,7 @@ def announce_promotion(store: Store) -> None:
     if store.mode != "rw":
         return
     with os_errors():
-        held = read_promotion(store._context.files, store.path)
+        held = PROMOTION.read(store._context.files, store.path)
     if held is not None and not held.told:
         from segstore.following.announcing import Announcer
 

@@ -16,7 +16,7 @@ from segstore.following.followed_topics import FollowedTopics
 from segstore.following.primary import Primary
 from segstore.protocol.error_codes import Code
 from segstore.storage.context import Context
-from segstore.storage.meta.role import Role, write_role
+from segstore.storage.meta.role import ROLE, Role
 from segstore.wire.cluster import Cluster
 
 _ANEW = frozenset({Code.STALE_BROKER_EPOCH, Code.NOT_LEADER_OR_FOLLOWER, Code.UNKNOWN_LEADER_EPOCH})
@@ -60,7 +60,7 @@ class StandbyControl(Control):
             self.registered(self._primary.register())
         if self._topics.own != frozenset(self.role.own):
             self.role = replace(self.role, own=tuple(sorted(self._topics.own)))
-            write_role(self._context.files, self._context.root, self.role)
+            ROLE.write(self._context.files, self._context.root, self.role)
 
     @property
     def is_asked_to_let_go(self) -> bool:

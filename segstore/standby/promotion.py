@@ -17,9 +17,11 @@ from segstore.errors import InvalidArgumentError
 from segstore.files import Files
 from segstore.integers import INT32_MAX
 from segstore.storage.context import Clock, os_errors
-from segstore.storage.meta.promotion import Promotion, write_promotion
-from segstore.storage.meta.role import NOT_PROMOTING, STANDBY, Role, read_role, remove_role, write_role
+from segstore.storage.meta.fence import FENCE
+from segstore.storage.meta.promotion import PROMOTION, Promotion
+from segstore.storage.meta.role import NOT_PROMOTING, ROLE, STANDBY, Role
 from segstore.storage.meta.sealed_file import CLUSTER_ID
+from segstore.storage.meta.standby_registration import REGISTRATION
 from segstore.storage.store.store import open_context
 from segstore.storage.store.writer import StoreWriter
 
@@ -31,7 +33,7 @@ itself at each open behind a crash."""
 
 def standby_role(files: Files, root: str) -> Role:
     """Return the role of a standby's directory. Raises InvalidArgumentError for any other; OSError."""
-    role = read_role(files, root) if files.exists(root) else None
+    role = ROLE.read(files, root) if files.exists(root) else None
     if role is None or role.kind != STANDBY:
         raise InvalidArgumentError(f"{root} is no standby: there is nothing to promote")
     return role
@@ -67,7 +69,7 @@ def promote_directory(
             writer.partitions.flush()
             CLUSTER_ID.write(files, root, role.cluster_id)
             _forget_leading(files, root)
-            write_promotion(
+            PROMOTION.write(
                 files,
                 root,
                 Promotion(
@@ -75,7 +77,7 @@ def promote_directory(
                     role.old == REACHABLE,
                 ),
             )  # fmt: skip
-            remove_role(files, root)
+            ROLE.remove(files, root)
         finally:
             writer.close()
     return role.promoting
@@ -105,7 +107,7 @@ def _marked(
             f"leader epoch {epoch}: must be above {largest}, the largest one that is known, and an int32"
         )
     marked = replace(role, promoting=epoch, old=old, reason=reason)
-    write_role(files, root, marked)
+    ROLE.write(files, root, marked)
     return marked
 
 
@@ -122,10 +124,9 @@ def _lead(writer: StoreWriter, name: str, numbers: tuple[int, ...], epoch: int) 
 
 def _forget_leading(files: Files, root: str) -> None:
     """Remove what an earlier time as a primary has left: its fence, and its own standby's registration."""
-    for name in (names.FENCE, names.STANDBY):
-        path = names.below(root, f"{names.OURS}/{name}")
-        if files.exists(path):
-            files.unlink(path)
+    for each in (FENCE.path(root), REGISTRATION.path(root)):
+        if files.exists(each):
+            files.unlink(each)
 
 
 def ask_to_let_go(files: Files, root: str) -> None:

@@ -35,7 +35,7 @@ from segstore.standby.promotion import DEAD, REACHABLE, forget_request, promote_
 from segstore.standby.settings import StandbyConfig
 from segstore.standby.taking import check_returns, found_role
 from segstore.storage.context import Clock, os_errors, wall_clock
-from segstore.storage.meta.role import STANDBY, Role, write_role
+from segstore.storage.meta.role import ROLE, STANDBY, Role
 from segstore.storage.store.store import Store, open_context
 from segstore.storage.store.writer import StoreWriter
 from segstore.threads import Background
@@ -318,7 +318,7 @@ def follow(
             context = open_context(root, of_store, clock, files, file_mode)
             files.ensure_directory(names.below(root, names.OURS))
             if not returns and found_role(files, root) is None:
-                write_role(files, root, role)  # of any other directory the lock is held first
+                ROLE.write(files, root, role)  # of any other directory the lock is held first
             writer = StoreWriter(context, of_store, replicated=True, role=None if returns else STANDBY)
             store = StandbyStore(context, writer)
         reopen = {"config": store_config, "clock": clock, "files": files}
@@ -377,7 +377,7 @@ def _running(
         forget_request(writer.context.files, writer.context.root)
         if returns:
             role = replace(role, own=tuple(sorted(info.topic_id for info in writer.topics.values())))
-        write_role(writer.context.files, writer.context.root, role)
+        ROLE.write(writer.context.files, writer.context.root, role)
         followed = FollowedTopics(writer, choice, cluster, settings, DELETE, STANDBY_ID)
         followed.own = frozenset(role.own)
         primary = Primary(cluster, role.cluster_id, role.directory_id, role.mode)

@@ -7,7 +7,7 @@ from __future__ import annotations
 from segstore import names
 from segstore.errors import InvalidArgumentError, StaleDirectoryError
 from segstore.files import Files
-from segstore.storage.meta.role import NOT_PROMOTING, STANDBY, Role, read_role
+from segstore.storage.meta.role import NOT_PROMOTING, ROLE, STANDBY, Role
 from segstore.storage.meta.sealed_file import CLUSTER_ID
 from segstore.wire.metadata import Metadata
 
@@ -19,7 +19,7 @@ def found_role(files: Files, root: str) -> Role | None:
     """Return the standby's role that a directory has, None where it has none yet. Raises InvalidArgumentError
     for another role, or where a promotion was begun; CorruptCheckpointError, OSError.
     """
-    held = read_role(files, root) if files.exists(root) else None
+    held = ROLE.read(files, root) if files.exists(root) else None
     if held is not None and held.kind != STANDBY:
         raise InvalidArgumentError(f"{root} is a {held.kind}, and no standby")
     if held is not None and held.promoting != NOT_PROMOTING:

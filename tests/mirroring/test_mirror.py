@@ -324,7 +324,7 @@ def test_an_end_that_was_begun_is_completed(directory: Path, monkeypatch: pytest
         broker.store.partition("a").append(b"x")
         with mirrored(broker, directory):
             pass
-        monkeypatch.setattr(ending, "remove_role", lambda *_: 1 / 0)
+        monkeypatch.setattr(ending.ROLE, "remove", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             segstore.end_mirror(directory)
         monkeypatch.undo()

@@ -20,7 +20,7 @@ from segstore.errors import (
 from segstore.names import topic_id_bytes
 from segstore.protocol.codec import structs
 from segstore.protocol.error_codes import Code
-from segstore.storage.meta.fence import path_of
+from segstore.storage.meta.fence import FENCE
 
 _Register, _Fetch, _Begin = (
     structs(f"{n}Request") for n in ("BrokerRegistration", "Fetch", "BeginQuorumEpoch")
@@ -202,7 +202,7 @@ def test_a_fenced_store_is_opened_for_reading_only(store_dir: Path) -> None:
         segstore.open(store_dir)
     with segstore.open(store_dir, mode="r") as store:
         assert [each.value for each in store.partition("t").read(0)] == [b"a"]
-    path = Path(path_of(str(store_dir)))
+    path = Path(FENCE.path(str(store_dir)))
     held = path.read_bytes()
     path.write_bytes(b"x" + held[1:])
     with pytest.raises(CorruptCheckpointError):

@@ -24,8 +24,8 @@ from segstore.errors import (
 )
 from segstore.files import Files
 from segstore.storage.meta.fence import Fence
-from segstore.storage.meta.promotion import read_promotion
-from segstore.storage.meta.role import read_role, write_role
+from segstore.storage.meta.promotion import PROMOTION
+from segstore.storage.meta.role import ROLE
 from segstore.storage.store.primary import Primary
 from segstore.testing import Broker
 
@@ -97,7 +97,7 @@ def test_a_reachable_primary_hands_over_and_comes_back(tmp_path: Path, directory
             with segstore.Consumer(store, "a", group_id="g") as again:
                 found = [record for records in again.poll(LIMIT).values() for record in records]
                 assert found[0].offset == 40
-            promotion = read_promotion(Files(), str(directory))
+            promotion = PROMOTION.read(Files(), str(directory))
             assert promotion is not None
             assert (promotion.told, promotion.reason) == (True, "a test")
         finally:
@@ -176,10 +176,10 @@ def test_a_crash_in_a_promotion_is_completed(tmp_path: Path, directory: Path) ->
         broker.store.partition("a").append(b"1")
         with followed(broker, directory) as standby:
             assert standby.wait_caught_up(LIMIT)
-        role = read_role(Files(), str(directory))
+        role = ROLE.read(Files(), str(directory))
         assert role is not None
         vars_ = {**vars(role), "promoting": 77, "old": "dead"}
-        write_role(Files(), str(directory), type(role)(**vars_))
+        ROLE.write(Files(), str(directory), type(role)(**vars_))
         with pytest.raises(InvalidArgumentError, match="promotion was begun"):
             followed(broker, directory)
     with segstore.promote(directory, "reachable") as store:
@@ -274,7 +274,7 @@ def test_a_promoted_store_tells_the_old_primary_that_was_said_to_be_dead(
         standby = followed(broker, directory)
         assert standby.wait_caught_up(LIMIT)
         with standby.promote("dead") as store, segstore.serve(store, port=0):
-            until(lambda: getattr(read_promotion(Files(), str(directory)), "told", False))
+            until(lambda: getattr(PROMOTION.read(Files(), str(directory)), "told", False))
             with pytest.raises(DemotedError):
                 log.append(b"2")
 

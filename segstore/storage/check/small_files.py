@@ -13,14 +13,15 @@ from typing import Any
 from segstore.errors import CorruptCheckpointError, StorageError
 from segstore.files import Files
 from segstore.storage.finding import Finding
+from segstore.storage.meta.checked_file import CheckedFile
 from segstore.storage.meta.client_quotas import quota_copies
-from segstore.storage.meta.fence import read_fence
-from segstore.storage.meta.promotion import read_promotion
-from segstore.storage.meta.role import read_role
+from segstore.storage.meta.fence import FENCE
+from segstore.storage.meta.promotion import PROMOTION
+from segstore.storage.meta.role import ROLE
 from segstore.storage.meta.scram_credentials import scram_copies
 from segstore.storage.meta.sealed_file import CLUSTER_ID, PRODUCER_ID
 from segstore.storage.meta.small_files import Copies, Copy, reason
-from segstore.storage.meta.standby_registration import read_registration
+from segstore.storage.meta.standby_registration import REGISTRATION
 from segstore.storage.meta.sweep_states import damaged_states
 from segstore.storage.meta.topics import TopicFiles, TopicInfo
 
@@ -43,10 +44,11 @@ def check_small(files: Files, root: str, topics: Mapping[str, TopicInfo], at_res
 
 def _check_standby(files: Files, root: str) -> Iterator[Finding]:
     """Yield the findings on the files that say who leads and who follows."""
-    for read in (read_role, read_fence, read_registration, read_promotion):
-        refused = "" if read is read_promotion else ": no open for writing is possible"
+    held: tuple[CheckedFile[Any], ...] = (ROLE, FENCE, REGISTRATION, PROMOTION)
+    for each in held:
+        refused = "" if each is PROMOTION else ": no open for writing is possible"
         try:
-            read(files, root)
+            each.read(files, root)
         except CorruptCheckpointError as error:
             yield Finding(error.file, None, None, f"{reason(error)}{refused}")
 

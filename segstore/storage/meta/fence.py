@@ -1,5 +1,5 @@
 """`Fence`: a store was demoted, since a standby of it leads from a later leader epoch on. On disk:
-`.segstore/fence`, a line with a checksum (see `framed`).
+`.segstore/fence`, a `CheckedFile`.
 
 A store with a fence takes no appends and no changes of topics any more, in no process. Threads: any;
 immutable.
@@ -8,14 +8,10 @@ immutable.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from segstore import names
-from segstore.errors import CorruptCheckpointError
-from segstore.files import Files
-from segstore.storage.meta.framed import frame, unframe
-
-_MOST_BYTES = 1 << 16
-_VERSION = 1
+from segstore.storage.meta.checked_file import CheckedFile
 
 
 @dataclass(frozen=True)
@@ -39,34 +35,11 @@ class Fence:
         )
 
 
-def path_of(root: str) -> str:
-    """Return the path of a store's file."""
-    return names.below(root, f"{names.OURS}/{names.FENCE}")
-
-
-def read_fence(files: Files, root: str) -> Fence | None:
-    """Return a store's fence, None without one. Raises CorruptCheckpointError, OSError."""
-    path = path_of(root)
-    try:
-        held = unframe(files.read_file(path, _MOST_BYTES))
-        if held.pop("version", None) != _VERSION:
-            raise ValueError(f"its version is unknown, {_VERSION} is known")
-        fence = Fence(**held)
-        if type(fence.leader_epoch) is not int or type(fence.leader) is not int:
-            raise ValueError(f"leader epoch {fence.leader_epoch!r} of node {fence.leader!r}")
-    except FileNotFoundError:
-        return None
-    except (ValueError, TypeError) as error:
-        raise CorruptCheckpointError(path, 0, f"no fence: {error}") from error
+def _made(held: dict[str, Any]) -> Fence:
+    fence = Fence(**held)
+    if type(fence.leader_epoch) is not int or type(fence.leader) is not int:
+        raise ValueError(f"leader epoch {fence.leader_epoch!r} of node {fence.leader!r}")
     return fence
 
 
-def write_fence(files: Files, root: str, fence: Fence) -> None:
-    """Fence a store, durably. Raises OSError."""
-    files.write_atomic(path_of(root), frame({"version": _VERSION, **vars(fence)}))
-
-
-def remove_fence(files: Files, root: str) -> None:
-    """Let a directory be written again, durably; what it is to become says who calls this. Raises OSError."""
-    files.unlink(path_of(root))
-    files.sync_dir(names.below(root, names.OURS))
+FENCE = CheckedFile(names.FENCE, "fence", _made, 1 << 16)

@@ -1,5 +1,5 @@
-"""`Promotion`: how a directory has come to lead. On disk: `.segstore/promotion`, a line with a checksum (see
-`framed`). Threads: any; immutable.
+"""`Promotion`: how a directory has come to lead. On disk: `.segstore/promotion`, a `CheckedFile`.
+Threads: any; immutable.
 """
 
 from __future__ import annotations
@@ -7,12 +7,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from segstore import names
-from segstore.errors import CorruptCheckpointError
-from segstore.files import Files
-from segstore.storage.meta.framed import frame, unframe
-
-_MOST_BYTES = 1 << 20
-_VERSION = 1
+from segstore.storage.meta.checked_file import CheckedFile
 
 
 @dataclass(frozen=True)
@@ -29,25 +24,4 @@ class Promotion:
     told: bool
 
 
-def path_of(root: str) -> str:
-    """Return the path of a store's file."""
-    return names.below(root, f"{names.OURS}/{names.PROMOTION}")
-
-
-def read_promotion(files: Files, root: str) -> Promotion | None:
-    """Return the last promotion of a directory, None without one. Raises CorruptCheckpointError, OSError."""
-    path = path_of(root)
-    try:
-        held = unframe(files.read_file(path, _MOST_BYTES))
-        if held.pop("version", None) != _VERSION:
-            raise ValueError(f"its version is unknown, {_VERSION} is known")
-        return Promotion(**held)
-    except FileNotFoundError:
-        return None
-    except (ValueError, TypeError, KeyError) as error:
-        raise CorruptCheckpointError(path, 0, f"no promotion: {error}") from error
-
-
-def write_promotion(files: Files, root: str, promotion: Promotion) -> None:
-    """Note a promotion, durably. Raises OSError."""
-    files.write_atomic(path_of(root), frame({"version": _VERSION, **vars(promotion)}))
+PROMOTION = CheckedFile(names.PROMOTION, "promotion", lambda held: Promotion(**held), 1 << 20)

@@ -1,5 +1,5 @@
 """`StandbyRegistration`: the standby that follows this store (Kafka: BrokerRegistration; KIP-903). On disk:
-`.segstore/standby`, a line with a checksum (see `framed`).
+`.segstore/standby`, a `CheckedFile`.
 
 The file stays when the standby was taken away, for its broker epoch: no epoch is used twice. Threads: any;
 immutable.
@@ -8,14 +8,10 @@ immutable.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from segstore import names
-from segstore.errors import CorruptCheckpointError
-from segstore.files import Files
-from segstore.storage.meta.framed import frame, unframe
-
-_MOST_BYTES = 1 << 16
-_VERSION = 1
+from segstore.storage.meta.checked_file import CheckedFile
 
 
 @dataclass(frozen=True)
@@ -37,29 +33,12 @@ class StandbyRegistration:
 NOBODY = StandbyRegistration()
 
 
-def path_of(root: str) -> str:
-    """Return the path of a store's file."""
-    return names.below(root, f"{names.OURS}/{names.STANDBY}")
-
-
-def read_registration(files: Files, root: str) -> StandbyRegistration:
-    """Return what is registered. Raises CorruptCheckpointError, OSError."""
-    path = path_of(root)
-    try:
-        held = unframe(files.read_file(path, _MOST_BYTES))
-        if held.pop("version", None) != _VERSION:
-            raise ValueError(f"its version is unknown, {_VERSION} is known")
-        found = StandbyRegistration(**held)
-        types = (type(found.directory_id), type(found.sync), type(found.broker_epoch))
-        if types != (str, bool, int):
-            raise ValueError(f"{found!r}")
-    except FileNotFoundError:
-        return NOBODY
-    except (ValueError, TypeError) as error:
-        raise CorruptCheckpointError(path, 0, f"no registration of a standby: {error}") from error
+def _made(held: dict[str, Any]) -> StandbyRegistration:
+    found = StandbyRegistration(**held)
+    types = (type(found.directory_id), type(found.sync), type(found.broker_epoch))
+    if types != (str, bool, int):
+        raise ValueError(f"{found!r}")
     return found
 
 
-def write_registration(files: Files, root: str, registration: StandbyRegistration) -> None:
-    """Register a standby, or take it away, durably. Raises OSError."""
-    files.write_atomic(path_of(root), frame({"version": _VERSION, **vars(registration)}))
+REGISTRATION = CheckedFile(names.STANDBY, "registration of a standby", _made, 1 << 16)

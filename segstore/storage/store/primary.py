@@ -23,13 +23,8 @@ from segstore.logger import Logger
 from segstore.mutex import Mutex
 from segstore.storage.context import Context, os_errors
 from segstore.storage.log.standby_acks import StandbyAcks
-from segstore.storage.meta.fence import Fence, read_fence, write_fence
-from segstore.storage.meta.standby_registration import (
-    NOBODY,
-    StandbyRegistration,
-    read_registration,
-    write_registration,
-)
+from segstore.storage.meta.fence import FENCE, Fence
+from segstore.storage.meta.standby_registration import NOBODY, REGISTRATION, StandbyRegistration
 from segstore.storage.store.replica_lags import ReplicaLag, bytes_from
 
 if TYPE_CHECKING:
@@ -60,7 +55,7 @@ class Reached(NamedTuple):
 
 def check_not_fenced(files_of: Context) -> None:
     """Raise DemotedError where the directory has a fence; CorruptCheckpointError, OSError."""
-    fence = read_fence(files_of.files, files_of.root)
+    fence = FENCE.read(files_of.files, files_of.root)
     if fence is not None:
         raise DemotedError(fence.told(files_of.root))
 
@@ -85,7 +80,8 @@ class Primary:
         self._fetched_ms: int | None = None
         self.fence: Fence | None = None
         known = f"{names.OURS}/{names.STANDBY}" in root_names
-        self.registration = read_registration(context.files, context.root) if known else NOBODY
+        held = REGISTRATION.read(context.files, context.root) if known else None
+        self.registration = NOBODY if held is None else held
 
     # --- partitions ---------------------------------------------------------------------------
 
@@ -135,7 +131,7 @@ class Primary:
                     "follow in async mode"
                 )
             made = StandbyRegistration(directory_id, sync, before.broker_epoch + 1)
-            write_registration(self._context.files, self._context.root, made)
+            REGISTRATION.write(self._context.files, self._context.root, made)
             if sync and not before.sync:
                 self._begin_sync(made)
             self.registration = made
@@ -179,7 +175,7 @@ class Primary:
             if before.sync:
                 self._begin_epochs()
             gone = replace(before, directory_id="", sync=False)
-            write_registration(self._context.files, self._context.root, gone)
+            REGISTRATION.write(self._context.files, self._context.root, gone)
             self.registration = gone
             self._reached.clear()
             if before.sync:
@@ -270,7 +266,7 @@ class Primary:
                 raise FencedLeaderEpochError(
                     f"leader epoch {fence.leader_epoch}: this store knows {known}, which is no smaller"
                 )
-            write_fence(self._context.files, self._context.root, fence)
+            FENCE.write(self._context.files, self._context.root, fence)
             partitions = self._partitions()
             with partitions.lock:  # no topic is changed, and no partition opened meanwhile
                 self.fence = fence

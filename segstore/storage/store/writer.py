@@ -34,7 +34,7 @@ from segstore.storage.meta.clean_shutdown import (
 from segstore.storage.meta.directory_safety import kept_mode
 from segstore.storage.meta.followed_ends import FollowedEnds
 from segstore.storage.meta.published_ends import EndsWriter, slot_key
-from segstore.storage.meta.role import read_role
+from segstore.storage.meta.role import ROLE
 from segstore.storage.meta.root_checkpoints import RootCheckpoints, TopicPartitionKey
 from segstore.storage.meta.topics import TopicFiles, TopicInfo
 from segstore.storage.store.kept_files import KeptFiles
@@ -409,7 +409,7 @@ def _check_role(files: Files, root: str, kind: str | None) -> None:
     """Raise InvalidArgumentError where the directory does not have the role for which it is opened. Raises
     CorruptCheckpointError, OSError.
     """
-    held = read_role(files, root)
+    held = ROLE.read(files, root)
     if held is not None and held.kind != kind:
         raise InvalidArgumentError(
             f"{root} is a {held.kind} of cluster {held.cluster_id} ({held.source}): nothing else is"

@@ -9,17 +9,17 @@ import pytest
 
 import segstore
 from segstore.files import Files
-from segstore.storage.meta.fence import Fence, write_fence
-from segstore.storage.meta.promotion import Promotion, write_promotion
-from segstore.storage.meta.role import Role, write_role
-from segstore.storage.meta.standby_registration import StandbyRegistration, write_registration
+from segstore.storage.meta.fence import FENCE, Fence
+from segstore.storage.meta.promotion import PROMOTION, Promotion
+from segstore.storage.meta.role import ROLE, Role
+from segstore.storage.meta.standby_registration import REGISTRATION, StandbyRegistration
 
-ROLE = Role("standby", "cluster", "localhost:9092", (), "read_uncommitted", mode="sync", directory_id="d")
+STANDBY = Role("standby", "cluster", "localhost:9092", (), "read_uncommitted", mode="sync", directory_id="d")
 WRITTEN: dict[str, Callable[[Files, str], None]] = {
-    "standby": lambda files, root: write_registration(files, root, StandbyRegistration("d", True, 3)),
-    "fence": lambda files, root: write_fence(files, root, Fence(7, 2, "d", 1, "it was promoted")),
-    "promotion": lambda files, root: write_promotion(files, root, Promotion(7, "h:1", "d", "c", "", False)),
-    "role": lambda files, root: write_role(files, root, ROLE),
+    "standby": lambda files, root: REGISTRATION.write(files, root, StandbyRegistration("d", True, 3)),
+    "fence": lambda files, root: FENCE.write(files, root, Fence(7, 2, "d", 1, "it was promoted")),
+    "promotion": lambda files, root: PROMOTION.write(files, root, Promotion(7, "h:1", "d", "c", "", False)),
+    "role": lambda files, root: ROLE.write(files, root, STANDBY),
 }
 
 
