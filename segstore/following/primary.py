@@ -11,15 +11,12 @@ from segstore import names
 from segstore.errors import InvalidArgumentError, UnsupportedVersionError
 from segstore.protocol.codec import structs
 from segstore.protocol.error_codes import Code, told_error
+from segstore.protocol.standby_features import FEATURE, SYNC_FEATURE
+from segstore.storage.meta.topic_info import CLUSTER_METADATA
+from segstore.storage.store.primary import STANDBY_ID
 from segstore.wire.cluster import Cluster
 
-STANDBY_ID = 2
-"""The node id of a standby (its primary is node 1)."""
 SYNC = "sync"
-_METADATA = "__cluster_metadata"
-_FEATURE, _SYNC_FEATURE = "segstore.standby", "segstore.standby.sync"
-
-
 _REFUSALS = {
     Code.DUPLICATE_BROKER_REGISTRATION: ", which has another standby (`demote --standby` ends that)",
     Code.NOT_CONTROLLER: ", which leads no more, or is itself a standby, a mirror or a replicated store",
@@ -42,7 +39,7 @@ class Primary:
         refuses; as `Cluster.ask`.
         """
         kind = structs("BrokerRegistrationRequest")
-        features = [_FEATURE, *([_SYNC_FEATURE] if self._mode == SYNC else [])]
+        features = [FEATURE, *([SYNC_FEATURE] if self._mode == SYNC else [])]
         try:
             answer = self._cluster.ask(
                 "BrokerRegistration",
@@ -92,7 +89,7 @@ class Primary:
             leader_id=STANDBY_ID,
             leader_epoch=epoch,
         )
-        topic = kind.TopicData(topic_name=_METADATA, partitions=[part])
+        topic = kind.TopicData(topic_name=CLUSTER_METADATA, partitions=[part])
         answer = self._cluster.ask("BeginQuorumEpoch", cluster_id=self._cluster_id, topics=[topic])
         if answer.error_code:
             raise told_error(answer.error_code, f"the fence of {self._cluster.bootstrap[0]}")

@@ -8,19 +8,17 @@ is, and one for each broker that it fetches from.
 from __future__ import annotations
 
 import os
-import time
-from collections.abc import Callable, Iterable, Mapping
-from types import TracebackType
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from segstore.config import StoreConfig, arguments
-from segstore.errors import copy_of
 from segstore.files import Files
 from segstore.following.choice import ALL, TopicChoice
 from segstore.following.fetched_data import COMMITTED, UNCOMMITTED
 from segstore.following.fetcher import FetchTerms
 from segstore.following.followed_log import FollowedLog
 from segstore.following.followed_topics import CONSUMER, KEEP, REPLACE, FollowedTopics
+from segstore.following.running import Following, deadline_in
 from segstore.following.source_end import Lag
 from segstore.mirroring.control import MirrorControl
 from segstore.mirroring.groups import MirroredGroups
@@ -35,12 +33,9 @@ from segstore.storage.store.writer import StoreWriter
 from segstore.wire.cluster import Cluster
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
+    pass
 
 ISOLATIONS = {"uncommitted": UNCOMMITTED, "committed": COMMITTED}
-_ENDING = 30.0
-_LOOK = 0.05
-"""Seconds between two looks whether the mirror has caught up."""
 
 
 class MirroredPartition(NamedTuple):
@@ -59,29 +54,14 @@ class MirroredPartition(NamedTuple):
     error: str | None
 
 
-class Mirror:
+class Mirror(Following[MirrorControl]):
     """A running mirror; `store` is its store, which may be read. A context manager: at its end all threads
     end, and the store is closed.
     """
 
     def __init__(self, store: MirrorStore, control: MirrorControl, topics: FollowedTopics) -> None:
-        self.store, self._control, self._topics = store, control, topics
-
-    def __repr__(self) -> str:
-        return f"<Mirror {self.store.path} of {self._control.role.source}>"
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    @property
-    def error(self) -> Exception | None:
-        """Return what has ended the mirror; else why the source was not reached last; None where it was."""
-        return self._control.failure or self._control.error
+        super().__init__(store, control)
+        self._topics = topics
 
     @property
     def problems(self) -> dict[str, str]:
@@ -94,63 +74,17 @@ class Mirror:
         """Return the partitions that are mirrored."""
         return [_shown(each) for _, each in sorted(self._control.fetchers.logs.items())]
 
-    def lag(self) -> dict[tuple[str, int], Lag]:
-        """Return how far each partition is behind the source."""
-        return {(each.topic, each.partition): each.lag for each in self.partitions()}
-
-    def wait(self, timeout_ms: float | None = None) -> bool:
-        """Wait until the mirror is closed; False where `timeout_ms` have passed. Raises what has ended it:
-        StorageError, StaleDirectoryError.
-        """
-        seconds = None if timeout_ms is None else arguments.milliseconds("timeout_ms", timeout_ms) / 1000
-        ended = self._control.done.wait(seconds)
-        self._check()
-        return ended
-
     def wait_caught_up(self, timeout_ms: float | None = None) -> bool:
         """Wait until each partition has all that the source had when it was first fetched, and the committed
         offsets of groups, too; False where `timeout_ms` have passed. Raises as `wait`.
         """
-        limit = arguments.milliseconds("timeout_ms", timeout_ms) / 1000 if timeout_ms is not None else None
-        deadline = None if limit is None else time.monotonic() + limit
+        deadline, control = deadline_in(timeout_ms), self._control
         if not self._until(self._has_caught_up, deadline):
             return False
-        control = self._control
         if not control.syncs_groups:
             return True
         asked = control.sync_groups()
         return self._until(lambda: control.groups_synced >= asked, deadline)
-
-    def _until(self, holds: Callable[[], bool], deadline: float | None) -> bool:
-        while not holds():
-            left = _LOOK if deadline is None else min(_LOOK, deadline - time.monotonic())
-            if left <= 0:
-                return False
-            self._control.done.wait(left)
-            self._check()
-            if self._control.done.is_open:
-                return False
-        return True
-
-    def _has_caught_up(self) -> bool:
-        logs = self._control.fetchers.logs.values()
-        return self._control.rounds > 0 and all(
-            each.source.has_reached_target(each.replica.log_end_offset) for each in logs
-        )
-
-    def _check(self) -> None:
-        if (failure := self._control.failure) is not None:
-            raise copy_of(failure)
-
-    def close(self) -> None:
-        """End the mirror: what it has is made durable, and the store is closed. A second call does
-        nothing.
-        """
-        check_apart("close()")
-        try:
-            self._control.close(_ENDING)
-        finally:
-            self.store.close()
 
 
 def _shown(each: FollowedLog) -> MirroredPartition:

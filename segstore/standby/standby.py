@@ -10,19 +10,19 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from segstore import names
 from segstore.config import StoreConfig, arguments
 from segstore.coordinator.open import open as open_store
-from segstore.errors import InvalidArgumentError, RequestTimedOutError, SegstoreError, copy_of
+from segstore.errors import InvalidArgumentError, RequestTimedOutError, SegstoreError
 from segstore.files import Files
 from segstore.following.choice import ALL, TopicChoice
 from segstore.following.fetched_data import UNCOMMITTED
 from segstore.following.fetcher import FetchTerms
 from segstore.following.followed_topics import DELETE, FollowedTopics
-from segstore.following.primary import STANDBY_ID, SYNC, Primary
+from segstore.following.primary import SYNC, Primary
+from segstore.following.running import Following
 from segstore.following.source_end import Lag
 from segstore.following.store import FollowingStore
 from segstore.logger import Logger
@@ -36,6 +36,7 @@ from segstore.standby.settings import StandbyConfig
 from segstore.standby.taking import check_returns, found_role
 from segstore.storage.context import Clock, os_errors, wall_clock
 from segstore.storage.meta.role import ROLE, STANDBY, Role
+from segstore.storage.store.primary import STANDBY_ID
 from segstore.storage.store.store import Store, open_context
 from segstore.storage.store.writer import StoreWriter
 from segstore.threads import Background
@@ -43,13 +44,13 @@ from segstore.wire.cluster import PASSING, Cluster
 from segstore.wire.metadata import Metadata
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
+    pass
 
 log = Logger("segstore")
 ASYNC = "async"
 MODES = (ASYNC, SYNC)
 Lease = Callable[[], "int | None"]
-_ENDING, _LOOK, _LOOK_FOR_REQUEST = 30.0, 0.02, 0.1
+_LOOK, _LOOK_FOR_REQUEST = 0.02, 0.1
 
 
 class StandbyStore(FollowingStore):
@@ -63,46 +64,21 @@ class StandbyStore(FollowingStore):
         return "r"
 
 
-class Standby:
+class Standby(Following[StandbyControl]):
     """A running standby; `store` is its store, which may be read. A context manager: at its end all threads
-    end, and the store is closed. `promoted` is the store that it has become, None before.
+    end, and the store is closed. It also ends where it is promoted, or another process asks for the directory.
+    `promoted` is the store that it has become, None before.
     """
 
     def __init__(
-        self,
-        store: StandbyStore,
-        control: StandbyControl,
-        primary: Primary,
-        cluster: Cluster,
-        reopen: Mapping[str, Any],
+        self, store: StandbyStore, control: StandbyControl, cluster: Cluster, reopen: Mapping[str, Any]
     ) -> None:
-        self.store, self._control, self._primary, self._cluster = store, control, primary, cluster
-        self._reopen = reopen
+        super().__init__(store, control)
+        self._cluster, self._reopen = cluster, reopen
         self._lock, self._is_promoted = Mutex(), False
         self.promoted: Store | None = None
         self.lease_error: Exception | None = None
         """Why the last call of the lease did not lead to a promotion; None where it gave none."""
-
-    def __repr__(self) -> str:
-        return f"<Standby {self.store.path} of {self._control.role.source}>"
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    @property
-    def error(self) -> Exception | None:
-        """Return what has ended the standby; else why the primary was not reached last; None where it was."""
-        return self._control.failure or self._control.error
-
-    def lag(self) -> dict[tuple[str, int], Lag]:
-        """Return how far each partition is behind the primary."""
-        logs = self._control.fetchers.logs.values()
-        return {(each.topic, each.partition): each.source.lag(each.replica.log_end_offset) for each in logs}
 
     def total_lag(self) -> Lag:
         """Return records and bytes behind in all partitions, and the ms of the one that is most behind."""
@@ -118,49 +94,6 @@ class Standby:
         `cut_records`.
         """
         return cut_records(self.store.path, files=self._reopen["files"])
-
-    def wait(self, timeout_ms: float | None = None) -> bool:
-        """Wait until the standby is closed, promoted, or was asked by another process to let go; False where
-        `timeout_ms` have passed. Raises what has ended it.
-        """
-        seconds = None if timeout_ms is None else arguments.milliseconds("timeout_ms", timeout_ms) / 1000
-        ended = self._control.done.wait(seconds)
-        self._check()
-        return ended
-
-    def wait_caught_up(self, timeout_ms: float | None = None) -> bool:
-        """Wait until each partition has all that the primary had when it was first fetched; False where
-        `timeout_ms` have passed. Raises as `wait`.
-        """
-        limit = None if timeout_ms is None else arguments.milliseconds("timeout_ms", timeout_ms) / 1000
-        return self._until(self._has_caught_up, None if limit is None else time.monotonic() + limit)
-
-    def _has_caught_up(self) -> bool:
-        logs = self._control.fetchers.logs.values()
-        reached = (each.source.has_reached_target(each.replica.log_end_offset) for each in logs)
-        return self._control.rounds > 0 and all(reached)
-
-    def _until(self, holds: Callable[[], bool], deadline: float | None) -> bool:
-        while not holds():
-            left = _LOOK if deadline is None else min(_LOOK, deadline - time.monotonic())
-            if left <= 0 or self._control.done.wait(left):
-                self._check()
-                return False
-        return True
-
-    def _check(self) -> None:
-        if (failure := self._control.failure) is not None:
-            raise copy_of(failure)
-
-    def close(self) -> None:
-        """End the standby: what it has is made durable, and the store is closed. A second call does
-        nothing.
-        """
-        check_apart("close()")
-        try:
-            self._control.close(_ENDING)
-        finally:
-            self.store.close()
 
     # --- promotion --------------------------------------------------------------------------------
 
@@ -385,7 +318,7 @@ def _running(
         control = StandbyControl(writer.context, role, cluster, followed, choice.names, primary, terms)
         if broker_epoch >= 0:
             control.registered(broker_epoch)
-        made = Standby(store, control, primary, cluster, reopen)
+        made = Standby(store, control, cluster, reopen)
         followed.on_cut = made._tell_excess
         store.lags = made.lag
         control.start()

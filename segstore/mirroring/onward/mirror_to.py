@@ -11,13 +11,12 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import count
 from queue import Empty, SimpleQueue
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from segstore.config import arguments
 from segstore.coordinator.open import open as open_store
 from segstore.errors import SegstoreError, StoreClosedError, UnequalOffsetsError
 from segstore.following.choice import ALL, TopicChoice
+from segstore.following.running import Running, deadline_in
 from segstore.following.source_end import Lag
 from segstore.logger import Logger
 from segstore.mirroring.onward.groups import SentGroups
@@ -34,12 +33,10 @@ from segstore.wire.cluster import Cluster
 from segstore.wire.metadata import NO_LEADER
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
+    pass
 
 log = Logger("segstore")
 _ENDING = 30.0
-_LOOK = 0.05
-"""Seconds between two looks whether the target has all."""
 _WAITING = 1.0
 """Seconds between two looks at the target while a topic can't be mirrored, or nobody leads a partition."""
 
@@ -59,12 +56,13 @@ class SentPartition(NamedTuple):
     refused: bool
 
 
-class MirrorTo:
+class MirrorTo(Running):
     """A running mirror of `store` to a cluster. A context manager: at its end all threads end."""
 
     def __init__(self, store: Store, owned: bool, cluster: Cluster, choice: TopicChoice) -> None:
         """`owned`: the store is closed with the mirror."""
         assert isinstance(cluster.config, MirrorConfig)
+        super().__init__(Latch())
         self.store, self._owned, self._cluster, self._config = store, owned, cluster, cluster.config
         self._choice, self._target = choice, Target(cluster)
         self._groups = SentGroups(store, cluster)
@@ -74,7 +72,7 @@ class MirrorTo:
         self._senders: dict[int, Sender] = {}
         self._problems: dict[str, SegstoreError] = {}
         self._news: SimpleQueue[None] = SimpleQueue()
-        self._done, self._ended = Latch(), Latch()
+        self._ended = Latch()
         self._rounds = self._groups_synced = self._groups_asked = 0
         self._requests = count(1)
         self._groups_due = 0.0
@@ -86,14 +84,6 @@ class MirrorTo:
     def __repr__(self) -> str:
         return f"<MirrorTo {self._cluster.bootstrap[0]} of {self.store.path}>"
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
     @property
     def problems(self) -> dict[str, str]:
         """Return what prevents topics, by name, or partitions, as TOPIC-PARTITION, from being mirrored."""
@@ -104,37 +94,22 @@ class MirrorTo:
         """Return the partitions that are mirrored."""
         return [_shown(each) for _, each in sorted(self._logs.items())]
 
-    def wait(self, timeout_ms: float | None = None) -> bool:
-        """Wait until the mirror is closed; False where `timeout_ms` have passed."""
-        return self._done.wait(
-            None if timeout_ms is None else arguments.milliseconds("timeout_ms", timeout_ms) / 1000
-        )
-
     def wait_caught_up(self, timeout_ms: float | None = None) -> bool:
         """Wait until the target has all that is here at the time of the call, and the committed offsets of
         groups, too, but for what `problems` tells; False where `timeout_ms` have passed.
         """
-        limit = None if timeout_ms is None else arguments.milliseconds("timeout_ms", timeout_ms) / 1000
-        deadline = None if limit is None else time.monotonic() + limit
-        rounds = self._rounds
+        deadline, rounds = deadline_in(timeout_ms), self._rounds
         self._news.put(None)
-        if not self._until(deadline, lambda: self._rounds > rounds):
+        if not self._until(lambda: self._rounds > rounds, deadline):
             return False
         ends = {each: each.log.high_watermark for each in self._logs.values()}
-        if not self._until(deadline, lambda: all(_has(each, end) for each, end in ends.items())):
+        if not self._until(lambda: all(_has(each, end) for each, end in ends.items()), deadline):
             return False
         if not self._config.sync_group_offsets_enabled:
             return True
         asked = self._groups_asked = next(self._requests)
         self._news.put(None)
-        return self._until(deadline, lambda: self._groups_synced >= asked)
-
-    def _until(self, deadline: float | None, holds: Any) -> bool:
-        while not holds():
-            left = _LOOK if deadline is None else min(_LOOK, deadline - time.monotonic())
-            if left <= 0 or self._done.wait(left):
-                return False
-        return True
+        return self._until(lambda: self._groups_synced >= asked, deadline)
 
     def close(self) -> None:
         """End the mirror. What was sent and not answered may be there or not: a later mirror finds out."""

@@ -12,6 +12,7 @@ from segstore.errors import FencedLeaderEpochError, SegstoreError
 from segstore.logger import Logger
 from segstore.protocol.codec import structs
 from segstore.protocol.error_codes import Code, code_of
+from segstore.protocol.standby_features import FEATURE, SYNC_FEATURE
 from segstore.server.apis import Api
 from segstore.server.node import Node
 from segstore.server.primary import primary_of
@@ -26,8 +27,6 @@ log = Logger("segstore")
 _Registered = structs("BrokerRegistrationResponse")
 _Begun = structs("BeginQuorumEpochResponse")
 _Unregistered = structs("UnregisterBrokerResponse")
-FEATURE, SYNC_FEATURE = "segstore.standby", "segstore.standby.sync"
-"""Names of features by which a standby says that it is one, and that it is in sync mode."""
 _VERSION = 1
 _NO_ID = bytes(16)
 

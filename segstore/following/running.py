@@ -1,0 +1,130 @@
+"""`Running`: what follows another machine, or sends to one, in threads of its own until it is closed.
+`Following` is one with a `Control`: a mirror, a standby. Nothing is on disk. Threads: any.
+"""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from types import TracebackType
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from segstore.config import arguments
+from segstore.errors import copy_of
+from segstore.following.control import Control
+from segstore.following.source_end import Lag
+from segstore.following.store import FollowingStore
+from segstore.mutex import check_apart
+from segstore.threads import Latch
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+_ENDING = 30.0
+_LOOK = 0.05
+"""Seconds between two looks whether what is waited for has come."""
+
+
+def _seconds(timeout_ms: float | None) -> float | None:
+    return None if timeout_ms is None else arguments.milliseconds("timeout_ms", timeout_ms) / 1000
+
+
+def deadline_in(timeout_ms: float | None) -> float | None:
+    """Return when, by the monotonic clock, a wait is over; None for never. Raises InvalidArgumentError,
+    InvalidTypeError.
+    """
+    seconds = _seconds(timeout_ms)
+    return None if seconds is None else time.monotonic() + seconds
+
+
+class Running(ABC):
+    """A context manager, which closes it; `done` is opened where it ends."""
+
+    def __init__(self, done: Latch) -> None:
+        self._done = done
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @abstractmethod
+    def close(self) -> None:
+        """End all threads. A second call does nothing."""
+
+    def wait(self, timeout_ms: float | None = None) -> bool:
+        """Wait until it has ended; False where `timeout_ms` have passed. Raises what has ended it, such as
+        StorageError, StaleDirectoryError.
+        """
+        ended = self._done.wait(_seconds(timeout_ms))
+        self._check()
+        return ended
+
+    def _until(self, holds: Callable[[], bool], deadline: float | None) -> bool:
+        """Wait until something holds; False where the deadline has passed. Raises what has ended it."""
+        while not holds():
+            left = _LOOK if deadline is None else min(_LOOK, deadline - time.monotonic())
+            if left <= 0 or self._done.wait(left):
+                self._check()
+                return False
+        return True
+
+    @property
+    def _failure(self) -> Exception | None:
+        """Return what has ended it, None where nothing did, or `close`."""
+        return None
+
+    def _check(self) -> None:
+        if (failure := self._failure) is not None:
+            raise copy_of(failure)
+
+
+C = TypeVar("C", bound=Control)
+
+
+class Following(Running, Generic[C]):
+    """Follows another machine's topics into `store`, which may be read."""
+
+    def __init__(self, store: FollowingStore, control: C) -> None:
+        super().__init__(control.done)
+        self.store, self._control = store, control
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.store.path} of {self._control.role.source}>"
+
+    @property
+    def error(self) -> Exception | None:
+        """Return what has ended it; else why the source was not reached last; None where it was."""
+        return self._control.failure or self._control.error
+
+    def lag(self) -> dict[tuple[str, int], Lag]:
+        """Return how far each partition is behind the source."""
+        logs = self._control.fetchers.logs.values()
+        return {(each.topic, each.partition): each.source.lag(each.replica.log_end_offset) for each in logs}
+
+    def wait_caught_up(self, timeout_ms: float | None = None) -> bool:
+        """Wait until each partition has all that the source had when it was first fetched; False where
+        `timeout_ms` have passed. Raises as `wait`.
+        """
+        return self._until(self._has_caught_up, deadline_in(timeout_ms))
+
+    def _has_caught_up(self) -> bool:
+        logs = self._control.fetchers.logs.values()
+        reached = (each.source.has_reached_target(each.replica.log_end_offset) for each in logs)
+        return self._control.rounds > 0 and all(reached)
+
+    @property
+    def _failure(self) -> Exception | None:
+        return self._control.failure
+
+    def close(self) -> None:
+        """End it: what it has is made durable, and the store is closed. A second call does nothing."""
+        check_apart("close()")
+        try:
+            self._control.close(_ENDING)
+        finally:
+            self.store.close()
