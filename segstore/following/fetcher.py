@@ -16,7 +16,6 @@ from segstore.errors import (
     BrokerError,
     CorruptRecordError,
     InvalidArgumentError,
-    SegstoreError,
     StorageError,
     StoreClosedError,
 )
@@ -27,8 +26,7 @@ from segstore.logger import Logger
 from segstore.protocol.codec import structs
 from segstore.protocol.error_codes import Code, told_error
 from segstore.storage.meta.small_files import NO_ROOM
-from segstore.threads import Background, Latch
-from segstore.wire.backoff import Backoff
+from segstore.wire.broker_thread import BrokerThread
 from segstore.wire.cluster import Cluster, is_passing
 from segstore.wire.connection import Connection
 
@@ -74,61 +72,26 @@ class Home(Protocol):
         """Note that logs have got more, or less."""
 
 
-class Fetcher:
+class Fetcher(BrokerThread):
     """Fetches from the broker `node` until no log is led by it, or until `close`."""
 
     def __init__(self, node: int, cluster: Cluster, terms: FetchTerms, home: Home) -> None:
-        self.node, self._cluster, self._terms, self._home = node, cluster, terms, home
-        self._config = cluster.config
-        self._closing, self._ended = Latch(), Latch()
-        self._connection: Connection | None = None
-        self._backoff = Backoff(self._config.reconnect_backoff_ms, self._config.reconnect_backoff_max_ms)
-
-    def start(self) -> None:
-        """Start the thread."""
-        Background(self._run, f"segstore-fetcher-{self.node}").start()
-
-    def close(self, seconds: float) -> bool:
-        """End the thread, and wait; return whether it has ended."""
-        self._closing.open()
-        if (connection := self._connection) is not None:
-            connection.abort()
-        return self._ended.wait(seconds)
+        super().__init__("fetcher", node, cluster)
+        self._terms, self._home = terms, home
 
     # --- the thread -------------------------------------------------------------------------------
-
-    def _run(self) -> None:
-        try:
-            while not self._closing.is_open and not self._is_idle():
-                self._connect_and_fetch()
-        finally:
-            self._ended.open()
 
     def _is_idle(self) -> bool:
         return not self._home.led_by(self.node) and self._home.ended(self)
 
-    def _connect_and_fetch(self) -> None:
-        try:
-            connection = self._connection = self._cluster.connect(self.node)
-            with suppress(StoreClosedError):
-                self._fetch_on(connection)
-        except SegstoreError as error:
-            if not self._closing.is_open:
-                self._lost(error)
-        except Exception as error:
-            log.exception("a defect, met by the fetcher of broker %d", self.node)
-            self._lost(error)
-        finally:
-            if self._connection is not None:
-                self._connection.close()
-            self._connection = None
-
     def _lost(self, error: Exception) -> None:
-        """Wait before the broker is connected to again."""
         for each in self._home.led_by(self.node):
             each.error = error
         self._home.stale(error)
-        self._closing.wait(self._backoff.failed())
+
+    def _work(self, connection: Connection) -> None:
+        with suppress(StoreClosedError):
+            self._fetch_on(connection)
 
     def _fetch_on(self, connection: Connection) -> None:
         session: FetchSession[Key, Position] = FetchSession()

@@ -66,8 +66,8 @@ class StandbyStore(FollowingStore):
 
 class Standby(Following[StandbyControl]):
     """A running standby; `store` is its store, which may be read. A context manager: at its end all threads
-    end, and the store is closed. It also ends where it is promoted, or another process asks for the directory.
-    `promoted` is the store that it has become, None before.
+    end, and the store is closed. It also ends where it is promoted, or where another process asks for the
+    directory. `promoted` is the store that it has become, None before.
     """
 
     def __init__(

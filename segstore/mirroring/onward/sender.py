@@ -24,8 +24,7 @@ from segstore.mirroring.onward.sent_log import SentLog
 from segstore.protocol.codec import structs
 from segstore.protocol.error_codes import Code, told_error
 from segstore.storage.store.store import Store
-from segstore.threads import Background, Latch
-from segstore.wire.backoff import Backoff
+from segstore.wire.broker_thread import BrokerThread
 from segstore.wire.cluster import Cluster, is_passing
 from segstore.wire.connection import Connection
 
@@ -58,62 +57,30 @@ class Home(Protocol):
         """Return whether a sender that has nothing to send may end; it is forgotten then."""
 
 
-class Sender:
+class Sender(BrokerThread):
     """Produces at broker `node` until it leads nothing, or until `close`."""
 
     def __init__(self, node: int, store: Store, cluster: Cluster, home: Home) -> None:
-        self.node, self._store, self._cluster, self._home = node, store, cluster, home
-        self._config = cluster.config
-        self._closing, self._ended = Latch(), Latch()
-        self._connection: Connection | None = None
-        self._backoff = Backoff(self._config.reconnect_backoff_ms, self._config.reconnect_backoff_max_ms)
-
-    def start(self) -> None:
-        """Start the thread."""
-        Background(self._run, f"segstore-sender-{self.node}").start()
-
-    def close(self, seconds: float) -> bool:
-        """End the thread, and wait; return whether it has ended."""
-        self._closing.open()
-        if (connection := self._connection) is not None:
-            connection.abort()
-        return self._ended.wait(seconds)
+        super().__init__("sender", node, cluster)
+        self._store, self._home = store, home
 
     # --- the thread -------------------------------------------------------------------------------
 
-    def _run(self) -> None:
-        try:
-            while not self._closing.is_open and not self._is_idle():
-                self._connect_and_send()
-        finally:
-            self._ended.open()
-
     def _is_idle(self) -> bool:
         return not self._home.led_by(self.node) and self._home.ended(self.node)
-
-    def _connect_and_send(self) -> None:
-        try:
-            connection = self._connection = self._cluster.connect(self.node)
-            while not self._closing.is_open and (logs := self._home.led_by(self.node)):
-                self._send(connection, logs)
-                self._backoff.succeeded()
-        except StoreClosedError:
-            self._closing.open()
-        except Exception as error:
-            if not isinstance(error, SegstoreError):
-                log.exception("a defect, met by the sender to broker %d", self.node)
-            if not self._closing.is_open:
-                self._lost(error)
-        finally:
-            if self._connection is not None:
-                self._connection.close()
-            self._connection = None
 
     def _lost(self, error: Exception) -> None:
         for each in self._home.led_by(self.node):
             each.error = each.refused or error
         self._home.stale(error)
-        self._closing.wait(self._backoff.failed())
+
+    def _work(self, connection: Connection) -> None:
+        try:
+            while not self._closing.is_open and (logs := self._home.led_by(self.node)):
+                self._send(connection, logs)
+                self._backoff.succeeded()
+        except StoreClosedError:
+            self._closing.open()
 
     def _send(self, connection: Connection, logs: Sequence[SentLog]) -> None:
         """Send what there is, or wait a while for more."""

@@ -1,0 +1,76 @@
+"""`BrokerThread`: a thread that works with one broker over one connection, which is made anew where it is
+lost (Kafka: ShutdownableThread with a BlockingSend). Nothing is on disk. Threads: its own; `close` may be
+called by any.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+from segstore.errors import SegstoreError
+from segstore.logger import Logger
+from segstore.threads import Background, Latch
+from segstore.wire.backoff import Backoff
+from segstore.wire.cluster import Cluster
+from segstore.wire.connection import Connection
+
+log = Logger("segstore")
+
+
+class BrokerThread(ABC):
+    """Works with the broker `node` until it `is_idle`, or until `close`."""
+
+    def __init__(self, kind: str, node: int, cluster: Cluster) -> None:
+        """`kind` is what the thread is called."""
+        self._kind, self.node, self._cluster = kind, node, cluster
+        self._config = cluster.config
+        self._closing, self._ended = Latch(), Latch()
+        self._connection: Connection | None = None
+        self._backoff = Backoff(self._config.reconnect_backoff_ms, self._config.reconnect_backoff_max_ms)
+
+    def start(self) -> None:
+        """Start the thread."""
+        Background(self._run, f"segstore-{self._kind}-{self.node}").start()
+
+    def close(self, seconds: float) -> bool:
+        """End the thread, and wait; return whether it has ended."""
+        self._closing.open()
+        if (connection := self._connection) is not None:
+            connection.abort()
+        return self._ended.wait(seconds)
+
+    @abstractmethod
+    def _is_idle(self) -> bool:
+        """Return whether there is nothing to do with this broker any more: then the thread ends."""
+
+    @abstractmethod
+    def _work(self, connection: Connection) -> None:
+        """Work until there is nothing to do, or `_closing` is open. Raises SegstoreError where the connection
+        is lost.
+        """
+
+    @abstractmethod
+    def _lost(self, error: Exception) -> None:
+        """Note why the broker is not reached."""
+
+    def _run(self) -> None:
+        try:
+            while not self._closing.is_open and not self._is_idle():
+                self._connect_and_work()
+        finally:
+            self._ended.open()
+
+    def _connect_and_work(self) -> None:
+        try:
+            connection = self._connection = self._cluster.connect(self.node)
+            self._work(connection)
+        except Exception as error:
+            if not isinstance(error, SegstoreError):
+                log.exception("a defect, met by the %s of broker %d", self._kind, self.node)
+            if not self._closing.is_open:
+                self._lost(error)
+                self._closing.wait(self._backoff.failed())
+        finally:
+            if self._connection is not None:
+                self._connection.close()
+            self._connection = None
