@@ -282,10 +282,11 @@ def test_an_option_counts_more_than_a_variable(server: segstore.Server, tmp_path
 
 
 ANYWHERE = {"topics", "create", "alter", "delete", "produce", "consume", "groups"}
-OF_NO_STORE = {"dump", "checkpoints", "bench", "demo", "mirror"}  # they name no store, or their commands do
+OF_NO_STORE = {"dump", "checkpoints", "bench", "demo", "mirror", "follow"}  # or their commands name one
+OF_A_SERVER = {"demote"}  # it asks segstore's own server, and no cluster
 
 
-@pytest.mark.parametrize("name", sorted(COMMANDS.keys() - ANYWHERE - OF_NO_STORE))
+@pytest.mark.parametrize("name", sorted(COMMANDS.keys() - ANYWHERE - OF_NO_STORE - OF_A_SERVER))
 def test_other_commands_say_what_they_need(name: str) -> None:
     result = run(name, "--bootstrap", "127.0.0.1:1")
     assert result.exit_code == 2
