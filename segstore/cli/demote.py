@@ -9,7 +9,7 @@ import rich_click as click
 from click.core import ParameterSource
 
 import segstore
-from segstore.cli.options import STORE, pairs
+from segstore.cli.options import settings_option, store_given
 from segstore.errors import InvalidArgumentError
 from segstore.protocol.error_codes import told_error
 from segstore.storage.store.primary import STANDBY_ID
@@ -28,24 +28,9 @@ _NONE = "there is no standby"
     expose_value=False,
     help="Take the standby away: acks=all waits for it no more, also where it is in sync mode.",
 )
-@click.option(
-    "--store",
-    "-s",
-    "path",
-    metavar="PATH",
-    envvar=STORE,
-    show_envvar=True,
-    help="The primary's directory, which nobody has open.",
-)
+@store_given("The primary's directory, which nobody has open.")
 @click.option("--bootstrap", "-b", metavar="HOST:PORT", help="The primary's server, in place of --store.")
-@click.option(
-    "--set",
-    "given",
-    metavar="NAME=VALUE",
-    multiple=True,
-    callback=pairs,
-    help="With --bootstrap: a setting of the client, such as security.protocol=SSL; may be repeated.",
-)
+@settings_option("With --bootstrap: a setting of the client, such as security.protocol=SSL; may be repeated.")
 @click.pass_context
 def demote(ctx: click.Context, path: str | None, bootstrap: str | None, given: dict[str, str]) -> None:
     """Take a primary's standby away, so that acks=all is acknowledged by the primary alone.

@@ -9,7 +9,7 @@ import time
 import rich_click as click
 
 import segstore
-from segstore.cli.options import no_bootstrap, pairs
+from segstore.cli.options import no_bootstrap, settings_option
 from segstore.cli.output import size_text, status_line
 from segstore.cli.signals import ended_by_signals
 from segstore.errors import StoreLockedError
@@ -37,14 +37,7 @@ _LETTING_GO = 30.0
     "--topics", "-t", metavar="NAME", multiple=True, help="A topic, or a regular expression; may be repeated."
 )
 @click.option("--once", is_flag=True, help="End when all is there that the primary had at the start.")
-@click.option(
-    "--set",
-    "given",
-    metavar="NAME=VALUE",
-    multiple=True,
-    callback=pairs,
-    help="A setting of the client, such as security.protocol=SSL; may be repeated.",
-)
+@settings_option("A setting of the client, such as security.protocol=SSL; may be repeated.")
 def follow(
     source: str, directory: str, mode: str, topics: tuple[str, ...], once: bool, given: dict[str, str]
 ) -> None:

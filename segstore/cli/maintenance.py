@@ -16,10 +16,10 @@ import rich_click as click
 
 import segstore
 from segstore.cli.options import (
-    STORE,
     config_option,
     json_option,
     no_bootstrap,
+    store_given,
     store_option,
 )
 from segstore.cli.output import add_row, console, print_json, progress_bar, size_text, table, time_text
@@ -39,15 +39,7 @@ R = TypeVar("R")
 
 @click.command()
 @click.argument("given", metavar="[PATH]", required=False, type=click.Path(file_okay=False))
-@click.option(
-    "--store",
-    "-s",
-    "path",
-    metavar="PATH",
-    envvar=STORE,
-    show_envvar=True,
-    help="The same as PATH.",
-)
+@store_given("The same as PATH.")
 @no_bootstrap
 @click.option(
     "--repair", is_flag=True, help="Repair what can be repaired; the store must have no other writer."

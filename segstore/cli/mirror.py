@@ -16,7 +16,7 @@ from click.core import ParameterSource
 from rich.progress import Progress
 
 import segstore
-from segstore.cli.options import STORE, no_bootstrap, pairs
+from segstore.cli.options import STORE, no_bootstrap, settings_option, store_given
 from segstore.cli.output import progress_bar
 from segstore.cli.places.of_store import open_reading
 from segstore.cli.places.properties import client_settings
@@ -39,15 +39,8 @@ _LOOK_MS = 500
     metavar="BOOTSTRAP",
     help="In place of BOOTSTRAP and DIRECTORY: mirror topics of --store to this cluster, at equal offsets.",
 )
-@click.option(
-    "--store",
-    "-s",
-    "path",
-    metavar="PATH",
-    envvar=STORE,
-    show_envvar=True,
-    type=click.Path(file_okay=False),
-    help="With --to: directory of the store, which another process may write.",
+@store_given(
+    "With --to: directory of the store, which another process may write.", kind=click.Path(file_okay=False)
 )
 @click.option(
     "--topics",
@@ -79,14 +72,7 @@ _LOOK_MS = 500
     type=click.File("r", encoding="utf-8"),
     help="A properties file of the client, as Kafka's tools have it: TLS, SASL.",
 )
-@click.option(
-    "--set",
-    "given",
-    metavar="NAME=VALUE",
-    multiple=True,
-    callback=pairs,
-    help="A setting of the client or of the mirror, such as security.protocol=SSL; may be repeated.",
-)
+@settings_option("A setting of the client or of the mirror, such as security.protocol=SSL; may be repeated.")
 def mirror(
     bootstrap: str | None,
     directory: str | None,

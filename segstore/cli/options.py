@@ -15,21 +15,31 @@ STORE, BOOTSTRAP = "SEGSTORE_PATH", "SEGSTORE_BOOTSTRAP"
 """The variables that stand for --store and --bootstrap."""
 
 
-def store_option(command: F) -> F:
-    """Add the option --store PATH, or SEGSTORE_PATH, which gives the argument `path`, to a command that needs
-    the files of a store. It refuses --bootstrap, which `place_option` adds to others.
+def store_given(
+    text: str, *, required: bool = False, kind: click.Path | None = None
+) -> Callable[[F], F]:
+    """Return what adds the option --store PATH, or SEGSTORE_PATH, which gives the argument `path`; `text` is
+    its help.
     """
-    with_store = click.option(
+    return click.option(
         "--store",
         "-s",
         "path",
         metavar="PATH",
         envvar=STORE,
         show_envvar=True,
-        required=True,
-        type=click.Path(file_okay=False),
-        help="Directory of the store.",
-    )(command)
+        required=required,
+        type=kind,
+        help=text,
+    )
+
+
+def store_option(command: F) -> F:
+    """Add `store_given`, required, to a command that needs the files of a store. It refuses --bootstrap,
+    which `place_option` adds to others.
+    """
+    directory = click.Path(file_okay=False)
+    with_store = store_given("Directory of the store.", required=True, kind=directory)(command)
     return no_bootstrap(with_store)
 
 
@@ -59,6 +69,13 @@ def config_option(command: F) -> F:
         callback=pairs,
         help="A setting with Kafka's name, such as retention.ms=604800000; may be repeated.",
     )(command)
+
+
+def settings_option(text: str) -> Callable[[F], F]:
+    """Return what adds the option --set NAME=VALUE, which may be repeated and gives the argument `given`, a
+    dict; `text` is its help.
+    """
+    return click.option("--set", "given", metavar="NAME=VALUE", multiple=True, callback=pairs, help=text)
 
 
 def json_option(command: F) -> F:

@@ -10,7 +10,7 @@ import errno
 import rich_click as click
 
 import segstore
-from segstore.cli.options import pairs, store_option
+from segstore.cli.options import settings_option, store_option
 from segstore.cli.signals import ended_by_signals
 from segstore.config import StoreConfig
 from segstore.errors import ListenError
@@ -76,14 +76,8 @@ _ADVICE = {
     metavar="PRINCIPALS",
     help='Who may do everything, as "User:alice;User:bob".',
 )
-@click.option(
-    "--set",
-    "given",
-    metavar="NAME=VALUE",
-    multiple=True,
-    callback=pairs,
-    help="A setting of the server, or of the store, with Kafka's name, such as num.partitions=4; may be "
-    "repeated.",
+@settings_option(
+    "A setting of the server, or of the store, with Kafka's name, such as num.partitions=4; may be repeated."
 )
 def serve(
     path: str,

@@ -251,11 +251,7 @@ def read_all(store: segstore.ReplicatedStore) -> dict[tuple[int, int], bytes | N
     """Return the values of all records by partition and offset."""
     found: dict[tuple[int, int], bytes | None] = {}
     for number in range(PARTITIONS):
-        log, at = store.partition(TOPIC, number), 0
-        while at < log.end_offset:
-            records = log.read(at)
-            found |= {(number, record.offset): record.value for record in records}
-            at = records.next_offset
+        found |= {(number, record.offset): record.value for record in store.partition(TOPIC, number)}
     return found
 
 

@@ -68,8 +68,7 @@ def compare(log: segstore.PartitionLog, sent: Flights) -> None:
     import pyarrow
 
     offset = 0
-    while offset < log.end_offset:
-        records = log.read(offset, READ_BYTES)
+    for records in log.scan(offset).reads(READ_BYTES):
         columns = records.to_arrow()
         part = sent.slice(offset, records.next_offset)
         same = (columns["timestamp"].to_numpy() == part.timestamps).all()
@@ -238,13 +237,11 @@ def show_broker(screen: Screen) -> None:
 
 def _partition_cells(store: segstore.Store, topic: str, partition: int) -> list[str]:
     log = store.partition(topic, partition)
-    offset, count, batches, last, codecs = log.start_offset, 0, 0, -1, set()
-    while offset < log.end_offset:
-        records = log.read(offset)
+    count, batches, last, codecs = 0, 0, -1, set()
+    for records in log.scan().reads():
         count, batches = count + len(records), batches + len(records.batches)
         codecs |= {CODECS[code] for code in (records.batches["attributes"] & CODEC_MASK).tolist()}
         last = max([last, *records.timestamps[-1:].tolist()])
-        offset = records.next_offset
     size = size_text(log_bytes(store.path, topic, partition))
     span = f"{log.start_offset} to {log.end_offset}"
     return [

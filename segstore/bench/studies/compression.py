@@ -82,10 +82,7 @@ def _measured(
 
 def _read(log: PartitionLog, plain: Callable[[bytes], bytes]) -> Values:
     found: list[bytes] = []
-    at = 0
-    while at < log.end_offset:
-        records = log.read(at)
-        at = records.next_offset
+    for records in log.scan(0).reads():
         found += [plain(value or b"") for value in records.values]
     return found
 

@@ -22,7 +22,7 @@ from segstore.server.fetching.purgatory import Parked, Purgatory
 from segstore.server.fetching.reading import Look, Terms
 from segstore.server.fetching.sessions import Fetched, Wanted
 from segstore.server.logs import Logs
-from segstore.server.request import LATER, Later, Request, Response
+from segstore.server.request import CORRELATION_ID, LATER, Later, Request, Response
 from segstore.storage.store.partition_log import PartitionLog
 from segstore.storage.transfer.stretch import Stretch
 
@@ -30,8 +30,6 @@ log = Logger("segstore")
 _Response = structs("FetchResponse")
 _FLEXIBLE_SINCE, _START_SINCE = 12, 5
 """The first versions whose lengths are varints, and whose answers tell the log start offset."""
-_ID = slice(4, 8)
-"""Where requests and, with their sizes, answers have the correlation id."""
 _INT32, _INT64 = struct.Struct(">i"), struct.Struct(">q")
 _MARKS = 0x0102030405060708, 0x1112131415161718, 0x2122232425262728
 _MARK = b"\xf1\xf2\xf3\xf4\xf5\xf6\xf7\xf8"
@@ -84,7 +82,7 @@ class _Answer:
         out += self._length(size)
         place = len(out)
         out += self._behind
-        out[_ID] = correlation_id
+        out[CORRELATION_ID] = correlation_id
         _INT32.pack_into(out, 0, len(out) - _INT32.size + size)
         ends = stretch.high_watermark, stretch.last_stable_offset, stretch.log_start_offset
         self._told.pack_into(out, self._told_at, *ends[: 2 + self._tells_start])
@@ -100,7 +98,7 @@ class RepeatedFetch:
         self._request, self._asked, self._log, self._target = request, wanted, log, target
         assert request.frame is not None
         self._first, self._at = bytes(request.frame), 0
-        self._kind = self._first[: _ID.start]
+        self._kind = self._first[: CORRELATION_ID.start]
         self._before, self._behind = b"", b""
         self._most = max(min(wanted.max_bytes, target.terms.max_bytes), 0)
         self._answer: _Answer | None = None
@@ -109,13 +107,12 @@ class RepeatedFetch:
     def __call__(self, frame: memoryview) -> Response | Later | None:
         """See `Repeat`."""
         self.is_like = False
-        at = self._at
-        if len(frame) != len(self._first) or not (at or self._learn()):
+        if len(frame) != len(self._first) or not (self._at or self._learn()):
             return None
         at = self._at
-        if frame[_ID.stop : at] != self._before or frame[at + _INT64.size :] != self._behind:
+        if frame[CORRELATION_ID.stop : at] != self._before or frame[at + _INT64.size :] != self._behind:
             return None
-        if frame[: _ID.start] != self._kind or self._log.is_gone:
+        if frame[: CORRELATION_ID.start] != self._kind or self._log.is_gone:
             return None
         self.is_like = True
         (offset,) = _INT64.unpack_from(frame, at)
@@ -124,9 +121,9 @@ class RepeatedFetch:
             return None
         size = len(found)
         if size >= terms.min_bytes or terms.max_wait_ms <= 0:
-            return self._written(found, bytes(frame[_ID]))
+            return self._written(found, bytes(frame[CORRELATION_ID]))
         found.release()
-        return None if size else self._park(offset, bytes(frame[_ID]))
+        return None if size else self._park(offset, bytes(frame[CORRELATION_ID]))
 
     def _look(self, offset: int) -> Stretch | None:
         """Return what there is; None where the handler has to say it."""
@@ -192,10 +189,10 @@ class RepeatedFetch:
         encode(body, version, other)
         part.fetch_offset = offset
         begin = len(first) - len(mine)
-        if begin < _ID.stop or first[begin:] != mine:
+        if begin < CORRELATION_ID.stop or first[begin:] != mine:
             return False
         at = begin + next(i for i, (one, two) in enumerate(zip(mine, other, strict=True)) if one != two)
-        self._before, self._behind = first[_ID.stop : at], first[at + _INT64.size :]
+        self._before, self._behind = first[CORRELATION_ID.stop : at], first[at + _INT64.size :]
         self._at = at
         return True
 

@@ -16,7 +16,7 @@ from segstore.errors import InvalidRequestError, SegstoreError
 from segstore.protocol.codec import structs
 from segstore.protocol.primitives import read_uvarint, uvarint
 from segstore.server.apis import write_response
-from segstore.server.request import Request, Response
+from segstore.server.request import CORRELATION_ID, Request, Response
 from segstore.storage.store.partition_log import PartitionLog
 
 AT_ONCE = 1 << 20
@@ -26,8 +26,6 @@ _LEAST, _FLEXIBLE_SINCE = 7, 9
 """The first version whose batches may have any codec, and the first whose lengths are varints."""
 _ACKS = (-1, 1)
 """With all else there is no answer, or an error."""
-_ID = slice(4, 8)
-"""Where requests and, with their sizes, answers have the correlation id."""
 _INT32 = struct.Struct(">i")
 _TAGS = b"\0\0\0"
 """What comes behind the batch of the only partition of the only topic: none of them has tagged fields."""
@@ -53,7 +51,7 @@ class RepeatedProduce:
         self._topic = {"name": topic.name, "topic_id": topic.topic_id}
         self._index = topic.partition_data[0].index
         self._api, self._version = request.api, request.version
-        self._kind, self._rest = bytes(before[: _ID.start]), bytes(before[_ID.stop :])
+        self._kind, self._rest = bytes(before[: CORRELATION_ID.start]), bytes(before[CORRELATION_ID.stop :])
         self._at, self._is_flexible = len(before), request.version >= _FLEXIBLE_SINCE
         self._acks, self._timeout_ms = request.body.acks, max(request.body.timeout_ms, 0)
         self._target = target
@@ -63,7 +61,11 @@ class RepeatedProduce:
     def __call__(self, frame: memoryview) -> Response | None:
         """See `Repeat`."""
         at = self._at
-        if frame[_ID.stop : at] != self._rest or frame[: _ID.start] != self._kind or len(frame) > AT_ONCE:
+        if (
+            frame[CORRELATION_ID.stop : at] != self._rest
+            or frame[: CORRELATION_ID.start] != self._kind
+            or len(frame) > AT_ONCE
+        ):
             return None
         records = self._batch(frame)
         log, throttle, refused = self._target
@@ -76,7 +78,7 @@ class RepeatedProduce:
         if self._answer is None:
             self._learn()
         out = bytearray(self._answer)  # type: ignore[arg-type]  # it was learnt
-        out[_ID] = frame[_ID]
+        out[CORRELATION_ID] = frame[CORRELATION_ID]
         _TOLD.pack_into(out, self._told_at, told.base_offset, told.log_append_time, told.log_start_offset)
         return out, []
 
@@ -103,12 +105,12 @@ class RepeatedProduce:
             log_append_time_ms=append_time,
             log_start_offset=start_offset,
         )
-        self._answer = bytes(self._written(memoryview(bytes(_ID.stop)), part))
+        self._answer = bytes(self._written(memoryview(bytes(CORRELATION_ID.stop)), part))
         self._told_at = self._answer.index(_TOLD.pack(*_MARKS))
 
     def _written(self, frame: memoryview, part: Any) -> bytearray:
         topic = _Response.TopicProduceResponse(**self._topic, partition_responses=[part])
-        (correlation_id,) = _INT32.unpack(frame[_ID])
+        (correlation_id,) = _INT32.unpack(frame[CORRELATION_ID])
         return write_response(self._api, self._version, correlation_id, _Response(responses=[topic]))[0]
 
 
@@ -130,6 +132,6 @@ def repeated(request: Request, target: Target) -> RepeatedProduce | None:
     tags, length = (_TAGS, uvarint(size + 1)) if is_flexible else (b"", _INT32.pack(size))
     end = len(frame) - len(tags)
     begin = end - size - len(length)
-    if begin <= _ID.stop or frame[begin : end - size] != length or frame[end:] != tags:
+    if begin <= CORRELATION_ID.stop or frame[begin : end - size] != length or frame[end:] != tags:
         return None
     return RepeatedProduce(request, frame[:begin], target)
