@@ -15,9 +15,7 @@ STORE, BOOTSTRAP = "SEGSTORE_PATH", "SEGSTORE_BOOTSTRAP"
 """The variables that stand for --store and --bootstrap."""
 
 
-def store_given(
-    text: str, *, required: bool = False, kind: click.Path | None = None
-) -> Callable[[F], F]:
+def store_given(text: str, *, required: bool = False, kind: click.Path | None = None) -> Callable[[F], F]:
     """Return what adds the option --store PATH, or SEGSTORE_PATH, which gives the argument `path`; `text` is
     its help.
     """
