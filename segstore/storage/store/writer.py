@@ -89,7 +89,7 @@ class StoreWriter:
             _check_plain(files, root)
         if self._role is not None or f"{names.OURS}/{names.ROLE}" in root_names:
             _check_role(files, root, self._role)
-        if self.may_have_standby and f"{names.OURS}/{names.FENCE}" in root_names:
+        if f"{names.OURS}/{names.FENCE}" in root_names and self.may_have_standby:
             check_not_fenced(context)
         moved = set_aside(files, root)
         marker = take_marker(files, root) if names.CLEAN_SHUTDOWN in root_names else None
