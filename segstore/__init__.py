@@ -49,6 +49,7 @@ from segstore.errors import (
     StoreClosedError,
     StoreLockedError,
     TopicAlreadyExistsError,
+    TopicMismatchError,
     UnknownTopicOrPartitionError,
     UnwrittenRecordsError,
 )
@@ -148,6 +149,7 @@ __all__ = [
     "StoreLockedError",
     "TopicAlreadyExistsError",
     "TopicInfo",
+    "TopicMismatchError",
     "TopicPartition",
     "UnknownTopicOrPartitionError",
     "UnwrittenRecordsError",

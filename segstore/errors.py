@@ -66,6 +66,20 @@ class TopicAlreadyExistsError(SegstoreError):
     """A topic of that name exists already."""
 
 
+class TopicMismatchError(TopicAlreadyExistsError):
+    """A topic of that name exists, and is not as it was asked for: `differences` has, by the name of a
+    setting or "partitions" or "replication_factor", a pair of what the topic has and what was asked for.
+    """
+
+    def __init__(self, topic: str, differences: Mapping[str, tuple[object, object]]) -> None:
+        self.topic, self.differences = topic, dict(differences)
+        each = ", ".join(f"{name}={has}, not {asked}" for name, (has, asked) in self.differences.items())
+        super().__init__(f"topic {topic!r} is there already, with {each}")
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _rebuild, (type(self), self.args, self.__dict__)
+
+
 class UnknownTopicOrPartitionError(SegstoreError):
     """There is no such topic, or the topic has no such partition; the message lists those that exist."""
 

@@ -39,7 +39,8 @@ from segstore.storage.meta.followed_ends import FollowedEnds
 from segstore.storage.meta.published_ends import slot_key
 from segstore.storage.meta.sweep_states import SweepState, read_states
 from segstore.storage.meta.topic_info import check_not_internal
-from segstore.storage.meta.topics import TopicInfo
+from segstore.storage.meta.topic_match import differences, made_or_found
+from segstore.storage.meta.topics import TopicInfo, find_topic
 from segstore.storage.scheduler import Scheduler
 from segstore.storage.store import replica_lags
 from segstore.storage.store.clients import CLOSE_TIMEOUT, Client, Clients, tell
@@ -187,18 +188,46 @@ class Store:
             return dict(sorted(self._side.topics.items()))
 
     def create_topic(
-        self, name: str, partitions: int = 1, config: Mapping[str, Any] | None = None
+        self,
+        name: str,
+        partitions: int = 1,
+        config: Mapping[str, Any] | None = None,
+        *,
+        exist_ok: bool = False,
     ) -> TopicInfo:
         """Create a topic, which is durable when this returns. `config` has Kafka's topic settings by dotted
-        name.
+        name. With `exist_ok` a topic that exists is returned as it is, if it has as many partitions and the
+        settings of `config`; those that `config` does not name may be anything.
 
-        Raises TopicAlreadyExistsError, InvalidTopicError, ConfigError, InvalidArgumentError, StorageError,
-        ReadOnlyError.
+        Raises TopicAlreadyExistsError, with `exist_ok` TopicMismatchError, which says what differs;
+        InvalidTopicError, ConfigError, InvalidArgumentError, StorageError, ReadOnlyError.
         """
         count = arguments.whole("partitions", partitions, 1, 100_000)
         check_apart("create_topic()")
         check_not_internal(name, "groups and transactions make it when they need it")
-        return self._create_topic(name, count, {} if config is None else config)
+        settings = {} if config is None else config
+        if not arguments.switch("exist_ok", exist_ok):
+            return self._create_topic(name, count, settings)
+        return self._made_or_found(name, count, settings)
+
+    def ensure_topic(
+        self, name: str, partitions: int | None = None, config: Mapping[str, Any] | None = None
+    ) -> TopicInfo:
+        """Return the topic, and create it where it is missing, with one partition where `partitions` is None.
+        One that exists may have any number of partitions then. Raises what `create_topic` with `exist_ok`
+        raises.
+        """
+        check_apart("ensure_topic()")
+        check_not_internal(name, "groups and transactions make it when they need it")
+        count = None if partitions is None else arguments.whole("partitions", partitions, 1, 100_000)
+        return self._made_or_found(name, count, {} if config is None else config)
+
+    def _made_or_found(self, name: str, partitions: int | None, config: Mapping[str, Any]) -> TopicInfo:
+        return made_or_found(
+            lambda: self._create_topic(name, partitions or 1, config),
+            lambda: find_topic(topics, name) if name in (topics := self._side.topics) else None,
+            lambda info: differences(info, partitions, config),
+        )
 
     def _create_topic(self, name: str, partitions: int, config: Mapping[str, Any]) -> TopicInfo:
         """Do what `create_topic` does, also for the engine's own topics."""
