@@ -147,6 +147,17 @@ class OffsetOutOfRangeError(SegstoreError):
         return _rebuild, (type(self), self.args, self.__dict__)
 
 
+class OffsetMismatchError(SegstoreError):
+    """An append was to get the offset `expected`, and the log ends at `end_offset`. Nothing was written."""
+
+    def __init__(self, expected: int, end_offset: int, where: str) -> None:
+        self.expected, self.end_offset = expected, end_offset
+        super().__init__(f"expected_offset={expected}: {where} ends at {end_offset}, nothing was appended")
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _rebuild, (type(self), self.args, self.__dict__)
+
+
 class LogTruncationError(OffsetOutOfRangeError):
     """A consumer's position lies in a part of the log that the new leader does not have: what was read from
     `diverging` on was lost in an unclean election; -1 where it is not known where that begins (Kafka:

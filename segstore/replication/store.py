@@ -93,6 +93,7 @@ class ReplicatedPartitionLog(PartitionLog):
         *,
         acks: str | int = "all",
         timeout_ms: float = 30_000,
+        expected_offset: int | None = None,
     ) -> int:
         """Append one record, as `PartitionLog.append` does; returns its offset.
 
@@ -102,15 +103,16 @@ class ReplicatedPartitionLog(PartitionLog):
         NotLeaderOrFollowerError, RequestTimedOutError after `timeout_ms`: whether the record stays is not
         known (R23).
         """
+        expected = self._expected(expected_offset)
         usual = acks == "all" and timeout_ms == 30_000 and not self._internal
         asked = ALL if usual else self._acks(acks, timeout_ms)
-        if (loan := self._loan) is not None and loan.tail is not None and not headers:
+        if (loan := self._loan) is not None and loan.tail is not None and not headers and expected is None:
             source = self._source
             if isinstance(source, Partition) and source.loan is loan and not self._context.closed:
                 first = append_inline(source, asked, 1, lambda: append_short(loan, value, key, timestamp))
                 if first >= 0:
                     return first
-        return append_one(self._leading(asked), value, key, headers, timestamp, acks=asked)
+        return append_one(self._leading(asked), value, key, headers, timestamp, acks=asked, expected=expected)
 
     def append_batch(
         self,
@@ -123,11 +125,20 @@ class ReplicatedPartitionLog(PartitionLog):
         *,
         acks: str | int = "all",
         timeout_ms: float = 30_000,
+        expected_offset: int | None = None,
     ) -> range:
         """Append many records, as `PartitionLog.append_batch` does; `acks` and errors as in `append`."""
         asked = self._acks(acks, timeout_ms)
         return append_columns(
-            self._leading(asked), values, keys, timestamps, headers, compression, batch_bytes, acks=asked
+            self._leading(asked),
+            values,
+            keys,
+            timestamps,
+            headers,
+            compression,
+            batch_bytes,
+            acks=asked,
+            expected=self._expected(expected_offset),
         )
 
     def flush(self) -> None:

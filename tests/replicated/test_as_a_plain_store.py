@@ -284,3 +284,15 @@ def test_a_topic_that_exists_is_taken_where_it_is_as_asked(three: Directories) -
             infos = list(pool.map(lambda _: store.ensure_topic("u", 2, replication_factor=2), range(8)))
         assert len({info.topic_id for info in infos}) == 1
         store.partition("u", 1).append(b"it is led")
+
+
+def test_compare_and_append(three: Directories) -> None:
+    store, log = filled(three, 3)
+    assert log.append(b"v", expected_offset=3) == 3
+    assert log.append_batch([b"v"] * 2, expected_offset=4) == range(4, 6)
+    for append in (log.append, lambda v, **e: log.append_batch([v] * 2, **e)):
+        with pytest.raises(errors.OffsetMismatchError) as caught:
+            append(b"no", expected_offset=5)
+        assert caught.value.end_offset == log.log_end_offset == 6
+    assert [r.offset for r in log.scan(3)] == [3, 4, 5]
+    await_in_sync(store)
