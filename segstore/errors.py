@@ -246,14 +246,16 @@ class ListenError(SegstoreError, OSError):
 
 
 class StoreLockedError(SegstoreError):
-    """Another process, or another open store in this process, is the writer; the error has its `pid`."""
+    """Another process, or another open store in this process, is the writer; the error has its `pid`, and
+    `here` tells whether it is this process.
+    """
 
-    def __init__(self, path: str | os.PathLike[str], pid: int | None) -> None:
-        self.path, self.pid = str(path), pid
+    def __init__(self, path: str | os.PathLike[str], pid: int | None, here: bool = False) -> None:
+        self.path, self.pid, self.here = str(path), pid, here
         who = f"process {pid}" if pid else "another process"
-        super().__init__(
-            f'{self.path} is open for writing in {who}: open it with mode="r", or close that one'
-        )
+        elsewhere = f'is open for writing in {who}: open it with mode="r", or close that one'
+        mine = 'is open in this process already: use that store, or close it, or open it with mode="r"'
+        super().__init__(f"{self.path} {mine if here else elsewhere}")
 
     def __reduce__(self) -> tuple[object, ...]:
         return _rebuild, (type(self), self.args, self.__dict__)

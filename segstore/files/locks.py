@@ -14,6 +14,7 @@ import fcntl
 import os
 import struct
 import uuid
+from contextlib import suppress
 from functools import cache
 from typing import Protocol
 
@@ -54,6 +55,13 @@ def holder(fd: int) -> int | None:
     asked = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
     kind, _, _, _, pid = _FLOCK.unpack(fcntl.fcntl(fd, fcntl.F_OFD_GETLK, asked))
     return None if kind == fcntl.F_UNLCK else int(pid)
+
+
+def _is_of(handle: _Closable, path: Path) -> bool:
+    """Return whether the open file of a handle is the one at `path`."""
+    with suppress(OSError):  # it may be closed meanwhile
+        return os.path.samestat(os.fstat(handle.fd), os.stat(path))
+    return False
 
 
 def _close_inherited() -> None:
@@ -121,6 +129,12 @@ class Locking(Opening, Content, Stats):
                 return pid
             text = self.pread(handle, 20, 0)
         return int(text) if text.isdigit() else 0
+
+    def is_locked_here(self, path: Path) -> bool:
+        """Return whether this process holds the lock of the file, as far as that can be told; False where it
+        is missing.
+        """
+        return any(_is_of(handle, path) for handle in _held.all())
 
     def is_locked(self, path: Path) -> bool:
         """Return whether anybody holds a lock on the file; False where it is missing. Raises OSError as

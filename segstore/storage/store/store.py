@@ -57,6 +57,7 @@ from segstore.storage.store.stats import (
     store_stats,
 )
 from segstore.storage.store.sweeper import Swept
+from segstore.storage.store.waiting import until_unlocked
 from segstore.storage.store.writer import StoreWriter, let_go_of_lost
 from segstore.storage.store.writing_side import WritingSide
 
@@ -75,6 +76,7 @@ def open(
     clock: Clock = wall_clock,
     files: Files | None = None,
     file_mode: int | None = None,
+    timeout: float | None = None,
 ) -> Store:
     """Open a store: a directory, which is created if it is missing and `mode` is "rw".
 
@@ -82,12 +84,15 @@ def open(
     what was done). "r": the store is opened without a lock, and nothing is changed; the directory may be a
     Kafka broker's. `config` has settings of the store by Kafka's names; `clock` gives ms since the epoch.
     `file_mode` is the mode of all files made in a new store, whatever the umask, by default 0o600
-    (directories: 0o700); 0o640 lets a group read. An existing store keeps its own mode.
+    (directories: 0o700); 0o640 lets a group read. An existing store keeps its own mode. `timeout`: how many
+    seconds "rw" waits at most until a store that is open for writing elsewhere is closed; by default it does
+    not wait.
 
     Raises StoreLockedError (with the holder's pid), StorageError, ConfigError, InvalidArgumentError.
     """
     mode = arguments.one_of("mode", mode, MODES)
     settings = StoreConfig.parse({} if config is None else config)
+    seconds = arguments.seconds("timeout", timeout, 0.0)
     with os_errors():
         context = open_context(path, settings, clock, files, file_mode, mode)
         if mode == "r":
@@ -98,7 +103,7 @@ def open(
             if _is_within_open(sys._getframe(1)):  # a signal handler opens the store that is being opened
                 raise
             let_go_of_lost(context.files, context.root)
-        return Store(context, StoreWriter(context, settings))
+        return until_unlocked(lambda: Store(context, StoreWriter(context, settings)), seconds)
 
 
 def open_context(
