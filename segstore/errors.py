@@ -10,13 +10,145 @@ from __future__ import annotations
 import copy
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple, TypeGuard, TypeVar
+from typing import ClassVar, NamedTuple, TypeGuard, TypeVar
+
+__all__ = [
+    "AuthenticationFailedError",
+    "BrokerError",
+    "BufferExhaustedError",
+    "ClientClosedError",
+    "CommitFailedError",
+    "ConcurrentModificationError",
+    "ConcurrentTransactionsError",
+    "ConfigError",
+    "CorruptCheckpointError",
+    "CorruptRecordError",
+    "DataLossError",
+    "DemotedError",
+    "DisconnectedError",
+    "DuplicateBrokerRegistrationError",
+    "DuplicateSequenceError",
+    "DuplicateSequenceNumberError",
+    "ElectionNotNeededError",
+    "EligibleLeadersNotAvailableError",
+    "FencedInstanceIdError",
+    "FencedLeaderEpochError",
+    "FencedMemberEpochError",
+    "ForkedError",
+    "GroupIdNotFoundError",
+    "GroupMaxSizeReachedError",
+    "GroupNotFoundError",
+    "IllegalArgumentError",
+    "IllegalGenerationError",
+    "IllegalStateError",
+    "InconsistentGroupProtocolError",
+    "IneligibleReplicaError",
+    "InvalidArgumentError",
+    "InvalidConfigurationError",
+    "InvalidGroupIdError",
+    "InvalidPartitionsError",
+    "InvalidPidMappingError",
+    "InvalidProducerEpochError",
+    "InvalidProducerIdMappingError",
+    "InvalidRecordError",
+    "InvalidRegularExpressionError",
+    "InvalidReplicaAssignmentError",
+    "InvalidReplicationAssignmentError",
+    "InvalidReplicationFactorError",
+    "InvalidRequestError",
+    "InvalidSessionTimeoutError",
+    "InvalidTimestampError",
+    "InvalidTopicError",
+    "InvalidTransactionTimeoutError",
+    "InvalidTxnStateError",
+    "InvalidTxnTimeoutError",
+    "InvalidTypeError",
+    "InvalidUpdateVersionError",
+    "JavaNotFoundError",
+    "KafkaConfigurationError",
+    "KafkaConnectionError",
+    "KafkaError",
+    "KafkaStorageError",
+    "KafkaTimeoutError",
+    "ListenError",
+    "LogTruncationError",
+    "MemberIdRequiredError",
+    "MessageSizeTooLargeError",
+    "MissingPackageError",
+    "NewLeaderElectedError",
+    "NoOffsetForPartitionError",
+    "NoReassignmentInProgressError",
+    "NoSoundReplicaError",
+    "NonEmptyGroupError",
+    "NotControllerError",
+    "NotEnoughReplicasAfterAppendError",
+    "NotEnoughReplicasError",
+    "NotLeaderForPartitionError",
+    "NotLeaderOrFollowerError",
+    "OffsetMetadataTooLargeError",
+    "OffsetMismatchError",
+    "OffsetNotAvailableError",
+    "OffsetOutOfRangeError",
+    "OffsetsExhaustedError",
+    "OperationNotAttemptedError",
+    "OutOfOrderSequenceError",
+    "OutOfOrderSequenceNumberError",
+    "PreferredLeaderNotAvailableError",
+    "ProducerFencedError",
+    "QuorumLostError",
+    "ReadOnlyError",
+    "RebalanceInProgressError",
+    "RecordBatchTooLargeError",
+    "RecordDeserializationError",
+    "RecordListTooLargeError",
+    "RecordTooLargeError",
+    "ReentrantCallError",
+    "ReplicaOfflineError",
+    "RequestTimedOutError",
+    "RetriableError",
+    "SaslAuthenticationFailedError",
+    "SegstoreError",
+    "SerializationError",
+    "SinkClosedError",
+    "SinkError",
+    "StagedFilesError",
+    "StaleBrokerEpochError",
+    "StaleDirectoryError",
+    "StaleMemberEpochError",
+    "StorageError",
+    "StoreClosedError",
+    "StoreLockedError",
+    "TopicAlreadyExistsError",
+    "TopicMismatchError",
+    "TransactionAbortedError",
+    "TransactionalIdNotFoundError",
+    "UnequalOffsetsError",
+    "UnknownLeaderEpochError",
+    "UnknownMemberIdError",
+    "UnknownTopicOrPartitionError",
+    "UnreleasedInstanceIdError",
+    "UnsupportedAssignorError",
+    "UnsupportedCodecError",
+    "UnsupportedCompressionTypeError",
+    "UnsupportedVersionError",
+    "UnverifiedTransactionError",
+    "UnwrittenRecordsError",
+]
 
 _Error = TypeVar("_Error", bound=BaseException)
 
 
 class SegstoreError(Exception):
     """The base of all errors of this package."""
+
+    retriable: ClassVar[bool] = False
+    """Whether Kafka's clients try again after such an error."""
+
+
+class RetriableError(SegstoreError):
+    """The base of errors after which the same call may succeed later (Kafka: RetriableException)."""
+
+    retriable = True
 
 
 class InvalidArgumentError(SegstoreError, ValueError):
@@ -80,7 +212,7 @@ class TopicMismatchError(TopicAlreadyExistsError):
         return _rebuild, (type(self), self.args, self.__dict__)
 
 
-class UnknownTopicOrPartitionError(SegstoreError):
+class UnknownTopicOrPartitionError(RetriableError):
     """There is no such topic, or the topic has no such partition; the message lists those that exist."""
 
 
@@ -292,7 +424,7 @@ class ForkedError(SegstoreError):
     """
 
 
-class KafkaTimeoutError(SegstoreError, TimeoutError):
+class KafkaTimeoutError(RetriableError, TimeoutError):
     """Something did not happen within its timeout (Kafka: TimeoutException)."""
 
 
@@ -390,7 +522,7 @@ class InvalidTxnTimeoutError(InvalidArgumentError):
     """`transaction_timeout_ms` is above the store's `transaction.max.timeout.ms`."""
 
 
-class ConcurrentTransactionsError(SegstoreError):
+class ConcurrentTransactionsError(RetriableError):
     """The producer's last transaction is still being completed; the call may be repeated."""
 
 
@@ -497,21 +629,21 @@ class UnsupportedVersionError(SegstoreError):
 # --- replicas -------------------------------------------------------------------------------------
 
 
-class NotEnoughReplicasError(SegstoreError):
+class NotEnoughReplicasError(RetriableError):
     """Fewer replicas are in sync than `min.insync.replicas` asks for; nothing was written."""
 
 
-class NotEnoughReplicasAfterAppendError(SegstoreError):
+class NotEnoughReplicasAfterAppendError(RetriableError):
     """Records were written, but meanwhile fewer replicas are in sync than `min.insync.replicas` asks for."""
 
 
-class RequestTimedOutError(SegstoreError, TimeoutError):
+class RequestTimedOutError(RetriableError, TimeoutError):
     """The answer did not come in time. The outcome is unknown: what was asked for may be done, or may be done
     later.
     """
 
 
-class NotLeaderOrFollowerError(SegstoreError):
+class NotLeaderOrFollowerError(RetriableError):
     """The replica does not lead the partition, or does no longer; records that waited for other replicas may
     be lost, or may be kept by the new leader.
     """
@@ -523,23 +655,23 @@ class DemotedError(NotLeaderOrFollowerError):
     """
 
 
-class FencedLeaderEpochError(SegstoreError):
+class FencedLeaderEpochError(RetriableError):
     """A question or a proposal carries a lower leader epoch than the partition has."""
 
 
-class UnknownLeaderEpochError(SegstoreError):
+class UnknownLeaderEpochError(RetriableError):
     """A question carries a higher leader epoch than is known here, or comes from a replica that is not known
     here yet: it may be asked again.
     """
 
 
-class OffsetNotAvailableError(SegstoreError):
+class OffsetNotAvailableError(RetriableError):
     """The new leader of a partition does not know yet which records were committed: the question may be asked
     again.
     """
 
 
-class ReplicaOfflineError(SegstoreError):
+class ReplicaOfflineError(RetriableError):
     """The directory of a replica has failed, or the replica was taken away (Kafka: KafkaStorageException)."""
 
 
@@ -565,7 +697,7 @@ class StaleDirectoryError(SegstoreError):
     """A directory belongs to another replicated store, or to another place in this one."""
 
 
-class NotControllerError(SegstoreError):
+class NotControllerError(RetriableError):
     """A leader knows a newer state of its partition than this controller has."""
 
 
@@ -599,15 +731,15 @@ class DuplicateBrokerRegistrationError(SegstoreError):
     """A broker id is in use: its last incarnation has a valid session."""
 
 
-class ElectionNotNeededError(SegstoreError):
+class ElectionNotNeededError(RetriableError):
     """The partition has the leader that was asked for."""
 
 
-class PreferredLeaderNotAvailableError(SegstoreError):
+class PreferredLeaderNotAvailableError(RetriableError):
     """The preferred leader is not in sync, or not alive."""
 
 
-class EligibleLeadersNotAvailableError(SegstoreError):
+class EligibleLeadersNotAvailableError(RetriableError):
     """No replica can be elected."""
 
 
@@ -626,7 +758,7 @@ class NoReassignmentInProgressError(SegstoreError):
 # --- other machines -------------------------------------------------------------------------------
 
 
-class DisconnectedError(SegstoreError, ConnectionError):
+class DisconnectedError(RetriableError, ConnectionError):
     """A broker can't be reached, or its connection has ended before it answered; the outcome of what was
     asked for is unknown (Kafka: DisconnectException).
     """
@@ -667,6 +799,29 @@ def _rebuild(kind: type[SegstoreError], args: tuple[object, ...], state: dict[st
     error.args = args
     error.__dict__.update(state)
     return error
+
+
+# --- kafka-python's names -------------------------------------------------------------------------
+
+# Where its name for an error is another one: a program that catches it needs another import only.
+DuplicateSequenceNumberError = DuplicateSequenceError
+GroupIdNotFoundError = GroupNotFoundError
+IllegalArgumentError = InvalidArgumentError
+InvalidConfigurationError = ConfigError
+InvalidPartitionsError = InvalidArgumentError
+InvalidProducerIdMappingError = InvalidPidMappingError
+InvalidReplicationAssignmentError = InvalidReplicaAssignmentError
+InvalidTransactionTimeoutError = InvalidTxnTimeoutError
+KafkaConfigurationError = ConfigError
+KafkaConnectionError = DisconnectedError
+KafkaError = SegstoreError
+KafkaStorageError = StorageError
+MessageSizeTooLargeError = RecordTooLargeError
+NotLeaderForPartitionError = NotLeaderOrFollowerError
+OutOfOrderSequenceNumberError = OutOfOrderSequenceError
+RecordListTooLargeError = RecordBatchTooLargeError
+SaslAuthenticationFailedError = AuthenticationFailedError
+UnsupportedCodecError = UnsupportedCompressionTypeError
 
 
 # --- errors that are kept -------------------------------------------------------------------------
