@@ -30,7 +30,9 @@ from segstore.storage.store.store import Store
 
 if TYPE_CHECKING:
     import pyarrow
-    from typing_extensions import Self
+    from typing_extensions import Self, Unpack
+
+    from segstore.client.consumer.settings import ConsumerSettings
 
 T = TypeVar("T")
 
@@ -47,7 +49,7 @@ class AsyncConsumer:
     called in the thread. Calls in another event loop than that of the first call raise IllegalStateError.
     """
 
-    def __init__(self, store: Store, *topics: str, **settings: Any) -> None:
+    def __init__(self, store: Store, *topics: str, **settings: Unpack[ConsumerSettings]) -> None:
         """Raises what `Consumer` raises."""
         self._consumer = Consumer(store, *topics, **settings)
         self._line, self._turns = Line("segstore-consumer"), Turns()

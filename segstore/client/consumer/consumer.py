@@ -35,7 +35,9 @@ from segstore.storage.store.store import Store
 
 if TYPE_CHECKING:
     import pyarrow
-    from typing_extensions import Self
+    from typing_extensions import Self, Unpack
+
+    from segstore.client.consumer.settings import ConsumerSettings
 
 T = TypeVar("T")
 
@@ -54,7 +56,7 @@ class Consumer(Assigning, Seeking, Committing):
     manager.
     """
 
-    def __init__(self, store: Store, *topics: str, **settings: Any) -> None:
+    def __init__(self, store: Store, *topics: str, **settings: Unpack[ConsumerSettings]) -> None:
         """Raises ConfigError, InvalidTypeError, UnknownTopicOrPartitionError."""
         super().__init__(store, settings)
         parts = self.config.key_deserializer, self.config.value_deserializer
