@@ -371,6 +371,10 @@ class AsyncProducer(Transactional):
             self._stopping = self._begin(self._close, timeout)
         await asyncio.shield(self._stopping)
 
+    async def close(self, timeout: float | None = None) -> None:
+        """See `stop`, which is aiokafka's name for it."""
+        await self.stop(timeout)
+
     def _close(self, timeout: float | None) -> None:
         try:
             self._producer.close(timeout)

@@ -10,6 +10,7 @@ import contextlib
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -229,6 +230,14 @@ class Consumer(Assigning, Seeking, Committing):
             raise copy_of(refusal)
 
     # --- for AsyncConsumer ---------------------------------------------------------------------
+
+    @alone
+    def _update(self) -> None:
+        """Bring the assignment up to date: without a group it has all partitions then; a group's member has
+        begun to join.
+        """
+        with suppress(OffsetNotAvailableError):  # the coordinator loads
+            self._coordination.poll()
 
     @alone
     def _fill_alone(self, deadline: float) -> bool:
