@@ -22,10 +22,19 @@ from segstore.errors import *  # noqa: F403  every error, as errors.__all__ list
 from segstore.threads import apart
 
 if TYPE_CHECKING:
+    from segstore.client.admin import (
+        AdminClient,
+        ConfigResource,
+        ConfigResourceType,
+        KafkaAdminClient,
+        NewPartitions,
+        NewTopic,
+    )
     from segstore.client.aio import AsyncConsumer, AsyncProducer
     from segstore.client.consumer import Consumer, ConsumerRebalanceListener, ConsumerRecord
     from segstore.client.producer import Producer, ProducerRecord, RecordMetadata
     from segstore.coordinator.checking import check
+    from segstore.coordinator.group.admin import Groups, Reset
     from segstore.coordinator.open import open
     from segstore.coordinator.open_replicated import open_replicated
     from segstore.coordinator.structs import (
@@ -54,8 +63,11 @@ if TYPE_CHECKING:
     from segstore.storage.transfer.methods import transfer_methods
 
 __all__ = [
+    "AdminClient",
     "AsyncConsumer",
     "AsyncProducer",
+    "ConfigResource",
+    "ConfigResourceType",
     "Consumer",
     "ConsumerGroupMetadata",
     "ConsumerRebalanceListener",
@@ -64,10 +76,14 @@ __all__ = [
     "CutRecord",
     "EndedPartition",
     "Finding",
+    "Groups",
     "Healed",
+    "KafkaAdminClient",
     "Mirror",
     "MirrorTo",
     "MirroredPartition",
+    "NewPartitions",
+    "NewTopic",
     "OffsetAndMetadata",
     "OffsetAndTimestamp",
     "PartitionLog",
@@ -79,6 +95,7 @@ __all__ = [
     "Records",
     "ReplicaState",
     "ReplicatedStore",
+    "Reset",
     "Scan",
     "SentPartition",
     "Server",
@@ -105,10 +122,19 @@ __all__ += errors.__all__
 
 
 _WHEN_ASKED_FOR = {
+    "segstore.client.admin": (
+        "AdminClient",
+        "ConfigResource",
+        "ConfigResourceType",
+        "KafkaAdminClient",
+        "NewPartitions",
+        "NewTopic",
+    ),
     "segstore.client.aio": ("AsyncConsumer", "AsyncProducer"),
     "segstore.client.consumer": ("Consumer", "ConsumerRebalanceListener", "ConsumerRecord"),
     "segstore.client.producer": ("Producer", "ProducerRecord", "RecordMetadata"),
     "segstore.coordinator.checking": ("check",),
+    "segstore.coordinator.group.admin": ("Groups", "Reset"),
     "segstore.coordinator.open": ("open",),
     "segstore.coordinator.open_replicated": ("open_replicated",),
     "segstore.coordinator.structs": (

@@ -27,9 +27,8 @@ class StoreClientSettings(client.ClientSettings):
     @classmethod
     def parse(cls: type[S], mapping: Mapping[str, Any]) -> S:
         """See `Settings.parse`. Settings of the network are left out, and one warning names them all."""
-        if not isinstance(mapping, dict | Mapping):
-            return super().parse(mapping)
-        ignored = sorted(name for name, value in mapping.items() if cls._is_ignored(name, value))
+        given = mapping.items() if isinstance(mapping, dict | Mapping) else ()
+        ignored = sorted(name for name, value in given if cls._is_ignored(name, value))
         if not ignored:
             return super().parse(mapping)
         made = super().parse({name: value for name, value in mapping.items() if name not in ignored})
