@@ -379,11 +379,13 @@ class ListenError(SegstoreError, OSError):
 
 class StoreLockedError(SegstoreError):
     """Another process, or another open store in this process, is the writer; the error has its `pid`, and
-    `here` tells whether it is this process.
+    `here` tells whether it is this process; `address` is where it serves the store, "" where it does not.
     """
 
-    def __init__(self, path: str | os.PathLike[str], pid: int | None, here: bool = False) -> None:
-        self.path, self.pid, self.here = str(path), pid, here
+    def __init__(
+        self, path: str | os.PathLike[str], pid: int | None, here: bool = False, address: str = ""
+    ) -> None:
+        self.path, self.pid, self.here, self.address = str(path), pid, here, address
         who = f"process {pid}" if pid else "another process"
         elsewhere = f'is open for writing in {who}: open it with mode="r", or close that one'
         mine = 'is open in this process already: use that store, or close it, or open it with mode="r"'

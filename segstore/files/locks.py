@@ -1,4 +1,5 @@
-"""Lock files: whole-file write locks that exclude Kafka brokers too; the file holds its holder's pid as text.
+"""Lock files: whole-file write locks that exclude Kafka brokers too; the file holds its holder's pid as text,
+and behind a blank the address at which it serves Kafka's clients, where it does.
 
 The locks are open file description locks of Linux. They exclude the POSIX lock that a Kafka broker takes
 through Java on the same file, and, unlike that, belong to the open file: closing another descriptor of the
@@ -75,6 +76,8 @@ os.register_at_fork(after_in_child=_close_inherited)
 # --- locks ------------------------------------------------------------
 
 _TRIES = 100
+_LONGEST_TEXT = 300
+"""Bytes of a lock file that are read: a pid and an address."""
 
 
 class Locking(Opening, Content, Stats):
@@ -115,6 +118,24 @@ class Locking(Opening, Content, Stats):
         self.truncate(handle, len(text))
         return True
 
+    def announce(self, handle: Handle, address: str) -> None:
+        """Write into a lock file that this process holds where it can be reached, as a text in ASCII, or ""
+        for nowhere. Raises OSError.
+        """
+        text = f"{os.getpid()} {address}".strip().encode()
+        self.pwrite(handle, text, 0)
+        self.truncate(handle, len(text))
+
+    def lock_address(self, path: Path) -> str:
+        """Return where the process that has locked the file can be reached, "" where that is not known.
+        Raises OSError.
+        """
+        if self.lock_holder(path) is None:
+            return ""
+        with self.open(path) as handle:
+            text = self.pread(handle, _LONGEST_TEXT, 0)
+        return text.partition(b" ")[2].decode("ascii", "replace")
+
     def lock_holder(self, path: Path) -> int | None:
         """Return the pid that has locked the file, 0 where it is not known, None where nobody has a lock.
         Raises OSError.
@@ -127,7 +148,7 @@ class Locking(Opening, Content, Stats):
             pid = holder(handle.fd)
             if pid is None or pid > 0:
                 return pid
-            text = self.pread(handle, 20, 0)
+            text = self.pread(handle, 20, 0).partition(b" ")[0]
         return int(text) if text.isdigit() else 0
 
     def is_locked_here(self, path: Path) -> bool:

@@ -300,6 +300,13 @@ class Store:
         """Have `forget(store, topic)` called after each deletion of a topic here. It raises nothing."""
         self._when_deleted.append(forget)
 
+    def _announce(self, address: str) -> None:
+        """Tell other processes that find the store locked where it is served, "PROTOCOL://HOST:PORT"; "": no
+        more. Nobody is told of a replicated store, or one that is open for reading. Raises OSError.
+        """
+        if isinstance(self._side, StoreWriter):
+            self._side.announce(address)
+
     def _writer(self) -> WritingSide:
         self._context.check_writable()
         assert not isinstance(self._side, StoreReader)

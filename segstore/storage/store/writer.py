@@ -76,6 +76,12 @@ class StoreWriter:
                 self.let_go()
             raise
 
+    def announce(self, address: str) -> None:
+        """Write into the lock file where the store is served, "PROTOCOL://HOST:PORT"; "" where it is no more.
+        Raises OSError.
+        """
+        self.context.files.announce(self._held, address)
+
     # --- opening --------------------------------------------------------------------------
 
     def _open(self) -> None:
@@ -422,7 +428,9 @@ def _check_role(files: Files, root: str, kind: str | None) -> None:
 def locked(files: Files, root: str) -> StoreLockedError:
     """Return the error for a store that is open for writing already. Raises OSError."""
     path = names.below(root, names.LOCK)
-    return StoreLockedError(root, files.lock_holder(path), files.is_locked_here(path))
+    return StoreLockedError(
+        root, files.lock_holder(path), files.is_locked_here(path), files.lock_address(path)
+    )
 
 
 def _take_lock(context: Context) -> Handle:
