@@ -473,7 +473,9 @@ class RecordDeserializationError(SerializationError):
     def __init__(self, topic: str, partition: int, offset: int, origin: str, reason: str) -> None:
         self.topic, self.partition, self.offset, self.origin = topic, partition, offset, origin
         where = f"{topic}-{partition}, offset {offset}"
-        super().__init__(f"{where}: its {origin} can't be deserialized: {reason}")
+        super().__init__(
+            f"{where}: its {origin} can't be deserialized: {reason} (seek to {offset + 1} to pass it by)"
+        )
 
     def __reduce__(self) -> tuple[object, ...]:
         return _rebuild, (type(self), self.args, self.__dict__)

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
 
 from segstore.config import client
+from segstore.config.options import unknown
+from segstore.config.settings import options
 from segstore.logger import Logger
 
 S = TypeVar("S", bound="StoreClientSettings")
@@ -34,6 +36,13 @@ class StoreClientSettings(client.ClientSettings):
         made = super().parse({name: value for name, value in mapping.items() if name not in ignored})
         log.warning("settings without an effect on a store: %s", ", ".join(ignored))
         return made
+
+    def __getitem__(self, name: str) -> Any:
+        """Return a setting's value (kafka-python: config[name]). Raises ConfigError for an unknown name."""
+        known = options(type(self))
+        if name not in known:
+            raise unknown(name, known)
+        return getattr(self, name)
 
     @classmethod
     def _is_ignored(cls, name: str, value: object) -> bool:

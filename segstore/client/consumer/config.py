@@ -88,8 +88,8 @@ class ConsumerConfig(StoreClientSettings):
     partition_assignment_strategy: tuple[Any, ...] = made(
         ("range", "roundrobin"),
         f"a list of {', '.join(ASSIGNORS)}, or of assignors",
-        "how a group's leader hands out partitions; members have the one that most like best of those that "
-        "all have",
+        "how a group's leader hands out partitions: of the strategies that all members support, the one that "
+        "most of them prefer",
         _strategies,
     )
     key_deserializer: object = deserializer("makes keys out of bytes")

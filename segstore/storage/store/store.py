@@ -14,7 +14,7 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from types import FrameType, TracebackType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 from weakref import WeakValueDictionary
 
 from segstore.config import StoreConfig, arguments
@@ -543,6 +543,13 @@ class Store:
             closing.callback(self._side.close)
             for attached in reversed(self._attached.values()):
                 closing.callback(attached.close)
+
+    def __reduce__(self) -> NoReturn:
+        """Raise InvalidTypeError: another process opens the store by its path."""
+        raise InvalidTypeError(
+            f"{self!r} can't be pickled or copied: give its path to the other process, which opens it with "
+            'mode="r", or serve the store'
+        )
 
     def __enter__(self) -> Self:
         return self

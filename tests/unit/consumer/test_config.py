@@ -175,3 +175,10 @@ def test_deserializers_of_all_forms(form: str) -> None:
 
 def test_no_deserializer_stays_none() -> None:
     assert deserialize_with(None) is None
+
+
+def test_settings_are_asked_for_as_kafka_pythons_are() -> None:
+    config = ConsumerConfig.parse({"group_id": "g"})
+    assert (config["group_id"], config["max_poll_records"]) == ("g", 500)
+    with pytest.raises(ConfigError, match="did you mean group_id"):
+        config["group"]
