@@ -34,8 +34,8 @@ from segstore.storage.meta.topics import TopicFiles
 
 class Found(NamedTuple):
     """What lies at a path. `holder` is the process that has it open (0: it is not told which one), None where
-    none has; `topics` are those beside the metadata's, which `has_metadata` stands for. `error` says why the
-    path can't be read.
+    none has; `here`: it is this process. `topics` are those beside the metadata's, which `has_metadata`
+    stands for. `error` says why the path can't be read.
     """
 
     path: str
@@ -46,6 +46,7 @@ class Found(NamedTuple):
     holder: int | None = None
     error: Exception | None = None
     plain_id: str | None = None
+    here: bool = False
 
 
 class Place(NamedTuple):
@@ -118,6 +119,7 @@ def look(files: Files, path: str) -> Found:
         held = {parsed[0] for name in files.directories(path) if (parsed := names.parse_partition_dir(name))}
         lock = names.below(path, names.LOCK)
         holder = files.lock_holder(lock) if files.exists(lock) else None
+        here = holder is not None and files.is_locked_here(lock)
         properties = read_properties(files, path)
         kept = TopicFiles(files, path).keeps(CLUSTER_METADATA)
         plain_id = CLUSTER_ID.read(files, path)
@@ -125,7 +127,7 @@ def look(files: Files, path: str) -> Found:
         return Found(path, error=error)
     topics = tuple(sorted(held - {CLUSTER_METADATA}))
     has_metadata = CLUSTER_METADATA in held if kept is None else kept
-    return Found(path, True, properties, has_metadata, topics, holder, plain_id=plain_id)
+    return Found(path, True, properties, has_metadata, topics, holder, plain_id=plain_id, here=here)
 
 
 def decide(found: Sequence[Found], witness: bool) -> Plan:
@@ -158,7 +160,7 @@ def _format(found: Sequence[Found], cluster_id: str, witness: int) -> Plan:
         if each.error is not None:
             raise copy_of(each.error)
         if each.holder is not None:
-            raise StoreLockedError(each.path, each.holder)
+            raise _locked(each)
         if each.has_metadata:
             raise StaleDirectoryError(f"{each.path} has a metadata log, but no meta.properties")
     plain = [number for number, each in enumerate(found) if each.topics]
@@ -196,6 +198,10 @@ def _why_offline(each: Found) -> str | None:
     return None
 
 
+def _locked(found: Found) -> StoreLockedError:
+    return StoreLockedError(found.path, found.holder, found.here)
+
+
 def _named(holder: int) -> str:
     return f"process {holder}" if holder else "another process"
 
@@ -206,7 +212,7 @@ def _check_majority(found: Sequence[Found], offline: dict[int, str]) -> None:
         return
     held = [each for number, each in enumerate(found) if number in offline and each.holder is not None]
     if held and there + len(held) > total // 2:
-        raise StoreLockedError(held[0].path, held[0].holder)
+        raise _locked(held[0])
     raise QuorumLostError(
         f"{total // 2 + 1} of the {total} directories are needed, and {there} can be opened: "
         + "; ".join(offline.values())

@@ -24,7 +24,7 @@ from segstore.records.encoded import PLAIN
 from segstore.storage.log.acks import ALL, Acks
 from segstore.storage.log.validator import LogValidator
 from segstore.storage.meta.small_files import NO_ROOM
-from segstore.storage.producers.append_info import Claim, claim_of
+from segstore.storage.producers.append_info import Claim, ExpectedEnd, claim_of
 
 if TYPE_CHECKING:
     from segstore.storage.log.acks import Acknowledger
@@ -34,13 +34,18 @@ if TYPE_CHECKING:
 
 
 def append(
-    partition: Partition, chunks: list[Encoded], n: int, claim: Claim | None = None, acks: Acks = ALL
+    partition: Partition,
+    chunks: list[Encoded],
+    n: int,
+    claim: Claim | ExpectedEnd | None = None,
+    acks: Acks = ALL,
 ) -> int:
     """Append `n` records with contiguous offsets, visible together; return the first offset. With a `claim`
-    Kafka's rules for a producer with an id are applied first. `flush.messages` is kept, then `acks`.
+    Kafka's rules for a producer with an id are applied first, or the log's end is compared with the offset
+    that is expected. `flush.messages` is kept, then `acks`.
 
-    Raises StorageError, and the errors of `append_info.judge`; nothing is appended then, unless it was the
-    flush that failed. Raises the errors of `Acknowledger`.
+    Raises StorageError, OffsetMismatchError, and the errors of `append_info.judge`; nothing is appended then,
+    unless it was the flush that failed. Raises the errors of `Acknowledger`.
     """
     short = len(chunks) == 1 and (claim is None or claim.sequenced)
     if partition.acks is not None:
@@ -170,6 +175,7 @@ def append_one(
     headers: Any,
     timestamp: int | None,
     acks: Acks = ALL,
+    expected: ExpectedEnd | None = None,
 ) -> int:
     """Append a record; returns its offset."""
     validator, now = partition.validator, partition.context.clock()
@@ -178,7 +184,7 @@ def append_one(
     encoded = single(value, key, headers, stamp, PLAIN, validator.codec, validator.level)
     if encoded.size > validator.largest_batch:
         raise RecordTooLargeError(validator.too_large(encoded.size))
-    return append(partition, [encoded], 1, None, acks)
+    return append(partition, [encoded], 1, expected, acks)
 
 
 def append_columns(
@@ -190,24 +196,27 @@ def append_columns(
     compression: str | None,
     batch_bytes: int,
     acks: Acks = ALL,
+    expected: ExpectedEnd | None = None,
 ) -> range:
     """Append columns of records; returns their offsets."""
     validator, now = partition.validator, partition.context.clock()
     n, chunks = encode_columns(validator, now, values, keys, timestamps, headers, compression, batch_bytes)
     if not n:
         end = partition.visible.log_end_offset
+        if expected is not None:
+            expected.check(end)
         return range(end, end)
     chunk, second = next(chunks), next(chunks, None)
     if second is None:
-        first = append(partition, [chunk], n, None, acks)
+        first = append(partition, [chunk], n, expected, acks)
         return range(first, first + n)
     codec, _ = validator.named_codec(compression)
     ahead = AHEAD_COMPRESSED if codec else AHEAD_PLAIN
     batches = chain((chunk, second), chunks)
     if partition.acks is not None:
-        first = _acknowledged(partition, acks, n, lambda: partition.queue.append(batches, ahead))
+        first = _acknowledged(partition, acks, n, lambda: partition.queue.append(batches, ahead, expected))
         return range(first, first + n)
-    first = partition.queue.append(batches, ahead)
+    first = partition.queue.append(batches, ahead, expected)
     partition.flushing.flush_if_due(first + n)
     return range(first, first + n)
 

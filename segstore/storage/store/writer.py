@@ -76,6 +76,12 @@ class StoreWriter:
                 self.let_go()
             raise
 
+    def announce(self, address: str) -> None:
+        """Write into the lock file where the store is served, "PROTOCOL://HOST:PORT"; "" where it is no more.
+        Raises OSError.
+        """
+        self.context.files.announce(self._held, address)
+
     # --- opening --------------------------------------------------------------------------
 
     def _open(self) -> None:
@@ -419,12 +425,20 @@ def _check_role(files: Files, root: str, kind: str | None) -> None:
         raise InvalidArgumentError(f"{root} is no {kind}, but a store of its own")
 
 
+def locked(files: Files, root: str) -> StoreLockedError:
+    """Return the error for a store that is open for writing already. Raises OSError."""
+    path = names.below(root, names.LOCK)
+    return StoreLockedError(
+        root, files.lock_holder(path), files.is_locked_here(path), files.lock_address(path)
+    )
+
+
 def _take_lock(context: Context) -> Handle:
     path = names.below(context.root, names.LOCK)
     try:
         return context.files.lock(path)
     except BlockingIOError:
-        raise StoreLockedError(context.root, context.files.lock_holder(path)) from None
+        raise locked(context.files, context.root) from None
     except OSError as error:
         if error.errno != errno.EISDIR:
             raise
