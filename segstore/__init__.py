@@ -50,9 +50,11 @@ from segstore.errors import (
     StoreLockedError,
     TopicAlreadyExistsError,
     UnknownTopicOrPartitionError,
+    UnsupportedFormatError,
     UnwrittenRecordsError,
 )
 from segstore.threads import apart
+from segstore.version import VERSION as __version__
 
 if TYPE_CHECKING:
     from segstore.client.aio import AsyncConsumer, AsyncProducer
@@ -150,7 +152,9 @@ __all__ = [
     "TopicInfo",
     "TopicPartition",
     "UnknownTopicOrPartitionError",
+    "UnsupportedFormatError",
     "UnwrittenRecordsError",
+    "__version__",
     "check",
     "copy",
     "cut_records",

@@ -37,6 +37,7 @@ from segstore.storage.log.recovery import Recovered
 from segstore.storage.meta.directory_safety import MOST_MODE, check_places, kept_mode
 from segstore.storage.meta.followed_ends import FollowedEnds
 from segstore.storage.meta.published_ends import slot_key
+from segstore.storage.meta.store_format import check_format
 from segstore.storage.meta.sweep_states import SweepState, read_states
 from segstore.storage.meta.topic_info import check_not_internal
 from segstore.storage.meta.topics import TopicInfo
@@ -83,13 +84,15 @@ def open(
     `file_mode` is the mode of all files made in a new store, whatever the umask, by default 0o600
     (directories: 0o700); 0o640 lets a group read. An existing store keeps its own mode.
 
-    Raises StoreLockedError (with the holder's pid), StorageError, ConfigError, InvalidArgumentError.
+    Raises StoreLockedError (with the holder's pid), UnsupportedFormatError, StorageError, ConfigError,
+    InvalidArgumentError.
     """
     mode = arguments.one_of("mode", mode, MODES)
     settings = StoreConfig.parse({} if config is None else config)
     with os_errors():
         context = open_context(path, settings, clock, files, file_mode, mode)
         if mode == "r":
+            check_format(context.files, context.root)
             return Store(context, StoreReader(context))
         try:
             return Store(context, StoreWriter(context, settings))
