@@ -36,6 +36,7 @@ from segstore.standby.settings import StandbyConfig
 from segstore.standby.taking import check_returns, found_role
 from segstore.storage.context import Clock, os_errors, wall_clock
 from segstore.storage.meta.role import ROLE, STANDBY, Role
+from segstore.storage.store.lag_keeper import EVERY, LagKeeper
 from segstore.storage.store.primary import STANDBY_ID
 from segstore.storage.store.store import Store, open_context
 from segstore.storage.store.writer import StoreWriter
@@ -71,9 +72,15 @@ class Standby(Following[StandbyControl]):
     """
 
     def __init__(
-        self, store: StandbyStore, control: StandbyControl, cluster: Cluster, reopen: Mapping[str, Any]
+        self,
+        store: StandbyStore,
+        control: StandbyControl,
+        cluster: Cluster,
+        reopen: Mapping[str, Any],
+        lag_time_max_ms: int,
     ) -> None:
         super().__init__(store, control)
+        self._keeper = LagKeeper(store._context, STANDBY, lag_time_max_ms)
         self._cluster, self._reopen = cluster, reopen
         self._lock, self._is_promoted = Mutex(), False
         self.promoted: Store | None = None
@@ -94,6 +101,12 @@ class Standby(Following[StandbyControl]):
         `cut_records`.
         """
         return cut_records(self.store.path, files=self._reopen["files"])
+
+    def close(self) -> None:
+        """End it, as `Following.close` does; the lags of this moment are noted last."""
+        if not self._control.done.is_open:
+            self._note()
+        super().close()
 
     # --- promotion --------------------------------------------------------------------------------
 
@@ -176,11 +189,19 @@ class Standby(Following[StandbyControl]):
     # --- threads ----------------------------------------------------------------------------------
 
     def _watch(self) -> None:
-        """Let go of the directory where another process asks for it."""
+        """Let go of the directory where another process asks for it; note the lags for others."""
+        due = 0.0
         while not self._control.done.wait(_LOOK_FOR_REQUEST):
+            if time.monotonic() >= due:
+                due = time.monotonic() + EVERY
+                self._note()
             if self._control.is_asked_to_let_go:
                 log.warning("%r: another process asks for the directory, and gets it", self)
                 self.close()
+
+    def _note(self) -> None:
+        with self._lock:
+            self._keeper.note(self._control.role.directory_id, str(self.error or ""), self.lag())
 
     def _hold_lease(self, lease: Lease, seconds: float) -> None:
         while not self._control.done.is_open:
@@ -318,7 +339,7 @@ def _running(
         control = StandbyControl(writer.context, role, cluster, followed, choice.names, primary, terms)
         if broker_epoch >= 0:
             control.registered(broker_epoch)
-        made = Standby(store, control, cluster, reopen)
+        made = Standby(store, control, cluster, reopen, writer.config.replica_lag_time_max_ms)
         followed.on_cut = made._tell_excess
         store.lags = made.lag
         control.start()

@@ -8,6 +8,7 @@ nothing here when it appends. Threads: any; changes are made one at a time.
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -18,13 +19,16 @@ from segstore.errors import (
     FencedLeaderEpochError,
     InvalidRequestError,
     NotLeaderOrFollowerError,
+    SegstoreError,
 )
 from segstore.logger import Logger
 from segstore.mutex import Mutex
 from segstore.storage.context import Context, os_errors
 from segstore.storage.log.standby_acks import StandbyAcks
 from segstore.storage.meta.fence import FENCE, Fence
+from segstore.storage.meta.lag_note import PRIMARY
 from segstore.storage.meta.standby_registration import NOBODY, REGISTRATION, StandbyRegistration
+from segstore.storage.store.lag_keeper import EVERY, LagKeeper
 from segstore.storage.store.replica_lags import ReplicaLag, bytes_from
 
 if TYPE_CHECKING:
@@ -37,8 +41,6 @@ if TYPE_CHECKING:
 log = Logger("segstore")
 STANDBY_ID = 2
 """The standby's node id on the wire; the primary's is 1."""
-LAG_TIME_MAX_MS = 30_000
-"""How long a standby in sync mode is waited for that does not fetch (Kafka: replica.lag.time.max.ms)."""
 _Key = tuple[str, int]
 _changing = Mutex()
 """Held while a store's registration or fence changes, which is rare."""
@@ -65,23 +67,30 @@ def _now_ms() -> int:
 
 
 class Primary:
-    """The primary's side of one store. `topics()` gives all topics by name."""
+    """The primary's side of one store. `topics()` gives all topics by name. A standby in sync mode is waited
+    for though it does not fetch, for `lag_time_max_ms` (Kafka: replica.lag.time.max.ms).
+    """
 
     def __init__(
         self,
         context: Context,
+        lag_time_max_ms: int,
         root_names: Collection[str],
         topics: Callable[[], Mapping[str, TopicInfo]],
         partitions: Callable[[], Partitions],
     ) -> None:
         """Read what is registered. Raises CorruptCheckpointError, OSError."""
         self._context, self._topics, self._partitions = context, topics, partitions
+        self._lag_time_max_ms = lag_time_max_ms
         self._reached: dict[_Key, Reached] = {}
         self._fetched_ms: int | None = None
         self.fence: Fence | None = None
         known = f"{names.OURS}/{names.STANDBY}" in root_names
         held = REGISTRATION.read(context.files, context.root) if known else None
         self.registration = NOBODY if held is None else held
+        self._keeper: LagKeeper | None = None
+        if self.registration.is_there:
+            self._begin_notes()
 
     # --- partitions ---------------------------------------------------------------------------
 
@@ -97,7 +106,7 @@ class Primary:
         if last is None:
             return "the standby has not fetched since this store was opened"
         silent = _now_ms() - last
-        return f"the standby has not fetched for {silent} ms" if silent > LAG_TIME_MAX_MS else ""
+        return f"the standby has not fetched for {silent} ms" if silent > self._lag_time_max_ms else ""
 
     def _close_to_appends(self, partition: Partition) -> None:
         assert self.fence is not None
@@ -135,6 +144,7 @@ class Primary:
             if sync and not before.sync:
                 self._begin_sync(made)
             self.registration = made
+            self._begin_notes()
         mode = "sync" if sync else "async"
         log.info("%s: standby %s is registered, in %s mode", self._context.root, directory_id, mode)
         return made.broker_epoch
@@ -247,6 +257,18 @@ class Primary:
                 else ReplicaLag(0, 0, 0)
             )
         return found
+
+    def _begin_notes(self) -> None:
+        if self._keeper is None:
+            self._keeper = LagKeeper(self._context, PRIMARY, self._lag_time_max_ms)
+            self._context.scheduler.every(EVERY, self._note)
+
+    def _note(self) -> None:
+        """Note for other processes how far the standby lies behind."""
+        held, keeper = self.registration, self._keeper
+        if held.is_there and keeper is not None:
+            with suppress(SegstoreError):  # a topic may be deleted meanwhile: the next look sees that
+                keeper.note(held.directory_id, self._away(), self.lags())
 
     # --- the fence ----------------------------------------------------------------------------
 
