@@ -364,11 +364,12 @@ def promote(
     files: Files | None = None,
 ) -> Store:
     """Promote the standby in a directory that no process has open; see `Standby.promote`. A promotion that a
-    crash has left is completed.
+    crash has left is completed. `config` has settings of the client that asks the primary, as in `follow`.
     """
     check_apart("promote()")
     old = arguments.one_of("old", old, (REACHABLE, DEAD))
     root, files = arguments.path("directory", directory), files or Files()
+    StandbyConfig.parse({} if config is None else config)  # "dead" asks nobody, and refuses what is wrong
     with os_errors():
         role = standby_role(files, root)
     reopen: dict[str, Any] = {"config": store_config, "clock": clock, "files": files}

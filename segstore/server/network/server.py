@@ -45,6 +45,8 @@ def serve(
     host: str = "127.0.0.1",
     port: int = 9092,
     advertised: str | None = None,
+    *,
+    old_primary: Mapping[str, Any] | None = None,
     **settings: Any,
 ) -> Server:
     """Serve a store to Kafka's clients, from a thread of this process, and return the server.
@@ -56,10 +58,13 @@ def serve(
     who may do what: by default everybody everything. A store may have several servers. Closing the store ends
     them.
 
+    A store that was promoted tells the primary which it has replaced; `old_primary` has settings of the
+    client for that, those that `follow` takes: `security.protocol`, `sasl.username` and others.
+
     Raises ListenError, ConfigError, InvalidArgumentError, InvalidTypeError, StoreClosedError,
     CorruptCheckpointError, StorageError, IllegalStateError.
     """
-    return start(store, host, port, advertised, ServerConfig.parse(settings), HANDLERS)
+    return start(store, host, port, advertised, ServerConfig.parse(settings), HANDLERS, old_primary)
 
 
 def start(
@@ -69,6 +74,7 @@ def start(
     advertised: str | None,
     config: ServerConfig,
     handlers: Mapping[Api, Handler],
+    old_primary: Mapping[str, Any] | None = None,
 ) -> Server:
     """Do what `serve` does, with these handlers.
 
@@ -79,7 +85,7 @@ def start(
     lost = False
 
     def make() -> Server:
-        made.append(_started(store, host, port, advertised, config, handlers))
+        made.append(_started(store, host, port, advertised, config, handlers, old_primary))
         if lost:
             made[0].close(0.0)
         return made[0]
@@ -100,6 +106,7 @@ def _started(
     advertised: str | None,
     config: ServerConfig,
     handlers: Mapping[Api, Handler],
+    old_primary: Mapping[str, Any] | None,
 ) -> Server:
     if not isinstance(store, Store):
         raise InvalidTypeError(f"store must be a Store, not {type(store).__name__}")
@@ -124,7 +131,7 @@ def _started(
     service.start()
     try:
         store._attach_client(service)
-        announce_promotion(store)
+        announce_promotion(store, old_primary)
     except BaseException:
         service.end(0.0)
         raise
