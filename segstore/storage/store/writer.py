@@ -128,7 +128,8 @@ class StoreWriter:
             replicated=self._replicated,
         )
         self.partitions = Partitions(context, lambda: self.topic_admin.topics, loader, checkpoints)
-        self.primary = Primary(context, root_names, lambda: self.topics, lambda: self.partitions)
+        lag_time = config.replica_lag_time_max_ms
+        self.primary = Primary(context, lag_time, root_names, lambda: self.topics, lambda: self.partitions)
         if self._role is None and self.primary.registration.sync:
             loader.sync = True
             self.partitions.on_opened = self.primary.opened
