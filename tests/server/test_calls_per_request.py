@@ -72,8 +72,8 @@ IN_SESSION: dict[str, tuple[int | None, int, int]] = {
     "nothing new": (None, 0, 40),
     "a long poll in vain": (None, 1, 87),
 }
-"""The fetch offset, None where no partition is named, how long to wait, and the most calls. Read field by field
-these requests take 138, 101 and 145 calls.
+"""The fetch offset, None where no partition is named, how long to wait, and the most calls. Read field by
+field these requests take 138, 101 and 145 calls.
 """
 
 
