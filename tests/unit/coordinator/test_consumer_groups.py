@@ -203,12 +203,11 @@ def test_an_expression_has_the_topics_that_its_member_may_describe(
     store.create_topic("secret")
     may = {"may_describe": lambda topic: topic != "secret" and not topic.startswith("x")}
     a = Member(store, "a", topic_names=(), topic_regex="[^_].*", **may).join()
-    settle(store, a)
+    a.beat(**may)
     assert a.given.keys() == {id_of(store)}
     for name in ("u", "x1"):
         store.create_topic(name)
     a.beat(**may)
-    settle(store, a)
     assert a.given.keys() == {id_of(store), id_of(store, "u")}
     assert offsets(store).consumer("g")[RecordKey(Kind.REGEX, "[^_].*")].topics == {"t", "u"}  # type: ignore[union-attr]
 
