@@ -20,7 +20,7 @@ from segstore.errors import (
     copy_of,
 )
 from segstore.replication.core.controller import Controller
-from segstore.replication.data_directory import DataDirectory, open_directory
+from segstore.replication.data_directory import DataDirectory, claim, open_directory
 from segstore.replication.local_replica import now_ms
 from segstore.replication.metadata.metadata_log import Voter
 from segstore.replication.metadata.properties import MetaProperties
@@ -60,6 +60,7 @@ def _replace(side: ReplicatedSide, store: object, broker: int, path: str) -> Non
     context = side.context
     writer = open_directory(place, side.config, context.files, context.clock, None)
     try:
+        claim(place, context.files)
         side.metadata_log.add(Voter(broker, writer))
         side.paths[broker] = path
         _register(side, place, writer)
