@@ -50,9 +50,9 @@ class Voter(NamedTuple):
 
 
 class VoterLog:
-    """A voter's copy. `known_epoch` is the largest epoch that the voter has heard of, -1 for none; `quorum` is
-    what its `quorum-state` says. `error` is why it doesn't count any more. Raises SegstoreError where it can't
-    be opened.
+    """A voter's copy. `known_epoch` is the largest epoch that the voter has heard of, -1 for none; `quorum`
+    is what its `quorum-state` says. `error` is why it doesn't count any more. Raises SegstoreError where it
+    can't be opened.
     """
 
     def __init__(self, voter: Voter, config: MetadataLogConfig) -> None:

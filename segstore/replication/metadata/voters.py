@@ -137,7 +137,8 @@ def decide(found: Sequence[Found], witness: bool) -> Plan:
     Raises StaleDirectoryError where a directory belongs to another store, or to another place in this one, or
     is a copy; StoreLockedError where other processes have so many open that no majority is left;
     QuorumLostError where it is not there; InvalidArgumentError where topics without replicas lie in the
-    witness, or in several directories, where the witness has replicas, or not all voters are named; at the first open whatever can't be read.
+    witness, or in several directories, where the witness has replicas, or not all voters are named; at the
+    first open whatever can't be read.
     """
     cluster_id = check_one_store(found)
     _check_order(found)
@@ -208,8 +209,8 @@ def _check_known(found: Sequence[Found], witness: bool) -> None:
     known, given = len(max(found, key=lambda each: each.quorum.epoch).quorum.voters), len(found)
     if known and not known <= given <= known + 1:
         raise InvalidArgumentError(
-            f"the store has {known} directories, its witness counted, and {given} are named: name all of them, "
-            "also those that are missing, and at most one more"
+            f"the store has {known} directories, its witness counted, and {given} are named: name all of "
+            "them, also those that are missing, and at most one more"
         )
     if witness and found[-1].topics and found[-1].has_metadata:
         raise InvalidArgumentError(

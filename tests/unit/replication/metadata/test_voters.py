@@ -162,7 +162,7 @@ NAMED: dict[str, tuple[list[Found], bool]] = {
 @pytest.mark.parametrize("name", NAMED)
 def test_r31_who_names_others_than_the_voters_gets_no_majority(name: str) -> None:
     found, witness = NAMED[name]
-    with pytest.raises(InvalidArgumentError, match="the store has 3 directories|/d2, has replicas: t"):
+    with pytest.raises(InvalidArgumentError, match=r"the store has 3 directories|/d2, has replicas: t"):
         decide(found, witness)
 
 
