@@ -314,6 +314,7 @@ class _Assembly:
             writers.get(places.witness),
             places.places[0].properties.cluster_id,
             paths,
+            len(paths) - (places.witness >= 0),
         )
         store = ReplicatedStore(context, side)
         self._store = weakref.ref(store)
