@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 
+from segstore import names
 from segstore.errors import (
     CorruptCheckpointError,
     StagedFilesError,
@@ -79,6 +80,9 @@ class UnsyncedJoins:
         durable_below: Callable[[TopicInfo, int], int],
     ) -> None:
         """Make durable what a crash has left, by all notes that are there. Raises OSError."""
+        for path in self._folder.temporaries():
+            if path.endswith(names.JOINED + names.TEMPORARY):  # no adoption went on behind it
+                self._folder.unlink(path)
         for joined in all_joined(self._folder, self._give_up):
             begun = self._folder.files.exists(self._folder.intent(joined.stem))
             if begun and ids.find(joined.id) is None:  # the adoption will be undone
