@@ -491,6 +491,8 @@ int64_t seg_read_headers(int fd, int64_t position, int64_t end, int64_t least, s
 /* All attributes, one or the other, of the batches that lie side by side from `position` to `end`; -errno, or as
  * seg_seek where one can't be a batch. */
 int64_t seg_attributes(int fd, int64_t position, int64_t end);
+/* Copies bytes from file to file: how many, fewer at the end of the source; blocks are shared where both positions
+ * lie on blocks and the file system can. An error that comes behind some bytes is left to the next call. */
 int64_t seg_copy_range(int out, int64_t out_offset, int in, int64_t offset, int64_t count);
 
 typedef struct seg_found {

@@ -180,6 +180,7 @@ class StoreWriter:
         """Open partitions whose adoption a crash has left to be finished: all of it becomes visible at
         once.
         """
+        self.inbox.join_again(self._loader.durable_below)
         finished = self.inbox.undo_unfinished()
         if finished:
             self._loader.clean = False
@@ -374,6 +375,8 @@ class StoreWriter:
 
     def _close_cleanly(self, nonce: int) -> None:
         self.inbox.close()
+        if not self._replicated:
+            self.inbox.settle()
         self.sweeper.close()
         self.context.closed = True
         self.wake()  # threads in `wait` find that the store is closed
