@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "bytes.h"
+#include "system.h"
 
 enum {
     VECTOR = 1024, /* IOV_MAX of Linux */
@@ -384,9 +385,9 @@ int64_t seg_find_stretch(int fd, const uint8_t *index, int64_t n, int64_t base_o
 int64_t seg_copy_range(int out, int64_t out_offset, int in, int64_t offset, int64_t count)
 {
     int64_t sent = 0;
-    loff_t from = offset, to = out_offset;
+    off_t from = offset, to = out_offset;
     while (sent < count) {
-        ssize_t r = copy_file_range(in, &from, out, &to, one_call(count - sent), 0);
+        ssize_t r = copy_range(in, &from, out, &to, one_call(count - sent));
         if (r < 0 && errno == EINTR)
             continue;
         if (r < 0)
