@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 from segstore import errors, main_interpreter  # noqa: F401  the latter refuses subinterpreters
 from segstore.errors import *  # noqa: F403  every error, as errors.__all__ lists them
 from segstore.threads import apart
+from segstore.version import VERSION as __version__
 
 if TYPE_CHECKING:
     from segstore.client.admin import (
@@ -103,6 +104,7 @@ __all__ = [
     "Store",
     "TopicInfo",
     "TopicPartition",
+    "__version__",
     "check",
     "copy",
     "cut_records",

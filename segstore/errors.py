@@ -130,10 +130,13 @@ __all__ = [
     "UnsupportedAssignorError",
     "UnsupportedCodecError",
     "UnsupportedCompressionTypeError",
+    "UnsupportedFormatError",
     "UnsupportedVersionError",
     "UnverifiedTransactionError",
     "UnwrittenRecordsError",
 ]
+
+from segstore.version import VERSION
 
 _Error = TypeVar("_Error", bound=BaseException)
 
@@ -343,6 +346,22 @@ class CorruptCheckpointError(SegstoreError):
         self.file, self.line, self.reason = str(file), line, reason
         place = f"{self.file}, line {line}" if line else self.file
         super().__init__(f"{place}: {reason}")
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _rebuild, (type(self), self.args, self.__dict__)
+
+
+class UnsupportedFormatError(SegstoreError):
+    """A newer segstore wrote the store, in a format that this one does not know: nothing was read or changed.
+    The error has `path`, the store's `format`, and the oldest version that reads it, `needs`.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], format: int, needs: str, known: int) -> None:
+        self.path, self.format, self.needs = str(path), format, needs
+        super().__init__(
+            f"{self.path} has format {format}, which needs segstore {needs} or newer: "
+            f"this is segstore {VERSION}, which knows formats up to {known}"
+        )
 
     def __reduce__(self) -> tuple[object, ...]:
         return _rebuild, (type(self), self.args, self.__dict__)

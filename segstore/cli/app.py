@@ -18,6 +18,7 @@ from segstore.cli.importing import imports, thawing
 from segstore.cli.place_first import PlaceFirst
 from segstore.cli.signals import status
 from segstore.errors import SegstoreError
+from segstore.version import VERSION
 
 BROKEN_PIPE = 141
 COMMANDS = {
@@ -225,7 +226,7 @@ def _drop_output() -> None:
 @click.group(
     cls=Commands, invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]}
 )
-@click.version_option(package_name="segstore", message="%(prog)s %(version)s")
+@click.version_option(VERSION, message="%(prog)s %(version)s")
 @click.pass_context
 def commands(ctx: click.Context) -> None:
     """Apache Kafka's storage layer without the broker: look at a store, feed it, read it.

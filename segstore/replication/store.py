@@ -488,7 +488,8 @@ class ReplicatedStore(Store):
     def replace_directory(self, directory: int, path: str | os.PathLike[str]) -> None:
         """Let `path` take the place of a directory that has failed or is missing: a new directory, which is
         made where it is missing, or the same one, which came back. Its replicas fetch what they lack, and
-        return to the ISR when they have it; this returns before that. Later opens name the new path.
+        return to the ISR when they have it; this returns before that. Later opens name the new path. The
+        witness is replaced by the number behind those of the directories.
 
         Raises InvalidArgumentError where that directory works, or the new one holds something else;
         StaleDirectoryError, StoreLockedError, StorageError, QuorumLostError.

@@ -27,6 +27,7 @@ from segstore.errors import (
 )
 from segstore.files import Files
 from segstore.replication.metadata.properties import MetaProperties, read_properties
+from segstore.replication.metadata.quorum_state import UNKNOWN, QuorumState, read_state
 from segstore.storage.meta.sealed_file import CLUSTER_ID
 from segstore.storage.meta.topic_info import CLUSTER_METADATA
 from segstore.storage.meta.topics import TopicFiles
@@ -47,6 +48,7 @@ class Found(NamedTuple):
     error: Exception | None = None
     plain_id: str | None = None
     here: bool = False
+    quorum: QuorumState = UNKNOWN
 
 
 class Place(NamedTuple):
@@ -123,11 +125,12 @@ def look(files: Files, path: str) -> Found:
         properties = read_properties(files, path)
         kept = TopicFiles(files, path).keeps(CLUSTER_METADATA)
         plain_id = CLUSTER_ID.read(files, path)
+        quorum = read_state(files, names.below(path, names.partition_dir(CLUSTER_METADATA, 0)))
     except (OSError, CorruptCheckpointError) as error:
         return Found(path, error=error)
     topics = tuple(sorted(held - {CLUSTER_METADATA}))
     has_metadata = CLUSTER_METADATA in held if kept is None else kept
-    return Found(path, True, properties, has_metadata, topics, holder, plain_id=plain_id, here=here)
+    return Found(path, True, properties, has_metadata, topics, holder, None, plain_id, here, quorum)
 
 
 def decide(found: Sequence[Found], witness: bool) -> Plan:
@@ -136,7 +139,8 @@ def decide(found: Sequence[Found], witness: bool) -> Plan:
     Raises StaleDirectoryError where a directory belongs to another store, or to another place in this one, or
     is a copy; StoreLockedError where other processes have so many open that no majority is left;
     QuorumLostError where it is not there; InvalidArgumentError where topics without replicas lie in the
-    witness, or in several directories; at the first open whatever can't be read.
+    witness, or in several directories, where the witness has replicas, or not all voters are named; at the
+    first open whatever can't be read.
     """
     cluster_id = check_one_store(found)
     _check_order(found)
@@ -144,6 +148,7 @@ def decide(found: Sequence[Found], witness: bool) -> Plan:
     if cluster_id is None or not any(each.has_metadata or each.error for each in found):
         plain_id = next((each.plain_id for each in found if each.topics), None)
         return _format(found, cluster_id or plain_id or names.new_topic_id(), witness_id)
+    _check_known(found, witness)
     offline = {number: why for number, each in enumerate(found) if (why := _why_offline(each)) is not None}
     _check_majority(found, offline)
     places = tuple(
@@ -200,6 +205,23 @@ def _why_offline(each: Found) -> str | None:
 
 def _locked(found: Found) -> StoreLockedError:
     return StoreLockedError(found.path, found.holder, found.here)
+
+
+def _check_known(found: Sequence[Found], witness: bool) -> None:
+    """Raise InvalidArgumentError where fewer voters are named than the store has, or more than one new place:
+    then another opening, which names others, could have a majority at the same time. Raises it, too, where
+    the witness has replicas.
+    """
+    known, given = len(max(found, key=lambda each: each.quorum.epoch).quorum.voters), len(found)
+    if known and not known <= given <= known + 1:
+        raise InvalidArgumentError(
+            f"the store has {known} directories, its witness counted, and {given} are named: name all of "
+            "them, also those that are missing, and at most one more"
+        )
+    if witness and found[-1].topics and found[-1].has_metadata:
+        raise InvalidArgumentError(
+            f"the witness, {found[-1].path}, has replicas: {', '.join(found[-1].topics)}"
+        )
 
 
 def _named(holder: int) -> str:

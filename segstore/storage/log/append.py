@@ -15,10 +15,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from segstore._native import ffi, lib
+from segstore._native import address, ffi, lib, seg_tail_append
 from segstore.config import arguments
 from segstore.errors import RecordTooLargeError, StorageError
-from segstore.integers import INT64_MAX
 from segstore.mutex import check_apart
 from segstore.records import HEADER_SIZE, Columns, Encoded, Template, check_sizes, encode, single
 from segstore.records.encoded import PLAIN
@@ -114,40 +113,22 @@ SLOW: int = lib.SEG_SLOW
 BEHIND: int = lib.SEG_BEHIND
 """What C answers where a follower lacks what was appended. Here `BEHIND - offset` stands for that."""
 _NOW: int = lib.SEG_NOW
-_NULL = ffi.NULL
-_append_at, _write_at = lib.seg_tail_append, lib.seg_tail_write
+_write_at = lib.seg_tail_write
 
 
-def append_short(loan: TailLoan, value: Any, key: Any, timestamp: int | None, batch: Any = _NULL) -> int:
+def append_short(loan: TailLoan, value: Any, key: Any, timestamp: int | None, batch: int = 0) -> int:
     """Append a record without headers by one call of C, where nothing unusual is the case; returns its
-    offset, or SLOW. `batch` (a `seg_batch *`) says which producer with an id wrote it, and gets the other
-    fields of its batch. Raises StorageError: the record is not in the log.
+    offset, or SLOW. `batch` (the address of a `seg_batch`, 0 for none) says which producer with an id wrote
+    it, and gets the other fields of its batch. Raises StorageError: the record is not in the log.
     """
     tail = loan.tail
     if tail is None:
         return SLOW
-    if type(value) is bytes:
-        size = len(value)
-    elif value is None:
-        value, size = _NULL, -1
-    else:
-        return SLOW
-    if key is None:
-        key, key_size = _NULL, -1
-    elif type(key) is bytes:
-        key_size = len(key)
-    else:
-        return SLOW
-    if timestamp is None:
-        timestamp = _NOW
-    elif type(timestamp) is not int or not 0 <= timestamp <= INT64_MAX:
-        return SLOW
     due, _file = tail.due, tail.handle  # which stays open
     if due is not None:
         check_apart("append()")
-    offset: int = _append_at(
-        tail.c, value, size, key, key_size, timestamp, _NOW if tail.clock is None else tail.clock(), batch
-    )
+    now = _NOW if tail.clock is None else tail.clock()
+    offset: int = seg_tail_append(tail.address, value, key, timestamp, now, batch)
     if offset < 0:
         return offset if offset == SLOW else undone(loan, tail, offset)
     if due is not None:
@@ -344,11 +325,12 @@ def append_record(
         batch = ffi.new("seg_batch *")
         batch.producer_id, batch.producer_epoch = template.producer_id, template.producer_epoch
         batch.base_sequence, batch.attributes = template.base_sequence, template.attributes
+        at = address(batch)
         first = (
-            append_short(partition.loan, value, key, timestamp, batch)
+            append_short(partition.loan, value, key, timestamp, at)
             if partition.acks is None
             else append_inline(
-                partition, acks, 1, lambda: append_short(partition.loan, value, key, timestamp, batch)
+                partition, acks, 1, lambda: append_short(partition.loan, value, key, timestamp, at)
             )
         )
         if first >= 0:

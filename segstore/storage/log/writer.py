@@ -51,6 +51,8 @@ INTERRUPTED = StorageError(errno.EINTR, "the append was interrupted")
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from segstore.storage.log.lease_term import LeaseTerm
+
 Take = Callable[["NDArray[np.void]"], list[AbortedTxn]]
 """Takes in batches of producers that were written; returns the transactions that they abort."""
 Aborted = list[tuple[Segment, AbortedTxn]]
@@ -115,6 +117,8 @@ class LogWriter:
         """Whether only batches of a leader are appended, since this is a replica that does not lead."""
         self.demoted = ""
         """Why no application's append is taken, since the store was demoted; "" where it was not."""
+        self.term: LeaseTerm | None = None
+        """The term of the lease by which the store leads, None where it needs none."""
         self.save_epochs: Callable[[], None] | None = None
         """Writes the file of leader epochs, which has `epoch` before a batch has it; None where it does."""
 
@@ -178,7 +182,8 @@ class LogWriter:
         OffsetMismatchError where the log does not end as an append expects.
         """
         segments = self.segments
-        if self.follows or self.owed is not None or segments.fenced is not None or segments.closed:
+        leads = not self.follows and self.term is None
+        if not leads or self.owed is not None or segments.fenced is not None or segments.closed:
             self.check_leads()
         if claim is None:
             return self._attempt(chunks).mark.next_offset
@@ -230,11 +235,13 @@ class LogWriter:
 
     def check_leads(self) -> None:
         """Do what `check` does, for an append that no leader has made. Raises NotLeaderOrFollowerError;
-        DemotedError where the store leads no more.
+        DemotedError where the store leads no more, or its lease's term is over.
         """
         self.check()
         if self.demoted:
             raise DemotedError(self.demoted)
+        if self.term is not None:
+            self.term.check()
         if self.follows:
             raise NotLeaderOrFollowerError(
                 f"{self.segments.directory}: this replica does not lead, and appends only what its leader "

@@ -37,6 +37,7 @@ from segstore.storage.log.recovery import Recovered
 from segstore.storage.meta.directory_safety import MOST_MODE, check_places, kept_mode
 from segstore.storage.meta.followed_ends import FollowedEnds
 from segstore.storage.meta.published_ends import slot_key
+from segstore.storage.meta.store_format import check_format
 from segstore.storage.meta.sweep_states import SweepState, read_states
 from segstore.storage.meta.topic_info import check_not_internal
 from segstore.storage.meta.topic_match import differences, made_or_found
@@ -88,7 +89,8 @@ def open(
     seconds "rw" waits at most until a store that is open for writing elsewhere is closed; by default it does
     not wait.
 
-    Raises StoreLockedError (with the holder's pid), StorageError, ConfigError, InvalidArgumentError.
+    Raises StoreLockedError (with the holder's pid), UnsupportedFormatError, StorageError, ConfigError,
+    InvalidArgumentError.
     """
     mode = arguments.one_of("mode", mode, MODES)
     settings = StoreConfig.parse({} if config is None else config)
@@ -96,6 +98,7 @@ def open(
     with os_errors():
         context = open_context(path, settings, clock, files, file_mode, mode)
         if mode == "r":
+            check_format(context.files, context.root)
             return Store(context, StoreReader(context))
         try:
             return Store(context, StoreWriter(context, settings))
