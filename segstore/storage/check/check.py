@@ -157,7 +157,7 @@ def _check_ends(path: str, one: PartitionCheck, ends: Ends | None, said: Said) -
     }
     for what, (published, known) in expected.items():
         if published != known:
-            message = f"{one.name}: the published {what} is {published}, and should be {known}"
+            message = f"{one.name}: {what} {published} is published, but it should be {known}"
             yield Finding(path, None, published, message)
 
 
