@@ -139,7 +139,7 @@ def test_what_was_there_stays_where_the_export_fails(
     target.write_text("before")
     monkeypatch.setattr("segstore.cli.consume.ndjson", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
-        run("export", "t", target, "-s", store_dir)
+        run("export", "t", target, "--force", "-s", store_dir)
     assert target.read_text() == "before"
     assert list(tmp_path.glob("t.*")) == [target]
 

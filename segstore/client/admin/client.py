@@ -67,7 +67,7 @@ class AdminClient:
         self._groups = Groups(store)
 
     def __repr__(self) -> str:
-        return f"<AdminClient client_id={self.config.client_id}>"
+        return f"<{type(self).__name__} client_id={self.config.client_id}>"
 
     @property
     def _store(self) -> Store:
@@ -316,7 +316,8 @@ class AdminClient:
         self.close()
 
 
-KafkaAdminClient = AdminClient
+class KafkaAdminClient(AdminClient):
+    """`AdminClient` by kafka-python's name."""
 
 
 def _topics_of(given: Any) -> list[NewTopic]:
