@@ -100,7 +100,8 @@ COMMANDS = {
     "replicas": (
         "segstore.cli.replicas",
         "Show leaders, in-sync and eligible replicas of a replicated store; for a TOPIC that is named, also"
-        " each replica's directory. Of a primary, or a standby: its mode, and how far the standby lies behind.",
+        " each replica's directory. Of a primary, or a standby: its mode, and how far the standby lies"
+        " behind.",
     ),
     "elect": (
         "segstore.cli.replicas",

@@ -266,7 +266,7 @@ def test_the_progress_reaches_the_end_over_offsets_that_are_not_there(
     monkeypatch.setattr("segstore.cli.export.progress_bar", bar)
     for end in (200, 199):
         told.clear()
-        ok("export", "t", tmp_path / "t.ndjson", "--to-offset", end, "-s", store_dir)
+        ok("export", "t", "--force", tmp_path / "t.ndjson", "--to-offset", end, "-s", store_dir)
         assert told[-1] == (end, end)
 
 
