@@ -133,7 +133,7 @@ CASES: dict[str, Case] = {
     "open-path-nul": (InvalidArgumentError, "path", lambda s, t: segstore.open("a\0b")),
     "open-mode": (InvalidArgumentError, "mode='w'.*rw, r", lambda s, t: segstore.open(s.path, "w")),
     "open-mode-None": (InvalidArgumentError, "mode=None", lambda s, t: segstore.open(s.path, None)),
-    "open-option": (ConfigError, "no setting 'segment.bytes'", lambda s, t: segstore.open(s.path, "r", config={"segment.bytes": 1 << 20})),
+    "open-option": (ConfigError, "segment.bytes: a topic has this, not a store", lambda s, t: segstore.open(s.path, "r", config={"segment.bytes": 1 << 20})),
     "open-path-surrogate": (InvalidArgumentError, r"path='\\ud800'", lambda s, t: segstore.open("\ud800", mode="r")),
     "open-mode-array": (InvalidArgumentError, "mode=array.*rw, r", lambda s, t: segstore.open(s.path, NAMES)),
     "open-options-array": (InvalidTypeError, "mapping.*ndarray", lambda s, t: segstore.open(s.path, "r", config=NAMES)),
