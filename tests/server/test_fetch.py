@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from calls import versions
+from calls import FakeChannel, versions
 from faults import CountingFiles
 from fetches import IDS_SINCE, Fetch, fetches, id_of, serving
 from producers import send
 from stores import killed
 
 import segstore
-from segstore.coordinator.quotas import quotas
+from segstore.coordinator.quotas import Entity, quotas
 from segstore.protocol.codec import structs
 from segstore.protocol.error_codes import Code
 from segstore.records import scan
@@ -303,6 +303,19 @@ def test_a_client_s_rate(node: Node) -> None:
     assert (third.answer.responses, third.answer.throttle_time_ms > 0) == ([], True)
     assert Fetch(node, {T0: 0}, client_id="fast").answer.throttle_time_ms == 0
     assert Fetch(node, {T0: 0}, client_id=None).answer.throttle_time_ms == 0
+
+
+def test_a_quota_of_a_user_bounds_what_the_user_fetches(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    quotas(node.store).alter_entity(Entity("slow", None), {"consumer_byte_rate": 1})
+    fill(node, {0: 30})
+
+    def delay(user: str, client: str) -> int:
+        monkeypatch.setattr(FakeChannel, "principal", user)
+        return int(Fetch(node, {T0: 0}, client_id=client).answer.throttle_time_ms)
+
+    assert delay("slow", "a") > 0
+    assert delay("slow", "b") > 0
+    assert delay("fast", "a") == 0
 
 
 # --- calls -------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from wire_client import WireClient
 
 import segstore
 from segstore import names
-from segstore.coordinator.quotas import quotas
+from segstore.coordinator.quotas import Entity, quotas
 from segstore.coordinator.shared import shared
 from segstore.coordinator.structs import TopicPartition
 from segstore.coordinator.transaction.coordinator import TransactionCoordinator
@@ -241,6 +241,21 @@ def test_a_quota_delays_the_next_request(node: Node) -> None:
     assert (delays[0], sorted(delays)) == (0, delays)
     assert delays[-1] > 1000
     assert [asked("fast"), asked(None)] == [0, 0]
+
+
+def test_a_quota_of_a_user_holds_for_all_that_the_user_sends(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    quotas(node.store).alter_entity(Entity("slow", None), {"producer_byte_rate": 10})
+
+    def asked(user: str, client: str) -> int:
+        monkeypatch.setattr(FakeChannel, "principal", user)
+        return int(call(node, Api.PRODUCE, 9, client, **request(node, 9, batch())).throttle_time_ms)
+
+    delays = [asked("slow", f"client {n}") for n in range(5)]
+    assert (delays[0], sorted(delays)) == (0, delays)
+    assert delays[-1] > 1000
+    assert asked("fast", "client 0") == 0
 
 
 def test_a_repeated_batch_has_its_old_offset(node: Node) -> None:
