@@ -161,6 +161,7 @@ def limited(offset: int) -> Fields:
 
 
 BOTH: Fields = {"wanted": {0: 5, 1: 1}}
+ONE: Fields = {"max_bytes": 1}
 ENDS = fetched(5, None, None)
 CASES: dict[str, tuple[list[Fields | Change], int]] = {
     "nothing new": (fetched(5, None, None, None, None), 3),
@@ -176,6 +177,7 @@ CASES: dict[str, tuple[list[Fields | Change], int]] = {
     "records of both of two": ([BOTH, {}, {}, appended(0), appended(1), {}, {}, {"wanted": {0: 6}}, {}], 2),
     "turns": ([{"wanted": {0: 0, 1: 0}, "max_bytes": 1}, *[{"max_bytes": 1}] * 5], 0),
     "turns of one that has no records": ([{"wanted": {0: 0, 1: 1}}, *[{"max_bytes": 1}] * 5], 4),
+    "turns go on": ([{**BOTH, **ONE}, ONE, ONE, appended(0), ONE, appended(1), ONE, ONE], 2),
     "two are named": ([BOTH, BOTH, BOTH], 0),
     "one of two is named": ([BOTH, *[{"wanted": {n: n}} for n in (0, 1, 0, 1, 0)]], 3),
     "more partitions than few": ([wide(FEW + 1), {}, {}, {}], 0),

@@ -70,7 +70,7 @@ class Fetches:
     def __init__(self, node: Node) -> None:
         self._node, self._most = node, node.config.fetch_max_bytes
         self._logs, self._quotas = node.part(Logs), quotas(node.store)
-        self._throttles: dict[str, Throttle] = {}
+        self._throttles: dict[tuple[str, str], Throttle] = {}
         slots = node.config.max_incremental_fetch_session_cache_slots
         self.sessions = FetchSessions(slots, _monotonic_ms, random.SystemRandom())
         self.purgatory = Purgatory(node, self._logs)
@@ -80,7 +80,7 @@ class Fetches:
         context = self.sessions.open(request.version, request.body, self._logs)
         if isinstance(context, Code):
             return _Response(error_code=context)
-        throttle = self._throttle(request.client_id or "")
+        throttle = self._throttle(request)
         terms = self._terms(request, throttle)
         if throttle.bound is not None and (debt := throttle.wait_ms()):
             body = context.throttled()
@@ -187,13 +187,14 @@ class Fetches:
 
         return work(self._node, fetch.request, run, done)
 
-    def _throttle(self, client_id: str) -> Throttle:
-        """Return the throttle of a client id; the last ones that were asked for are at hand."""
-        throttle = self._throttles.get(client_id)
+    def _throttle(self, request: Request) -> Throttle:
+        """Return the throttle of a user and client id; the last ones that were asked for are at hand."""
+        user, client_id = key = request.channel.principal, request.client_id or ""
+        throttle = self._throttles.get(key)
         if throttle is None:
             if len(self._throttles) >= _MOST_AT_HAND:
                 self._throttles.clear()
-            throttle = self._throttles[client_id] = self._quotas.throttle(CONSUMER_BYTE_RATE, client_id)
+            throttle = self._throttles[key] = self._quotas.throttle(CONSUMER_BYTE_RATE, client_id, user)
         return throttle
 
     def _terms(self, request: Request, throttle: Throttle) -> Terms:
