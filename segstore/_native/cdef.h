@@ -404,6 +404,7 @@ typedef struct seg_tail {
     struct seg_tail *followers[SEG_FOLLOWERS];
     int64_t unshown_bytes;   /* behind position, next_offset: appended here, but not to all replicas */
     int64_t unshown_offsets;
+    int32_t apart;           /* appends still to come that let go of the interpreter's lock (tail_append.c) */
 } seg_tail;
 
 /* Append a record without headers (a length of -1: null) as a batch of its own, index it, publish the end, and

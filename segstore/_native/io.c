@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "bytes.h"
+#include "system.h"
 
 enum {
     VECTOR = 1024, /* IOV_MAX of Linux */
@@ -423,9 +424,9 @@ int64_t seg_copy_range(int out, int64_t out_offset, int in, int64_t offset, int6
         if (sent < 0)
             return sent;
     }
-    loff_t from = offset + sent, to = out_offset + sent;
+    off_t from = offset + sent, to = out_offset + sent;
     while (sent < count) {
-        ssize_t r = copy_file_range(in, &from, out, &to, one_call(count - sent), 0);
+        ssize_t r = copy_range(in, &from, out, &to, one_call(count - sent));
         if (r < 0 && errno == EINTR)
             continue;
         if (r < 0)

@@ -377,16 +377,27 @@ class Partitions:
         with self.lock:
             found = self._get(topic, partition)
             if key not in self._replicas:
+                if not found.visible.is_replica:
+                    high_watermark = high_watermark or 0
                 info = find_topic(self._topics(), topic, partition)
                 self._replicas[key] = self._replica(found, info, partition, high_watermark)
             return self._replicas[key]
+
+    def begin_epoch(self, topic: str, partition: int, epoch: int) -> None:
+        """Begin a later leader epoch at the end of a partition's log, durably; a partition of a plain store
+        becomes no replica by that. Errors as `get`.
+        """
+        with self.lock:
+            found = self._get(topic, partition)
+            info = find_topic(self._topics(), topic, partition)
+            held = self._replicas.get((topic, partition)) or self._replica(found, info, partition, None)
+        held.begin_epoch(epoch)
+        found.flush()
 
     def _replica(
         self, found: Partition, info: TopicInfo, partition: int, high_watermark: int | None
     ) -> Replica:
         quarantine = names.below(self._context.root, f"{names.OURS}/{names.QUARANTINE}")
-        if not found.visible.is_replica:
-            high_watermark = high_watermark or 0
         return Replica(
             found,
             high_watermark,
