@@ -100,7 +100,8 @@ def joined(world: World) -> None:
     world.append()
     world.append("u")
     world.flush("u")
-    settle()
+    unsynced.settle = settle
+    world.store._side.inbox.settle()
     world.append()
 
 

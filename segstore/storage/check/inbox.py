@@ -55,9 +55,9 @@ def _check_joined(folder: Folder) -> Iterator[Finding]:
     damaged: list[CorruptCheckpointError] = []
     for joined in all_joined(folder, lambda _, error: damaged.append(error)):
         path = folder.joined(joined.stem)
-        message = f"what {joined.id!r} appended was not synced: {_NEXT} makes it durable"
-        yield Finding(path, None, None, message)
-        for file in joined.files:
+        left = "makes it durable, and removes what it was joined of"
+        yield Finding(path, None, None, f"what {joined.id!r} appended may not be synced: {_NEXT} {left}")
+        for file in () if joined.durable else joined.files:
             try:
                 check_bytes(folder.files, folder.staged(file), file)
             except StagedFilesError as error:

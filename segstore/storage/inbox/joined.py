@@ -1,9 +1,10 @@
 """Notes of segments that an adoption has joined from staged files, and not synced yet:
 `.segstore/inbox/<stem>.joined`.
 
-A note is one framed line: {"version", "id", "segments": [[topic, topic id, partition, base offset, leader
-epoch, [rows of StagedFile]], ...]}. It is written before the id of its adoption is recorded, and removed once
-the segments are durable. Until then the staged files that it names, which their stagers have synced, are what
+A note is one framed line: {"version", "id", "durable", "segments": [[topic, topic id, partition, base offset,
+leader epoch, [rows of StagedFile]], ...]}. It is written before the id of its adoption is recorded. Once the
+segments are durable it is written again, and says so; then the staged files are removed, and the note. Until
+then the staged files that it names, which their stagers have synced, are what
 a power cut leaves of the records: the same files, joined again, give the same bytes, whatever is left of the
 segment. Threads: the store's writer; `kept` any, in any process.
 """
@@ -62,9 +63,12 @@ class JoinedSegment(NamedTuple):
 
 
 class Joined(NamedTuple):
+    """A note; `durable`: the staged files are needed no more."""
+
     stem: str
     id: str
     segments: tuple[JoinedSegment, ...]
+    durable: bool = False
 
     @property
     def files(self) -> list[StagedFile]:
@@ -78,7 +82,12 @@ class Joined(NamedTuple):
 
 def write_joined(folder: Folder, joined: Joined) -> None:
     """Write a note, durable when this returns. Raises OSError; the note may exist then, or not."""
-    held = {"version": VERSION, "id": joined.id, "segments": joined.segments}
+    held = {
+        "version": VERSION,
+        "id": joined.id,
+        "durable": joined.durable,
+        "segments": joined.segments,
+    }
     folder.files.write_atomic(folder.joined(joined.stem), frame(held))
 
 
@@ -87,9 +96,10 @@ def read_joined(folder: Folder, stem: str) -> Joined:
     path = folder.joined(stem)
     try:
         held = unframe(folder.files.read_file(path, _MOST_BYTES))
-        if held["version"] != VERSION or type(held["id"]) is not str:
+        if held["version"] != VERSION or [type(held[k]) for k in ("id", "durable")] != [str, bool]:
             raise ValueError(f"version {held['version']!r} is not known here, or the id is none")
-        return Joined(stem, held["id"], tuple(map(JoinedSegment.parse, held["segments"])))
+        segments = tuple(map(JoinedSegment.parse, held["segments"]))
+        return Joined(stem, held["id"], segments, held["durable"])
     except OSError as error:
         if error.errno in NOT_A_FILE:
             raise CorruptCheckpointError(path, 1, f"no note: {error.strerror}") from error
@@ -99,16 +109,18 @@ def read_joined(folder: Folder, stem: str) -> Joined:
 
 
 def forget_joined(folder: Folder, stem: str) -> None:
-    """Remove a note, durably, before anything else of its adoption may go. Raises OSError."""
+    """Remove the note of an adoption that is undone, durably. Raises OSError."""
     if folder.files.exists(folder.joined(stem)):
         folder.unlink(folder.joined(stem))
         folder.files.sync_dir(folder.path)
 
 
 def remove_joined(folder: Folder, joined: Joined) -> None:
-    """Remove a note whose segments are durable, then the staged files. Raises OSError."""
-    forget_joined(folder, joined.stem)
+    """Remove the staged files and the note, whose segments are durable. Raises OSError; may be repeated."""
+    if not joined.durable:
+        write_joined(folder, joined._replace(durable=True))
     folder.remove_staged(joined.files)
+    folder.unlink(folder.joined(joined.stem))
 
 
 def kept(folder: Folder) -> set[tuple[str, str]]:
@@ -141,7 +153,7 @@ def join_again(
     have been compacted, and stays as it is. Raises StagedFilesError where a staged file is missing or
     damaged, OSError.
     """
-    for segment in joined.segments:
+    for segment in () if joined.durable else joined.segments:
         info = topics.get(segment.topic)
         if info is None or info.topic_id != segment.topic_id or segment.partition not in info.partition_ids:
             continue

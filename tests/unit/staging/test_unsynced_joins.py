@@ -42,7 +42,7 @@ class Unsettled:
         self.path, self.files = begin(root / "s", TOPIC), files
         self.store = segstore.open(self.path, files=files, config=CONFIG)
         self.unsynced = self.store._side.inbox._unsynced
-        self.settle, self.unsynced.settle = self.unsynced.settle, lambda: None
+        self._settle, self.unsynced.settle = self.unsynced.settle, lambda: None
         self.messages: list[Staged] = []
 
     def seal(self) -> None:
@@ -52,6 +52,10 @@ class Unsettled:
         ]
         seal(self.path, "one", self.messages, files=self.files)
         assert [name for name in inbox(self.path) if name.endswith(names.JOINED)]
+
+    def settle(self) -> None:
+        self.unsynced.settle = self._settle
+        self.store._side.inbox.settle()
 
     def staged(self) -> list[Path]:
         return [path for message in self.messages for path in staged_paths(self.path, message)]
