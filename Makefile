@@ -130,6 +130,9 @@ docs: $(VENV)/.installed  ## the site of documentation in build/site/, strict: n
 dist: $(VENV)/.installed  ## an sdist and a wheel in dist/, and proof that both install elsewhere
 	./tools/check_dist.sh $(BIN)/python dist
 
+wheels: $(VENV)/.installed  ## wheels for glibc and musl, x86-64 and AArch64, in dist/, judged by auditwheel; the native one is run
+	./tools/wheels.sh $(BIN)/python dist
+
 bench: $(VENV)/.built  ## zero copy, studies, peers and ratios against the baseline, in 15 minutes; into benchmarks/results/ and README.md
 	$(BIN)/python -m benchmarks.run_all $(ARGS)
 

@@ -51,7 +51,7 @@ static uint32_t portable(uint32_t crc, const uint8_t *p, int64_t len)
 #define FOLD_512 0x9e4addf8, 0x740eef02
 #define FOLD_2048 0xb9e02b86, 0xdcb17aa4
 
-__attribute__((target("sse4.2")))
+__attribute__((target("sse4.2,crc32")))
 static uint32_t by_instruction(uint32_t crc, const uint8_t *p, int64_t len)
 {
     uint64_t wide = crc;
@@ -63,7 +63,7 @@ static uint32_t by_instruction(uint32_t crc, const uint8_t *p, int64_t len)
     return crc;
 }
 
-#define PCLMUL __attribute__((target("sse4.2,pclmul")))
+#define PCLMUL __attribute__((target("sse4.2,crc32,pclmul")))
 
 PCLMUL static __m128i fold128(__m128i x, __m128i k, const uint8_t *next)
 {
@@ -88,7 +88,7 @@ PCLMUL static uint32_t by_pclmul(uint32_t crc, const uint8_t *p, int64_t len)
     return by_instruction(by_instruction(0, rest, sizeof rest), p, len);
 }
 
-#define AVX512 __attribute__((target("sse4.2,avx512f,avx512vl,avx512bw,vpclmulqdq")))
+#define AVX512 __attribute__((target("sse4.2,crc32,avx512f,avx512vl,avx512bw,vpclmulqdq")))
 
 AVX512 static __m512i fold512(__m512i x, __m512i k, __m512i next)
 {

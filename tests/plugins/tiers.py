@@ -57,7 +57,8 @@ UNIT, STORMS = "unit", "storms on the wire"
 """Storms wait for time-outs, or have many rounds: they are for `make test-all` and `make wire-storm`."""
 KINDS = {
     "Spark programs": Kind(
-        0.0, (
+        0.0,
+        (
             *("spark/test_demo", "spark/test_notebook", "spark/test_kill", "spark/test_kafka_connector"),
             "spark/test_tutorial",
         ),
