@@ -67,10 +67,10 @@ $(VENV)/.built: $(VENV)/.installed $(filter-out $(GENERATED),$(NATIVE)) | check-
 demo: $(VENV)/.built  ## flights into a log, a kill midway; a group, live; a disk lost; Spark's stream (ARGS=--no-live, --replicated, ...)
 	$(BIN)/python -m segstore demo $(ARGS)
 
-quick: $(VENV)/.built  ## unit tests of every package, a minute: no Java, no other process, no kills, faults or models
+quick: $(VENV)/.built  ## every unit test with some of its cases, a minute: no Java, no other process, no kills, faults or models
 	$(BIN)/python -m pytest --tier quick $(PARALLEL) $(PYTEST_ARGS)
 
-test: $(VENV)/.built  ## those, and a draw of every other kind, some minutes; SEGSTORE_SEED=N draws the same (PYTEST_ARGS="-k name")
+test: $(VENV)/.built  ## those with more cases, and a draw of every other kind, some minutes; SEGSTORE_SEED=N draws the same (PYTEST_ARGS="-k name")
 	$(BIN)/python -m pytest --tier test $(PARALLEL) $(PYTEST_ARGS)
 
 test-rest: $(VENV)/.built  ## what `make test` with the same SEGSTORE_SEED leaves out
@@ -129,9 +129,6 @@ docs: $(VENV)/.installed  ## the site of documentation in build/site/, strict: n
 
 dist: $(VENV)/.installed  ## an sdist and a wheel in dist/, and proof that both install elsewhere
 	./tools/check_dist.sh $(BIN)/python dist
-
-wheels: $(VENV)/.installed  ## wheels for glibc and musl, x86-64 and AArch64, in dist/, judged by auditwheel; the native one is run
-	./tools/wheels.sh $(BIN)/python dist
 
 bench: $(VENV)/.built  ## zero copy, studies, peers and ratios against the baseline, in 15 minutes; into benchmarks/results/ and README.md
 	$(BIN)/python -m benchmarks.run_all $(ARGS)

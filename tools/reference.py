@@ -1,7 +1,7 @@
 """Writes the pages of docs/reference/ out of the code: public names, settings, commands.
 
-Usage: `.venv/bin/python tools/reference.py`. On disk: those pages; tests/docs/test_reference.py holds that they
-are up to date. What stands below a public name is put in by mkdocstrings when the site is built.
+Usage: `.venv/bin/python tools/reference.py`. On disk: those pages; tests/docs/test_reference.py holds that
+they are up to date. What stands below a public name is put in by mkdocstrings when the site is built.
 """
 
 from __future__ import annotations
@@ -57,17 +57,20 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "Logs and records": ("PartitionLog", "Scan", "Records", "Record", "transfer_methods"),
     "Producers": ("Producer", "AsyncProducer", "ProducerRecord", "RecordMetadata"),
     "Consumers": (
-        *("Consumer", "AsyncConsumer", "ConsumerRecord", "ConsumerRebalanceListener", "ConsumerGroupMetadata"),
-        *("TopicPartition", "OffsetAndMetadata", "OffsetAndTimestamp"),
+        *("Consumer", "AsyncConsumer", "ConsumerRecord", "ConsumerRebalanceListener"),
+        *("ConsumerGroupMetadata", "TopicPartition", "OffsetAndMetadata", "OffsetAndTimestamp"),
     ),
     "Servers": ("serve", "Server"),
     "Replicas": (
         *("open_replicated", "ReplicatedStore", "PartitionState", "ReplicaState", "Healed", "unreplicate"),
     ),
-    "Mirrors": ("mirror", "Mirror", "MirroredPartition", "end_mirror", "EndedPartition", "mirror_to", "MirrorTo", "SentPartition"),
+    "Mirrors": (
+        *("mirror", "Mirror", "MirroredPartition", "end_mirror", "EndedPartition"),
+        *("mirror_to", "MirrorTo", "SentPartition"),
+    ),
     "Standbys": ("follow", "Standby", "promote", "cut_records", "CutRecord"),
 }  # fmt: skip
-"""What stands under which heading; a public name that is in none is under "More", errors on a page of their own."""
+"""What stands under which heading; a public name that is in none stands under "More"."""
 
 
 def _public() -> list[str]:

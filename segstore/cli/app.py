@@ -15,6 +15,7 @@ from typing import Any
 import rich_click as click
 
 from segstore.cli.importing import imports, thawing
+from segstore.cli.place_first import PlaceFirst
 from segstore.cli.signals import status
 from segstore.errors import SegstoreError
 from segstore.version import VERSION
@@ -176,7 +177,7 @@ class Listed(click.RichCommand):
         return command
 
 
-class Commands(click.RichGroup):
+class Commands(PlaceFirst):
     """Runs a command; what it returns becomes the exit status, and an exception becomes a line on standard
     error and an exit status.
     """
@@ -230,7 +231,7 @@ def _drop_output() -> None:
 def commands(ctx: click.Context) -> None:
     """Apache Kafka's storage layer without the broker: look at a store, feed it, read it.
 
-    The store is a directory, given with --store behind the command, or in SEGSTORE_PATH. Commands that
+    The store is a directory, given with --store PATH, or in SEGSTORE_PATH. Commands that
     only read work beside a live writer, and on a Kafka broker's log directory.
     """
     if ctx.invoked_subcommand is None:

@@ -77,6 +77,12 @@ class StoreWriter:
                 self.let_go()
             raise
 
+    def announce(self, address: str) -> None:
+        """Write into the lock file where the store is served, "PROTOCOL://HOST:PORT"; "" where it is no more.
+        Raises OSError.
+        """
+        self.context.files.announce(self._held, address)
+
     # --- opening --------------------------------------------------------------------------
 
     def _open(self) -> None:
@@ -122,7 +128,8 @@ class StoreWriter:
             replicated=self._replicated,
         )
         self.partitions = Partitions(context, lambda: self.topic_admin.topics, loader, checkpoints)
-        self.primary = Primary(context, root_names, lambda: self.topics, lambda: self.partitions)
+        lag_time = config.replica_lag_time_max_ms
+        self.primary = Primary(context, lag_time, root_names, lambda: self.topics, lambda: self.partitions)
         if self._role is None and self.primary.registration.sync:
             loader.sync = True
             self.partitions.on_opened = self.primary.opened
@@ -173,6 +180,7 @@ class StoreWriter:
         """Open partitions whose adoption a crash has left to be finished: all of it becomes visible at
         once.
         """
+        self.inbox.join_again(self._loader.durable_below)
         finished = self.inbox.undo_unfinished()
         if finished:
             self._loader.clean = False
@@ -367,6 +375,8 @@ class StoreWriter:
 
     def _close_cleanly(self, nonce: int) -> None:
         self.inbox.close()
+        if not self._replicated:
+            self.inbox.settle()
         self.sweeper.close()
         self.context.closed = True
         self.wake()  # threads in `wait` find that the store is closed
@@ -424,12 +434,20 @@ def _check_role(files: Files, root: str, kind: str | None) -> None:
         raise InvalidArgumentError(f"{root} is no {kind}, but a store of its own")
 
 
+def locked(files: Files, root: str) -> StoreLockedError:
+    """Return the error for a store that is open for writing already. Raises OSError."""
+    path = names.below(root, names.LOCK)
+    return StoreLockedError(
+        root, files.lock_holder(path), files.is_locked_here(path), files.lock_address(path)
+    )
+
+
 def _take_lock(context: Context) -> Handle:
     path = names.below(context.root, names.LOCK)
     try:
         return context.files.lock(path)
     except BlockingIOError:
-        raise StoreLockedError(context.root, context.files.lock_holder(path)) from None
+        raise locked(context.files, context.root) from None
     except OSError as error:
         if error.errno != errno.EISDIR:
             raise
