@@ -97,14 +97,16 @@ def api() -> str:
     for title, names in groups.items():
         lines += ["", f"## {title}"]
         for name in names:
-            lines += ["", f"::: {_home(name)}"]
+            lines += ["", _entry(name)]
     return "\n".join(lines) + "\n"
 
 
-def _home(name: str) -> str:
-    """Where a public name is defined, which mkdocstrings reads without importing anything."""
+def _entry(name: str) -> str:
+    """What mkdocstrings replaces by the text of a public name, which it reads where the name is defined."""
     value = getattr(segstore, name)
-    return f"{value.__module__}.{value.__qualname__}"
+    if value.__qualname__ != name:
+        return f"`{name}` is another name of `{value.__qualname__}`."
+    return f"::: {value.__module__}.{name}"
 
 
 def errors() -> str:
