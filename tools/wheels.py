@@ -178,7 +178,7 @@ def used(wheel: Path, name: str, runners: Mapping[str, Sequence[str]], room: Pat
     inside = {**os.environ, "PATH": str(room / "env/bin")}
     inside.pop("PYTHONPATH", None)
     python = str(room / "env/bin/python")
-    _run([python, "-m", "pip", "install", "-q", "--only-binary", ":all:", f"{wheel}[demo]"], env=inside)
+    _run([python, "-m", "pip", "install", "-q", f"{wheel}[demo]"], env=inside)
     _run([python, "-c", example()], env=inside, cwd=room)
     demo = ["demo", "--no-spark", "--records", "20000", "--seconds", "3"]
     for command in (["--version"], demo):
