@@ -1,4 +1,4 @@
-"""Builds segstore's wheels for Linux, each judged by auditwheel and abi3audit, and uses those that can be run.
+"""Builds segstore's wheels for Linux, has auditwheel and abi3audit judge them, and uses what can be run.
 
 usage: python tools/wheels.py DIST [--only PLATFORM] [--run PLATFORM=PYTHON]
 
@@ -43,7 +43,7 @@ TYPES = {"_bool": "_Bool", "void_p": "void *"}
 def main(arguments: Sequence[str]) -> int:
     asked = _parsed(arguments)
     if sysconfig.get_config_var("Py_GIL_DISABLED") or sys.maxsize < 2**32 or sys.platform != "linux":
-        print("wheels are built by a 64-bit Python for Linux that has the stable ABI", file=sys.stderr)
+        sys.stderr.write("wheels are built by a 64-bit Python for Linux that has the stable ABI\n")
         return 2
     asked.dist.mkdir(parents=True, exist_ok=True)
     for old in asked.dist.glob("segstore-*.whl"):
@@ -56,7 +56,7 @@ def main(arguments: Sequence[str]) -> int:
             wheel = judged(built(each, headers, room / each), each, asked.dist)
             fates[wheel.name] = used(wheel, each, asked.run, room / each)
     for name, fate in fates.items():
-        print(f"{name}: {fate}")
+        sys.stdout.write(f"{name}: {fate}\n")
     return 0
 
 
@@ -73,7 +73,9 @@ def _parsed(arguments: Sequence[str]) -> argparse.Namespace:
 def _runner(text: str) -> tuple[str, list[str]]:
     name, _, python = text.partition("=")
     if name not in PLATFORMS or not python:
-        raise argparse.ArgumentTypeError(f"{text!r} is not PLATFORM=PYTHON with one of {', '.join(PLATFORMS)}")
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not PLATFORM=PYTHON with one of {', '.join(PLATFORMS)}"
+        )
     return name, shlex.split(python)
 
 
@@ -121,14 +123,15 @@ def built(name: str, headers: Path, room: Path) -> Path:
     room.mkdir()
     compare_sizes(name, headers, room)
     tree = room / "tree"
-    for file in _output(["git", "ls-files", "-z", "-co", "--exclude-standard", "--", ".", ":!tests"]).split("\0"):
+    for file in _output(["git", "ls-files", "-z", "-co", "--exclude-standard", "--", ".", ":!tests"]).split(
+        "\0"
+    ):
         if file and (REPOSITORY / file).is_file():
             (tree / file).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(REPOSITORY / file, tree / file)
     cc = compiler(name, headers)
     tools = {"CC": shlex.join(cc), "LDSHARED": shlex.join([*cc, "-shared", "-s"])}
-    tag = f"linux_{parts(name)[1]}"
-    build = [sys.executable, "setup.py", "-q", "bdist_wheel", "--plat-name", tag, "--dist-dir", str(room)]
+    build = [sys.executable, "setup.py", "-q", "bdist_wheel", "--plat-name", name, "--dist-dir", str(room)]
     _run(build, cwd=tree, env={**os.environ, **tools})
     (wheel,) = room.glob("segstore-*.whl")
     return wheel
@@ -138,18 +141,28 @@ def built(name: str, headers: Path, room: Path) -> Path:
 
 
 def judged(wheel: Path, name: str, dist: Path) -> Path:
-    """Have auditwheel give the wheel its tag, which it does only where the wheel is worth it, and abi3audit
-    look for what the stable ABI of Python 3.10 has not. Return the wheel in `dist`.
+    """Have auditwheel say which systems a wheel is for, and abi3audit look for what the stable ABI of
+    Python 3.10 has not. Return the wheel in `dist`. Raises ValueError for one that the platform's systems
+    can't load.
     """
-    beside = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
-    before = set(dist.glob("segstore-*.whl"))
-    audit = [sys.executable, "-m", "auditwheel", "repair", "--plat", name, "-w", str(dist), str(wheel)]
-    _run(audit, env=beside)
-    (found,) = set(dist.glob("segstore-*.whl")) - before
-    if not re.fullmatch(rf"segstore-[^-]+-cp310-abi3-(\w+\.)*{name}(\.\w+)*\.whl", found.name):
-        raise ValueError(f"{found.name} is not tagged cp310-abi3-{name}")
-    _run([sys.executable, "-m", "abi3audit", "--strict", str(found)])
-    return found
+    told = _output([sys.executable, "-m", "auditwheel", "show", str(wheel)])
+    if not serves(told, name):
+        raise ValueError(f"auditwheel says that {wheel.name} is not for {name}:\n{told}")
+    if not wheel.name.endswith(f"-cp310-abi3-{name}.whl"):
+        raise ValueError(f"{wheel.name} is not tagged cp310-abi3-{name}")
+    _run([sys.executable, "-m", "abi3audit", "--strict", str(wheel)])
+    return Path(shutil.copy(wheel, dist))
+
+
+def serves(told: str, name: str) -> bool:
+    """Return whether a wheel of which auditwheel said `told` can be loaded on a platform: what it asks for
+    is of that C library, and of its version or an older one.
+    """
+    kind, machine = parts(name)
+    tag = rf'consistent with the following platform tag: "{kind}_(\d+)_(\d+)_{machine}"'
+    found = re.search(tag, " ".join(told.split()))
+    oldest = tuple(map(int, name.split("_")[1:3]))
+    return found is not None and (int(found[1]), int(found[2])) <= oldest
 
 
 # --- using ----------------------------------------------------------------------------------------
@@ -165,7 +178,7 @@ def used(wheel: Path, name: str, runners: Mapping[str, Sequence[str]], room: Pat
     inside = {**os.environ, "PATH": str(room / "env/bin")}
     inside.pop("PYTHONPATH", None)
     python = str(room / "env/bin/python")
-    _run([python, "-m", "pip", "install", "-q", "--only-binary", ":all:", f"{wheel}[demo]"], env=inside)
+    _run([python, "-m", "pip", "install", "-q", f"{wheel}[demo]"], env=inside)
     _run([python, "-c", example()], env=inside, cwd=room)
     demo = ["demo", "--no-spark", "--records", "20000", "--seconds", "3"]
     for command in (["--version"], demo):
@@ -197,7 +210,9 @@ def older(name: str) -> list[str]:
 
 def example() -> str:
     """Return the first program of README."""
-    found = re.search(r"```python\n(.*?)```", (REPOSITORY / "README.md").read_text(encoding="utf-8"), re.DOTALL)
+    found = re.search(
+        r"```python\n(.*?)```", (REPOSITORY / "README.md").read_text(encoding="utf-8"), re.DOTALL
+    )
     if found is None:
         raise ValueError("README.md has no program")
     return found[1]

@@ -39,7 +39,18 @@ SOURCES = (
     "validate.c",
     "zerocopy.c",
 )
-HEADERS = ("batch.h", "bytes.h", "cdef.h", "claim.h", "column.h", "reader.h", "record.h", "relax.h", "system.h")
+HEADERS = (
+    "batch.h",
+    "bytes.h",
+    "cdef.h",
+    "claim.h",
+    "column.h",
+    "darwin.h",
+    "reader.h",
+    "record.h",
+    "relax.h",
+    "system.h",
+)
 WARNINGS = ("-Wall", "-Wextra", "-Wshadow", "-Wno-unused-parameter", "-Wno-sign-compare")
 
 

@@ -4,7 +4,6 @@
 #ifndef SEG_BYTES_H
 #define SEG_BYTES_H
 
-#include <endian.h>
 #include <stdint.h>
 #include <string.h>
 
@@ -38,42 +37,60 @@ enum {
     DELETE_HORIZON = 0x40
 };
 
+#define LITTLE_ENDIAN_HERE (__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__)
+
+/* Between the machine's order and big-endian, both ways. */
+INLINE uint16_t big16(uint16_t v)
+{
+    return LITTLE_ENDIAN_HERE ? __builtin_bswap16(v) : v;
+}
+
+INLINE uint32_t big32(uint32_t v)
+{
+    return LITTLE_ENDIAN_HERE ? __builtin_bswap32(v) : v;
+}
+
+INLINE uint64_t big64(uint64_t v)
+{
+    return LITTLE_ENDIAN_HERE ? __builtin_bswap64(v) : v;
+}
+
 INLINE int16_t get16(const uint8_t *p)
 {
     uint16_t v;
     memcpy(&v, p, sizeof v);
-    return (int16_t)be16toh(v);
+    return (int16_t)big16(v);
 }
 
 INLINE int32_t get32(const uint8_t *p)
 {
     uint32_t v;
     memcpy(&v, p, sizeof v);
-    return (int32_t)be32toh(v);
+    return (int32_t)big32(v);
 }
 
 INLINE int64_t get64(const uint8_t *p)
 {
     uint64_t v;
     memcpy(&v, p, sizeof v);
-    return (int64_t)be64toh(v);
+    return (int64_t)big64(v);
 }
 
 INLINE void put16(uint8_t *p, int16_t value)
 {
-    uint16_t v = htobe16((uint16_t)value);
+    uint16_t v = big16((uint16_t)value);
     memcpy(p, &v, sizeof v);
 }
 
 INLINE void put32(uint8_t *p, int32_t value)
 {
-    uint32_t v = htobe32((uint32_t)value);
+    uint32_t v = big32((uint32_t)value);
     memcpy(p, &v, sizeof v);
 }
 
 INLINE void put64(uint8_t *p, int64_t value)
 {
-    uint64_t v = htobe64((uint64_t)value);
+    uint64_t v = big64((uint64_t)value);
     memcpy(p, &v, sizeof v);
 }
 
@@ -81,7 +98,7 @@ INLINE uint64_t load64le(const uint8_t *p)
 {
     uint64_t v;
     memcpy(&v, p, sizeof v);
-    return le64toh(v);
+    return LITTLE_ENDIAN_HERE ? v : __builtin_bswap64(v);
 }
 
 INLINE uint64_t zigzag(int64_t v)

@@ -138,7 +138,9 @@ static crc_function best(void)
 
 /* --- AArch64 ---------------------------------------------------------------- */
 #elif defined(__aarch64__) && __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
+#ifdef __linux__
 #include <sys/auxv.h>
+#endif
 
 enum { CRC32_CAPABILITY = 1 << 7 }; /* HWCAP_CRC32 */
 
@@ -153,7 +155,11 @@ static uint32_t by_instruction(uint32_t crc, const uint8_t *p, int64_t len)
 
 static crc_function best(void)
 {
+#ifdef __APPLE__
+    return by_instruction; /* each of Apple's has it */
+#else
     return getauxval(AT_HWCAP) & CRC32_CAPABILITY ? by_instruction : portable;
+#endif
 }
 
 #else

@@ -6,6 +6,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <netinet/in.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/socket.h>
@@ -121,12 +122,25 @@ static inline int resize_pipe(int pipe, int bytes)
     return not_here();
 }
 
+static inline int socket_option(int fd, int name)
+{
+    int value = -1;
+    socklen_t len = sizeof value;
+    return getsockopt(fd, SOL_SOCKET, name, &value, &len) < 0 ? -1 : value;
+}
+
 /* AF_INET and the like; -1 where the socket has no address. */
 static inline int domain_of(int fd)
 {
     struct sockaddr_storage address;
     socklen_t len = sizeof address;
     return getsockname(fd, (struct sockaddr *)&address, &len) < 0 ? -1 : address.ss_family;
+}
+
+/* That of a stream socket of IP, which can be no other. */
+static inline int protocol_of(int fd)
+{
+    return IPPROTO_TCP;
 }
 
 static inline int watch_directory(const char *path)

@@ -8,10 +8,10 @@
 #include <fcntl.h>
 #include <stddef.h>
 #include <stdint.h>
-#include <sys/inotify.h>
 #include <unistd.h>
 
 #include "cdef.h"
+#include "system.h"
 
 int64_t seg_open(int32_t *slot, const char *path, int32_t flags, int32_t mode, seg_status *found)
 {
@@ -29,7 +29,7 @@ int64_t seg_open(int32_t *slot, const char *path, int32_t flags, int32_t mode, s
 int64_t seg_open_pipe(int32_t *slot)
 {
     int ends[2];
-    if (pipe2(ends, O_CLOEXEC) < 0)
+    if (open_pipe(ends) < 0)
         return -errno;
     slot[0] = ends[0];
     slot[1] = ends[1];
@@ -38,15 +38,8 @@ int64_t seg_open_pipe(int32_t *slot)
 
 int64_t seg_watch(int32_t *slot, const char *directory)
 {
-    slot[0] = inotify_init1(IN_CLOEXEC | IN_NONBLOCK);
-    if (slot[0] < 0)
-        return -errno;
-    if (inotify_add_watch(slot[0], directory, IN_MOVED_TO | IN_ONLYDIR) < 0) {
-        int error = errno;
-        seg_close(slot);
-        return -error;
-    }
-    return 0;
+    slot[0] = watch_directory(directory);
+    return slot[0] < 0 ? -errno : 0;
 }
 
 /* The kernel has let go of a descriptor whatever close(2) says: it is never tried again. */

@@ -128,7 +128,7 @@ int64_t seg_realpath(const char *path, char *out)
 /* Not repeated, whatever it says: the second call may succeed over lost pages. */
 int64_t seg_fdatasync(int fd, int32_t *failed)
 {
-    if (fdatasync(fd) == 0)
+    if (sync_data(fd) == 0)
         return 0;
     int error = errno;
     if (failed)
@@ -138,14 +138,14 @@ int64_t seg_fdatasync(int fd, int32_t *failed)
 
 int64_t seg_start_sync(int fd, int64_t offset, int64_t len)
 {
-    return sync_file_range(fd, offset, len, SYNC_FILE_RANGE_WRITE) < 0 ? -errno : 0;
+    return start_sync(fd, offset, len) < 0 ? -errno : 0;
 }
 
 int64_t seg_fallocate(int fd, int64_t offset, int64_t len)
 {
     int r;
     do
-        r = posix_fallocate(fd, offset, len);
+        r = allocate(fd, offset, len);
     while (r == EINTR);
     return -r;
 }

@@ -8,7 +8,6 @@
 #include <limits.h>
 #include <poll.h>
 #include <stdint.h>
-#include <sys/inotify.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -58,14 +57,9 @@ int64_t seg_watch_wait(int fd, int32_t timeout_ms)
     return r > 0;
 }
 
-/* The first watch of an instance is number 1; its removal is itself an event. Where the directory was removed,
- * and the watch with it, another one comes and goes. */
 int64_t seg_watch_stop(int fd)
 {
-    if (inotify_rm_watch(fd, 1) == 0)
-        return 0;
-    int other = inotify_add_watch(fd, "/", IN_DELETE_SELF);
-    return other < 0 || inotify_rm_watch(fd, other) < 0 ? -errno : 0;
+    return stop_watching(fd) < 0 ? -errno : 0;
 }
 
 /* Where sealers wait in the header of the published ends: at the format, which publications don't change. */

@@ -1,12 +1,20 @@
-/* Calls of the kernel for which a C library may have no function: glibc has copy_file_range(2) since 2.27, and
- * futex(2) never.
+/* Calls that not every system or C library has, each under one name: glibc has copy_file_range(2) since 2.27, and
+ * futex(2) never; darwin.h has those of macOS.
  */
 #ifndef SEG_SYSTEM_H
 #define SEG_SYSTEM_H
 
+#ifdef __APPLE__
+#include "darwin.h"
+#else
+#include <errno.h>
+#include <fcntl.h>
 #include <linux/futex.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/inotify.h>
+#include <sys/sendfile.h>
+#include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/types.h>
 #include <time.h>
@@ -44,4 +52,84 @@ static inline ssize_t copy_range(int in, off_t *from, int out, off_t *to, size_t
 #endif
 }
 
+static inline int sync_data(int fd)
+{
+    return fdatasync(fd);
+}
+
+/* Begin to write a range to the disk, and do not wait. */
+static inline int start_sync(int fd, off_t offset, off_t len)
+{
+    return sync_file_range(fd, offset, len, SYNC_FILE_RANGE_WRITE);
+}
+
+/* 0 or an errno, as posix_fallocate(3). */
+static inline int allocate(int fd, off_t offset, off_t len)
+{
+    return posix_fallocate(fd, offset, len);
+}
+
+static inline int open_pipe(int *ends)
+{
+    return pipe2(ends, O_CLOEXEC);
+}
+
+static inline ssize_t send_file(int out, int in, off_t *from, size_t len)
+{
+    return sendfile(out, in, from, len);
+}
+
+/* splice(2) from a file or a pipe to a pipe or a socket. */
+static inline ssize_t move_pages(int in, off_t *from, int out, size_t len, int more)
+{
+    return splice(in, from, out, NULL, len, SPLICE_F_MOVE | (more ? SPLICE_F_MORE : 0));
+}
+
+static inline int resize_pipe(int pipe, int bytes)
+{
+    return fcntl(pipe, F_SETPIPE_SZ, bytes);
+}
+
+static inline int socket_option(int fd, int name)
+{
+    int value = -1;
+    socklen_t len = sizeof value;
+    return getsockopt(fd, SOL_SOCKET, name, &value, &len) < 0 ? -1 : value;
+}
+
+/* AF_INET and the like, and IPPROTO_TCP and the like; -1 where there is none. */
+static inline int domain_of(int fd)
+{
+    return socket_option(fd, SO_DOMAIN);
+}
+
+static inline int protocol_of(int fd)
+{
+    return socket_option(fd, SO_PROTOCOL);
+}
+
+/* Return a descriptor that can be read when a file was renamed into the directory. */
+static inline int watch_directory(const char *path)
+{
+    int fd = inotify_init1(IN_CLOEXEC | IN_NONBLOCK);
+    if (fd >= 0 && inotify_add_watch(fd, path, IN_MOVED_TO | IN_ONLYDIR) < 0) {
+        int why = errno;
+        close(fd);
+        errno = why;
+        return -1;
+    }
+    return fd;
+}
+
+/* Have the descriptor readable. The first watch of an instance is number 1; its removal is itself an event. Where
+ * the directory was removed, and the watch with it, another one comes and goes. */
+static inline int stop_watching(int fd)
+{
+    if (inotify_rm_watch(fd, 1) == 0)
+        return 0;
+    int other = inotify_add_watch(fd, "/", IN_DELETE_SELF);
+    return other < 0 || inotify_rm_watch(fd, other) < 0 ? -1 : 0;
+}
+
+#endif
 #endif

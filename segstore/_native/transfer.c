@@ -11,7 +11,6 @@
 #include <stdint.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/sendfile.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -30,24 +29,19 @@ static int64_t or_errno(ssize_t result)
     return result < 0 ? -errno : result;
 }
 
-static int option(int fd, int name, seg_sink *sink)
-{
-    int value = -1;
-    socklen_t len = sizeof value;
-    sink->options++;
-    return getsockopt(fd, SOL_SOCKET, name, &value, &len) < 0 ? -1 : value;
-}
-
 static int32_t kind_of_socket(int fd, seg_sink *sink)
 {
-    if (option(fd, SO_TYPE, sink) != SOCK_STREAM)
+    sink->options++;
+    if (socket_option(fd, SO_TYPE) != SOCK_STREAM)
         return SEG_SINK_OTHER;
-    int domain = option(fd, SO_DOMAIN, sink);
+    sink->options++;
+    int domain = domain_of(fd);
     if (domain == AF_UNIX)
         return SEG_SINK_UNIX;
     if (domain != AF_INET && domain != AF_INET6)
         return SEG_SINK_OTHER;
-    return option(fd, SO_PROTOCOL, sink) == IPPROTO_TCP ? SEG_SINK_TCP : SEG_SINK_OTHER;
+    sink->options++;
+    return protocol_of(fd) == IPPROTO_TCP ? SEG_SINK_TCP : SEG_SINK_OTHER;
 }
 
 int64_t seg_look_at(int fd, seg_sink *sink)
@@ -71,7 +65,7 @@ int64_t seg_look_at(int fd, seg_sink *sink)
 int64_t seg_sendfile(int out, int in, int64_t offset, int64_t count)
 {
     off_t from = offset;
-    return or_errno(sendfile(out, in, &from, one_call(count)));
+    return or_errno(send_file(out, in, &from, one_call(count)));
 }
 
 /* seg_find_stretch, from where the last stretch ended if this one begins there. Two threads may mix up what they
@@ -115,14 +109,13 @@ int64_t seg_send_stretch(int sink, int fd, seg_sendable *s, int64_t offset, int6
 
 int64_t seg_splice(int in, int64_t offset, int out, int64_t count, int32_t more)
 {
-    loff_t from = offset;
-    unsigned flags = SPLICE_F_MOVE | (more ? SPLICE_F_MORE : 0);
-    return or_errno(splice(in, offset < 0 ? NULL : &from, out, NULL, one_call(count), flags));
+    off_t from = offset;
+    return or_errno(move_pages(in, offset < 0 ? NULL : &from, out, one_call(count), more));
 }
 
 int64_t seg_pipe_bytes(int pipe, int64_t bytes)
 {
-    return or_errno(fcntl(pipe, F_SETPIPE_SZ, (int)bytes));
+    return or_errno(resize_pipe(pipe, (int)bytes));
 }
 
 int64_t seg_write(int out, const uint8_t *buf, int64_t len)

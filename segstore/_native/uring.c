@@ -11,11 +11,13 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
+#ifdef __linux__
 #include <linux/io_uring.h>
 #include <linux/time_types.h>
+#include <sys/syscall.h>
+#endif
 
 #include "bytes.h"
 
@@ -182,7 +184,7 @@ int64_t seg_ring_send(seg_ring *r, int out, const seg_window *w, int64_t positio
     return r->result;
 }
 
-#else /* the kernel's headers at the build had no send_zc */
+#else /* no Linux, or the kernel's headers at the build had no send_zc */
 
 int64_t seg_ring_open(seg_ring *r)
 {

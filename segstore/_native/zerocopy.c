@@ -12,9 +12,10 @@
 #include <time.h> /* before linux/errqueue.h, which needs struct timespec */
 #include <unistd.h>
 
-#include <linux/errqueue.h>
-
 #include "bytes.h"
+
+#ifdef __linux__
+#include <linux/errqueue.h>
 
 #ifndef SO_ZEROCOPY
 #define SO_ZEROCOPY 60
@@ -91,3 +92,28 @@ int64_t seg_notices(int fd, seg_noticed *out)
         out->sends += sends_of(&message, &out->copied);
     }
 }
+
+#else
+
+int64_t seg_zerocopy(int fd, int32_t on)
+{
+    return -ENOSYS;
+}
+
+int64_t seg_zerocopy_probe(void)
+{
+    return -ENOSYS;
+}
+
+int64_t seg_send_zerocopy(int out, const seg_window *w, int64_t position, int64_t count)
+{
+    return -ENOSYS;
+}
+
+int64_t seg_notices(int fd, seg_noticed *out)
+{
+    memset(out, 0, sizeof *out);
+    return -ENOSYS;
+}
+
+#endif

@@ -15,7 +15,6 @@ import pytest
 from places import REPOSITORY
 
 import segstore
-from segstore._native import lib
 from segstore.storage.store.sweeper import Swept
 
 PACKAGES = Path(np.__file__).parents[1]
@@ -66,6 +65,46 @@ with segstore.open(sys.argv[1]) as store, segstore.serve(store, port=0):
     begun, found = (set(line.split()) for line in python(f"import segstore\n{served}", tmp_path).splitlines())
     assert "segstore.server.handlers.metadata" in found - begun
     assert not {"segstore.replication.store", "segstore.replication.side", "ssl"} & found
+
+
+ENGINE_MODULES = {
+    "numpy",
+    "cramjam",
+    "_cffi_backend",
+    "segstore._native",
+    "segstore.storage",
+    "segstore.bench",
+    "segstore.demo",
+}
+COMMAND_LINES: dict[str, tuple[list[str], dict[str, str], set[str]]] = {
+    "the version": (["--version"], {}, {"rich", "segstore.cli.output"}),
+    "the help": (["--help"], {}, {"segstore.cli.output", "segstore.cli.topics"}),
+    "zsh asks for a script": ([], {"_SEGSTORE_COMPLETE": "zsh_source"}, {"rich"}),
+    "zsh completes a command": (
+        [],
+        {"_SEGSTORE_COMPLETE": "zsh_complete", "COMP_WORDS": "segstore to", "COMP_CWORD": "1"},
+        {"rich"},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", COMMAND_LINES)
+def test_a_command_line_that_needs_no_engine_brings_none(name: str) -> None:
+    arguments, environment, more = COMMAND_LINES[name]
+    code = f"""
+import os
+from segstore.cli import main
+os.environ.update({environment!r})
+try:
+    main({arguments!r})
+except SystemExit as ended:
+    print(ended.code, *sys.modules)
+"""
+    *printed, last = python(code).splitlines()
+    code_of_exit, *found = last.split()
+    assert code_of_exit in ("0", "None")
+    assert printed
+    assert (ENGINE_MODULES | more) & set(found) == set()
 
 
 def test_the_collector_rests_while_a_command_is_imported() -> None:
@@ -129,8 +168,6 @@ def test_a_named_tuple_brings_no_engine() -> None:
 
 
 def test_the_engine_brings_no_package_that_reads_what_is_installed() -> None:
-    if not lib.seg_crc32c_is_hardware():
-        pytest.skip("this CPU has the crc32c package compute, which imports importlib.metadata")
     code = "import numpy, cramjam\nbefore = set(sys.modules)\nimport segstore\nsegstore.open"
     found = set(python(f"{code}\nprint(*set(sys.modules) - before)").split())
     assert "segstore.storage.store.writer" in found

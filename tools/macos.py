@@ -1,0 +1,47 @@
+"""Compiles each C file of segstore for macOS, by zig. Nothing is linked or run.
+
+docs/packaging.md says what else segstore would need there.
+
+usage: python tools/macos.py
+"""
+
+from __future__ import annotations
+
+import runpy
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from wheels import REPOSITORY, copy_headers
+
+NATIVE = REPOSITORY / "segstore" / "_native"
+TARGETS = ("aarch64-macos", "x86_64-macos")
+
+
+def main() -> int:
+    build = runpy.run_path(str(NATIVE / "build.py"))
+    arguments, _ = build["flags"]()
+    wrong = 0
+    with tempfile.TemporaryDirectory(prefix="segstore-macos-") as folder:
+        headers = copy_headers(Path(folder) / "include")
+        for target in TARGETS:
+            for name in (*build["SOURCES"], "future.c"):
+                command = [
+                    sys.executable,
+                    "-m",
+                    "ziglang",
+                    "cc",
+                    "-target",
+                    target,
+                    f"-I{headers}",
+                    *arguments,
+                ]
+                command += ["-Werror", "-c", str(NATIVE / name), "-o", str(Path(folder) / "object.o")]
+                wrong += subprocess.run(command, check=False).returncode != 0
+        sys.stdout.write(f"{len(TARGETS) * (len(build['SOURCES']) + 1)} objects, {wrong} not compiled\n")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
