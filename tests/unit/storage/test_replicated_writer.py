@@ -93,7 +93,7 @@ def test_r7_what_is_lost_below_the_recovery_point_is_not_skipped(path: Path) -> 
 
 
 def test_r39_a_reader_waits_where_the_high_watermark_has_gone_back(path: Path) -> None:
-    """The writer was killed, and the checkpoint is older than what it showed. That is no reason to begin anew:
+    """The writer was killed, and the checkpoint is older than what it showed. No reader begins anew for that:
     the replica has the offset, and will show it again.
     """
     writer = open_writer(path)
