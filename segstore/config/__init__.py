@@ -323,6 +323,6 @@ class StoreConfig(KafkaSettings):
         5_000, 1, MAX_LONG, "ms", "how often high watermarks of replicas are written"
     )
     replica_lag_time_max_ms: int = whole(
-        30_000, 1, MAX_LONG, "ms", "a replica that has lagged for so long is not in sync"
+        30_000, 1, MAX_LONG, "ms", "a replica, or standby, that has lagged for so long is not in sync"
     )
     unclean_leader_election_enable: bool = switch(False, _UNCLEAN)

@@ -35,8 +35,8 @@ from segstore.storage.meta.topics import TopicFiles
 
 class Found(NamedTuple):
     """What lies at a path. `holder` is the process that has it open (0: it is not told which one), None where
-    none has; `topics` are those beside the metadata's, which `has_metadata` stands for. `error` says why the
-    path can't be read.
+    none has; `here`: it is this process. `topics` are those beside the metadata's, which `has_metadata`
+    stands for. `error` says why the path can't be read.
     """
 
     path: str
@@ -47,6 +47,7 @@ class Found(NamedTuple):
     holder: int | None = None
     error: Exception | None = None
     plain_id: str | None = None
+    here: bool = False
     quorum: QuorumState = UNKNOWN
 
 
@@ -120,6 +121,7 @@ def look(files: Files, path: str) -> Found:
         held = {parsed[0] for name in files.directories(path) if (parsed := names.parse_partition_dir(name))}
         lock = names.below(path, names.LOCK)
         holder = files.lock_holder(lock) if files.exists(lock) else None
+        here = holder is not None and files.is_locked_here(lock)
         properties = read_properties(files, path)
         kept = TopicFiles(files, path).keeps(CLUSTER_METADATA)
         plain_id = CLUSTER_ID.read(files, path)
@@ -128,7 +130,7 @@ def look(files: Files, path: str) -> Found:
         return Found(path, error=error)
     topics = tuple(sorted(held - {CLUSTER_METADATA}))
     has_metadata = CLUSTER_METADATA in held if kept is None else kept
-    return Found(path, True, properties, has_metadata, topics, holder, None, plain_id, quorum)
+    return Found(path, True, properties, has_metadata, topics, holder, None, plain_id, here, quorum)
 
 
 def decide(found: Sequence[Found], witness: bool) -> Plan:
@@ -163,7 +165,7 @@ def _format(found: Sequence[Found], cluster_id: str, witness: int) -> Plan:
         if each.error is not None:
             raise copy_of(each.error)
         if each.holder is not None:
-            raise StoreLockedError(each.path, each.holder)
+            raise _locked(each)
         if each.has_metadata:
             raise StaleDirectoryError(f"{each.path} has a metadata log, but no meta.properties")
     plain = [number for number, each in enumerate(found) if each.topics]
@@ -201,6 +203,10 @@ def _why_offline(each: Found) -> str | None:
     return None
 
 
+def _locked(found: Found) -> StoreLockedError:
+    return StoreLockedError(found.path, found.holder, found.here)
+
+
 def _check_known(found: Sequence[Found], witness: bool) -> None:
     """Raise InvalidArgumentError where fewer voters are named than the store has, or more than one new place:
     then another opening, which names others, could have a majority at the same time. Raises it, too, where
@@ -228,7 +234,7 @@ def _check_majority(found: Sequence[Found], offline: dict[int, str]) -> None:
         return
     held = [each for number, each in enumerate(found) if number in offline and each.holder is not None]
     if held and there + len(held) > total // 2:
-        raise StoreLockedError(held[0].path, held[0].holder)
+        raise _locked(held[0])
     raise QuorumLostError(
         f"{total // 2 + 1} of the {total} directories are needed, and {there} can be opened: "
         + "; ".join(offline.values())
