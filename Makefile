@@ -67,10 +67,10 @@ $(VENV)/.built: $(VENV)/.installed $(filter-out $(GENERATED),$(NATIVE)) | check-
 demo: $(VENV)/.built  ## flights into a log, a kill midway; a group, live; a disk lost; Spark's stream (ARGS=--no-live, --replicated, ...)
 	$(BIN)/python -m segstore demo $(ARGS)
 
-quick: $(VENV)/.built  ## unit tests of every package, a minute: no Java, no other process, no kills, faults or models
+quick: $(VENV)/.built  ## every unit test with some of its cases, a minute: no Java, no other process, no kills, faults or models
 	$(BIN)/python -m pytest --tier quick $(PARALLEL) $(PYTEST_ARGS)
 
-test: $(VENV)/.built  ## those, and a draw of every other kind, some minutes; SEGSTORE_SEED=N draws the same (PYTEST_ARGS="-k name")
+test: $(VENV)/.built  ## those with more cases, and a draw of every other kind, some minutes; SEGSTORE_SEED=N draws the same (PYTEST_ARGS="-k name")
 	$(BIN)/python -m pytest --tier test $(PARALLEL) $(PYTEST_ARGS)
 
 test-rest: $(VENV)/.built  ## what `make test` with the same SEGSTORE_SEED leaves out
@@ -121,6 +121,11 @@ fuzz: $(VENV)/.built  ## every parser on mutated bytes for MINUTES=5, under the 
 
 spark: $(VENV)/.built  ## the tests of Spark alone
 	$(BIN)/python -m pytest tests/spark tests/cli/test_checkpoints.py tests/unit/filetree $(PYTEST_ARGS)
+
+docs: $(VENV)/.installed  ## the site of documentation in build/site/, strict: no warning, no broken link
+	@$(call pip_install,--group docs)
+	$(BIN)/python tools/reference.py
+	$(BIN)/zensical build --clean --strict
 
 dist: $(VENV)/.installed  ## an sdist and a wheel in dist/, and proof that both install elsewhere
 	./tools/check_dist.sh $(BIN)/python dist

@@ -39,7 +39,7 @@ SOURCES = (
     "validate.c",
     "zerocopy.c",
 )
-HEADERS = ("batch.h", "bytes.h", "cdef.h", "claim.h", "column.h", "reader.h", "record.h", "relax.h")
+HEADERS = ("batch.h", "bytes.h", "cdef.h", "claim.h", "column.h", "reader.h", "record.h", "relax.h", "system.h")
 WARNINGS = ("-Wall", "-Wextra", "-Wshadow", "-Wno-unused-parameter", "-Wno-sign-compare")
 
 

@@ -12,14 +12,12 @@
 #define _GNU_SOURCE
 #include <errno.h>
 #include <limits.h>
-#include <linux/futex.h>
 #include <sched.h>
 #include <stdint.h>
-#include <sys/syscall.h>
 #include <time.h>
-#include <unistd.h>
 
 #include "cdef.h"
+#include "system.h"
 
 /* After so long a waiting thread looks again: an interrupt, or the interpreter's end, may have left the sync
  * of a thread untold. */
@@ -36,7 +34,7 @@ static int is_under_way(const seg_commit *c, uint32_t word)
 static int64_t await(seg_commit *c, uint32_t word)
 {
     __atomic_fetch_add(&c->waiting, 1, __ATOMIC_RELAXED); /* `tell` takes back all that it wakes */
-    if (syscall(SYS_futex, &c->word, FUTEX_WAIT_PRIVATE, word, &LONGEST, 0, 0) == 0 || errno == EAGAIN)
+    if (futex_wait(&c->word, word, &LONGEST, SEG_OF_THREADS) == 0 || errno == EAGAIN)
         return 0;
     __atomic_fetch_sub(&c->waiting, 1, __ATOMIC_RELAXED);
     return errno == EINTR ? -EINTR : SEG_SLOW;
@@ -47,7 +45,7 @@ static void tell(seg_commit *c, uint32_t n)
 {
     __atomic_store_n(&c->served, __atomic_exchange_n(&c->waiting, 0, __ATOMIC_RELAXED), __ATOMIC_RELAXED);
     __atomic_fetch_add(&c->word, n, __ATOMIC_SEQ_CST);
-    syscall(SYS_futex, &c->word, FUTEX_WAKE_PRIVATE, INT_MAX, 0, 0, 0);
+    futex_wake(&c->word, INT_MAX, SEG_OF_THREADS);
 }
 
 int64_t seg_commit_wait(seg_commit *c)

@@ -22,16 +22,15 @@
 #define _GNU_SOURCE
 #include <errno.h>
 #include <limits.h>
-#include <linux/futex.h>
 #include <pthread.h>
 #include <stdint.h>
 #include <string.h>
-#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "bytes.h"
 #include "relax.h"
+#include "system.h"
 
 enum { WORDS = SEG_ENDS_SLOT / 8, OF_PARTITION = 6, LAYOUT = 6, EPOCH = 7, CHECK = 7, GENERATION = 24 };
 
@@ -129,7 +128,7 @@ int64_t seg_await(const uint8_t *map, int64_t len, uint32_t seen, int64_t timeou
     struct timespec timeout = {timeout_ns / 1000000000, timeout_ns % 1000000000};
     if (__atomic_load_n(publications, __ATOMIC_ACQUIRE) != seen)
         return 0;
-    if (syscall(SYS_futex, publications, FUTEX_WAIT, seen, &timeout, 0, 0) == 0 || errno == EAGAIN)
+    if (futex_wait(publications, seen, &timeout, SEG_OF_PROCESSES) == 0 || errno == EAGAIN)
         return 0;
     return -errno;
 }
@@ -249,9 +248,8 @@ int64_t seg_await_ends(seg_follower *f, uint32_t nudges, int64_t timeout_ns)
             return seg_follow(f->map, f->len, f->followed + i, f->spins) == 1 ? i : -EAGAIN;
         if (timeout_ns == 0)
             return -ETIMEDOUT;
-        /* With a bitset the time is an absolute one, so that other publications don't make it longer. */
-        if (syscall(SYS_futex, publications, FUTEX_WAIT_BITSET, seen, &end, 0, FUTEX_BITSET_MATCH_ANY) &&
-            errno != EAGAIN)
+        /* The time is an absolute one, so that other publications don't make it longer. */
+        if (futex_wait_until(publications, seen, &end, SEG_OF_PROCESSES) && errno != EAGAIN)
             return -errno;
     }
 }
@@ -261,7 +259,7 @@ int64_t seg_wake(const uint8_t *map, int64_t len)
     if (outside(map, len, 0, 0))
         return -EINVAL;
     const uint32_t *publications = (const uint32_t *)(map + 8);
-    int64_t woken = syscall(SYS_futex, publications, FUTEX_WAKE, INT_MAX, 0, 0, 0);
+    int64_t woken = futex_wake(publications, INT_MAX, SEG_OF_PROCESSES);
     return woken < 0 ? -errno : woken;
 }
 

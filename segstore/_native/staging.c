@@ -6,15 +6,14 @@
 #define _GNU_SOURCE
 #include <errno.h>
 #include <limits.h>
-#include <linux/futex.h>
 #include <poll.h>
 #include <stdint.h>
 #include <sys/inotify.h>
-#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "bytes.h"
+#include "system.h"
 
 enum {
     LENGTH_LEAST = HEADER - LOG_OVERHEAD,
@@ -82,7 +81,7 @@ int64_t seg_await_adoption(const uint8_t *map, int64_t len, int64_t timeout_ns)
         return -EINVAL;
     struct timespec timeout = {timeout_ns / 1000000000, timeout_ns % 1000000000};
     uint32_t held = __atomic_load_n(word, __ATOMIC_RELAXED);
-    long woken = syscall(SYS_futex, word, FUTEX_WAIT, held, &timeout, 0, 0);
+    int64_t woken = futex_wait(word, held, &timeout, SEG_OF_PROCESSES);
     return woken == 0 || errno == EAGAIN ? 0 : -errno;
 }
 
@@ -91,6 +90,6 @@ int64_t seg_wake_sealers(const uint8_t *map, int64_t len)
     const uint32_t *word = sealers(map, len);
     if (word == NULL)
         return -EINVAL;
-    long woken = syscall(SYS_futex, word, FUTEX_WAKE, INT_MAX, 0, 0, 0);
+    int64_t woken = futex_wake(word, INT_MAX, SEG_OF_PROCESSES);
     return woken < 0 ? -errno : woken;
 }

@@ -10,14 +10,13 @@
  */
 #define _GNU_SOURCE
 #include <errno.h>
-#include <linux/futex.h>
-#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "bytes.h"
 #include "claim.h"
 #include "relax.h"
+#include "system.h"
 
 enum { OFFSET_ENTRY = 8, TIME_ENTRY = 12, LARGEST = 16384, NUMBERS = 36, SPINS = 200, FREE = 0, TAKEN = 1, WAITED_FOR = 2 };
 
@@ -32,7 +31,7 @@ static int64_t enter(seg_tail *t)
         relax();
     }
     while (__atomic_exchange_n(&t->lock, WAITED_FOR, __ATOMIC_ACQUIRE) != FREE)
-        if (syscall(SYS_futex, &t->lock, FUTEX_WAIT_PRIVATE, WAITED_FOR, NULL, 0, 0) < 0 && errno == EINTR)
+        if (futex_wait(&t->lock, WAITED_FOR, NULL, SEG_OF_THREADS) < 0 && errno == EINTR)
             return -EINTR;
     return 0;
 }
@@ -40,7 +39,7 @@ static int64_t enter(seg_tail *t)
 static void leave(seg_tail *t)
 {
     if (__atomic_exchange_n(&t->lock, FREE, __ATOMIC_RELEASE) == WAITED_FOR)
-        syscall(SYS_futex, &t->lock, FUTEX_WAKE_PRIVATE, 1, 0, 0, 0);
+        futex_wake(&t->lock, 1, SEG_OF_THREADS);
 }
 
 /* --- what is told to readers ------------------------------------------------ */

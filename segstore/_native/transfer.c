@@ -17,6 +17,7 @@
 #include <unistd.h>
 
 #include "bytes.h"
+#include "system.h"
 
 /* The kernel moves at most 0x7ffff000 bytes a call. */
 static size_t one_call(int64_t len)
@@ -131,8 +132,8 @@ int64_t seg_write(int out, const uint8_t *buf, int64_t len)
 
 int64_t seg_append_range(int out, int in, int64_t offset, int64_t count)
 {
-    loff_t from = offset;
-    return or_errno(copy_file_range(in, &from, out, NULL, one_call(count), 0));
+    off_t from = offset;
+    return or_errno(copy_range(in, &from, out, NULL, one_call(count)));
 }
 
 /* --- windows ----------------------------------------------------------- */

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 import rich_click as click
 
 import segstore
+from segstore.cli.completion import topic_names
 from segstore.cli.options import (
     config_option,
     json_option,
@@ -76,7 +77,9 @@ def check(given: str | None, path: str | None, repair: bool, quarantine: bool, a
             click.echo(str(row))
     found = f"{len(findings)} finding{'s' * (len(findings) != 1)}" if findings else "sound"
     repaired = f"{len(done)} repaired, " if repair else ""
-    click.echo(f"{root}: {repaired}{found}, {size_text(size)} of log checked", err=True)
+    in_logs = repair and not quarantine and any(each.path.endswith(".log") for each in findings)
+    advice = "; logs are changed with --repair --quarantine only" if in_logs else ""
+    click.echo(f"{root}: {repaired}{found}, {size_text(size)} of log checked{advice}", err=True)
     return int(bool(findings))
 
 
@@ -179,7 +182,7 @@ def _print(swept: tuple[Swept, ...]) -> None:
 
 
 @click.command()
-@click.argument("names", metavar="[TOPIC]...", nargs=-1)
+@click.argument("names", metavar="[TOPIC]...", nargs=-1, shell_complete=topic_names)
 @store_option
 @json_option
 @click.option("--prometheus", is_flag=True, help="Print all metrics in Prometheus' text format.")

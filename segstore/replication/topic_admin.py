@@ -181,6 +181,20 @@ class ReplicatedTopicAdmin:
 
         self._controller.call(decide)
 
+    def await_topic(self, name: str) -> TopicInfo | None:
+        """Return a topic that somebody has created, once it has leaders, as the call that creates it does;
+        None where it is not there any more. Raises KafkaTimeoutError.
+        """
+        controller = self._controller
+        self._manager.news.until(
+            lambda: name in self.topics or name not in controller.image.topics, LED, 0.01
+        )
+        info = self.topics.get(name)
+        if info is None:
+            return None
+        self._await(name, info.partition_ids)
+        return info
+
     def _await(self, name: str, numbers: Iterable[int]) -> None:
         keys = [PartitionKey(name, number) for number in numbers]
         if not self._manager.await_leaders(keys, LED * 1000):

@@ -1,7 +1,7 @@
 """Chooses the tests of a run. Writes nothing.
 
-    --tier quick   unit tests
-    --tier test    those, and a draw by SEGSTORE_SEED of each other kind
+    --tier quick   every unit test, with some of its cases: a draw by SEGSTORE_SEED
+    --tier test    those, more of their cases, and a draw of each other kind
     --tier rest    what `--tier test` leaves out with the same seed
     --tier all     everything; so it is without --tier
     --tier more    a seventh of what `--tier test` leaves out, drawn by SEGSTORE_DRAW (or SEGSTORE_SEED)
@@ -55,9 +55,16 @@ class Kind(NamedTuple):
 
 UNIT, STORMS = "unit", "storms on the wire"
 """Storms wait for time-outs, or have many rounds: they are for `make test-all` and `make wire-storm`."""
+QUICK_SHARE, UNIT_SHARE = 0.4, 0.6
+"""Of the cases of unit tests, in `--tier quick` and in `--tier test`: more than there are functions of tests,
+so that each function has one case or more. What quick draws is part of what test draws.
+"""
 KINDS = {
     "Spark programs": Kind(
-        0.0, ("spark/test_demo", "spark/test_notebook", "spark/test_kill", "spark/test_kafka_connector")
+        0.0, (
+            *("spark/test_demo", "spark/test_notebook", "spark/test_kill", "spark/test_kafka_connector"),
+            "spark/test_tutorial",
+        ),
     ),
     "long kills": Kind(
         0.0,
@@ -69,11 +76,11 @@ KINDS = {
     STORMS: Kind(0.0, ("processes/test_wire_storm", "processes/test_standby_storm")),
     "rounds of a standby": Kind(0.0, ("processes/test_standby_rounds",)),
     "measurements": Kind(0.0, ("bench/test_serve", "bench/test_soak", "bench/test_peers")),
-    "Spark": Kind(0.04, text=r'SparkSession|judge\("spark"\)'),
-    "simulation": Kind(0.06, ("models/simulation/*",)),
+    "Spark": Kind(0.03, text=r'SparkSession|judge\("spark"\)'),
+    "simulation": Kind(0.03, ("models/simulation/*",)),
     "simulation of replicas": Kind(0.03, ("models/replicated_simulation/*",)),
     "faults": Kind(
-        0.04,
+        0.02,
         (
             *("crash/test_failing_disks", "crash/test_refused", "crash/test_sweep_failures"),
             *("crash/test_power_cuts", "crash/test_transactions_power_cut", "crash/test_metadata_log_faults"),
@@ -82,18 +89,18 @@ KINDS = {
         ),
         r"from \S*driver import",
     ),
-    "models": Kind(0.04, ("models/test_*", "unit/filetree/test_model", "unit/coordinator/test_assignors")),
+    "models": Kind(0.02, ("models/test_*", "unit/filetree/test_model", "unit/coordinator/test_assignors")),
     "model checks": Kind(0.1, ("models/replicas/test_two_replicas",)),
     "mutations": Kind(0.1, ("models/replicas/test_mutations",)),
     "long model checks": Kind(0.0, ("models/replicas/test_large_spaces",)),
-    "replicated stores": Kind(0.06, ("replicated/*",)),
+    "replicated stores": Kind(0.04, ("replicated/*",)),
     "replicas of a real broker": Kind(0.0, ("kafka/test_our_*", "kafka/test_both_roles")),
     "clients' programs": Kind(1.0, ("server/test_java_client", "server/test_python_clients")),
     "Java's clients": Kind(0.0, ("server/test_java_*",)),
     "clients of other languages": Kind(0.0, ("server/test_other_languages",)),
     "fuzz": Kind(0.1, ("hostile/test_fuzz", "server/test_hostile_requests")),
     "damage": Kind(
-        0.04,
+        0.02,
         (
             *("hostile/test_planted_files", "hostile/test_hard_links", "hostile/test_small_files"),
             *("hostile/test_damaged_indexes", "hostile/test_*_damaged", "hostile/test_bit_rot"),
@@ -101,7 +108,7 @@ KINDS = {
         ),
     ),
     "interrupts": Kind(
-        0.06,
+        0.04,
         (
             *("processes/test_interrupts*", "processes/*_interrupts", "unit/aio/test_cancelled"),
             *("processes/test_storm*", "processes/test_reentry*", "processes/test_closing*"),
@@ -115,18 +122,19 @@ KINDS = {
             *("server/test_security_clients", "docs/test_testing", "cli/test_bootstrap"),
         ),
     ),
+    "examples": Kind(0.15, ("examples/test_programs", "docs/test_tutorials")),
     "mirrors": Kind(0.15, ("mirroring/*", "standby/*")),
     "limits": Kind(0.15, ("unit/storage/test_limits", "unit/transfer/test_sinks")),
     "Kafka's broker": Kind(0.0, text=r"judge\(\"Kafka's broker\"\)"),
-    "Kafka's tools": Kind(0.08, text=r'judge\("kafka\.tools|judge\("Kafka\'s (dump tool|jar)"\)'),
+    "Kafka's tools": Kind(0.04, text=r'judge\("kafka\.tools|judge\("Kafka\'s (dump tool|jar)"\)'),
     "strace": Kind(0.15, ("processes/test_seam",), names=frozenset({"strace"})),
     "kills": Kind(
-        0.05,
+        0.03,
         ("*_kill", "processes/test_jepsen"),
         names=frozenset({"SIGKILL", "KillingFiles", "killed_at_each_call", "in_child"}),
     ),
     "programs": Kind(
-        0.045,
+        0.03,
         (
             *("demo/*", "bench/*", "docs/test_reliability"),
             *("processes/test_programs_*", "processes/test_opening_together"),
@@ -139,7 +147,7 @@ KINDS = {
             }
         ),
     ),
-    "costly unit tests": Kind(0.12, names=frozenset({"costly"})),
+    "costly unit tests": Kind(0.06, names=frozenset({"costly"})),
 }
 
 
@@ -231,7 +239,7 @@ def drawn(items: Iterable[pytest.Item], seed: str) -> set[pytest.Item]:
     """Return the tests that `--tier test` runs."""
     found = set()
     for of, tests in _grouped(items, kind_of).items():
-        found.update(tests if of == UNIT else _drawn(tests, KINDS[of].share, f"{seed} {of}"))
+        found.update(_drawn(tests, UNIT_SHARE if of == UNIT else KINDS[of].share, f"{seed} {of}"))
     return found
 
 
@@ -265,7 +273,7 @@ def chosen(items: list[pytest.Item], tier: str, seed: str) -> list[pytest.Item]:
     if tier == "all":
         return items
     if tier == "quick":
-        return [item for item in items if kind_of(item) == UNIT]
+        return _drawn([item for item in items if kind_of(item) == UNIT], QUICK_SHARE, f"{seed} {UNIT}")
     if tier == "again":
         once_more = [i for i in items if kind_of(i) != STORMS and _is_named(i, AGAIN)]
         return _of_each_file(once_more, AGAIN_SHARE, f"{seed} again")

@@ -147,9 +147,10 @@ def test_a_draw_and_the_rest_are_all(tree: Path, processes: list[str]) -> None:
         run(tree, "--tier", tier, *processes) for tier in ("all", "quick", "test", "rest")
     )
     assert len(every) == 33
-    assert {test for test in every if test.startswith("test_plain")} == quick
-    assert quick < drawn
-    assert len(drawn - quick) == 2
+    plain = {test for test in every if test.startswith("test_plain")}
+    assert quick < drawn & plain < plain
+    assert {test.partition("[")[0] for test in quick} == {test.partition("[")[0] for test in plain}
+    assert (len(quick), len(drawn & plain), len(drawn - plain)) == (5, 7, 1)
     assert (drawn | rest, drawn & rest) == (every, set())
 
 
@@ -165,7 +166,8 @@ def test_what_runs_again_is_a_share_of_its_files(tmp_path: Path) -> None:
 def test_more_is_a_share_of_the_rest(tree: Path) -> None:
     rest, more = (run(tree, "--tier", tier) for tier in ("rest", "more"))
     assert more < rest
-    assert abs(len(more) - len(rest) * tiers.MORE_SHARE) <= 1
+    kinds = 2  # of each a whole number of tests is drawn
+    assert 0 <= len(more) - len(rest) * tiers.MORE_SHARE <= kinds
 
 
 def test_another_seed_draws_others(tree: Path) -> None:

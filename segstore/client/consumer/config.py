@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from segstore.client.settings import StoreClientSettings
 from segstore.config import client
 from segstore.config.client import duration, function, off, parts, switch, text
 from segstore.config.options import MAX_INT, choice, made, whole
@@ -62,11 +63,11 @@ def deserializer(doc: str) -> Any:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ConsumerConfig(client.ClientSettings):
+class ConsumerConfig(StoreClientSettings):
     """Settings of one consumer."""
 
-    REFUSED: ClassVar[Mapping[str, str]] = {
-        **client.REFUSED,
+    IGNORED: ClassVar[Mapping[str, str]] = {
+        **client.IGNORED,
         "enable_incremental_fetch_sessions": "there are no fetch requests that could be kept short",
         "retry_backoff_ms": "there are no requests to be sent again, a read fails or does not",
     }

@@ -138,7 +138,8 @@ def _started(
     node = Node(store, config, loop, _told(bound, told), cluster_id, handlers.keys(), authorizer)
     memory = RequestMemory(config.queued_max_request_bytes)
     shared = Shared(node, loop, handlers, Scratch(), memory, tls, sasl)
-    service = Service(shared, Listener(sockets, shared))
+    address = f"{config.security_protocol}://{address_text(node.endpoint)}"
+    service = Service(shared, Listener(sockets, shared), address)
     service.start()
     try:
         store._attach_client(service)

@@ -228,6 +228,15 @@ class PartitionLoader:
             replicated=self._replicated,
         )
 
+    def durable_below(self, info: TopicInfo, partition: int) -> int:
+        """Return the offset below which, by what checkpoints and published ends say, a partition's log is
+        durable, or was deleted.
+        """
+        published = self._ends.get(slot_key(info.topic_id, info.name, partition))
+        held = published if self._left.ends_hold else None
+        expected = self._expected(info, (info.name, partition), held)
+        return max(expected.recovery_point, expected.log_start)
+
     def _log_start(self, key: TopicPartitionKey, published: Ends | None, messages: list[str]) -> int:
         """Return the log start offset that is taken where the published one and the checkpoint's disagree."""
         checkpoint_start = self._checkpoints.log_starts.get(key)

@@ -1,0 +1,215 @@
+"""Builds segstore's wheels for Linux, each judged by auditwheel and abi3audit, and uses those that can be run.
+
+usage: python tools/wheels.py DIST [--only PLATFORM] [--run PLATFORM=PYTHON]
+
+zig compiles for each platform, with the headers and the stubs of that C library, so that no other machine and
+no container is needed. Of Python only the headers of the stable ABI are used, those of the Python that runs
+this program: they are the same on all platforms but for `pyconfig.h`, whose sizes are compared with those of
+each platform's compiler before anything is built.
+
+The wheel for this machine is installed in a fresh environment, without a compiler on its PATH; `--run` names
+a Python for another platform's (`musllinux_1_2_aarch64=qemu-aarch64 -L ROOT ROOT/usr/bin/python3`). Both
+options may be given many times. A wheel that nothing runs here is said to be built only.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+PLATFORMS = {
+    "manylinux_2_17_x86_64": "x86_64-linux-gnu.2.17",
+    "manylinux_2_17_aarch64": "aarch64-linux-gnu.2.17",
+    "musllinux_1_2_x86_64": "x86_64-linux-musl",
+    "musllinux_1_2_aarch64": "aarch64-linux-musl",
+}
+"""What a wheel is tagged with, and zig's name of the target."""
+
+TYPES = {"_bool": "_Bool", "void_p": "void *"}
+"""C types whose names `pyconfig.h` spells otherwise."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    asked = _parsed(arguments)
+    if sysconfig.get_config_var("Py_GIL_DISABLED") or sys.maxsize < 2**32 or sys.platform != "linux":
+        print("wheels are built by a 64-bit Python for Linux that has the stable ABI", file=sys.stderr)
+        return 2
+    asked.dist.mkdir(parents=True, exist_ok=True)
+    for old in asked.dist.glob("segstore-*.whl"):
+        old.unlink()
+    fates = {}
+    with tempfile.TemporaryDirectory(prefix="segstore-wheels-") as folder:
+        room = Path(folder)
+        headers = copy_headers(room / "include")
+        for each in asked.only or PLATFORMS:
+            wheel = judged(built(each, headers, room / each), each, asked.dist)
+            fates[wheel.name] = used(wheel, each, asked.run, room / each)
+    for name, fate in fates.items():
+        print(f"{name}: {fate}")
+    return 0
+
+
+def _parsed(arguments: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=str(__doc__).partition("\n")[0])
+    parser.add_argument("dist", type=Path, help="where the wheels go; older ones there are deleted")
+    parser.add_argument("--only", action="append", choices=PLATFORMS, help="build for this platform")
+    parser.add_argument("--run", action="append", default=[], type=_runner, metavar="PLATFORM=PYTHON")
+    asked = parser.parse_args(arguments)
+    asked.dist, asked.run = asked.dist.resolve(), dict(asked.run)
+    return asked
+
+
+def _runner(text: str) -> tuple[str, list[str]]:
+    name, _, python = text.partition("=")
+    if name not in PLATFORMS or not python:
+        raise argparse.ArgumentTypeError(f"{text!r} is not PLATFORM=PYTHON with one of {', '.join(PLATFORMS)}")
+    return name, shlex.split(python)
+
+
+# --- building -------------------------------------------------------------------------------------
+
+
+def copy_headers(to: Path) -> Path:
+    """Copy Python's headers, so that a compiler that sees them sees nothing else of this machine."""
+    shutil.copytree(sysconfig.get_path("include"), to)
+    shutil.copyfile(sysconfig.get_config_h_filename(), to / "pyconfig.h")
+    return to
+
+
+def parts(name: str) -> tuple[str, str]:
+    """Return the kind of a platform, and its machine."""
+    kind, _, _, machine = name.split("_", 3)
+    return kind, machine
+
+
+def compiler(name: str, headers: Path) -> list[str]:
+    return [sys.executable, "-m", "ziglang", "cc", "-target", PLATFORMS[name], f"-I{headers}"]
+
+
+def assertions(pyconfig: str) -> str:
+    """Return C that compiles where all types have the sizes and alignments that a `pyconfig.h` gives."""
+    lines = ["#include <pthread.h>", "#include <stddef.h>", "#include <stdint.h>", "#include <stdio.h>"]
+    lines += ["#include <sys/types.h>", "#include <time.h>", "#include <wchar.h>"]
+    for of, name, value in re.findall(r"^#define (SIZEOF|ALIGNOF)_(\w+) (\d+)$", pyconfig, re.MULTILINE):
+        name = name.lower()
+        kind = TYPES.get(name, name if name.endswith("_t") else name.replace("_", " "))
+        asked = {"SIZEOF": "sizeof", "ALIGNOF": "_Alignof"}[of]
+        lines.append(f'_Static_assert({asked}({kind}) == {value}, "{of} of {kind}");')
+    return "\n".join(lines) + "\n"
+
+
+def compare_sizes(name: str, headers: Path, room: Path) -> None:
+    """Raise CalledProcessError where `pyconfig.h` is wrong for a platform; the compiler has said what is."""
+    source = room / "sizes.c"
+    source.write_text(assertions((headers / "pyconfig.h").read_text(encoding="utf-8")), encoding="utf-8")
+    _run([*compiler(name, headers), "-c", str(source), "-o", str(room / "sizes.o")])
+
+
+def built(name: str, headers: Path, room: Path) -> Path:
+    """Build the wheel of a platform from a copy of what git would give, and return where it is."""
+    room.mkdir()
+    compare_sizes(name, headers, room)
+    tree = room / "tree"
+    for file in _output(["git", "ls-files", "-z", "-co", "--exclude-standard", "--", ".", ":!tests"]).split("\0"):
+        if file and (REPOSITORY / file).is_file():
+            (tree / file).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(REPOSITORY / file, tree / file)
+    cc = compiler(name, headers)
+    tools = {"CC": shlex.join(cc), "LDSHARED": shlex.join([*cc, "-shared", "-s"])}
+    tag = f"linux_{parts(name)[1]}"
+    build = [sys.executable, "setup.py", "-q", "bdist_wheel", "--plat-name", tag, "--dist-dir", str(room)]
+    _run(build, cwd=tree, env={**os.environ, **tools})
+    (wheel,) = room.glob("segstore-*.whl")
+    return wheel
+
+
+# --- judging --------------------------------------------------------------------------------------
+
+
+def judged(wheel: Path, name: str, dist: Path) -> Path:
+    """Have auditwheel give the wheel its tag, which it does only where the wheel is worth it, and abi3audit
+    look for what the stable ABI of Python 3.10 has not. Return the wheel in `dist`.
+    """
+    beside = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    before = set(dist.glob("segstore-*.whl"))
+    audit = [sys.executable, "-m", "auditwheel", "repair", "--plat", name, "-w", str(dist), str(wheel)]
+    _run(audit, env=beside)
+    (found,) = set(dist.glob("segstore-*.whl")) - before
+    if not re.fullmatch(rf"segstore-[^-]+-cp310-abi3-(\w+\.)*{name}(\.\w+)*\.whl", found.name):
+        raise ValueError(f"{found.name} is not tagged cp310-abi3-{name}")
+    _run([sys.executable, "-m", "abi3audit", "--strict", str(found)])
+    return found
+
+
+# --- using ----------------------------------------------------------------------------------------
+
+
+def used(wheel: Path, name: str, runners: Mapping[str, Sequence[str]], room: Path) -> str:
+    """Install a wheel where it can be run, and run what README begins with. Return what was done."""
+    if name in runners:
+        return used_elsewhere(wheel, name, runners[name], room)
+    if name != f"manylinux_2_17_{platform.machine()}" or platform.libc_ver()[0] != "glibc":
+        return "built, not run: no Python for it is named by --run"
+    _run([sys.executable, "-m", "venv", str(room / "env")])
+    inside = {**os.environ, "PATH": str(room / "env/bin")}
+    inside.pop("PYTHONPATH", None)
+    python = str(room / "env/bin/python")
+    _run([python, "-m", "pip", "install", "-q", "--only-binary", ":all:", f"{wheel}[demo]"], env=inside)
+    _run([python, "-c", example()], env=inside, cwd=room)
+    demo = ["demo", "--no-spark", "--records", "20000", "--seconds", "3"]
+    for command in (["--version"], demo):
+        _run([str(room / "env/bin/segstore"), *command], env=inside, cwd=room)
+    return "installed without a compiler; README's example and the demo ran"
+
+
+def used_elsewhere(wheel: Path, name: str, python: Sequence[str], room: Path) -> str:
+    """As `used`, by another platform's Python, for which this one's pip installs."""
+    version = _output([*python, "-c", "import sys; print('%d.%d' % sys.version_info[:2])"]).strip()
+    packages = room / "packages"
+    options = ["--target", str(packages), "--python-version", version, "--only-binary", ":all:"]
+    for each in (name, *older(name)):
+        options += ["--platform", each]
+    _run([sys.executable, "-m", "pip", "install", "-q", *options, str(wheel)])
+    env = {**os.environ, "PYTHONPATH": str(packages), "PYTHONDONTWRITEBYTECODE": "1"}
+    _run([*python, "-c", example()], env=env, cwd=room)
+    _run([*python, "-m", "segstore", "check", "--store", "flights-log"], env=env, cwd=room)
+    return f"README's example and `segstore check` ran on Python {version}"
+
+
+def older(name: str) -> list[str]:
+    """Return the tags of wheels that a system of this year takes too, and that others' packages may have."""
+    libc, machine = parts(name)
+    if libc == "musllinux":
+        return [f"musllinux_1_1_{machine}"]
+    return [f"manylinux2014_{machine}", *(f"manylinux_2_{minor}_{machine}" for minor in range(18, 37))]
+
+
+def example() -> str:
+    """Return the first program of README."""
+    found = re.search(r"```python\n(.*?)```", (REPOSITORY / "README.md").read_text(encoding="utf-8"), re.DOTALL)
+    if found is None:
+        raise ValueError("README.md has no program")
+    return found[1]
+
+
+def _run(command: Sequence[str], **options: object) -> None:
+    subprocess.run(command, check=True, **options)  # type: ignore[call-overload]
+
+
+def _output(command: Sequence[str]) -> str:
+    return subprocess.run(command, check=True, capture_output=True, text=True, cwd=REPOSITORY).stdout
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
