@@ -125,6 +125,7 @@ def test_a_full_disk_is_waited_for_and_nothing_is_lost(tmp_path: Path, directory
         broker.store.create_topic("a", 1, {"segment.bytes": 1000})
         with followed(broker, directory, mode=mode, files=files) as standby:
             append(broker, mode, 3)
+            caught_up(standby, broker.store)  # it has made the topic: there is a log whose disk is full
             files.arm(1, 1 << 30)
             with segstore.Producer(broker.store, acks="all" if mode == "sync" else 1) as producer:
                 futures = [producer.send("a", b"%d " % i * 50) for i in range(20)]
