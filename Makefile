@@ -122,6 +122,11 @@ fuzz: $(VENV)/.built  ## every parser on mutated bytes for MINUTES=5, under the 
 spark: $(VENV)/.built  ## the tests of Spark alone
 	$(BIN)/python -m pytest tests/spark tests/cli/test_checkpoints.py tests/unit/filetree $(PYTEST_ARGS)
 
+docs: $(VENV)/.installed  ## the site of documentation in build/site/, strict: no warning, no broken link
+	@$(call pip_install,--group docs)
+	$(BIN)/python tools/reference.py
+	$(BIN)/zensical build --clean --strict
+
 dist: $(VENV)/.installed  ## an sdist and a wheel in dist/, and proof that both install elsewhere
 	./tools/check_dist.sh $(BIN)/python dist
 

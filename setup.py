@@ -1,5 +1,5 @@
-"""What pyproject.toml can't say: the C helper is built by cffi, the type of the producer's futures
-is built beside it, and for which Pythons a wheel is.
+"""What pyproject.toml can't say: the C helper is built by cffi, two modules of Python's own kind are built
+beside it (the producer's futures, and the append of a record), and for which Pythons a wheel is.
 
 cffi makes an extension of the stable ABI, so that one wheel serves Python 3.10 and all that follow.
 Free-threaded builds of CPython have no stable ABI: a wheel for one of them is for that version alone.
@@ -14,12 +14,16 @@ FREE_THREADED = bool(sysconfig.get_config_var("Py_GIL_DISABLED"))
 WHEEL = {} if FREE_THREADED else {"bdist_wheel": {"py_limited_api": "cp310"}}
 
 COMPILE, LINK = runpy.run_path("segstore/_native/build.py")["flags"]()
-FUTURE = Extension(
-    "segstore._native._future",
-    ["segstore/_native/future.c"],
-    py_limited_api=not FREE_THREADED,
-    extra_compile_args=COMPILE,
-    extra_link_args=LINK,
-)
+BESIDE = [
+    Extension(
+        f"segstore._native._{name}",
+        [f"segstore/_native/{name}.c"],
+        depends=["segstore/_native/cdef.h"],
+        py_limited_api=not FREE_THREADED,
+        extra_compile_args=COMPILE,
+        extra_link_args=LINK,
+    )
+    for name in ("future", "tail_append")
+]
 
-setup(ext_modules=[FUTURE], cffi_modules=["segstore/_native/build.py:ffibuilder"], options=WHEEL)
+setup(ext_modules=BESIDE, cffi_modules=["segstore/_native/build.py:ffibuilder"], options=WHEEL)

@@ -18,47 +18,24 @@ from types import FrameType
 from typing import TYPE_CHECKING
 
 from segstore import errors, main_interpreter  # noqa: F401  the latter refuses subinterpreters
-from segstore.errors import (
-    AuthenticationFailedError,
-    BrokerError,
-    BufferExhaustedError,
-    ClientClosedError,
-    CommitFailedError,
-    ConfigError,
-    CorruptCheckpointError,
-    CorruptRecordError,
-    DisconnectedError,
-    FencedInstanceIdError,
-    ForkedError,
-    InvalidArgumentError,
-    InvalidRecordError,
-    InvalidTopicError,
-    InvalidTypeError,
-    KafkaTimeoutError,
-    LogTruncationError,
-    OffsetOutOfRangeError,
-    ReadOnlyError,
-    RebalanceInProgressError,
-    RecordTooLargeError,
-    ReentrantCallError,
-    SegstoreError,
-    SerializationError,
-    SinkClosedError,
-    SinkError,
-    StorageError,
-    StoreClosedError,
-    StoreLockedError,
-    TopicAlreadyExistsError,
-    UnknownTopicOrPartitionError,
-    UnwrittenRecordsError,
-)
+from segstore.errors import *  # noqa: F403  every error, as errors.__all__ lists them
 from segstore.threads import apart
+from segstore.version import VERSION as __version__
 
 if TYPE_CHECKING:
+    from segstore.client.admin import (
+        AdminClient,
+        ConfigResource,
+        ConfigResourceType,
+        KafkaAdminClient,
+        NewPartitions,
+        NewTopic,
+    )
     from segstore.client.aio import AsyncConsumer, AsyncProducer
     from segstore.client.consumer import Consumer, ConsumerRebalanceListener, ConsumerRecord
     from segstore.client.producer import Producer, ProducerRecord, RecordMetadata
     from segstore.coordinator.checking import check
+    from segstore.coordinator.group.admin import Groups, Reset
     from segstore.coordinator.open import open
     from segstore.coordinator.open_replicated import open_replicated
     from segstore.coordinator.structs import (
@@ -87,70 +64,47 @@ if TYPE_CHECKING:
     from segstore.storage.transfer.methods import transfer_methods
 
 __all__ = [
+    "AdminClient",
     "AsyncConsumer",
     "AsyncProducer",
-    "AuthenticationFailedError",
-    "BrokerError",
-    "BufferExhaustedError",
-    "ClientClosedError",
-    "CommitFailedError",
-    "ConfigError",
+    "ConfigResource",
+    "ConfigResourceType",
     "Consumer",
     "ConsumerGroupMetadata",
     "ConsumerRebalanceListener",
     "ConsumerRecord",
     "Copied",
-    "CorruptCheckpointError",
-    "CorruptRecordError",
     "CutRecord",
-    "DisconnectedError",
     "EndedPartition",
-    "FencedInstanceIdError",
     "Finding",
-    "ForkedError",
+    "Groups",
     "Healed",
-    "InvalidArgumentError",
-    "InvalidRecordError",
-    "InvalidTopicError",
-    "InvalidTypeError",
-    "KafkaTimeoutError",
-    "LogTruncationError",
+    "KafkaAdminClient",
     "Mirror",
     "MirrorTo",
     "MirroredPartition",
+    "NewPartitions",
+    "NewTopic",
     "OffsetAndMetadata",
     "OffsetAndTimestamp",
-    "OffsetOutOfRangeError",
     "PartitionLog",
     "PartitionState",
     "Producer",
     "ProducerRecord",
-    "ReadOnlyError",
-    "RebalanceInProgressError",
     "Record",
     "RecordMetadata",
-    "RecordTooLargeError",
     "Records",
-    "ReentrantCallError",
     "ReplicaState",
     "ReplicatedStore",
+    "Reset",
     "Scan",
-    "SegstoreError",
     "SentPartition",
-    "SerializationError",
     "Server",
-    "SinkClosedError",
-    "SinkError",
     "Standby",
-    "StorageError",
     "Store",
-    "StoreClosedError",
-    "StoreLockedError",
-    "TopicAlreadyExistsError",
     "TopicInfo",
     "TopicPartition",
-    "UnknownTopicOrPartitionError",
-    "UnwrittenRecordsError",
+    "__version__",
     "check",
     "copy",
     "cut_records",
@@ -166,13 +120,23 @@ __all__ = [
     "transfer_methods",
     "unreplicate",
 ]
+__all__ += errors.__all__
 
 
 _WHEN_ASKED_FOR = {
+    "segstore.client.admin": (
+        "AdminClient",
+        "ConfigResource",
+        "ConfigResourceType",
+        "KafkaAdminClient",
+        "NewPartitions",
+        "NewTopic",
+    ),
     "segstore.client.aio": ("AsyncConsumer", "AsyncProducer"),
     "segstore.client.consumer": ("Consumer", "ConsumerRebalanceListener", "ConsumerRecord"),
     "segstore.client.producer": ("Producer", "ProducerRecord", "RecordMetadata"),
     "segstore.coordinator.checking": ("check",),
+    "segstore.coordinator.group.admin": ("Groups", "Reset"),
     "segstore.coordinator.open": ("open",),
     "segstore.coordinator.open_replicated": ("open_replicated",),
     "segstore.coordinator.structs": (

@@ -10,13 +10,148 @@ from __future__ import annotations
 import copy
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple, TypeGuard, TypeVar
+from typing import ClassVar, NamedTuple, TypeGuard, TypeVar
+
+__all__ = [
+    "AuthenticationFailedError",
+    "BrokerError",
+    "BufferExhaustedError",
+    "ClientClosedError",
+    "CommitFailedError",
+    "ConcurrentModificationError",
+    "ConcurrentTransactionsError",
+    "ConfigError",
+    "CorruptCheckpointError",
+    "CorruptRecordError",
+    "DataLossError",
+    "DemotedError",
+    "DisconnectedError",
+    "DuplicateBrokerRegistrationError",
+    "DuplicateSequenceError",
+    "DuplicateSequenceNumberError",
+    "ElectionNotNeededError",
+    "EligibleLeadersNotAvailableError",
+    "FencedInstanceIdError",
+    "FencedLeaderEpochError",
+    "FencedMemberEpochError",
+    "ForkedError",
+    "GroupIdNotFoundError",
+    "GroupMaxSizeReachedError",
+    "GroupNotFoundError",
+    "IllegalArgumentError",
+    "IllegalGenerationError",
+    "IllegalStateError",
+    "InconsistentGroupProtocolError",
+    "IneligibleReplicaError",
+    "InvalidArgumentError",
+    "InvalidConfigurationError",
+    "InvalidGroupIdError",
+    "InvalidPartitionsError",
+    "InvalidPidMappingError",
+    "InvalidProducerEpochError",
+    "InvalidProducerIdMappingError",
+    "InvalidRecordError",
+    "InvalidRegularExpressionError",
+    "InvalidReplicaAssignmentError",
+    "InvalidReplicationAssignmentError",
+    "InvalidReplicationFactorError",
+    "InvalidRequestError",
+    "InvalidSessionTimeoutError",
+    "InvalidTimestampError",
+    "InvalidTopicError",
+    "InvalidTransactionTimeoutError",
+    "InvalidTxnStateError",
+    "InvalidTxnTimeoutError",
+    "InvalidTypeError",
+    "InvalidUpdateVersionError",
+    "JavaNotFoundError",
+    "KafkaConfigurationError",
+    "KafkaConnectionError",
+    "KafkaError",
+    "KafkaStorageError",
+    "KafkaTimeoutError",
+    "ListenError",
+    "LogTruncationError",
+    "MemberIdRequiredError",
+    "MessageSizeTooLargeError",
+    "MissingPackageError",
+    "NewLeaderElectedError",
+    "NoOffsetForPartitionError",
+    "NoReassignmentInProgressError",
+    "NoSoundReplicaError",
+    "NonEmptyGroupError",
+    "NotControllerError",
+    "NotEnoughReplicasAfterAppendError",
+    "NotEnoughReplicasError",
+    "NotLeaderForPartitionError",
+    "NotLeaderOrFollowerError",
+    "OffsetMetadataTooLargeError",
+    "OffsetMismatchError",
+    "OffsetNotAvailableError",
+    "OffsetOutOfRangeError",
+    "OffsetsExhaustedError",
+    "OperationNotAttemptedError",
+    "OutOfOrderSequenceError",
+    "OutOfOrderSequenceNumberError",
+    "PreferredLeaderNotAvailableError",
+    "ProducerFencedError",
+    "QuorumLostError",
+    "ReadOnlyError",
+    "RebalanceInProgressError",
+    "RecordBatchTooLargeError",
+    "RecordDeserializationError",
+    "RecordListTooLargeError",
+    "RecordTooLargeError",
+    "ReentrantCallError",
+    "ReplicaOfflineError",
+    "RequestTimedOutError",
+    "RetriableError",
+    "SaslAuthenticationFailedError",
+    "SegstoreError",
+    "SerializationError",
+    "SinkClosedError",
+    "SinkError",
+    "StagedFilesError",
+    "StaleBrokerEpochError",
+    "StaleDirectoryError",
+    "StaleMemberEpochError",
+    "StorageError",
+    "StoreClosedError",
+    "StoreLockedError",
+    "TopicAlreadyExistsError",
+    "TopicMismatchError",
+    "TransactionAbortedError",
+    "TransactionalIdNotFoundError",
+    "UnequalOffsetsError",
+    "UnknownLeaderEpochError",
+    "UnknownMemberIdError",
+    "UnknownTopicOrPartitionError",
+    "UnreleasedInstanceIdError",
+    "UnsupportedAssignorError",
+    "UnsupportedCodecError",
+    "UnsupportedCompressionTypeError",
+    "UnsupportedFormatError",
+    "UnsupportedVersionError",
+    "UnverifiedTransactionError",
+    "UnwrittenRecordsError",
+]
+
+from segstore.version import VERSION
 
 _Error = TypeVar("_Error", bound=BaseException)
 
 
 class SegstoreError(Exception):
     """The base of all errors of this package."""
+
+    retriable: ClassVar[bool] = False
+    """Whether Kafka's clients try again after such an error."""
+
+
+class RetriableError(SegstoreError):
+    """The base of errors after which the same call may succeed later (Kafka: RetriableException)."""
+
+    retriable = True
 
 
 class InvalidArgumentError(SegstoreError, ValueError):
@@ -66,7 +201,21 @@ class TopicAlreadyExistsError(SegstoreError):
     """A topic of that name exists already."""
 
 
-class UnknownTopicOrPartitionError(SegstoreError):
+class TopicMismatchError(TopicAlreadyExistsError):
+    """A topic of that name exists, and is not as it was asked for: `differences` has, by the name of a
+    setting or "partitions" or "replication_factor", a pair of what the topic has and what was asked for.
+    """
+
+    def __init__(self, topic: str, differences: Mapping[str, tuple[object, object]]) -> None:
+        self.topic, self.differences = topic, dict(differences)
+        each = ", ".join(f"{name}={has}, not {asked}" for name, (has, asked) in self.differences.items())
+        super().__init__(f"topic {topic!r} is there already, with {each}")
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _rebuild, (type(self), self.args, self.__dict__)
+
+
+class UnknownTopicOrPartitionError(RetriableError):
     """There is no such topic, or the topic has no such partition; the message lists those that exist."""
 
 
@@ -133,6 +282,17 @@ class OffsetOutOfRangeError(SegstoreError):
         return _rebuild, (type(self), self.args, self.__dict__)
 
 
+class OffsetMismatchError(SegstoreError):
+    """An append was to get the offset `expected`, and the log ends at `end_offset`. Nothing was written."""
+
+    def __init__(self, expected: int, end_offset: int, where: str) -> None:
+        self.expected, self.end_offset = expected, end_offset
+        super().__init__(f"expected_offset={expected}: {where} ends at {end_offset}, nothing was appended")
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _rebuild, (type(self), self.args, self.__dict__)
+
+
 class LogTruncationError(OffsetOutOfRangeError):
     """A consumer's position lies in a part of the log that the new leader does not have: what was read from
     `diverging` on was lost in an unclean election; -1 where it is not known where that begins (Kafka:
@@ -191,6 +351,22 @@ class CorruptCheckpointError(SegstoreError):
         return _rebuild, (type(self), self.args, self.__dict__)
 
 
+class UnsupportedFormatError(SegstoreError):
+    """A newer segstore wrote the store, in a format that this one does not know: nothing was read or changed.
+    The error has `path`, the store's `format`, and the oldest version that reads it, `needs`.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], format: int, needs: str, known: int) -> None:
+        self.path, self.format, self.needs = str(path), format, needs
+        super().__init__(
+            f"{self.path} has format {format}, which needs segstore {needs} or newer: "
+            f"this is segstore {VERSION}, which knows formats up to {known}"
+        )
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _rebuild, (type(self), self.args, self.__dict__)
+
+
 class UnequalOffsetsError(SegstoreError):
     """Records can't have the same offsets at the target of a mirror as they have here."""
 
@@ -221,14 +397,18 @@ class ListenError(SegstoreError, OSError):
 
 
 class StoreLockedError(SegstoreError):
-    """Another process, or another open store in this process, is the writer; the error has its `pid`."""
+    """Another process, or another open store in this process, is the writer; the error has its `pid`, and
+    `here` tells whether it is this process; `address` is where it serves the store, "" where it does not.
+    """
 
-    def __init__(self, path: str | os.PathLike[str], pid: int | None) -> None:
-        self.path, self.pid = str(path), pid
+    def __init__(
+        self, path: str | os.PathLike[str], pid: int | None, here: bool = False, address: str = ""
+    ) -> None:
+        self.path, self.pid, self.here, self.address = str(path), pid, here, address
         who = f"process {pid}" if pid else "another process"
-        super().__init__(
-            f'{self.path} is open for writing in {who}: open it with mode="r", or close that one'
-        )
+        elsewhere = f'is open for writing in {who}: open it with mode="r", or close that one'
+        mine = 'is open in this process already: use that store, or close it, or open it with mode="r"'
+        super().__init__(f"{self.path} {mine if here else elsewhere}")
 
     def __reduce__(self) -> tuple[object, ...]:
         return _rebuild, (type(self), self.args, self.__dict__)
@@ -265,7 +445,7 @@ class ForkedError(SegstoreError):
     """
 
 
-class KafkaTimeoutError(SegstoreError, TimeoutError):
+class KafkaTimeoutError(RetriableError, TimeoutError):
     """Something did not happen within its timeout (Kafka: TimeoutException)."""
 
 
@@ -312,7 +492,9 @@ class RecordDeserializationError(SerializationError):
     def __init__(self, topic: str, partition: int, offset: int, origin: str, reason: str) -> None:
         self.topic, self.partition, self.offset, self.origin = topic, partition, offset, origin
         where = f"{topic}-{partition}, offset {offset}"
-        super().__init__(f"{where}: its {origin} can't be deserialized: {reason}")
+        super().__init__(
+            f"{where}: its {origin} can't be deserialized: {reason} (seek to {offset + 1} to pass it by)"
+        )
 
     def __reduce__(self) -> tuple[object, ...]:
         return _rebuild, (type(self), self.args, self.__dict__)
@@ -363,7 +545,7 @@ class InvalidTxnTimeoutError(InvalidArgumentError):
     """`transaction_timeout_ms` is above the store's `transaction.max.timeout.ms`."""
 
 
-class ConcurrentTransactionsError(SegstoreError):
+class ConcurrentTransactionsError(RetriableError):
     """The producer's last transaction is still being completed; the call may be repeated."""
 
 
@@ -470,21 +652,21 @@ class UnsupportedVersionError(SegstoreError):
 # --- replicas -------------------------------------------------------------------------------------
 
 
-class NotEnoughReplicasError(SegstoreError):
+class NotEnoughReplicasError(RetriableError):
     """Fewer replicas are in sync than `min.insync.replicas` asks for; nothing was written."""
 
 
-class NotEnoughReplicasAfterAppendError(SegstoreError):
+class NotEnoughReplicasAfterAppendError(RetriableError):
     """Records were written, but meanwhile fewer replicas are in sync than `min.insync.replicas` asks for."""
 
 
-class RequestTimedOutError(SegstoreError, TimeoutError):
+class RequestTimedOutError(RetriableError, TimeoutError):
     """The answer did not come in time. The outcome is unknown: what was asked for may be done, or may be done
     later.
     """
 
 
-class NotLeaderOrFollowerError(SegstoreError):
+class NotLeaderOrFollowerError(RetriableError):
     """The replica does not lead the partition, or does no longer; records that waited for other replicas may
     be lost, or may be kept by the new leader.
     """
@@ -496,23 +678,23 @@ class DemotedError(NotLeaderOrFollowerError):
     """
 
 
-class FencedLeaderEpochError(SegstoreError):
+class FencedLeaderEpochError(RetriableError):
     """A question or a proposal carries a lower leader epoch than the partition has."""
 
 
-class UnknownLeaderEpochError(SegstoreError):
+class UnknownLeaderEpochError(RetriableError):
     """A question carries a higher leader epoch than is known here, or comes from a replica that is not known
     here yet: it may be asked again.
     """
 
 
-class OffsetNotAvailableError(SegstoreError):
+class OffsetNotAvailableError(RetriableError):
     """The new leader of a partition does not know yet which records were committed: the question may be asked
     again.
     """
 
 
-class ReplicaOfflineError(SegstoreError):
+class ReplicaOfflineError(RetriableError):
     """The directory of a replica has failed, or the replica was taken away (Kafka: KafkaStorageException)."""
 
 
@@ -538,7 +720,7 @@ class StaleDirectoryError(SegstoreError):
     """A directory belongs to another replicated store, or to another place in this one."""
 
 
-class NotControllerError(SegstoreError):
+class NotControllerError(RetriableError):
     """A leader knows a newer state of its partition than this controller has."""
 
 
@@ -572,15 +754,15 @@ class DuplicateBrokerRegistrationError(SegstoreError):
     """A broker id is in use: its last incarnation has a valid session."""
 
 
-class ElectionNotNeededError(SegstoreError):
+class ElectionNotNeededError(RetriableError):
     """The partition has the leader that was asked for."""
 
 
-class PreferredLeaderNotAvailableError(SegstoreError):
+class PreferredLeaderNotAvailableError(RetriableError):
     """The preferred leader is not in sync, or not alive."""
 
 
-class EligibleLeadersNotAvailableError(SegstoreError):
+class EligibleLeadersNotAvailableError(RetriableError):
     """No replica can be elected."""
 
 
@@ -599,7 +781,7 @@ class NoReassignmentInProgressError(SegstoreError):
 # --- other machines -------------------------------------------------------------------------------
 
 
-class DisconnectedError(SegstoreError, ConnectionError):
+class DisconnectedError(RetriableError, ConnectionError):
     """A broker can't be reached, or its connection has ended before it answered; the outcome of what was
     asked for is unknown (Kafka: DisconnectException).
     """
@@ -640,6 +822,29 @@ def _rebuild(kind: type[SegstoreError], args: tuple[object, ...], state: dict[st
     error.args = args
     error.__dict__.update(state)
     return error
+
+
+# --- kafka-python's names -------------------------------------------------------------------------
+
+# Where its name for an error is another one: a program that catches it needs another import only.
+DuplicateSequenceNumberError = DuplicateSequenceError
+GroupIdNotFoundError = GroupNotFoundError
+IllegalArgumentError = InvalidArgumentError
+InvalidConfigurationError = ConfigError
+InvalidPartitionsError = InvalidArgumentError
+InvalidProducerIdMappingError = InvalidPidMappingError
+InvalidReplicationAssignmentError = InvalidReplicaAssignmentError
+InvalidTransactionTimeoutError = InvalidTxnTimeoutError
+KafkaConfigurationError = ConfigError
+KafkaConnectionError = DisconnectedError
+KafkaError = SegstoreError
+KafkaStorageError = StorageError
+MessageSizeTooLargeError = RecordTooLargeError
+NotLeaderForPartitionError = NotLeaderOrFollowerError
+OutOfOrderSequenceNumberError = OutOfOrderSequenceError
+RecordListTooLargeError = RecordBatchTooLargeError
+SaslAuthenticationFailedError = AuthenticationFailedError
+UnsupportedCodecError = UnsupportedCompressionTypeError
 
 
 # --- errors that are kept -------------------------------------------------------------------------

@@ -51,7 +51,9 @@ CHECKPOINTS = "checkpoints"
 CLUSTER_ID = "cluster-id"
 ENDS = "ends"
 FENCE = "fence"
+FORMAT = "format"
 INBOX = "inbox"
+LAGS = "lags"
 PLAIN_EPOCHS = "plain-epochs.json"
 PRODUCER_IDS = "producer-ids"
 QUARANTINE = "quarantine"
@@ -72,6 +74,7 @@ GATHERED = "gathered"
 OWNER = "owner"
 MANIFEST = ".manifest"
 INTENT = ".intent"
+JOINED = ".joined"
 RESULT = ".result"
 BATCHES = ".batches"
 
@@ -93,7 +96,7 @@ _DELETED_DIR = re.compile(r"[a-zA-Z0-9._-]+-[0-9]+\.[0-9a-f]{32}-delete")
 _METADATA = re.compile(rb"version:\s+([0-9]{1,9})\ntopic_id:\s+([A-Za-z0-9_-]+)\n?")
 _STAGER = re.compile(r"[0-9a-f]{32}")
 _STAGED = re.compile(r"[0-9]{8}\.batches")
-_OF_MANIFEST = re.compile(r"(([0-9]{20})-[0-9a-f]{16}-[0-9a-f]{16})(\.(?:manifest|intent|result))")
+_OF_MANIFEST = re.compile(r"(([0-9]{20})-[0-9a-f]{16}-[0-9a-f]{16})(\.(?:manifest|intent|joined|result))")
 # 16 bytes are 21 characters of 6 bits, and one of which the last four bits are 0.
 _TOPIC_ID = re.compile(r"[A-Za-z0-9_-]{21}[AQgw]")
 _ZERO_ID = "A" * 22
@@ -279,6 +282,7 @@ def manifest_stem(sequence: int, digest: str, nonce: str) -> str:
 
 
 def parse_of_manifest(name: str) -> tuple[str, int, str] | None:
-    """Return (stem, sequence, suffix) of a manifest, its intent or its result; None for any other name."""
+    """Return (stem, sequence, suffix) of a manifest, its intent, its note of joined segments or
+    its result; None for any other name."""
     match = _OF_MANIFEST.fullmatch(name)
     return None if match is None else (match[1], int(match[2]), match[3])

@@ -12,7 +12,7 @@ from typing import Any
 
 from segstore.client.consumer.config import ConsumerConfig
 from segstore.client.producer.config import ProducerConfig
-from segstore.config.client import ClientSettings
+from segstore.client.settings import StoreClientSettings
 
 PAGE = Path(__file__).parents[1] / "docs" / "clients.md"
 TABLES = {"producer": ProducerConfig, "consumer": ConsumerConfig}
@@ -20,7 +20,7 @@ OFF = ("None", "False")
 """What a setting allows that can only be off: otherwise it is refused, and its text is the reason."""
 
 
-def taken(settings: type[ClientSettings]) -> str:
+def taken(settings: type[StoreClientSettings]) -> str:
     """A table of the settings that have an effect, in the order of the class."""
     lines = ["| setting | default | allowed | what |", "|---|---|---|---|"]
     for option in settings.describe():
@@ -35,13 +35,22 @@ def taken(settings: type[ClientSettings]) -> str:
     return "\n".join(lines)
 
 
-def refused(settings: type[ClientSettings]) -> str:
+def refused(settings: type[StoreClientSettings]) -> str:
     """A table of kafka-python's settings that are refused, with the reason; one line a reason."""
     reasons = dict(settings.REFUSED)
     for option in settings.describe():
         if option.allowed in OFF:
             reasons[f"{option.name} (but {option.allowed})"] = option.doc
-    lines = ["| refused | because |", "|---|---|"]
+    return _with_reasons("refused", reasons)
+
+
+def ignored(settings: type[StoreClientSettings]) -> str:
+    """A table of kafka-python's settings that have no effect, with the reason."""
+    return _with_reasons("ignored", settings.IGNORED)
+
+
+def _with_reasons(title: str, reasons: Mapping[str, str]) -> str:
+    lines = [f"| {title} | because |", "|---|---|"]
     for reason, names in _by_reason(reasons).items():
         lines.append(row(", ".join(_code(name) for name in names), reason))
     return "\n".join(lines)
@@ -50,7 +59,7 @@ def refused(settings: type[ClientSettings]) -> str:
 def page(text: str) -> str:
     """The page with its tables as they should be. ValueError where a marker is missing."""
     for client, settings in TABLES.items():
-        for kind, make in (("settings", taken), ("refused", refused)):
+        for kind, make in (("settings", taken), ("refused", refused), ("ignored", ignored)):
             marks = f"<!-- {client} {kind} -->", f"<!-- end of {client} {kind} -->"
             text = between(*marks, text, make(settings))
     return text

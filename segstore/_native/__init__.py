@@ -1,7 +1,8 @@
 """The C helper: `lib` has the functions of cdef.h, `ffi` makes what they take. Nothing on disk.
 
-Stateless; every call releases the GIL and may be made from any thread. Beside it lies `_future`, the type of
-the producer's futures, whose objects are Python's own.
+Stateless; every call releases the GIL and may be made from any thread. Beside it lie `_future`, the type of
+the producer's futures, whose objects are Python's own, and `_tail_append`, whose function mostly keeps the
+GIL.
 
 Memory is lent to C in one of three ways, and tests/unit/test_lending.py reads the source and holds this:
 - `lib.f(ffi.from_buffer(kind, owner))`: nothing but the call itself refers to the view;
@@ -21,8 +22,17 @@ from types import TracebackType
 from typing import Any
 
 from segstore._native._segstore import ffi, lib
+from segstore._native._tail_append import bind, seg_tail_append
 
-__all__ = ["crc32c", "descriptors", "ffi", "held", "lent", "lib"]
+__all__ = ["address", "crc32c", "descriptors", "ffi", "held", "lent", "lib", "seg_tail_append"]
+
+
+def address(pointer: Any) -> int:
+    """Return the address of what is pointed to, whose owner the caller keeps."""
+    return int(ffi.cast("uintptr_t", pointer))
+
+
+bind(address(ffi.addressof(lib, "seg_tail_append")))
 
 
 def descriptors() -> Any:

@@ -404,6 +404,7 @@ typedef struct seg_tail {
     struct seg_tail *followers[SEG_FOLLOWERS];
     int64_t unshown_bytes;   /* behind position, next_offset: appended here, but not to all replicas */
     int64_t unshown_offsets;
+    int32_t apart;           /* appends still to come that let go of the interpreter's lock (tail_append.c) */
 } seg_tail;
 
 /* Append a record without headers (a length of -1: null) as a batch of its own, index it, publish the end, and
@@ -490,6 +491,8 @@ int64_t seg_read_headers(int fd, int64_t position, int64_t end, int64_t least, s
 /* All attributes, one or the other, of the batches that lie side by side from `position` to `end`; -errno, or as
  * seg_seek where one can't be a batch. */
 int64_t seg_attributes(int fd, int64_t position, int64_t end);
+/* Copies bytes from file to file: how many, fewer at the end of the source; blocks are shared where both positions
+ * lie on blocks and the file system can. An error that comes behind some bytes is left to the next call. */
 int64_t seg_copy_range(int out, int64_t out_offset, int in, int64_t offset, int64_t count);
 
 typedef struct seg_found {

@@ -15,8 +15,10 @@ from typing import Any
 import rich_click as click
 
 from segstore.cli.importing import imports, thawing
+from segstore.cli.place_first import PlaceFirst
 from segstore.cli.signals import status
 from segstore.errors import SegstoreError
+from segstore.version import VERSION
 
 BROKEN_PIPE = 141
 COMMANDS = {
@@ -98,7 +100,8 @@ COMMANDS = {
     "replicas": (
         "segstore.cli.replicas",
         "Show leaders, in-sync and eligible replicas of a replicated store; for a TOPIC that is named, also"
-        " each replica's directory.",
+        " each replica's directory. Of a primary, or a standby: its mode, and how far the standby lies"
+        " behind.",
     ),
     "elect": (
         "segstore.cli.replicas",
@@ -175,7 +178,7 @@ class Listed(click.RichCommand):
         return command
 
 
-class Commands(click.RichGroup):
+class Commands(PlaceFirst):
     """Runs a command; what it returns becomes the exit status, and an exception becomes a line on standard
     error and an exit status.
     """
@@ -224,12 +227,12 @@ def _drop_output() -> None:
 @click.group(
     cls=Commands, invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]}
 )
-@click.version_option(package_name="segstore", message="%(prog)s %(version)s")
+@click.version_option(VERSION, message="%(prog)s %(version)s")
 @click.pass_context
 def commands(ctx: click.Context) -> None:
     """Apache Kafka's storage layer without the broker: look at a store, feed it, read it.
 
-    The store is a directory, given with --store behind the command, or in SEGSTORE_PATH. Commands that
+    The store is a directory, given with --store PATH, or in SEGSTORE_PATH. Commands that
     only read work beside a live writer, and on a Kafka broker's log directory.
     """
     if ctx.invoked_subcommand is None:

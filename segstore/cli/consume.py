@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 
 import rich_click as click
 
+from segstore.cli.completion import topic_names
 from segstore.cli.options import time_value
 from segstore.cli.place_option import place_option
 from segstore.cli.places.place import Batch, Where
@@ -84,7 +85,7 @@ def _offset(_ctx: click.Context, _param: click.Parameter, value: str | None) -> 
 
 
 @click.command()
-@click.argument("topic")
+@click.argument("topic", shell_complete=topic_names)
 @click.option(
     "--partition",
     "-p",
@@ -106,6 +107,9 @@ def _offset(_ctx: click.Context, _param: click.Parameter, value: str | None) -> 
     callback=time_value,
     metavar="TIME",
     help="Begin at this time: ISO 8601 (UTC), or ms.",
+)
+@click.option(
+    "--last", "-l", type=click.IntRange(0), metavar="N", help="Begin N offsets before each partition's end."
 )
 @click.option("--follow", "-f", is_flag=True, help="Wait for more records, until Ctrl-C.")
 @click.option("--max-records", "-n", type=click.IntRange(0), help="End after so many records.")
@@ -130,6 +134,7 @@ def consume(
     partition: tuple[int, ...],
     offset: int | str | None,
     since: int | None,
+    last: int | None,
     follow: bool,
     max_records: int | None,
     wanted: str,
@@ -140,23 +145,25 @@ def consume(
 
     In NDJSON a key or value that is not UTF-8 is base64, and "key_encoding" or "value_encoding" says so.
     """
-    if offset is not None and since is not None:
-        raise click.UsageError("Begin at --offset or at --time, not both.")
+    if [offset, since, last].count(None) < 2:
+        raise click.UsageError("Begin at --offset, at --time or at --last, at one of them only.")
     printer = Printer(FORMATS[wanted], max_records)
     with where.reading() as place:
         numbers = tuple(dict.fromkeys(partition or find_topic(place.topics(), topic).partition_ids))
         with place.reading(topic, numbers, isolation_level) as reading:
             for number, log in reading.logs.items():
-                reading.seek(number, first_offset(log, offset, since))
+                reading.seek(number, first_offset(log, offset, since, last))
             printer.print_all(reading.drain())
             if follow:
                 printer.print_all(reading.follow())
 
 
-def first_offset(log: Log, offset: int | str | None, since: int | None) -> int:
-    """Return the offset at which reading begins: the log end offset where no record is as late as `since`.
-    Raises OffsetOutOfRangeError.
+def first_offset(log: Log, offset: int | str | None, since: int | None, last: int | None = None) -> int:
+    """Return the offset at which reading begins: the log end offset where no record is as late as `since`;
+    `last` offsets before that end, where there are so many. Raises OffsetOutOfRangeError.
     """
+    if last is not None:
+        return max(log.start_offset, log.end_offset - last)
     if since is not None:
         found = log.offset_for_time(since)
         return log.end_offset if found is None else found

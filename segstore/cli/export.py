@@ -7,6 +7,7 @@ or not at all; `import` writes the store through the engine. Threads: one.
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 import time
@@ -20,6 +21,7 @@ import rich_click as click
 
 import segstore
 from segstore.cli import consume
+from segstore.cli.completion import topic_names
 from segstore.cli.input_text import InputOptions
 from segstore.cli.inputs import SUFFIXES, of_stream
 from segstore.cli.options import config_option, store_option, time_value
@@ -28,7 +30,7 @@ from segstore.cli.places.of_store import BatchAppends, open_reading
 from segstore.cli.produce import Router, feed, tell
 from segstore.cli.replicas import open_replicated, stores_option
 from segstore.config.arguments import ISOLATION_LEVELS
-from segstore.errors import InvalidArgumentError
+from segstore.errors import InvalidArgumentError, StorageError
 from segstore.records import Records
 from segstore.storage.bulk_import import Importing, importing, importing_into
 from segstore.storage.meta.topics import find_topic
@@ -146,7 +148,7 @@ FETCH_BYTES = 8 << 20  # also about the size of a row group before compression
 
 
 @click.command()
-@click.argument("topic")
+@click.argument("topic", shell_complete=topic_names)
 @click.argument("target", metavar="FILE", type=click.Path(dir_okay=False, allow_dash=True))
 @click.option(
     "--format",
@@ -179,6 +181,7 @@ FETCH_BYTES = 8 << 20  # also about the size of a row group before compression
     show_default=True,
     help="read_committed leaves out records of aborted and open transactions.",
 )
+@click.option("--force", is_flag=True, help="Replace FILE where there is one already.")
 @store_option
 def export(
     topic: str,
@@ -190,6 +193,7 @@ def export(
     from_time: int | None,
     to_time: int | None,
     isolation_level: str,
+    force: bool,
     path: str,
 ) -> None:
     """Write the records of TOPIC to FILE (-: standard output), one partition after the other.
@@ -200,6 +204,8 @@ def export(
     if (from_offset is not None and from_time is not None) or (to_offset is not None and to_time is not None):
         raise click.UsageError("An end of the range is an offset or a time, not both.")
     form = _form(wanted, target)
+    if os.path.isfile(target) and not force:
+        raise StorageError(errno.EEXIST, "The file exists already: --force replaces it", target)
     with open_reading(path) as store:
         ids = find_topic(store.topics(), topic).partition_ids
         logs = [store.partition(topic, number) for number in dict.fromkeys(partition or ids)]
@@ -295,7 +301,7 @@ FORMATS = ("parquet", "arrow", "ndjson")
 
 
 @click.command(name="import")
-@click.argument("topic")
+@click.argument("topic", shell_complete=topic_names)
 @click.argument("source", metavar="[FILE]", type=click.File("rb"), default="-")
 @click.option(
     "--format",

@@ -21,6 +21,7 @@ from segstore.standby.standby import ASYNC, MODES
 
 _LOOK_MS = 500
 _LETTING_GO = 30.0
+_CLIENT = "A setting of the client, such as security.protocol=SSL; may be repeated."
 
 
 @click.command()
@@ -37,7 +38,7 @@ _LETTING_GO = 30.0
     "--topics", "-t", metavar="NAME", multiple=True, help="A topic, or a regular expression; may be repeated."
 )
 @click.option("--once", is_flag=True, help="End when all is there that the primary had at the start.")
-@settings_option("A setting of the client, such as security.protocol=SSL; may be repeated.")
+@settings_option(_CLIENT)
 def follow(
     source: str, directory: str, mode: str, topics: tuple[str, ...], once: bool, given: dict[str, str]
 ) -> None:
@@ -77,8 +78,9 @@ def _shown(lag: Lag, error: Exception | None) -> str:
 )
 @click.option("--reason", default="", metavar="TEXT", help="What is noted of the promotion.")
 @click.option("--yes", is_flag=True, help="Ask nothing.")
+@settings_option(_CLIENT)
 @no_bootstrap
-def promote(directory: str, old: str, reason: str, yes: bool) -> None:
+def promote(directory: str, old: str, reason: str, yes: bool, given: dict[str, str]) -> None:
     """Let the standby in DIRECTORY take its primary's place. A `segstore follow` of it ends."""
     standby_role(Files(), directory)
     if old == DEAD and not yes:
@@ -86,7 +88,7 @@ def promote(directory: str, old: str, reason: str, yes: bool) -> None:
     began = time.monotonic()
     while True:
         try:
-            store = segstore.promote(directory, old, reason)
+            store = segstore.promote(directory, old, reason, config=given)
             break
         except StoreLockedError:
             if time.monotonic() - began > _LETTING_GO:

@@ -13,8 +13,10 @@ from typing import Any
 import rich_click as click
 from rich.text import Text
 
+from segstore.cli.completion import group_names
 from segstore.cli.options import json_option, time_value
 from segstore.cli.output import add_row, console, print_json, shown, table
+from segstore.cli.place_first import PlaceFirst
 from segstore.cli.place_option import place_option
 from segstore.cli.places.place import Where
 from segstore.coordinator.group.admin import Moved, Reset
@@ -46,7 +48,7 @@ def list_groups(where: Where, as_json: bool) -> None:
 
 
 @click.command()
-@click.argument("names", metavar="[GROUP]...", nargs=-1)
+@click.argument("names", metavar="[GROUP]...", nargs=-1, shell_complete=group_names)
 @click.option(
     "--members", "-m", is_flag=True, help="Show members and their assigned partitions instead of offsets."
 )
@@ -259,7 +261,7 @@ _GOALS: dict[str, Callable[..., Reset]] = {
 
 
 @click.command()
-@click.argument("group")
+@click.argument("group", shell_complete=group_names)
 @click.option("--to-earliest", is_flag=True, help="Go to the log start offset.")
 @click.option("--to-latest", is_flag=True, help="Go to the log end offset.")
 @click.option(
@@ -348,7 +350,7 @@ def _print_moved(group: str, moved: Sequence[Moved], as_json: bool) -> None:
 
 
 @click.command()
-@click.argument("names", metavar="GROUP...", nargs=-1, required=True)
+@click.argument("names", metavar="GROUP...", nargs=-1, required=True, shell_complete=group_names)
 @_topic_option
 @click.option("--yes", "-y", is_flag=True, help="Do not ask.")
 @place_option
@@ -384,7 +386,7 @@ def _confirmed(names: tuple[str, ...], offsets: int, topics: Sequence[object]) -
 # --- groups ------------------------------------------------------------
 
 
-class InOrder(click.RichGroup):
+class InOrder(PlaceFirst):
     """A group of commands that are listed in order of use, not of the alphabet."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -397,7 +399,7 @@ def groups() -> None:
 
     Committed offsets are records of the topic __consumer_offsets. `list` and `describe` work beside a live
     writer; `reset` and `delete` need the store for themselves, so that no member is reading. The store is
-    given with --store after the command, or in SEGSTORE_PATH; --bootstrap takes a cluster instead.
+    given with --store, or in SEGSTORE_PATH; --bootstrap takes a cluster instead.
     """
 
 

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 import rich_click as click
 
 import segstore
+from segstore.cli.completion import topic_names
 from segstore.cli.options import (
     config_option,
     json_option,
@@ -25,9 +26,10 @@ from segstore.cli.options import (
 from segstore.cli.output import add_row, console, print_json, progress_bar, size_text, table, time_text
 from segstore.cli.places.disk_use import log_bytes
 from segstore.cli.places.of_store import open_reading
-from segstore.coordinator.quotas import CONSUMER_BYTE_RATE, DEFAULT, PRODUCER_BYTE_RATE
+from segstore.coordinator.quotas import CONSUMER_BYTE_RATE, DEFAULT, PRODUCER_BYTE_RATE, Entity
 from segstore.coordinator.quotas import quotas as quotas_of
 from segstore.errors import StorageError
+from segstore.storage.meta.client_quotas import Limits
 from segstore.storage.meta.topics import find_topic
 from segstore.storage.repair import Repaired
 from segstore.storage.repair import repair as run_repair
@@ -76,7 +78,9 @@ def check(given: str | None, path: str | None, repair: bool, quarantine: bool, a
             click.echo(str(row))
     found = f"{len(findings)} finding{'s' * (len(findings) != 1)}" if findings else "sound"
     repaired = f"{len(done)} repaired, " if repair else ""
-    click.echo(f"{root}: {repaired}{found}, {size_text(size)} of log checked", err=True)
+    in_logs = repair and not quarantine and any(each.path.endswith(".log") for each in findings)
+    advice = "; logs are changed with --repair --quarantine only" if in_logs else ""
+    click.echo(f"{root}: {repaired}{found}, {size_text(size)} of log checked{advice}", err=True)
     return int(bool(findings))
 
 
@@ -179,7 +183,7 @@ def _print(swept: tuple[Swept, ...]) -> None:
 
 
 @click.command()
-@click.argument("names", metavar="[TOPIC]...", nargs=-1)
+@click.argument("names", metavar="[TOPIC]...", nargs=-1, shell_complete=topic_names)
 @store_option
 @json_option
 @click.option("--prometheus", is_flag=True, help="Print all metrics in Prometheus' text format.")
@@ -221,7 +225,7 @@ def _stats_print(rows: list[PartitionStats]) -> None:
 
 # --- quotas ------------------------------------------------------------------------------------
 
-# `segstore quotas` shows and changes the byte rates of clients.
+# `segstore quotas` shows and changes the byte rates of users and clients.
 
 
 @click.command()
@@ -232,6 +236,12 @@ def _stats_print(rows: list[PartitionStats]) -> None:
     is_flag=True,
     help="Show or change the rates of all clients that have none of their own.",
 )
+@click.option(
+    "--user",
+    metavar="NAME",
+    help="Show or change the rates of a user who authenticates to `segstore serve`, or of this user's "
+    f"CLIENT_ID; {DEFAULT}: of all users that have none of their own.",
+)
 @config_option
 @click.option(
     "--delete-config", "-d", "forget", metavar="NAME", multiple=True, help="Remove this rate of the client."
@@ -241,6 +251,7 @@ def _stats_print(rows: list[PartitionStats]) -> None:
 def quotas(
     client: str | None,
     of_default: bool,
+    user: str | None,
     config: dict[str, str],
     forget: tuple[str, ...],
     path: str,
@@ -253,30 +264,37 @@ def quotas(
     """
     if of_default and client is not None:
         raise click.UsageError("Give a CLIENT_ID or --default, not both.")
-    name = DEFAULT if of_default else client
+    entity = Entity(user, DEFAULT if of_default else client)
+    is_named = any(part is not None for part in entity)
     both = sorted(set(config) & set(forget))
     if both:
         raise click.UsageError(f"{both[0]} is both set and deleted.")
     changes: dict[str, Any] = {**config, **dict.fromkeys(forget)}
-    if changes and name is None:
-        raise click.UsageError("Whose? Give a CLIENT_ID or --default.")
+    if changes and not is_named:
+        raise click.UsageError("Whose? Give a CLIENT_ID, --default or --user.")
+    if "" in entity:
+        raise click.UsageError(f"A client id or user must have a name, or be {DEFAULT} for all others.")
     with open_reading(path) as store:
-        limits = quotas_of(store).describe(name)
-    if changes and name is not None:
+        limits = quotas_of(store).limits()
+    if changes:
         with segstore.open(path) as store:
-            limits = {name: quotas_of(store).alter(name, changes)}
+            limits = {entity: quotas_of(store).alter_entity(entity, changes)}
+    elif is_named:
+        limits = {entity: limits.get(entity, {})}
     _quotas_print(limits, as_json)
 
 
-def _quotas_print(limits: dict[str, dict[str, int]], as_json: bool) -> None:
+def _quotas_print(limits: Limits, as_json: bool) -> None:
+    ordered = sorted(limits.items(), key=lambda limit: (limit[0].user or "", limit[0].client_id or ""))
     if as_json:
-        for client, rates in limits.items():
-            print_json({"client_id": client, **rates})
+        for (user, client), rates in ordered:
+            whose = {"client_id": client, "user": user}
+            print_json({**{kind: name for kind, name in whose.items() if name is not None}, **rates})
         return
     right = (PRODUCER_BYTE_RATE, CONSUMER_BYTE_RATE)
-    made = table("client id", *right, right=right)
-    for client, rates in limits.items():
-        add_row(made, client, *(rates.get(name) for name in right))
+    made = table("user", "client id", *right, right=right)
+    for (user, client), rates in ordered:
+        add_row(made, user, client, *(rates.get(name) for name in right))
     if limits:
         console().print(made)
     else:

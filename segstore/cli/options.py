@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import datetime
+import re
 from collections.abc import Callable, Sequence
+from fractions import Fraction
 from typing import Any, TypeVar
 
 import rich_click as click
@@ -64,8 +66,8 @@ def config_option(command: F) -> F:
         "-c",
         metavar="NAME=VALUE",
         multiple=True,
-        callback=pairs,
-        help="A setting with Kafka's name, such as retention.ms=604800000; may be repeated.",
+        callback=settings_with_units,
+        help="A setting with Kafka's name, such as retention.ms=7d or segment.bytes=64MiB; may be repeated.",
     )(command)
 
 
@@ -73,7 +75,9 @@ def settings_option(text: str) -> Callable[[F], F]:
     """Return what adds the option --set NAME=VALUE, which may be repeated and gives the argument `given`, a
     dict; `text` is its help.
     """
-    return click.option("--set", "given", metavar="NAME=VALUE", multiple=True, callback=pairs, help=text)
+    return click.option(
+        "--set", "given", metavar="NAME=VALUE", multiple=True, callback=settings_with_units, help=text
+    )
 
 
 def json_option(command: F) -> F:
@@ -90,6 +94,38 @@ def pairs(_ctx: click.Context, _param: click.Parameter, given: Sequence[str]) ->
             raise click.BadParameter(f"{text!r} must be NAME=VALUE, as retention.ms=604800000")
         found[name.strip()] = value
     return found
+
+
+def settings_with_units(ctx: click.Context, param: click.Parameter, given: Sequence[str]) -> dict[str, str]:
+    """Parse settings by Kafka's names, as `pairs` does. A time may have a unit (ms, s, min, h, d, w), a
+    size too (kB, MB, GB, TB: powers of 1000; KiB and so on: of 1024).
+    """
+    return {name: _in_plain_units(name, value) for name, value in pairs(ctx, param, given).items()}
+
+
+_TIMES = {"ms": 1, "s": 1000, "min": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
+_SIZES = {
+    **{f"{letter}b": 1000**power for power, letter in enumerate("kmgt", 1)},
+    **{f"{letter}ib": 1024**power for power, letter in enumerate("kmgt", 1)},
+}
+_WITH_UNIT = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([a-zA-Z]+)")
+
+
+def _in_plain_units(name: str, value: str) -> str:
+    """Return the value of a setting in ms or bytes, as it was given where it has no unit."""
+    units = _TIMES if name.endswith((".ms", "_ms")) else _SIZES if _is_size(name) else {}
+    match = _WITH_UNIT.fullmatch(value.strip())
+    if not units or match is None:
+        return value
+    number, unit = match.groups()
+    if unit.lower() not in units:
+        allowed = "ms, s, min, h, d, w" if units is _TIMES else "kB, MB, GB, TB, KiB, MiB, GiB, TiB"
+        raise click.BadParameter(f"{name}={value}: the unit {unit!r} is none of {allowed}")
+    return str(round(Fraction(number) * units[unit.lower()]))
+
+
+def _is_size(name: str) -> bool:
+    return any(part in ("bytes", "byte") for part in re.split(r"[._]", name))
 
 
 def time_value(_ctx: click.Context, _param: click.Parameter, value: str | None) -> int | None:

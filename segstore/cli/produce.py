@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import rich_click as click
 
+from segstore.cli.completion import topic_names
 from segstore.cli.input_text import Chunk, InputError, InputOptions
 from segstore.cli.inputs import FORMATS, Input, of_stream
 from segstore.cli.output import progress_bar, rate_text
@@ -112,7 +113,7 @@ def _stamps(stamps: list[int | None] | None) -> list[int] | None:
 
 
 @click.command()
-@click.argument("topic")
+@click.argument("topic", shell_complete=topic_names)
 @click.argument("source", metavar="[FILE]", type=click.File("rb"), default="-")
 @click.option(
     "--format",

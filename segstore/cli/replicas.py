@@ -17,12 +17,15 @@ from rich.text import Text
 import segstore
 from segstore.cli.options import STORE, json_option, no_bootstrap
 from segstore.cli.output import add_row, console, print_json, progress_bar, size_text, table
+from segstore.cli.pair import print_side
 from segstore.cli.places.disk_use import log_bytes
 from segstore.errors import NoSoundReplicaError, UnknownTopicOrPartitionError
 from segstore.replication.healing import Healed
 from segstore.replication.observer import ObservedPartition, observe
+from segstore.standby.pair import SidePartition, side_of
 
 F = TypeVar("F", bound=Callable[..., Any])
+P = TypeVar("P", ObservedPartition, SidePartition)
 Partition = tuple[str, int]
 
 STYLES = {"": "green", "under-replicated": "yellow", "no leader": "red"}
@@ -72,12 +75,18 @@ def replicas(
     topic: str | None, under_replicated: bool, paths: tuple[str, ...], witness: str | None, as_json: bool
 ) -> None:
     """Show leaders, in-sync and eligible replicas of a replicated store; for a TOPIC that is named, also
-    each replica's directory.
+    each replica's directory. Of a primary, or a standby: its mode, and how far the standby lies behind.
 
     The end offset of a replica is where a reader of its directory alone finds the end; its lag is how many
     offsets its log ends behind the leader's. Some of the directories are enough, and the store may be in
-    use.
+    use. The lag of a standby is what the process that has the directory open has noted, every second.
     """
+    if len(paths) == 1 and witness is None and (side := side_of(paths[0])) is not None:
+        of_pair = side.partitions if topic is None else _of_topic(side.partitions, topic)
+        if under_replicated:
+            of_pair = [part for part in of_pair if part.trouble]
+        print_side(paths[0], side, of_pair, as_json=as_json)
+        return
     found = observe([*paths, *([witness] if witness else [])])
     if topic is not None:
         found = _of_topic(found, topic)
@@ -94,7 +103,7 @@ def replicas(
         click.echo("all replicas are in sync" if under_replicated else "no topics", err=True)
 
 
-def _of_topic(found: list[ObservedPartition], topic: str) -> list[ObservedPartition]:
+def _of_topic(found: list[P], topic: str) -> list[P]:
     chosen = [each for each in found if each.topic == topic]
     if not chosen:
         known = ", ".join(dict.fromkeys(each.topic for each in found)) or "none"

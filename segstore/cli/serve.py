@@ -6,11 +6,13 @@ Threads: the main thread waits; the server has its own.
 from __future__ import annotations
 
 import errno
+from typing import Any
 
 import rich_click as click
 
 import segstore
 from segstore.cli.options import settings_option, store_option
+from segstore.cli.places.properties import client_settings
 from segstore.cli.signals import ended_by_signals
 from segstore.config import StoreConfig
 from segstore.errors import ListenError
@@ -76,6 +78,13 @@ _ADVICE = {
     metavar="PRINCIPALS",
     help='Who may do everything, as "User:alice;User:bob".',
 )
+@click.option(
+    "--old-primary-config",
+    metavar="FILE",
+    type=click.File("r", encoding="utf-8"),
+    help="A properties file of a client, as Kafka's tools have it: how a store that was promoted connects to "
+    "the primary that it has replaced, to tell it so.",
+)
 @settings_option(
     "A setting of the server, or of the store, with Kafka's name, such as num.partitions=4; may be repeated."
 )
@@ -89,6 +98,7 @@ def serve(
     sasl_users: str | None,
     allow: tuple[str, ...],
     super_users: str | None,
+    old_primary_config: Any,
     given: dict[str, str],
 ) -> None:
     """Serve the store to Kafka's clients, as a cluster of one broker, until Ctrl-C.
@@ -112,12 +122,19 @@ def serve(
     of_store, of_server = parted(settings)
     for kind, told in ((StoreConfig, of_store), (ServerConfig, of_server)):
         kind.parse(told)  # nothing is made where one of them is wrong
+    of_client = (
+        None
+        if old_primary_config is None
+        else client_settings(old_primary_config.read(), old_primary_config.name)
+    )
     where = endpoint("--listen", address, PORT)
     if advertise is not None:
         endpoint("--advertise", advertise)
     with ended_by_signals(), segstore.open(path, config=of_store) as store:
         try:
-            server = segstore.serve(store, where.host, where.port, advertise, **of_server)
+            server = segstore.serve(
+                store, where.host, where.port, advertise, old_primary=of_client, **of_server
+            )
         except ListenError as error:
             raise _with_advice(error) from None
         with server:

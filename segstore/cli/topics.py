@@ -10,6 +10,7 @@ from typing import Any
 
 import rich_click as click
 
+from segstore.cli.completion import topic_names
 from segstore.cli.options import config_option, json_option
 from segstore.cli.output import add_row, console, print_json, size_text, table
 from segstore.cli.place_option import place_option
@@ -20,7 +21,7 @@ from segstore.storage.meta.topics import find_topic
 
 
 @click.command()
-@click.argument("names", metavar="[TOPIC]...", nargs=-1)
+@click.argument("names", metavar="[TOPIC]...", nargs=-1, shell_complete=topic_names)
 @place_option
 @json_option
 def topics(names: tuple[str, ...], where: Where, as_json: bool) -> None:
@@ -83,7 +84,7 @@ def _settings(row: dict[str, Any]) -> str:
 
 
 @click.command()
-@click.argument("topic")
+@click.argument("topic", shell_complete=topic_names)
 @click.option(
     "--partitions",
     "-p",
@@ -107,7 +108,7 @@ def create(topic: str, partitions: int, config: dict[str, str], where: Where) ->
 
 
 @click.command()
-@click.argument("topic")
+@click.argument("topic", shell_complete=topic_names)
 @config_option
 @click.option(
     "--delete-config",
@@ -143,7 +144,7 @@ def alter(
 
 
 @click.command()
-@click.argument("topic")
+@click.argument("topic", shell_complete=topic_names)
 @click.option("--yes", "-y", is_flag=True, help="Do not ask.")
 @place_option
 def delete(topic: str, yes: bool, where: Where) -> int:

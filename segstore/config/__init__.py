@@ -10,12 +10,15 @@ Threads: any; settings are immutable.
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TypeVar
 
 from segstore.config.options import (
     MAX_INT,
     MAX_LONG,
     OptionRow,
+    Value,
     choice,
     never,
     only,
@@ -24,9 +27,12 @@ from segstore.config.options import (
     whole,
     words,
 )
-from segstore.config.settings import KafkaSettings
+from segstore.config.settings import KafkaSettings, options
+from segstore.errors import ConfigError
 
 __all__ = ["OptionRow", "StoreConfig", "TopicConfig"]
+
+C = TypeVar("C", bound="StoreConfig")
 
 _MIB = 1 << 20
 
@@ -129,6 +135,18 @@ class TopicConfig(KafkaSettings):
 @dataclass(frozen=True, kw_only=True)
 class StoreConfig(KafkaSettings):
     """Settings of one open store."""
+
+    @classmethod
+    def parse(cls: type[C], mapping: Mapping[str, Value]) -> C:
+        """See `KafkaSettings.parse`. A setting of topics is told from one that nobody knows."""
+        if mapping and isinstance(mapping, dict | Mapping):
+            known, of_topics = options(cls), options(TopicConfig)
+            strays = [name for name in mapping if name not in known and name in of_topics]
+            if strays:
+                raise ConfigError(
+                    f"{', '.join(strays)}: a topic has this, not a store: give it to create_topic, as config"
+                )
+        return super().parse(mapping)
 
     group_consumer_assignors: str = words(
         "uniform,range",
@@ -323,6 +341,6 @@ class StoreConfig(KafkaSettings):
         5_000, 1, MAX_LONG, "ms", "how often high watermarks of replicas are written"
     )
     replica_lag_time_max_ms: int = whole(
-        30_000, 1, MAX_LONG, "ms", "a replica that has lagged for so long is not in sync"
+        30_000, 1, MAX_LONG, "ms", "a replica, or standby, that has lagged for so long is not in sync"
     )
     unclean_leader_election_enable: bool = switch(False, _UNCLEAN)

@@ -105,31 +105,8 @@ NO_NETWORK = "there is no network, a store is opened by its path"
 NO_CONNECTION = "there are no connections, a store is opened by its path"
 NO_SECURITY = "there is no network to secure, files have the permissions of their directory"
 REFUSED: dict[str, str] = {
-    "bootstrap_servers": NO_NETWORK,
-    "bootstrap_timeout_ms": NO_NETWORK,
-    "api_version": "there is no broker whose version could be asked for",
-    "api_version_auto_timeout_ms": "there is no broker whose version could be asked for",
-    "request_timeout_ms": "there are no requests that could be lost on their way",
-    "client_dns_lookup": NO_NETWORK,
-    **dict.fromkeys(
-        (
-            "reconnect_backoff_ms",
-            "reconnect_backoff_max_ms",
-            "max_in_flight_requests_per_connection",
-            "receive_buffer_bytes",
-            "receive_message_max_bytes",
-            "send_buffer_bytes",
-            "socket_options",
-            "sock_chunk_bytes",
-            "sock_chunk_buffer_count",
-            "connections_max_idle_ms",
-            "selector",
-            "proxy_url",
-            "socks5_proxy",
-            "kafka_client",
-        ),
-        NO_CONNECTION,
-    ),
+    "bootstrap_servers": "it names a cluster, and the records are in the store that is opened by its path",
+    "kafka_client": NO_CONNECTION,
     **dict.fromkeys(
         (
             "security_protocol",
@@ -153,9 +130,35 @@ REFUSED: dict[str, str] = {
     ),
     "metric_reporters": "metrics() gives them whenever they are asked for",
 }
-"""Settings that producers and consumers both refuse, with the reason. A client that has one of these leaves
-it out.
+"""Settings that producers and consumers both refuse, with the reason: without them a program would do
+something else than they say.
 """
+IGNORED: dict[str, str] = {
+    "bootstrap_timeout_ms": NO_NETWORK,
+    "client_dns_lookup": NO_NETWORK,
+    "api_version": "there is no broker whose version could be asked for",
+    "api_version_auto_timeout_ms": "there is no broker whose version could be asked for",
+    "request_timeout_ms": "there are no requests that could be lost on their way",
+    **dict.fromkeys(
+        (
+            "reconnect_backoff_ms",
+            "reconnect_backoff_max_ms",
+            "max_in_flight_requests_per_connection",
+            "receive_buffer_bytes",
+            "receive_message_max_bytes",
+            "send_buffer_bytes",
+            "socket_options",
+            "sock_chunk_bytes",
+            "sock_chunk_buffer_count",
+            "connections_max_idle_ms",
+            "selector",
+            "proxy_url",
+            "socks5_proxy",
+        ),
+        NO_CONNECTION,
+    ),
+}
+"""Settings of the network that have no effect on a store, with the reason."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -119,9 +119,13 @@ def choice(default: str, words: tuple[str, ...], doc: str, synonyms: dict[str, s
 
 
 def words(default: str, allowed: tuple[str, ...], doc: str, least: int = 1) -> Any:
-    """Return a field for `least` or more of `allowed`, by commas; read without spaces and repetitions."""
+    """Return a field for `least` or more of `allowed`, by commas or as a list; read without spaces and
+    repetitions.
+    """
 
     def read(value: object) -> str:
+        if isinstance(value, list | tuple) and all(isinstance(word, str) for word in value):
+            value = ",".join(value)
         if not isinstance(value, str):
             raise ValueError
         given = [word.strip() for word in value.split(",")] if value.strip() else []

@@ -34,6 +34,7 @@ def open(
     clock: Clock = wall_clock,
     files: Files | None = None,
     file_mode: int | None = None,
+    timeout: float | None = None,
 ) -> Store:
     """Open a store, which is a directory; mode "rw" makes the directory where it is missing.
 
@@ -42,12 +43,15 @@ def open(
     has come over the network. "r": takes no lock and changes nothing; the directory may be a Kafka broker's.
     `config`: the store's settings by Kafka's names; `clock` returns ms since the epoch. `file_mode`: the mode
     of all files of a new store, whatever the umask, by default 0o600 (directories: 0o700); 0o640 lets a group
-    read. An existing store keeps its mode.
+    read. An existing store keeps its mode. `timeout`: how many seconds "rw" waits at most until a store that
+    is open for writing elsewhere is closed; by default it does not wait.
 
     Raises StoreLockedError (with the pid of the process that has the lock), StorageError, ConfigError,
     InvalidArgumentError.
     """
-    store = storage.open(path, mode, config=config, clock=clock, files=files, file_mode=file_mode)
+    store = storage.open(
+        path, mode, config=config, clock=clock, files=files, file_mode=file_mode, timeout=timeout
+    )
     if store.mode == "rw":
         store.on_topic_deleted(forget_offsets)
         end_transactions(store)

@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
+from segstore.config import arguments
 from segstore.coordinator.inboxes.inboxes import serve_inboxes
 from segstore.coordinator.open import end_transactions, forget_offsets
 from segstore.files import Files
 from segstore.replication import opening
 from segstore.replication.store import ReplicatedStore
 from segstore.storage.context import Clock, wall_clock
+from segstore.storage.store.waiting import until_unlocked
 
 
 def open_replicated(
@@ -28,6 +31,7 @@ def open_replicated(
     files: Files | None = None,
     file_mode: int | None = None,
     inline: bool = False,
+    timeout: float | None = None,
 ) -> ReplicatedStore:
     """Open one store over several directories, each partition of which may have a replica in several of them:
     the first path is directory 0, and so on. They are made where they are missing at the first time. This
@@ -37,8 +41,8 @@ def open_replicated(
     missing then stays offline. With `adopt`, one of the directories may be a store without replicas when the
     replicated one is opened for the first time: each of its partitions keeps its bytes, offsets and settings,
     and has one replica, there; `reassign` adds others. `unreplicate` is the way back. `config` has settings
-    by Kafka's names, of the store and of its replicas; `clock` and `file_mode` are as in `open`. Transactions
-    are ended as in `open`. docs/replication.md says what an acknowledgement is worth.
+    by Kafka's names, of the store and of its replicas; `clock`, `file_mode` and `timeout` are as in `open`.
+    Transactions are ended as in `open`. docs/replication.md says what an acknowledgement is worth.
 
     By default followers fetch in threads of their directories, so that a disk that hangs holds up nobody for
     longer than it takes to put its replicas out. With `inline` an append writes all replicas by itself, while
@@ -48,7 +52,8 @@ def open_replicated(
     Raises QuorumLostError without a majority; StaleDirectoryError for a directory of another store, or in the
     place of another; StoreLockedError, StorageError, ConfigError, InvalidArgumentError, InvalidTypeError.
     """
-    store = opening.open_replicated(
+    opened = partial(
+        opening.open_replicated,
         paths,
         witness=witness,
         adopt=adopt,
@@ -58,6 +63,7 @@ def open_replicated(
         file_mode=file_mode,
         inline=inline,
     )
+    store = until_unlocked(opened, arguments.seconds("timeout", timeout, 0.0))
     store.on_topic_deleted(forget_offsets)
     end_transactions(store)
     serve_inboxes(store)

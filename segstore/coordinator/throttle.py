@@ -1,7 +1,7 @@
-"""The throttle of one client id: how many bytes it may send or fetch, and how long it must wait.
+"""The throttle of one client: how many bytes it may send or fetch, and how long it must wait.
 
-Threads: any; all clients of the id share it. No method waits: callers are told how long to wait, and hold
-no lock meanwhile.
+Threads: any; all clients of one user and client id share it, and its pool with all that have one rate. No
+method waits: callers are told how long to wait, and hold no lock meanwhile.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from segstore.storage.context import Clock
 
 # --- bucket ------------------------------------------------------------------------------------
 
-# The token bucket of one client's byte rate. It is used by one thread at a time: `Throttle` holds a lock.
+# The token bucket of one byte rate. It is used by one thread at a time: `Throttle` holds its pool's lock.
 
 
 class Bucket:
@@ -71,6 +71,16 @@ set.
 """
 
 
+class Pool:
+    """The bucket that throttles share which have one rate together; None while there is no limit."""
+
+    __slots__ = ("__weakref__", "bucket", "lock")
+
+    def __init__(self) -> None:
+        self.lock = Mutex()
+        self.bucket: Bucket | None = None
+
+
 class Throttle:
     """`bound`: bytes a second; None where there is no limit, and then no method need be called.
 
@@ -81,33 +91,39 @@ class Throttle:
         self.bound: int | None = None
         self._windows, self._window_s, self._clock, self._used = windows, window_s, clock, used
         self._lock = Mutex()
-        self._bucket: Bucket | None = None
+        self._pool = Pool()
         self._bytes = Sensor(windows, window_s * 1000, clock)
         self._waits = Sensor(windows, window_s * 1000, clock)
 
-    def set_bound(self, bound: int | None) -> None:
-        """Change the limit; it holds from the next call on."""
+    def set_bound(self, bound: int | None, pool: Pool | None = None) -> None:
+        """Change the limit; it holds from the next call on. Others that were given the same `pool` share the
+        rate, which must be the same for all of them; without one it is this throttle's alone.
+        """
         span = self._windows * self._window_s
-        with self._lock:
+        pool = Pool() if bound is None else pool or self._pool
+        with pool.lock:
             if bound is None:
-                self._bucket = None
-            elif self._bucket is None:
-                self._bucket = Bucket(bound, span, self._clock())
-            elif bound != self.bound:
-                self._bucket.set_rate(bound, span, self._clock())
-            self.bound = bound
+                pool.bucket = None
+            elif pool.bucket is None:
+                pool.bucket = Bucket(bound, span, self._clock())
+            elif bound != pool.bucket.rate:
+                pool.bucket.set_rate(bound, span, self._clock())
+            self._pool, self.bound = pool, bound
 
     def wait_ms(self) -> int:
         """Return how long nothing may be sent or fetched; ask again after MOST_WAIT_MS at the latest."""
-        with self._lock:
-            return self._bucket.wait_ms(self._clock()) if self._bucket is not None else 0
+        pool = self._pool
+        with pool.lock:
+            return pool.bucket.wait_ms(self._clock()) if pool.bucket is not None else 0
 
     def charge(self, size: int) -> int:
         """Count bytes that were sent or fetched; return the throttle time in ms that follows."""
-        with self._lock:
-            if self._bucket is None:
+        pool = self._pool
+        with pool.lock:
+            if pool.bucket is None:
                 return 0
-            wait = self._bucket.take(size, self._clock())
+            wait = pool.bucket.take(size, self._clock())
+        with self._lock:
             self._bytes.record(size)
             self._waits.record(wait)
         self._used(self)
@@ -123,8 +139,9 @@ class Throttle:
 
     def fresh(self) -> bool:
         """Return whether this throttle is in the state of a new one."""
-        with self._lock:
-            return self._bucket is None or self._bucket.full(self._clock())
+        pool = self._pool
+        with pool.lock:
+            return pool.bucket is None or pool.bucket.full(self._clock())
 
     def measured(self) -> dict[str, float]:
         """Return bytes a second and the mean throttle time (ms) over the windows, by a broker's names."""

@@ -1,4 +1,5 @@
-"""Lock files: whole-file write locks that exclude Kafka brokers too; the file holds its holder's pid as text.
+"""Lock files: whole-file write locks that exclude Kafka brokers too; the file holds its holder's pid as text,
+and behind a blank the address at which it serves Kafka's clients, where it does.
 
 The locks are open file description locks of Linux. They exclude the POSIX lock that a Kafka broker takes
 through Java on the same file, and, unlike that, belong to the open file: closing another descriptor of the
@@ -14,6 +15,7 @@ import fcntl
 import os
 import struct
 import uuid
+from contextlib import suppress
 from functools import cache
 from typing import Protocol
 
@@ -56,6 +58,13 @@ def holder(fd: int) -> int | None:
     return None if kind == fcntl.F_UNLCK else int(pid)
 
 
+def _is_of(handle: _Closable, path: Path) -> bool:
+    """Return whether the open file of a handle is the one at `path`."""
+    with suppress(OSError):  # it may be closed meanwhile
+        return os.path.samestat(os.fstat(handle.fd), os.stat(path))
+    return False
+
+
 def _close_inherited() -> None:
     for handle in _held.all():
         handle.close()
@@ -67,6 +76,8 @@ os.register_at_fork(after_in_child=_close_inherited)
 # --- locks ------------------------------------------------------------
 
 _TRIES = 100
+_LONGEST_TEXT = 300
+"""Bytes of a lock file that are read: a pid and an address."""
 
 
 class Locking(Opening, Content, Stats):
@@ -107,6 +118,24 @@ class Locking(Opening, Content, Stats):
         self.truncate(handle, len(text))
         return True
 
+    def announce(self, handle: Handle, address: str) -> None:
+        """Write into a lock file that this process holds where it can be reached, as a text in ASCII, or ""
+        for nowhere. Raises OSError.
+        """
+        text = f"{os.getpid()} {address}".strip().encode()
+        self.pwrite(handle, text, 0)
+        self.truncate(handle, len(text))
+
+    def lock_address(self, path: Path) -> str:
+        """Return where the process that has locked the file can be reached, "" where that is not known.
+        Raises OSError.
+        """
+        if self.lock_holder(path) is None:
+            return ""
+        with self.open(path) as handle:
+            text = self.pread(handle, _LONGEST_TEXT, 0)
+        return text.partition(b" ")[2].decode("ascii", "replace")
+
     def lock_holder(self, path: Path) -> int | None:
         """Return the pid that has locked the file, 0 where it is not known, None where nobody has a lock.
         Raises OSError.
@@ -119,8 +148,14 @@ class Locking(Opening, Content, Stats):
             pid = holder(handle.fd)
             if pid is None or pid > 0:
                 return pid
-            text = self.pread(handle, 20, 0)
+            text = self.pread(handle, 20, 0).partition(b" ")[0]
         return int(text) if text.isdigit() else 0
+
+    def is_locked_here(self, path: Path) -> bool:
+        """Return whether this process holds the lock of the file, as far as that can be told; False where it
+        is missing.
+        """
+        return any(_is_of(handle, path) for handle in _held.all())
 
     def is_locked(self, path: Path) -> bool:
         """Return whether anybody holds a lock on the file; False where it is missing. Raises OSError as

@@ -1,5 +1,5 @@
 """`Announcer`: tells the primary that a promoted store has replaced, once it answers again, that it leads no
-more. On disk: `.segstore/promotion`. Threads: its own; `close` may be called by any.
+more. On disk: `.segstore/promotion`. Threads: its own; `announce` and `close` may be called by any.
 """
 
 from __future__ import annotations
@@ -9,7 +9,9 @@ from dataclasses import replace
 from segstore.errors import SegstoreError
 from segstore.following.primary import Primary
 from segstore.logger import Logger
-from segstore.storage.meta.promotion import PROMOTION
+from segstore.mutex import Mutex
+from segstore.storage.context import os_errors
+from segstore.storage.meta.promotion import PROMOTION, Promotion
 from segstore.storage.store.store import Store
 from segstore.threads import Background, Latch
 from segstore.wire.cluster import Cluster
@@ -21,17 +23,30 @@ _PAUSE = 3.0
 
 
 class Announcer:
-    """Announces the last promotion of a store, where the old primary has not been told; else does nothing."""
+    """Announces the last promotion of a store, once it is asked to; one for each store."""
 
     def __init__(self, store: Store) -> None:
-        context = self._context = store._context
+        self._context = store._context
         self._closing, self._ended = Latch(), Latch()
+        self._ended.open()
+        self._lock = Mutex()
+        self._settings: WireConfig | None = None
         self._cluster: Cluster | None = None
-        self._promotion = PROMOTION.read(context.files, context.root) if context.writable else None
-        if self._promotion is not None and not self._promotion.told:
-            Background(self._run, "segstore-announcer").start()
-        else:
-            self._ended.open()
+        self._error = ""
+
+    def announce(self, settings: WireConfig) -> None:
+        """Begin to tell the old primary, if there is one that has not been told; where that has begun, go on
+        with these settings of the client. Raises CorruptCheckpointError, StorageError.
+        """
+        with self._lock:
+            has_begun, self._settings = self._settings is not None, settings
+            if has_begun or self._closing.is_open:
+                return
+            with os_errors():
+                promotion = PROMOTION.read(self._context.files, self._context.root)
+            if promotion is not None and not promotion.told:
+                self._ended = Latch()
+                Background(lambda: self._run(promotion), "segstore-announcer").start()
 
     def close(self, seconds: float = 30.0) -> None:
         """End the thread, and wait."""
@@ -40,24 +55,30 @@ class Announcer:
             cluster.abort()
         self._ended.wait(seconds)
 
-    def _run(self) -> None:
+    def _run(self, promotion: Promotion) -> None:
         try:
-            while not self._closing.is_open and not self._is_told():
+            while not self._closing.is_open and not self._is_told(promotion):
                 self._closing.wait(_PAUSE)
         finally:
             self._ended.open()
 
-    def _is_told(self) -> bool:
-        held = self._promotion
-        assert held is not None
-        cluster = self._cluster = Cluster(held.source, WireConfig.parse({}))
+    def _is_told(self, held: Promotion) -> bool:
+        assert self._settings is not None
+        cluster = None
         try:
+            cluster = self._cluster = Cluster(held.source, self._settings)
             Primary(cluster, held.cluster_id, held.directory_id, "").announce(held.leader_epoch)
             PROMOTION.write(self._context.files, self._context.root, replace(held, told=True))
         except (SegstoreError, OSError) as error:
-            log.info("the old primary at %s is not told yet: %s", held.source, error)
+            self._tell(f"the old primary at {held.source} is not told yet: {error}")
             return False
         finally:
-            cluster.close()
+            if cluster is not None:
+                cluster.close()
         log.warning("the old primary at %s knows that it leads no more", held.source)
         return True
+
+    def _tell(self, error: str) -> None:
+        if error != self._error and not self._closing.is_open:
+            log.warning("%s", error)
+        self._error = error

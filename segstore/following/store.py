@@ -35,10 +35,21 @@ class FollowingStore(Store):
     """Returns how far each partition is behind the source."""
 
     def create_topic(
-        self, name: str, partitions: int = 1, config: Mapping[str, Any] | None = None
+        self,
+        name: str,
+        partitions: int = 1,
+        config: Mapping[str, Any] | None = None,
+        *,
+        exist_ok: bool = False,
     ) -> NoReturn:
         """Raise ReadOnlyError."""
         raise self._refusal("create_topic()")
+
+    def ensure_topic(
+        self, name: str, partitions: int | None = None, config: Mapping[str, Any] | None = None
+    ) -> NoReturn:
+        """Raise ReadOnlyError."""
+        raise self._refusal("ensure_topic()")
 
     def alter_topic(self, name: str, config: Mapping[str, Any]) -> NoReturn:
         """Raise ReadOnlyError."""

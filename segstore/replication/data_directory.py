@@ -319,21 +319,21 @@ class DataDirectory:
 def open_directory(
     place: Place, settings: StoreConfig, files: Files, clock: Clock, file_mode: int | None
 ) -> StoreWriter:
-    """Open a directory for writing; a new one gets its `meta.properties`. Raises StoreLockedError,
-    StorageError, OSError.
-    """
+    """Open a directory for writing. Raises StoreLockedError, StorageError, OSError."""
     context = open_context(place.path, settings, clock, files, file_mode)
     writer = StoreWriter(context, settings, replicated=True)
     writer.owner = lambda: (
         context
     )  # until there is a store: nobody takes the lock of one that is being opened
-    if place.new:
-        try:
-            write_properties(files, place.path, place.properties)
-        except BaseException:
-            writer.let_go()
-            raise
     return writer
+
+
+def claim(place: Place, files: Files) -> None:
+    """Write the `meta.properties` of a new directory, which is open: it is this store's from then on. Raises
+    OSError.
+    """
+    if place.new:
+        write_properties(files, place.path, place.properties)
 
 
 class Reading:

@@ -21,7 +21,9 @@ from segstore.replication.metadata.records import ConfigRecord, MetadataRecord
 from segstore.replication.quorum_controller import Decision, QuorumController
 from segstore.replication.replica_manager import ReplicaManager
 from segstore.storage.meta import sealed_file
-from segstore.storage.meta.client_quotas import Limits, read_limits, write_limits
+from segstore.storage.meta.client_quotas import Entity, Limits, read_limits, write_limits
+from segstore.storage.meta.client_quotas import from_json as limits_of
+from segstore.storage.meta.client_quotas import to_json as limits_json
 from segstore.storage.meta.scram_credentials import (
     Credentials,
     from_json,
@@ -45,9 +47,9 @@ class KeptRecords:
         """See `Keeping`."""
         return limits_in(self._controller.image)
 
-    def set_limits(self, limits: Mapping[str, Mapping[str, int]]) -> None:
+    def set_limits(self, limits: Mapping[Entity, Mapping[str, int]]) -> None:
         """See `Keeping`. Raises QuorumLostError."""
-        self._keep(_record(LIMITS, json.dumps(limits)))
+        self._keep(_limits_record(limits))
         for directory in self._manager.online:
             with suppress(SegstoreError, OSError):  # the directory's own thread will notice
                 write_limits(directory.writer.context.files, directory.path, limits)
@@ -80,8 +82,14 @@ class KeptRecords:
 
 def limits_in(image: MetadataImage) -> Limits:
     """Return the limits of clients that the metadata has."""
-    limits: Limits = json.loads(image.cluster_config.get(LIMITS, "{}"))
-    return limits
+    held = json.loads(image.cluster_config.get(LIMITS, "{}"))
+    is_whole = type(held.get("version")) is int  # else it has the limits of client ids alone
+    return limits_of(held if is_whole else {"version": 1, "clients": held})
+
+
+def _limits_record(limits: Mapping[Entity, Mapping[str, int]]) -> ConfigRecord:
+    held = limits_json(limits)
+    return _record(LIMITS, json.dumps(held if "users" in held else held["clients"]))
 
 
 def producer_id_in(image: MetadataImage) -> int | None:
@@ -107,7 +115,7 @@ def records_of_files(files: Files, root: str) -> list[MetadataRecord]:
     StorageError, OSError.
     """
     limits, first = read_limits(files, root), sealed_file.PRODUCER_ID.read(files, root)
-    made: list[MetadataRecord] = [] if not limits else [_record(LIMITS, json.dumps(limits))]
+    made: list[MetadataRecord] = [] if not limits else [_limits_record(limits)]
     credentials = read_credentials(files, root)
     if credentials:
         made.append(_record(CREDENTIALS, json.dumps(to_json(credentials))))

@@ -553,7 +553,7 @@ class LocalReplica:
             self._change_log(effect)
 
 
-_UNKNOWN = {
+_UNKNOWN: dict[type[SegstoreError], str] = {
     RequestTimedOutError: "the records were appended, and are not committed yet: the time is over",
     NotLeaderOrFollowerError: "the records were appended, but leadership has moved since",
     NotEnoughReplicasAfterAppendError: "the records were appended, but too few replicas are in sync by now",

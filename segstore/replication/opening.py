@@ -23,7 +23,7 @@ from segstore.replication.adoption import Adopted, find_adopted, forget_epochs, 
 from segstore.replication.core.cluster import Heartbeat
 from segstore.replication.core.controller import Controller
 from segstore.replication.core.registration import PartitionRegistration
-from segstore.replication.data_directory import Change, DataDirectory, open_directory
+from segstore.replication.data_directory import Change, DataDirectory, claim, open_directory
 from segstore.replication.local_replica import now_ms
 from segstore.replication.metadata.image import MetadataImage, PartitionKey
 from segstore.replication.metadata.metadata_log import MetadataLog, Voter
@@ -176,7 +176,9 @@ def _open(
     clock: Clock,
     file_mode: int | None,
 ) -> ReplicatedStore:
-    """Open the directories of the plan; `offline` gets those that fail. Raises BecamePlain."""
+    """Open the directories of the plan; `offline` gets those that fail. At the first open none is claimed
+    before all are open: where one can't be, the others belong to no store. Raises BecamePlain.
+    """
     with ExitStack() as opened:
         writers: dict[int, StoreWriter] = {}
         for place in places.places:
@@ -188,6 +190,8 @@ def _open(
                 places.offline[place.id] = f"{place.path}: {error}"
             else:
                 opened.callback(writers[place.id].let_go)
+        for place in places.places:
+            claim(place, files)
         store = _Assembly(given, places, writers, settings, replication, files, clock, opened).store
         opened.pop_all()
     return store
@@ -310,6 +314,7 @@ class _Assembly:
             writers.get(places.witness),
             places.places[0].properties.cluster_id,
             paths,
+            len(paths) - (places.witness >= 0),
         )
         store = ReplicatedStore(context, side)
         self._store = weakref.ref(store)

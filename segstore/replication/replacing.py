@@ -20,7 +20,7 @@ from segstore.errors import (
     copy_of,
 )
 from segstore.replication.core.controller import Controller
-from segstore.replication.data_directory import DataDirectory, open_directory
+from segstore.replication.data_directory import DataDirectory, claim, open_directory
 from segstore.replication.local_replica import now_ms
 from segstore.replication.metadata.metadata_log import Voter
 from segstore.replication.metadata.properties import MetaProperties
@@ -51,42 +51,65 @@ def replace_directory(side: ReplicatedSide, store: object, broker: int, path: st
 
 
 def _replace(side: ReplicatedSide, store: object, broker: int, path: str) -> None:
-    place = _place(side, broker, path)
+    place, context = _place(side, broker, path), side.context
+    _let_go(side, broker)
+    writer = open_directory(place, side.config, context.files, context.clock, None)
+    try:
+        claim(place, context.files)
+        side.metadata_log.add(Voter(broker, writer))
+        side.paths[broker] = path
+        if broker < side.data_directories:
+            _register(side, place, writer)
+        else:
+            side.witness = writer
+    except BaseException:
+        writer.let_go()
+        raise
+    writer.owner = weakref.ref(store)
+    if broker < side.data_directories:
+        side.directory_began(side.manager.directories[broker])
+
+
+def _let_go(side: ReplicatedSide, broker: int) -> None:
+    """Release the directory that has failed, or the witness. Raises StorageError where its disk hangs."""
     failed = side.manager.directories.get(broker)
     if failed is not None:
         if not failed.stop(ENDING):
             raise StorageError(None, "the disk of the failed directory still hangs", failed.path)
         failed.writer.let_go()
-    context = side.context
-    writer = open_directory(place, side.config, context.files, context.clock, None)
-    try:
-        side.metadata_log.add(Voter(broker, writer))
-        side.paths[broker] = path
-        _register(side, place, writer)
-    except BaseException:
-        writer.let_go()
-        raise
-    writer.owner = weakref.ref(store)
-    side.directory_began(side.manager.directories[broker])
+    elif broker == side.data_directories and side.witness is not None:
+        side.metadata_log.lose(broker)
+        side.witness.let_go()
+        side.witness = None
+
+
+def _works(side: ReplicatedSide, broker: int) -> bool:
+    """Return whether a directory works. A witness is looked for: it writes seldom, so it may be gone, and
+    nobody has noticed.
+    """
+    if broker < side.data_directories:
+        directory = side.manager.directories.get(broker)
+        return directory is not None and directory.error is None
+    there = look(side.context.files, side.paths[broker])
+    return broker in side.metadata_log.voters and there.properties is not None
 
 
 def _place(side: ReplicatedSide, broker: int, path: str) -> Place:
     """Return the new place. Raises InvalidArgumentError where the directory works, or the path is no fit one;
     StaleDirectoryError where it is another one's, StoreLockedError.
     """
-    directory = side.manager.directories.get(broker)
-    if not 0 <= broker < side.data_directories:
-        raise InvalidArgumentError(f"directory {broker}: there are 0 to {side.data_directories - 1}")
-    if directory is not None and directory.error is None:
+    if not 0 <= broker < len(side.paths):
+        raise InvalidArgumentError(f"directory {broker}: there are 0 to {len(side.paths) - 1}")
+    if _works(side, broker):
         raise InvalidArgumentError(
-            f"directory {broker}, {directory.path}, works: only one that has failed is replaced"
+            f"directory {broker}, {side.paths[broker]}, works: only one that has failed is replaced"
         )
     others = [other for number, other in enumerate(side.paths) if number != broker]
     check_paths(side.context.files, [*others, path], None)
     found = look(side.context.files, path)
     if found.error is not None:
         raise copy_of(found.error)
-    if found.holder is not None and (directory is None or directory.path != path):
+    if found.holder is not None and path != _held(side, broker):
         raise StoreLockedError(path, found.holder)
     if found.properties is None:
         if found.topics or found.has_metadata:
@@ -98,6 +121,15 @@ def _place(side: ReplicatedSide, broker: int, path: str) -> Place:
             f"directory {broker} of {side.cluster_id}"
         )
     return Place(broker, path, found.properties, False)
+
+
+def _held(side: ReplicatedSide, broker: int) -> str | None:
+    """Return the path of the directory that this process itself has open in that place."""
+    directory = side.manager.directories.get(broker)
+    if directory is not None:
+        return directory.path
+    held = side.witness if broker == side.data_directories else None
+    return None if held is None else held.context.root
 
 
 def _register(side: ReplicatedSide, place: Place, writer: StoreWriter) -> None:

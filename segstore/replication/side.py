@@ -109,12 +109,15 @@ class ReplicatedSide:
         witness: StoreWriter | None,
         cluster_id: str,
         paths: Sequence[str],
+        data_directories: int,
     ) -> None:
-        """`paths` are those of the data directories, and behind them that of the witness."""
-        self.cluster_id, self.paths = cluster_id, list(paths)
+        """`paths` are those of the `data_directories`, which hold records, and behind them that of the
+        witness, if the store has one: `witness` is None, too, where it is offline.
+        """
+        self.cluster_id, self.paths, self.data_directories = cluster_id, list(paths), data_directories
         self.context, self.config, self.manager = context, config, manager
         self.topic_admin, self.controller = topic_admin, controller
-        self.metadata_log, self._witness = metadata_log, witness
+        self.metadata_log, self.witness = metadata_log, witness
         self.partitions = _Partitions(lambda: manager.online)
         self.sweeper = _Sweeper(lambda: manager.online)
         self.inbox: Adopting = _NoInbox()
@@ -125,11 +128,6 @@ class ReplicatedSide:
         self._nudges, self._closing, self.closed = News(), Mutex(), False
         self.replacing = Mutex()
         """Is held while a directory is replaced; a close waits for that."""
-
-    @property
-    def data_directories(self) -> int:
-        """Return how many directories hold records."""
-        return len(self.paths) - (self._witness is not None)
 
     @property
     def directories(self) -> tuple[str, ...]:
@@ -289,7 +287,7 @@ class ReplicatedSide:
 
     def _writers(self) -> list[StoreWriter]:
         found = [directory.writer for directory in self.manager.directories.values()]
-        return found if self._witness is None else [*found, self._witness]
+        return found if self.witness is None else [*found, self.witness]
 
     def close(self) -> None:
         """Close all directories cleanly: the replicas go on where they stopped. The first error is raised
@@ -319,8 +317,8 @@ class ReplicatedSide:
             registration = self.manager.brokers.get(broker)
             if directory.error is None and stopped[broker] and registration is not None:
                 self._close_one(directory.writer, registration.epoch, errors)
-        if self._witness is not None:
-            self._close_one(self._witness, 0, errors)
+        if self.witness is not None:
+            self._close_one(self.witness, 0, errors)
         if errors:
             raise first_of(errors)
 

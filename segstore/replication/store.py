@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from segstore.config import arguments
@@ -43,6 +44,7 @@ from segstore.storage.log.append import append_columns, append_inline, append_on
 from segstore.storage.log.partition import Partition
 from segstore.storage.meta.sweep_states import SweepState, read_states
 from segstore.storage.meta.topic_info import check_not_internal
+from segstore.storage.meta.topic_match import differences, made_or_found
 from segstore.storage.meta.topics import TopicInfo, find_topic
 from segstore.storage.store.partition_log import PartitionLog
 from segstore.storage.store.stats import cleaned_offsets, prometheus_text
@@ -91,6 +93,7 @@ class ReplicatedPartitionLog(PartitionLog):
         *,
         acks: str | int = "all",
         timeout_ms: float = 30_000,
+        expected_offset: int | None = None,
     ) -> int:
         """Append one record, as `PartitionLog.append` does; returns its offset.
 
@@ -100,15 +103,16 @@ class ReplicatedPartitionLog(PartitionLog):
         NotLeaderOrFollowerError, RequestTimedOutError after `timeout_ms`: whether the record stays is not
         known (R23).
         """
+        expected = self._expected(expected_offset)
         usual = acks == "all" and timeout_ms == 30_000 and not self._internal
         asked = ALL if usual else self._acks(acks, timeout_ms)
-        if (loan := self._loan) is not None and loan.tail is not None and not headers:
+        if (loan := self._loan) is not None and loan.tail is not None and not headers and expected is None:
             source = self._source
             if isinstance(source, Partition) and source.loan is loan and not self._context.closed:
                 first = append_inline(source, asked, 1, lambda: append_short(loan, value, key, timestamp))
                 if first >= 0:
                     return first
-        return append_one(self._leading(asked), value, key, headers, timestamp, acks=asked)
+        return append_one(self._leading(asked), value, key, headers, timestamp, acks=asked, expected=expected)
 
     def append_batch(
         self,
@@ -121,11 +125,20 @@ class ReplicatedPartitionLog(PartitionLog):
         *,
         acks: str | int = "all",
         timeout_ms: float = 30_000,
+        expected_offset: int | None = None,
     ) -> range:
         """Append many records, as `PartitionLog.append_batch` does; `acks` and errors as in `append`."""
         asked = self._acks(acks, timeout_ms)
         return append_columns(
-            self._leading(asked), values, keys, timestamps, headers, compression, batch_bytes, acks=asked
+            self._leading(asked),
+            values,
+            keys,
+            timestamps,
+            headers,
+            compression,
+            batch_bytes,
+            acks=asked,
+            expected=self._expected(expected_offset),
         )
 
     def flush(self) -> None:
@@ -239,10 +252,12 @@ class ReplicatedStore(Store):
         *,
         replication_factor: int | None = None,
         assignments: Mapping[int, Sequence[int]] | None = None,
+        exist_ok: bool = False,
     ) -> TopicInfo:
         """Create a topic, as `Store.create_topic` does, with `replication_factor` replicas of each partition,
         by default default.replication.factor. `assignments` says where instead: directory ids by partition,
-        the preferred leader first.
+        the preferred leader first. With `exist_ok` a topic that exists must have the replication factor that
+        is given, too; where its replicas are may differ from `assignments`.
 
         Raises InvalidReplicationFactorError, InvalidReplicaAssignmentError, QuorumLostError besides.
         """
@@ -264,8 +279,47 @@ class ReplicatedStore(Store):
         factor = (
             side.topic_admin.settings.default_factor if replication_factor is None else replication_factor
         )
-        with os_errors():
-            return side.topic_admin.create_with(name, count, settings, factor, assignments)
+
+        def make() -> TopicInfo:
+            with os_errors():
+                return side.topic_admin.create_with(name, count, settings, factor, assignments)
+
+        if not arguments.switch("exist_ok", exist_ok):
+            return make()
+        return self._found_or(make, name, count, settings, replication_factor)
+
+    def ensure_topic(
+        self,
+        name: str,
+        partitions: int | None = None,
+        config: Mapping[str, Any] | None = None,
+        *,
+        replication_factor: int | None = None,
+    ) -> TopicInfo:
+        """See `Store.ensure_topic`; where `replication_factor` is None, a topic that exists may have any."""
+        if partitions is not None:
+            return self.create_topic(
+                name, partitions, config, replication_factor=replication_factor, exist_ok=True
+            )
+        make = partial(self.create_topic, name, 1, config, replication_factor=replication_factor)
+        return self._found_or(make, name, None, {} if config is None else config, replication_factor)
+
+    def _found_or(
+        self,
+        make: Callable[[], TopicInfo],
+        name: str,
+        partitions: int | None,
+        config: Mapping[str, Any],
+        factor: int | None,
+    ) -> TopicInfo:
+        def differ(info: TopicInfo) -> dict[str, tuple[object, object]]:
+            found = differences(info, partitions, config)
+            replicas = len(self.describe_partition(name, info.partition_ids[0]).replicas)
+            if factor is not None and replicas != factor:
+                found["replication_factor"] = replicas, factor
+            return found
+
+        return made_or_found(make, lambda: self._replicated.topic_admin.await_topic(name), differ)
 
     def sweep_states(self) -> dict[tuple[str, int], SweepState]:
         """See `Store.sweep_states`: of the replicas that lead."""
@@ -434,7 +488,8 @@ class ReplicatedStore(Store):
     def replace_directory(self, directory: int, path: str | os.PathLike[str]) -> None:
         """Let `path` take the place of a directory that has failed or is missing: a new directory, which is
         made where it is missing, or the same one, which came back. Its replicas fetch what they lack, and
-        return to the ISR when they have it; this returns before that. Later opens name the new path.
+        return to the ISR when they have it; this returns before that. Later opens name the new path. The
+        witness is replaced by the number behind those of the directories.
 
         Raises InvalidArgumentError where that directory works, or the new one holds something else;
         StaleDirectoryError, StoreLockedError, StorageError, QuorumLostError.

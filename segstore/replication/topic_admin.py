@@ -25,7 +25,7 @@ from segstore.replication.metadata.records import (
 )
 from segstore.replication.placement import check_assignments, place
 from segstore.replication.quorum_controller import Decision, Published
-from segstore.storage.meta.topics import TopicInfo, find_topic, new_topic, with_config
+from segstore.storage.meta.topics import TopicInfo, check_collision, find_topic, new_topic, with_config
 
 if TYPE_CHECKING:
     from segstore.replication.quorum_controller import QuorumController
@@ -96,6 +96,7 @@ class ReplicatedTopicAdmin:
             # The image, not `topics`: what was decided just before is not published yet.
             if name in self._controller.image.topics:
                 raise TopicAlreadyExistsError(f"topic {name!r} is there already")
+            check_collision(name, self._controller.image.topics)
             placed = self._placed(core, range(partitions), factor, assignments)
             effects = _created(core, name, placed, self._settings.topic_settings(info))
             return Decision([TopicRecord(name, info.topic_id), *settings_of(info)], effects)
@@ -180,6 +181,20 @@ class ReplicatedTopicAdmin:
             return Decision([RemoveTopicRecord(info.topic_id)])
 
         self._controller.call(decide)
+
+    def await_topic(self, name: str) -> TopicInfo | None:
+        """Return a topic that somebody has created, once it has leaders, as the call that creates it does;
+        None where it is not there any more. Raises KafkaTimeoutError.
+        """
+        controller = self._controller
+        self._manager.news.until(
+            lambda: name in self.topics or name not in controller.image.topics, LED, 0.01
+        )
+        info = self.topics.get(name)
+        if info is None:
+            return None
+        self._await(name, info.partition_ids)
+        return info
 
     def _await(self, name: str, numbers: Iterable[int]) -> None:
         keys = [PartitionKey(name, number) for number in numbers]

@@ -4,21 +4,30 @@ Threads: any.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from segstore.coordinator.shared import shared
 from segstore.storage.context import os_errors
 from segstore.storage.meta.promotion import PROMOTION
 from segstore.storage.store.store import Store
 
 
-def announce_promotion(store: Store) -> None:
-    """Begin to tell the old primary, if there is one that has not been told. Raises CorruptCheckpointError,
-    StorageError.
+def announce_promotion(store: Store, settings: Mapping[str, Any] | None) -> None:
+    """Begin to tell the old primary, by a client with these settings, if there is one that has not been told.
+    Raises ConfigError, CorruptCheckpointError, StorageError.
     """
-    if store.mode != "rw":
-        return
-    with os_errors():
-        held = PROMOTION.read(store._context.files, store.path)
-    if held is not None and not held.told:
-        from segstore.following.announcing import Announcer
+    context = store._context
+    if settings is None and (store.mode != "rw" or not _is_there(store)):
+        return  # only here is a client of the wire needed
+    from segstore.following.announcing import Announcer
+    from segstore.wire.settings import WireConfig
 
-        shared(store, Announcer)
+    parsed = WireConfig.parse(settings or {})
+    if context.writable and _is_there(store):
+        shared(store, Announcer).announce(parsed)
+
+
+def _is_there(store: Store) -> bool:
+    with os_errors():
+        return store._context.files.exists(PROMOTION.path(store.path))

@@ -8,6 +8,7 @@ from typing import Any
 
 from segstore.config import StoreConfig
 from segstore.config.options import MAX_INT, MAX_LONG, switch, whole
+from segstore.storage.store.lease import interval_option
 
 from .security.settings import SecurityConfig
 
@@ -26,6 +27,14 @@ class ServerConfig(SecurityConfig):
     fetch_max_bytes: int = whole(55 << 20, 1024, MAX_INT, "bytes", "the most that one fetch answers")
     max_incremental_fetch_session_cache_slots: int = whole(
         1000, 0, MAX_INT, "", "fetch sessions that are kept (KIP-227); 0: none, each fetch is a full one"
+    )
+    lease_interval_ms: int = interval_option()
+    lease_renew_deadline_ms: int = whole(
+        10_000,
+        1,
+        MAX_LONG,
+        "ms",
+        "how long a token lets the store lead, from the call that gave it; less than a lease lasts",
     )
     group_initial_rebalance_delay_ms: int = whole(
         3000, 0, MAX_INT, "ms", "how long the first rebalance of an empty group waits for more members"
@@ -62,6 +71,12 @@ class ServerConfig(SecurityConfig):
         "a connection is closed whose client takes nothing of an answer for so long; -1: never",
         -1,
     )
+
+    def conflict(self) -> str | None:
+        """Return a message where the settings contradict each other."""
+        if self.lease_renew_deadline_ms <= self.lease_interval_ms:
+            return "lease.renew.deadline.ms must be above lease.interval.ms"
+        return super().conflict()
 
 
 def parted(settings: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:

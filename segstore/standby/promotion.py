@@ -18,6 +18,7 @@ from segstore.files import Files
 from segstore.integers import INT32_MAX
 from segstore.storage.context import Clock, os_errors
 from segstore.storage.meta.fence import FENCE
+from segstore.storage.meta.lag_note import LAG_NOTE
 from segstore.storage.meta.promotion import PROMOTION, Promotion
 from segstore.storage.meta.role import NOT_PROMOTING, ROLE, STANDBY, Role
 from segstore.storage.meta.sealed_file import CLUSTER_ID
@@ -68,7 +69,7 @@ def promote_directory(
                 _lead(writer, name, info.partition_ids, role.promoting)
             writer.partitions.flush()
             CLUSTER_ID.write(files, root, role.cluster_id)
-            _forget_leading(files, root)
+            _forget_before(files, root)
             PROMOTION.write(
                 files,
                 root,
@@ -122,9 +123,11 @@ def _lead(writer: StoreWriter, name: str, numbers: tuple[int, ...], epoch: int) 
     writer.topic_admin.remember_gaps(name, ends)
 
 
-def _forget_leading(files: Files, root: str) -> None:
-    """Remove what an earlier time as a primary has left: its fence, and its own standby's registration."""
-    for each in (FENCE.path(root), REGISTRATION.path(root)):
+def _forget_before(files: Files, root: str) -> None:
+    """Remove what the time as a standby has left, its lags, and what an earlier one as a primary has: its
+    fence, and its own standby's registration.
+    """
+    for each in (FENCE.path(root), REGISTRATION.path(root), LAG_NOTE.path(root)):
         if files.exists(each):
             files.unlink(each)
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from segstore.config.options import MAX_LONG, whole
 from segstore.following.settings import FollowingConfig
+from segstore.storage.store.lease import interval_option
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,4 +21,4 @@ class StandbyConfig(FollowingConfig):
     sync_topic_configs_interval_seconds: int = whole(
         10, 1, MAX_LONG, "s", "how often settings of topics are taken over"
     )
-    lease_interval_ms: int = whole(1_000, 1, MAX_LONG, "ms", "how often the lease is asked for")
+    lease_interval_ms: int = interval_option()

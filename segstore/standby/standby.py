@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from segstore import names
 from segstore.config import StoreConfig, arguments
@@ -36,6 +36,8 @@ from segstore.standby.settings import StandbyConfig
 from segstore.standby.taking import check_returns, found_role
 from segstore.storage.context import Clock, os_errors, wall_clock
 from segstore.storage.meta.role import ROLE, STANDBY, Role
+from segstore.storage.store.lag_keeper import EVERY, LagKeeper
+from segstore.storage.store.lease import Lease, LeaseWatch, check_above, held_token
 from segstore.storage.store.primary import STANDBY_ID
 from segstore.storage.store.store import Store, open_context
 from segstore.storage.store.writer import StoreWriter
@@ -43,13 +45,9 @@ from segstore.threads import Background
 from segstore.wire.cluster import PASSING, Cluster
 from segstore.wire.metadata import Metadata
 
-if TYPE_CHECKING:
-    pass
-
 log = Logger("segstore")
 ASYNC = "async"
 MODES = (ASYNC, SYNC)
-Lease = Callable[[], "int | None"]
 _LOOK, _LOOK_FOR_REQUEST = 0.02, 0.1
 
 
@@ -71,14 +69,19 @@ class Standby(Following[StandbyControl]):
     """
 
     def __init__(
-        self, store: StandbyStore, control: StandbyControl, cluster: Cluster, reopen: Mapping[str, Any]
+        self,
+        store: StandbyStore,
+        control: StandbyControl,
+        cluster: Cluster,
+        reopen: Mapping[str, Any],
+        lag_time_max_ms: int,
     ) -> None:
         super().__init__(store, control)
+        self._keeper = LagKeeper(store._context, STANDBY, lag_time_max_ms)
         self._cluster, self._reopen = cluster, reopen
         self._lock, self._is_promoted = Mutex(), False
         self.promoted: Store | None = None
-        self.lease_error: Exception | None = None
-        """Why the last call of the lease did not lead to a promotion; None where it gave none."""
+        self._lease: LeaseWatch | None = None
 
     def total_lag(self) -> Lag:
         """Return records and bytes behind in all partitions, and the ms of the one that is most behind."""
@@ -95,14 +98,22 @@ class Standby(Following[StandbyControl]):
         """
         return cut_records(self.store.path, files=self._reopen["files"])
 
+    def close(self) -> None:
+        """End it, as `Following.close` does; the lags of this moment are noted last."""
+        if not self._control.done.is_open:
+            self._note()
+        super().close()
+
     # --- promotion --------------------------------------------------------------------------------
 
-    def promote(self, old: str, reason: str = "", *, timeout_ms: float = 60_000) -> Store:
+    def promote(
+        self, old: str, reason: str = "", *, lease: Lease | None = None, timeout_ms: float = 60_000
+    ) -> Store:
         """Let this standby take the primary's place; return the store, which may be written from now on.
 
         `old`: "reachable" asks the primary to stop, and takes over all that it has; "dead" is your word that
-        it has ended: what it had alone is not here, and will be told when it comes back. `timeout_ms` is how
-        long "reachable" may take.
+        it has ended: what it had alone is not here, and will be told when it comes back. The token that
+        `lease()` gives, once, is the leader epoch. `timeout_ms` is how long "reachable" may take.
 
         Raises InvalidArgumentError; for "reachable" DisconnectedError, RequestTimedOutError and BrokerError
         where the primary does not answer or refuses: the standby goes on then. Raises StorageError.
@@ -110,7 +121,8 @@ class Standby(Following[StandbyControl]):
         check_apart("promote()")
         old = arguments.one_of("old", old, (REACHABLE, DEAD))
         limit = arguments.milliseconds("timeout_ms", timeout_ms) / 1000
-        epoch = self._handed_over(time.monotonic() + limit) if old == REACHABLE else None
+        token = None if lease is None else held_token(lease, self._largest_epoch())
+        epoch = self._handed_over(time.monotonic() + limit, token) if old == REACHABLE else token
         return self._take_over(epoch, old, reason)
 
     def _take_over(self, epoch: int | None, old: str, reason: str) -> Store:
@@ -124,17 +136,18 @@ class Standby(Following[StandbyControl]):
         self.promoted = open_store(root, **self._reopen)
         return self.promoted
 
-    def _handed_over(self, deadline: float) -> int:
+    def _handed_over(self, deadline: float, token: int | None) -> int:
         """Fence the primary, and fetch all that it has; return the leader epoch from which this standby
-        leads.
+        leads, which is the token of a lease, where there is one.
         """
-        control, logs = self._control, self._control.fetchers.logs.values()
-        known = [control.role.leader_epoch, *(each.replica.epoch_cache.current for each in logs)]
+        control = self._control
         asking = Cluster(control.role.source, self._cluster.config)
         try:
             role = control.role
             primary = Primary(asking, role.cluster_id, role.directory_id, role.mode)
-            epoch = primary.begin_epoch(max(known) + 1)
+            if token is not None:
+                primary.announce(token)
+            epoch = primary.begin_epoch(self._largest_epoch() + 1) if token is None else token
             behind = control.rounds + 2  # the second of these rounds began behind the fence
             control.soon(lambda: None)
             control.soon(lambda: None)
@@ -176,35 +189,40 @@ class Standby(Following[StandbyControl]):
     # --- threads ----------------------------------------------------------------------------------
 
     def _watch(self) -> None:
-        """Let go of the directory where another process asks for it."""
+        """Let go of the directory where another process asks for it; note the lags for others."""
+        due = 0.0
         while not self._control.done.wait(_LOOK_FOR_REQUEST):
+            if time.monotonic() >= due:
+                due = time.monotonic() + EVERY
+                self._note()
             if self._control.is_asked_to_let_go:
                 log.warning("%r: another process asks for the directory, and gets it", self)
                 self.close()
 
-    def _hold_lease(self, lease: Lease, seconds: float) -> None:
-        while not self._control.done.is_open:
-            try:
-                token = lease()
-                if token is not None:
-                    self._promote_by(token)
-            except Exception as error:
-                if str(error) != str(self.lease_error):
-                    log.warning("%r: the lease leads to no promotion: %s", self, error)
-                self.lease_error = error
-            self._control.done.wait(seconds)
+    def _note(self) -> None:
+        with self._lock:
+            self._keeper.note(self._control.role.directory_id, str(self.error or ""), self.lag())
 
-    def _promote_by(self, token: object) -> None:
+    def _hold(self, lease: Lease, seconds: float) -> None:
+        """Ask for a lease from now on; with a token this standby promotes itself."""
+        self._lease = LeaseWatch(lease, seconds, self._promote_by, lambda _: None, self._control.done)
+        self._lease.start()
+
+    @property
+    def lease_error(self) -> Exception | None:
+        """Return why the last call of the lease did not lead to a promotion; None where it gave no token."""
+        return None if self._lease is None else self._lease.error
+
+    def _promote_by(self, token: int | None, _asked_at: float) -> None:
         """Lead from the epoch that is the lease's fencing token."""
-        epoch = arguments.whole("lease() gave", token, 0, 2**31 - 1)
+        if token is None or self._control.done.is_open:
+            return
+        check_above(token, self._largest_epoch())
+        self._take_over(token, DEAD, "the lease was given to the standby")
+
+    def _largest_epoch(self) -> int:
         logs = self._control.fetchers.logs.values()
-        known = max([self._control.role.leader_epoch, *(each.replica.epoch_cache.current for each in logs)])
-        if epoch <= known:
-            raise InvalidArgumentError(
-                f"the lease gave the fencing token {epoch}: it must be above leader epoch {known}"
-            )
-        if not self._control.done.is_open:
-            self._take_over(epoch, DEAD, "the lease was given to the standby")
+        return max([self._control.role.leader_epoch, *(each.replica.epoch_cache.current for each in logs)])
 
     def _tell_excess(self, kept: tuple[str, ...]) -> None:
         for path in kept:
@@ -318,14 +336,13 @@ def _running(
         control = StandbyControl(writer.context, role, cluster, followed, choice.names, primary, terms)
         if broker_epoch >= 0:
             control.registered(broker_epoch)
-        made = Standby(store, control, cluster, reopen)
+        made = Standby(store, control, cluster, reopen, writer.config.replica_lag_time_max_ms)
         followed.on_cut = made._tell_excess
         store.lags = made.lag
         control.start()
         Background(made._watch, "segstore-let-go").start()
         if lease is not None:
-            seconds = settings.lease_interval_ms / 1000
-            Background(lambda: made._hold_lease(lease, seconds), "segstore-lease").start()
+            made._hold(lease, settings.lease_interval_ms / 1000)
         return made
     except BaseException:
         store.close()
@@ -337,17 +354,19 @@ def promote(
     old: str,
     reason: str = "",
     *,
+    lease: Lease | None = None,
     config: Mapping[str, Any] | None = None,
     store_config: Mapping[str, Any] | None = None,
     clock: Clock = wall_clock,
     files: Files | None = None,
 ) -> Store:
     """Promote the standby in a directory that no process has open; see `Standby.promote`. A promotion that a
-    crash has left is completed.
+    crash has left is completed. `config` has settings of the client that asks the primary, as in `follow`.
     """
     check_apart("promote()")
     old = arguments.one_of("old", old, (REACHABLE, DEAD))
     root, files = arguments.path("directory", directory), files or Files()
+    StandbyConfig.parse({} if config is None else config)  # "dead" asks nobody, and refuses what is wrong
     with os_errors():
         role = standby_role(files, root)
     reopen: dict[str, Any] = {"config": store_config, "clock": clock, "files": files}
@@ -357,9 +376,10 @@ def promote(
             config=config, store_config=store_config, clock=clock, files=files,
         )  # fmt: skip
         try:
-            return running.promote(old, reason)
+            return running.promote(old, reason, lease=lease)
         except SegstoreError:
             running.close()
             raise
-    promote_directory(root, None, old, reason, **reopen)
+    token = None if lease is None or role.promoting >= 0 else held_token(lease, role.leader_epoch)
+    promote_directory(root, token, old, reason, **reopen)
     return open_store(root, **reopen)

@@ -139,7 +139,7 @@ def test_what_was_there_stays_where_the_export_fails(
     target.write_text("before")
     monkeypatch.setattr("segstore.cli.consume.ndjson", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
-        run("export", "t", target, "-s", store_dir)
+        run("export", "t", target, "--force", "-s", store_dir)
     assert target.read_text() == "before"
     assert list(tmp_path.glob("t.*")) == [target]
 
@@ -266,7 +266,7 @@ def test_the_progress_reaches_the_end_over_offsets_that_are_not_there(
     monkeypatch.setattr("segstore.cli.export.progress_bar", bar)
     for end in (200, 199):
         told.clear()
-        ok("export", "t", tmp_path / "t.ndjson", "--to-offset", end, "-s", store_dir)
+        ok("export", "t", "--force", tmp_path / "t.ndjson", "--to-offset", end, "-s", store_dir)
         assert told[-1] == (end, end)
 
 

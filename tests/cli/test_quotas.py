@@ -38,10 +38,30 @@ def test_rates_are_set_shown_and_taken_back(store: Path) -> None:
         ]
 
 
+def test_users_have_rates(store: Path) -> None:
+    ok("quotas", "--user", "alice", "-s", store, "-c", f"{PRODUCER}=5")
+    ok("quotas", "app", "--user", "alice", "-s", store, "-c", f"{PRODUCER}=6")
+    ok("quotas", "--default", "--user", DEFAULT, "-s", store, "-c", f"{PRODUCER}=7")
+    assert json_lines(ok("quotas", "-s", store, "--json")) == [
+        {"client_id": DEFAULT, "user": DEFAULT, PRODUCER: 7},
+        {"user": "alice", PRODUCER: 5},
+        {"client_id": "app", "user": "alice", PRODUCER: 6},
+    ]
+    assert "alice" in ok("quotas", "-s", store).stdout
+    assert json_lines(ok("quotas", "--user", "alice", "-s", store, "--json")) == [
+        {"user": "alice", PRODUCER: 5}
+    ]
+    with segstore.open(store) as opened:
+        assert quotas(opened).effective("app", "alice") == {PRODUCER: 6}
+        assert quotas(opened).effective("app", "bob") == {PRODUCER: 7}
+        assert quotas(opened).effective("app") == {}
+
+
 REFUSED: dict[str, tuple[list[str], int, str]] = {
     "whose": (["-c", f"{PRODUCER}=1"], 2, "Whose?"),
     "two clients": (["app", "--default"], 2, "not both"),
     "set and deleted": (["app", "-c", f"{PRODUCER}=1", "-d", PRODUCER], 2, "both set and deleted"),
+    "a user without a name": (["--user", "", "-c", f"{PRODUCER}=1"], 2, "must have a name"),
     "no such rate": (["app", "-c", "request_percentage=1"], 1, "no setting 'request_percentage'"),
     "no rate at all": (["app", "-c", f"{PRODUCER}=0"], 1, f"{PRODUCER}='0': must be an integer from 1"),
 }
@@ -59,7 +79,7 @@ def test_a_store_in_use_is_left_to_its_writer(store: Path) -> None:
     with segstore.open(store):
         result = run("quotas", "app", "-s", store, "-c", f"{PRODUCER}=1")
     assert result.exit_code == 1
-    assert "open for writing in process" in result.stderr
+    assert "is open in this process already" in result.stderr
 
 
 def test_a_store_that_is_not_there_is_not_made(tmp_path: Path) -> None:

@@ -167,6 +167,13 @@ def test_what_is_no_replicated_store(tmp_path: Path, command: str) -> None:
     assert not (tmp_path / "missing").exists()
 
 
+@pytest.mark.parametrize("command", ["elect preferred", "reassign t:0 0", "heal", "unreplicate 0"])
+def test_not_all_directories_are_named(three: Directories, command: str) -> None:
+    """One by itself would be a majority of those that are named."""
+    result = run(*command.split(), "--store", three.paths[0])
+    assert (result.exit_code, "the store has 3 directories" in result.output) == (1, True)
+
+
 def test_a_damaged_replica_is_healed(three: Directories) -> None:
     flip(three.paths[1] / "t-0" / "00000000000000000000.log", 65)
     assert "checked" in run("check", three.paths[1]).stderr

@@ -19,10 +19,25 @@ DURABLE = {"flush_messages": 1, "segment_bytes": 2000, "index_interval_bytes": 1
 
 
 def build(world: World) -> None:
-    for topic, partitions in (("t", 2), ("u", 1)):
-        world.create(topic, partitions, **DURABLE)
-    world.append(n=3)
+    make(world, DURABLE)
     transact(world, "first")
+
+
+def make(world: World, settings: dict[str, int]) -> None:
+    for topic, partitions in (("t", 2), ("u", 1)):
+        world.create(topic, partitions, **settings)
+    world.append(n=3)
+
+
+def open_joining(world: World) -> None:
+    world.config = {"inbox.segment.bytes": 500}
+    assert world.store
+
+
+def build_joining(world: World) -> None:
+    """Topics that sync no append, in a store that joins what is staged to segments of some 1,000 bytes."""
+    open_joining(world)
+    make(world, {"segment_bytes": 1000, "index_interval_bytes": 150})
 
 
 def transact(world: World, name: str, commit: bool = True) -> None:
@@ -51,13 +66,16 @@ def abort(world: World) -> None:
     transact(world, "b")
 
 
-def stage(world: World, name: str, n: int) -> None:
+def stage(world: World, name: str, n: int, stagers: int = 1) -> None:
     parts = world.begin(name, PLACES, n)
-    with Stager(world.root, files=world.files) as stager:
-        for (topic, partition), values in parts.items():
-            stager.append_batch(topic, partition, values, batch_bytes=200)
-        message = stager.finish()
-    seal(world.root, name, [message], files=world.files)
+    messages = []
+    for first in range(0, n, n // stagers):
+        with Stager(world.root, files=world.files) as stager:
+            for (topic, partition), values in parts.items():
+                some = values[first : first + n // stagers]
+                stager.append_batch(topic, partition, some, batch_bytes=200)
+            messages.append(stager.finish())
+    seal(world.root, name, messages, files=world.files)
     world.ended(name, "there")
 
 
@@ -74,11 +92,25 @@ def staged_segments(world: World) -> None:
     world.append()
 
 
+def joined(world: World) -> None:
+    """Small files, which are joined to segments; those are synced when two partitions have gone on."""
+    unsynced = world.store._side.inbox._unsynced
+    settle, unsynced.settle = unsynced.settle, lambda: None
+    stage(world, "a", 16, stagers=4)
+    world.append()
+    world.append("u")
+    world.flush("u")
+    unsynced.settle = settle
+    world.store._side.inbox.settle()
+    world.append()
+
+
 SCENARIOS = {
     "commit": Scenario(build, commit),
     "abort": Scenario(build, abort),
     "staged": Scenario(build, staged),
     "staged, closed": Scenario(build, staged_segments),
+    "staged, joined": Scenario(build_joining, joined, open_joining),
 }
 
 

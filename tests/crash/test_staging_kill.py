@@ -13,6 +13,7 @@ from staging import (
     PARTS,
     SMALL,
     TINY_SEGMENTS,
+    KillingUnsynced,
     Unsynced,
     begin,
     contents,
@@ -83,6 +84,23 @@ def test_killed_at_each_call_of_adoption(tmp_path: Path, case: str) -> None:
     for nth, path in killed_adoptions(state, tmp_path, lambda files, p: adopt(files, p, options)):
         check_whole(path, before, f"{case}, call {nth}")
         assert left_in_inbox(path) == [], f"call {nth}"
+
+
+def test_killed_at_each_call_while_joined_segments_are_not_synced(tmp_path: Path) -> None:
+    """The files are staged where they are adopted: copies of them would be synced at once."""
+    state, noted = begin(tmp_path / "state", {**SMALL, "segment.bytes": 3000}, 5), 0
+
+    def run(files: Files, path: Path) -> None:
+        cuts = itertools.pairwise(range(0, N + 1, N // 4))
+        sealed_only(path, "one", [stage(path, "a", end, first=first) for first, end in cuts])
+        adopt(files, path, {"inbox.segment.bytes": 1000})
+
+    for nth, path in killed_adoptions(state, tmp_path, run, KillingUnsynced):
+        noted += any(name.endswith(".joined") for name in inbox(path))
+        waits = read_adoption(Files(), str(path / ".segstore" / "adopted"), "one") is None
+        check_whole(path, 5, f"call {nth}", again=waits and nth % 4 == 0)
+        assert left_in_inbox(path) == [], f"call {nth}"
+    assert noted > 2
 
 
 def test_killed_at_each_call_of_staging(tmp_path: Path) -> None:

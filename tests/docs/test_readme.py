@@ -43,6 +43,13 @@ def test_example_works_when_pasted(store_dir: Path) -> None:
     assert records[3].endswith("None b'late' []")
 
 
+def test_example_works_when_pasted_again(store_dir: Path) -> None:
+    pasted(LOG, store_dir)
+    first, *records = pasted(LOG, store_dir).splitlines()
+    assert first == "range(5, 8)"
+    assert [line.split()[0] for line in records] == [str(n) for n in range(8)]
+
+
 def test_example_of_a_client_works_when_pasted(store_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]

@@ -61,7 +61,11 @@ so that each function has one case or more. What quick draws is part of what tes
 """
 KINDS = {
     "Spark programs": Kind(
-        0.0, ("spark/test_demo", "spark/test_notebook", "spark/test_kill", "spark/test_kafka_connector")
+        0.0,
+        (
+            *("spark/test_demo", "spark/test_notebook", "spark/test_kill", "spark/test_kafka_connector"),
+            "spark/test_tutorial",
+        ),
     ),
     "long kills": Kind(
         0.0,
@@ -119,6 +123,7 @@ KINDS = {
             *("server/test_security_clients", "docs/test_testing", "cli/test_bootstrap"),
         ),
     ),
+    "examples": Kind(0.15, ("examples/test_programs", "docs/test_tutorials")),
     "mirrors": Kind(0.15, ("mirroring/*", "standby/*")),
     "limits": Kind(0.15, ("unit/storage/test_limits", "unit/transfer/test_sinks")),
     "Kafka's broker": Kind(0.0, text=r"judge\(\"Kafka's broker\"\)"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -266,3 +267,32 @@ def test_groups_are_described(three: Directories) -> None:
         (state,) = Groups(store).describe("g").partitions
         assert (state.committed.offset, state.end, state.lag) == (10, 10, 0)
     assert [each.group_id for each in Groups(store).list()] == ["g"]
+
+
+def test_a_topic_that_exists_is_taken_where_it_is_as_asked(three: Directories) -> None:
+    with three.open() as store:
+        made = store.create_topic("t", 2, replication_factor=3)
+        assert store.create_topic("t", 2, replication_factor=3, exist_ok=True).topic_id == made.topic_id
+        assert store.ensure_topic("t").topic_id == made.topic_id
+        assert store.ensure_topic("t", 2, replication_factor=3).topic_id == made.topic_id
+        for asked in ({"replication_factor": 2}, {"partitions": 2, "replication_factor": 2}):
+            with pytest.raises(errors.TopicMismatchError, match="replication_factor=3, not 2"):
+                store.ensure_topic("t", **asked)
+        with pytest.raises(errors.TopicMismatchError, match="partitions=2, not 1"):
+            store.create_topic("t", exist_ok=True)
+        with ThreadPoolExecutor(4) as pool:
+            infos = list(pool.map(lambda _: store.ensure_topic("u", 2, replication_factor=2), range(8)))
+        assert len({info.topic_id for info in infos}) == 1
+        store.partition("u", 1).append(b"it is led")
+
+
+def test_compare_and_append(three: Directories) -> None:
+    store, log = filled(three, 3)
+    assert log.append(b"v", expected_offset=3) == 3
+    assert log.append_batch([b"v"] * 2, expected_offset=4) == range(4, 6)
+    for append in (log.append, lambda v, **e: log.append_batch([v] * 2, **e)):
+        with pytest.raises(errors.OffsetMismatchError) as caught:
+            append(b"no", expected_offset=5)
+        assert caught.value.end_offset == log.log_end_offset == 6
+    assert [r.offset for r in log.scan(3)] == [3, 4, 5]
+    await_in_sync(store)

@@ -82,9 +82,13 @@ def test_a_store_that_can_t_be_opened_so(tmp_path: Path, name: str) -> None:
 
 def test_a_directory_that_is_a_file(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"a file")
-    with pytest.raises(segstore.SegstoreError):
-        segstore.open_replicated([tmp_path / "a", tmp_path / "b", tmp_path / "c"])
-    assert tree(tmp_path)["a"] == b"a file"
+    for paths in (["a", "b", "c"], ["b", "c", "a"]):
+        with pytest.raises(segstore.SegstoreError):
+            segstore.open_replicated([tmp_path / name for name in paths])
+        assert tree(tmp_path)["a"] == b"a file"
+        assert not [*tmp_path.glob("*/meta.properties")], "the others belong to no store"
+    with segstore.open(tmp_path / "b") as store:
+        assert store.topics() == {}
 
 
 def test_two_plain_stores_can_t_both_become_the_first_replica(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from replicated_stores import QUICK, Directories, await_in_sync, states
 from waiting import until
 
 import segstore
-from segstore.coordinator.quotas import quotas
+from segstore.coordinator.quotas import Entity, quotas
 from segstore.coordinator.transaction.producer_ids import BLOCK, ProducerIds
 
 RATES = {"producer_byte_rate": 1_000_000}
@@ -38,9 +38,11 @@ def test_no_producer_id_is_handed_out_twice_where_directories_come_and_go(three:
 def test_quotas_are_those_that_were_set_last(three: Directories) -> None:
     with three.open() as store:
         quotas(store).alter("client", RATES)
+        quotas(store).alter_entity(Entity("user", "client"), RATES)
     three.lose(0)
     with three.open() as store:
-        assert quotas(store).describe() == {"client": RATES}
+        both = {Entity(None, "client"): RATES, Entity("user", "client"): RATES}
+        assert quotas(store).limits() == both
         quotas(store).alter("client", {"producer_byte_rate": 7_000})
     three.bring_back()
     for _ in range(2):
@@ -48,6 +50,7 @@ def test_quotas_are_those_that_were_set_last(three: Directories) -> None:
             assert quotas(store).effective("client") == {"producer_byte_rate": 7_000}
     with segstore.open(three.paths[1], mode="r") as reader:
         assert quotas(reader).effective("client") == {"producer_byte_rate": 7_000}
+        assert quotas(reader).effective("client", "user") == RATES
 
 
 @pytest.mark.parametrize("at", [0, 1])

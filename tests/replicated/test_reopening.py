@@ -188,6 +188,46 @@ def test_r31_without_a_majority_nothing_is_opened_and_nothing_changed(three: Dir
         assert found(store.partition("t", 0)) == kept
 
 
+NAMED: dict[str, Callable[[Directories], dict[str, Any]]] = {
+    "one": lambda three: {"paths": three.paths[:1]},
+    "two": lambda three: {"paths": three.paths[:2]},
+    "one, and a witness that has replicas": lambda three: {
+        "paths": three.paths[:2], "witness": three.paths[2]},
+    "two more": lambda three: {"paths": [*three.paths, three.base / "d3", three.base / "d4"]},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_r31_who_names_other_directories_is_no_second_writer(three: Directories, name: str) -> None:
+    """By those that are named there would be a majority, while the store is open with the others."""
+    kept = filled(three)
+    before = [tree(path) for path in three.paths]
+    with pytest.raises(errors.InvalidArgumentError):
+        segstore.open_replicated(**NAMED[name](three), config=three.config)
+    assert [tree(path) for path in three.paths] == before
+    with three.open() as store:
+        for path in three.paths:
+            with pytest.raises(segstore.SegstoreError):
+                segstore.open_replicated([path], config=three.config)
+        assert store.partition("t", 0).append(b"later") == len(kept)
+
+
+def test_a_directory_more_becomes_a_replica(three: Directories) -> None:
+    """It is named first, and takes its place in the open store; from then on fewer are refused, as before."""
+    kept = filled(three)
+    three.paths.append(three.base / "d3")
+    with three.open() as store:
+        store.replace_directory(3, three.paths[3])
+        store.reassign({("t", 0): [3, 1, 2]})
+        until(lambda: not store.reassignments())
+    with three.open() as store:
+        await_in_sync(store)
+        assert found(store.partition("t", 0)) == kept
+    for count in (1, 2):
+        with pytest.raises(errors.InvalidArgumentError, match="the store has 4 directories"):
+            segstore.open_replicated(three.paths[:count], config=three.config)
+
+
 def test_a_second_opening_is_refused_while_the_first_is_open(three: Directories) -> None:
     store = three.open()
     store.create_topic("t", replication_factor=3)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 
 import pytest
-from replicated_stores import Directories, Writer, await_in_sync, found
+from replicated_stores import Directories, Writer, await_in_sync, found, retrying
 from stores import tree
 from waiting import until
 
@@ -70,6 +71,38 @@ def test_a_directory_that_was_missing_at_the_open_is_replaced(three: Directories
     store.close()
     (tmp_path / "lost-2").rename(tmp_path / "gone")
     three.paths[2] = tmp_path / "new"
+
+
+@pytest.mark.parametrize("when", ["before the open", "while it is open"])
+@pytest.mark.parametrize("place", ["w2", "witness"])
+def test_a_witness_that_was_lost_is_replaced(two: Directories, when: str, place: str) -> None:
+    """It stays a witness: without it the store has no directory more."""
+    with two.open() as store:
+        store.create_topic("t", replication_factor=2)
+    assert two.witness is not None
+    store = two.open() if when == "while it is open" else None
+    shutil.rmtree(two.witness)
+    store = store or two.open()
+    assert (store.directories, store.witness) == (tuple(map(str, two.paths)), str(two.witness))
+    two.witness = two.base / place
+    for number, path in ((3, two.witness), (2, two.paths[0]), (0, two.witness)):
+        with pytest.raises(errors.InvalidArgumentError):
+            store.replace_directory(number, path)
+    assert not two.witness.exists()
+    store.replace_directory(2, two.witness)
+    assert (store.directories, store.witness) == (tuple(map(str, two.paths)), str(two.witness))
+    with pytest.raises(errors.InvalidArgumentError, match="works"):
+        store.replace_directory(2, two.base / "w3")
+    with pytest.raises(errors.InvalidReplicationFactorError):
+        store.create_topic("u", replication_factor=3)
+    two.lose(1)  # with the new witness there is a majority
+    until(lambda: store.describe_partition("t", 0).isr == (0,))
+    assert retrying(lambda: store.partition("t", 0).append(b"x")) == 0
+    store.close()
+    with two.open() as store:
+        until(lambda: store.describe_partition("t", 0).leader == 0)
+        assert found(store.partition("t", 0)) == {0: b"x"}
+    assert segstore.check(two.witness) == []
 
 
 def test_what_is_refused_changes_nothing(three: Directories, tmp_path: Path) -> None:

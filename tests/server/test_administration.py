@@ -12,7 +12,7 @@ from calls import call, node_of, versions
 from replicated_stores import QUICK
 
 import segstore
-from segstore.coordinator.quotas.quotas import quotas
+from segstore.coordinator.quotas import Entity, quotas
 from segstore.protocol.codec import structs
 from segstore.protocol.error_codes import Code
 from segstore.server.apis import Api
@@ -220,9 +220,15 @@ def describe(store: segstore.Store, *components: Any, version: int = 1, strict: 
     if body.error_code:
         assert body.entries is None
         return body.error_code
-    return {
-        each.entity[0].entity_name: {value.key: value.value for value in each.values} for each in body.entries
-    }
+    told = [
+        ({part.entity_type: part.entity_name for part in each.entity}, each.values) for each in body.entries
+    ]
+    return {whose(entity): {each.key: each.value for each in values} for entity, values in told}
+
+
+def whose(entity: dict[str, str | None]) -> Any:
+    """A client by its id alone, and others by all that they are."""
+    return entity[CLIENT] if entity.keys() == {CLIENT} else tuple(sorted(entity.items()))
 
 
 @pytest.mark.parametrize("version", versions(Api.ALTER_CLIENT_QUOTAS))
@@ -238,15 +244,24 @@ def test_rates_are_set_told_and_removed(store: segstore.Store, version: int) -> 
     assert describe(store, version=version) == {"c": dict(rates[1:]), None: dict(rates[:1])}
 
 
+OF_U: Any = ((USER, "u"),)
+OF_U_S_CLIENT: Any = ((CLIENT, "c"), (USER, "u"))
+OF_ALL_USERS: Any = ((USER, None),)
+EVERY = {"c", "d", None, OF_U, OF_U_S_CLIENT, OF_ALL_USERS}
 MATCHES: dict[str, tuple[list[Any], bool, Any]] = {
-    "all": ([], False, {"c", "d", None}),
+    "all": ([], False, EVERY),
     "only entities of nothing": ([], True, set()),
-    "one": ([(CLIENT, EXACT, "c")], False, {"c"}),
+    "one": ([(CLIENT, EXACT, "c")], False, {"c", OF_U_S_CLIENT}),
+    "exactly one": ([(CLIENT, EXACT, "c")], True, {"c"}),
     "one that is not there": ([(CLIENT, EXACT, "x")], True, set()),
     "the default": ([(CLIENT, DEFAULT, None)], True, {None}),
     "any client": ([(CLIENT, ANY, None)], True, {"c", "d", None}),
-    "a user": ([(USER, EXACT, "u")], False, set()),
-    "a user's client": ([(USER, ANY, None), (CLIENT, ANY, None)], False, set()),
+    "any client of whom ever": ([(CLIENT, ANY, None)], False, {"c", "d", None, OF_U_S_CLIENT}),
+    "a user": ([(USER, EXACT, "u")], False, {OF_U, OF_U_S_CLIENT}),
+    "a user alone": ([(USER, EXACT, "u")], True, {OF_U}),
+    "a user that is not there": ([(USER, EXACT, "<default>")], False, set()),
+    "all users by default": ([(USER, DEFAULT, None)], False, {OF_ALL_USERS}),
+    "a user's client": ([(USER, ANY, None), (CLIENT, ANY, None)], False, {OF_U_S_CLIENT}),
     "an address": ([("ip", ANY, None)], False, set()),
     "twice": ([(CLIENT, ANY, None), (CLIENT, ANY, None)], False, Code.INVALID_REQUEST),
     "an address and a client": ([("ip", ANY, None), (CLIENT, ANY, None)], False, Code.INVALID_REQUEST),
@@ -263,14 +278,17 @@ def test_rates_are_found_by_filters(store: segstore.Store, name: str) -> None:
     components, strict, expected = MATCHES[name]
     for client in ("c", "d", "<default>"):
         quotas(store).alter(client, {"producer_byte_rate": 1000})
+    for entity in (Entity("u", None), Entity("u", "c"), Entity("<default>", None)):
+        quotas(store).alter_entity(entity, {"producer_byte_rate": 1000})
     found = describe(store, *components, strict=strict)
     assert (set(found) if isinstance(found, dict) else found) == expected
 
 
 RATE = "producer_byte_rate", 1000.0
 NO_RATES: dict[str, tuple[Any, list[Any], str]] = {
-    "a user": ([(USER, "u")], [RATE], "an entity of user"),
-    "a user's client": ([(USER, "u"), (CLIENT, "c")], [RATE], "client-id, user"),
+    "an address": ([("ip", "127.0.0.1")], [RATE], "an entity of ip"),
+    "a user twice": ([(USER, "u"), (USER, "v")], [RATE], "user, user"),
+    "a user without a name": ([(USER, "")], [RATE], "user ''"),
     "nothing": ([], [RATE], "nothing"),
     "an empty name": ([(CLIENT, "")], [RATE], "client-id ''"),
     "the default by its name on disk": ([(CLIENT, "<default>")], [RATE], "null"),
@@ -288,7 +306,22 @@ def test_rates_that_are_refused_say_why(store: segstore.Store, name: str, valida
     entity, ops, told = NO_RATES[name]
     code, message = alter(store, entity, *ops, validate_only=validate_only)
     assert (code, told in message) == (Code.INVALID_REQUEST, True)
-    assert quotas(store).describe() == {}
+    assert quotas(store).limits() == {}
+
+
+@pytest.mark.parametrize(
+    "entity",
+    [[(USER, "u")], [(USER, None)], [(USER, "u"), (CLIENT, "c")], [(USER, None), (CLIENT, None)]],
+    ids=["a user", "all users", "a user's client", "all clients of all users"],
+)
+def test_rates_of_users_are_set_told_and_removed(store: segstore.Store, entity: Any) -> None:
+    rate, found = ("producer_byte_rate", 1000.0), whose(dict(entity))
+    assert alter(store, entity, rate) == (0, "")
+    assert describe(store) == {found: dict([rate])}
+    assert quotas(store).effective("c", "u") == {"producer_byte_rate": 1000}
+    assert quotas(store).effective("c") == {}
+    assert alter(store, entity, (rate[0], None)) == (0, "")
+    assert describe(store) == {}
 
 
 # --- ACLs -----------------------------------------------------------------------------------------

@@ -67,6 +67,15 @@ MOST: dict[str, tuple[Ask, int]] = {
     "metadata of many partitions": (wide_metadata, 121),
 }
 
+IN_SESSION: dict[str, tuple[int | None, int, int]] = {
+    "records of one partition": (0, 0, 57),
+    "nothing new": (None, 0, 40),
+    "a long poll in vain": (None, 1, 87),
+}
+"""The fetch offset, None where no partition is named, how long to wait, and the most calls. Read field by
+field these requests take 138, 101 and 145 calls.
+"""
+
 
 @pytest.fixture
 def filled(store: segstore.Store, wire: WireClient) -> WireClient:
@@ -108,6 +117,31 @@ def test_a_request_takes_few_calls(server: segstore.Server, filled: WireClient, 
         for _ in range(TIMES):
             ask(filled)
 
+    assert_at_most(most, counted(server, asked))
+
+
+@pytest.mark.parametrize("name", IN_SESSION)
+def test_a_request_in_a_session_takes_few_calls(
+    server: segstore.Server, filled: WireClient, name: str
+) -> None:
+    offset, wait_ms, most = IN_SESSION[name]
+    session_id, epoch = 0, 0
+
+    def ask(offset: int | None, wait_ms: int) -> None:
+        nonlocal session_id, epoch
+        wanted = fetched(offset or 0, wait_ms) | ({} if offset is not None else {"topics": []})
+        answer = filled.ask("Fetch", 12, session_id=session_id, session_epoch=epoch, **wanted)
+        assert answer.error_code == 0
+        session_id, epoch = answer.session_id, epoch + 1
+        assert bool(answer.responses) is (offset == 0 or epoch == 1)
+
+    def asked() -> None:
+        for _ in range(TIMES):
+            ask(offset, wait_ms)
+
+    ask(3, 0)
+    for _ in range(3):  # what later ones find at hand
+        ask(offset, wait_ms)
     assert_at_most(most, counted(server, asked))
 
 

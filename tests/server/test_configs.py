@@ -12,9 +12,9 @@ from calls import call, node_of, versions
 
 import segstore
 from segstore.config import StoreConfig, TopicConfig
+from segstore.coordinator import config_entries
 from segstore.protocol.codec import structs
 from segstore.protocol.error_codes import Code
-from segstore.server import config_entries
 from segstore.server.apis import Api
 from segstore.server.settings import ServerConfig
 

@@ -15,7 +15,7 @@ from producers import send
 from stores import killed
 
 import segstore
-from segstore.coordinator.quotas import quotas
+from segstore.coordinator.quotas import Entity, quotas
 from segstore.protocol.codec import structs
 from segstore.protocol.error_codes import Code
 from segstore.records import scan
@@ -303,6 +303,16 @@ def test_a_client_s_rate(node: Node) -> None:
     assert (third.answer.responses, third.answer.throttle_time_ms > 0) == ([], True)
     assert Fetch(node, {T0: 0}, client_id="fast").answer.throttle_time_ms == 0
     assert Fetch(node, {T0: 0}, client_id=None).answer.throttle_time_ms == 0
+
+
+def test_a_quota_of_a_user_bounds_what_the_user_fetches(node: Node) -> None:
+    """Who has not authenticated is the user ANONYMOUS."""
+    fill(node, {0: 30})
+    quotas(node.store).alter_entity(Entity("another", None), {"consumer_byte_rate": 1})
+    assert Fetch(node, {T0: 0}, client_id="a").answer.throttle_time_ms == 0
+    quotas(node.store).alter_entity(Entity("ANONYMOUS", None), {"consumer_byte_rate": 1})
+    assert Fetch(node, {T0: 0}, client_id="a").answer.throttle_time_ms > 0
+    assert Fetch(node, {T0: 0}, client_id="b").answer.throttle_time_ms > 0
 
 
 # --- calls -------------------------------------------------------------------------------------

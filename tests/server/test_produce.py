@@ -17,7 +17,7 @@ from wire_client import WireClient
 
 import segstore
 from segstore import names
-from segstore.coordinator.quotas import quotas
+from segstore.coordinator.quotas import Entity, quotas
 from segstore.coordinator.shared import shared
 from segstore.coordinator.structs import TopicPartition
 from segstore.coordinator.transaction.coordinator import TransactionCoordinator
@@ -241,6 +241,22 @@ def test_a_quota_delays_the_next_request(node: Node) -> None:
     assert (delays[0], sorted(delays)) == (0, delays)
     assert delays[-1] > 1000
     assert [asked("fast"), asked(None)] == [0, 0]
+
+
+def test_a_quota_of_a_user_holds_for_all_that_the_user_sends(node: Node) -> None:
+    """Who has not authenticated is the user ANONYMOUS."""
+
+    def delays() -> list[int]:
+        clients = [f"client {n}" for n in range(5)]
+        answers = [call(node, Api.PRODUCE, 9, each, **request(node, 9, batch())) for each in clients]
+        return [int(answer.throttle_time_ms) for answer in answers]
+
+    quotas(node.store).alter_entity(Entity("another", None), {"producer_byte_rate": 10})
+    assert delays() == [0] * 5
+    quotas(node.store).alter_entity(Entity("ANONYMOUS", None), {"producer_byte_rate": 10})
+    told = delays()
+    assert (told[0], sorted(told)) == (0, told)
+    assert told[-1] > 1000
 
 
 def test_a_repeated_batch_has_its_old_offset(node: Node) -> None:

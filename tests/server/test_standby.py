@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from waiting import PATIENCE
+from sent import of_values
+from waiting import PATIENCE, until
 from wire_client import WireClient
 
 import segstore
@@ -136,6 +137,36 @@ def test_sync_mode_acknowledges_what_the_standby_has(standby: Standby) -> None:
     assert standby.fetch(2).high_watermark == 2
     thread.join(PATIENCE)
     assert (found, log.high_watermark) == ([1], 2)
+
+
+def produced(wire: WireClient, timeout_ms: int) -> int:
+    """Produce a record with acks=all; return the error code."""
+    kind = structs("ProduceRequest")
+    data = [kind.PartitionProduceData(index=0, records=bytes(of_values([b"x"])))]
+    topics = [kind.TopicProduceData(name="t", partition_data=data)]
+    answer = wire.ask("Produce", 9, acks=-1, timeout_ms=timeout_ms, topic_data=topics)
+    return int(answer.responses[0].partition_responses[0].error_code)
+
+
+def test_a_silent_standby_is_waited_for_so_long_as_the_setting_says(store_dir: Path) -> None:
+    """An append before that has run out is in the log; one behind it writes nothing."""
+    with segstore.open(store_dir, config={"replica.lag.time.max.ms": 300}) as store:
+        store.create_topic("t")
+        log = store.partition("t")
+        with segstore.serve(store, port=0) as server, WireClient(server.host, server.port) as wire:
+            assert Standby(store, wire).register(SYNC).error_code == 0
+
+            def refused() -> bool:
+                end = log.log_end_offset
+                code = produced(wire, timeout_ms=1)
+                is_refused = code == Code.NOT_ENOUGH_REPLICAS
+                assert is_refused or code == Code.REQUEST_TIMED_OUT
+                assert log.log_end_offset == end + (not is_refused)
+                return is_refused
+
+            until(refused, 20.0)  # 30 s is what it is by default
+            assert Standby(store, wire).fetch(log.log_end_offset).error_code == 0
+            assert not refused(), "it has come again"
 
 
 def test_a_sync_registration_holds_from_the_opening_on(store_dir: Path) -> None:

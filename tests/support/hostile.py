@@ -233,7 +233,7 @@ OPERATIONS: dict[str, Callable[[Path], object]] = {
     "segstore dump": _told("dump", "ROOT"),
     "segstore stats": _told("stats", "--store", "ROOT"),
     "segstore topics": _told("topics", "--store", "ROOT"),
-    "segstore export": _told("export", "t", "ROOT.ndjson", "--store", "ROOT"),
+    "segstore export": _told("export", "t", "ROOT.ndjson", "--force", "--store", "ROOT"),
     "stage": _stages,
     "write": _writes,
     "commit": _commits,

@@ -61,13 +61,31 @@ class KillingAdoption(KillingFiles):
         self.over |= name == "unlink" and path.endswith(".manifest")
 
 
+class KillingUnsynced(KillingFiles):
+    """Files that kill the process at the `nth` change since the note of joined segments is begun, until that
+    is removed and what it names with it.
+    """
+
+    begun = over = False
+
+    def before(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        path = str(args[0]) if args else ""
+        self.begun |= ".joined" in path
+        self.over |= self.begun and path.endswith(".kafka_cleanshutdown")
+        if self.begun and not self.over:
+            super().before(name, args, kwargs)
+
+
 def killed_adoptions(
-    state: Path, work: Path, run: Callable[[Files, Path], object]
+    state: Path,
+    work: Path,
+    run: Callable[[Files, Path], object],
+    kind: Callable[[int], HookedFiles] = KillingAdoption,
 ) -> Iterator[tuple[int, Path]]:
-    """Yield what `stores.killed_at_each_call` yields, for the calls that KillingAdoption counts."""
+    """Yield what `stores.killed_at_each_call` yields, for the calls that `kind` counts."""
     for nth in itertools.count(1):
         path = killed(state, work / f"killed-{nth}")
-        ended, _ = in_child(lambda tell, nth=nth, path=path: run(unsynced(KillingAdoption(nth)), path))
+        ended, _ = in_child(lambda tell, nth=nth, path=path: run(unsynced(kind(nth)), path))
         yield nth, path
         shutil.rmtree(path)
         if not ended:

@@ -58,6 +58,14 @@ def test_an_append_of_one_record(log: segstore.PartitionLog) -> None:
     assert log.read(5)[0].value == b"value"
 
 
+def test_an_append_at_an_expected_offset(log: segstore.PartitionLog) -> None:
+    """It takes the long way, and lends the tail again: the next one without it is one call of C."""
+    assert_at_most(130, calls(lambda: log.append(b"value", expected_offset=5)))
+    native: list[str] = []
+    assert_at_most(12, calls(log.append, b"value", native=native))
+    assert native == ["seg_tail_append"]
+
+
 def test_an_append_that_takes_the_long_way(log: segstore.PartitionLog) -> None:
     """It also lends the native tail, to which the next one goes."""
     log.append_batch([b"value"] * 1000, batch_bytes=1000)

@@ -18,7 +18,7 @@ from faults import CountingFiles
 
 import segstore
 
-MOST = 800
+MOST = 812
 RECORDS = 100
 SHOWN = 25
 

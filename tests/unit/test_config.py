@@ -161,7 +161,6 @@ REFUSED = {
     "word of the wrong type": ("compression.type", 4, "zstd"),
     "a policy without a name": ("cleanup.policy", "delete,", "delete, compact"),
     "unknown policy": ("cleanup.policy", "delete,shred", "delete, compact"),
-    "policy as list": ("cleanup.policy", ["delete"], "delete, compact"),
     "preallocate": ("preallocate", True, "false"),
     "int for a switch": ("unclean.leader.election.enable", 1, "true or false"),
     "word for a switch": ("unclean.leader.election.enable", "yes", "true or false"),

@@ -36,6 +36,7 @@ LAYERS = [
     {"leader_epochs", "main_interpreter", "sending", "spare", "threads"},
     {"kafka_schema", "protocol"},
     {"errors", "integers"},
+    {"version"},
     {"_native"},
 ]
 RANK = {part: row for row, parts in enumerate(LAYERS) for part in parts}

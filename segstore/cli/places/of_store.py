@@ -11,17 +11,22 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+import rich_click as click
+
 import segstore
 from segstore.cli.places.disk_use import log_bytes
 from segstore.config import TopicConfig
 from segstore.coordinator.group.admin import Groups
-from segstore.errors import StorageError
+from segstore.errors import StorageError, StoreLockedError
 from segstore.names import check_topic
 from segstore.records import Records
 from segstore.storage.meta.topics import find_topic
 
 if TYPE_CHECKING:
     from typing_extensions import Self
+
+    from segstore.cli.places.of_cluster import ClusterAt
+    from segstore.cli.places.place import Place
 
 WAIT_MS = 1000
 FETCH_BYTES = 1 << 20
@@ -47,24 +52,62 @@ class StoreAt:
             yield StorePlace(store)
 
     @contextmanager
-    def changing(self, topic: str | None = None) -> Iterator[StorePlace]:
+    def changing(self, topic: str | None = None) -> Iterator[Place]:
         """Raises StorageError or UnknownTopicOrPartitionError where store or topic are missing."""
         with self.reading() as place:
             if topic is not None:
                 find_topic(place.topics(), topic)
-        with segstore.open(self.name) as store:
-            yield StorePlace(store)
+        with self._opened() as place:
+            yield place
 
     @contextmanager
-    def creating(self, topic: str, config: Mapping[str, str]) -> Iterator[StorePlace]:
+    def creating(self, topic: str, config: Mapping[str, str]) -> Iterator[Place]:
         """A store is made where there is none."""
         check_topic(topic)
         TopicConfig.parse(config)
-        with segstore.open(self.name) as store:
-            yield StorePlace(store)
+        with self._opened() as place:
+            yield place
+
+    @contextmanager
+    def _opened(self) -> Iterator[Place]:
+        """Open the store for writing; where another process serves it, its server is asked. Raises
+        StoreLockedError, with what can be done.
+        """
+        try:
+            store = segstore.open(self.name)
+        except StoreLockedError as error:
+            locked = error
+        else:
+            with store:
+                yield StorePlace(store)
+            return
+        with _served(locked).reading() as place:
+            yield place
 
     def check_offers(self, option: str) -> None:
         """Do nothing: a store offers every option."""
+
+
+def _served(locked: StoreLockedError) -> ClusterAt:
+    """Return the server that a locked store has. Raises StoreLockedError where it can't be asked."""
+    from segstore.cli.places.of_cluster import ClusterAt
+
+    protocol, _, address = locked.address.rpartition("://")
+    if protocol == _PLAIN:
+        click.echo(f"{locked.path} is open in process {locked.pid}: asking its server at {address}", err=True)
+        return ClusterAt(address, {})
+    advice = (
+        f"give --bootstrap {address} and --command-config, as its server asks for {protocol}"
+        if address
+        else "do this there, or stop that process; a process that serves the store (`segstore serve`, or"
+        " segstore.serve(store)) can be asked meanwhile"
+    )
+    found = StoreLockedError(locked.path, locked.pid, locked.here, locked.address)
+    found.args = (f"{locked.path} is open for writing in process {locked.pid or '?'}: {advice}",)
+    raise found from None
+
+
+_PLAIN = "PLAINTEXT"
 
 
 class StorePlace:

@@ -26,28 +26,33 @@ from segstore.coordinator.structs import (
     OffsetAndTimestamp,
     TopicPartition,
 )
+from segstore.errors import IllegalStateError
 from segstore.storage.store.store import Store
 
 if TYPE_CHECKING:
     import pyarrow
-    from typing_extensions import Self
+    from typing_extensions import Self, Unpack
+
+    from segstore.client.consumer.settings import ConsumerSettings
 
 T = TypeVar("T")
+
+_LONG_MS = 3_600_000
 
 SLICE_MS = 50
 """The longest wait of one call in the thread: then other tasks have their turn, and a cancelled call ends."""
 
 
 class AsyncConsumer:
-    """`Consumer` with coroutines in place of methods; `async for` yields single records, `async with`
-    closes.
+    """`Consumer` with coroutines in place of methods; `async for` yields single records, `async with` starts
+    and stops it.
 
     A cancelled call ends when its thread is done with it, within SLICE_MS and a read, and loses nothing:
     records that a `poll` would have returned are read again. Listeners, deserializers and interceptors are
     called in the thread. Calls in another event loop than that of the first call raise IllegalStateError.
     """
 
-    def __init__(self, store: Store, *topics: str, **settings: Any) -> None:
+    def __init__(self, store: Store, *topics: str, **settings: Unpack[ConsumerSettings]) -> None:
         """Raises what `Consumer` raises."""
         self._consumer = Consumer(store, *topics, **settings)
         self._line, self._turns = Line("segstore-consumer"), Turns()
@@ -100,6 +105,27 @@ class AsyncConsumer:
         """See `Consumer.poll`."""
         polled: Polled = await self._sliced(lambda ms: self._consumer.poll(ms, max_records), len, timeout_ms)
         return polled
+
+    async def getmany(
+        self, *partitions: TopicPartition, timeout_ms: float = 0, max_records: int | None = None
+    ) -> Polled:
+        """See `poll`; of these partitions only where some are named (aiokafka: getmany). Raises
+        IllegalStateError for one that is not assigned.
+        """
+        if not partitions:
+            return await self.poll(timeout_ms, max_records)
+        only = functools.partial(_poll_only, self._consumer, frozenset(partitions), max_records)
+        polled: Polled = await self._sliced(only, len, timeout_ms)
+        return polled
+
+    async def getone(self, *partitions: TopicPartition) -> ConsumerRecord:
+        """Return the next record, of these partitions only where some are named; wait for one without a limit
+        (aiokafka: getone). Raises ClientClosedError where the consumer is closed meanwhile.
+        """
+        while True:
+            polled = await self.getmany(*partitions, timeout_ms=_LONG_MS, max_records=1)
+            for (record,) in polled.values():
+                return record
 
     async def poll_arrow(self, timeout_ms: float = 0) -> pyarrow.Table:
         """See `Consumer.poll_arrow`."""
@@ -244,6 +270,18 @@ class AsyncConsumer:
         """See `Consumer.metrics`."""
         return await self._call(self._consumer.metrics)
 
+    # --- the beginning and the end ---------------------------------------------------------
+
+    async def start(self) -> None:
+        """Belong to this event loop, and bring the assignment up to date: without a group the consumer has
+        all partitions of its topics then; a group's member has begun to join. Raises ClientClosedError.
+        """
+        await self._call(self._consumer._update)
+
+    async def stop(self) -> None:
+        """See `close`, which commits what was read where `enable_auto_commit` asks for it."""
+        await self.close()
+
     async def close(self, autocommit: bool = True) -> None:
         """See `Consumer.close`. A call that is cancelled before its turn does nothing."""
         guard = self._consumer._guard
@@ -260,12 +298,38 @@ class AsyncConsumer:
             await self._run(functools.partial(self._consumer.close, autocommit))
 
     async def __aenter__(self) -> Self:
+        try:
+            await self.start()
+        except BaseException:
+            await self.close(autocommit=False)
+            raise
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.close(autocommit=kind is None)
+
+
+def _poll_only(
+    consumer: Consumer, partitions: frozenset[TopicPartition], max_records: int | None, timeout_ms: float
+) -> Polled:
+    """Poll these partitions: the others are paused meanwhile."""
+    if not partitions <= consumer.assignment():
+        consumer._update()
+    assigned = consumer.assignment()
+    if not partitions <= assigned:
+        missing = ", ".join(map(str, sorted(partitions - assigned)))
+        raise IllegalStateError(f"not assigned to this consumer: {missing}")
+    others = assigned - partitions - consumer.paused()
+    consumer.pause(*others)
+    try:
+        polled = consumer.poll(timeout_ms, max_records)
+    finally:
+        consumer.resume(*(others & consumer.assignment()))
+    for partition in polled.keys() - partitions:  # a rebalance has brought it within that call
+        consumer.seek(partition, polled.pop(partition)[0].offset)
+    return polled
 
 
 class _Undoable:

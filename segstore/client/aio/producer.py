@@ -33,7 +33,9 @@ from segstore.records import HEADER_SIZE
 from segstore.storage.store.store import Store
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
+    from typing_extensions import Self, Unpack
+
+    from segstore.client.producer.settings import ProducerSettings
 
 
 # --- bridge ------------------------------------------------------------------------------------
@@ -266,7 +268,7 @@ class AsyncProducer(Transactional):
     the next one waits for it.
     """
 
-    def __init__(self, store: Store, **settings: Any) -> None:
+    def __init__(self, store: Store, **settings: Unpack[ProducerSettings]) -> None:
         """Raises what `Producer` raises."""
         self._producer = Producer(store, **settings)
         self.config = config = self._producer.config
@@ -368,6 +370,10 @@ class AsyncProducer(Transactional):
         if self._stopping is None:
             self._stopping = self._begin(self._close, timeout)
         await asyncio.shield(self._stopping)
+
+    async def close(self, timeout: float | None = None) -> None:
+        """See `stop`, which is aiokafka's name for it."""
+        await self.stop(timeout)
 
     def _close(self, timeout: float | None) -> None:
         try:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from segstore.client.settings import StoreClientSettings
 from segstore.config import client
 from segstore.config.client import duration, function, off, parts, switch, text
 from segstore.config.options import MAX_INT, choice, made, whole
@@ -62,11 +63,11 @@ def deserializer(doc: str) -> Any:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ConsumerConfig(client.ClientSettings):
+class ConsumerConfig(StoreClientSettings):
     """Settings of one consumer."""
 
-    REFUSED: ClassVar[Mapping[str, str]] = {
-        **client.REFUSED,
+    IGNORED: ClassVar[Mapping[str, str]] = {
+        **client.IGNORED,
         "enable_incremental_fetch_sessions": "there are no fetch requests that could be kept short",
         "retry_backoff_ms": "there are no requests to be sent again, a read fails or does not",
     }
@@ -87,8 +88,8 @@ class ConsumerConfig(client.ClientSettings):
     partition_assignment_strategy: tuple[Any, ...] = made(
         ("range", "roundrobin"),
         f"a list of {', '.join(ASSIGNORS)}, or of assignors",
-        "how a group's leader hands out partitions; members have the one that most like best of those that "
-        "all have",
+        "how a group's leader hands out partitions: of the strategies that all members support, the one that "
+        "most of them prefer",
         _strategies,
     )
     key_deserializer: object = deserializer("makes keys out of bytes")

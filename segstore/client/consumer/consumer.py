@@ -10,6 +10,7 @@ import contextlib
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -35,7 +36,9 @@ from segstore.storage.store.store import Store
 
 if TYPE_CHECKING:
     import pyarrow
-    from typing_extensions import Self
+    from typing_extensions import Self, Unpack
+
+    from segstore.client.consumer.settings import ConsumerSettings
 
 T = TypeVar("T")
 
@@ -54,7 +57,7 @@ class Consumer(Assigning, Seeking, Committing):
     manager.
     """
 
-    def __init__(self, store: Store, *topics: str, **settings: Any) -> None:
+    def __init__(self, store: Store, *topics: str, **settings: Unpack[ConsumerSettings]) -> None:
         """Raises ConfigError, InvalidTypeError, UnknownTopicOrPartitionError."""
         super().__init__(store, settings)
         parts = self.config.key_deserializer, self.config.value_deserializer
@@ -227,6 +230,14 @@ class Consumer(Assigning, Seeking, Committing):
             raise copy_of(refusal)
 
     # --- for AsyncConsumer ---------------------------------------------------------------------
+
+    @alone
+    def _update(self) -> None:
+        """Bring the assignment up to date: without a group it has all partitions then; a group's member has
+        begun to join.
+        """
+        with suppress(OffsetNotAvailableError):  # the coordinator loads
+            self._coordination.poll()
 
     @alone
     def _fill_alone(self, deadline: float) -> bool:

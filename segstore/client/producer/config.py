@@ -15,8 +15,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from segstore.client.settings import StoreClientSettings
 from segstore.config import client
-from segstore.config.client import ClientSettings, duration, off, parts, switch
+from segstore.config.client import duration, off, parts, switch
 from segstore.config.options import MAX_INT, made, whole
 from segstore.records import CODECS
 
@@ -78,11 +79,11 @@ _PARTITIONERS = "None, a callable f(key, all, available), or an object with kafk
 
 
 @dataclass(frozen=True, kw_only=True)
-class ProducerConfig(ClientSettings):
+class ProducerConfig(StoreClientSettings):
     """A producer's settings; times in ms, sizes in bytes."""
 
-    REFUSED: ClassVar[Mapping[str, str]] = {
-        **client.REFUSED,
+    IGNORED: ClassVar[Mapping[str, str]] = {
+        **client.IGNORED,
         "metadata_max_age_ms": "there is no metadata that could be old",
     }
 

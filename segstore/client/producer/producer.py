@@ -40,7 +40,9 @@ from segstore.storage.context import wall_clock
 from segstore.storage.store.store import Store
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
+    from typing_extensions import Self, Unpack
+
+    from segstore.client.producer.settings import ProducerSettings
 
 
 class Producer:
@@ -50,7 +52,7 @@ class Producer:
     sends all that waits.
     """
 
-    def __init__(self, store: Store, **settings: Any) -> None:
+    def __init__(self, store: Store, **settings: Unpack[ProducerSettings]) -> None:
         """Raises ConfigError, ReadOnlyError, StoreClosedError."""
         if not isinstance(store, Store):
             raise InvalidTypeError(f"store must be a Store, not {type(store).__name__}")

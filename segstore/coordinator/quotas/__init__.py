@@ -1,16 +1,17 @@
-"""Byte rates of producers and consumers by client id: `quotas` has an administrator's limits, `throttle`
-enforces them.
+"""Byte rates of producers and consumers by user and client id: `quotas` has an administrator's limits, and
+`throttle` enforces them.
 """
 
 from segstore.coordinator.quotas.quotas import Quotas, quotas
 from segstore.coordinator.throttle import MOST_WAIT_MS, Throttle
-from segstore.storage.meta.client_quotas import CONSUMER_BYTE_RATE, DEFAULT, PRODUCER_BYTE_RATE
+from segstore.storage.meta.client_quotas import CONSUMER_BYTE_RATE, DEFAULT, PRODUCER_BYTE_RATE, Entity
 
 __all__ = [
     "CONSUMER_BYTE_RATE",
     "DEFAULT",
     "MOST_WAIT_MS",
     "PRODUCER_BYTE_RATE",
+    "Entity",
     "Quotas",
     "Throttle",
     "quotas",

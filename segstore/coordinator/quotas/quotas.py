@@ -1,15 +1,15 @@
-"""`Quotas`: byte rates of producers and consumers by client id, as kafka-configs has for entity type
-clients.
+"""`Quotas`: byte rates of producers and consumers by user and client id, as kafka-configs has for entity
+types users and clients.
 
-On disk: what the store keeps (`storage.store.kept_files`), in `.segstore/quotas.json` for readers.
-Threads: any. Processes: all clients in the writer's process share their rates; a process that reads along
-has rates of its own, from the limits that were on disk when its last consumer was made.
+On disk: what the store keeps (`storage.store.kept_files`), in `.segstore/quotas.json` for readers. Threads:
+any. Processes: all clients in the writer's process share their rates; a process that reads along has rates of
+its own, from the limits that were on disk when its last consumer was made.
 """
 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,15 +17,16 @@ from segstore.config import StoreConfig
 from segstore.config.options import MAX_LONG, whole
 from segstore.config.settings import Settings
 from segstore.coordinator.shared import shared
-from segstore.coordinator.throttle import Throttle
+from segstore.coordinator.throttle import Pool, Throttle
 from segstore.errors import InvalidArgumentError, InvalidTypeError
 from segstore.mutex import Mutex
 from segstore.storage.context import os_errors
-from segstore.storage.meta.client_quotas import DEFAULT, RATES, read_limits
+from segstore.storage.meta.client_quotas import DEFAULT, RATES, Entity, Limits, read_limits
 from segstore.storage.store.reader import StoreReader
 from segstore.storage.store.store import Store
 
-_Key = tuple[str, str]
+_Key = tuple[str, str | None, str]
+"""A rate's name, the user who has authenticated, None in the store's own process, and the client id."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,9 +41,12 @@ class Quotas:
     """The limits of a store and the throttles that enforce them (Kafka: ClientQuotaManager, KIP-13,
     KIP-546).
 
-    A client without a rate of its own has that of DEFAULT, "<default>"; each rate is looked up by itself.
-    All producers, or consumers, with one client id share one rate. `quotas(store)` returns the `Quotas` of
-    a store.
+    A client has the first of these rates that is set (KIP-55; Kafka: DefaultQuotaCallback): of its user's
+    client id, of its user's clients by default, of its user, the same of the user DEFAULT, "<default>", of
+    its client id, and of all clients by default. Each rate is looked up by itself. All producers, or
+    consumers, share a rate that are one user's with one client id; where it is the rate of a user, all of
+    the user's; where it is the rate of a client id, all of that id's. Clients in the process that has the
+    store have no user. `quotas(store)` returns the `Quotas` of a store.
     """
 
     def __init__(self, store: Store) -> None:
@@ -54,6 +58,7 @@ class Quotas:
         self._writer = None if isinstance(side, StoreReader) else side
         self._config = StoreConfig() if self._writer is None else self._writer.config
         self._lock = Mutex()
+        self._pools: weakref.WeakValueDictionary[tuple[str, Entity], Pool] = weakref.WeakValueDictionary()
         self._live: weakref.WeakValueDictionary[_Key, Throttle] = weakref.WeakValueDictionary()
         # Those with less than all of their credit: who closes a client and makes it anew gets none back.
         self._used: dict[Throttle, None] = {}
@@ -70,20 +75,29 @@ class Quotas:
         given.
         """
         with self._lock:
-            found = {client: dict(rates) for client, rates in sorted(self._limits.items())}
+            of_clients = {each.client_id: rates for each, rates in self._limits.items() if each.user is None}
+        found = {client: dict(rates) for client, rates in sorted(of_clients.items()) if client is not None}
         return found if client_id is None else {client_id: found.get(_checked(client_id), {})}
 
-    def effective(self, client_id: str) -> dict[str, int]:
-        """Return the rates that hold for a client: its own, or else the default's; a rate without a limit
-        is left out.
-        """
+    def limits(self) -> Limits:
+        """Return the rates that were set, of all users and client ids."""
+        with self._lock:
+            return {entity: dict(rates) for entity, rates in self._limits.items()}
+
+    def effective(self, client_id: str, user: str | None = None) -> dict[str, int]:
+        """Return the rates that hold for a client; a rate without a limit is left out."""
         _checked(client_id)
-        bounds = {rate: self._bound(rate, client_id) for rate in RATES}
-        return {rate: bound for rate, bound in bounds.items() if bound is not None}
+        bounds = {rate: self._bound((rate, user, client_id)) for rate in RATES}
+        return {rate: bound[0] for rate, bound in bounds.items() if bound is not None}
 
     def alter(self, client_id: str, rates: Mapping[str, Any]) -> dict[str, int]:
         """Set rates of a client, or of "<default>", in bytes a second; None removes one. Return the
-        client's rates.
+        client's rates. See `alter_entity`.
+        """
+        return self.alter_entity(Entity(None, _checked(client_id)), rates)
+
+    def alter_entity(self, entity: Entity, rates: Mapping[str, Any]) -> dict[str, int]:
+        """Set rates in bytes a second; None removes one. Return the entity's rates.
 
         The change is durable on return, and holds for clients that are at work. Raises ConfigError,
         InvalidArgumentError, InvalidTypeError, ReadOnlyError, StorageError.
@@ -92,11 +106,12 @@ class Quotas:
         assert self._writer is not None
         if not isinstance(rates, Mapping):
             raise InvalidTypeError(f"rates must be a mapping of names to values, not {type(rates).__name__}")
-        client, given = _checked(client_id), _judged(rates)
+        _check_entity(entity)
+        given = _judged(rates)
         with self._lock:
-            merged = {**self._limits.get(client, {}), **given}
+            merged = {**self._limits.get(entity, {}), **given}
             kept = {rate: bound for rate, bound in merged.items() if bound is not None}
-            limits = {**self._limits, client: kept}
+            limits = {**self._limits, entity: kept}
             limits = {each: held for each, held in limits.items() if held}
             with os_errors():
                 self._writer.kept.set_limits(limits)
@@ -106,24 +121,25 @@ class Quotas:
 
     def metrics(self) -> dict[str, dict[str, float]]:
         """Return, for clients that have a limit and were at work lately, "Produce.<client id>" or
-        "Fetch.<client id>" to byte-rate (bytes/s) and throttle-time (ms), by a broker's names.
+        "Fetch.<client id>", with "<user>." before the client id of one that has authenticated, to byte-rate
+        (bytes/s) and throttle-time (ms), by a broker's names.
         """
         with self._lock:
-            throttles = sorted(self._live.items())
+            throttles = list(self._live.items())
         kinds = dict(zip(RATES, ("Produce", "Fetch"), strict=True))
         return {
-            f"{kinds[rate]}.{client}": throttle.measured()
-            for (rate, client), throttle in throttles
+            ".".join([kinds[rate], *([] if user is None else [user]), client]): throttle.measured()
+            for (rate, user, client), throttle in throttles
             if throttle.bound is not None
         }
 
     # --- for clients ----------------------------------------------------------------------
 
-    def throttle(self, rate: str, client_id: str) -> Throttle:
-        """Return the throttle that all clients of that id share; `rate` is PRODUCER_BYTE_RATE or
+    def throttle(self, rate: str, client_id: str, user: str | None = None) -> Throttle:
+        """Return the throttle that all clients of that id and user share; `rate` is PRODUCER_BYTE_RATE or
         CONSUMER_BYTE_RATE.
         """
-        key = rate, client_id
+        key = rate, user, client_id
         with self._lock:
             for used in list(self._used):
                 if used.fresh():
@@ -134,7 +150,7 @@ class Quotas:
                 found = self._live[key] = Throttle(
                     config.quota_window_num, config.quota_window_size_seconds, self._context.clock, self._use
                 )
-                found.set_bound(self._bound(*key))
+                self._bind(key, found)
             return found
 
     def refresh(self) -> None:
@@ -145,7 +161,7 @@ class Quotas:
             self._limits = self._read()
             self._apply()
 
-    def _read(self) -> dict[str, dict[str, int]]:
+    def _read(self) -> Limits:
         with os_errors():
             if self._writer is None:
                 return read_limits(self._context.files, self._context.root)
@@ -154,13 +170,38 @@ class Quotas:
     def _use(self, throttle: Throttle) -> None:
         self._used[throttle] = None  # one step, which needs no lock
 
-    def _bound(self, rate: str, client_id: str) -> int | None:
-        limits = self._limits
-        return limits.get(client_id, {}).get(rate, limits.get(DEFAULT, {}).get(rate))
+    def _bound(self, key: _Key) -> tuple[int, Entity] | None:
+        """Return the limit of a client, and who shares it; None where there is none."""
+        rate, user, client = key
+        for entity, sharing in _by_precedence(user, client):
+            bound = self._limits.get(entity, {}).get(rate)
+            if bound is not None:
+                return bound, sharing
+        return None
+
+    def _bind(self, key: _Key, throttle: Throttle) -> None:
+        found = self._bound(key)
+        if found is None:
+            throttle.set_bound(None)
+            return
+        bound, sharing = found
+        throttle.set_bound(bound, self._pools.setdefault((key[0], sharing), Pool()))
 
     def _apply(self) -> None:
         for key, throttle in list(self._live.items()):
-            throttle.set_bound(self._bound(*key))
+            self._bind(key, throttle)
+
+
+def _by_precedence(user: str | None, client: str) -> Iterator[tuple[Entity, Entity]]:
+    """Return the entities whose limits a client may have, the first of which holds, and who shares each."""
+    if user is not None:
+        both, alone = Entity(user, client), Entity(user, None)
+        for each in (user, DEFAULT):
+            yield Entity(each, client), both
+            yield Entity(each, DEFAULT), both
+            yield Entity(each, None), alone
+    for each in (client, DEFAULT):
+        yield Entity(None, each), Entity(None, client)
 
 
 def _checked(client_id: str) -> str:
@@ -169,6 +210,14 @@ def _checked(client_id: str) -> str:
     if not client_id:
         raise InvalidArgumentError(f"client_id='': must be a client's id, or {DEFAULT!r} for all others")
     return client_id
+
+
+def _check_entity(entity: Entity) -> None:
+    named = [name for name in entity if name is not None]
+    if not named or "" in named:
+        raise InvalidArgumentError(
+            f"{entity}: must have a user, a client id or both, each a name, or {DEFAULT!r} for all others"
+        )
 
 
 def _judged(rates: Mapping[str, Any]) -> dict[str, int | None]:

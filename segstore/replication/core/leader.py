@@ -356,9 +356,10 @@ class Leader:
         Raises NotEnoughReplicasError where the ISR is smaller than min.insync.replicas.
         """
         if len(self.isr.isr) < self.min_isr:
-            members = ", ".join(map(str, sorted(self.isr.isr)))
+            members = sorted(self.isr.isr)
             raise NotEnoughReplicasError(
-                f"the in-sync replicas are {members or 'none'}, but min.insync.replicas is {self.min_isr}"
+                f"{len(members)} replicas are in sync, those with the ids {members}, but min.insync.replicas is "
+                f"{self.min_isr}"
             )
 
     def wait(self, required_offset: int, deadline_ms: int, ticket: Hashable) -> Effects:

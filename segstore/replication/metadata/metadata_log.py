@@ -8,7 +8,7 @@ epoch is given twice:
   the largest epoch, and of these the longest, has that too: others are cut and caught up by it.
 - An epoch is durable in `quorum-state` on a majority before a batch is written under it, so a later opening
   knows it, and takes a larger one. `leader-epoch-checkpoint` can't say that: it loses an epoch without
-  batches when the log is cut.
+  batches when the log is cut. Who the voters are is there, too: an opening that names fewer is refused.
 - Beside the log are snapshots, of what counts only. A voter removes the beginning of its log once it has a
   snapshot of that itself, and a majority has one that reaches as far.
 
@@ -37,6 +37,7 @@ from segstore.logger import Logger
 from segstore.mutex import Mutex, check_apart
 from segstore.records import Columns, Template, encode
 from segstore.replication.metadata.metadata_log_config import MetadataLogConfig
+from segstore.replication.metadata.quorum_state import QuorumState
 from segstore.replication.metadata.records import MetadataRecord, NoOpRecord, decode
 from segstore.replication.metadata.records import encode as encode_record
 from segstore.replication.metadata.snapshots import Snapshot, records_of
@@ -69,7 +70,7 @@ class MetadataLog:
         self,
         voters: Sequence[VoterLog],
         total: int,
-        epoch: int,
+        quorum: QuorumState,
         on_lost: OnVoterLost,
         config: MetadataLogConfig,
     ) -> None:
@@ -84,7 +85,7 @@ class MetadataLog:
         self._told: Told | None = None
         self._lock, self._here, self._pid = Mutex(), forks.here(), os.getpid()
         self._clock = voters[0].writer.context.clock
-        self.epoch, self.next_offset = epoch, voters[0].end_offset
+        self._quorum, self.next_offset = quorum, voters[0].end_offset
 
     @classmethod
     def open(
@@ -106,8 +107,7 @@ class MetadataLog:
         opening = VotersOpening(voters, total, on_voter_lost, config)
         opening.agree()
         opening.complete()
-        epoch = opening.begin_epoch()
-        made = cls(opening.live, total, epoch, on_voter_lost, config)
+        made = cls(opening.live, total, opening.begin_epoch(), on_voter_lost, config)
         try:
             for voter in opening.live:
                 made._start(voter)
@@ -116,6 +116,11 @@ class MetadataLog:
             made.close()
             raise
         return made
+
+    @property
+    def epoch(self) -> int:
+        """Return the metadata's leader epoch."""
+        return self._quorum.epoch
 
     # --- writing ---------------------------------------------------------------------------------
 
@@ -293,7 +298,9 @@ class MetadataLog:
                 raise StaleDirectoryError(f"{root}: its metadata is not this store's: {error}") from error
             except Unreadable as error:
                 raise copy_of(error.__cause__ or error) from None
-            made.begin_epoch(self.epoch)
+            known = range(max(len(self._quorum.voters), voter.id + 1))
+            self._quorum = self._quorum._replace(voters=tuple(known))
+            made.begin_epoch(self._quorum)
             self._kept[voter.id] = made.snapshot
             self._start(made)
             self._voters = {**self._voters, voter.id: made}

@@ -22,7 +22,7 @@ from segstore.replication.core.log import ReplicaLog
 from segstore.replication.core.messages import FetchRequest
 from segstore.replication.core.truncation import divergence, truncation_offset
 from segstore.replication.metadata.metadata_log_config import MetadataLogConfig
-from segstore.replication.metadata.quorum_state import read_epoch, write_epoch
+from segstore.replication.metadata.quorum_state import QuorumState, read_state, write_state
 from segstore.replication.metadata.snapshot_keeper import SnapshotKeeper
 from segstore.replication.metadata.snapshots import Snapshot, Snapshots, no_snapshot
 from segstore.storage.context import os_errors
@@ -50,8 +50,9 @@ class Voter(NamedTuple):
 
 
 class VoterLog:
-    """A voter's copy. `known_epoch` is the largest epoch that the voter has heard of, -1 for none. `error` is
-    why it doesn't count any more. Raises SegstoreError where it can't be opened.
+    """A voter's copy. `known_epoch` is the largest epoch that the voter has heard of, -1 for none; `quorum`
+    is what its `quorum-state` says. `error` is why it doesn't count any more. Raises SegstoreError where it
+    can't be opened.
     """
 
     def __init__(self, voter: Voter, config: MetadataLogConfig) -> None:
@@ -64,9 +65,9 @@ class VoterLog:
             self._partition = self.writer.partition(CLUSTER_METADATA, 0)
             end = self._partition.view.end_offset
             self._replica = self.writer.partitions.replica(CLUSTER_METADATA, 0, end)
-            self._durable_epoch = read_epoch(self.files, self._partition.directory)
+            self.quorum = read_state(self.files, self._partition.directory)
             self.snapshots = Snapshots(self.files, self._partition.directory)
-            self.known_epoch = max([self._durable_epoch, *(epoch for epoch, _ in self._replica.epochs)])
+            self.known_epoch = max([self.quorum.epoch, *(epoch for epoch, _ in self._replica.epochs)])
             self._truncate(self.end_offset)
             self._go_on_from_snapshot()
         clock = self.writer.context.clock
@@ -239,12 +240,12 @@ class VoterLog:
         """Let readers see all: what a majority has is not known to a copy by itself."""
         self._partition.visible.set_high_watermark(self.end_offset)
 
-    def begin_epoch(self, epoch: int) -> None:
-        """Make durable that this epoch has begun. Raises SegstoreError."""
+    def begin_epoch(self, state: QuorumState) -> None:
+        """Make durable that this epoch has begun, and with which voters. Raises SegstoreError."""
         with os_errors():
-            if epoch > self._durable_epoch:
-                write_epoch(self.files, self._partition.directory, self.id, epoch)
-                self._durable_epoch, self.known_epoch = epoch, max(epoch, self.known_epoch)
+            if state.epoch > self.quorum.epoch:
+                write_state(self.files, self._partition.directory, self.id, state)
+                self.quorum, self.known_epoch = state, max(state.epoch, self.known_epoch)
 
     # --- writing ---------------------------------------------------------------------------------
 

@@ -27,6 +27,7 @@ from segstore.errors import (
 )
 from segstore.files import Files
 from segstore.replication.metadata.properties import MetaProperties, read_properties
+from segstore.replication.metadata.quorum_state import UNKNOWN, QuorumState, read_state
 from segstore.storage.meta.sealed_file import CLUSTER_ID
 from segstore.storage.meta.topic_info import CLUSTER_METADATA
 from segstore.storage.meta.topics import TopicFiles
@@ -34,8 +35,8 @@ from segstore.storage.meta.topics import TopicFiles
 
 class Found(NamedTuple):
     """What lies at a path. `holder` is the process that has it open (0: it is not told which one), None where
-    none has; `topics` are those beside the metadata's, which `has_metadata` stands for. `error` says why the
-    path can't be read.
+    none has; `here`: it is this process. `topics` are those beside the metadata's, which `has_metadata`
+    stands for. `error` says why the path can't be read.
     """
 
     path: str
@@ -46,6 +47,8 @@ class Found(NamedTuple):
     holder: int | None = None
     error: Exception | None = None
     plain_id: str | None = None
+    here: bool = False
+    quorum: QuorumState = UNKNOWN
 
 
 class Place(NamedTuple):
@@ -118,14 +121,16 @@ def look(files: Files, path: str) -> Found:
         held = {parsed[0] for name in files.directories(path) if (parsed := names.parse_partition_dir(name))}
         lock = names.below(path, names.LOCK)
         holder = files.lock_holder(lock) if files.exists(lock) else None
+        here = holder is not None and files.is_locked_here(lock)
         properties = read_properties(files, path)
         kept = TopicFiles(files, path).keeps(CLUSTER_METADATA)
         plain_id = CLUSTER_ID.read(files, path)
+        quorum = read_state(files, names.below(path, names.partition_dir(CLUSTER_METADATA, 0)))
     except (OSError, CorruptCheckpointError) as error:
         return Found(path, error=error)
     topics = tuple(sorted(held - {CLUSTER_METADATA}))
     has_metadata = CLUSTER_METADATA in held if kept is None else kept
-    return Found(path, True, properties, has_metadata, topics, holder, plain_id=plain_id)
+    return Found(path, True, properties, has_metadata, topics, holder, None, plain_id, here, quorum)
 
 
 def decide(found: Sequence[Found], witness: bool) -> Plan:
@@ -134,7 +139,8 @@ def decide(found: Sequence[Found], witness: bool) -> Plan:
     Raises StaleDirectoryError where a directory belongs to another store, or to another place in this one, or
     is a copy; StoreLockedError where other processes have so many open that no majority is left;
     QuorumLostError where it is not there; InvalidArgumentError where topics without replicas lie in the
-    witness, or in several directories; at the first open whatever can't be read.
+    witness, or in several directories, where the witness has replicas, or not all voters are named; at the
+    first open whatever can't be read.
     """
     cluster_id = check_one_store(found)
     _check_order(found)
@@ -142,6 +148,7 @@ def decide(found: Sequence[Found], witness: bool) -> Plan:
     if cluster_id is None or not any(each.has_metadata or each.error for each in found):
         plain_id = next((each.plain_id for each in found if each.topics), None)
         return _format(found, cluster_id or plain_id or names.new_topic_id(), witness_id)
+    _check_known(found, witness)
     offline = {number: why for number, each in enumerate(found) if (why := _why_offline(each)) is not None}
     _check_majority(found, offline)
     places = tuple(
@@ -158,7 +165,7 @@ def _format(found: Sequence[Found], cluster_id: str, witness: int) -> Plan:
         if each.error is not None:
             raise copy_of(each.error)
         if each.holder is not None:
-            raise StoreLockedError(each.path, each.holder)
+            raise _locked(each)
         if each.has_metadata:
             raise StaleDirectoryError(f"{each.path} has a metadata log, but no meta.properties")
     plain = [number for number, each in enumerate(found) if each.topics]
@@ -196,6 +203,27 @@ def _why_offline(each: Found) -> str | None:
     return None
 
 
+def _locked(found: Found) -> StoreLockedError:
+    return StoreLockedError(found.path, found.holder, found.here)
+
+
+def _check_known(found: Sequence[Found], witness: bool) -> None:
+    """Raise InvalidArgumentError where fewer voters are named than the store has, or more than one new place:
+    then another opening, which names others, could have a majority at the same time. Raises it, too, where
+    the witness has replicas.
+    """
+    known, given = len(max(found, key=lambda each: each.quorum.epoch).quorum.voters), len(found)
+    if known and not known <= given <= known + 1:
+        raise InvalidArgumentError(
+            f"the store has {known} directories, its witness counted, and {given} are named: name all of "
+            "them, also those that are missing, and at most one more"
+        )
+    if witness and found[-1].topics and found[-1].has_metadata:
+        raise InvalidArgumentError(
+            f"the witness, {found[-1].path}, has replicas: {', '.join(found[-1].topics)}"
+        )
+
+
 def _named(holder: int) -> str:
     return f"process {holder}" if holder else "another process"
 
@@ -206,7 +234,7 @@ def _check_majority(found: Sequence[Found], offline: dict[int, str]) -> None:
         return
     held = [each for number, each in enumerate(found) if number in offline and each.holder is not None]
     if held and there + len(held) > total // 2:
-        raise StoreLockedError(held[0].path, held[0].holder)
+        raise _locked(held[0])
     raise QuorumLostError(
         f"{total // 2 + 1} of the {total} directories are needed, and {there} can be opened: "
         + "; ".join(offline.values())

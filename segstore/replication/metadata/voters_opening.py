@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from segstore.errors import QuorumLostError, SegstoreError
 from segstore.logger import Logger
 from segstore.replication.metadata.metadata_log_config import MetadataLogConfig
+from segstore.replication.metadata.quorum_state import QuorumState
 from segstore.replication.metadata.snapshots import no_snapshot
 from segstore.replication.metadata.voter_log import Unreadable, Voter, VoterLog
 
@@ -87,18 +88,23 @@ class VotersOpening:
                 self._lose(voter.id, error)
         return True
 
-    def begin_epoch(self) -> int:
-        """Return a new epoch, above all that are known, once it is durable on a majority. Raises
-        QuorumLostError.
+    def begin_epoch(self) -> QuorumState:
+        """Return a new epoch, above all that are known, with its voters, once it is durable on a majority.
+        Raises QuorumLostError.
         """
-        epoch = max(voter.known_epoch for voter in self.live) + 1
+        state = QuorumState(max(voter.known_epoch for voter in self.live) + 1, self._voters())
         for voter in list(self.live):
             try:
-                voter.begin_epoch(epoch)
+                voter.begin_epoch(state)
             except (SegstoreError, OSError) as error:
                 self._lose(voter.id, error)
         self._check()
-        return epoch
+        return state
+
+    def _voters(self) -> tuple[int, ...]:
+        """Return the voters that the store has: a place that was named, and never taken, is none."""
+        known = max((len(voter.quorum.voters) for voter in self.live), default=0) or self._total
+        return tuple(range(max([known, *[voter.id + 1 for voter in self.live]])))
 
 
 def quorum_lost(missing: dict[int, Exception | None], total: int) -> QuorumLostError:

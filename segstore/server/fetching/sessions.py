@@ -102,12 +102,16 @@ class Session:
         turn.
         """
         for each in fetched:
-            if not each.wanted.tell(each.data):
-                continue
-            key = key_of(each.wanted, self.uses_ids)
-            if each.data.records and self.wanted.get(key) is each.wanted:
-                self.wanted[key] = self.wanted.pop(key)
-            yield each
+            if each.wanted.tell(each.data):
+                if each.data.records:
+                    self.give_way(each.wanted)
+                yield each
+
+    def give_way(self, wanted: Wanted) -> None:
+        """Serve a partition after the others from now on."""
+        key = key_of(wanted, self.uses_ids)
+        if self.wanted.get(key) is wanted:
+            self.wanted[key] = self.wanted.pop(key)
 
 
 def key_of(wanted: Wanted, uses_ids: bool) -> Key:
@@ -164,30 +168,30 @@ class Full(Sessionless):
 
 
 class Incremental:
-    """A session's next request."""
+    """A session's next request, which has taken the session to `epoch`."""
 
-    def __init__(self, session: Session) -> None:
-        self._session, self._epoch = session, session.epoch
+    def __init__(self, session: Session, epoch: int) -> None:
+        self.session, self._epoch = session, epoch
 
     @property
     def wanted(self) -> Iterable[Wanted]:
-        return list(self._session.wanted.values())
+        return list(self.session.wanted.values())
 
     def answer(self, fetched: list[Fetched]) -> Any:
         """Answer the partitions that have changed; an error where the session went on without this."""
-        if self._session.epoch != self._epoch:
+        if self.session.epoch != self._epoch:
             return self._outdated()
-        changed = list(self._session.changed(fetched))
-        return _Response(session_id=self._session.id, responses=grouped(changed))
+        changed = list(self.session.changed(fetched))
+        return _Response(session_id=self.session.id, responses=grouped(changed))
 
     def throttled(self) -> Any:
         """Answer no partition."""
-        if self._session.epoch != self._epoch:
+        if self.session.epoch != self._epoch:
             return self._outdated()
-        return _Response(session_id=self._session.id)
+        return _Response(session_id=self.session.id)
 
     def _outdated(self) -> Any:
-        return _Response(error_code=Code.INVALID_FETCH_SESSION_EPOCH, session_id=self._session.id)
+        return _Response(error_code=Code.INVALID_FETCH_SESSION_EPOCH, session_id=self.session.id)
 
 
 # --- sessions ----------------------------------------------------------------------------------
@@ -226,16 +230,25 @@ class FetchSessions:
 
     def _go_on(self, session: Session, asked: dict[Key, Wanted], body: Any, logs: Logs) -> Context:
         session.update(asked, _forgotten(body, session.uses_ids))
-        self._sessions.pop(session.id)
         if not session.wanted:  # a session without partitions is over
+            del self._sessions[session.id]
             return Sessionless({})
         for wanted in session.wanted.values():
             if wanted.topic is None:  # a topic with this id may have come
                 wanted.topic = logs.name_of(wanted.topic_id)
+        return Incremental(session, self.advance(session))
+
+    def has(self, session: Session) -> bool:
+        """Return whether a session has not ended."""
+        return self._sessions.get(session.id) is session
+
+    def advance(self, session: Session) -> int:
+        """Take a session that has not ended to the epoch of its next request, which is returned."""
+        del self._sessions[session.id]
+        self._sessions[session.id] = session  # behind the others: it is used now
         session.used_ms = self._clock()
         session.epoch = next_epoch(session.epoch)
-        self._sessions[session.id] = session
-        return Incremental(session)
+        return session.epoch
 
     def begin(self, wanted: dict[Key, Wanted], uses_ids: bool) -> int:
         """Begin a session; returns its id, NO_SESSION where all slots are others'."""

@@ -14,12 +14,12 @@ from enum import IntEnum
 from typing import Any
 
 from segstore import names
+from segstore.coordinator import config_entries
+from segstore.coordinator.config_entries import Entry, Source
 from segstore.errors import copy_of
 from segstore.protocol.codec import structs
 from segstore.protocol.error_codes import Code
-from segstore.server import config_entries
 from segstore.server.apis import Api
-from segstore.server.config_entries import Entry, Source
 from segstore.server.node import Node
 from segstore.server.request import Request
 from segstore.server.topics import shown

@@ -12,7 +12,7 @@ from typing import Any
 from segstore.coordinator.group.consumers.group import ConsumerGroupInfo
 from segstore.coordinator.group.consumers.member import JOIN_EPOCH, ConsumerMember
 from segstore.coordinator.group.consumers.membership import Beaten, ConsumerHeartbeat
-from segstore.coordinator.group.consumers.topics import Topics
+from segstore.coordinator.group.consumers.topics import MayDescribe, Topics
 from segstore.coordinator.group.coordinator import GroupCoordinator
 from segstore.coordinator.offsets.consumer_schema import Assignment
 from segstore.coordinator.shared import shared
@@ -20,8 +20,10 @@ from segstore.errors import InvalidGroupIdError, InvalidRequestError, SegstoreEr
 from segstore.protocol.codec import structs
 from segstore.protocol.error_codes import Code
 from segstore.server.apis import Api
+from segstore.server.authorized import Operation
 from segstore.server.node import Node
 from segstore.server.request import Later, Request
+from segstore.server.security.allow_list import Resource
 from segstore.server.topics import shown
 from segstore.storage.store.store import Store
 
@@ -40,7 +42,7 @@ _CLASSIC, _CONSUMER = 0, 1
 
 def consumer_group_heartbeat(node: Node, request: Request) -> Later:
     """Take what a member says; answer its epoch, and its partitions where they are others."""
-    body, asked = request.body, _asked(request)
+    body, asked = request.body, _asked(node, request)
 
     def run() -> Any:
         try:
@@ -55,7 +57,7 @@ def consumer_group_heartbeat(node: Node, request: Request) -> Later:
     return coordinated(node, request, run, lambda code: _Beaten(error_code=code))
 
 
-def _asked(request: Request) -> ConsumerHeartbeat:
+def _asked(node: Node, request: Request) -> ConsumerHeartbeat:
     body, names = request.body, request.body.subscribed_topic_names
     return ConsumerHeartbeat(
         member_id=body.member_id,
@@ -69,7 +71,16 @@ def _asked(request: Request) -> ConsumerHeartbeat:
         owned=_owned(body.topic_partitions),
         client_id=request.client_id or "",
         client_host=f"/{request.channel.peer}",
+        may_describe=_may_describe(node, request),
     )
+
+
+def _may_describe(node: Node, request: Request) -> MayDescribe | None:
+    """Return what says whether the client may describe a topic, None where it may describe all."""
+    authorizer, principal = node.authorizer, request.channel.principal
+    if authorizer is None:
+        return None
+    return lambda topic: authorizer.allows(principal, Operation.DESCRIBE, Resource.TOPIC, topic)
 
 
 def _owned(topics: Iterable[Any] | None) -> Assignment | None:

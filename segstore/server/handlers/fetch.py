@@ -26,6 +26,8 @@ from segstore.server.fetching.sessions import (
     IDS_SINCE,
     Context,
     FetchSessions,
+    Incremental,
+    Session,
     Sessionless,
     Wanted,
     key_of,
@@ -39,6 +41,7 @@ from segstore.storage.producers.aborted_transactions import outcomes
 from segstore.storage.store.partition_log import PartitionLog
 
 from .repeated_fetch import RepeatedFetch, Target, repeated
+from .repeated_session_fetch import RepeatedSessionFetch, SessionTarget, repeated_in
 from .working import work
 
 log = Logger("segstore")
@@ -67,7 +70,7 @@ class Fetches:
     def __init__(self, node: Node) -> None:
         self._node, self._most = node, node.config.fetch_max_bytes
         self._logs, self._quotas = node.part(Logs), quotas(node.store)
-        self._throttles: dict[str, Throttle] = {}
+        self._throttles: dict[tuple[str, str], Throttle] = {}
         slots = node.config.max_incremental_fetch_session_cache_slots
         self.sessions = FetchSessions(slots, _monotonic_ms, random.SystemRandom())
         self.purgatory = Purgatory(node, self._logs)
@@ -77,7 +80,7 @@ class Fetches:
         context = self.sessions.open(request.version, request.body, self._logs)
         if isinstance(context, Code):
             return _Response(error_code=context)
-        throttle = self._throttle(request.client_id or "")
+        throttle = self._throttle(request)
         terms = self._terms(request, throttle)
         if throttle.bound is not None and (debt := throttle.wait_ms()):
             body = context.throttled()
@@ -85,7 +88,7 @@ class Fetches:
             return body
         under_way = _Fetch(request, context, terms, throttle)
         answer = self._serve(under_way)
-        if request.frame is not None and isinstance(context, Sessionless):
+        if request.frame is not None:
             self._keep(under_way)
         return answer
 
@@ -93,19 +96,42 @@ class Fetches:
         """Have the next requests of a consumer answered without reading them field by field, if they are like
         this one. What has seen that this one is like those before stays.
         """
-        channel = fetch.request.channel
-        if not (isinstance(channel.repeat, RepeatedFetch) and channel.repeat.is_like):
-            if self._node.store.mode != "rw" or self._node.authorizer is not None:
-                return
+        repeat, context = fetch.request.channel.repeat, fetch.context
+        if isinstance(repeat, RepeatedFetch | RepeatedSessionFetch) and repeat.is_like:
+            return
+        if self._node.store.mode != "rw" or self._node.authorizer is not None:
+            return
+        if isinstance(context, Incremental):
+            self._keep_session(fetch, context.session)
+        elif type(context) is Sessionless:
             serve = partial(self._serve_late, fetch)
             target = Target(self._logs, self.purgatory, fetch.terms, fetch.throttle, serve)
-            channel.repeat = repeated(fetch.request, fetch.context.wanted, target)
+            fetch.request.channel.repeat = repeated(fetch.request, context.wanted, target)
+
+    def _keep_session(self, fetch: _Fetch, session: Session) -> None:
+        request, terms, throttle = fetch.request, fetch.terms, fetch.throttle
+        repeat = request.channel.repeat
+        if throttle.bound is not None:
+            return
+        if isinstance(repeat, RepeatedSessionFetch) and repeat.goes_on(request, session, terms):
+            repeat.learn(request)
+            return
+        serve = partial(self._serve_late_in, fetch, session)
+        target = SessionTarget(self._logs, self.purgatory, self.sessions, terms, throttle, serve)
+        request.channel.repeat = repeated_in(request, session, target)
 
     def _serve_late(self, fetch: _Fetch, wanted: Wanted, correlation_id: int) -> None:
         """Answer a request like that of `fetch`, which has waited."""
+        key = key_of(wanted, fetch.request.version >= IDS_SINCE)
+        self._serve_again(fetch, Sessionless({key: wanted}), correlation_id)
+
+    def _serve_late_in(self, fetch: _Fetch, session: Session, epoch: int, correlation_id: int) -> None:
+        """Answer a request like that of `fetch`, which took a session to an epoch, and has waited."""
+        self._serve_again(fetch, Incremental(session, epoch), correlation_id)
+
+    def _serve_again(self, fetch: _Fetch, context: Context, correlation_id: int) -> None:
         request, channel = fetch.request, fetch.request.channel
         answer = partial(channel.answer, request.api, request.version, correlation_id)
-        context = Sessionless({key_of(wanted, request.version >= IDS_SINCE): wanted})
         again = fetch._replace(request=replace(request, answer=answer, frame=None), context=context)
         self._later(again, lambda: self._serve(again, False))
 
@@ -161,13 +187,14 @@ class Fetches:
 
         return work(self._node, fetch.request, run, done)
 
-    def _throttle(self, client_id: str) -> Throttle:
-        """Return the throttle of a client id; the last ones that were asked for are at hand."""
-        throttle = self._throttles.get(client_id)
+    def _throttle(self, request: Request) -> Throttle:
+        """Return the throttle of a user and client id; the last ones that were asked for are at hand."""
+        user, client_id = key = request.channel.principal, request.client_id or ""
+        throttle = self._throttles.get(key)
         if throttle is None:
             if len(self._throttles) >= _MOST_AT_HAND:
                 self._throttles.clear()
-            throttle = self._throttles[client_id] = self._quotas.throttle(CONSUMER_BYTE_RATE, client_id)
+            throttle = self._throttles[key] = self._quotas.throttle(CONSUMER_BYTE_RATE, client_id, user)
         return throttle
 
     def _terms(self, request: Request, throttle: Throttle) -> Terms:

@@ -70,21 +70,21 @@ class _Quotas:
 
     def __init__(self, node: Node) -> None:
         self._quotas = quotas(node.store)
-        self._throttles: dict[str, Throttle] = {}
+        self._throttles: dict[tuple[str, str], Throttle] = {}
 
-    def throttle(self, client_id: str | None) -> Throttle:
-        """Return the throttle of a client id."""
-        throttle = self._throttles.get(client_id or "")
+    def throttle(self, request: Request) -> Throttle:
+        """Return the throttle of a request's user and client id."""
+        user, client_id = key = request.channel.principal, request.client_id or ""
+        throttle = self._throttles.get(key)
         if throttle is None:
             if len(self._throttles) >= _MOST_CLIENTS:
                 self._throttles.clear()
-            throttle = self._quotas.throttle(PRODUCER_BYTE_RATE, client_id or "")
-            self._throttles[client_id or ""] = throttle
+            throttle = self._throttles[key] = self._quotas.throttle(PRODUCER_BYTE_RATE, client_id, user)
         return throttle
 
-    def charge(self, client_id: str | None, size: int) -> int:
+    def charge(self, request: Request, size: int) -> int:
         """Count the bytes of a request; return the throttle time in ms that follows."""
-        throttle = self.throttle(client_id)
+        throttle = self.throttle(request)
         return throttle.charge(size) if throttle.bound is not None else 0
 
 
@@ -99,7 +99,7 @@ def produce(node: Node, request: Request) -> Any:
         for batch in found:
             size += len(batch.records)
             may_wait = may_wait or _may_wait(batch.log, body.acks)
-    delay = node.part(_Quotas).charge(request.client_id, size)
+    delay = node.part(_Quotas).charge(request, size)
     if not may_wait and size <= AT_ONCE:
         answer = _answered(node, request, topics, delay)
         _keep(node, request, topics)
@@ -121,7 +121,7 @@ def _keep(node: Node, request: Request, topics: list[tuple[Any, list[_Batch]]]) 
     batch = topics[0][1][0] if topics and topics[0][1] else None
     if batch is None or isinstance(batch.log, Code) or not batch.records:
         return
-    throttle = node.part(_Quotas).throttle(request.client_id)
+    throttle = node.part(_Quotas).throttle(request)
     failed = partial(_failed, batch._replace(records=NO_RECORDS), _unverified(request.version))
     request.channel.repeat = repeated(request, Target(batch.log, throttle, failed))
 

@@ -1,6 +1,6 @@
-"""DescribeClientQuotas and AlterClientQuotas: byte rates by client id (KIP-546).
+"""DescribeClientQuotas and AlterClientQuotas: byte rates by user and client id (KIP-546).
 
-There are no users to have rates, and no rates by address. Kafka's rules are those of ClientQuotasImage and
+There are no rates by address. Kafka's rules are those of ClientQuotasImage and
 ClientQuotaControlManager.
 """
 
@@ -15,15 +15,15 @@ from segstore.protocol.error_codes import Code
 from segstore.server.apis import Api
 from segstore.server.node import Node
 from segstore.server.request import Request
-from segstore.storage.meta.client_quotas import DEFAULT
+from segstore.storage.meta.client_quotas import DEFAULT, Entity
 
 from .refusal import REFUSED, Refusal, told
 from .working import in_worker
 
 _Described = structs("DescribeClientQuotasResponse")
 _Altered = structs("AlterClientQuotasResponse")
-_CLIENT_ID = "client-id"
-_TYPES = frozenset({_CLIENT_ID, "user", "ip"})
+_CLIENT_ID, _USER = "client-id", "user"
+_TYPES = frozenset({_CLIENT_ID, _USER, "ip"})
 _EXACT, _DEFAULT, _ANY = 0, 1, 2
 
 
@@ -38,12 +38,18 @@ def describe_client_quotas(node: Node, request: Request) -> Any:
 def _describe(node: Node, body: Any) -> Any:
     try:
         wanted = _filter(body.components)
-        found = quotas(node.store).describe()
+        found = quotas(node.store).limits()
     except REFUSED as error:
         code, message = told(error)
         return _Described(error_code=code, error_message=message, entries=None)
-    matching = {name: rates for name, rates in found.items() if _matches(name, wanted, strict=body.strict)}
+    matching = {each: rates for each, rates in found.items() if _matches(each, wanted, strict=body.strict)}
     return _Described(error_message=None, entries=[_entry(*each) for each in matching.items()])
+
+
+def _components(entity: Entity) -> dict[str, str]:
+    """Return the names that an entity has, or DEFAULT, by their types."""
+    named = {_USER: entity.user, _CLIENT_ID: entity.client_id}
+    return {kind: name for kind, name in named.items() if name is not None}
 
 
 def _filter(components: list[Any]) -> dict[str, Any]:
@@ -69,24 +75,27 @@ def _filter(components: list[Any]) -> dict[str, Any]:
     return found
 
 
-def _matches(client: str, wanted: dict[str, Any], *, strict: bool) -> bool:
-    """Return whether a client's entity, which is of one component, has all that a filter wants; `strict`: and
-    nothing else.
-    """
-    if not wanted:
-        return not strict
-    component = wanted.get(_CLIENT_ID)
-    if component is None or len(wanted) > 1:
+def _matches(entity: Entity, wanted: dict[str, Any], *, strict: bool) -> bool:
+    """Return whether an entity has all that a filter wants; `strict`: and nothing else."""
+    named = _components(entity)
+    if not named.keys() >= wanted.keys() or (strict and named.keys() != wanted.keys()):
         return False
+    return all(_is_meant(named[kind], component) for kind, component in wanted.items())
+
+
+def _is_meant(name: str, component: Any) -> bool:
     if component.match_type == _EXACT:
-        return client != DEFAULT and bool(client == component.match)
-    return component.match_type == _ANY or client == DEFAULT
+        return name != DEFAULT and bool(name == component.match)
+    return component.match_type == _ANY or name == DEFAULT
 
 
-def _entry(client: str, rates: dict[str, int]) -> Any:
-    entity = _Described.EntityData(entity_type=_CLIENT_ID, entity_name=None if client == DEFAULT else client)
+def _entry(entity: Entity, rates: dict[str, int]) -> Any:
+    told = [
+        _Described.EntityData(entity_type=kind, entity_name=None if name == DEFAULT else name)
+        for kind, name in _components(entity).items()
+    ]
     values = [_Described.ValueData(key=key, value=float(rate)) for key, rate in rates.items()]
-    return _Described.EntryData(entity=[entity], values=values)
+    return _Described.EntryData(entity=told, values=values)
 
 
 # --- AlterClientQuotas ----------------------------------------------------------------------------
@@ -114,7 +123,7 @@ def _alter_all(node: Node, body: Any) -> Any:
 
 
 def _alter(held: Quotas, entry: Any, *, validate_only: bool) -> None:
-    client, rates = _client(entry.entity), {op.key: None if op.remove else op.value for op in entry.ops}
+    entity, rates = _entity(entry.entity), {op.key: None if op.remove else op.value for op in entry.ops}
     if len(rates) < len(entry.ops):
         raise Refusal(Code.INVALID_REQUEST, "a rate is in the entry twice")
     try:
@@ -122,24 +131,25 @@ def _alter(held: Quotas, entry: Any, *, validate_only: bool) -> None:
     except ConfigError as error:
         raise Refusal(Code.INVALID_REQUEST, str(error)) from error
     if not validate_only:
-        held.alter(client, rates)
+        held.alter_entity(entity, rates)
 
 
-def _client(entity: list[Any]) -> str:
-    """Return the client that an entity is. Raises Refusal."""
-    types = sorted(part.entity_type for part in entity)
-    if types != [_CLIENT_ID]:
+def _entity(parts: list[Any]) -> Entity:
+    """Return the entity that is meant. Raises Refusal."""
+    named = {part.entity_type: part.entity_name for part in parts}
+    if not named or len(named) < len(parts) or named.keys() - {_CLIENT_ID, _USER}:
+        types = ", ".join(sorted(part.entity_type for part in parts))
         raise Refusal(
             Code.INVALID_REQUEST,
-            f"an entity of {', '.join(types) or 'nothing'}: rates are by client-id alone here, since there "
-            "are no users",
+            f"an entity of {types or 'nothing'}: rates are by user, client-id or both of them here",
         )
-    name = entity[0].entity_name
-    if name in ("", DEFAULT):
-        raise Refusal(
-            Code.INVALID_REQUEST, f"client-id {name!r}: must be a client's id, or null for all others"
-        )
-    return DEFAULT if name is None else str(name)
+    for kind, name in named.items():
+        if name in ("", DEFAULT):
+            raise Refusal(
+                Code.INVALID_REQUEST, f"{kind} {name!r}: must be a name, or null for all that have no rate"
+            )
+    found = {kind: DEFAULT if name is None else str(name) for kind, name in named.items()}
+    return Entity(found.get(_USER), found.get(_CLIENT_ID))
 
 
 HANDLERS = {

@@ -7,17 +7,14 @@ Threads: the loop's.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from segstore.coordinator.throttle import Throttle
 from segstore.errors import SegstoreError
 from segstore.logger import Logger
-from segstore.protocol.codec import encode, structs
+from segstore.protocol.codec import structs
 from segstore.protocol.fetch_epochs import NO_SESSION
-from segstore.protocol.primitives import uvarint
-from segstore.server.apis import write_response
 from segstore.server.fetching.purgatory import Parked, Purgatory
 from segstore.server.fetching.reading import Look, Terms
 from segstore.server.fetching.sessions import Fetched, Wanted
@@ -26,18 +23,15 @@ from segstore.server.request import CORRELATION_ID, LATER, Later, Request, Respo
 from segstore.storage.store.partition_log import PartitionLog
 from segstore.storage.transfer.stretch import Stretch
 
+from .fetch_bytes import INT32, INT64, PartitionAnswer, place_of
+
 log = Logger("segstore")
 _Response = structs("FetchResponse")
-_FLEXIBLE_SINCE, _START_SINCE = 12, 5
-"""The first versions whose lengths are varints, and whose answers tell the log start offset."""
-_INT32, _INT64 = struct.Struct(">i"), struct.Struct(">q")
-_MARKS = 0x0102030405060708, 0x1112131415161718, 0x2122232425262728
-_MARK = b"\xf1\xf2\xf3\xf4\xf5\xf6\xf7\xf8"
 
 
 class Target(NamedTuple):
-    """What a consumer's fetches share with all others. `serve` answers a request that has waited, from what
-    it wants and its correlation id, as the handler does.
+    """What a consumer's fetches share with all others. `serve` answers a request that has waited, as the
+    handler does, from what it wants and its correlation id.
     """
 
     logs: Logs
@@ -45,48 +39,6 @@ class Target(NamedTuple):
     terms: Terms
     throttle: Throttle
     serve: Callable[[Wanted, int], None]
-
-
-class _Answer:
-    """The answer of one partition without an error, all but for what the log tells."""
-
-    def __init__(self, request: Request, wanted: Wanted, committed: bool) -> None:
-        high_watermark, stable, start = _MARKS
-        data = _Response.PartitionData(
-            partition_index=wanted.partition,
-            high_watermark=high_watermark,
-            last_stable_offset=stable,
-            log_start_offset=start,
-            aborted_transactions=[] if committed else None,
-            records=_MARK,
-        )
-        topic = _Response.FetchableTopicResponse(
-            topic=wanted.topic or "", topic_id=wanted.topic_id, partitions=[data]
-        )
-        made = bytes(write_response(request.api, request.version, 0, _Response(responses=[topic]))[0])
-        self._is_flexible = request.version >= _FLEXIBLE_SINCE
-        at = made.index(_MARK)
-        self._before = made[: at - len(self._length(len(_MARK)))]
-        self._behind = made[at + len(_MARK) :]
-        self._told = struct.Struct(">qqq" if request.version >= _START_SINCE else ">qq")
-        self._tells_start = request.version >= _START_SINCE
-        self._told_at = made.index(_INT64.pack(high_watermark))
-
-    def _length(self, size: int) -> bytes:
-        return uvarint(size + 1) if self._is_flexible else _INT32.pack(size)
-
-    def of(self, stretch: Stretch, correlation_id: bytes) -> Response:
-        """Return the answer with a stretch, which belongs to it from now on."""
-        size = len(stretch)
-        out = bytearray(self._before)
-        out += self._length(size)
-        place = len(out)
-        out += self._behind
-        out[CORRELATION_ID] = correlation_id
-        _INT32.pack_into(out, 0, len(out) - _INT32.size + size)
-        ends = stretch.high_watermark, stretch.last_stable_offset, stretch.log_start_offset
-        self._told.pack_into(out, self._told_at, *ends[: 2 + self._tells_start])
-        return out, [(place, stretch)] if size else []
 
 
 class RepeatedFetch:
@@ -101,7 +53,7 @@ class RepeatedFetch:
         self._kind = self._first[: CORRELATION_ID.start]
         self._before, self._behind = b"", b""
         self._most = max(min(wanted.max_bytes, target.terms.max_bytes), 0)
-        self._answer: _Answer | None = None
+        self._answer: PartitionAnswer | None = None
         self.is_like = False
 
     def __call__(self, frame: memoryview) -> Response | Later | None:
@@ -110,12 +62,12 @@ class RepeatedFetch:
         if len(frame) != len(self._first) or not (self._at or self._learn()):
             return None
         at = self._at
-        if frame[CORRELATION_ID.stop : at] != self._before or frame[at + _INT64.size :] != self._behind:
+        if frame[CORRELATION_ID.stop : at] != self._before or frame[at + INT64.size :] != self._behind:
             return None
         if frame[: CORRELATION_ID.start] != self._kind or self._log.is_gone:
             return None
         self.is_like = True
-        (offset,) = _INT64.unpack_from(frame, at)
+        (offset,) = INT64.unpack_from(frame, at)
         found, terms = self._look(offset), self._target.terms
         if found is None:
             return None
@@ -136,7 +88,7 @@ class RepeatedFetch:
 
     def _written(self, found: Stretch, correlation_id: bytes) -> Response:
         if self._answer is None:
-            self._answer = _Answer(self._request, self._asked, self._target.terms.committed)
+            self._answer = PartitionAnswer(self._request, self._asked, self._target.terms.committed)
         return self._answer.of(found, correlation_id)
 
     # --- waiting --------------------------------------------------------------------------
@@ -170,7 +122,7 @@ class RepeatedFetch:
             if self._target.throttle.bound is not None or seen != self._target.purgatory.publications:
                 now = None if self._log.is_gone else self._look(wanted.offset)
             if now is None:
-                self._target.serve(wanted, *_INT32.unpack(correlation_id))
+                self._target.serve(wanted, *INT32.unpack(correlation_id))
             else:
                 channel.give(*self._written(now, correlation_id))
         except Exception:
@@ -181,18 +133,11 @@ class RepeatedFetch:
 
     def _learn(self) -> bool:
         """See where the first request has its offset; returns whether it has only what is usual."""
-        body, version, first = self._request.body, self._request.version, self._first
-        part = body.topics[0].partitions[0]
-        mine, other = bytearray(), bytearray()
-        encode(body, version, mine)
-        offset, part.fetch_offset = part.fetch_offset, ~part.fetch_offset
-        encode(body, version, other)
-        part.fetch_offset = offset
-        begin = len(first) - len(mine)
-        if begin < CORRELATION_ID.stop or first[begin:] != mine:
+        part = self._request.body.topics[0].partitions[0]
+        at = place_of(self._request, self._first, part, "fetch_offset")
+        if at is None:
             return False
-        at = begin + next(i for i, (one, two) in enumerate(zip(mine, other, strict=True)) if one != two)
-        self._before, self._behind = first[CORRELATION_ID.stop : at], first[at + _INT64.size :]
+        self._before, self._behind = self._first[CORRELATION_ID.stop : at], self._first[at + INT64.size :]
         self._at = at
         return True
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from segstore import names
 from segstore.config import TopicConfig
+from segstore.coordinator import config_entries
 from segstore.errors import (
     InvalidReplicaAssignmentError,
     InvalidReplicationFactorError,
@@ -19,7 +20,6 @@ from segstore.errors import (
 )
 from segstore.protocol.codec import structs
 from segstore.protocol.error_codes import Code
-from segstore.server import config_entries
 from segstore.server.apis import Api
 from segstore.server.logs import NO_ID
 from segstore.server.node import Node

@@ -15,12 +15,14 @@ from segstore.errors import InvalidArgumentError, InvalidTypeError, ListenError
 from segstore.server.apis import Api
 from segstore.server.cluster_id import cluster_id_of
 from segstore.server.handlers import HANDLERS
+from segstore.server.lease import hold_lease, lease_error
 from segstore.server.node import Endpoint, Node
 from segstore.server.promotion import announce_promotion
 from segstore.server.request import Handler
 from segstore.server.security.authorizer import authorizer_of
 from segstore.server.security.sasl import sasl_of
 from segstore.server.settings import ServerConfig
+from segstore.storage.store.lease import Lease
 from segstore.storage.store.store import Store
 from segstore.threads import apart
 
@@ -45,6 +47,9 @@ def serve(
     host: str = "127.0.0.1",
     port: int = 9092,
     advertised: str | None = None,
+    *,
+    lease: Lease | None = None,
+    old_primary: Mapping[str, Any] | None = None,
     **settings: Any,
 ) -> Server:
     """Serve a store to Kafka's clients, from a thread of this process, and return the server.
@@ -56,10 +61,17 @@ def serve(
     who may do what: by default everybody everything. A store may have several servers. Closing the store ends
     them.
 
+    `lease()` acquires or renews a lease; it gives a fencing token while the caller holds it, else None. The
+    store leads with a token only, which becomes its leader epoch, and refuses all appends with DemotedError
+    without one: until it is closed, those of this process, too.
+
+    A store that was promoted tells the primary which it has replaced; `old_primary` has settings of the
+    client for that, those that `follow` takes: `security.protocol`, `sasl.username` and others.
+
     Raises ListenError, ConfigError, InvalidArgumentError, InvalidTypeError, StoreClosedError,
     CorruptCheckpointError, StorageError, IllegalStateError.
     """
-    return start(store, host, port, advertised, ServerConfig.parse(settings), HANDLERS)
+    return start(store, host, port, advertised, ServerConfig.parse(settings), HANDLERS, lease, old_primary)
 
 
 def start(
@@ -69,6 +81,8 @@ def start(
     advertised: str | None,
     config: ServerConfig,
     handlers: Mapping[Api, Handler],
+    lease: Lease | None = None,
+    old_primary: Mapping[str, Any] | None = None,
 ) -> Server:
     """Do what `serve` does, with these handlers.
 
@@ -79,7 +93,7 @@ def start(
     lost = False
 
     def make() -> Server:
-        made.append(_started(store, host, port, advertised, config, handlers))
+        made.append(_started(store, host, port, advertised, config, handlers, lease, old_primary))
         if lost:
             made[0].close(0.0)
         return made[0]
@@ -100,6 +114,8 @@ def _started(
     advertised: str | None,
     config: ServerConfig,
     handlers: Mapping[Api, Handler],
+    lease: Lease | None,
+    old_primary: Mapping[str, Any] | None,
 ) -> Server:
     if not isinstance(store, Store):
         raise InvalidTypeError(f"store must be a Store, not {type(store).__name__}")
@@ -109,6 +125,8 @@ def _started(
     told = None if advertised is None else endpoint("advertised", advertised)
     cluster_id = cluster_id_of(store)
     tls, sasl, authorizer = _tls(config), sasl_of(store, config), authorizer_of(config)
+    if lease is not None:
+        hold_lease(store, lease, config)
     sockets = listen(host, port)
     bound = Endpoint(host, sockets[0].getsockname()[1])
     try:
@@ -120,11 +138,12 @@ def _started(
     node = Node(store, config, loop, _told(bound, told), cluster_id, handlers.keys(), authorizer)
     memory = RequestMemory(config.queued_max_request_bytes)
     shared = Shared(node, loop, handlers, Scratch(), memory, tls, sasl)
-    service = Service(shared, Listener(sockets, shared))
+    address = f"{config.security_protocol}://{address_text(node.endpoint)}"
+    service = Service(shared, Listener(sockets, shared), address)
     service.start()
     try:
         store._attach_client(service)
-        announce_promotion(store)
+        announce_promotion(store, old_primary)
     except BaseException:
         service.end(0.0)
         raise
@@ -170,6 +189,11 @@ class Server:
     def port(self) -> int:
         """Return the port that the server listens on."""
         return self._bound.port
+
+    @property
+    def lease_error(self) -> Exception | None:
+        """Return what the lease has raised last, or why its token was refused; None where neither is so."""
+        return lease_error(self._node.store)
 
     @property
     def bootstrap_servers(self) -> str:

@@ -8,7 +8,9 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
+from contextlib import suppress
 
+from segstore.errors import SegstoreError
 from segstore.files import forks
 from segstore.logger import Logger
 from segstore.storage.store.clients import Turn, Unwritten
@@ -28,8 +30,9 @@ class Service:
 
     turn = Turn.READER
 
-    def __init__(self, shared: Shared, listener: Listener) -> None:
-        self._shared, self._listener = shared, listener
+    def __init__(self, shared: Shared, listener: Listener, address: str) -> None:
+        """`address` is where clients connect to, "PROTOCOL://HOST:PORT"."""
+        self._shared, self._listener, self._address = shared, listener, address
         self._here = forks.here()
         self._thread = Background(self._run, "segstore-server")
         self._ended = Latch()
@@ -50,11 +53,18 @@ class Service:
             raise
 
     def _run(self) -> None:
+        self._announce(self._address)
         try:
             self._shared.loop.run()
         finally:
+            self._announce("")
             self._close_parts()
             self._ended.open()
+
+    def _announce(self, address: str) -> None:
+        """Tell the command line where to find this server; without that the server works all the same."""
+        with suppress(SegstoreError, OSError):
+            self._shared.node.store._announce(address)
 
     # --- the end --------------------------------------------------------------------------
 

@@ -157,7 +157,8 @@ def _check_ends(path: str, one: PartitionCheck, ends: Ends | None, said: Said) -
     }
     for what, (published, known) in expected.items():
         if published != known:
-            yield Finding(path, None, published, f"{one.name}: {what} {published} is published, not {known}")
+            message = f"{one.name}: {what} {published} is published, but it should be {known}"
+            yield Finding(path, None, published, message)
 
 
 # --- check ------------------------------------------------------------

@@ -16,9 +16,10 @@ from segstore.storage.finding import Finding
 from segstore.storage.inbox.adopted_ids import damaged_lines, missing_ids, read_adoption
 from segstore.storage.inbox.cleanup import leftovers
 from segstore.storage.inbox.intent import read_intent
+from segstore.storage.inbox.joined import all_joined
 from segstore.storage.inbox.layout import Folder
 from segstore.storage.inbox.manifest import Manifest, read_manifest
-from segstore.storage.inbox.verify import examine
+from segstore.storage.inbox.verify import check_bytes, examine
 from segstore.storage.meta.small_files import reason
 from segstore.storage.meta.topics import TopicFiles
 
@@ -30,6 +31,7 @@ def check_inbox(files: Files, root: str) -> Iterator[Finding]:
     folder = Folder(files, root)
     try:
         yield from _check_intents(folder)
+        yield from _check_joined(folder)
         yield from _check_sealed(folder)
         yield from _check_left(folder)
     except OSError as error:
@@ -47,6 +49,21 @@ def _check_intents(folder: Folder) -> Iterator[Finding]:
         recorded = read_adoption(folder.files, folder.adopted, intent.id) is not None
         done = "finishes" if recorded else "undoes"
         yield Finding(path, None, None, f"the adoption of {intent.id!r} was begun: {_NEXT} {done} it")
+
+
+def _check_joined(folder: Folder) -> Iterator[Finding]:
+    damaged: list[CorruptCheckpointError] = []
+    for joined in all_joined(folder, lambda _, error: damaged.append(error)):
+        path = folder.joined(joined.stem)
+        left = "makes it durable, and removes what it was joined of"
+        yield Finding(path, None, None, f"what {joined.id!r} appended may not be synced: {_NEXT} {left}")
+        for file in () if joined.durable else joined.files:
+            try:
+                check_bytes(folder.files, folder.staged(file), file)
+            except StagedFilesError as error:
+                yield Finding(folder.staged(file), None, None, str(error))
+    for one in damaged:
+        yield Finding(one.file, None, None, reason(one))
 
 
 def _check_sealed(folder: Folder) -> Iterator[Finding]:

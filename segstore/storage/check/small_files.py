@@ -1,5 +1,5 @@
 """Checks the small files that are segstore's own: topic settings, quotas, credentials, notes of sweeps,
-producer ids, the cluster id, the role, and those of a primary and its standby.
+producer ids, the cluster id, the format, the role, and those of a primary and its standby.
 
 On disk files are only read. Threads: any.
 """
@@ -22,6 +22,7 @@ from segstore.storage.meta.scram_credentials import scram_copies
 from segstore.storage.meta.sealed_file import CLUSTER_ID, PRODUCER_ID
 from segstore.storage.meta.small_files import Copies, Copy, reason
 from segstore.storage.meta.standby_registration import REGISTRATION
+from segstore.storage.meta.store_format import check_format, path_of
 from segstore.storage.meta.sweep_states import damaged_states
 from segstore.storage.meta.topics import TopicFiles, TopicInfo
 
@@ -36,6 +37,8 @@ def check_small(files: Files, root: str, topics: Mapping[str, TopicInfo], at_res
     for copies in (quota_copies(files, root), scram_copies(files, root)):
         yield from _check_copies(copies, at_rest, None)
     yield from _check_standby(files, root)
+    if wrong := check_format(files, root):
+        yield Finding(path_of(root), None, None, f"{wrong}: made anew at the next open for writing")
     ids = ((each.path(root), each.damage(files, root)) for each in (PRODUCER_ID, CLUSTER_ID))
     for path, wrong in (damaged_states(files, root), *ids):
         if wrong:

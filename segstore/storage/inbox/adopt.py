@@ -7,11 +7,13 @@ steps that stands below.
 2. The append tokens of the partitions are taken, in order of their directories. The intent is written and
    synced: where each log ends.
 3. The batches are appended.
-4. They are synced.
+4. They are synced. Segments that were joined from small staged files are not: a note says of which files,
+   whose bytes are on disk (`joined`).
 5. The id is recorded with its offsets, synced. Until here everything is undone, from here on it is finished,
    by this process or by recovery at the next open.
 6. The ends of all partitions are published at once. The tokens are released.
-7. Intent, staged files and manifest are removed (`Inbox`).
+7. Intent, staged files and manifest are removed (`Inbox`); files that a note names, once the segments that
+   were joined from them are synced.
 
 When a step fails, the id is forgotten, the logs are cut to where they were, that is synced, and the intent is
 removed. Where the disk refuses that, the partitions are fenced and the intent stays for the next open.
@@ -28,9 +30,11 @@ from collections.abc import Callable, Mapping, Sequence
 from segstore.errors import StagedFilesError, StoreClosedError, UnknownTopicOrPartitionError, first_of
 from segstore.files import Files
 from segstore.logger import Logger
-from segstore.storage.inbox.adopt_partition import Gatherer, PartitionAdoption
+from segstore.storage.inbox.adopt_partition import PartitionAdoption
 from segstore.storage.inbox.adopted_ids import AdoptedIds
+from segstore.storage.inbox.gatherer import Gatherer
 from segstore.storage.inbox.intent import Intent, Place, remove_intent, write_intent
+from segstore.storage.inbox.joined import Joined, forget_joined, write_joined
 from segstore.storage.inbox.known_ids import Adoption
 from segstore.storage.inbox.layout import Folder
 from segstore.storage.inbox.manifest import Manifest
@@ -46,7 +50,8 @@ _AT_A_TIME = 4
 
 class Adopter:
     """Adopts manifests of one store. `topics()` and `partition(topic, number)` are the store's;
-    `segment_bytes`: see StoreConfig.
+    `segment_bytes`: see StoreConfig. `unsynced` is told of segments that are to be synced
+    later.
     """
 
     def __init__(
@@ -57,10 +62,11 @@ class Adopter:
         partition: Callable[[str, int], Partition],
         clock: Callable[[], int],
         segment_bytes: int,
+        unsynced: Callable[[Joined], None],
     ) -> None:
         self._folder, self._ids, self._topics, self._partition = folder, ids, topics, partition
         self._files: Files = folder.files
-        self._clock, self._segment_bytes = clock, segment_bytes
+        self._clock, self._segment_bytes, self._unsynced = clock, segment_bytes, unsynced
 
     def adopt(self, manifest: Manifest) -> Adoption:
         """Do steps 1 to 6. Raises UnknownTopicOrPartitionError, StagedFilesError, RecordTooLargeError,
@@ -76,7 +82,7 @@ class Adopter:
             raise UnknownTopicOrPartitionError(f"a topic was deleted meanwhile: {error}") from error
 
     def _adopt(self, manifest: Manifest) -> Adoption:
-        with Gatherer(self._folder, self._segment_bytes) as gatherer:
+        with Gatherer(self._folder) as gatherer:
             work = self._of_partitions(manifest)
             _each(lambda one: one.prepare(gatherer), work)
             tokens = [one.partition.queue.token for one in work]
@@ -106,7 +112,10 @@ class Adopter:
                 write_intent(self._folder, Intent(manifest.stem, manifest.id, tuple(places)))
             for one in work:
                 one.append()
-            _each(lambda one: one.partition.sync_ahead(), work)
+            _each(lambda one: one.sync(), work)
+            joined = Joined(manifest.stem, manifest.id, tuple(s for one in work for s in one.joined))
+            if joined.segments:
+                write_joined(self._folder, joined)
             offsets = {(one.topic.topic, one.topic.partition): one.offsets for one in work}
             adoption = Adoption(manifest.id, self._clock(), offsets)
             self._ids.record(adoption)
@@ -114,8 +123,10 @@ class Adopter:
             self._undo(manifest, work, places)
             raise
         for one in work:
-            one.partition.flushing.adopted(one.offsets[1])
+            one.appended()
         Visible.show_all([one.partition.visible for one in work])
+        if joined.segments:
+            self._unsynced(joined)
         return adoption
 
     def _undo(self, manifest: Manifest, work: Sequence[PartitionAdoption], places: Sequence[Place]) -> None:
@@ -125,6 +136,7 @@ class Adopter:
                 self._ids.forget(manifest.id)
             for one in reversed(work):
                 one.put_back()
+            forget_joined(self._folder, manifest.stem)  # before the intent: with neither, nothing is redone
             left = [place for one, place in zip(work, places, strict=True) if not one.undone]
             if left:
                 write_intent(self._folder, Intent(manifest.stem, manifest.id, tuple(left)))

@@ -1,6 +1,6 @@
 """Appends verified staged files to one partition's log: copied, or as segments of their own.
 
-On disk are the partition's segment files, and `.segstore/inbox/gathered/`. A staged file that becomes a
+On disk are the partition's segment files. A staged file that becomes a
 segment gets a second name, and keeps its first: until the adoption is settled, none of its bytes may be cut,
 and only names are taken back. Threads: the holder of the partition's append token, except for `prepare`,
 which is called before that is taken. Nothing becomes visible here.
@@ -10,105 +10,25 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import itertools
-import os
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 
 from segstore import names
 from segstore.files import Handle
-from segstore.files.locks import boot_id
 from segstore.index.sparse import MOST_RELATIVE
 from segstore.records import Encoded
+from segstore.storage.inbox.gatherer import Gatherer
 from segstore.storage.inbox.intent import Place
+from segstore.storage.inbox.joined import JoinedSegment
 from segstore.storage.inbox.layout import Folder
 from segstore.storage.inbox.staged_file import StagedFile
-from segstore.storage.inbox.verify import Verified, chunks_of, open_staged, verify
+from segstore.storage.inbox.verify import Verified, chunks_of, verify
+from segstore.storage.log.flushing import NEVER
 from segstore.storage.log.partition import Partition
 from segstore.storage.log.writer import Restore
 from segstore.storage.segment.active import ActiveSegment
 from segstore.storage.segment.segment import Segment
 from segstore.storage.segment.segment_files import create_segment, remove_segment
-
-# --- gathering ---------------------------------------------------------------------------------
-
-_AHEAD_BYTES = 4 << 20
-"""After so many joined bytes the disk begins to write them."""
-
-
-class Gatherer:
-    """Joins small staged files of one adoption, in `.segstore/inbox/gathered/`, and holds indexes of files
-    that become segments.
-
-    The small files of one partition are copied one behind the other into a new file, so that appends wait for
-    one file's bytes at most: a joined file that is large enough becomes a segment as any large staged file,
-    which takes renames only. Nothing here outlives an adoption: the gatherer is a context manager, which
-    removes all. Threads: several, each with a number of its own; no append token is held meanwhile.
-    `segment_bytes`: see `verify`.
-    """
-
-    def __init__(self, folder: Folder, segment_bytes: int) -> None:
-        self._folder, self._files, self._segment_bytes = folder, folder.files, segment_bytes
-        self._numbers = itertools.count()
-        self._used = False
-
-    def gather(self, parts: Sequence[Verified], base: int, epoch: int) -> StagedFile:
-        """Make one file of them all, with offsets from `base` on; it is synced where it is to be a segment.
-        Raises OSError.
-        """
-        first, size, changed = parts[0].file, sum(part.file.size for part in parts), 0
-        name = names.staged_file(next(self._numbers))
-        made = first._replace(stager=names.GATHERED, name=name, size=size, boot=boot_id())
-        with self._create(name) as target:
-            self._join(parts, target)
-            self._files.restamp(target, size, base, epoch)
-            if size >= self._segment_bytes:
-                self._files.sync(target)
-                changed = self._files.changed(target)
-        return made._replace(
-            batches=sum(part.file.batches for part in parts),
-            records=sum(part.file.records for part in parts),
-            changed=changed,
-            keyed=True,
-        )
-
-    def _join(self, parts: Sequence[Verified], target: Handle) -> None:
-        """Copy the files, one behind the other. The disk writes what was copied while more is copied."""
-        at = begun = 0
-        for part in parts:
-            with open_staged(self._files, part.path) as source:
-                at += self._files.copy_range(source, 0, target, at, part.file.size)
-            if at - begun >= _AHEAD_BYTES:
-                self._files.start_sync(target, begun, at - begun)
-                begun = at
-
-    def indexes(self, entries: Sequence[bytes]) -> list[str]:
-        """Write these entries into index files; returns their paths. Raises OSError."""
-        paths = []
-        for suffix, held in zip((names.INDEX, names.TIME_INDEX), entries, strict=True):
-            with self._create(f"{next(self._numbers):08d}{suffix}") as handle:
-                self._files.pwrite(handle, held, 0)
-                paths.append(handle.path)
-        return paths
-
-    def _create(self, name: str) -> Handle:
-        if not self._used:
-            with contextlib.suppress(FileExistsError):  # another thread was quicker
-                self._files.mkdir(self._folder.gathered)
-            self._used = True
-        return self._files.open_anew(os.path.join(self._folder.gathered, name))
-
-    def __enter__(self) -> Gatherer:
-        """Remove what an earlier adoption left. Its files may have other names by now, so they are unlinked,
-        never cut. Raises OSError.
-        """
-        self._folder.remove_gathered()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        with contextlib.suppress(OSError):  # the next adoption, or open, removes the files
-            self._folder.remove_gathered()
-
 
 # --- adopt partition ------------------------------------------------------------
 
@@ -135,6 +55,9 @@ class PartitionAdoption:
         self._last = 0  # the number of the segment that was active
         self._replaced = False  # the segment that was active, and empty, has a staged file's bytes
         self._temporary = ""  # path of a link that was not renamed to a segment's name yet
+        # By a joined file's path, what it was joined of: where all that is appended is of such files, which
+        # are synced later than the adoption.
+        self._joined: dict[str, tuple[StagedFile, ...]] = {}
 
     # --- without the token ----------------------------------------------------------------
 
@@ -148,9 +71,11 @@ class PartitionAdoption:
         self.partition.flush()
         base, epoch = self.partition.visible.log_end_offset, self._writer.epoch
         written: list[Handle] = []
-        for run in self._runs(checked):
-            together = len(run) > 1 or (self._is_gathered(run[0]) and run[0].file.size >= self._segment_bytes)
-            one = self._verified(gatherer.gather(run, base, epoch)) if together else run[0]
+        runs = list(self._runs(checked))
+        later = self._may_sync_later(runs)
+        for run in runs:
+            together = self._is_joined(run)
+            one = self._joined_of(run, gatherer, (base, epoch), later=later) if together else run[0]
             if one.indexes is not None:
                 self._indexes[one.path] = gatherer.indexes(one.indexes)
                 if one.place != (base, epoch):
@@ -161,6 +86,32 @@ class PartitionAdoption:
             if len(written) == _OPEN:
                 self._sync(written)
         self._sync(written)
+
+    def _is_joined(self, run: Sequence[Verified]) -> bool:
+        return len(run) > 1 or (self._is_gathered(run[0]) and run[0].file.size >= self._segment_bytes)
+
+    def _may_sync_later(self, runs: Sequence[Sequence[Verified]]) -> bool:
+        """Return whether all files are joined to segments, and are on disk themselves, so that these segments
+        need not be synced before the adoption is acknowledged. Not where each append is synced, since the
+        next one would wait for their sync.
+        """
+        return self.partition.config.flush_messages == NEVER and all(
+            self._is_joined(run)
+            and all(one.durable for one in run)
+            and sum(one.file.size for one in run) >= self._segment_bytes
+            for run in runs
+        )
+
+    def _joined_of(
+        self, run: Sequence[Verified], gatherer: Gatherer, place: tuple[int, int], *, later: bool
+    ) -> Verified:
+        """Join files in one; `later`: it is synced after the adoption."""
+        parts = tuple(one.file for one in run)
+        sync = not later and sum(part.size for part in parts) >= self._segment_bytes
+        made = self._verified(gatherer.gather(parts, *place, sync=sync))
+        if later:
+            self._joined[made.path] = parts
+        return made._replace(durable=sync)
 
     def _sync(self, written: list[Handle]) -> None:
         while written:
@@ -228,12 +179,38 @@ class PartitionAdoption:
 
     def append(self) -> None:
         """Append the files. Raises StorageError, OSError; a part may be appended then."""
+        if self.joined:
+            self.partition.flush()  # what came since `prepare`: what is joined again goes behind it
         for is_segment, run in groupby(self._work, lambda one: one.indexes is not None):
             left = list(run)
             if is_segment:
                 left = left[self._take_whole(left) :]
             for one in left:
+                self._joined.pop(one.path, None)  # it could have no second name
                 self._copy(one)
+
+    @property
+    def joined(self) -> list[JoinedSegment]:
+        """Return the segments that are left to be synced: all that was appended, or none."""
+        topic, found, base = self.topic, [], self.offsets[0]
+        for one in self._work:
+            if one.indexes is None or one.path not in self._joined:
+                return []
+            where = topic.topic, topic.topic_id, topic.partition, base, self._writer.epoch
+            found.append(JoinedSegment(*where, self._joined[one.path]))
+            base += one.file.records
+        return found
+
+    def sync(self) -> None:
+        """Make durable what was appended, but what `joined` has. Raises StorageError; the partition is fenced
+        then.
+        """
+        if not self.joined:
+            self.partition.sync_ahead()
+
+    def appended(self) -> None:
+        """Note, before it becomes visible, that all is durable but what `joined` has."""
+        self.partition.flushing.adopted(self.offsets[0 if self.joined else 1])
 
     def _copy(self, one: Verified) -> None:
         with self._files.open(one.path) as handle:
@@ -270,7 +247,7 @@ class PartitionAdoption:
         """Make a file the segment behind the last one, or in place of that if it has base offset `base` and
         so is empty.
         """
-        segments, files, durable = self._segments, self._files, True
+        segments, files, durable = self._segments, self._files, one.durable
         epoch = self._writer.epoch
         assert self._restore is not None
         if one.place != (base, epoch):

@@ -36,6 +36,7 @@ from segstore.storage.inbox.known_ids import Adoption
 from segstore.storage.inbox.layout import Folder
 from segstore.storage.inbox.manifest import NOT_NOW, Manifest, new_manifest, read_manifest, write_result
 from segstore.storage.inbox.staged_file import StagedFile
+from segstore.storage.inbox.unsynced_joins import UnsyncedJoins
 from segstore.storage.log.partition import Partition
 from segstore.storage.meta.topics import TopicInfo
 from segstore.storage.told import Told
@@ -136,6 +137,7 @@ class Inbox:
         )
         for wrong in self._ids.wrong:
             context.tell(*wrong)
+        self._unsynced = UnsyncedJoins(self.folder, context.tell, partition)
         self._adopter: Adopts = Adopter(
             self.folder,
             self._ids,
@@ -143,6 +145,7 @@ class Inbox:
             partition,
             context.clock,
             config.inbox_segment_bytes,
+            self._unsynced.add,
         )
         self._lock, self._noting = Mutex(), Mutex()
         self._thread: Background | None = None
@@ -167,6 +170,12 @@ class Inbox:
                 aside = self._context.make_way(path)
                 if aside:
                     self._context.tell(path, "not a regular file", f"made anew from the other copy{aside}")
+
+    def join_again(self, durable_below: Callable[[TopicInfo, int], int]) -> None:
+        """Make durable what was joined and not synced before a crash, before a partition is opened; see
+        `joined.join_again`. Raises OSError.
+        """
+        self._unsynced.join_again(self._topics(), self._ids, durable_below)
 
     def undo_unfinished(self) -> set[Key]:
         """Undo adoptions that were begun and whose id is not recorded, before a partition is opened; returns
@@ -279,6 +288,7 @@ class Inbox:
 
     def _look(self) -> None:
         self.adopt_all()
+        self.settle()
         try:
             # By the clock that stamps files, whatever clock the store has.
             sweep(self.folder, wall_clock(), self._config.inbox_leftovers_retention_ms)
@@ -306,6 +316,11 @@ class Inbox:
                     write_result(self.folder, stem, error)
                     self._wake_sealers()
 
+    def settle(self) -> None:
+        """Sync the segments that adoptions have joined. What fails is logged; the next open does it then."""
+        with self._lock:
+            self._unsynced.settle()
+
     def waiting(self) -> list[str]:
         """Return the stems of the manifests that are sealed and not adopted. Raises OSError."""
         return [stem for stem, _ in self.folder.stems()]
@@ -314,10 +329,13 @@ class Inbox:
         """Adopt staged files that were not sealed: now, or never. Raises the errors of `Adopter.adopt`; the
         files are removed then.
         """
-        return apart(partial(self._adopt_now, id_, files), "segstore-adopt")
+        adoption = apart(partial(self._adopt_now, id_, files), "segstore-adopt")
+        self._context.scheduler.soon(self.settle)
+        return adoption
 
     def _adopt_now(self, id_: str, files: Sequence[StagedFile]) -> Adoption:
         with self._lock:
+            self._unsynced.settle()
             try:
                 manifest = new_manifest(self.folder, id_, files)
                 adoption = self._adopter.adopt(manifest)
@@ -341,6 +359,7 @@ class Inbox:
         except FileNotFoundError:
             return
         keys = {(file.topic, file.partition) for file in manifest.files}
+        self._unsynced.settle()
         try:
             if keys & stuck and self._ids.find(manifest.id) is None:
                 raise StorageError(f"what was sealed before for {sorted(keys & stuck)} can't be adopted now")
@@ -354,14 +373,16 @@ class Inbox:
         self._clear(manifest)
 
     def _clear(self, manifest: Manifest) -> None:
-        """Do step 7, also for a manifest whose id was adopted before. Raises OSError; the next look repeats
+        """Do step 7, but for what joined segments were made of, also for a manifest whose id was adopted
+        before. Raises OSError; the next look repeats
         this.
 
         The intent is removed first: while it exists, sealers wait for the records to become visible.
         """
         self.folder.unlink(self.folder.intent(manifest.stem))
         self._wake_sealers()
-        self.folder.remove_staged(manifest.files)
+        needed = self._unsynced.files(manifest.stem)
+        self.folder.remove_staged(file for file in manifest.files if file not in needed)
         self.folder.unlink(self.folder.manifest(manifest.stem))
 
     def _refuse(

@@ -3,6 +3,7 @@
     inbox/<32 hex digits>/            a stager's: `owner`, locked while it lives, and <8 digits>.batches
     inbox/sealed/<stem>.manifest      sealed, waiting for the store's writer
     inbox/<stem>.intent               is being adopted
+    inbox/<stem>.joined               is adopted, and joined segments are not synced yet: of what they are
     inbox/<stem>.result               was refused: why
     inbox/gathered/                   the adopter's: small staged files, one behind the other; indexes
     inbox/topics/<topic>.json         of a replicated store: see `told_topics`
@@ -67,6 +68,9 @@ class Folder:
     def intent(self, stem: str) -> str:
         return os.path.join(self.path, stem + names.INTENT)
 
+    def joined(self, stem: str) -> str:
+        return os.path.join(self.path, stem + names.JOINED)
+
     def result(self, stem: str) -> str:
         return os.path.join(self.path, stem + names.RESULT)
 
@@ -93,7 +97,9 @@ class Folder:
         return [(p[0], p[1]) for p in parsed if p is not None and p[2] == names.MANIFEST]
 
     def of_kind(self, suffix: str) -> list[str]:
-        """Return the stems of the intents, or of the results. Raises OSError."""
+        """Return the stems of the intents, of the notes of joined segments, or of the results. Raises
+        OSError.
+        """
         parsed = map(names.parse_of_manifest, self._names(self.path))
         return [p[0] for p in parsed if p is not None and p[2] == suffix]
 

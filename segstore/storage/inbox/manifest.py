@@ -35,6 +35,7 @@ from segstore.errors import (
     StoreClosedError,
     UnknownTopicOrPartitionError,
 )
+from segstore.storage.inbox.joined import kept
 from segstore.storage.inbox.layout import Folder
 from segstore.storage.inbox.staged_file import StagedFile, check_id
 from segstore.storage.meta.framed import frame, unframe
@@ -98,7 +99,8 @@ def read_manifest(folder: Folder, stem: str) -> Manifest:
 
 
 def named(folder: Folder) -> set[tuple[str, str]]:
-    """Return (stager, name) of all files that sealed manifests name. Raises OSError.
+    """Return (stager, name) of all files that are needed still: those that sealed manifests name, and those
+    that joined segments can be made of again. Raises OSError.
 
     A manifest that can't be read counts for none, since nobody could adopt its files.
     """
@@ -108,7 +110,7 @@ def named(folder: Folder) -> set[tuple[str, str]]:
             found |= {(file.stager, file.name) for file in read_manifest(folder, stem).files}
         except (StagedFilesError, FileNotFoundError):
             continue
-    return found
+    return found | kept(folder)  # last: a note is written before its manifest is removed
 
 
 # --- results -----------------------------------------------------------------------------------

@@ -110,6 +110,20 @@ def examine(files: Files, path: str, file: StagedFile, config: TopicConfig) -> N
         _Look(path, file, config, file.size + 1).run(files, handle)
 
 
+def check_bytes(files: Files, path: str, file: StagedFile) -> None:
+    """Check the bytes of a file that was adopted: whole batches, whose CRCs hold. Raises StagedFilesError,
+    OSError.
+    """
+    with open_staged(files, path) as handle:
+        _check_size(files, handle, path, file)
+        try:
+            good = sum(size for _, _, size in chunks_of(files, handle, file.size, check_crcs=True))
+        except _MovedError:
+            good = 0
+        if good != file.size:
+            raise StagedFilesError(f"{path}: the batch at byte {good} is damaged, or none")
+
+
 def _take_own(files: Files, path: str) -> None:
     """Give the file its own inode: it may be written where it lies."""
     try:

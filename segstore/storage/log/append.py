@@ -15,17 +15,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from segstore._native import ffi, lib
+from segstore._native import address, ffi, lib, seg_tail_append
 from segstore.config import arguments
 from segstore.errors import RecordTooLargeError, StorageError
-from segstore.integers import INT64_MAX
 from segstore.mutex import check_apart
 from segstore.records import HEADER_SIZE, Columns, Encoded, Template, check_sizes, encode, single
 from segstore.records.encoded import PLAIN
 from segstore.storage.log.acks import ALL, Acks
 from segstore.storage.log.validator import LogValidator
 from segstore.storage.meta.small_files import NO_ROOM
-from segstore.storage.producers.append_info import Claim, claim_of
+from segstore.storage.producers.append_info import Claim, ExpectedEnd, claim_of
 
 if TYPE_CHECKING:
     from segstore.storage.log.acks import Acknowledger
@@ -35,13 +34,18 @@ if TYPE_CHECKING:
 
 
 def append(
-    partition: Partition, chunks: list[Encoded], n: int, claim: Claim | None = None, acks: Acks = ALL
+    partition: Partition,
+    chunks: list[Encoded],
+    n: int,
+    claim: Claim | ExpectedEnd | None = None,
+    acks: Acks = ALL,
 ) -> int:
     """Append `n` records with contiguous offsets, visible together; return the first offset. With a `claim`
-    Kafka's rules for a producer with an id are applied first. `flush.messages` is kept, then `acks`.
+    Kafka's rules for a producer with an id are applied first, or the log's end is compared with the offset
+    that is expected. `flush.messages` is kept, then `acks`.
 
-    Raises StorageError, and the errors of `append_info.judge`; nothing is appended then, unless it was the
-    flush that failed. Raises the errors of `Acknowledger`.
+    Raises StorageError, OffsetMismatchError, and the errors of `append_info.judge`; nothing is appended then,
+    unless it was the flush that failed. Raises the errors of `Acknowledger`.
     """
     short = len(chunks) == 1 and (claim is None or claim.sequenced)
     if partition.acks is not None:
@@ -109,40 +113,22 @@ SLOW: int = lib.SEG_SLOW
 BEHIND: int = lib.SEG_BEHIND
 """What C answers where a follower lacks what was appended. Here `BEHIND - offset` stands for that."""
 _NOW: int = lib.SEG_NOW
-_NULL = ffi.NULL
-_append_at, _write_at = lib.seg_tail_append, lib.seg_tail_write
+_write_at = lib.seg_tail_write
 
 
-def append_short(loan: TailLoan, value: Any, key: Any, timestamp: int | None, batch: Any = _NULL) -> int:
+def append_short(loan: TailLoan, value: Any, key: Any, timestamp: int | None, batch: int = 0) -> int:
     """Append a record without headers by one call of C, where nothing unusual is the case; returns its
-    offset, or SLOW. `batch` (a `seg_batch *`) says which producer with an id wrote it, and gets the other
-    fields of its batch. Raises StorageError: the record is not in the log.
+    offset, or SLOW. `batch` (the address of a `seg_batch`, 0 for none) says which producer with an id wrote
+    it, and gets the other fields of its batch. Raises StorageError: the record is not in the log.
     """
     tail = loan.tail
     if tail is None:
         return SLOW
-    if type(value) is bytes:
-        size = len(value)
-    elif value is None:
-        value, size = _NULL, -1
-    else:
-        return SLOW
-    if key is None:
-        key, key_size = _NULL, -1
-    elif type(key) is bytes:
-        key_size = len(key)
-    else:
-        return SLOW
-    if timestamp is None:
-        timestamp = _NOW
-    elif type(timestamp) is not int or not 0 <= timestamp <= INT64_MAX:
-        return SLOW
     due, _file = tail.due, tail.handle  # which stays open
     if due is not None:
         check_apart("append()")
-    offset: int = _append_at(
-        tail.c, value, size, key, key_size, timestamp, _NOW if tail.clock is None else tail.clock(), batch
-    )
+    now = _NOW if tail.clock is None else tail.clock()
+    offset: int = seg_tail_append(tail.address, value, key, timestamp, now, batch)
     if offset < 0:
         return offset if offset == SLOW else undone(loan, tail, offset)
     if due is not None:
@@ -189,6 +175,7 @@ def append_one(
     headers: Any,
     timestamp: int | None,
     acks: Acks = ALL,
+    expected: ExpectedEnd | None = None,
 ) -> int:
     """Append a record; returns its offset."""
     validator, now = partition.validator, partition.context.clock()
@@ -197,7 +184,7 @@ def append_one(
     encoded = single(value, key, headers, stamp, PLAIN, validator.codec, validator.level)
     if encoded.size > validator.largest_batch:
         raise RecordTooLargeError(validator.too_large(encoded.size))
-    return append(partition, [encoded], 1, None, acks)
+    return append(partition, [encoded], 1, expected, acks)
 
 
 def append_columns(
@@ -209,24 +196,27 @@ def append_columns(
     compression: str | None,
     batch_bytes: int,
     acks: Acks = ALL,
+    expected: ExpectedEnd | None = None,
 ) -> range:
     """Append columns of records; returns their offsets."""
     validator, now = partition.validator, partition.context.clock()
     n, chunks = encode_columns(validator, now, values, keys, timestamps, headers, compression, batch_bytes)
     if not n:
         end = partition.visible.log_end_offset
+        if expected is not None:
+            expected.check(end)
         return range(end, end)
     chunk, second = next(chunks), next(chunks, None)
     if second is None:
-        first = append(partition, [chunk], n, None, acks)
+        first = append(partition, [chunk], n, expected, acks)
         return range(first, first + n)
     codec, _ = validator.named_codec(compression)
     ahead = AHEAD_COMPRESSED if codec else AHEAD_PLAIN
     batches = chain((chunk, second), chunks)
     if partition.acks is not None:
-        first = _acknowledged(partition, acks, n, lambda: partition.queue.append(batches, ahead))
+        first = _acknowledged(partition, acks, n, lambda: partition.queue.append(batches, ahead, expected))
         return range(first, first + n)
-    first = partition.queue.append(batches, ahead)
+    first = partition.queue.append(batches, ahead, expected)
     partition.flushing.flush_if_due(first + n)
     return range(first, first + n)
 
@@ -335,11 +325,12 @@ def append_record(
         batch = ffi.new("seg_batch *")
         batch.producer_id, batch.producer_epoch = template.producer_id, template.producer_epoch
         batch.base_sequence, batch.attributes = template.base_sequence, template.attributes
+        at = address(batch)
         first = (
-            append_short(partition.loan, value, key, timestamp, batch)
+            append_short(partition.loan, value, key, timestamp, at)
             if partition.acks is None
             else append_inline(
-                partition, acks, 1, lambda: append_short(partition.loan, value, key, timestamp, batch)
+                partition, acks, 1, lambda: append_short(partition.loan, value, key, timestamp, at)
             )
         )
         if first >= 0:

@@ -17,7 +17,7 @@ from segstore.errors import ReentrantCallError, StorageError
 from segstore.mutex import Mutex, check_apart, refused, under_way
 from segstore.records import Encoded
 from segstore.storage.log.writer import INTERRUPTED, LogWriter, Pending
-from segstore.storage.producers.append_info import Claim
+from segstore.storage.producers.append_info import Claim, ExpectedEnd
 
 
 class AppendQueue:
@@ -52,10 +52,10 @@ class AppendQueue:
         if self._writer.config.flush_messages != INT64_MAX:
             check_apart("append()")
 
-    def append(self, chunks: Iterator[Encoded], ahead: int) -> int:
+    def append(self, chunks: Iterator[Encoded], ahead: int, expected: ExpectedEnd | None = None) -> int:
         """Append batches with contiguous offsets, visible together, while they are encoded; returns the first
-        offset. Up to `ahead` bytes are encoded before the append takes its place. Raises StorageError;
-        nothing is appended then.
+        offset. Up to `ahead` bytes are encoded before the append takes its place. Raises StorageError, and
+        OffsetMismatchError where the log does not end as `expected`; nothing is appended then.
         """
         ready: list[Encoded] = []
         size = 0
@@ -63,23 +63,24 @@ class AppendQueue:
             ready.append(chunk)
             size += chunk.size
             if size > ahead:
-                return self._append_long(chain(ready, chunks))
-        return self.put(ready)
+                return self._append_long(chain(ready, chunks), expected)
+        return self.put(ready, expected)
 
-    def _append_long(self, chunks: Iterable[Encoded]) -> int:
+    def _append_long(self, chunks: Iterable[Encoded], expected: ExpectedEnd | None) -> int:
         self._check_apart()
         with self.token:
             self.drain()
             self._hidden = True
             try:
-                return self._writer.write(chunks)
+                return self._writer.write(chunks, expected)
             finally:
                 self.show()
 
-    def put(self, chunks: list[Encoded], claim: Claim | None = None) -> int:
+    def put(self, chunks: list[Encoded], claim: Claim | ExpectedEnd | None = None) -> int:
         """Queue the chunks, and return the first offset when they are written; raises the error with which
         writing failed. With a `claim` Kafka's rules for a producer with an id are applied first, which raises
-        the errors of `append_info.judge`.
+        the errors of `append_info.judge`; or the log's end is compared with the offset that is expected,
+        which raises OffsetMismatchError.
         """
         self._check_apart()
         pending = Pending(chunks, claim)

@@ -99,6 +99,11 @@ class StandbyAcks:
                 told.put(self._over)
             self._waiting = []
 
+    def go_on(self) -> None:
+        """Wait for the standby again, behind `demote`: the store leads still."""
+        with self._lock:
+            self._over = None
+
     def end(self) -> None:
         """Let the log acknowledge by itself, since there is no standby any more: what waits is committed."""
         partition = self._partition

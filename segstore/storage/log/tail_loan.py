@@ -44,7 +44,7 @@ class TailLoan:
 
     def lend(self, validator: LogValidator) -> None:
         """Lend the tail, if nothing unusual is the case; the caller holds the append token."""
-        if not self._visible.is_replica and not self._writer.follows:
+        if not self._visible.is_replica and not self._writer.follows and self._writer.term is None:
             self._lend(validator)
 
     def lend_leader(

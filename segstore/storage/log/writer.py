@@ -34,7 +34,7 @@ from segstore.records.control import Marker, end_marker
 from segstore.storage.handle_pool import HandlePool
 from segstore.storage.log.log_segments import LogSegments
 from segstore.storage.meta.small_files import NO_ROOM
-from segstore.storage.producers.append_info import Claim
+from segstore.storage.producers.append_info import Claim, ExpectedEnd
 from segstore.storage.producers.producer_state import Saved
 from segstore.storage.producers.replay import add_aborted, cut_index, index_size
 from segstore.storage.producers.state_manager import Producers
@@ -51,6 +51,8 @@ INTERRUPTED = StorageError(errno.EINTR, "the append was interrupted")
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from segstore.storage.log.lease_term import LeaseTerm
+
 Take = Callable[["NDArray[np.void]"], list[AbortedTxn]]
 """Takes in batches of producers that were written; returns the transactions that they abort."""
 Aborted = list[tuple[Segment, AbortedTxn]]
@@ -58,14 +60,14 @@ Aborted = list[tuple[Segment, AbortedTxn]]
 
 
 class Pending:
-    """Encoded batches that wait to be written. `claim` says which producer wrote them; `result` is their
-    first offset, or the error with which writing failed, or None while they wait. Once `abandoned` they are
-    not written any more.
+    """Encoded batches that wait to be written. `claim` says which producer wrote them, or which offset they
+    are to get; `result` is their first offset, or the error with which writing failed, or None while they
+    wait. Once `abandoned` they are not written any more.
     """
 
     __slots__ = ("abandoned", "chunks", "claim", "result")
 
-    def __init__(self, chunks: list[Encoded], claim: Claim | None) -> None:
+    def __init__(self, chunks: list[Encoded], claim: Claim | ExpectedEnd | None) -> None:
         self.chunks, self.claim = chunks, claim
         self.result: int | BaseException | None = None
         self.abandoned = False
@@ -115,6 +117,8 @@ class LogWriter:
         """Whether only batches of a leader are appended, since this is a replica that does not lead."""
         self.demoted = ""
         """Why no application's append is taken, since the store was demoted; "" where it was not."""
+        self.term: LeaseTerm | None = None
+        """The term of the lease by which the store leads, None where it needs none."""
         self.save_epochs: Callable[[], None] | None = None
         """Writes the file of leader epochs, which has `epoch` before a batch has it; None where it does."""
 
@@ -169,17 +173,22 @@ class LogWriter:
 
     # --- appends --------------------------------------------------------------------------
 
-    def write(self, chunks: Iterable[Encoded], claim: Claim | None = None) -> int:
+    def write(self, chunks: Iterable[Encoded], claim: Claim | ExpectedEnd | None = None) -> int:
         """Append all of the chunks, or nothing; returns the first offset. Raises StorageError; the log is as
         before then.
 
         With a `claim`, the append is judged first, which raises the errors of `append_info.judge`. A repeated
-        append is not written, and has the first offset of the batches that it repeats.
+        append is not written, and has the first offset of the batches that it repeats. Raises
+        OffsetMismatchError where the log does not end as an append expects.
         """
         segments = self.segments
-        if self.follows or self.owed is not None or segments.fenced is not None or segments.closed:
+        leads = not self.follows and self.term is None
+        if not leads or self.owed is not None or segments.fenced is not None or segments.closed:
             self.check_leads()
         if claim is None:
+            return self._attempt(chunks).mark.next_offset
+        if isinstance(claim, ExpectedEnd):
+            claim.check(segments.active.next_offset)
             return self._attempt(chunks).mark.next_offset
         ready = list(chunks)
         known = self.producers.judge(claim, ready)
@@ -226,11 +235,13 @@ class LogWriter:
 
     def check_leads(self) -> None:
         """Do what `check` does, for an append that no leader has made. Raises NotLeaderOrFollowerError;
-        DemotedError where the store leads no more.
+        DemotedError where the store leads no more, or its lease's term is over.
         """
         self.check()
         if self.demoted:
             raise DemotedError(self.demoted)
+        if self.term is not None:
+            self.term.check()
         if self.follows:
             raise NotLeaderOrFollowerError(
                 f"{self.segments.directory}: this replica does not lead, and appends only what its leader "

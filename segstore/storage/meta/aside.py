@@ -29,7 +29,11 @@ _ALL = (
     *(os.path.join(names.OURS, n) for n in (names.PRODUCER_IDS, names.CLUSTER_ID)),
 )
 _MOST = 1 << 28
-_WATCHED = frozenset(place + ending for place in _PLACES for ending in ("", names.TEMPORARY))
+_WATCHED = frozenset(
+    place + ending
+    for place in (*_PLACES, os.path.join(names.OURS, names.FORMAT))
+    for ending in ("", names.TEMPORARY)
+)
 
 
 def check_readable(files: Files, root: str) -> set[str]:

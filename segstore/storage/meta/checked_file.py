@@ -41,9 +41,9 @@ class CheckedFile(Generic[T]):
         except (ValueError, TypeError, KeyError) as error:
             raise CorruptCheckpointError(path, 0, f"no {self._what}: {error}") from error
 
-    def write(self, files: Files, root: str, value: T) -> None:
-        """Write an object, durably; `.segstore` is there. Raises OSError."""
-        files.write_atomic(self.path(root), frame({"version": _VERSION, **vars(value)}))
+    def write(self, files: Files, root: str, value: T, *, durably: bool = True) -> None:
+        """Write an object; `.segstore` is there. Raises OSError."""
+        files.write_atomic(self.path(root), frame({"version": _VERSION, **vars(value)}), sync=durably)
 
     def remove(self, files: Files, root: str) -> None:
         """Remove the file, durably. Raises OSError."""

@@ -1,4 +1,4 @@
-"""Client quotas, `.segstore/quotas.json` and its second copy `quotas.copy`: byte rates by client id.
+"""Client quotas, `.segstore/quotas.json` and its second copy `quotas.copy`: byte rates by user and client id.
 
 Their form is that of `small_files`. The file is believed whole or not at all: a wrong limit could stop a
 client, or fail to limit one. It is replaced in one step, so that a crash leaves the old limits or the new.
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from segstore import names
 from segstore.errors import CorruptCheckpointError
@@ -21,12 +21,22 @@ PRODUCER_BYTE_RATE = "producer_byte_rate"
 CONSUMER_BYTE_RATE = "consumer_byte_rate"
 RATES = (PRODUCER_BYTE_RATE, CONSUMER_BYTE_RATE)
 DEFAULT = "<default>"
-"""In place of a client id: all clients that have no rate of their own (Kafka: ConfigEntityName.Default)."""
+"""In place of a user or client id: all that have no rate of their own (Kafka: ConfigEntityName.Default)."""
 
-Limits = dict[str, dict[str, int]]
-"""Bytes a second by client id or DEFAULT, then by the rate's name."""
 
-_VERSION = 1
+class Entity(NamedTuple):
+    """Whom limits are for (Kafka: ClientQuotaEntity, KIP-55): a user, a client id, or a user's client id.
+    Each is a name, DEFAULT, or None where it does not matter; one of them does.
+    """
+
+    user: str | None
+    client_id: str | None
+
+
+Limits = dict[Entity, dict[str, int]]
+"""Bytes a second by entity, then by the rate's name."""
+
+_VERSION, _WITH_USERS = 1, 2
 _MOST_BYTES = 1 << 24
 
 
@@ -48,10 +58,65 @@ def read_limits(files: Files, root: str) -> Limits:
     return quota_copies(files, root).read() or {}
 
 
-def write_limits(files: Files, root: str, limits: Mapping[str, Mapping[str, int]]) -> None:
+def write_limits(files: Files, root: str, limits: Mapping[Entity, Mapping[str, int]]) -> None:
     """Replace the limits, durable when this returns. Raises OSError; the old limits hold then."""
-    held = {"version": _VERSION, "clients": {client: dict(limits[client]) for client in sorted(limits)}}
-    quota_copies(files, root).write(seal(held))
+    quota_copies(files, root).write(seal(to_json(limits)))
+
+
+def to_json(limits: Mapping[Entity, Mapping[str, int]]) -> dict[str, Any]:
+    """Return the limits as they are kept: of client ids by name in "clients"; and where users have any, the
+    same of each user in "users", whose own are in "rates".
+    """
+    clients = {
+        each.client_id: dict(rates) for each, rates in sorted(limits.items(), key=_order) if each.user is None
+    }
+    held: dict[str, Any] = {"version": _VERSION, "clients": clients}
+    users: dict[str, Any] = {}
+    for (user, client), rates in sorted(limits.items(), key=_order):
+        if user is not None:
+            theirs = users.setdefault(user, {})
+            theirs.update({"rates": dict(rates)} if client is None else {})
+            if client is not None:
+                theirs.setdefault("clients", {})[client] = dict(rates)
+    return {**held, "version": _WITH_USERS, "users": users} if users else held
+
+
+def _order(limit: tuple[Entity, Mapping[str, int]]) -> tuple[str, str]:
+    (user, client), _ = limit
+    return user or "", client or ""
+
+
+def from_json(held: Any) -> Limits:
+    """Return limits that were kept. Raises ValueError."""
+    version = held.get("version") if isinstance(held, dict) else None
+    if type(version) is int and version not in (_VERSION, _WITH_USERS):
+        raise ValueError(f"version {version!r} is unknown, {_VERSION} and {_WITH_USERS} are known")
+    wanted = {"version", "clients"} | ({"users"} if version == _WITH_USERS else set())
+    if type(version) is not int or held.keys() != wanted:
+        raise ValueError('an object with "version" and "clients" is expected')
+    limits = _of_clients(None, held["clients"])
+    users = held.get("users", {})
+    if not isinstance(users, dict):
+        raise ValueError('"users" must be an object')
+    for user, theirs in users.items():
+        if not user or not isinstance(theirs, dict) or not theirs or theirs.keys() - {"rates", "clients"}:
+            raise ValueError(f'user {user!r} must have a name, and "rates" or "clients"')
+        if "rates" in theirs:
+            limits[Entity(user, None)] = _rates(f"user {user!r}", theirs["rates"])
+        if "clients" in theirs:
+            limits |= _of_clients(user, theirs["clients"])
+    return limits
+
+
+def _of_clients(user: str | None, held: Any) -> Limits:
+    if not isinstance(held, dict):
+        raise ValueError('"clients" must be an object')
+    found: Limits = {}
+    for client, rates in held.items():
+        if not client:
+            raise ValueError(f"client {client!r} must have a name and an object of rates")
+        found[Entity(user, client)] = _rates(f"client {client!r}", rates)
+    return found
 
 
 def parse_limits(data: bytes, where: str) -> tuple[Limits, bool]:
@@ -60,22 +125,16 @@ def parse_limits(data: bytes, where: str) -> tuple[Limits, bool]:
     """
     try:
         held, checked = unseal(data)
-        if not isinstance(held, dict) or held.keys() != {"version", "clients"}:
-            raise ValueError('an object with "version" and "clients" is expected')
-        if type(held["version"]) is not int or held["version"] != _VERSION:
-            raise ValueError(f"version {held['version']!r} is unknown, {_VERSION} is known")
-        if not isinstance(held["clients"], dict):
-            raise ValueError('"clients" must be an object')
-        return {client: _rates(client, rates) for client, rates in held["clients"].items()}, checked
+        return from_json(held), checked
     except ValueError as error:
         advice = "`segstore check --repair` moves it aside, and no client has a limit until it is given anew"
         raise CorruptCheckpointError(where, 0, f"no client quotas: {error}; {advice}") from error
 
 
-def _rates(client: str, rates: Any) -> dict[str, int]:
-    if not client or not isinstance(rates, dict) or not rates:
-        raise ValueError(f"client {client!r} must have a name and an object of rates")
+def _rates(whose: str, rates: Any) -> dict[str, int]:
+    if not isinstance(rates, dict) or not rates:
+        raise ValueError(f"{whose} must have a name and an object of rates")
     for name, rate in rates.items():
         if name not in RATES or type(rate) is not int or not 1 <= rate <= INT64_MAX:
-            raise ValueError(f"client {client!r} has {name}={rate!r}: no byte rate")
+            raise ValueError(f"{whose} has {name}={rate!r}: no byte rate")
     return dict(rates)

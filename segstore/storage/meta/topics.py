@@ -17,7 +17,7 @@ import errno
 import os
 import uuid
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -310,6 +310,17 @@ def new_topic(name: str, partitions: int, config: Mapping[str, Any]) -> TopicInf
     """Return a topic that does not exist yet. Raises ConfigError, InvalidTopicError."""
     settings = TopicConfig.parse(config)
     return TopicInfo(names.check_topic(name), tuple(range(partitions)), names.new_topic_id(), settings)
+
+
+def check_collision(name: str, topics: Iterable[str]) -> None:
+    """Raise InvalidTopicError where a topic's name differs from another one's in dots and underscores only:
+    names of metrics have underscores for dots (Kafka: Topic.hasCollision).
+    """
+    unified = name.replace(".", "_")
+    same = sorted(each for each in topics if each != name and each.replace(".", "_") == unified)
+    if same:
+        others = ", ".join(map(repr, same))
+        raise InvalidTopicError(f"topic {name!r} collides with {others}: dots and underscores count as one")
 
 
 def with_config(info: TopicInfo, config: Mapping[str, Any]) -> TopicInfo:

@@ -1,4 +1,5 @@
-"""Kafka's rules for an append by a producer with an id: its epoch, its sequences, its transaction.
+"""Kafka's rules for an append by a producer with an id: its epoch, its sequences, its transaction. And the
+rule of one that may have a certain offset only.
 
 The rules are those of org.apache.kafka.storage.internals.log.ProducerAppendInfo, for all batches of an append
 at once, whose sequences follow each other. The next batches of a producer that appended lately are mostly
@@ -18,6 +19,7 @@ from segstore.errors import (
     InvalidArgumentError,
     InvalidProducerEpochError,
     InvalidTxnStateError,
+    OffsetMismatchError,
     OutOfOrderSequenceError,
     SegstoreError,
     UnverifiedTransactionError,
@@ -44,6 +46,24 @@ class Claim:
         self.template, self.sequenced = template, sequenced and template.base_sequence >= 0
         self.verified = verified
         self.repeated: list[BatchMetadata] = []
+
+
+class ExpectedEnd:
+    """The offset that an append is to get (compare and append); `where` names the log. It stands in the place
+    of a claim: such records have no producer with an id.
+    """
+
+    __slots__ = ("offset", "where")
+
+    sequenced = False
+
+    def __init__(self, offset: int, where: str) -> None:
+        self.offset, self.where = offset, where
+
+    def check(self, end: int) -> None:
+        """Raise OffsetMismatchError where the log does not end there."""
+        if end != self.offset:
+            raise OffsetMismatchError(self.offset, end, self.where)
 
 
 def claim_of(template: Template, sequenced: bool) -> Claim | None:

@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from segstore import names
 from segstore.config import TopicConfig, arguments
-from segstore.errors import InvalidArgumentError, SegstoreError, StoreLockedError
+from segstore.errors import InvalidArgumentError, SegstoreError
 from segstore.files import Files
 from segstore.storage.check.check import check
 from segstore.storage.context import os_errors
@@ -39,6 +39,7 @@ from segstore.storage.segment.index_files import rebuild
 from segstore.storage.segment.segment_files import list_segments
 from segstore.storage.store import store as store_module
 from segstore.storage.store.store import Store
+from segstore.storage.store.writer import locked
 
 # --- mending -----------------------------------------------------------------------------------
 
@@ -178,7 +179,7 @@ def _locked(files: Files, root: str) -> Iterator[None]:
     try:
         held = files.lock(lock)
     except BlockingIOError:
-        raise StoreLockedError(root, files.lock_holder(lock)) from None
+        raise locked(files, root) from None
     with held:
         yield
 

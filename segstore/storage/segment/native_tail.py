@@ -15,7 +15,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from segstore._native import ffi, lib
+from segstore._native import address, ffi, lib
 
 if TYPE_CHECKING:
     from segstore.files import Handle
@@ -31,12 +31,13 @@ class NativeTail:
     `Files` give them; `clock` is None where C's clock is the store's; `here` is as `Context.here_for_c`.
     """
 
-    __slots__ = ("__weakref__", "_owners", "c", "clock", "due", "followers", "handle", "syncs")
+    __slots__ = ("__weakref__", "_owners", "address", "c", "clock", "due", "followers", "handle", "syncs")
 
     def __init__(
         self, handle: Handle, write: Any, sync: Any, clock: Callable[[], int] | None, here: Any
     ) -> None:
         self.c = ffi.new("seg_tail *")
+        self.address = address(self.c)
         self.c.fd, self.c.write, self.c.here = handle.fd, write, here
         self.syncs = sync is not None
         """Whether C may sync the log."""

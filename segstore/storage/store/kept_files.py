@@ -12,20 +12,20 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from segstore.storage.context import Context
-from segstore.storage.meta.client_quotas import Limits, read_limits, write_limits
+from segstore.storage.meta.client_quotas import Entity, Limits, read_limits, write_limits
 from segstore.storage.meta.scram_credentials import Credentials, read_credentials, write_credentials
 from segstore.storage.meta.sealed_file import PRODUCER_ID
 
 
 class Keeping(Protocol):
-    """Limits of clients by client id, credentials of users, and the first producer id that was not handed
+    """Limits of users and client ids, credentials of users, and the first producer id that was not handed
     out.
     """
 
     def limits(self) -> Limits:
         """Return the limits. Raises CorruptCheckpointError, StorageError, OSError."""
 
-    def set_limits(self, limits: Mapping[str, Mapping[str, int]]) -> None:
+    def set_limits(self, limits: Mapping[Entity, Mapping[str, int]]) -> None:
         """Replace the limits, durable when this returns. Raises StorageError, OSError; the old limits hold
         then.
         """
@@ -55,7 +55,7 @@ class KeptFiles:
         """See `Keeping`."""
         return read_limits(self._files, self._root)
 
-    def set_limits(self, limits: Mapping[str, Mapping[str, int]]) -> None:
+    def set_limits(self, limits: Mapping[Entity, Mapping[str, int]]) -> None:
         """See `Keeping`."""
         write_limits(self._files, self._root, limits)
 

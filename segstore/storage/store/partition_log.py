@@ -35,6 +35,7 @@ from segstore.storage.log.read_many import as_offsets, read_many
 from segstore.storage.log.read_only_partition import Follower
 from segstore.storage.meta.topic_info import INTERNAL, check_not_internal
 from segstore.storage.producers.aborted_transactions import AbortedTransactions
+from segstore.storage.producers.append_info import ExpectedEnd
 from segstore.storage.segment.log_view import LogView
 from segstore.storage.store.scan import Scan
 from segstore.storage.transfer import METHODS, SENDFILE, descriptor, send_at_once, transfer
@@ -189,23 +190,37 @@ class PartitionLog:
         key: bytes | None = None,
         headers: Headers = _NO_HEADERS,
         timestamp: int | None = None,
+        *,
+        expected_offset: int | None = None,
     ) -> int:
         """Append one record; returns its offset. `timestamp` is in ms since the epoch, by default now. A
         record with a timestamp older than the topic's retention.ms, as seconds would be, is deleted by a
-        sweep.
+        sweep. With `expected_offset` the record gets that offset, or nothing is written, and
+        OffsetMismatchError says where the log ends (compare and append).
 
         Raises InvalidTypeError, InvalidArgumentError, RecordTooLargeError, InvalidTopicError (for an internal
         topic): nothing was written then; StorageError: the record is not in the log; ReadOnlyError,
         StoreClosedError, ForkedError.
         """
         loan = self._loan
-        if loan is not None and headers is _NO_HEADERS and not self._context.closed:
+        if (
+            loan is not None
+            and headers is _NO_HEADERS
+            and expected_offset is None
+            and not self._context.closed
+        ):
             offset = append_short(loan, value, key, timestamp)
             if offset >= 0:
                 return offset
         if self._internal:
             self._refuse()
-        return append_one(self.partition_for_write(), value, key, headers, timestamp)
+        expected = self._expected(expected_offset)
+        return append_one(self.partition_for_write(), value, key, headers, timestamp, expected=expected)
+
+    def _expected(self, offset: object) -> ExpectedEnd | None:
+        if offset is None:
+            return None
+        return ExpectedEnd(arguments.whole("expected_offset", offset, 0), self._name)
 
     def append_batch(
         self,
@@ -215,6 +230,8 @@ class PartitionLog:
         headers: Any = None,
         compression: str | None = None,
         batch_bytes: int = 65536,
+        *,
+        expected_offset: int | None = None,
     ) -> range:
         """Append many records with contiguous offsets, visible together; returns their offsets.
 
@@ -223,12 +240,20 @@ class PartitionLog:
         one per record, or one for all. `headers`: per record a sequence of (str, bytes or None).
         `compression`: none, gzip, snappy, lz4 or zstd, by default the topic's `compression.type`. Records are
         split into batches of about `batch_bytes` before compression. A crash may keep some whole batches of
-        the append. Errors as `append`.
+        the append. With `expected_offset` the first record gets that offset, or nothing is written. Errors as
+        `append`.
         """
         if self._internal:
             self._refuse()
         return append_columns(
-            self.partition_for_write(), values, keys, timestamps, headers, compression, batch_bytes
+            self.partition_for_write(),
+            values,
+            keys,
+            timestamps,
+            headers,
+            compression,
+            batch_bytes,
+            expected=self._expected(expected_offset),
         )
 
     def append_as_leader(

@@ -228,6 +228,15 @@ class PartitionLoader:
             replicated=self._replicated,
         )
 
+    def durable_below(self, info: TopicInfo, partition: int) -> int:
+        """Return the offset below which, by what checkpoints and published ends say, a partition's log is
+        durable, or was deleted.
+        """
+        published = self._ends.get(slot_key(info.topic_id, info.name, partition))
+        held = published if self._left.ends_hold else None
+        expected = self._expected(info, (info.name, partition), held)
+        return max(expected.recovery_point, expected.log_start)
+
     def _log_start(self, key: TopicPartitionKey, published: Ends | None, messages: list[str]) -> int:
         """Return the log start offset that is taken where the published one and the checkpoint's disagree."""
         checkpoint_start = self._checkpoints.log_starts.get(key)
@@ -368,16 +377,27 @@ class Partitions:
         with self.lock:
             found = self._get(topic, partition)
             if key not in self._replicas:
+                if not found.visible.is_replica:
+                    high_watermark = high_watermark or 0
                 info = find_topic(self._topics(), topic, partition)
                 self._replicas[key] = self._replica(found, info, partition, high_watermark)
             return self._replicas[key]
+
+    def begin_epoch(self, topic: str, partition: int, epoch: int) -> None:
+        """Begin a later leader epoch at the end of a partition's log, durably; a partition of a plain store
+        becomes no replica by that. Errors as `get`.
+        """
+        with self.lock:
+            found = self._get(topic, partition)
+            info = find_topic(self._topics(), topic, partition)
+            held = self._replicas.get((topic, partition)) or self._replica(found, info, partition, None)
+        held.begin_epoch(epoch)
+        found.flush()
 
     def _replica(
         self, found: Partition, info: TopicInfo, partition: int, high_watermark: int | None
     ) -> Replica:
         quarantine = names.below(self._context.root, f"{names.OURS}/{names.QUARANTINE}")
-        if not found.visible.is_replica:
-            high_watermark = high_watermark or 0
         return Replica(
             found,
             high_watermark,

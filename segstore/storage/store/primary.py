@@ -8,6 +8,7 @@ nothing here when it appends. Threads: any; changes are made one at a time.
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -18,13 +19,17 @@ from segstore.errors import (
     FencedLeaderEpochError,
     InvalidRequestError,
     NotLeaderOrFollowerError,
+    SegstoreError,
 )
 from segstore.logger import Logger
 from segstore.mutex import Mutex
 from segstore.storage.context import Context, os_errors
+from segstore.storage.log.lease_term import LeaseTerm
 from segstore.storage.log.standby_acks import StandbyAcks
 from segstore.storage.meta.fence import FENCE, Fence
+from segstore.storage.meta.lag_note import PRIMARY
 from segstore.storage.meta.standby_registration import NOBODY, REGISTRATION, StandbyRegistration
+from segstore.storage.store.lag_keeper import EVERY, LagKeeper
 from segstore.storage.store.replica_lags import ReplicaLag, bytes_from
 
 if TYPE_CHECKING:
@@ -37,8 +42,6 @@ if TYPE_CHECKING:
 log = Logger("segstore")
 STANDBY_ID = 2
 """The standby's node id on the wire; the primary's is 1."""
-LAG_TIME_MAX_MS = 30_000
-"""How long a standby in sync mode is waited for that does not fetch (Kafka: replica.lag.time.max.ms)."""
 _Key = tuple[str, int]
 _changing = Mutex()
 """Held while a store's registration or fence changes, which is rare."""
@@ -65,23 +68,34 @@ def _now_ms() -> int:
 
 
 class Primary:
-    """The primary's side of one store. `topics()` gives all topics by name."""
+    """The primary's side of one store. `topics()` gives all topics by name. A standby in sync mode is waited
+    for though it does not fetch, for `lag_time_max_ms` (Kafka: replica.lag.time.max.ms).
+    """
 
     def __init__(
         self,
         context: Context,
+        lag_time_max_ms: int,
         root_names: Collection[str],
         topics: Callable[[], Mapping[str, TopicInfo]],
         partitions: Callable[[], Partitions],
     ) -> None:
         """Read what is registered. Raises CorruptCheckpointError, OSError."""
         self._context, self._topics, self._partitions = context, topics, partitions
+        self._lag_time_max_ms = lag_time_max_ms
         self._reached: dict[_Key, Reached] = {}
         self._fetched_ms: int | None = None
         self.fence: Fence | None = None
         known = f"{names.OURS}/{names.STANDBY}" in root_names
         held = REGISTRATION.read(context.files, context.root) if known else None
         self.registration = NOBODY if held is None else held
+        self._term: LeaseTerm | None = None
+        self._on_followed: Callable[[], None] = lambda: None
+        self._asked_above: int | None = None
+        """The standby is to show that it follows, by a broker epoch above this one; None: it has."""
+        self._keeper: LagKeeper | None = None
+        if self.registration.is_there:
+            self._begin_notes()
 
     # --- partitions ---------------------------------------------------------------------------
 
@@ -89,6 +103,7 @@ class Primary:
         """Take in a partition that was just opened: the caller holds the store's lock."""
         if self.registration.sync:
             partition.acks = StandbyAcks(partition, self._away)
+        partition.writer.term = self._term
         if self.fence is not None:
             self._close_to_appends(partition)
 
@@ -97,7 +112,7 @@ class Primary:
         if last is None:
             return "the standby has not fetched since this store was opened"
         silent = _now_ms() - last
-        return f"the standby has not fetched for {silent} ms" if silent > LAG_TIME_MAX_MS else ""
+        return f"the standby has not fetched for {silent} ms" if silent > self._lag_time_max_ms else ""
 
     def _close_to_appends(self, partition: Partition) -> None:
         assert self.fence is not None
@@ -135,6 +150,7 @@ class Primary:
             if sync and not before.sync:
                 self._begin_sync(made)
             self.registration = made
+            self._begin_notes()
         mode = "sync" if sync else "async"
         log.info("%s: standby %s is registered, in %s mode", self._context.root, directory_id, mode)
         return made.broker_epoch
@@ -173,7 +189,7 @@ class Primary:
             if not before.is_there:
                 return False
             if before.sync:
-                self._begin_epochs()
+                self._begin_epochs(lambda before: before + 1)
             gone = replace(before, directory_id="", sync=False)
             REGISTRATION.write(self._context.files, self._context.root, gone)
             self.registration = gone
@@ -183,13 +199,15 @@ class Primary:
         log.warning("%s: standby %s was taken away", self._context.root, before.directory_id)
         return True
 
-    def _begin_epochs(self) -> None:
-        """Begin a leader epoch in each partition, which a standby that returns knows by."""
+    def _begin_epochs(self, after: Callable[[int], int]) -> None:
+        """Begin a leader epoch in each partition, which a standby that returns knows by. `after` gives it for
+        the one before.
+        """
         partitions = self._partitions()
         for topic, number in self._keys():
-            partition = partitions.get(topic, number)
-            partitions.replica(topic, number).begin_epoch(partition.writer.epoch + 1)
-            partition.flush()
+            before = partitions.get(topic, number).writer.epoch
+            if (epoch := after(before)) > before:
+                partitions.begin_epoch(topic, number, epoch)
 
     def _end_sync(self) -> None:
         partitions = self._partitions()
@@ -206,16 +224,24 @@ class Primary:
 
     def check_replica(self, replica: int, broker_epoch: int) -> bool:
         """Return whether a replica that fetches is the standby. Raises NotLeaderOrFollowerError for an older
-        broker epoch than is registered (R8, KIP-903); -1 is not checked.
+        broker epoch than is registered (R8, KIP-903); -1 is not checked, unless the standby was asked to show
+        that it follows.
         """
         registration = self.registration
         if replica != STANDBY_ID or not registration.is_there:
             return False
+        if (asked := self._asked_above) is not None and broker_epoch <= asked:
+            raise NotLeaderOrFollowerError(
+                f"replica {replica} must register anew: broker epoch {broker_epoch}"
+            )
         if broker_epoch not in (-1, registration.broker_epoch):
             raise NotLeaderOrFollowerError(
                 f"replica {replica} fetches with broker epoch {broker_epoch}, but "
                 f"{registration.broker_epoch} is registered"
             )
+        if asked is not None:
+            self._asked_above = None
+            self._on_followed()
         return True
 
     def fetched(self, key: _Key, partition: Partition, offset: int) -> None:
@@ -247,6 +273,77 @@ class Primary:
                 else ReplicaLag(0, 0, 0)
             )
         return found
+
+    def _begin_notes(self) -> None:
+        if self._keeper is None:
+            self._keeper = LagKeeper(self._context, PRIMARY, self._lag_time_max_ms)
+            self._context.scheduler.every(EVERY, self._note)
+
+    def _note(self) -> None:
+        """Note for other processes how far the standby lies behind."""
+        held, keeper = self.registration, self._keeper
+        if held.is_there and keeper is not None:
+            with suppress(SegstoreError):  # a topic may be deleted meanwhile: the next look sees that
+                keeper.note(held.directory_id, self._away(), self.lags())
+
+    # --- a lease ------------------------------------------------------------------------------
+
+    def lead_by(self, term: LeaseTerm, on_followed: Callable[[], None]) -> None:
+        """Take appends within this term only, which has not begun. `on_followed` is called where the standby
+        has shown that it follows. Raises StorageError.
+        """
+        with _changing, os_errors():
+            partitions = self._partitions()
+            with partitions.lock:
+                self._term, self._on_followed = term, on_followed
+                partitions.on_opened = self.opened
+            self._close_by(term.why)
+            for partition in partitions.all_open():
+                with partition.queue.token:
+                    partition.queue.drain()
+                    partition.writer.recall()
+                    partition.writer.term = term
+
+    def closed_by(self, why: str) -> str:
+        """Return what a caller is told whose append is refused for want of a lease."""
+        return f"{self._context.root} takes no appends: {why}"
+
+    def let_go(self, why: str) -> None:
+        """Refuse all changes, and answer who waits for acks=all: the term is over, and `why` is told."""
+        with _changing:
+            self._close_by(why)
+
+    def _close_by(self, why: str) -> None:
+        if self.fence is None:
+            self._context.demoted = why
+        for partition in self._partitions().all_open():
+            if isinstance(partition.acks, StandbyAcks):
+                partition.acks.demote()
+
+    def go_on(self) -> None:
+        """Take changes again: the term was begun, or is renewed."""
+        with _changing:
+            if self.fence is not None:
+                return
+            self._context.demoted = ""
+            for partition in self._partitions().all_open():
+                if isinstance(partition.acks, StandbyAcks):
+                    partition.acks.go_on()
+
+    def ask_standby(self) -> None:
+        """Have the standby, if there is one, register anew, and fetch behind that: it follows still."""
+        held = self.registration
+        self._asked_above = held.broker_epoch if held.is_there else None
+
+    @property
+    def is_followed(self) -> bool:
+        """Return whether the standby has done what `ask_standby` asked for, or there is none."""
+        return self._asked_above is None or not self.registration.is_there
+
+    def begin_epochs(self, epoch: int) -> None:
+        """Begin a leader epoch, durably in each partition which is not in it yet. Raises StorageError."""
+        with _changing, os_errors():
+            self._begin_epochs(lambda _: epoch)
 
     # --- the fence ----------------------------------------------------------------------------
 

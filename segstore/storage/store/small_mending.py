@@ -1,8 +1,8 @@
 """Repairs the small files that belong to no topic, when a store is opened for writing.
 
-They are quotas, credentials, notes of sweeps, producer ids and the cluster id. On disk only these files
-change; one that can't be made anew is moved to the quarantine. What was done is reported (`Context.tell`).
-Threads: one, before the files are used.
+They are quotas, credentials, notes of sweeps, producer ids, the cluster id and the format. On disk only
+these files change; one that can't be made anew is moved to the quarantine. What was done is reported
+(`Context.tell`). Threads: one, before the files are used.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from segstore.storage.meta.client_quotas import quota_copies, read_limits, write
 from segstore.storage.meta.scram_credentials import scram_copies
 from segstore.storage.meta.sealed_file import CLUSTER_ID, PRODUCER_ID
 from segstore.storage.meta.small_files import NO_ROOM, Copies, put_aside
+from segstore.storage.meta.store_format import path_of, write_format
 from segstore.storage.meta.sweep_states import damaged_states, format_states
 
 
@@ -35,6 +36,20 @@ def mend_small(context: Context, there: Collection[str]) -> None:
     for each in (PRODUCER_ID, CLUSTER_ID):
         if f"{names.OURS}/{each.name}" in there:
             _move(context, each.path(context.root), each.damage(context.files, context.root))
+
+
+def state_format(context: Context, wrong: str) -> None:
+    """Write the format of a store that has none, or whose note of it is damaged, as `wrong` says. A full disk
+    leaves that to the next open. Raises OSError.
+    """
+    try:
+        write_format(context.files, context.root)
+    except OSError as error:
+        if error.errno not in NO_ROOM:
+            raise
+    else:
+        if wrong:
+            context.tell(path_of(context.root), wrong, "made anew")
 
 
 def _move(context: Context, path: str, wrong: str) -> None:

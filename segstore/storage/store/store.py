@@ -14,7 +14,7 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from types import FrameType, TracebackType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 from weakref import WeakValueDictionary
 
 from segstore.config import StoreConfig, arguments
@@ -37,9 +37,11 @@ from segstore.storage.log.recovery import Recovered
 from segstore.storage.meta.directory_safety import MOST_MODE, check_places, kept_mode
 from segstore.storage.meta.followed_ends import FollowedEnds
 from segstore.storage.meta.published_ends import slot_key
+from segstore.storage.meta.store_format import check_format
 from segstore.storage.meta.sweep_states import SweepState, read_states
 from segstore.storage.meta.topic_info import check_not_internal
-from segstore.storage.meta.topics import TopicInfo
+from segstore.storage.meta.topic_match import differences, made_or_found
+from segstore.storage.meta.topics import TopicInfo, find_topic
 from segstore.storage.scheduler import Scheduler
 from segstore.storage.store import replica_lags
 from segstore.storage.store.clients import CLOSE_TIMEOUT, Client, Clients, tell
@@ -56,6 +58,7 @@ from segstore.storage.store.stats import (
     store_stats,
 )
 from segstore.storage.store.sweeper import Swept
+from segstore.storage.store.waiting import until_unlocked
 from segstore.storage.store.writer import StoreWriter, let_go_of_lost
 from segstore.storage.store.writing_side import WritingSide
 
@@ -74,6 +77,7 @@ def open(
     clock: Clock = wall_clock,
     files: Files | None = None,
     file_mode: int | None = None,
+    timeout: float | None = None,
 ) -> Store:
     """Open a store: a directory, which is created if it is missing and `mode` is "rw".
 
@@ -81,15 +85,20 @@ def open(
     what was done). "r": the store is opened without a lock, and nothing is changed; the directory may be a
     Kafka broker's. `config` has settings of the store by Kafka's names; `clock` gives ms since the epoch.
     `file_mode` is the mode of all files made in a new store, whatever the umask, by default 0o600
-    (directories: 0o700); 0o640 lets a group read. An existing store keeps its own mode.
+    (directories: 0o700); 0o640 lets a group read. An existing store keeps its own mode. `timeout`: how many
+    seconds "rw" waits at most until a store that is open for writing elsewhere is closed; by default it does
+    not wait.
 
-    Raises StoreLockedError (with the holder's pid), StorageError, ConfigError, InvalidArgumentError.
+    Raises StoreLockedError (with the holder's pid), UnsupportedFormatError, StorageError, ConfigError,
+    InvalidArgumentError.
     """
     mode = arguments.one_of("mode", mode, MODES)
     settings = StoreConfig.parse({} if config is None else config)
+    seconds = arguments.seconds("timeout", timeout, 0.0)
     with os_errors():
         context = open_context(path, settings, clock, files, file_mode, mode)
         if mode == "r":
+            check_format(context.files, context.root)
             return Store(context, StoreReader(context))
         try:
             return Store(context, StoreWriter(context, settings))
@@ -97,7 +106,7 @@ def open(
             if _is_within_open(sys._getframe(1)):  # a signal handler opens the store that is being opened
                 raise
             let_go_of_lost(context.files, context.root)
-        return Store(context, StoreWriter(context, settings))
+        return until_unlocked(lambda: Store(context, StoreWriter(context, settings)), seconds)
 
 
 def open_context(
@@ -187,18 +196,46 @@ class Store:
             return dict(sorted(self._side.topics.items()))
 
     def create_topic(
-        self, name: str, partitions: int = 1, config: Mapping[str, Any] | None = None
+        self,
+        name: str,
+        partitions: int = 1,
+        config: Mapping[str, Any] | None = None,
+        *,
+        exist_ok: bool = False,
     ) -> TopicInfo:
         """Create a topic, which is durable when this returns. `config` has Kafka's topic settings by dotted
-        name.
+        name. With `exist_ok` a topic that exists is returned as it is, if it has as many partitions and the
+        settings of `config`; those that `config` does not name may be anything.
 
-        Raises TopicAlreadyExistsError, InvalidTopicError, ConfigError, InvalidArgumentError, StorageError,
-        ReadOnlyError.
+        Raises TopicAlreadyExistsError, with `exist_ok` TopicMismatchError, which says what differs;
+        InvalidTopicError, ConfigError, InvalidArgumentError, StorageError, ReadOnlyError.
         """
         count = arguments.whole("partitions", partitions, 1, 100_000)
         check_apart("create_topic()")
         check_not_internal(name, "groups and transactions make it when they need it")
-        return self._create_topic(name, count, {} if config is None else config)
+        settings = {} if config is None else config
+        if not arguments.switch("exist_ok", exist_ok):
+            return self._create_topic(name, count, settings)
+        return self._made_or_found(name, count, settings)
+
+    def ensure_topic(
+        self, name: str, partitions: int | None = None, config: Mapping[str, Any] | None = None
+    ) -> TopicInfo:
+        """Return the topic, and create it where it is missing, with one partition where `partitions` is None.
+        One that exists may have any number of partitions then. Raises what `create_topic` with `exist_ok`
+        raises.
+        """
+        check_apart("ensure_topic()")
+        check_not_internal(name, "groups and transactions make it when they need it")
+        count = None if partitions is None else arguments.whole("partitions", partitions, 1, 100_000)
+        return self._made_or_found(name, count, {} if config is None else config)
+
+    def _made_or_found(self, name: str, partitions: int | None, config: Mapping[str, Any]) -> TopicInfo:
+        return made_or_found(
+            lambda: self._create_topic(name, partitions or 1, config),
+            lambda: find_topic(topics, name) if name in (topics := self._side.topics) else None,
+            lambda info: differences(info, partitions, config),
+        )
 
     def _create_topic(self, name: str, partitions: int, config: Mapping[str, Any]) -> TopicInfo:
         """Do what `create_topic` does, also for the engine's own topics."""
@@ -265,6 +302,13 @@ class Store:
     def on_topic_deleted(self, forget: Callable[[Store, str], None]) -> None:
         """Have `forget(store, topic)` called after each deletion of a topic here. It raises nothing."""
         self._when_deleted.append(forget)
+
+    def _announce(self, address: str) -> None:
+        """Tell other processes that find the store locked where it is served, "PROTOCOL://HOST:PORT"; "": no
+        more. Nobody is told of a replicated store, or one that is open for reading. Raises OSError.
+        """
+        if isinstance(self._side, StoreWriter):
+            self._side.announce(address)
 
     def _writer(self) -> WritingSide:
         self._context.check_writable()
@@ -502,6 +546,13 @@ class Store:
             closing.callback(self._side.close)
             for attached in reversed(self._attached.values()):
                 closing.callback(attached.close)
+
+    def __reduce__(self) -> NoReturn:
+        """Raise InvalidTypeError: another process opens the store by its path."""
+        raise InvalidTypeError(
+            f"{self!r} can't be pickled or copied: give its path to the other process, which opens it with "
+            'mode="r", or serve the store'
+        )
 
     def __enter__(self) -> Self:
         return self

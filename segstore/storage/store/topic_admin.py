@@ -20,7 +20,14 @@ from segstore.storage.meta.published_ends import EndsWriter, slot_key
 from segstore.storage.meta.root_checkpoints import RootCheckpoints
 from segstore.storage.meta.small_files import Copy
 from segstore.storage.meta.topic_info import Settings
-from segstore.storage.meta.topics import TopicFiles, TopicInfo, find_topic, new_topic, with_config
+from segstore.storage.meta.topics import (
+    TopicFiles,
+    TopicInfo,
+    check_collision,
+    find_topic,
+    new_topic,
+    with_config,
+)
 from segstore.storage.store.partitions import PartitionLoader, Partitions
 from segstore.storage.store.topic_mending import mend_settings
 
@@ -62,6 +69,7 @@ class TopicAdmin:
             self._context.check_leads()
             if name in self.topics:
                 raise TopicAlreadyExistsError(f"topic {name!r} is there already")
+            check_collision(name, self.topics)
             self._create(info)
         return info
 

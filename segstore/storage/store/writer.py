@@ -36,11 +36,12 @@ from segstore.storage.meta.followed_ends import FollowedEnds
 from segstore.storage.meta.published_ends import EndsWriter, slot_key
 from segstore.storage.meta.role import ROLE
 from segstore.storage.meta.root_checkpoints import RootCheckpoints, TopicPartitionKey
+from segstore.storage.meta.store_format import check_format
 from segstore.storage.meta.topics import TopicFiles, TopicInfo
 from segstore.storage.store.kept_files import KeptFiles
 from segstore.storage.store.partitions import PartitionLoader, Partitions
 from segstore.storage.store.primary import Primary, check_not_fenced
-from segstore.storage.store.small_mending import mend_small
+from segstore.storage.store.small_mending import mend_small, state_format
 from segstore.storage.store.sweeper import Sweeper
 from segstore.storage.store.topic_admin import TopicAdmin
 from segstore.threads import others_are_gone
@@ -76,6 +77,12 @@ class StoreWriter:
                 self.let_go()
             raise
 
+    def announce(self, address: str) -> None:
+        """Write into the lock file where the store is served, "PROTOCOL://HOST:PORT"; "" where it is no more.
+        Raises OSError.
+        """
+        self.context.files.announce(self._held, address)
+
     # --- opening --------------------------------------------------------------------------
 
     def _open(self) -> None:
@@ -85,6 +92,8 @@ class StoreWriter:
         context, config = self.context, self.config
         files, root = context.files, context.root
         root_names = check_readable(files, root)
+        has_format = f"{names.OURS}/{names.FORMAT}" in root_names
+        format_wrong = check_format(files, root) if has_format else ""
         if not self._replicated and names.META_PROPERTIES in root_names:
             _check_plain(files, root)
         if self._role is not None or f"{names.OURS}/{names.ROLE}" in root_names:
@@ -93,7 +102,7 @@ class StoreWriter:
             check_not_fenced(context)
         moved = set_aside(files, root)
         marker = take_marker(files, root) if names.CLEAN_SHUTDOWN in root_names else None
-        topic_files = self._prepare()
+        topic_files = self._prepare(format_wrong, stated=has_format and not format_wrong)
         mend_small(context, root_names)
         self._ends = EndsWriter(files, names.below(root, f"{names.OURS}/{names.ENDS}"))
         nonce = self._ends.nonce if self._ends.found else None
@@ -119,7 +128,8 @@ class StoreWriter:
             replicated=self._replicated,
         )
         self.partitions = Partitions(context, lambda: self.topic_admin.topics, loader, checkpoints)
-        self.primary = Primary(context, root_names, lambda: self.topics, lambda: self.partitions)
+        lag_time = config.replica_lag_time_max_ms
+        self.primary = Primary(context, lag_time, root_names, lambda: self.topics, lambda: self.partitions)
         if self._role is None and self.primary.registration.sync:
             loader.sync = True
             self.partitions.on_opened = self.primary.opened
@@ -152,14 +162,16 @@ class StoreWriter:
             tell(os.path.join(root, names.CLEAN_SHUTDOWN), "holds no number", "taken for an unclean shutdown")
         return bool(moved or self._ends.damage or self._checkpoints.told or unclean)
 
-    def _prepare(self) -> TopicFiles:
-        """Make the directories in `.segstore/`. Another process may have made the store since it was looked
-        for.
+    def _prepare(self, format_wrong: str, *, stated: bool) -> TopicFiles:
+        """Make the directories in `.segstore/`, and, before anything else of a new store, state its format,
+        unless it is `stated`. Another process may have made the store since it was looked for.
         """
         files, root = self.context.files, self.context.root
         ours = names.below(root, names.OURS)
         files.file_mode = kept_mode(files, root, files.file_mode)
         files.ensure_directory(ours)
+        if not stated:
+            state_format(self.context, format_wrong)
         topic_files = TopicFiles(files, root)
         topic_files.prepare()
         return topic_files
@@ -168,6 +180,7 @@ class StoreWriter:
         """Open partitions whose adoption a crash has left to be finished: all of it becomes visible at
         once.
         """
+        self.inbox.join_again(self._loader.durable_below)
         finished = self.inbox.undo_unfinished()
         if finished:
             self._loader.clean = False
@@ -362,6 +375,8 @@ class StoreWriter:
 
     def _close_cleanly(self, nonce: int) -> None:
         self.inbox.close()
+        if not self._replicated:
+            self.inbox.settle()
         self.sweeper.close()
         self.context.closed = True
         self.wake()  # threads in `wait` find that the store is closed
@@ -419,12 +434,20 @@ def _check_role(files: Files, root: str, kind: str | None) -> None:
         raise InvalidArgumentError(f"{root} is no {kind}, but a store of its own")
 
 
+def locked(files: Files, root: str) -> StoreLockedError:
+    """Return the error for a store that is open for writing already. Raises OSError."""
+    path = names.below(root, names.LOCK)
+    return StoreLockedError(
+        root, files.lock_holder(path), files.is_locked_here(path), files.lock_address(path)
+    )
+
+
 def _take_lock(context: Context) -> Handle:
     path = names.below(context.root, names.LOCK)
     try:
         return context.files.lock(path)
     except BlockingIOError:
-        raise StoreLockedError(context.root, context.files.lock_holder(path)) from None
+        raise locked(context.files, context.root) from None
     except OSError as error:
         if error.errno != errno.EISDIR:
             raise

@@ -80,12 +80,15 @@ class World:
         self.root, self.files, self.told = root, files, told
         self.clock = clock or Clock(step=1)
         self._store: segstore.Store | None = None
+        self.config: dict[str, Any] = {}
+        """Settings of the store beside QUIET, from its next opening on."""
         self.count = 0
 
     @property
     def store(self) -> segstore.Store:
         if self._store is None:
-            self._store = segstore.open(self.root, files=self.files, clock=self.clock, config=QUIET)
+            config = QUIET | self.config
+            self._store = segstore.open(self.root, files=self.files, clock=self.clock, config=config)
         return self._store
 
     def close(self) -> None:

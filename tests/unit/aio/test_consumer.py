@@ -19,6 +19,7 @@ from segstore.client.aio import AsyncConsumer
 from segstore.client.consumer import Consumer
 from segstore.errors import (
     ClientClosedError,
+    IllegalStateError,
     InvalidArgumentError,
     InvalidTypeError,
     RecordDeserializationError,
@@ -39,8 +40,9 @@ def public(of: type) -> set[str]:
 
 def test_has_the_methods_of_a_consumer() -> None:
     assert public(Consumer) - public(AsyncConsumer) == {"commit_async"}
-    assert public(AsyncConsumer) <= public(Consumer)
-    for name in public(AsyncConsumer):
+    aiokafkas = {"start", "stop", "getone", "getmany"}
+    assert public(AsyncConsumer) - public(Consumer) == aiokafkas
+    for name in public(AsyncConsumer) - aiokafkas:
         ours, theirs = (
             list(inspect.signature(getattr(of, name)).parameters) for of in (AsyncConsumer, Consumer)
         )
@@ -220,3 +222,77 @@ def test_a_time_to_wait_that_is_no_number(store: segstore.Store, call: str, wron
             return offsets((await consumer.poll())[tp(0)])
 
     assert run(main) == list(range(10))
+
+
+# --- aiokafka's names ------------------------------------------------------------------------------
+
+
+def test_both_clients_have_one_shape() -> None:
+    for name in ("start", "stop", "close", "__aenter__", "__aexit__"):
+        for client in (AsyncConsumer, segstore.AsyncProducer):
+            assert inspect.iscoroutinefunction(getattr(client, name)), (client, name)
+
+
+def test_a_program_of_aiokafka(store: segstore.Store) -> None:
+    store.create_topic("t", 2)
+
+    async def main() -> None:
+        producer, consumer = segstore.AsyncProducer(store), earliest(store, "t")
+        await producer.start()
+        await consumer.start()
+        try:
+            assert await consumer.assignment() == {tp(0), tp(1)}
+            for number in range(4):
+                await producer.send_and_wait("t", b"%d" % number, partition=number % 2)
+            assert (await consumer.getone()).value in (b"0", b"1")
+            rest = await consumer.getmany(timeout_ms=LONG_MS)
+            while sum(map(len, rest.values())) < 3:
+                for partition, records in (await consumer.getmany(timeout_ms=LONG_MS)).items():
+                    rest.setdefault(partition, []).extend(records)
+            assert await consumer.getmany(timeout_ms=0) == {}
+        finally:
+            await consumer.stop()
+            await producer.close()
+        for call in (consumer.getone, consumer.getmany, consumer.start):
+            with pytest.raises(ClientClosedError):
+                await call()
+
+    run(main)
+
+
+def test_named_partitions_only(store: segstore.Store) -> None:
+    fill(store, partitions=3, records=5)
+
+    async def main() -> None:
+        async with earliest(store, "t", max_poll_records=100) as consumer:
+            await consumer.pause(tp(2))
+            assert [(await consumer.getone(tp(1))).offset for _ in range(3)] == [0, 1, 2]
+            assert await consumer.paused() == {tp(2)}
+            polled = await consumer.getmany(tp(1), timeout_ms=LONG_MS)
+            assert {p: [r.offset for r in got] for p, got in polled.items()} == {tp(1): [3, 4]}
+            assert await consumer.getmany(tp(1), timeout_ms=0) == {}
+            assert await consumer.position(tp(0)) == 0
+            assert set(await consumer.getmany(timeout_ms=LONG_MS)) == {tp(0)}
+            with pytest.raises(IllegalStateError, match="not assigned"):
+                await consumer.getone(tp(7))
+            assert await consumer.paused() == {tp(2)}
+
+    run(main)
+
+
+def test_getone_waits_and_a_cancelled_one_loses_nothing(store: segstore.Store) -> None:
+    store.create_topic("t")
+
+    async def main() -> None:
+        async with earliest(store, "t") as consumer:
+            waiting = asyncio.create_task(consumer.getone())
+            await asyncio.sleep(0.01)
+            waiting.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await waiting
+            waiting = asyncio.create_task(consumer.getone())
+            await asyncio.sleep(0.01)
+            append(store, 1)
+            assert (await waiting).offset == 0
+
+    run(main)

@@ -25,7 +25,8 @@ OTHER_DEFAULTS = {
 
 @pytest.mark.parametrize("name", sorted(KAFKA))
 def test_every_setting_of_kafka_python_is_known(name: str) -> None:
-    assert (name in OURS) != (name in ConsumerConfig.REFUSED)
+    known = [name in each for each in (OURS, ConsumerConfig.REFUSED, ConsumerConfig.IGNORED)]
+    assert known.count(True) == 1
     if name in OURS:
         assert getattr(ConsumerConfig(), name) == OTHER_DEFAULTS.get(name, KAFKA[name])
 
@@ -34,10 +35,18 @@ def test_ours_alone_is_what_java_calls_interceptor_classes() -> None:
     assert OURS - set(KAFKA) == {"interceptors"}
 
 
+@pytest.mark.parametrize("name", sorted(ConsumerConfig.IGNORED))
+def test_what_is_of_the_network_has_no_effect(name: str, caplog: pytest.LogCaptureFixture) -> None:
+    assert ConsumerConfig.parse({name: KAFKA.get(name)}) == ConsumerConfig()
+    assert [record.getMessage() for record in caplog.records] == [
+        f"settings without an effect on a store: {name}"
+    ]
+
+
 @pytest.mark.parametrize("name", sorted(ConsumerConfig.REFUSED))
 def test_what_makes_no_sense_is_refused_with_a_reason(name: str) -> None:
     with pytest.raises(ConfigError, match=rf"^{name} is refused: \w+.*[^.]$"):
-        ConsumerConfig.parse({name: KAFKA.get(name)})
+        ConsumerConfig.parse({name: object()})
 
 
 THEIRS = KAFKA["partition_assignment_strategy"]
@@ -166,3 +175,10 @@ def test_deserializers_of_all_forms(form: str) -> None:
 
 def test_no_deserializer_stays_none() -> None:
     assert deserialize_with(None) is None
+
+
+def test_settings_are_asked_for_as_kafka_pythons_are() -> None:
+    config = ConsumerConfig.parse({"group_id": "g"})
+    assert (config["group_id"], config["max_poll_records"]) == ("g", 500)
+    with pytest.raises(ConfigError, match="did you mean group_id"):
+        config["group"]

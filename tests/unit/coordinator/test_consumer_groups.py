@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from group_members import Member, id_of, info
+from group_members import Classic, Member, id_of, info
 from groups import Monotonic, Unsynced, coordinator, offsets
 
 import segstore
@@ -194,6 +194,38 @@ def test_members_subscribe_by_regular_expressions(store: segstore.Store, found: 
     settle(store, a)
     assert a.given == {}
     assert not any(key.kind is Kind.REGEX for key in offsets(store).consumer("g"))
+
+
+def test_an_expression_has_the_topics_that_its_member_may_describe(
+    store: segstore.Store, found: GroupCoordinator
+) -> None:
+    """New topics are judged when they come; whoever may describe all sees all."""
+    store.create_topic("secret")
+    may = {"may_describe": lambda topic: topic != "secret" and not topic.startswith("x")}
+    a = Member(store, "a", topic_names=(), topic_regex="[^_].*", **may).join()
+    a.beat(**may)
+    assert a.given.keys() == {id_of(store)}
+    for name in ("u", "x1"):
+        store.create_topic(name)
+    a.beat(**may)
+    assert a.given.keys() == {id_of(store), id_of(store, "u")}
+    assert offsets(store).consumer("g")[RecordKey(Kind.REGEX, "[^_].*")].topics == {"t", "u"}  # type: ignore[union-attr]
+
+
+def test_a_classic_member_looks_for_no_topics_of_expressions(
+    store: segstore.Store, found: GroupCoordinator
+) -> None:
+    """Else those would be assigned that the members with the expression may not describe."""
+    may = {"may_describe": lambda topic: topic != "secret"}
+    a = Member(store, "a", topic_names=(), topic_regex="[^_].*", **may).join()
+    old = Classic(store, "o")
+    for name in ("secret", "u"):
+        store.create_topic(name)
+    old.join()
+    key = RecordKey(Kind.REGEX, "[^_].*")
+    assert offsets(store).consumer("g")[key].topics == {"t"}  # type: ignore[union-attr]
+    a.beat(**may)
+    assert offsets(store).consumer("g")[key].topics == {"t", "u"}  # type: ignore[union-attr]
 
 
 def test_names_and_an_expression_add_up(store: segstore.Store, found: GroupCoordinator) -> None:

@@ -19,7 +19,7 @@ from stores import START_MS, Clock
 import segstore
 from segstore.client.consumer import Consumer
 from segstore.client.producer import Producer
-from segstore.coordinator.quotas import CONSUMER_BYTE_RATE, DEFAULT, PRODUCER_BYTE_RATE, quotas
+from segstore.coordinator.quotas import CONSUMER_BYTE_RATE, DEFAULT, PRODUCER_BYTE_RATE, Entity, quotas
 from segstore.coordinator.throttle import Bucket
 from segstore.errors import (
     ConfigError,
@@ -29,6 +29,7 @@ from segstore.errors import (
     ReadOnlyError,
     StorageError,
 )
+from segstore.storage.meta.client_quotas import from_json
 
 BOTH = {PRODUCER_BYTE_RATE: 100, CONSUMER_BYTE_RATE: 200}
 
@@ -300,3 +301,116 @@ def test_the_windows_are_the_stores_settings(store_dir: Path, clock: Clock) -> N
         assert throttle.most_at_once == 400
         assert throttle.charge(600) == 0
         assert throttle.charge(1) == 10
+
+
+# --- users ------------------------------------------------------------------------------------
+
+PRECEDENCE = [
+    Entity("u", "c"),
+    Entity("u", DEFAULT),
+    Entity("u", None),
+    Entity(DEFAULT, "c"),
+    Entity(DEFAULT, DEFAULT),
+    Entity(DEFAULT, None),
+    Entity(None, "c"),
+    Entity(None, DEFAULT),
+]
+"""Kafka's order: DefaultQuotaCallback.quotaLimit."""
+
+
+def test_the_nearest_rate_holds(store: segstore.Store) -> None:
+    """Each limit gives way to the one that is nearer, also for a client that is at work."""
+    held = quotas(store)
+    throttle = held.throttle(PRODUCER_BYTE_RATE, "c", "u")
+    for bound, entity in reversed([*enumerate(PRECEDENCE, 1)]):
+        held.alter_entity(entity, {PRODUCER_BYTE_RATE: bound})
+        assert (held.effective("c", "u"), throttle.bound) == ({PRODUCER_BYTE_RATE: bound}, bound)
+    assert held.effective("c") == {PRODUCER_BYTE_RATE: 7}
+    assert held.effective("d") == {PRODUCER_BYTE_RATE: 8}
+    assert held.effective("d", "u") == {PRODUCER_BYTE_RATE: 2}
+    assert held.effective("c", "v") == {PRODUCER_BYTE_RATE: 4}
+    for bound, entity in enumerate(PRECEDENCE, 1):
+        assert throttle.bound == bound
+        held.alter_entity(entity, {PRODUCER_BYTE_RATE: None})
+    assert (throttle.bound, held.limits()) == (None, {})
+
+
+def test_each_rate_is_looked_up_by_itself(store: segstore.Store) -> None:
+    quotas(store).alter_entity(Entity("u", None), {PRODUCER_BYTE_RATE: 5})
+    quotas(store).alter("c", {PRODUCER_BYTE_RATE: 6, CONSUMER_BYTE_RATE: 7})
+    assert quotas(store).effective("c", "u") == {PRODUCER_BYTE_RATE: 5, CONSUMER_BYTE_RATE: 7}
+
+
+SHARING: dict[str, tuple[Entity, list[tuple[str | None, str]], list[tuple[str | None, str]]]] = {
+    "a user's": (Entity("u", None), [("u", "c"), ("u", "d")], []),
+    "each user's": (Entity(DEFAULT, None), [("u", "c"), ("u", "d")], [("v", "c")]),
+    "a user's client": (Entity("u", "c"), [("u", "c")], []),
+    "each client's of a user": (Entity("u", DEFAULT), [("u", "c")], [("u", "d")]),
+    "a client's of each user": (Entity(DEFAULT, "c"), [("u", "c")], [("v", "c")]),
+    "a client's": (Entity(None, "c"), [("u", "c"), ("v", "c"), (None, "c")], []),
+    "each client's": (Entity(None, DEFAULT), [("u", "c"), ("v", "c"), (None, "c")], [("u", "d")]),
+}
+"""A limit, clients that share it, and others that have the same limit for themselves."""
+
+
+@pytest.mark.parametrize("name", SHARING)
+def test_a_rate_is_shared_as_in_kafka(store: segstore.Store, name: str) -> None:
+    entity, together, apart = SHARING[name]
+    held = quotas(store)
+    first, *more = (held.throttle(PRODUCER_BYTE_RATE, client, user) for user, client in together)
+    others = [held.throttle(PRODUCER_BYTE_RATE, client, user) for user, client in apart]
+    held.alter_entity(entity, {PRODUCER_BYTE_RATE: 100})
+    assert first.charge(100_000) > 0
+    assert [each.wait_ms() > 0 for each in more] == [True] * len(more)
+    assert [(each.bound, each.wait_ms()) for each in others] == [(100, 0)] * len(others)
+    late = held.throttle(PRODUCER_BYTE_RATE, "late", "late")
+    assert late.wait_ms() == 0
+
+
+def test_a_debt_to_another_rate_does_not_follow(store: segstore.Store) -> None:
+    """A rate of the user's own begins with full credit, and leaves the client id's debt to the others."""
+    held = quotas(store)
+    held.alter("c", {PRODUCER_BYTE_RATE: 100})
+    of_u, of_v = (held.throttle(PRODUCER_BYTE_RATE, "c", user) for user in "uv")
+    of_u.charge(100_000)
+    held.alter_entity(Entity("u", None), {PRODUCER_BYTE_RATE: 100})
+    assert of_u.wait_ms() == 0
+    assert of_v.wait_ms() > 0
+
+
+@pytest.mark.parametrize("entity", [Entity(None, None), Entity("", None), Entity("u", "")])
+def test_nobody_has_no_rate(store: segstore.Store, entity: Entity) -> None:
+    with pytest.raises(InvalidArgumentError, match="must have a user"):
+        quotas(store).alter_entity(entity, BOTH)
+    assert quotas(store).limits() == {}
+
+
+def test_rates_of_users_are_kept(store_dir: Path) -> None:
+    limits = {entity: {PRODUCER_BYTE_RATE: bound} for bound, entity in enumerate(PRECEDENCE, 1)}
+    with segstore.open(store_dir) as store:
+        for entity, rates in limits.items():
+            quotas(store).alter_entity(entity, rates)
+        assert quotas(store).describe() == {"c": {PRODUCER_BYTE_RATE: 7}, DEFAULT: {PRODUCER_BYTE_RATE: 8}}
+    for mode in ("r", "rw"):
+        with segstore.open(store_dir, mode=mode) as store:
+            assert quotas(store).limits() == limits
+
+
+DAMAGED: dict[str, Any] = {
+    "a version that is to come": {"version": 3, "clients": {}},
+    "no version": {"clients": {}},
+    "users in a list": {"version": 2, "clients": {}, "users": []},
+    "a user without a name": {"version": 2, "clients": {}, "users": {"": {"rates": {PRODUCER_BYTE_RATE: 1}}}},
+    "a user without rates": {"version": 2, "clients": {}, "users": {"u": {}}},
+    "rates that are empty": {"version": 2, "clients": {}, "users": {"u": {"rates": {}}}},
+    "no rate": {"version": 2, "clients": {}, "users": {"u": {"rates": {PRODUCER_BYTE_RATE: 0}}}},
+    "another field": {"version": 2, "clients": {}, "users": {"u": {"rate": {PRODUCER_BYTE_RATE: 1}}}},
+    "clients in a list": {"version": 2, "clients": {}, "users": {"u": {"clients": []}}},
+    "users in version 1": {"version": 1, "clients": {}, "users": {}},
+}
+
+
+@pytest.mark.parametrize("name", DAMAGED)
+def test_limits_that_are_not_understood_are_not_believed(name: str) -> None:
+    with pytest.raises(ValueError, match=r"\w"):
+        from_json(DAMAGED[name])

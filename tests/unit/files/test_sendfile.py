@@ -206,12 +206,15 @@ def test_a_window_has_whole_pages_and_refuses_what_it_has_not(big: tuple[Handle,
     assert (window.memory, window.mapped) == (ffi.NULL, 0)
 
 
+@pytest.mark.parametrize("at", [0, 17], ids=["on a block", "within one"])
 @pytest.mark.parametrize("fallback", [False, True], ids=["copy_file_range", "read and write"])
-def test_copy_range(big: tuple[Handle, bytes], tmp_path: Path, fallback: bool) -> None:
+def test_copy_range(big: tuple[Handle, bytes], tmp_path: Path, fallback: bool, at: int) -> None:
+    """A copy that does not begin on a block is written from a mapping."""
     handle, data = big
     with files.open(tmp_path / "copy", write=True, create=True) as target:
         if fallback:  # copy_file_range(2) refuses to append
             fcntl.fcntl(target.fd, fcntl.F_SETFL, os.O_APPEND)
-        assert files.copy_range(handle, 17, target, 0, 2_500_000) == 2_500_000
+        assert files.copy_range(handle, at, target, 0, 2_500_000) == 2_500_000
         assert files.copy_range(handle, 3_000_000, target, 2_500_000, 500) == 17
-    assert (tmp_path / "copy").read_bytes() == data[17:2_500_017] + data[3_000_000:]
+        assert files.copy_range(handle, len(data) + at, target, 2_500_017, 500) == 0
+    assert (tmp_path / "copy").read_bytes() == data[at : 2_500_000 + at] + data[3_000_000:]

@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
+import segstore
 from segstore.client.producer.config import ProducerConfig
 from segstore.errors import ConfigError
 
-REFUSED = ProducerConfig.REFUSED
+REFUSED, IGNORED = ProducerConfig.REFUSED, ProducerConfig.IGNORED
 # Ours is another default, and why.
 OTHERWISE = {
     "client_id": "a name of ours",
@@ -26,8 +27,8 @@ def theirs() -> dict[str, Any]:
 
 def test_every_setting_of_kafka_python_is_known() -> None:
     ours = {field.name for field in fields(ProducerConfig)}
-    assert set(theirs()) - ours - set(REFUSED) == set()
-    assert ours & set(REFUSED) == set()
+    assert set(theirs()) - ours - set(REFUSED) - set(IGNORED) == set()
+    assert ours & set(REFUSED) == ours & set(IGNORED) == set(REFUSED) & set(IGNORED) == set()
     # The Java producer's, which kafka-python left behind or never had.
     assert ours - set(theirs()) == {"buffer_memory", "interceptors"}
 
@@ -36,6 +37,51 @@ def test_defaults_are_those_of_kafka_python() -> None:
     ours, defaults = ProducerConfig(), theirs()
     shared = {field.name for field in fields(ProducerConfig)} & set(defaults) - set(OTHERWISE)
     assert {name: getattr(ours, name) for name in shared} == {name: defaults[name] for name in shared}
+
+
+@pytest.mark.parametrize("name", sorted(IGNORED))
+def test_a_setting_of_the_network_has_no_effect(name: str, caplog: pytest.LogCaptureFixture) -> None:
+    assert ProducerConfig.parse({"client_id": "c", name: object()}) == ProducerConfig.parse(
+        {"client_id": "c"}
+    )
+    assert [record.getMessage() for record in caplog.records] == [
+        f"settings without an effect on a store: {name}"
+    ]
+
+
+def test_a_producer_of_kafka_python_is_warned_once_of_all(
+    caplog: pytest.LogCaptureFixture, store: segstore.Store
+) -> None:
+    given: dict[str, Any] = {
+        "request_timeout_ms": 5000,
+        "max_in_flight_requests_per_connection": 1,
+        "metadata_max_age_ms": 10,
+        "api_version": (2, 8),
+        "security_protocol": "PLAINTEXT",
+        "acks": "all",
+    }
+    with segstore.Producer(store, **given) as producer:
+        assert producer.config.acks == -1
+    (record,) = caplog.records
+    assert record.getMessage() == (
+        "settings without an effect on a store: api_version, max_in_flight_requests_per_connection, "
+        "metadata_max_age_ms, request_timeout_ms, security_protocol"
+    )
+
+
+def test_what_is_refused_is_named_all_at_once(caplog: pytest.LogCaptureFixture) -> None:
+    given = {
+        "bootstrap_servers": "kafka:9092",
+        "security_protocol": "SASL_SSL",
+        "sasl_plain_username": "u",
+        "api_version": (2, 8),
+    }
+    with pytest.raises(ConfigError) as caught:
+        ProducerConfig.parse(given)
+    told = str(caught.value)
+    assert all(name in told for name in ("bootstrap_servers", "security_protocol", "sasl_plain_username"))
+    assert "api_version" not in told
+    assert not caplog.records
 
 
 @pytest.mark.parametrize("name", sorted(REFUSED))

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 from faults import CountingFiles
-from staging import PARTS, begin
+from staging import PARTS, begin, staged_paths
 from stores import values
 
 import segstore
@@ -43,7 +43,8 @@ def test_the_headers_of_a_large_file_are_read_by_one_call(store_dir: Path) -> No
 
 
 def test_small_files_are_on_their_way_to_the_disk_while_more_are_joined(store_dir: Path) -> None:
-    begin(store_dir)
+    """Where each append is synced, so that the joined file is too before it is adopted."""
+    begin(store_dir, {"flush.messages": 1})
     files = CountingFiles()
     messages = [staged(store_dir, 1000 + 10 * n, 10) for n in range(12)]
     size = sum(message.bytes for message in messages)
@@ -54,6 +55,34 @@ def test_small_files_are_on_their_way_to_the_disk_while_more_are_joined(store_di
         begun = [args[1:] for name, args in calls if name == "start_sync" and "gathered" in args[0].path]
         assert [name for name, _ in calls] == [*["copy_range"] * 6, "start_sync"] * 2
         assert begun == [(0, size // 2), (size // 2, size // 2)]
+        assert [int(v[:4]) for v in values(store.partition(*PART)) if v] == list(range(1000, 1120))
+
+
+def test_who_seals_small_files_waits_for_no_sync_of_the_joined_one(store_dir: Path) -> None:
+    """What the stager has synced is there until the joined file is."""
+    begin(store_dir)
+    files = CountingFiles()
+    messages = [staged(store_dir, 1000 + 10 * n, 10) for n in range(12)]
+    with segstore.open(store_dir, files=files) as store:
+        store._side.context.scheduler.soon = lambda task: None  # what a roll asks for, and nobody waits for
+        unsynced = store._side.inbox._unsynced
+        settle, unsynced.settle = unsynced.settle, lambda: None
+        files.clear()
+        seal(store_dir, "one", messages)
+        joined = str(store_dir / "t-1" / f"{0:020d}.log")
+        synced = [_path(args[0]) for name, args in files.calls if name in ("sync", "start_sync")]
+        assert not [path for path in synced if path == joined or "gathered" in str(path)]
+        assert all(path.exists() for message in messages for path in staged_paths(store_dir, message))
+        files.clear()
+        unsynced.settle = settle
+        store._side.inbox.settle()
+        order = [(name, str(_path(args[0]))) for name, args in files.calls if name in ("sync", "unlink")]
+        order = [(name, path) for name, path in order if path == joined or path.endswith(".batches")]
+        assert order[0] == ("sync", joined)
+        assert [name for name, _ in order[1:]] == ["unlink"] * len(messages)
+        assert not [
+            path for message in messages for path in staged_paths(store_dir, message) if path.exists()
+        ]
         assert [int(v[:4]) for v in values(store.partition(*PART)) if v] == list(range(1000, 1120))
 
 

@@ -61,6 +61,7 @@ def test_another_process_reads_it(golden: tuple[Path, dict[str, Any]]) -> None:
     before = logs(path)
     with segstore.open(path, "r") as store:
         assert_reads(store, said)
+    assert not (path / ".segstore" / "format").exists()  # version 0.1 wrote none, and readers write nothing
     # What a killed writer had published counts until the machine is booted, which it was meanwhile.
     allowed = (
         {"holds no published ends: made anew at the next open for writing"}
@@ -75,6 +76,7 @@ def test_a_writer_goes_on(golden: tuple[Path, dict[str, Any]]) -> None:
     path, said = golden
     before = logs(path)
     with segstore.open(path, clock=writer.Clock()) as store:
+        assert (path / ".segstore" / "format").exists()
         assert bool(store.recovered) == (path.name == "killed")
         assert_reads(store, said, ended=path.name == "killed")
         assert writer.committed(store) == said["offsets"]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import errno
 import json
 import logging
 import os
+import pickle
 import shutil
 from collections.abc import Callable
 from contextlib import suppress
@@ -371,3 +373,38 @@ def test_a_topic_that_could_neither_be_made_nor_taken_back_is_made_anew(store_di
             assert [store.partition(topic, n).append(b"x") for n in range(info.partitions)] == [
                 0
             ] * info.partitions
+
+
+COLLIDING = {"a dot": ("a_b", "a.b"), "an underscore": ("a.b", "a_b"), "both": ("a.b_c", "a_b.c")}
+
+
+@pytest.mark.parametrize(("there", "name"), COLLIDING.values(), ids=COLLIDING)
+def test_a_name_that_differs_in_dots_and_underscores_only_is_refused(
+    store: segstore.Store, there: str, name: str
+) -> None:
+    store.create_topic(there)
+    with pytest.raises(segstore.InvalidTopicError, match="collides with"):
+        store.create_topic(name)
+    assert list(store.topics()) == [there]
+    store.delete_topic(there)
+    store.create_topic(name)
+
+
+def test_a_list_of_policies(store: segstore.Store) -> None:
+    info = store.create_topic("t", config={"cleanup.policy": ["compact", "delete"]})
+    assert info.config == {"cleanup.policy": "compact,delete"}
+    for wrong in (["compact", 1], ["none"], {"compact"}):
+        with pytest.raises(segstore.ConfigError):
+            store.create_topic("u", config={"cleanup.policy": wrong})
+
+
+def test_a_setting_of_topics_given_to_a_store(tmp_path: Path) -> None:
+    with pytest.raises(segstore.ConfigError, match="give it to create_topic"):
+        segstore.open(tmp_path / "s", config={"retention.ms": 1})
+    assert not (tmp_path / "s").exists()
+
+
+def test_a_store_is_not_pickled(store: segstore.Store) -> None:
+    for use in (pickle.dumps, copy.copy):
+        with pytest.raises(segstore.InvalidTypeError, match="give its path to the other process"):
+            use(store)

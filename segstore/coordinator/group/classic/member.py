@@ -48,7 +48,7 @@ class State(Enum):
 
 class Pulse:
     """A consumer's sign of life. The coordinator refers to it weakly, so that a consumer that was dropped
-    has none.
+    has none: it is removed from the group at the next look, unless it is a static member.
 
     `polled` is when the consumer was polled last, in ms of the monotonic clock, written by the consumer's
     thread. `beats` counts heartbeats, `beaten` is the time of the last one; the coordinator writes both.
@@ -225,10 +225,10 @@ class Member:
 
     def look(self, now: float) -> bool:
         """Look at the member's pulse, if it has one. Return False where the member lives, but polls too
-        late.
+        late, or where its consumer was dropped.
 
-        A static member that polls too late only has no heartbeat, as in Kafka, where such a member never
-        leaves.
+        A static member that was dropped may come back within its session. One that polls too late only has
+        no heartbeat, as in Kafka, where such a member never leaves.
         """
         self._looked = now
         if self._pulse is None:
@@ -238,7 +238,7 @@ class Member:
             return True
         pulse = self._pulse()
         if pulse is None:
-            return True
+            return self.group_instance_id is not None
         late = now - pulse.polled >= pulse.max_poll_interval_ms
         if not late:
             self.beat(now)
@@ -250,7 +250,8 @@ class Member:
         """Return when `look` may find something new."""
         pulse = None if self._pulse is None else self._pulse()
         if pulse is None:
-            return self.deadline
+            dropped = self._pulse is not None and self.group_instance_id is None
+            return self._looked if dropped else self.deadline
         due = min(self.deadline, self._looked + pulse.interval_ms)
         return due if self.group_instance_id else min(due, pulse.polled + pulse.max_poll_interval_ms)
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from segstore.coordinator.group.consumers.assignors import MemberSpec, ServerAssignor
 from segstore.coordinator.group.consumers.group import ConsumerGroup
 from segstore.coordinator.group.consumers.member import ConsumerMember
-from segstore.coordinator.group.consumers.topics import Topics
+from segstore.coordinator.group.consumers.topics import MayDescribe, Topics
 from segstore.coordinator.offsets.consumer_schema import (
     Assignment,
     Change,
@@ -61,18 +61,24 @@ class Draft:
         return after
 
     def update(
-        self, member: ConsumerMember, told: Subscription, owned: Assignment | None, has_new_topics: bool
+        self,
+        member: ConsumerMember,
+        told: Subscription,
+        owned: Assignment | None,
+        has_new_topics: bool,
+        may_describe: MayDescribe | None = None,
     ) -> ConsumerMember:
         """Take what a member says of itself and of its partitions; assign the group anew where that, or
         `has_new_topics`, has changed what is to be assigned; return the member one step nearer to its target.
-        Raises InvalidRegularExpressionError, FencedMemberEpochError.
+        `may_describe` bounds the topics of regular expressions; None: all may be described. Raises
+        InvalidRegularExpressionError, FencedMemberEpochError.
         """
         updated = replace(member, subscription=told)
         must_assign = self._group.epoch == 0
         if updated != member:
             self._add(Kind.MEMBER, updated.member_id, told)
             must_assign |= told.topic_names != member.subscription.topic_names
-        must_assign |= self._resolve(member, updated, has_new_topics)
+        must_assign |= self._resolve(member, updated, has_new_topics, may_describe)
         epoch = self._group.epoch
         if must_assign or has_new_topics:
             epoch = self._raise(self._with(updated), must_assign)
@@ -118,18 +124,26 @@ class Draft:
 
     # --- topics ----------------------------------------------------------------------------------
 
-    def _resolve(self, before: ConsumerMember, after: ConsumerMember, has_new_topics: bool) -> bool:
-        """Find the topics of regular expressions that are new here, and of all where topics have changed.
-        Return whether the group must be assigned anew.
+    def _resolve(
+        self,
+        before: ConsumerMember,
+        after: ConsumerMember,
+        has_new_topics: bool,
+        may_describe: MayDescribe | None,
+    ) -> bool:
+        """Find the topics of regular expressions that are new here, and of all where topics have changed; as
+        in Kafka, those that the member may describe that asks (filterTopicDescribeAuthorizedTopics). A
+        classic member, which has no regular expression, looks for none. Return whether the group must be
+        assigned anew.
         """
         old, new = before.subscription.topic_regex or "", after.subscription.topic_regex or ""
         if old != new:
             self._forget_regexes(self._with(after).values())
-        wanted = set(self._regexes) if has_new_topics else set()
+        wanted = set(self._regexes) if has_new_topics and not after.is_classic else set()
         wanted |= {new} if new and new not in self._regexes else set()
         changed = False
         for regex in sorted(wanted):
-            found = self._topics.matching(regex)
+            found = self._topics.matching(regex, may_describe)
             held = self._regexes.get(regex)
             if held is None or held.topics != found:
                 changed = True

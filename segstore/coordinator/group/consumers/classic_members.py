@@ -52,7 +52,8 @@ class ClassicMembers(Keeper):
         owned = topics.assignment(told.owned)
         after = draft.update(before, subscription(joining, told), owned, has_new_topics)
         self._commit(draft)
-        self._seen = topics
+        if not self.group.regexes:  # else a member of KIP-848 is to look for their topics
+            self._seen = topics
         self._await_sync(after, joining, now)
         ticket: Ticket[Joined] = Ticket(after.member_id)
         ticket.complete(Joined(after.member_id, after.epoch, joining.protocols[0][0], ""))

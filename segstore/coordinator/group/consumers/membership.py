@@ -19,6 +19,7 @@ from segstore.coordinator.group.consumers.member import (
     ConsumerMember,
 )
 from segstore.coordinator.group.consumers.sessions import Wait
+from segstore.coordinator.group.consumers.topics import MayDescribe
 from segstore.coordinator.offsets.consumer_schema import Assignment, MemberState, Subscription
 from segstore.coordinator.structs import CLIENT_HOST, Leaver
 from segstore.errors import (
@@ -37,7 +38,8 @@ class ConsumerHeartbeat:
     """What a member says (Kafka: ConsumerGroupHeartbeatRequest). None, and a timeout of -1, stand for what
     has not changed since it said it last. `epoch` is 0 to join, -1 to leave, -2 to leave as a static member
     that comes back. `owned` are the partitions that the member has; `rebalance_timeout_ms` is how long it may
-    take to give some up. An empty `member_id` leaves the id of a new member to the group.
+    take to give some up. An empty `member_id` leaves the id of a new member to the group. `may_describe`, by
+    which topics of regular expressions are judged, is None where the member may describe all.
     """
 
     member_id: str
@@ -51,6 +53,7 @@ class ConsumerHeartbeat:
     owned: Assignment | None = None
     client_id: str = ""
     client_host: str = CLIENT_HOST
+    may_describe: MayDescribe | None = None
 
     @property
     def is_full(self) -> bool:
@@ -103,7 +106,8 @@ class ConsumerMembership(ClassicMembers):
         draft = self._draft(topics)
         has_new_topics = topics is not self._seen
         member = self._asking(asked, draft)
-        after = draft.update(member, asked.told(member.subscription), asked.owned, has_new_topics)
+        told = asked.told(member.subscription)
+        after = draft.update(member, told, asked.owned, has_new_topics, asked.may_describe)
         self._commit(draft)
         self._seen = topics
         self._beat(member, after, now)

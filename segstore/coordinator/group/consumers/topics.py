@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from segstore import names
 from segstore.coordinator.linear_pattern import LinearPattern
@@ -15,6 +15,9 @@ from segstore.coordinator.offsets.consumer_schema import Assignment
 from segstore.coordinator.structs import TopicPartition
 from segstore.errors import InvalidArgumentError, InvalidRegularExpressionError
 from segstore.storage.meta.topic_info import CLUSTER_METADATA, TopicInfo
+
+MayDescribe = Callable[[str], bool]
+"""Whether a client may know of a topic by its name."""
 
 
 class Topics:
@@ -52,10 +55,13 @@ class Topics:
                 found[topic_id] = found.get(topic_id, frozenset()) | {number}
         return found
 
-    def matching(self, regex: str) -> frozenset[str]:
-        """Return the topics whose names match as a whole. Raises InvalidRegularExpressionError."""
+    def matching(self, regex: str, may_describe: MayDescribe | None = None) -> frozenset[str]:
+        """Return the topics whose names match as a whole, of those that may be described. Raises
+        InvalidRegularExpressionError.
+        """
         pattern = compiled(regex)
-        return frozenset(name for name in self.ids if pattern.matches(name))
+        found = (name for name in self.ids if pattern.matches(name))
+        return frozenset(found if may_describe is None else filter(may_describe, found))
 
     def digest(self, topics: Iterable[str]) -> int:
         """Return a number that differs where these topics do: their ids, names and numbers of partitions; 0

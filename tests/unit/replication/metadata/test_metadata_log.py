@@ -27,6 +27,7 @@ from segstore.errors import (
 )
 from segstore.records import scan
 from segstore.replication.metadata.metadata_log import MetadataLog
+from segstore.replication.metadata.quorum_state import QuorumState
 from segstore.replication.metadata.records import NoOpRecord
 from segstore.replication.metadata.voter_log import VoterLog
 
@@ -166,8 +167,8 @@ def test_r2_an_epoch_that_one_voter_wrote_under_is_not_given_again(
     files = FailingFiles({"pwrite"}, OSError(5, "injected"), nth=0)
     original = VoterLog.begin_epoch
 
-    def begun(voter: VoterLog, epoch: int) -> None:
-        original(voter, epoch)
+    def begun(voter: VoterLog, state: QuorumState) -> None:
+        original(voter, state)
         if voter.id == 1:
             files.arm(1, 1 << 30)  # the epoch is durable, and no batch gets there
 
@@ -207,6 +208,8 @@ def test_an_epoch_without_batches_does_not_make_a_log_the_largest(root: Path) ->
         '{"data_version":1}',
         '{"data_version":0,"leaderEpoch":1}',
         '{"data_version":1,"leaderEpoch":-2}',
+        '{"data_version":0,"leaderEpoch":1,"currentVoters":[{"voterId":-1}]}',
+        '{"data_version":0,"leaderEpoch":1,"currentVoters":[7]}',
     ],
 )
 def test_a_voter_whose_epoch_is_damaged_is_left_out(root: Path, text: str) -> None:

@@ -21,6 +21,7 @@ from segstore.errors import (
 )
 from segstore.files import Files
 from segstore.replication.metadata.properties import MetaProperties, write_properties
+from segstore.replication.metadata.quorum_state import QuorumState
 from segstore.replication.metadata.voters import Found, check_paths, decide, look, plan
 
 CLUSTER, OTHER = "Q" + "A" * 21, "g" + "A" * 21
@@ -139,6 +140,35 @@ def test_foreign_swapped_and_copied_directories_are_stale() -> None:
     copied = own(1)._replace(directory_id=own(0).directory_id)
     with pytest.raises(StaleDirectoryError, match="copies of one directory"):
         decide(replaced(MEMBERS, 1, properties=copied), witness=False)
+
+
+def of_three(number: int, epoch: int = 7, **more: Any) -> Found:
+    return member(number, quorum=QuorumState(epoch, (0, 1, 2)), **more)
+
+
+NAMED: dict[str, tuple[list[Found], bool]] = {
+    "one of three": ([of_three(0)], False),
+    "two of three": ([of_three(0), of_three(1)], False),
+    "one of three, and a witness": ([of_three(0), Found("/w")], True),
+    "two that were to be": ([*map(of_three, range(3)), Found("/d3"), Found("/d4")], False),
+    "one, of which an older copy knows more": (
+        [of_three(0), member(1, quorum=QuorumState(3, (0, 1)))],
+        False,
+    ),
+    "a witness that has replicas": ([of_three(0), of_three(1), of_three(2, topics=("t",))], True),
+}
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_r31_who_names_others_than_the_voters_gets_no_majority(name: str) -> None:
+    found, witness = NAMED[name]
+    with pytest.raises(InvalidArgumentError, match=r"the store has 3 directories|/d2, has replicas: t"):
+        decide(found, witness)
+
+
+def test_a_place_more_may_be_named() -> None:
+    made = decide([*map(of_three, range(3)), Found("/d3", exists=False)], witness=False)
+    assert ([place.id for place in made.places], list(made.offline), made.total) == ([0, 1, 2], [3], 4)
 
 
 # --- paths ---------------------------------------------------------------------------------------

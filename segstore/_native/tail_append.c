@@ -1,0 +1,163 @@
+/* seg_tail_append (tail.c) as a function of Python's that mostly keeps the interpreter's lock.
+ *
+ * cffi lets go of that lock for every call. Where several threads append, each of them then waits for the lock
+ * after each record, which costs more than the write itself: 1 to 2 us into the page cache. So the lock is kept
+ * where the call does nothing but such a write. It is let go where the call may sync, writes to several files,
+ * or writes by a function of the tail's own; and for the next APART appends behind one that took TOO_LONG: the
+ * disk is throttled, then, or the file system is remote.
+ *
+ * Thread contract: that of seg_tail_append. Who holds the tail's lock needs no lock of the interpreter's to let
+ * go of it, as long as it writes by seg_pwrite.
+ */
+#include <pyconfig.h>
+#ifndef Py_GIL_DISABLED
+#define Py_LIMITED_API 0x030A0000 /* as cffi's module: one wheel for all versions */
+#endif
+#include <Python.h>
+#include <stdint.h>
+#include <time.h>
+
+#include "cdef.h"
+
+enum { TAIL, VALUE, KEY, TIMESTAMP, NOW, BATCH, ARGUMENTS };
+enum { APART = 1000 };      /* appends */
+#define TOO_LONG 20000000   /* ns; the interpreter itself lets a thread keep the lock for 5 ms */
+
+#ifdef CLOCK_MONOTONIC_COARSE /* of some ms, which is enough, and much cheaper */
+#define CLOCK CLOCK_MONOTONIC_COARSE
+#else
+#define CLOCK CLOCK_MONOTONIC
+#endif
+
+typedef int64_t (*append_function)(seg_tail *, const uint8_t *, int64_t, const uint8_t *, int64_t, int64_t,
+                                   int64_t, seg_batch *);
+
+/* seg_tail_append, which lies in cffi's module; set once, as the package is imported. */
+static append_function seg_append;
+
+/* What seg_tail_append is called with. */
+typedef struct {
+    seg_tail *tail;
+    const uint8_t *value, *key;
+    int64_t value_len, key_len, timestamp, now;
+    seg_batch *batch;
+} append_call;
+
+static int64_t clock_ns(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK, &now);
+    return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+}
+
+static int64_t make(const append_call *c)
+{
+    return seg_append(c->tail, c->value, c->value_len, c->key, c->key_len, c->timestamp, c->now, c->batch);
+}
+
+/* Whether the call is made with the lock let go; it counts then. */
+static int is_apart(seg_tail *t)
+{
+    if (t->write || t->flush_messages || t->n_followers)
+        return 1;
+    return __atomic_load_n(&t->apart, __ATOMIC_RELAXED) > 0 &&
+        __atomic_fetch_sub(&t->apart, 1, __ATOMIC_RELAXED) > 0;
+}
+
+static int64_t make_holding_the_lock(const append_call *c)
+{
+    int64_t began = clock_ns(), offset = make(c);
+    if (clock_ns() - began >= TOO_LONG)
+        __atomic_store_n(&c->tail->apart, APART, __ATOMIC_RELAXED);
+    return offset;
+}
+
+static int64_t make_apart(const append_call *c)
+{
+    int64_t offset;
+    Py_BEGIN_ALLOW_THREADS
+    offset = make(c);
+    Py_END_ALLOW_THREADS
+    return offset;
+}
+
+/* The memory of bytes, NULL and -1 of None; whether it is one of these. */
+static int bytes_of(PyObject *object, const uint8_t **data, int64_t *len)
+{
+    *data = NULL;
+    *len = -1;
+    if (object == Py_None)
+        return 1;
+    if (!PyBytes_CheckExact(object))
+        return 0;
+    *data = (const uint8_t *)PyBytes_AsString(object);
+    *len = PyBytes_Size(object);
+    return 1;
+}
+
+/* A timestamp of an application: None, or an int that is one. */
+static int timestamp_of(PyObject *object, int64_t *timestamp)
+{
+    int overflow = 0;
+    *timestamp = SEG_NOW;
+    if (object == Py_None)
+        return 1;
+    if (!PyLong_CheckExact(object))
+        return 0;
+    *timestamp = PyLong_AsLongLongAndOverflow(object, &overflow);
+    return !overflow && *timestamp >= 0;
+}
+
+static PyObject *tail_append(PyObject *module, PyObject *const *arguments, Py_ssize_t n)
+{
+    append_call c;
+    if (n != ARGUMENTS) {
+        PyErr_Format(PyExc_TypeError, "seg_tail_append takes %d arguments, not %zd", (int)ARGUMENTS, n);
+        return NULL;
+    }
+    if (!bytes_of(arguments[VALUE], &c.value, &c.value_len) || !bytes_of(arguments[KEY], &c.key, &c.key_len) ||
+        !timestamp_of(arguments[TIMESTAMP], &c.timestamp))
+        return PyLong_FromLongLong(SEG_SLOW);
+    c.tail = PyLong_AsVoidPtr(arguments[TAIL]);
+    c.now = PyLong_AsLongLong(arguments[NOW]);
+    c.batch = PyLong_AsVoidPtr(arguments[BATCH]);
+    if (PyErr_Occurred())
+        return NULL;
+    return PyLong_FromLongLong(is_apart(c.tail) ? make_apart(&c) : make_holding_the_lock(&c));
+}
+
+static PyObject *bind(PyObject *module, PyObject *address)
+{
+    void *function = PyLong_AsVoidPtr(address);
+    if (PyErr_Occurred())
+        return NULL;
+    seg_append = (append_function)function;
+    Py_RETURN_NONE;
+}
+
+static PyMethodDef functions[] = {
+    {"seg_tail_append", (PyCFunction)(void (*)(void))tail_append, METH_FASTCALL,
+     "The offset of a record, or what else seg_tail_append (cdef.h) answers; SEG_SLOW where value or key are "
+     "neither bytes nor None, or the timestamp neither None nor an int from 0 to the largest int64. The tail "
+     "and the seg_batch (0: none) are addresses."},
+    {"bind", bind, METH_O, "Take the address of seg_tail_append of cffi's module."},
+    {NULL, NULL, 0, NULL},
+};
+
+static struct PyModuleDef module_definition = {
+    PyModuleDef_HEAD_INIT,
+    .m_name = "segstore._native._tail_append",
+    .m_doc = "seg_tail_append, with the interpreter's lock kept where that is no harm.",
+    .m_size = -1,
+    .m_methods = functions,
+};
+
+PyMODINIT_FUNC PyInit__tail_append(void)
+{
+    PyObject *made = PyModule_Create(&module_definition);
+#ifdef Py_GIL_DISABLED
+    if (made != NULL)
+        PyUnstable_Module_SetGIL(made, Py_MOD_GIL_NOT_USED);
+#endif
+    return made;
+}

@@ -1,0 +1,82 @@
+"""Prints a primary or a standby for `segstore replicas`: what it is to the other one, and the standby's lag.
+On disk files are only read. Threads: one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import rich_click as click
+from rich.text import Text
+
+from segstore.cli.output import add_row, console, print_json, table
+from segstore.standby.pair import BEHIND, UNKNOWN, Side, SidePartition
+from segstore.storage.meta.role import STANDBY
+
+STYLES = {"": "green", BEHIND: "yellow", UNKNOWN: "yellow"}
+
+
+def fields(side: Side, each: SidePartition) -> dict[str, Any]:
+    """Return what JSON has of one partition; lags are null where they are not known."""
+    lag = each.lag
+    return {
+        "topic": each.topic,
+        "partition": each.partition,
+        "role": side.role,
+        "mode": side.mode or None,
+        "end_offset": each.end_offset,
+        "log_end_offset": each.log_end_offset,
+        "lag": None if lag is None else lag.records,
+        "lag_bytes": None if lag is None or lag.bytes < 0 else lag.bytes,
+        "lag_ms": None if lag is None else lag.ms,
+        "trouble": each.trouble,
+    }
+
+
+def print_side(path: str, side: Side, chosen: Sequence[SidePartition], *, as_json: bool) -> None:
+    """Print a directory of a pair, and these of its partitions."""
+    if as_json:
+        for each in chosen:
+            print_json(fields(side, each))
+        if side.known:
+            click.echo(side.known, err=True)
+        return
+    for sentence in sentences(path, side):
+        click.echo(sentence)
+    if chosen:
+        _print_partitions(chosen)
+
+
+def sentences(path: str, side: Side) -> list[str]:
+    """Return what is said of the directory as a whole."""
+    if side.role == STANDBY:
+        told = [f"{path} is the standby of {side.source}, in {side.mode} mode."]
+    elif side.mode:
+        told = [f"{path} is the primary of standby {side.directory_id}, in {side.mode} mode."]
+    else:
+        told = [f"{path} has no standby now."]
+    if (held := side.promotion) is not None:
+        knows = "knows" if held.told else "has not been told"
+        told.append(
+            f"It was promoted, and leads from leader epoch {held.leader_epoch} on; the old primary at"
+            f" {held.source} {knows} that."
+        )
+    return [*told, *([f"{side.fence}."] if side.fence else []), *([side.known] if side.known else [])]
+
+
+def _print_partitions(chosen: Sequence[SidePartition]) -> None:
+    right = ("partition", "end offset", "log end", "lag", "bytes", "ms")
+    made = table("topic", *right, "", right=right)
+    before = None
+    for each in chosen:
+        lag, name = each.lag, each.topic if each.topic != before else ""
+        behind = (None, None, None) if lag is None else (lag.records, _known(lag.bytes), lag.ms)
+        told = Text(each.trouble, style=STYLES[each.trouble])
+        add_row(made, name, each.partition, each.end_offset, each.log_end_offset, *behind, told)
+        before = each.topic
+    console().print(made)
+
+
+def _known(count: int) -> int | None:
+    return None if count < 0 else count

@@ -1,0 +1,385 @@
+"""`AdminClient`: kafka-python's KafkaAdminClient over a store: its topics, settings, groups and records.
+
+On disk: through the store's own functions. Threads: any.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+
+from segstore import names
+from segstore.client.admin.requests import ConfigResource, ConfigResourceType, NewTopic, new_topics, total_of
+from segstore.client.settings import StoreClientSettings
+from segstore.config import TopicConfig, client
+from segstore.coordinator import config_entries
+from segstore.coordinator.group.admin import Groups
+from segstore.coordinator.group.describe import GroupDescription
+from segstore.coordinator.structs import OffsetAndMetadata, TopicPartition
+from segstore.errors import (
+    ClientClosedError,
+    InvalidArgumentError,
+    InvalidTypeError,
+    SegstoreError,
+    TopicAlreadyExistsError,
+    copy_of,
+    first_of,
+)
+from segstore.protocol.error_codes import code_of
+from segstore.storage.meta.topics import TopicInfo, find_topic
+from segstore.storage.store.store import Store
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+T = TypeVar("T")
+
+FILTERS = ("modified", "dynamic", "all")
+_OF_ADMINS = ("metadata_max_age_ms", "retry_backoff_ms", "metrics_num_samples", "metrics_sample_window_ms")
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdminConfig(StoreClientSettings):
+    """Settings of an admin client. Those of the network have no effect."""
+
+    IGNORED: ClassVar[Mapping[str, str]] = {**client.IGNORED, **dict.fromkeys(_OF_ADMINS, client.NO_NETWORK)}
+
+    client_id: str = client.text("segstore-admin", "the name of this client")
+
+
+class AdminClient:
+    """The topics, settings, groups and records of a store that is open in this process.
+
+    Names and results are those of kafka-python: dicts that have what Kafka's answers have. Where several
+    topics are asked for, each succeeds or fails alone; then the first error is raised, or with
+    `raise_errors=False` all are in the result, as `error_code` and `error_message`. `timeout_ms` is taken
+    without an effect: a change is durable when a call returns.
+    """
+
+    def __init__(self, store: Store, **settings: Any) -> None:
+        """Raises ConfigError, InvalidTypeError."""
+        if not isinstance(store, Store):
+            raise InvalidTypeError(f"store must be a Store, not {type(store).__name__}")
+        self.config = AdminConfig.parse(settings)
+        self._held: Store | None = store
+        self._groups = Groups(store)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} client_id={self.config.client_id}>"
+
+    @property
+    def _store(self) -> Store:
+        if self._held is None:
+            raise ClientClosedError(f"{self!r} is closed")
+        return self._held
+
+    # --- topics -----------------------------------------------------------------------------
+
+    def list_topics(self) -> list[str]:
+        """Return the names of all topics."""
+        return list(self._store.topics())
+
+    def describe_topics(self, topics: Iterable[str] | None = None) -> list[dict[str, Any]]:
+        """Describe topics, by default all: name, id, whether it is internal, and leader and replicas of each
+        partition. Raises UnknownTopicOrPartitionError.
+        """
+        known = self._store.topics()
+        wanted = list(known) if topics is None else _listed("topics", topics)
+        return [self._described(find_topic(known, name)) for name in wanted]
+
+    def _described(self, info: TopicInfo) -> dict[str, Any]:
+        return {
+            "error_code": 0,
+            "name": info.name,
+            "topic_id": info.topic_id,
+            "is_internal": info.internal,
+            "partitions": [self._partition(info.name, number) for number in info.partition_ids],
+        }
+
+    def _partition(self, topic: str, number: int) -> dict[str, Any]:
+        describe = getattr(self._store, "describe_partition", None)
+        state = None if describe is None else describe(topic, number)
+        return {
+            "error_code": 0,
+            "partition_index": number,
+            "leader_id": 0 if state is None else state.leader,
+            "leader_epoch": self._store.partition(topic, number).leader_epoch
+            if state is None
+            else state.leader_epoch,
+            "replica_nodes": [0] if state is None else list(state.replicas),
+            "isr_nodes": [0] if state is None else list(state.isr),
+            "offline_replicas": [] if state is None else list(state.offline),
+        }
+
+    def create_topics(
+        self,
+        new_topics: Any,
+        timeout_ms: float | None = None,
+        validate_only: bool = False,
+        raise_errors: bool = True,
+        wait_for_metadata: bool = False,
+    ) -> dict[str, Any]:
+        """Create topics: a list of names or of NewTopic, or a dict of options by name. Topics can be used
+        when this returns. Raises what `Store.create_topic` raises.
+        """
+        asked = [(each.name, (each, validate_only)) for each in _topics_of(new_topics)]
+        return {"topics": _each(asked, self._create, raise_errors)}
+
+    def _create(self, name: str, wanted: tuple[NewTopic, bool]) -> dict[str, Any]:
+        topic, validate_only = wanted
+        store, config = self._store, topic.topic_configs or {}
+        count = 1 if topic.num_partitions == -1 else topic.num_partitions
+        more: dict[str, Any] = {}
+        if topic.replica_assignments:
+            more["assignments"] = topic.replica_assignments
+            count = len(topic.replica_assignments)
+        elif topic.replication_factor != -1:
+            more["replication_factor"] = topic.replication_factor
+        if not hasattr(store, "describe_partition"):
+            _check_one_replica(more)
+            more = {}
+        if validate_only:
+            names.check_topic(topic.name)
+            TopicConfig.parse(config)
+            if topic.name in store.topics():
+                raise TopicAlreadyExistsError(f"topic {topic.name!r} is there already")
+        else:
+            count = store.create_topic(topic.name, count, config, **more).partitions
+        return {"num_partitions": count, "replication_factor": more.get("replication_factor", -1)}
+
+    def delete_topics(
+        self, topics: Iterable[str], timeout_ms: float | None = None, raise_errors: bool = True
+    ) -> dict[str, Any]:
+        """Delete topics. Raises what `Store.delete_topic` raises."""
+        store = self._store
+        asked = [(name, None) for name in _listed("topics", topics)]
+        return {"topics": _each(asked, lambda name, _: store.delete_topic(name), raise_errors)}
+
+    def create_partitions(
+        self,
+        topic_partitions: Mapping[str, Any],
+        timeout_ms: float | None = None,
+        validate_only: bool = False,
+        raise_errors: bool = True,
+    ) -> dict[str, Any]:
+        """Let topics have more partitions: the new total by topic, as a number or a NewPartitions. Raises
+        what `Store.add_partitions` raises.
+        """
+        store = self._store
+
+        def add(topic: str, asked: Any) -> None:
+            total, info = total_of(topic, asked), find_topic(store.topics(), topic)
+            if not validate_only:
+                store.add_partitions(topic, total)
+            elif not isinstance(total, int) or total <= info.partitions:
+                raise InvalidArgumentError(f"total={total}: topic {topic!r} has {info.partitions} partitions")
+
+        return {"results": _each(topic_partitions.items(), add, raise_errors)}
+
+    # --- settings ---------------------------------------------------------------------------
+
+    def describe_configs(
+        self,
+        config_resources: Iterable[ConfigResource],
+        include_synonyms: bool = False,
+        config_filter: str = "modified",
+    ) -> dict[str, dict[str, dict[str, dict[str, Any]]]]:
+        """Return {"topic" or "broker": {name: {setting: {"value", "is_default", ...}}}}. `config_filter`:
+        "modified" for those that were made, "dynamic" or "all" for all. A resource of type BROKER is the
+        store, whatever its name. Raises UnknownTopicOrPartitionError, InvalidArgumentError.
+        """
+        wanted = getattr(config_filter, "name", str(config_filter)).lower()
+        if wanted not in FILTERS:
+            raise InvalidArgumentError(
+                f"config_filter={config_filter!r}: must be one of {', '.join(FILTERS)}"
+            )
+        found: dict[str, dict[str, dict[str, dict[str, Any]]]] = {}
+        for resource in map(_resource, config_resources):
+            only = None if resource.configs is None else set(resource.configs)
+            found.setdefault(resource.resource_type.name.lower(), {})[resource.name] = {
+                entry.name: _entry(entry)
+                for entry in self._entries(resource)
+                if (only is None or entry.name in only)
+                and (wanted != "modified" or _is_modified(entry) or only is not None)
+            }
+        return found
+
+    def _entries(self, resource: ConfigResource) -> list[config_entries.Entry]:
+        held = config_entries.settings_of(self._store)
+        if resource.resource_type is ConfigResourceType.BROKER:
+            return [] if held is None else list(config_entries.of_store(held))
+        info = find_topic(self._store.topics(), resource.name)
+        return list(config_entries.of_topic(info.settings, held))
+
+    def alter_configs(
+        self, config_resources: Iterable[ConfigResource], validate_only: bool = False
+    ) -> dict[str, dict[str, None]]:
+        """Change settings of topics, all others stay (Kafka: incrementalAlterConfigs); None restores a
+        setting's default. Raises what `Store.alter_topic` raises; InvalidArgumentError for the settings of a
+        store, which are given when it is opened.
+        """
+        done: dict[str, dict[str, None]] = {}
+        for resource in map(_resource, config_resources):
+            if resource.resource_type is not ConfigResourceType.TOPIC:
+                raise InvalidArgumentError("settings of a store are given to segstore.open, and stay then")
+            if not isinstance(resource.configs, Mapping):
+                raise InvalidTypeError(f"configs of {resource.name!r} must be a dict of values by name")
+            if validate_only:
+                find_topic(self._store.topics(), resource.name).settings.replace(resource.configs)
+            else:
+                self._store.alter_topic(resource.name, resource.configs)
+            done.setdefault("topic", {})[resource.name] = None
+        return done
+
+    # --- groups -----------------------------------------------------------------------------
+
+    def list_groups(self) -> list[dict[str, Any]]:
+        """Return id, protocol type and state of each group."""
+        self._store.topics()
+        return [
+            {"group_id": each.group_id, "protocol_type": each.protocol_type or "", "group_state": each.state}
+            for each in self._groups.list()
+        ]
+
+    def list_consumer_groups(self) -> list[tuple[str, str]]:
+        """Return id and protocol type of each group (kafka-python 2)."""
+        return [(each["group_id"], each["protocol_type"]) for each in self.list_groups()]
+
+    def describe_groups(self, group_ids: Iterable[str]) -> dict[str, GroupDescription]:
+        """Return state, members, committed offsets and lag of groups, by id. Raises GroupNotFoundError."""
+        self._store.topics()
+        return {group: self._groups.describe(group) for group in _listed("group_ids", group_ids)}
+
+    def describe_consumer_groups(self, group_ids: Iterable[str]) -> list[GroupDescription]:
+        """Return what `describe_groups` does, as a list (kafka-python 2)."""
+        return list(self.describe_groups(group_ids).values())
+
+    def delete_groups(self, group_ids: Iterable[str]) -> dict[str, SegstoreError | None]:
+        """Delete groups and all that they have committed; return the error of each, None where it was
+        deleted.
+        """
+        self._store.topics()
+        deleted: dict[str, SegstoreError | None] = {}
+        for group in _listed("group_ids", group_ids):
+            try:
+                self._groups.delete(group)
+                deleted[group] = None
+            except SegstoreError as error:
+                deleted[group] = copy_of(error)
+        return deleted
+
+    def delete_consumer_groups(self, group_ids: Iterable[str]) -> list[tuple[str, SegstoreError | None]]:
+        """Return what `delete_groups` does, as a list (kafka-python 2)."""
+        return list(self.delete_groups(group_ids).items())
+
+    def list_consumer_group_offsets(
+        self, group_id: str, partitions: Iterable[TopicPartition] | None = None
+    ) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Return the offsets that a group has committed, of all partitions or of these (kafka-python 2)."""
+        self._store.topics()
+        committed = self._groups.committed(group_id)
+        if partitions is None:
+            return committed
+        wanted = {TopicPartition(*each) for each in partitions}
+        return {tp: offset for tp, offset in committed.items() if tp in wanted}
+
+    list_group_offsets = list_consumer_group_offsets
+
+    # --- records ----------------------------------------------------------------------------
+
+    def delete_records(
+        self, records_to_delete: Mapping[TopicPartition, int], timeout_ms: float | None = None
+    ) -> dict[TopicPartition, dict[str, int]]:
+        """Delete the records of partitions below these offsets (-1: all); return the log start offset of
+        each. Raises what `PartitionLog.delete_records` raises.
+        """
+        logs = {TopicPartition(*tp): self._store.partition(*tp) for tp in records_to_delete}
+        return {
+            tp: {"low_watermark": logs[tp].delete_records(offset), "error_code": 0}
+            for tp, offset in records_to_delete.items()
+        }
+
+    # --- the end ----------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Take no more calls. The store stays open."""
+        self._held = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class KafkaAdminClient(AdminClient):
+    """`AdminClient` by kafka-python's name."""
+
+
+def _topics_of(given: Any) -> list[NewTopic]:
+    asked = new_topics(given)
+    if not asked or len({each.name for each in asked}) != len(asked):
+        raise InvalidArgumentError(f"new_topics={given!r:.80}: must have topics, each of them once")
+    return asked
+
+
+def _check_one_replica(more: Mapping[str, Any]) -> None:
+    """Raise InvalidArgumentError where a store without replicas is asked for some."""
+    if more.get("replication_factor", 1) != 1 or any(
+        len(r) != 1 for r in more.get("assignments", {}).values()
+    ):
+        raise InvalidArgumentError("this store has no replicas: the replication factor must be 1, or -1")
+
+
+def _listed(name: str, given: object) -> list[str]:
+    if isinstance(given, str | bytes) or not isinstance(given, Iterable):
+        raise InvalidTypeError(f"{name} must be a list of names, not {type(given).__name__}")
+    return list(given)
+
+
+def _resource(given: Any) -> ConfigResource:
+    """Return a ConfigResource, also of one of kafka-python's."""
+    try:
+        return ConfigResource(given.resource_type, given.name, given.configs)
+    except AttributeError:
+        raise InvalidTypeError(f"a resource must be a ConfigResource, not {type(given).__name__}") from None
+
+
+def _is_modified(entry: config_entries.Entry) -> bool:
+    """Return whether a setting was made, or has another value than its default from elsewhere."""
+    return entry.source is config_entries.Source.DYNAMIC_TOPIC_CONFIG or entry.value != entry.default
+
+
+def _entry(entry: config_entries.Entry) -> dict[str, Any]:
+    return {
+        "value": entry.value,
+        "is_default": entry.is_default,
+        "is_sensitive": entry.is_sensitive,
+        "config_source": entry.source.name,
+        "config_type": entry.type.name,
+        "documentation": entry.documentation,
+    }
+
+
+def _each(
+    asked: Iterable[tuple[str, T]], change: Callable[[str, T], Mapping[str, Any] | None], raise_errors: bool
+) -> list[dict[str, Any]]:
+    """Return the result of a change for each topic, one after the other. Where `raise_errors`, the first
+    error is raised behind the last one.
+    """
+    results, failed = [], []
+    for name, wanted in asked:
+        result: dict[str, Any] = {"name": name, "error_code": 0, "error_message": None}
+        try:
+            result.update(change(name, wanted) or {})
+        except SegstoreError as error:
+            result.update(error_code=int(code_of(error)), error_message=str(error))
+            failed.append(error)
+        results.append(result)
+    if failed and raise_errors:
+        raise first_of(failed)
+    return results

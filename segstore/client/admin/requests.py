@@ -1,0 +1,111 @@
+"""What an admin client is asked for: kafka-python's NewTopic, NewPartitions and ConfigResource.
+
+Nothing on disk. Threads: any; the objects are not changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Any
+
+from segstore.errors import InvalidArgumentError, InvalidTypeError
+
+
+@dataclass(frozen=True)
+class NewTopic:
+    """A topic to create; -1 stands for one partition, and for the store's replication factor."""
+
+    name: str
+    num_partitions: int = -1
+    replication_factor: int = -1
+    replica_assignments: Mapping[int, Sequence[int]] | None = None
+    topic_configs: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True)
+class NewPartitions:
+    """The number of partitions that a topic is to have. Replicas of new ones are placed by the store, so
+    `new_assignments` must be None.
+    """
+
+    total_count: int
+    new_assignments: Sequence[Sequence[int]] | None = None
+
+
+class ConfigResourceType(IntEnum):
+    """What has settings (Kafka: ConfigResource.Type)."""
+
+    TOPIC = 2
+    BROKER = 4
+
+
+@dataclass(frozen=True)
+class ConfigResource:
+    """A topic, or the store: `resource_type` is a ConfigResourceType or its name, TOPIC or BROKER. `configs`
+    are some of its settings, by their names, or their values by name; None stands for all.
+    """
+
+    resource_type: Any
+    name: str
+    configs: Mapping[str, Any] | Iterable[str] | None = field(default=None)
+
+    def __post_init__(self) -> None:
+        """Take the type's name, too. Raises InvalidArgumentError."""
+        given = self.resource_type
+        if isinstance(given, ConfigResourceType):
+            return
+        words = getattr(given, "name", str(given)).upper()  # kafka-python's own enumeration, too
+        if words not in ConfigResourceType.__members__:
+            allowed = ", ".join(ConfigResourceType.__members__)
+            raise InvalidArgumentError(f"resource_type={given!r:.80}: must be one of {allowed}")
+        object.__setattr__(self, "resource_type", ConfigResourceType[words])
+
+
+def new_topics(given: object) -> list[NewTopic]:
+    """Return the topics of a list of names or NewTopics, or of a dict of options by name: num_partitions,
+    replication_factor, assignments, configs. Raises InvalidTypeError, InvalidArgumentError.
+    """
+    if isinstance(given, Mapping):
+        return [_of_options(name, options) for name, options in given.items()]
+    if isinstance(given, str | bytes) or not isinstance(given, Iterable):
+        raise InvalidTypeError(f"new_topics must be a list or a dict, not {type(given).__name__}")
+    return [_of_one(each) for each in given]
+
+
+_OPTIONS = {
+    "num_partitions": "num_partitions",
+    "replication_factor": "replication_factor",
+    "assignments": "replica_assignments",
+    "configs": "topic_configs",
+}
+
+
+def _of_options(name: str, options: object) -> NewTopic:
+    if not isinstance(options, Mapping) or not options.keys() <= _OPTIONS.keys():
+        raise InvalidArgumentError(
+            f"topic {name!r}: {options!r:.80} must be a dict with some of {', '.join(_OPTIONS)}"
+        )
+    return NewTopic(name, **{_OPTIONS[option]: value for option, value in options.items()})
+
+
+def _of_one(each: Any) -> NewTopic:
+    if isinstance(each, str):
+        return NewTopic(each)
+    names = NewTopic.__dataclass_fields__
+    if not all(hasattr(each, name) for name in names):  # kafka-python's own NewTopic has them
+        raise InvalidTypeError(f"a topic must be a name or a NewTopic, not {type(each).__name__}")
+    return NewTopic(**{name: getattr(each, name) for name in names})
+
+
+def total_of(topic: str, asked: Any) -> int:
+    """Return how many partitions a topic is to have, by a number, a NewPartitions, or a dict with `count`.
+    Raises InvalidArgumentError for assignments of replicas.
+    """
+    if isinstance(asked, Mapping):
+        asked = NewPartitions(asked.get("count", -1), asked.get("assignments"))
+    if getattr(asked, "new_assignments", None):
+        raise InvalidArgumentError(f"topic {topic!r}: replicas of new partitions are placed by the store")
+    total: int = getattr(asked, "total_count", asked)
+    return total

@@ -1,0 +1,49 @@
+"""`StoreClientSettings`: what the settings of producers and consumers have in common. Nothing on disk.
+
+Threads: any; settings are immutable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, TypeVar
+
+from segstore.config import client
+from segstore.config.options import unknown
+from segstore.config.settings import options
+from segstore.logger import Logger
+
+S = TypeVar("S", bound="StoreClientSettings")
+
+log = Logger("segstore")
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoreClientSettings(client.ClientSettings):
+    """Settings of a client of a store, by kafka-python's names."""
+
+    IGNORED: ClassVar[Mapping[str, str]] = client.IGNORED
+    """Settings that are taken without an effect, and the reason."""
+
+    @classmethod
+    def parse(cls: type[S], mapping: Mapping[str, Any]) -> S:
+        """See `Settings.parse`. Settings of the network are left out, and one warning names them all."""
+        given = mapping.items() if isinstance(mapping, dict | Mapping) else ()
+        ignored = sorted(name for name, value in given if cls._is_ignored(name, value))
+        if not ignored:
+            return super().parse(mapping)
+        made = super().parse({name: value for name, value in mapping.items() if name not in ignored})
+        log.warning("settings without an effect on a store: %s", ", ".join(ignored))
+        return made
+
+    def __getitem__(self, name: str) -> Any:
+        """Return a setting's value (kafka-python: config[name]). Raises ConfigError for an unknown name."""
+        known = options(type(self))
+        if name not in known:
+            raise unknown(name, known)
+        return getattr(self, name)
+
+    @classmethod
+    def _is_ignored(cls, name: str, value: object) -> bool:
+        return name in cls.IGNORED or (name == "security_protocol" and value == "PLAINTEXT")

@@ -1,0 +1,37 @@
+"""A store that is served leads while it holds a lease. On disk are its leader epochs only. Threads: any."""
+
+from __future__ import annotations
+
+from segstore.coordinator.shared import existing, shared
+from segstore.errors import InvalidArgumentError, InvalidTypeError
+from segstore.server.settings import ServerConfig
+from segstore.storage.store.leadership import Leadership
+from segstore.storage.store.lease import Lease
+from segstore.storage.store.store import Store
+from segstore.storage.store.writer import StoreWriter
+
+
+def _leadership(store: Store) -> Leadership:
+    side = store._side
+    if not isinstance(side, StoreWriter) or not side.may_have_standby:
+        raise InvalidArgumentError(
+            f"lease: {store.path} does not lead by itself: it must be a store without replicas, and with mode"
+            ' "rw"'
+        )
+    return Leadership(side.primary, store._context.scheduler)
+
+
+def hold_lease(store: Store, lease: Lease, config: ServerConfig) -> None:
+    """Let the store lead while it holds this lease. Raises InvalidTypeError, InvalidArgumentError,
+    StoreClosedError, StorageError.
+    """
+    if not callable(lease):
+        raise InvalidTypeError(f"lease must be callable, not {type(lease).__name__}")
+    interval, deadline = config.lease_interval_ms / 1000, config.lease_renew_deadline_ms / 1000
+    shared(store, _leadership).begin(lease, interval, deadline)
+
+
+def lease_error(store: Store) -> Exception | None:
+    """Return why the lease does not let the store lead, where that is not because another one holds it."""
+    held = existing(store, _leadership)
+    return None if held is None else held.error

@@ -1,0 +1,100 @@
+"""Joins small staged files of an adoption, in `.segstore/inbox/gathered/`, and holds indexes of files that
+become segments there.
+
+The small files of one partition are copied one behind the other into a new file, so that appends wait for one
+file's bytes at most: a joined file that is large enough becomes a segment as any large staged file, which
+takes renames only. Nothing here outlives an adoption. Threads: several, each with a number of its own; no
+append token is held meanwhile.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+from collections.abc import Sequence
+
+from segstore import names
+from segstore.errors import StagedFilesError
+from segstore.files import Handle
+from segstore.files.locks import boot_id
+from segstore.storage.inbox.layout import Folder
+from segstore.storage.inbox.staged_file import StagedFile
+from segstore.storage.inbox.verify import open_staged
+
+_AHEAD_BYTES = 4 << 20
+"""After so many joined bytes the disk begins to write them."""
+
+
+class Gatherer:
+    """Makes files of one adoption in `.segstore/inbox/gathered/`; a context manager, which removes what has
+    not become a segment.
+    """
+
+    def __init__(self, folder: Folder) -> None:
+        self._folder, self._files = folder, folder.files
+        self._numbers = itertools.count()
+        self._used = False
+
+    def gather(self, parts: Sequence[StagedFile], base: int, epoch: int, *, sync: bool) -> StagedFile:
+        """Make one file of them all, with offsets from `base` on; `sync`: make it durable. Raises
+        StagedFilesError where the parts are not what they were, OSError.
+        """
+        size, records = sum(part.size for part in parts), sum(part.records for part in parts)
+        name = names.staged_file(next(self._numbers))
+        with self._create(name) as target:
+            self._join(parts, target, begin_sync=sync)
+            if self._files.restamp(target, size, base, epoch) != base + records:
+                raise StagedFilesError(f"{target.path} has not the {records:,} records that were staged")
+            if sync:
+                self._files.sync(target)
+            changed = self._files.changed(target)
+        return parts[0]._replace(
+            stager=names.GATHERED,
+            name=name,
+            batches=sum(part.batches for part in parts),
+            records=records,
+            size=size,
+            changed=changed,
+            boot=boot_id(),
+            keyed=True,
+        )
+
+    def _join(self, parts: Sequence[StagedFile], target: Handle, *, begin_sync: bool) -> None:
+        """Copy the files, one behind the other. With `begin_sync` the disk writes what was copied while more
+        is copied.
+        """
+        at = begun = 0
+        for part in parts:
+            with open_staged(self._files, self._folder.staged(part)) as source:
+                at += self._files.copy_range(source, 0, target, at, part.size)
+            if begin_sync and at - begun >= _AHEAD_BYTES:
+                self._files.start_sync(target, begun, at - begun)
+                begun = at
+
+    def indexes(self, entries: Sequence[bytes]) -> list[str]:
+        """Write these entries into index files; returns their paths. Raises OSError."""
+        paths = []
+        for suffix, held in zip((names.INDEX, names.TIME_INDEX), entries, strict=True):
+            with self._create(f"{next(self._numbers):08d}{suffix}") as handle:
+                self._files.pwrite(handle, held, 0)
+                paths.append(handle.path)
+        return paths
+
+    def _create(self, name: str) -> Handle:
+        if not self._used:
+            with contextlib.suppress(FileExistsError):  # another thread was quicker
+                self._files.mkdir(self._folder.gathered)
+            self._used = True
+        return self._files.open_anew(os.path.join(self._folder.gathered, name))
+
+    def __enter__(self) -> Gatherer:
+        """Remove what an earlier adoption left. Its files may have other names by now, so they are unlinked,
+        never cut. Raises OSError.
+        """
+        self._folder.remove_gathered()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with contextlib.suppress(OSError):  # the next adoption, or open, removes the files
+            self._folder.remove_gathered()

@@ -1,0 +1,188 @@
+"""Notes of segments that an adoption has joined from staged files, and not synced yet:
+`.segstore/inbox/<stem>.joined`.
+
+A note is one framed line: {"version", "id", "durable", "segments": [[topic, topic id, partition, base offset,
+leader epoch, [rows of StagedFile]], ...]}. It is written before the id of its adoption is recorded. Once the
+segments are durable it is written again, and says so; then the staged files are removed, and the note. Until
+then the staged files that it names, which their stagers have synced, are what
+a power cut leaves of the records: the same files, joined again, give the same bytes, whatever is left of the
+segment. Threads: the store's writer; `kept` any, in any process.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from segstore import names
+from segstore.errors import CorruptCheckpointError, InvalidTopicError
+from segstore.integers import INT32_MAX
+from segstore.storage.inbox.gatherer import Gatherer
+from segstore.storage.inbox.layout import Folder
+from segstore.storage.inbox.staged_file import StagedFile
+from segstore.storage.inbox.verify import check_bytes
+from segstore.storage.meta.framed import frame, unframe
+from segstore.storage.meta.small_files import NOT_A_FILE
+from segstore.storage.meta.topic_info import TopicInfo
+
+VERSION = 1
+_MOST_BYTES = 1 << 28
+
+
+class JoinedSegment(NamedTuple):
+    """A segment of one partition, with base offset `base`: these staged files, one behind the other, their
+    batches with offsets from `base` on and the leader epoch `epoch`.
+    """
+
+    topic: str
+    topic_id: str
+    partition: int
+    base: int
+    epoch: int
+    files: tuple[StagedFile, ...]
+
+    @property
+    def end(self) -> int:
+        """Return the offset behind the last record."""
+        return self.base + sum(file.records for file in self.files)
+
+    @classmethod
+    def parse(cls, row: Any) -> JoinedSegment:
+        """Return the segment in a row of a note. Raises ValueError, InvalidTopicError."""
+        topic, topic_id, partition, base, epoch, files = row
+        names.check_topic(topic)
+        if type(topic_id) is not str or [type(n) for n in (partition, base, epoch)] != [int] * 3:
+            raise ValueError(f"{row!r:.200} is no joined segment")
+        made = cls(topic, topic_id, partition, base, epoch, tuple(map(StagedFile.parse, files)))
+        if not (0 <= partition <= names.MAX_PARTITION and 0 <= epoch <= INT32_MAX and made.files):
+            raise ValueError(f"{row!r:.200} is no joined segment")
+        if not 0 <= base <= made.end <= names.MAX_OFFSET:
+            raise ValueError(f"base offset {base} is impossible")
+        return made
+
+
+class Joined(NamedTuple):
+    """A note; `durable`: the staged files are needed no more."""
+
+    stem: str
+    id: str
+    segments: tuple[JoinedSegment, ...]
+    durable: bool = False
+
+    @property
+    def files(self) -> list[StagedFile]:
+        """Return the staged files of all segments."""
+        return [file for segment in self.segments for file in segment.files]
+
+    @property
+    def partitions(self) -> set[tuple[str, int]]:
+        return {(segment.topic, segment.partition) for segment in self.segments}
+
+
+def write_joined(folder: Folder, joined: Joined) -> None:
+    """Write a note, durable when this returns. Raises OSError; the note may exist then, or not."""
+    held = {
+        "version": VERSION,
+        "id": joined.id,
+        "durable": joined.durable,
+        "segments": joined.segments,
+    }
+    folder.files.write_atomic(folder.joined(joined.stem), frame(held))
+
+
+def read_joined(folder: Folder, stem: str) -> Joined:
+    """Return the note. Raises CorruptCheckpointError, FileNotFoundError, OSError."""
+    path = folder.joined(stem)
+    try:
+        held = unframe(folder.files.read_file(path, _MOST_BYTES))
+        if held["version"] != VERSION or [type(held[k]) for k in ("id", "durable")] != [str, bool]:
+            raise ValueError(f"version {held['version']!r} is not known here, or the id is none")
+        segments = tuple(map(JoinedSegment.parse, held["segments"]))
+        return Joined(stem, held["id"], segments, held["durable"])
+    except OSError as error:
+        if error.errno in NOT_A_FILE:
+            raise CorruptCheckpointError(path, 1, f"no note: {error.strerror}") from error
+        raise
+    except (ValueError, KeyError, TypeError, InvalidTopicError) as error:
+        raise CorruptCheckpointError(path, 1, f"no note of joined segments: {error}") from error
+
+
+def forget_joined(folder: Folder, stem: str) -> None:
+    """Remove the note of an adoption that is undone, durably. Raises OSError."""
+    if folder.files.exists(folder.joined(stem)):
+        folder.unlink(folder.joined(stem))
+        folder.files.sync_dir(folder.path)
+
+
+def remove_joined(folder: Folder, joined: Joined) -> None:
+    """Remove the staged files and the note, whose segments are durable. Raises OSError; may be repeated."""
+    if not joined.durable:
+        write_joined(folder, joined._replace(durable=True))
+    folder.remove_staged(joined.files)
+    folder.unlink(folder.joined(joined.stem))
+
+
+def kept(folder: Folder) -> set[tuple[str, str]]:
+    """Return (stager, name) of the staged files that notes name. Raises OSError.
+
+    A note that can't be read counts for none, as nothing can be joined by it.
+    """
+    found: set[tuple[str, str]] = set()
+    for stem in folder.of_kind(names.JOINED):
+        try:
+            found |= {(file.stager, file.name) for file in read_joined(folder, stem).files}
+        except (CorruptCheckpointError, FileNotFoundError):
+            continue
+    return found
+
+
+# --- after a crash -----------------------------------------------------------------------------
+
+
+def join_again(
+    folder: Folder,
+    topics: Mapping[str, TopicInfo],
+    joined: Joined,
+    durable_below: Callable[[TopicInfo, int], int],
+) -> None:
+    """Make a note's segments anew and durable, before their partitions are opened; may be repeated.
+
+    What the kernel holds of a segment proves nothing, since a sync of it may have failed: the bytes are
+    written again. A segment below `durable_below(topic, partition)` is durable, or was deleted since; it may
+    have been compacted, and stays as it is. Raises StagedFilesError where a staged file is missing or
+    damaged, OSError.
+    """
+    for segment in () if joined.durable else joined.segments:
+        info = topics.get(segment.topic)
+        if info is None or info.topic_id != segment.topic_id or segment.partition not in info.partition_ids:
+            continue
+        if durable_below(info, segment.partition) < segment.end:
+            _join(folder, segment)
+
+
+def _join(folder: Folder, segment: JoinedSegment) -> None:
+    files = folder.files
+    directory = os.path.join(folder.root, names.partition_dir(segment.topic, segment.partition))
+    files.check_directory(directory)
+    for file in segment.files:
+        check_bytes(files, folder.staged(file), file)
+    with Gatherer(folder) as gatherer:
+        made = gatherer.gather(segment.files, segment.base, segment.epoch, sync=True)
+        for suffix in (names.INDEX, names.TIME_INDEX):  # they are made anew, from these bytes
+            folder.unlink(os.path.join(directory, names.segment_file(segment.base, suffix)))
+        files.rename(
+            folder.staged(made), os.path.join(directory, names.segment_file(segment.base, names.LOG))
+        )
+        files.sync_dir(directory)
+
+
+def all_joined(folder: Folder, damaged: Callable[[str, CorruptCheckpointError], None]) -> Sequence[Joined]:
+    """Return the notes; those that can't be read are handed to `damaged`. Raises OSError."""
+    found = []
+    for stem in folder.of_kind(names.JOINED):
+        try:
+            found.append(read_joined(folder, stem))
+        except CorruptCheckpointError as error:
+            damaged(stem, error)
+    return found

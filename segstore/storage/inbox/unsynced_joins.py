@@ -1,0 +1,103 @@
+"""The segments that adoptions of a store have joined from staged files, and that are not synced yet.
+
+On disk notes (`joined`) and the staged files that they name are removed; what can't be joined again is moved
+to the quarantine. Threads: one at a time, the holder of the inbox's lock, or the one that opens the store.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+
+from segstore import names
+from segstore.errors import (
+    CorruptCheckpointError,
+    StagedFilesError,
+    StoreClosedError,
+    UnknownTopicOrPartitionError,
+)
+from segstore.logger import Logger
+from segstore.storage.inbox.adopted_ids import AdoptedIds
+from segstore.storage.inbox.cleanup import put_aside
+from segstore.storage.inbox.joined import Joined, all_joined, forget_joined, join_again, remove_joined
+from segstore.storage.inbox.layout import Folder
+from segstore.storage.inbox.staged_file import StagedFile
+from segstore.storage.log.partition import Partition
+from segstore.storage.meta.topic_info import TopicInfo
+from segstore.storage.told import Told
+
+log = Logger("segstore")
+
+
+class UnsyncedJoins:
+    """What was joined and is to be synced; `partition(topic, number)` is the store's, `tell` see `Folder`."""
+
+    def __init__(
+        self,
+        folder: Folder,
+        tell: Callable[[str, str, str], None],
+        partition: Callable[[str, int], Partition],
+    ) -> None:
+        self._folder, self._tell, self._partition = folder, tell, partition
+        self._joined: dict[str, Joined] = {}  # by stem
+        self._told = Told()
+
+    def add(self, joined: Joined) -> None:
+        """Take a note that was written, whose adoption is over."""
+        self._joined[joined.stem] = joined
+
+    def files(self, stem: str) -> set[StagedFile]:
+        """Return the staged files that an adoption's segments are made of again after a power cut."""
+        joined = self._joined.get(stem)
+        return set() if joined is None else set(joined.files)
+
+    def settle(self) -> None:
+        """Sync the segments, and remove the notes and what the segments were joined from. Where that fails,
+        for a fence, the note stays for the next open.
+        """
+        for stem, joined in tuple(self._joined.items()):
+            try:
+                self._sync(joined)
+                remove_joined(self._folder, joined)
+                del self._joined[stem]
+            except (OSError, StoreClosedError) as error:
+                if self._told.is_new(stem, error):
+                    log.warning("what %s has joined can't be synced now: %s", stem, error)
+
+    def _sync(self, joined: Joined) -> None:
+        for topic, number in sorted(joined.partitions):
+            try:
+                self._partition(topic, number).flush()
+            except UnknownTopicOrPartitionError:
+                """The topic was deleted meanwhile."""
+
+    # --- at open ----------------------------------------------------------------------------
+
+    def join_again(
+        self,
+        topics: Mapping[str, TopicInfo],
+        ids: AdoptedIds,
+        durable_below: Callable[[TopicInfo, int], int],
+    ) -> None:
+        """Make durable what a crash has left, by all notes that are there. Raises OSError."""
+        for path in self._folder.temporaries():
+            if path.endswith(names.JOINED + names.TEMPORARY):  # no adoption went on behind it
+                self._folder.unlink(path)
+        for joined in all_joined(self._folder, self._give_up):
+            begun = self._folder.files.exists(self._folder.intent(joined.stem))
+            if begun and ids.find(joined.id) is None:  # the adoption will be undone
+                forget_joined(self._folder, joined.stem)
+                continue
+            try:
+                join_again(self._folder, topics, joined, durable_below)
+            except StagedFilesError as error:
+                path = self._folder.joined(joined.stem)
+                self._give_up(joined.stem, CorruptCheckpointError(path, 1, str(error)))
+            else:
+                remove_joined(self._folder, joined)
+
+    def _give_up(self, stem: str, error: CorruptCheckpointError) -> None:
+        """Leave a log as it is: what was synced is damaged, which no crash does."""
+        path = self._folder.joined(stem)
+        put_aside(self._folder, stem, path)
+        self._tell(path, error.reason, f"moved to {os.path.join(self._folder.quarantine, stem)}")

@@ -1,0 +1,52 @@
+"""`LagKeeper`: writes what an open primary or standby notes of lags. On disk: `.segstore/lags`, see
+`meta.lag_note`. Threads: one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import replace
+from typing import Protocol
+
+from segstore.storage.context import Context
+from segstore.storage.meta.lag_note import LAG_NOTE, LONGEST_MS, LagNote, NotedLag
+
+EVERY = 1.0
+"""Seconds between two looks at the lags."""
+
+
+class Lagging(Protocol):
+    """How far a log is behind: see `NotedLag`; `records` is -1 where that is not known."""
+
+    @property
+    def records(self) -> int: ...
+    @property
+    def bytes(self) -> int: ...
+    @property
+    def ms(self) -> int: ...
+
+
+class LagKeeper:
+    """Writes the notes of one open store. A note that can't be written, as on a full disk, is left out."""
+
+    def __init__(self, context: Context, side: str, lag_time_max_ms: int) -> None:
+        self._context = context
+        self._last = LagNote(side, "", 0, "", lag_time_max_ms, ())
+
+    def note(self, directory_id: str, waits: str, lags: Mapping[tuple[str, int], Lagging]) -> None:
+        """Note the lags of now; what says the same as the last note is written again after some seconds
+        only.
+        """
+        rows = tuple(
+            NotedLag(*key, lag.records, lag.bytes, lag.ms)
+            for key, lag in sorted(lags.items())
+            if lag.records >= 0
+        )
+        now, last = self._context.clock(), self._last
+        made = replace(last, directory_id=directory_id, waits=waits, partitions=rows)
+        if made == last and 0 <= now - last.at_ms < LONGEST_MS:
+            return
+        self._last = replace(made, at_ms=now)
+        with suppress(OSError):
+            LAG_NOTE.write(self._context.files, self._context.root, self._last, durably=False)

@@ -1,0 +1,36 @@
+"""docs/choosing.md has the figures of README's table, and docs/size.md those of today's dependencies."""
+
+from __future__ import annotations
+
+import importlib.util
+from types import ModuleType
+
+import pytest
+from places import REPOSITORY
+
+README = (REPOSITORY / "README.md").read_text(encoding="utf-8")
+PAGE = (REPOSITORY / "docs" / "choosing.md").read_text(encoding="utf-8")
+
+
+@pytest.fixture
+def tool(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(str(REPOSITORY / "tools"))
+    spec = importlib.util.spec_from_file_location(
+        "choosing_table", REPOSITORY / "tools" / "choosing_table.py"
+    )
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_figures_are_those_of_the_readme(tool: ModuleType) -> None:
+    assert tool.page(PAGE, README) == PAGE, "run `.venv/bin/python tools/choosing_table.py`"
+
+
+def test_a_readme_without_the_table_is_seen(tool: ModuleType) -> None:
+    with pytest.raises(ValueError, match="no table"):
+        tool.peers("# segstore\n")
+    with pytest.raises(KeyError, match="LMDB"):
+        tool.peers(README.replace("| LMDB |", "| LMBD |", 1))

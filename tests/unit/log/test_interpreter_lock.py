@@ -1,0 +1,168 @@
+"""An append of one record keeps the interpreter's lock where it only writes into the page cache, and lets it
+go where that took long, or may take long (`_native/tail_append.c`).
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from faults import FailingFiles
+from waiting import PATIENCE
+
+import segstore
+from segstore._native import address, ffi, lib, seg_tail_append
+from segstore.storage.segment import native_tail
+from segstore.storage.segment.native_tail import NativeTail
+
+NOW = lib.SEG_NOW
+APART = 1000
+SLOW_WRITES = """
+import sys, threading, time
+import segstore
+
+ticks = 0
+
+def tick():
+    global ticks
+    while True:
+        ticks += 1
+        time.sleep(0.001)
+
+threading.Thread(target=tick, daemon=True).start()
+with segstore.open(sys.argv[1]) as store:
+    log = store.partition("t")
+    for _ in range(2):
+        log.append(b"the long way")
+    for _ in range(4):
+        before = ticks
+        log.append(b"v")
+        print(ticks - before)
+"""
+
+
+@pytest.fixture(autouse=True)
+def short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where all tests run with SEGSTORE_LONG_WAY."""
+    monkeypatch.setattr(native_tail, "enabled", True)
+
+
+def tail_of(log: segstore.PartitionLog) -> NativeTail:
+    tail = log.partition_for_write().loan.tail
+    assert tail is not None
+    return tail
+
+
+def begun(store: segstore.Store, config: dict[str, Any] | None = None) -> segstore.PartitionLog:
+    store.create_topic("t", 1, config)
+    log = store.partition("t")
+    for _ in range(2):
+        log.append(b"the long way")
+    return log
+
+
+@pytest.mark.judge("strace")
+def test_other_threads_wait_for_one_slow_write_at_most(store_dir: Path) -> None:
+    """Each write of the log takes 200 ms more here. The first short append does not know that."""
+    with segstore.open(store_dir) as store:
+        store.create_topic("t")
+    (path,) = store_dir.glob("t-0/*.log")
+    slow = ["-e", "trace=pwrite64", "-e", "inject=pwrite64:delay_enter=200000", "-P", str(path)]
+    done = subprocess.run(
+        ["strace", "-f", "-o", "/dev/null", *slow, sys.executable, "-c", SLOW_WRITES, str(store_dir)],
+        capture_output=True, text=True, timeout=PATIENCE,
+        env={name: value for name, value in os.environ.items() if name != "SEGSTORE_LONG_WAY"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    first, *later = map(int, done.stdout.split())
+    assert first <= 2
+    assert min(later) >= 5
+
+
+def test_so_many_appends_let_go_behind_a_slow_one(store: segstore.Store) -> None:
+    log = begun(store)
+    tail = tail_of(log)
+    tail.c.apart = 3
+    for left in (2, 1, 0, 0):
+        log.append(b"v")
+        assert tail.c.apart == left
+    assert tail.c.appends == 4
+
+
+WHERE_IT_MAY_TAKE_LONG = {
+    "it syncs": {"flush.messages": 1},
+    "it may sync": {"flush.messages": 1000},
+}
+
+
+@pytest.mark.parametrize("case", WHERE_IT_MAY_TAKE_LONG)
+def test_a_flush_lets_go_and_is_not_counted(store: segstore.Store, case: str) -> None:
+    log = begun(store, WHERE_IT_MAY_TAKE_LONG[case])
+    tail = tail_of(log)
+    tail.c.apart = APART
+    log.append(b"v")
+    assert (tail.c.appends, tail.c.apart) == (1, APART)
+
+
+def test_a_function_of_the_tail_s_own_may_take_the_lock(store_dir: Path) -> None:
+    """One of Python's does, in whatever thread the tail's lock is held."""
+    with segstore.open(store_dir, files=FailingFiles({"pwrite"}, OSError(), nth=1 << 30)) as store:
+        log = begun(store)
+        tail = tail_of(log)
+        assert tail.c.write
+        tail.c.apart = APART
+        log.append(b"v")
+        assert (tail.c.appends, tail.c.apart) == (1, APART)
+
+
+REFUSED = {
+    "a str": ("v", None, None),
+    "a bytearray": (bytearray(b"v"), None, None),
+    "a key that is a str": (b"v", "k", None),
+    "a bool for a timestamp": (b"v", None, True),
+    "a timestamp before 1970": (b"v", None, -2),
+    "no timestamp, as -1": (b"v", None, -1),
+    "a timestamp beyond int64": (b"v", None, 1 << 63),
+    "a float": (b"v", None, 1.0),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_is_left_to_the_long_way(store: segstore.Store, case: str) -> None:
+    log = begun(store)
+    tail = tail_of(log)
+    value, key, timestamp = REFUSED[case]
+    assert seg_tail_append(tail.address, value, key, timestamp, NOW, 0) == lib.SEG_SLOW
+    assert (tail.c.appends, log.log_end_offset) == (0, 2)
+
+
+BAD_CALLS = {
+    "too few arguments": (lambda at: (at, b"v"), "takes 6 arguments, not 2"),
+    "an address that is none": (lambda at: ("x", b"v", None, None, NOW, 0), "int"),
+    "a batch that is none": (lambda at: (at, b"v", None, None, NOW, ffi.NULL), "int"),
+    "a clock that is none": (lambda at: (at, b"v", None, None, "now", 0), "int"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_CALLS)
+def test_bad_arguments_are_an_error_and_append_nothing(store: segstore.Store, case: str) -> None:
+    log = begun(store)
+    arguments, told = BAD_CALLS[case]
+    with pytest.raises(TypeError, match=told):
+        seg_tail_append(*arguments(tail_of(log).address))
+    assert log.log_end_offset == 2
+
+
+def test_a_batch_gets_its_fields(store: segstore.Store) -> None:
+    log = begun(store)
+    batch = ffi.new("seg_batch *", {"producer_id": -1, "base_sequence": -1, "producer_epoch": -1})
+    now = int(time.time() * 1000)
+    assert seg_tail_append(tail_of(log).address, b"v", b"k", now, NOW, address(batch)) == 2
+    assert (batch.base_offset, batch.max_timestamp, batch.count) == (2, now, 1)
+    (record,) = log.read(2)
+    assert (record.key, record.value, record.timestamp) == (b"k", b"v", now)

@@ -1,0 +1,203 @@
+"""Writes the pages of docs/reference/ out of the code: public names, settings, commands.
+
+Usage: `.venv/bin/python tools/reference.py`. On disk: those pages; tests/docs/test_reference.py holds that they
+are up to date. What stands below a public name is put in by mkdocstrings when the site is built.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import rich_click as click
+from client_settings import row
+
+import segstore
+from segstore.cli.app import COMMANDS, Listed, commands
+from segstore.client.consumer.config import ConsumerConfig
+from segstore.client.producer.config import ProducerConfig
+from segstore.config import StoreConfig, TopicConfig
+from segstore.config.options import OptionRow
+from segstore.config.settings import Settings
+from segstore.mirroring.settings import MirrorConfig
+from segstore.server.settings import ServerConfig
+from segstore.standby.settings import StandbyConfig
+
+PLACE = Path(__file__).parents[1] / "docs" / "reference"
+MADE = "<!-- Made by tools/reference.py: change the code, not this page. -->"
+SETTINGS: dict[str, tuple[type[Settings], str]] = {
+    "Topics": (
+        TopicConfig,
+        "`store.create_topic(name, config={...})`, `alter_topic`, `segstore create --config NAME=VALUE`.",
+    ),
+    "Stores": (StoreConfig, "`segstore.open(path, config={...})`."),
+    "Producers": (
+        ProducerConfig,
+        "`segstore.Producer(store, ...)` and `AsyncProducer`, with kafka-python's names.",
+    ),
+    "Consumers": (
+        ConsumerConfig,
+        "`segstore.Consumer(store, ...)` and `AsyncConsumer`, with kafka-python's names.",
+    ),
+    "Servers": (
+        ServerConfig,
+        "`segstore.serve(store, ...)`, with underscores for the dots, and `segstore serve --set NAME=VALUE`.",
+    ),
+    "Mirrors": (MirrorConfig, "`segstore.mirror(bootstrap, directory, ...)`, with underscores for the dots."),
+    "Standbys": (
+        StandbyConfig,
+        "`segstore.follow(bootstrap, directory, ...)`, with underscores for the dots.",
+    ),
+}
+GROUPS: dict[str, tuple[str, ...]] = {
+    "Stores": ("open", "Store", "TopicInfo", "check", "Finding", "copy", "Copied"),
+    "Logs and records": ("PartitionLog", "Scan", "Records", "Record", "transfer_methods"),
+    "Producers": ("Producer", "AsyncProducer", "ProducerRecord", "RecordMetadata"),
+    "Consumers": (
+        *("Consumer", "AsyncConsumer", "ConsumerRecord", "ConsumerRebalanceListener", "ConsumerGroupMetadata"),
+        *("TopicPartition", "OffsetAndMetadata", "OffsetAndTimestamp"),
+    ),
+    "Servers": ("serve", "Server"),
+    "Replicas": (
+        *("open_replicated", "ReplicatedStore", "PartitionState", "ReplicaState", "Healed", "unreplicate"),
+    ),
+    "Mirrors": ("mirror", "Mirror", "MirroredPartition", "end_mirror", "EndedPartition", "mirror_to", "MirrorTo", "SentPartition"),
+    "Standbys": ("follow", "Standby", "promote", "cut_records", "CutRecord"),
+}  # fmt: skip
+"""What stands under which heading; a public name that is in none is under "More", errors on a page of their own."""
+
+
+def _public() -> list[str]:
+    return [name for name in segstore.__all__ if not name.startswith("_")]
+
+
+def _is_error(name: str) -> bool:
+    value = getattr(segstore, name)
+    return inspect.isclass(value) and issubclass(value, BaseException)
+
+
+def api() -> str:
+    """All public names of `segstore` but its errors."""
+    grouped = {name for names in GROUPS.values() for name in names}
+    rest = tuple(n for n in _public() if n not in grouped and not _is_error(n) and n != "errors")
+    groups = {**GROUPS, **({"More": rest} if rest else {})}
+    lines = [
+        "# API",
+        "",
+        MADE,
+        "",
+        "All of these are in `segstore`. Errors are on [a page of their own](errors.md).",
+    ]
+    for title, names in groups.items():
+        lines += ["", f"## {title}"]
+        for name in names:
+            lines += ["", f"::: {_home(name)}"]
+    return "\n".join(lines) + "\n"
+
+
+def _home(name: str) -> str:
+    """Where a public name is defined, which mkdocstrings reads without importing anything."""
+    value = getattr(segstore, name)
+    return f"{value.__module__}.{value.__qualname__}"
+
+
+def errors() -> str:
+    """All exceptions, with what each is caught as."""
+    module = importlib.import_module("segstore.errors")
+    lines = [
+        *("# Errors", "", MADE, ""),
+        *("All are `SegstoreError`s of `segstore.errors`. Those in bold are in `segstore` too.", ""),
+        *("| error | is also | when |", "|---|---|---|"),
+    ]
+    for name, error in vars(module).items():
+        if (
+            inspect.isclass(error)
+            and issubclass(error, module.SegstoreError)
+            and error.__module__ == module.__name__
+        ):
+            bases = ", ".join(f"`{base.__name__}`" for base in error.__bases__)
+            shown = f"**`{name}`**" if name in segstore.__all__ else f"`{name}`"
+            lines.append(row(shown, bases, _sentence(inspect.getdoc(error) or "")))
+    return "\n".join(lines) + "\n"
+
+
+def settings() -> str:
+    """Tables of all settings."""
+    lines = [
+        "# Settings",
+        "",
+        MADE,
+        "",
+        "Names, defaults and meanings are Kafka's, where Kafka has the setting.",
+    ]
+    for title, (kind, where) in SETTINGS.items():
+        lines += ["", f"## {title}", "", where, "", *_table(kind.describe())]
+    return "\n".join(lines) + "\n"
+
+
+def _table(options: Iterable[OptionRow]) -> Iterator[str]:
+    yield "| setting | default | unit | allowed | meaning |"
+    yield "|---|---|---|---|---|"
+    for each in options:
+        default = "" if each.default in (None, "") else f"`{_plain(each.default)}`"
+        yield row(f"`{each.name}`", default, each.unit, each.allowed, _sentence(each.doc))
+
+
+def _plain(value: object) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, float):
+        return f"{value:g}"
+    return ",".join(map(str, value)) if isinstance(value, (tuple, list)) else str(value)
+
+
+def cli() -> str:
+    """All commands, with their options."""
+    lines = ["# Command line", "", MADE]
+    top = click.Context(commands, info_name="segstore")
+    for name in COMMANDS:
+        for context in _with_commands(click.Context(Listed(name).itself(), info_name=name, parent=top)):
+            lines += ["", *_command(context)]
+    return "\n".join(lines) + "\n"
+
+
+def _with_commands(context: click.Context) -> Iterator[click.Context]:
+    yield context
+    command = context.command
+    for name in command.list_commands(context) if isinstance(command, click.Group) else ():
+        inner = command.get_command(context, name)
+        assert inner is not None
+        yield from _with_commands(click.Context(inner, info_name=name, parent=context))
+
+
+def _command(context: click.Context) -> Iterator[str]:
+    command = context.command
+    usage = " ".join([context.command_path, *command.collect_usage_pieces(context)])
+    yield from (f"## {context.command_path}", "", "```", usage, "```", "")
+    for paragraph in inspect.cleandoc(command.help or "").replace("\b\n", "").split("\n\n"):
+        yield from (_escaped(" ".join(paragraph.split())), "")
+    records = [param.get_help_record(context) for param in command.get_params(context)]
+    shown = [record for record in records if record is not None]
+    if shown:
+        yield from ("| option | meaning |", "|---|---|")
+        yield from (row(f"`{option}`", _escaped(text)) for option, text in shown)
+
+
+def _sentence(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _escaped(text: str) -> str:
+    """A text of the command line, in which Markdown finds no tags, links or emphasis."""
+    return re.sub(r"([<>*_\[\]`])", r"\\\1", _sentence(text))
+
+
+PAGES = {"api.md": api, "errors.md": errors, "settings.md": settings, "cli.md": cli}
+
+if __name__ == "__main__":
+    PLACE.mkdir(exist_ok=True)
+    for name, make in PAGES.items():
+        (PLACE / name).write_text(make(), encoding="utf-8")
