@@ -162,7 +162,7 @@ def _plain(value: object) -> str:
 def cli() -> str:
     """All commands, with their options."""
     lines = ["# Command line", "", MADE]
-    top = click.Context(commands, info_name="segstore")
+    top = click.Context(commands, info_name="segstore", **commands.context_settings)
     for name in COMMANDS:
         for context in _with_commands(click.Context(Listed(name).itself(), info_name=name, parent=top)):
             lines += ["", *_command(context)]

@@ -19,6 +19,8 @@ from .changes import Change, plain
 
 UMASK = 0o077
 """That the traced process has: modes are put right then."""
+BLOCK = 4096
+"""Copies between multiples of this share blocks of the file system; C writes the others from a mapping."""
 
 
 class CountedChanges(Files):
@@ -59,7 +61,8 @@ class CountedChanges(Files):
         return super().map(handle, length, write=write)
 
     def copy_range(self, source: Handle, position: int, target: Handle, at: int, count: int) -> int:
-        self.count("copy_file_range", target, count > 0)
+        shared = position % BLOCK == at % BLOCK == 0
+        self.count("copy_file_range" if shared else "pwrite64", target, count > 0)
         return super().copy_range(source, position, target, at, count)
 
     def restamp(self, handle: Handle, end: int, base_offset: int, leader_epoch: int) -> int:

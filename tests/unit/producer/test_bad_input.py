@@ -144,7 +144,7 @@ UNKNOWN_SETTINGS: dict[str, tuple[dict[str, Any], str]] = {
     "no such option": ({"linger": 5}, "no setting 'linger'; did you mean linger_ms"),
     "one of the network's": (
         {"bootstrap_servers": "x:9092"},
-        "bootstrap_servers is refused: there is no network",
+        "bootstrap_servers is refused: it names a cluster",
     ),
     "a value that can't be": ({"acks": 2}, 'acks=2: must be 0, 1, "all" or -1'),
     "an array for a partitioner": ({"partitioner": NAMES}, "partitioner=array.*must be None, a callable"),
