@@ -36,8 +36,7 @@ COLUMNS = "sensor STRING, celsius DOUBLE"
 def write(path: str, count: int | None = None) -> None:
     """Append `count` readings, or readings until Ctrl-C."""
     with segstore.open(path) as store:
-        if "readings" not in store.topics():
-            store.create_topic("readings", partitions=2, config={"compression.type": "zstd"})
+        store.ensure_topic("readings", partitions=2, config={"compression.type": "zstd"})
         with segstore.Producer(store, linger_ms=50) as producer, contextlib.suppress(KeyboardInterrupt):
             number = 0
             while number != count:

@@ -30,8 +30,7 @@ MARK = b"next event"
 
 def opened(store: segstore.Store, topic: str, config: dict[str, object]) -> segstore.PartitionLog:
     """Return the log of a topic of one partition, made at the first start."""
-    if topic not in store.topics():
-        store.create_topic(topic, config=config)
+    store.ensure_topic(topic, config=config)
     return store.partition(topic)
 
 

@@ -78,8 +78,7 @@ def names(database: sqlite3.Connection, count: int | None) -> Iterable[str]:
 def main(database_path: str, log_path: str, count: int | None = None) -> None:
     with contextlib.closing(sqlite3.connect(database_path)) as database, segstore.open(log_path) as store:
         database.executescript(TABLES)
-        if "accounts" not in store.topics():
-            store.create_topic("accounts")
+        store.ensure_topic("accounts")
         log = store.partition("accounts")
         while relay(database, log):  # what the last run has left
             pass

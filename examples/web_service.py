@@ -35,8 +35,7 @@ TOPIC, PARTITIONS = "events", 4
 async def lifespan(app: FastAPI) -> AsyncIterator[None]:
     """Have store and producer open while the service runs."""
     with segstore.open(os.environ.get("STORE", "events-log")) as store:
-        if TOPIC not in store.topics():
-            store.create_topic(TOPIC, partitions=PARTITIONS)
+        store.ensure_topic(TOPIC, partitions=PARTITIONS)
         async with segstore.AsyncProducer(store, linger_ms=2) as producer:
             app.state.store, app.state.producer = store, producer
             yield

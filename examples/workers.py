@@ -77,8 +77,7 @@ def main(path: str, count: int = 2, port: int = 9092) -> None:
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C
     with segstore.open(path) as store, segstore.serve(store, port=port) as server:
         for topic in ("tasks", "results"):
-            if topic not in store.topics():
-                store.create_topic(topic, partitions=PARTITIONS)
+            store.ensure_topic(topic, partitions=PARTITIONS)
         workers: dict[int, multiprocessing.process.BaseProcess] = {}
         try:
             print(server.bootstrap_servers, flush=True)

@@ -1,7 +1,7 @@
 """Writes the pages of docs/reference/ out of the code: public names, settings, commands.
 
-Usage: `.venv/bin/python tools/reference.py`. On disk: those pages; tests/docs/test_reference.py holds that they
-are up to date. What stands below a public name is put in by mkdocstrings when the site is built.
+Usage: `.venv/bin/python tools/reference.py`. On disk: those pages; tests/docs/test_reference.py holds that
+they are up to date. What stands below a public name is put in by mkdocstrings when the site is built.
 """
 
 from __future__ import annotations
@@ -42,17 +42,20 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "Logs and records": ("PartitionLog", "Scan", "Records", "Record", "transfer_methods"),
     "Producers": ("Producer", "AsyncProducer", "ProducerRecord", "RecordMetadata"),
     "Consumers": (
-        *("Consumer", "AsyncConsumer", "ConsumerRecord", "ConsumerRebalanceListener", "ConsumerGroupMetadata"),
-        *("TopicPartition", "OffsetAndMetadata", "OffsetAndTimestamp"),
+        *("Consumer", "AsyncConsumer", "ConsumerRecord", "ConsumerRebalanceListener"),
+        *("ConsumerGroupMetadata", "TopicPartition", "OffsetAndMetadata", "OffsetAndTimestamp"),
     ),
     "Servers": ("serve", "Server"),
     "Replicas": (
         *("open_replicated", "ReplicatedStore", "PartitionState", "ReplicaState", "Healed", "unreplicate"),
     ),
-    "Mirrors": ("mirror", "Mirror", "MirroredPartition", "end_mirror", "EndedPartition", "mirror_to", "MirrorTo", "SentPartition"),
+    "Mirrors": (
+        *("mirror", "Mirror", "MirroredPartition", "end_mirror", "EndedPartition"),
+        *("mirror_to", "MirrorTo", "SentPartition"),
+    ),
     "Standbys": ("follow", "Standby", "promote", "cut_records", "CutRecord"),
 }  # fmt: skip
-"""What stands under which heading; a public name that is in none is under "More", errors on a page of their own."""
+"""What stands under which heading; a public name that is in none stands under "More"."""
 
 
 def _public() -> list[str]:
@@ -73,14 +76,16 @@ def api() -> str:
     for title, names in groups.items():
         lines += ["", f"## {title}"]
         for name in names:
-            lines += ["", f"::: {_home(name)}"]
+            lines += ["", _entry(name)]
     return "\n".join(lines) + "\n"
 
 
-def _home(name: str) -> str:
-    """Where a public name is defined, which mkdocstrings reads without importing anything."""
+def _entry(name: str) -> str:
+    """What mkdocstrings replaces by the text of a public name, which it reads where the name is defined."""
     value = getattr(segstore, name)
-    return f"{value.__module__}.{value.__qualname__}"
+    if value.__qualname__ != name:
+        return f"`{name}` is another name of `{value.__qualname__}`."
+    return f"::: {value.__module__}.{name}"
 
 
 def errors() -> str:
@@ -126,7 +131,7 @@ def _plain(value: object) -> str:
 def cli() -> str:
     """All commands, with their options."""
     lines = ["# Command line", "", MADE]
-    top = click.Context(commands, info_name="segstore")
+    top = click.Context(commands, info_name="segstore", **commands.context_settings)
     for name in COMMANDS:
         for context in _with_commands(click.Context(Listed(name).itself(), info_name=name, parent=top)):
             lines += ["", *_command(context)]

@@ -27,6 +27,8 @@ class Log(Protocol):
     @property
     def end_offset(self) -> int: ...
     @property
+    def log_end_offset(self) -> int: ...
+    @property
     def last_stable_offset(self) -> int: ...
 
     def offset_for_time(self, timestamp_ms: int) -> int | None: ...
@@ -88,8 +90,13 @@ class PlainLogs:
     def end(
         self, partition: TopicPartition, end_of: Callable[[Log], int], start: Position | None
     ) -> Position:
-        """Return where a partition ends, by `end_of`; leader epochs are not looked up."""
-        return Position(self.ask(partition, end_of))
+        """Return where a partition ends, by `end_of`, but at `start` where a replica does not show yet what
+        lies below: after a kill of the writer its high watermark is older than what it showed. Leader epochs
+        are not looked up.
+        """
+        begin = 0 if start is None else start.offset
+        end, there = self.ask(partition, lambda log: (end_of(log), log.log_end_offset))
+        return Position(begin if end < begin <= there else end)
 
     def there(self, partition: TopicPartition, start: Position | None, end: Position) -> There:
         """Return what there is of a micro-batch. Errors as `ask`."""

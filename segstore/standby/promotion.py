@@ -1,8 +1,8 @@
 """A standby's directory becomes a store of its own, which leads from a new leader epoch on.
 
-On disk: a mark in `.segstore/role` first; then the leader epochs of all partitions; then
-`.segstore/promotion`, and the role goes. A crash anywhere is completed by the next promotion, under the epoch
-of the mark. Threads: one.
+On disk: a mark in `.segstore/role` first; then the leader epochs of all partitions, and what is made of the
+epoch; then `.segstore/promotion`, and the role goes. A crash anywhere is completed by the next promotion,
+under the epoch of the mark. Threads: one.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from segstore.storage.meta.fence import FENCE
 from segstore.storage.meta.lag_note import LAG_NOTE
 from segstore.storage.meta.promotion import PROMOTION, Promotion
 from segstore.storage.meta.role import NOT_PROMOTING, ROLE, STANDBY, Role
-from segstore.storage.meta.sealed_file import CLUSTER_ID
+from segstore.storage.meta.sealed_file import CLUSTER_ID, PRODUCER_ID
 from segstore.storage.meta.standby_registration import REGISTRATION
 from segstore.storage.store.store import open_context
 from segstore.storage.store.writer import StoreWriter
@@ -30,6 +30,10 @@ DEAD, REACHABLE = "dead", "reachable"
 DISTANCE = 1 << 16
 """How far above the largest known leader epoch a primary is passed that can't be asked: it begins one by
 itself at each open behind a crash."""
+
+_IDS = 32
+"""A generation has so many bits of producer ids. Those that other generations gave out may be in no log yet,
+and a producer that goes on here with one must not share it: its batches would be taken for duplicates."""
 
 
 def standby_role(files: Files, root: str) -> Role:
@@ -69,6 +73,7 @@ def promote_directory(
                 _lead(writer, name, info.partition_ids, role.promoting)
             writer.partitions.flush()
             CLUSTER_ID.write(files, root, role.cluster_id)
+            PRODUCER_ID.write(files, root, role.promoting << _IDS)
             _forget_before(files, root)
             PROMOTION.write(
                 files,

@@ -1,4 +1,4 @@
-"""docs/choosing.md has the figures of README's table, and docs/size.md those of today's dependencies."""
+"""docs/choosing.md has the figures of README's table."""
 
 from __future__ import annotations
 

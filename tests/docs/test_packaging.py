@@ -1,4 +1,6 @@
-"""docs/packaging.md names the wheels that are built, the dependencies that there are, and paths that exist."""
+"""docs/packaging.md names the wheels that are built, the dependencies that there are, and paths that are
+there.
+"""
 
 from __future__ import annotations
 

@@ -5,10 +5,13 @@ transactions, compaction, restarts, and a log that was cut at the source.
 from __future__ import annotations
 
 import itertools
+import random
 import threading
+import time
 from pathlib import Path
 
 import pytest
+from fault_proxy import Proxy
 from kafka_broker import Broker
 from kafka_tools import classpath, judge, why_not
 from waiting import PATIENCE, until
@@ -216,6 +219,52 @@ def test_what_the_source_has_lost_is_cut_and_kept_aside(broker: Broker, tmp_path
         assert mirror.store.partition("cut").read_one(60).value == b"value 001000 " * 9
     assert_equal(broker, directory, "cut-0")
     assert len(list((directory / ".segstore" / "quarantine").iterdir())) == 1
+
+
+def test_connections_that_stall_tear_and_end_cost_nothing(tmp_path: Path, rng: random.Random) -> None:
+    """A proxy stands before the broker, for the mirror and for the producers beside it."""
+    config = {**CONFIG, "request.timeout.ms": 2000, "reconnect.backoff.max.ms": 200, "retry.backoff.ms": 20}
+    few = {"fetch.max.bytes": 50_000, "max.partition.fetch.bytes": 50_000}
+    with Proxy() as proxy:
+        more = f"{MORE}advertised.listeners=PLAINTEXT://{proxy.address}\n"
+        broker = Broker(classpath(), tmp_path / "broker", more=more)
+        proxy.target = broker.port
+        with broker.running() as address:
+            create(address, "plain", 1, segment_bytes="1048576")
+            create(address, "txns", 2)
+            produce(address, "plain", range(20_000), "lz4")
+            transact(address, "txns", range(15))
+            faults = {
+                "stalled answers": lambda: proxy.stall(requests=False),
+                "stalled": proxy.stall,
+                "answers lost": proxy.mute,
+                "torn": lambda: proxy.tear(rng.randrange(1, 4)),
+                "cut": lambda: proxy.cut(hard=rng.random() < 0.5),
+                "refused": proxy.refuse,
+            }
+            with segstore.mirror(address, tmp_path / "mirror", config={**config, **few}) as mirror:
+                for name in rng.sample([*faults] * 2, 2 * len(faults)):
+                    before = sum(each.end_offset for each in mirror.partitions())
+                    faults[name]()
+                    time.sleep(rng.choice((0.05, 0.3)))
+                    proxy.cut(hard=True)
+                    proxy.go_on()
+                    until(lambda before=before: is_ahead(mirror, before))
+                produce(address, "plain", range(500))
+                await_end(mirror, address, "plain")
+                ends = await_end(mirror, address, "txns", 2)
+                for number, end in ends.items():
+                    log = mirror.store.partition("txns", number)
+                    assert committed(log) == read_committed(address, "txns", number, end)
+        assert_equal(broker, tmp_path / "mirror", "plain-0", "txns-0", "txns-1")
+
+
+def is_ahead(mirror: segstore.Mirror, before: int) -> bool:
+    """Whether the mirror has more than before, or all."""
+    found = mirror.partitions()
+    assert mirror._control.failure is None
+    caught_up = bool(found) and all(each.lag.records == 0 for each in found)
+    return caught_up or sum(each.end_offset for each in found) > before
 
 
 def cut_log(broker: Broker, partition: str, offset: int) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from certificates import certificates
 from cli import ok, run, start_program
 from fault_proxy import Proxy
 from kafka_broker import free_port
@@ -274,6 +275,42 @@ def test_the_command_goes_on_after_a_kill(store_dir: Path) -> None:
         told = ok(*to, "--once")
         assert "has 1 partitions, 6,000 offsets" in told.stdout
         assert records(broker.store.partition("a")) == records(log)
+
+
+def test_a_cluster_with_tls_and_sasl_that_one_of_several_addresses_reaches(
+    store_dir: Path, tmp_path: Path
+) -> None:
+    files, users = certificates(tmp_path), {"alice": "p w"}
+    client = {
+        "security.protocol": "SASL_SSL",
+        "sasl.mechanism": "SCRAM-SHA-512",
+        "sasl.username": "alice",
+        "sasl.password": "p w",
+        "ssl.ca.location": str(files.authority),
+    }
+    properties = tmp_path / "client.properties"
+    properties.write_text("".join(f"{name}={value}\n" for name, value in client.items()))
+    with (
+        segstore.open(store_dir) as store,
+        Broker(security_protocol="SASL_SSL", sasl_users=users, **files.of_server) as broker,
+    ):
+        store.create_topic("a", 2)
+        for number in range(2):
+            fill(store.partition("a", number), random.Random(number), 50)
+        nobody = f"127.0.0.1:{free_port()}"
+        to = ("mirror", "--to", f"{nobody},{broker.bootstrap_servers}", "--store", store_dir, "--once")
+        assert "has 2 partitions" in ok(*to, "--command-config", properties).stdout
+        for number in range(2):
+            there = broker.store.partition("a", number)
+            assert records(there) == records(store.partition("a", number)) != []
+        for wrong in ({"sasl.password": "no"}, {"ssl.ca.location": str(files.stranger)}):
+            given = [part for pair in (client | wrong).items() for part in ("--set", "=".join(pair))]
+            result = run(*to, *given)
+            assert result.exit_code == 1, result.output
+        store.partition("a").append(b"late")
+        given = [part for pair in client.items() for part in ("--set", "=".join(pair))]
+        ok(*to, *given)
+        assert records(broker.store.partition("a"))[-1].value == b"late"
 
 
 USAGE = {

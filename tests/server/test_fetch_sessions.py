@@ -257,7 +257,7 @@ def test_no_slots(store: segstore.Store) -> None:
 
 def test_a_throttled_answer_leaves_the_session(node: Node) -> None:
     session = begun(node, {T0: 0})
-    throttle = fetches(node)._quotas.throttle("consumer_byte_rate", "tests")
+    throttle = fetches(node)._quotas.throttle("consumer_byte_rate", "tests", "ANONYMOUS")
     throttle.set_bound(1000)
     throttle.charge(1_000_000)
     put(node, 0)

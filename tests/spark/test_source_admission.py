@@ -13,11 +13,13 @@ from consumers import append, fill
 from hypothesis import given
 from hypothesis import strategies as st
 from producers import send
+from replicated_writers import open_writer, topic
 from stores import Clock
 
 import segstore
 from segstore.coordinator.structs import TopicPartition
 from segstore.errors import ConfigError, DataLossError
+from segstore.storage.log.append import append_one
 from segstore.storage.log.transaction_markers import end_transaction
 
 pytest.importorskip("pyspark", "4.2")
@@ -224,6 +226,26 @@ def test_a_topic_made_anew_behind_a_stream(fail: str, store: segstore.Store) -> 
         assert stream.batch() == []
         append(store, 1)
         assert stream.batch() == ["t-0 2-3"]
+
+
+@pytest.mark.parametrize("fail", ["true", "false"])
+def test_a_replica_whose_high_watermark_has_gone_back(fail: str, tmp_path: Path) -> None:
+    """Its writer was killed: nothing is lost, and what was read is not read again."""
+    path = tmp_path / "d"
+    writer = open_writer(path)
+    writer.topic_admin.make(topic())
+    stream = Stream(path, startingOffsets="earliest", failOnDataLoss=fail)
+    for epoch, (count, read) in enumerate([(10, ["t-0 0-10"]), (1, ["t-0 10-11"])], 1):
+        replica = writer.partitions.replica("t", 0)
+        replica.lead(epoch)
+        for _ in range(count):
+            append_one(writer.partition("t", 0), b"x", None, (), None)
+        replica.set_high_watermark(replica.log_end_offset)
+        assert stream.batch() == read
+        writer.let_go()
+        writer = open_writer(path)
+        assert stream.batch() == []
+    writer.let_go()
 
 
 @pytest.mark.parametrize("fail", ["true", "false"])

@@ -1,8 +1,8 @@
 """Runs the code of a page of the documentation from top to bottom, in a directory of its own.
 
-A `python` block with a title is saved under that name; one without is run. A `bash` block is run, with `segstore` and
-`python` as commands of this tree. A `text` block says what was printed since the last one, where `...` stands for
-anything, as in doctest. A block of any other kind is an error: none is passed by.
+A `python` block with a title is saved under that name; one without is run. A `bash` block is run, with
+`segstore` and `python` as commands of this tree. A `text` block says what was printed since the last one,
+where `...` stands for anything, as in doctest. A block of any other kind is an error: none is passed by.
 """
 
 from __future__ import annotations

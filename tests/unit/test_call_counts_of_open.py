@@ -18,7 +18,7 @@ from faults import CountingFiles
 
 import segstore
 
-MOST = 812
+MOST = 828
 RECORDS = 100
 SHOWN = 25
 

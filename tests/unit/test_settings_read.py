@@ -107,9 +107,9 @@ def test_all_that_makes_no_sense_is_told_at_once() -> None:
     for cls in (ProducerConfig, ConsumerConfig):
         with pytest.raises(ConfigError) as caught:
             cls.parse({**given, "ssl_keyfile": "y", "client_id": "c"})
-        assert all(name in str(caught.value) for name in given)
+        assert "bootstrap_servers" in str(caught.value)
         assert "ssl_cafile, ssl_keyfile are refused: there is no network to secure" in str(caught.value)
-        assert "client_id" not in str(caught.value)
+        assert not any(name in str(caught.value) for name in ("client_id", "api_version", "request_timeout"))
 
 
 def test_a_kept_topic_with_a_setting_of_replicas_opens(store_dir: Path) -> None:

@@ -96,15 +96,20 @@ def _served(locked: StoreLockedError) -> ClusterAt:
     if protocol == _PLAIN:
         click.echo(f"{locked.path} is open in process {locked.pid}: asking its server at {address}", err=True)
         return ClusterAt(address, {})
+    raise _advised(locked, address, protocol) from None
+
+
+def _advised(locked: StoreLockedError, address: str, protocol: str) -> StoreLockedError:
+    """Return the error of a locked store that can't be asked, with what to do."""
     advice = (
         f"give --bootstrap {address} and --command-config, as its server asks for {protocol}"
         if address
         else "do this there, or stop that process; a process that serves the store (`segstore serve`, or"
         " segstore.serve(store)) can be asked meanwhile"
     )
-    found = StoreLockedError(locked.path, locked.pid, locked.here, locked.address)
-    found.args = (f"{locked.path} is open for writing in process {locked.pid or '?'}: {advice}",)
-    raise found from None
+    advised = StoreLockedError(locked.path, locked.pid, locked.here, locked.address)
+    advised.args = (f"{locked.path} is open for writing in process {locked.pid or '?'}: {advice}",)
+    return advised
 
 
 _PLAIN = "PLAINTEXT"

@@ -14,7 +14,12 @@ from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from segstore.coordinator.open import open as open_store
-from segstore.errors import SegstoreError, StoreClosedError, UnequalOffsetsError
+from segstore.errors import (
+    AuthenticationFailedError,
+    SegstoreError,
+    StoreClosedError,
+    UnequalOffsetsError,
+)
 from segstore.following.choice import ALL, TopicChoice
 from segstore.following.running import Running, deadline_in
 from segstore.following.source_end import Lag
@@ -79,6 +84,7 @@ class MirrorTo(Running):
         self._backoff = Backoff(self._config.reconnect_backoff_ms, self._config.reconnect_backoff_max_ms)
         self.error: Exception | None = None
         """Why the target was not reached last; None where it was."""
+        self._failed: Exception | None = None
         Background(self._run, "segstore-mirror-to").start()
 
     def __repr__(self) -> str:
@@ -157,10 +163,17 @@ class MirrorTo(Running):
                 self._await(self._round())
         except Exception as error:
             log.exception("a defect, met by a mirror's thread")
-            self.error = error
-            self._done.open()
+            self._fail(error)
         finally:
             self._ended.open()
+
+    def _fail(self, error: Exception) -> None:
+        self.error = self._failed = error
+        self._done.open()
+
+    @property
+    def _failure(self) -> Exception | None:
+        return self._failed
 
     def _round(self) -> float:
         """Ask the target once; return the seconds until it is asked again."""
@@ -170,6 +183,9 @@ class MirrorTo(Running):
         except StoreClosedError:
             self._done.open()
         except (SegstoreError, OSError) as error:
+            if isinstance(error, AuthenticationFailedError) and not self._rounds:
+                self._fail(error)  # no wait will mend it; later a broker may just have begun
+                return 0.0
             if not self._done.is_open and str(error) != str(self.error):
                 log.warning("the mirror waits: %s", error)
             self.error = error
@@ -287,7 +303,9 @@ def mirror_to(
     What can't have equal offsets is refused, and `MirrorTo.problems` says why: compacted topics,
     transactions, a log that begins above the target's end, a target with records of others, LogAppendTime at
     the target.
-    Raises ConfigError, InvalidArgumentError, StorageError.
+
+    Raises ConfigError, InvalidArgumentError, StorageError. A target that refuses the client from the
+    beginning on ends the mirror: `wait` and `wait_caught_up` raise AuthenticationFailedError.
     """
     check_apart("mirror_to()")
     choice = TopicChoice(topics)

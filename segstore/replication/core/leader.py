@@ -358,7 +358,7 @@ class Leader:
         if len(self.isr.isr) < self.min_isr:
             members = sorted(self.isr.isr)
             raise NotEnoughReplicasError(
-                f"{len(members)} replicas are in sync, those with the ids {members}, but min.insync.replicas is "
+                f"{len(members)} replicas are in sync, with the ids {members}, but min.insync.replicas is "
                 f"{self.min_isr}"
             )
 

@@ -541,10 +541,10 @@ class PartitionLog:
 
     def _check_not_shown(self, view: LogView, offset: int) -> None:
         """Raise OffsetOutOfRangeError, unless a replica has this offset and does not show it yet: its readers
-        wait (R39).
+        wait (R39). They may have seen it: the high watermark goes back where the writer was killed.
         """
         source = self._source
-        is_replica = isinstance(source, Partition) and source.visible.is_replica
+        is_replica = not isinstance(source, Partition) or source.visible.is_replica
         if not is_replica or not view.end_offset < offset <= self.log_end_offset:
             view.check(offset, self._name)
 

@@ -106,7 +106,7 @@ def test_a_consumer_needs_a_store(store: segstore.Store) -> None:
         Consumer("t")  # type: ignore[arg-type]
     with pytest.raises(UnknownTopicOrPartitionError, match="'u'"):
         Consumer(store, "u")
-    with pytest.raises(ConfigError, match="bootstrap_servers is refused: there is no network"):
+    with pytest.raises(ConfigError, match="bootstrap_servers is refused: it names a cluster"):
         Consumer(store, bootstrap_servers="localhost:9092")
 
 

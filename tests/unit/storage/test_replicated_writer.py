@@ -17,7 +17,7 @@ from replicated_writers import open_writer, topic
 
 import segstore
 from segstore import InvalidArgumentError, TopicAlreadyExistsError
-from segstore.errors import NotLeaderOrFollowerError, StorageError
+from segstore.errors import NotLeaderOrFollowerError, OffsetOutOfRangeError, StorageError
 from segstore.names import new_topic_id
 from segstore.storage.log.append import append_one
 from segstore.storage.log.replica import Replica
@@ -90,6 +90,34 @@ def test_r7_what_is_lost_below_the_recovery_point_is_not_skipped(path: Path) -> 
 
 
 # --- the high watermark ---------------------------------------------------------------------------
+
+
+def test_r39_a_reader_waits_where_the_high_watermark_has_gone_back(path: Path) -> None:
+    """The writer was killed, and the checkpoint is older than what it showed. No reader begins anew for that:
+    the replica has the offset, and will show it again.
+    """
+    writer = open_writer(path)
+    writer.topic_admin.make(topic())
+    led(writer, 10).set_high_watermark(10)
+    with segstore.open(path, "r") as store:
+        log = store.partition("t")
+        consumer = segstore.Consumer(store, "t", auto_offset_reset="earliest")
+        assert [len(records) for records in consumer.poll(60_000).values()] == [10]
+        writer.let_go()
+        writer = open_writer(path)
+        replica = writer.partitions.replica("t", 0)
+        assert (replica.high_watermark, log.end_offset, log.log_end_offset) == (0, 0, 10)
+        assert (len(log.read(10)), len(log.read(3)), consumer.poll(0)) == (0, 0, {})
+        log.stretch(10, 100).release()
+        for offset in (-1, 11):
+            with pytest.raises(OffsetOutOfRangeError):
+                log.read(offset)
+        replica.lead(4)
+        append_one(writer.partition("t", 0), b"next", None, (), None)
+        replica.set_high_watermark(11)
+        assert [record.offset for records in consumer.poll(60_000).values() for record in records] == [10]
+        consumer.close()
+    writer.close()
 
 
 def test_r36_the_high_watermark_is_that_of_the_checkpoint(path: Path) -> None:
