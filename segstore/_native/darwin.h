@@ -18,6 +18,7 @@
 
 #define st_mtim st_mtimespec
 #define st_ctim st_ctimespec
+#define MAP_POPULATE 0 /* a hint of Linux */
 
 /* <os/os_sync_wait_on_address.h> of macOS 14.4, and <os/clock.h>. */
 int os_sync_wait_on_address(void *address, uint64_t seen, size_t size, uint32_t flags);

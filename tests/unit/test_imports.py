@@ -18,7 +18,7 @@ import segstore
 from segstore.storage.store.sweeper import Swept
 
 PACKAGES = Path(np.__file__).parents[1]
-EAGER = {"segstore", "segstore.errors", "segstore.main_interpreter", "segstore.threads"}
+EAGER = {"segstore", "segstore.errors", "segstore.main_interpreter", "segstore.threads", "segstore.version"}
 """The modules of `import segstore`: each program and each of Spark's workers waits for every one of them."""
 
 HEAVY = {
