@@ -29,7 +29,9 @@ def peers(readme: str) -> str:
     found = re.search(r"^\| values of 100 bytes \|.*?\n\n", readme, re.DOTALL | re.MULTILINE)
     if found is None:
         raise ValueError("README has no table of values of 100 bytes")
-    head, _, *lines = ([cell.strip() for cell in line.strip("|").split("|")] for line in found[0].split("\n") if line)
+    head, _, *lines = (
+        [cell.strip() for cell in line.strip("|").split("|")] for line in found[0].split("\n") if line
+    )
     at = {cells[0]: cells for cells in lines}
     made = [row("", *COLUMNS.values()), "|---|" + "--:|" * len(COLUMNS)]
     for store in STORES:

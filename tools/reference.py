@@ -29,13 +29,28 @@ from segstore.standby.settings import StandbyConfig
 PLACE = Path(__file__).parents[1] / "docs" / "reference"
 MADE = "<!-- Made by tools/reference.py: change the code, not this page. -->"
 SETTINGS: dict[str, tuple[type[Settings], str]] = {
-    "Topics": (TopicConfig, "`store.create_topic(name, config={...})`, `alter_topic`, `segstore create --config NAME=VALUE`."),
+    "Topics": (
+        TopicConfig,
+        "`store.create_topic(name, config={...})`, `alter_topic`, `segstore create --config NAME=VALUE`.",
+    ),
     "Stores": (StoreConfig, "`segstore.open(path, config={...})`."),
-    "Producers": (ProducerConfig, "`segstore.Producer(store, ...)` and `AsyncProducer`, with kafka-python's names."),
-    "Consumers": (ConsumerConfig, "`segstore.Consumer(store, ...)` and `AsyncConsumer`, with kafka-python's names."),
-    "Servers": (ServerConfig, "`segstore.serve(store, ...)`, with underscores for the dots, and `segstore serve --set NAME=VALUE`."),
+    "Producers": (
+        ProducerConfig,
+        "`segstore.Producer(store, ...)` and `AsyncProducer`, with kafka-python's names.",
+    ),
+    "Consumers": (
+        ConsumerConfig,
+        "`segstore.Consumer(store, ...)` and `AsyncConsumer`, with kafka-python's names.",
+    ),
+    "Servers": (
+        ServerConfig,
+        "`segstore.serve(store, ...)`, with underscores for the dots, and `segstore serve --set NAME=VALUE`.",
+    ),
     "Mirrors": (MirrorConfig, "`segstore.mirror(bootstrap, directory, ...)`, with underscores for the dots."),
-    "Standbys": (StandbyConfig, "`segstore.follow(bootstrap, directory, ...)`, with underscores for the dots."),
+    "Standbys": (
+        StandbyConfig,
+        "`segstore.follow(bootstrap, directory, ...)`, with underscores for the dots.",
+    ),
 }
 GROUPS: dict[str, tuple[str, ...]] = {
     "Stores": ("open", "Store", "TopicInfo", "check", "Finding", "copy", "Copied"),
@@ -72,7 +87,13 @@ def api() -> str:
     grouped = {name for names in GROUPS.values() for name in names}
     rest = tuple(n for n in _public() if n not in grouped and not _is_error(n) and n != "errors")
     groups = {**GROUPS, **({"More": rest} if rest else {})}
-    lines = ["# API", "", MADE, "", "All of these are in `segstore`. Errors are on [a page of their own](errors.md)."]
+    lines = [
+        "# API",
+        "",
+        MADE,
+        "",
+        "All of these are in `segstore`. Errors are on [a page of their own](errors.md).",
+    ]
     for title, names in groups.items():
         lines += ["", f"## {title}"]
         for name in names:
@@ -97,7 +118,11 @@ def errors() -> str:
         *("| error | is also | when |", "|---|---|---|"),
     ]
     for name, error in vars(module).items():
-        if inspect.isclass(error) and issubclass(error, module.SegstoreError) and error.__module__ == module.__name__:
+        if (
+            inspect.isclass(error)
+            and issubclass(error, module.SegstoreError)
+            and error.__module__ == module.__name__
+        ):
             bases = ", ".join(f"`{base.__name__}`" for base in error.__bases__)
             shown = f"**`{name}`**" if name in segstore.__all__ else f"`{name}`"
             lines.append(row(shown, bases, _sentence(inspect.getdoc(error) or "")))
@@ -106,7 +131,13 @@ def errors() -> str:
 
 def settings() -> str:
     """Tables of all settings."""
-    lines = ["# Settings", "", MADE, "", "Names, defaults and meanings are Kafka's, where Kafka has the setting."]
+    lines = [
+        "# Settings",
+        "",
+        MADE,
+        "",
+        "Names, defaults and meanings are Kafka's, where Kafka has the setting.",
+    ]
     for title, (kind, where) in SETTINGS.items():
         lines += ["", f"## {title}", "", where, "", *_table(kind.describe())]
     return "\n".join(lines) + "\n"

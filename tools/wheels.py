@@ -138,8 +138,8 @@ def built(name: str, headers: Path, room: Path) -> Path:
 
 
 def named_as_on_alpine(wheel: Path, machine: str, room: Path) -> Path:
-    """Have extensions ask for musl by the name that wheels have agreed on, and return the new wheel. zig calls it
-    `libc.so`, which on a system with glibc is a text for the linker.
+    """Have extensions ask for musl by the name that wheels agree on, and return the new wheel. zig calls
+    it `libc.so`, which on a system with glibc is a text for the linker.
     """
     _run([sys.executable, "-m", "wheel", "unpack", "-d", str(room / "unpacked"), str(wheel)])
     (folder,) = (room / "unpacked").iterdir()

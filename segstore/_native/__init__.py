@@ -17,14 +17,24 @@ bytes, bytearray, mmap, numpy arrays and Arrow buffers give nothing up before th
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any
 
 from segstore._native._segstore import ffi, lib
 from segstore._native._tail_append import bind, seg_tail_append
 
-__all__ = ["address", "crc32c", "descriptors", "ffi", "held", "lent", "lib", "seg_tail_append"]
+__all__ = [
+    "address",
+    "crc32c",
+    "crc32c_by",
+    "descriptors",
+    "ffi",
+    "held",
+    "lent",
+    "lib",
+    "seg_tail_append",
+]
 
 
 def address(pointer: Any) -> int:
@@ -84,6 +94,23 @@ class lent:
             ffi.release(view)
 
 
-def crc32c(data: bytes) -> int:
-    """Return the CRC-32C of bytes."""
+def crc32c_by(hardware: bool) -> Callable[[bytes], int]:
+    """Return a function for the CRC-32C of bytes: the C helper's where the CPU has an instruction for it,
+    else that of the crc32c package.
+
+    The package imports importlib.metadata and email, more than a hundred modules: it is imported where it
+    computes, and when segstore is loaded, never later.
+    """
+    if hardware:
+        return _crc32c
+    import crc32c as package
+
+    by_package: Callable[[bytes], int] = package.crc32c
+    return by_package
+
+
+def _crc32c(data: bytes) -> int:
     return int(lib.seg_crc32c(0, ffi.from_buffer("uint8_t[]", data), len(data)))
+
+
+crc32c = crc32c_by(bool(lib.seg_crc32c_is_hardware()))

@@ -15,7 +15,9 @@ PAGE = (REPOSITORY / "docs" / "choosing.md").read_text(encoding="utf-8")
 @pytest.fixture
 def tool(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     monkeypatch.syspath_prepend(str(REPOSITORY / "tools"))
-    spec = importlib.util.spec_from_file_location("choosing_table", REPOSITORY / "tools" / "choosing_table.py")
+    spec = importlib.util.spec_from_file_location(
+        "choosing_table", REPOSITORY / "tools" / "choosing_table.py"
+    )
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)

@@ -1,4 +1,4 @@
-"""docs/packaging.md names the wheels that are built, the dependencies there are, and paths that exist."""
+"""docs/packaging.md names the wheels that are built, the dependencies that there are, and paths that are
 there.
 """
 

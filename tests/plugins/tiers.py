@@ -61,7 +61,8 @@ so that each function has one case or more. What quick draws is part of what tes
 """
 KINDS = {
     "Spark programs": Kind(
-        0.0, (
+        0.0,
+        (
             *("spark/test_demo", "spark/test_notebook", "spark/test_kill", "spark/test_kafka_connector"),
             "spark/test_tutorial",
         ),

@@ -172,13 +172,14 @@ def test_a_replaced_directory(three: Directories, rng: random.Random) -> None:
 
 def test_a_close(three: Directories, rng: random.Random) -> None:
     """The directories are let go, no thread of the store is left, and the next open finds everything."""
+    before = {*threading.enumerate()}  # those of other tests' mirrors have such names, too
     it = Struck(three)
     place = raised = 1
     while raised:
         it.append()
         raised = struck(it.store.close, place)
         it.store.close()
-        until(lambda: not any(thread.name.startswith(THREADS) for thread in threading.enumerate()))
+        until(lambda: not any(t.name.startswith(THREADS) for t in {*threading.enumerate()} - before))
         it.reopen()
         place += rng.randint(1, 700)
     assert place > 1000

@@ -1,4 +1,4 @@
-"""CRC-32C: by the CPU's means, by tables, and the crc32c package as their judge."""
+"""CRC-32C: by the CPU's means, by tables, and by the crc32c package."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from crc32c import crc32c
 from native_batches import exact
 
 from segstore import _native
-from segstore._native import lib
+from segstore._native import crc32c_by, lib
 
 FUNCTIONS = {"chosen": lib.seg_crc32c, "portable": lib.seg_crc32c_portable}
 # RFC 3720, B.4, and the check value of the catalogue of parametrised CRC algorithms.
@@ -58,7 +58,13 @@ def test_the_cpu_is_used_where_it_can() -> None:
     assert lib.seg_crc32c_is_hardware()
 
 
+@pytest.mark.parametrize("hardware", [True, False], ids=["the CPU's", "the package's"])
 @pytest.mark.parametrize("name", VECTORS)
-def test_small_files_have_the_published_crc(name: str) -> None:
+def test_small_files_have_the_same_crc_on_every_machine(name: str, hardware: bool) -> None:
     data, crc = VECTORS[name]
-    assert _native.crc32c(data) == crc
+    assert crc32c_by(hardware)(data) == crc == _native.crc32c(data)
+
+
+def test_the_package_computes_where_the_cpu_does_not() -> None:
+    assert crc32c_by(False) is crc32c
+    assert crc32c_by(True) is not crc32c
