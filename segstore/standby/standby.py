@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 from segstore import names
 from segstore.config import StoreConfig, arguments
@@ -48,7 +48,10 @@ from segstore.wire.metadata import Metadata
 log = Logger("segstore")
 ASYNC = "async"
 MODES = (ASYNC, SYNC)
+T = TypeVar("T")
 _LOOK, _LOOK_FOR_REQUEST = 0.02, 0.1
+_ANSWERING = 10.0
+"""Seconds for which a primary is asked again that does not answer, before it counts as not reachable."""
 
 
 class StandbyStore(FollowingStore):
@@ -145,22 +148,37 @@ class Standby(Following[StandbyControl]):
         try:
             role = control.role
             primary = Primary(asking, role.cluster_id, role.directory_id, role.mode)
-            if token is not None:
-                primary.announce(token)
-            epoch = primary.begin_epoch(self._largest_epoch() + 1) if token is None else token
+            soon = min(deadline, time.monotonic() + _ANSWERING)
+            epoch = self._answered(lambda: self._fence(primary, token), soon)
             behind = control.rounds + 2  # the second of these rounds began behind the fence
             control.soon(lambda: None)
             control.soon(lambda: None)
             while control.rounds < behind:
                 self._pause(deadline)
                 control.soon(lambda: None)
-            ends = self._ends(asking)
+            ends = self._answered(lambda: self._ends(asking), deadline)
             followed = {(each.topic, each.partition): each for each in control.fetchers.logs.values()}
             while any(followed[key].replica.log_end_offset < end for key, end in ends.items()):
                 self._pause(deadline)
             return epoch
         finally:
             asking.close()
+
+    def _fence(self, primary: Primary, token: int | None) -> int:
+        """Fence the primary; a second time changes nothing."""
+        if token is None:
+            return primary.begin_epoch(self._largest_epoch() + 1)
+        primary.announce(token)
+        return token
+
+    def _answered(self, ask: Callable[[], T], until: float) -> T:
+        """Ask again where a connection has ended, which may have lost the answer only."""
+        while True:
+            try:
+                return ask()
+            except PASSING:
+                if time.monotonic() >= until or self._control.done.wait(_LOOK):
+                    raise
 
     def _pause(self, deadline: float) -> None:
         if self._control.done.wait(_LOOK) or time.monotonic() >= deadline:

@@ -28,6 +28,7 @@ from segstore.storage.meta.promotion import PROMOTION
 from segstore.storage.meta.role import ROLE
 from segstore.storage.store.primary import Primary
 from segstore.testing import Broker
+from segstore.wire.cluster import Cluster
 
 QUICK = {
     "metadata.max.age.ms": 50,
@@ -109,6 +110,29 @@ def test_a_reachable_primary_hands_over_and_comes_back(tmp_path: Path, directory
         until(lambda: back.store.partition("a").end_offset == 101)
         assert not list(back.excess())
         assert stored(old, "a", 0) == stored(directory, "a", 0)
+
+
+@pytest.mark.parametrize("api", ["BeginQuorumEpoch", "ListOffsets"])
+def test_a_promotion_asks_again_where_an_answer_is_lost(
+    tmp_path: Path, directory: Path, monkeypatch: pytest.MonkeyPatch, api: str
+) -> None:
+    """The primary may have been fenced all the same: a promotion that gave up would leave nobody to lead."""
+    with Broker(tmp_path / "p", topics=["a"]) as broker:
+        broker.store.partition("a").append(b"1")
+        standby = followed(broker, directory)
+        assert standby.wait_caught_up(LIMIT)
+        ask, lost = Cluster.ask, []
+
+        def losing(cluster: Cluster, name: str, **fields: Any) -> Any:
+            answer = ask(cluster, name, **fields)
+            if name == api and len(lost) < 2:
+                lost.append(name)
+                raise DisconnectedError("the answer is lost")
+            return answer
+
+        monkeypatch.setattr(Cluster, "ask", losing)
+        with standby.promote("reachable", timeout_ms=LIMIT) as store:
+            assert (len(lost), values(store, "a")) == (2, [b"1"])
 
 
 def test_what_a_dead_primary_had_alone_is_cut_and_told(tmp_path: Path, directory: Path) -> None:
