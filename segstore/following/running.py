@@ -7,12 +7,14 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from segstore.config import arguments
-from segstore.errors import copy_of
+from segstore.errors import StoreClosedError, copy_of
 from segstore.following.control import Control
+from segstore.following.followed_log import FollowedLog
 from segstore.following.source_end import Lag
 from segstore.following.store import FollowingStore
 from segstore.mutex import check_apart
@@ -103,8 +105,7 @@ class Following(Running, Generic[C]):
 
     def lag(self) -> dict[tuple[str, int], Lag]:
         """Return how far each partition is behind the source."""
-        logs = self._control.fetchers.logs.values()
-        return {(each.topic, each.partition): each.source.lag(each.replica.log_end_offset) for each in logs}
+        return {(each.topic, each.partition): each.source.lag(end) for each, end in self._ends_here()}
 
     def wait_caught_up(self, timeout_ms: float | None = None) -> bool:
         """Wait until each partition has all that the source had when it was first fetched; False where
@@ -113,9 +114,18 @@ class Following(Running, Generic[C]):
         return self._until(self._has_caught_up, deadline_in(timeout_ms))
 
     def _has_caught_up(self) -> bool:
-        logs = self._control.fetchers.logs.values()
-        reached = (each.source.has_reached_target(each.replica.log_end_offset) for each in logs)
+        reached = (each.source.has_reached_target(end) for each, end in self._ends_here())
         return self._control.rounds > 0 and all(reached)
+
+    def _ends_here(self) -> list[tuple[FollowedLog, int]]:
+        """Return the logs that are followed, and where each ends here; not those of a topic that was just
+        deleted.
+        """
+        found = []
+        for each in self._control.fetchers.logs.values():
+            with suppress(StoreClosedError):
+                found.append((each, each.replica.log_end_offset))
+        return found
 
     @property
     def _failure(self) -> Exception | None:

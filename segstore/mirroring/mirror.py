@@ -72,7 +72,8 @@ class Mirror(Following[MirrorControl]):
 
     def partitions(self) -> list[MirroredPartition]:
         """Return the partitions that are mirrored."""
-        return [_shown(each) for _, each in sorted(self._control.fetchers.logs.items())]
+        found = sorted(self._ends_here(), key=lambda known: known[0].key)
+        return [_shown(each, end) for each, end in found]
 
     def wait_caught_up(self, timeout_ms: float | None = None) -> bool:
         """Wait until each partition has all that the source had when it was first fetched, and the committed
@@ -87,9 +88,8 @@ class Mirror(Following[MirrorControl]):
         return self._until(lambda: control.groups_synced >= asked, deadline)
 
 
-def _shown(each: FollowedLog) -> MirroredPartition:
+def _shown(each: FollowedLog, end: int) -> MirroredPartition:
     replica, source, led = each.replica, each.source, each.led
-    end = replica.log_end_offset
     error = None if each.error is None else str(each.error)
     return MirroredPartition(
         each.topic, each.partition, led.leader, led.leader_epoch, replica.start_offset, end, source.end,

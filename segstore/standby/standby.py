@@ -103,9 +103,11 @@ class Standby(Following[StandbyControl]):
 
     def close(self) -> None:
         """End it, as `Following.close` does; the lags of this moment are noted last."""
-        if not self._control.done.is_open:
-            self._note()
-        super().close()
+        try:
+            if not self._control.done.is_open:
+                self._note()
+        finally:
+            super().close()
 
     # --- promotion --------------------------------------------------------------------------------
 

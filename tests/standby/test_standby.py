@@ -78,6 +78,22 @@ def test_all_topics_come_also_internal_ones_and_are_read_only(tmp_path: Path, di
             until(lambda: "a" not in standby.store.topics())
 
 
+def test_a_topic_that_is_being_deleted_has_no_lag_any_more(
+    tmp_path: Path, directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between its deletion and the next look at what is followed, lags are told and noted."""
+    with Broker(tmp_path / "p", topics=["a", "b"]) as broker, followed(broker, directory) as standby:
+        assert standby.wait_caught_up(LIMIT)
+        monkeypatch.setattr(standby._control.fetchers, "follow", lambda *_: None)
+        broker.store.delete_topic("a")
+        until(lambda: "a" not in standby.store.topics())
+        assert [*standby.lag()] == [("b", 0)]
+        assert standby.total_lag().records == 0
+        assert standby.wait_caught_up(LIMIT)
+        assert "b-0" in standby.store.metrics()
+        standby._note()
+
+
 def test_a_reachable_primary_hands_over_and_comes_back(tmp_path: Path, directory: Path) -> None:
     old = tmp_path / "p"
     with Broker(old, topics=["a"]) as broker:
