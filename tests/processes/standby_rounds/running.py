@@ -26,7 +26,7 @@ import segstore
 from segstore.errors import StoreClosedError
 
 from .sender import Sender
-from .told import PARTITIONS, TOPIC, Place, Told
+from .told import PARTITIONS, TOPIC, Cut, Place, Told
 
 REUNION = 3
 """Rounds from one change of roles to the next."""
@@ -352,9 +352,9 @@ class Rounds:
                     found[partition, record.offset] = epoch, (record.value or b"").decode()
         return found
 
-    def _cut(self) -> Read:
-        return {
-            (each.partition, each.offset): (each.leader_epoch, (each.value or b"").decode())
+    def _cut(self) -> list[Cut]:
+        return [
+            Cut((each.partition, each.offset), each.leader_epoch, (each.value or b"").decode())
             for each in segstore.cut_records(self.follower.directory)
             if each.topic == TOPIC
-        }
+        ]

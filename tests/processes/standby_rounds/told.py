@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 TOPIC, PARTITIONS = "t", 3
 QUICK = {
@@ -17,6 +18,14 @@ Place = tuple[int, int]
 """A partition and an offset."""
 
 
+class Cut(NamedTuple):
+    """A record that was cut. Two may have been at one place, in different reigns."""
+
+    place: Place
+    epoch: int
+    value: str
+
+
 @dataclass
 class Told:
     """Values by place: what was acknowledged, what the standby has shown, what was told as cut."""
@@ -29,24 +38,22 @@ class Told:
     writers: dict[int, str] = field(default_factory=dict)
     """Which reign has written under a leader epoch."""
 
-    def anomalies(self, stored: dict[Place, tuple[int, str]], cut: dict[Place, tuple[int, str]]) -> list[str]:
-        """Judge a log that both have now, and the records that were cut since the last time: both give leader
-        epoch and value by place.
-        """
-        wrong = []
+    def anomalies(self, stored: dict[Place, tuple[int, str]], cut: list[Cut]) -> list[str]:
+        """Judge a log that both have now, leader epoch and value by place, and all records that were cut."""
+        wrong, gone = [], {(each.place, each.value) for each in cut}
         for place, value in list(self.acknowledged.items()):
             if stored.get(place, (0, None))[1] == value:
                 continue
-            if self.may_cut and cut.get(place, (0, None))[1] == value:
+            if self.may_cut and (place, value) in gone:
                 self.cut[place] = self.acknowledged.pop(place)
             else:
-                wrong.append(f"lost: {value} at {place}, where {stored.get(place)} is; cut {cut.get(place)}")
+                there = [each for each in cut if each.place == place]
+                wrong.append(f"lost: {value} at {place}, where {stored.get(place)} is; cut {there}")
         for place, value in self.seen.items():
             if stored.get(place, (0, None))[1] != value:
                 wrong.append(f"vanished: {value} at {place}, where {stored.get(place)} is")
-        for found in (stored, cut):
-            for epoch, value in found.values():
-                reign = value.partition(":")[0]
-                if self.writers.setdefault(epoch, reign) != reign:
-                    wrong.append(f"two writers of epoch {epoch}: {value}, and reign {self.writers[epoch]}")
+        for epoch, value in (*stored.values(), *((each.epoch, each.value) for each in cut)):
+            reign = value.partition(":")[0]
+            if self.writers.setdefault(epoch, reign) != reign:
+                wrong.append(f"two writers of epoch {epoch}: {value}, and reign {self.writers[epoch]}")
         return wrong
