@@ -104,9 +104,10 @@ class Standby(Following[StandbyControl]):
     def close(self) -> None:
         """End it, as `Following.close` does; the lags of this moment are noted last."""
         try:
-            if not self._control.done.is_open:
-                self._note()
+            self._note()
         finally:
+            with self._lock:  # nobody writes a note any more, once the directory is another's
+                self._control.done.open()
             super().close()
 
     # --- promotion --------------------------------------------------------------------------------
@@ -221,6 +222,8 @@ class Standby(Following[StandbyControl]):
 
     def _note(self) -> None:
         with self._lock:
+            if self._control.done.is_open:
+                return
             self._keeper.note(self._control.role.directory_id, str(self.error or ""), self.lag())
 
     def _hold(self, lease: Lease, seconds: float) -> None:
