@@ -154,8 +154,10 @@ def shares(values: list[bytes], count: int) -> list[list[bytes]]:
 def test_append_by_threads(
     benchmark: Any, results: Results, store: segstore.Store, partitions: int, target: float
 ) -> None:
-    """As many records as the one thread, which the same ones are compared with, appends to one partition."""
-    values = values_of(RECORDS - RECORDS % THREADS, 100)
+    """As many records as the one thread, which the same ones are compared with, appends to one partition. A
+    record is in each partition before: the first append of a log is no short one.
+    """
+    values, before = values_of(RECORDS - RECORDS % THREADS, 100), b"before"
     logs: list[segstore.PartitionLog] = []
     alone: Any = None
 
@@ -166,13 +168,15 @@ def test_append_by_threads(
             store.delete_topic("t")
         store.create_topic("t", partitions=partitions)
         logs[:] = [store.partition("t", number % partitions) for number in range(THREADS)]
+        for log in (alone, *logs[:partitions]):
+            log.append(before)
 
     def together() -> None:
         by_threads([appending(log, share) for log, share in zip(logs, shares(values, THREADS), strict=True)])
 
     ratio, one, best = by_turns(benchmark, together, lambda: appending(alone, values)(), prepare, ROUNDS)
     together_stored = [value for log in logs[:partitions] for value in stored(log)]
-    assert sorted(together_stored) == sorted(values)
+    assert sorted(together_stored) == sorted([*values, *[before] * partitions])
     name = "partitions of their own" if partitions > 1 else "one partition"
     note = f"of one thread, in sum; {best / len(values) * 1e6:.1f} to {one / len(values) * 1e6:.1f} us"
     results.add(benchmark, f"append by {THREADS} threads, {name}", ratio, target, "x", True, note)
