@@ -15,9 +15,10 @@ from segstore.cli.signals import ended_by_signals
 from segstore.errors import StoreLockedError
 from segstore.files import Files
 from segstore.following.choice import ALL
+from segstore.following.primary import ASYNC
 from segstore.following.source_end import Lag
 from segstore.standby.promotion import DEAD, REACHABLE, ask_to_let_go, standby_role
-from segstore.standby.standby import ASYNC, MODES
+from segstore.standby.standby import MODES
 
 _LOOK_MS = 500
 _LETTING_GO = 30.0

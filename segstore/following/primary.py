@@ -16,7 +16,7 @@ from segstore.storage.meta.topic_info import CLUSTER_METADATA
 from segstore.storage.store.primary import STANDBY_ID
 from segstore.wire.cluster import Cluster
 
-SYNC = "sync"
+ASYNC, SYNC = "async", "sync"
 _REFUSALS = {
     Code.DUPLICATE_BROKER_REGISTRATION: ", which has another standby (`demote --standby` ends that)",
     Code.NOT_CONTROLLER: ", which leads no more, or is itself a standby, a mirror or a replicated store",

@@ -8,9 +8,9 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import suppress
-from types import TracebackType
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import Generic, TypeVar
 
+from segstore.closing import Closing
 from segstore.config import arguments
 from segstore.errors import StoreClosedError, copy_of
 from segstore.following.control import Control
@@ -19,9 +19,6 @@ from segstore.following.source_end import Lag
 from segstore.following.store import FollowingStore
 from segstore.mutex import check_apart
 from segstore.threads import Latch
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 _ENDING = 30.0
 _LOOK = 0.05
@@ -40,19 +37,11 @@ def deadline_in(timeout_ms: float | None) -> float | None:
     return None if seconds is None else time.monotonic() + seconds
 
 
-class Running(ABC):
+class Running(Closing, ABC):
     """A context manager, which closes it; `done` is opened where it ends."""
 
     def __init__(self, done: Latch) -> None:
         self._done = done
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     @abstractmethod
     def close(self) -> None:

@@ -13,6 +13,7 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from segstore import names
+from segstore.closing import Closing
 from segstore.errors import (
     CorruptCheckpointError,
     CorruptRecordError,
@@ -83,7 +84,7 @@ class _Directory(NamedTuple):
     store: Store
 
 
-class Observer:
+class Observer(Closing):
     """Follows the metadata of a store, by the directories that are there: one that is lost is left out, until
     it is there again. It is a context manager.
     """
@@ -94,12 +95,6 @@ class Observer:
         self.failed: dict[str, Exception] = {}
         """Why each of the other directories is not read, by its path."""
         self._image, self._epoch = MetadataImage(), -1
-
-    def __enter__(self) -> Observer:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def close(self) -> None:
         """Close all directories."""

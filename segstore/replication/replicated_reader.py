@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import TypeVar
 
+from segstore.closing import Closing
 from segstore.errors import QuorumLostError, ReplicaOfflineError, UnknownTopicOrPartitionError
 from segstore.files import Files
 from segstore.logger import Logger
@@ -42,7 +43,7 @@ def in_sync(state: PartitionRegistration) -> tuple[int, ...]:
     return tuple(dict.fromkeys([*leader, *state.isr, *state.elr]))
 
 
-class ReplicatedReader:
+class ReplicatedReader(Closing):
     """Reads the store of which `paths` are the directories, in any order, and `witness` the witness where it
     has one. It is a context manager.
 
@@ -66,12 +67,6 @@ class ReplicatedReader:
         except BaseException:
             self.close()
             raise
-
-    def __enter__(self) -> ReplicatedReader:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def close(self) -> None:
         """Close all directories."""

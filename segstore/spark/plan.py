@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
+from segstore.closing import Closing
 from segstore.coordinator.structs import TopicPartition
 from segstore.errors import ConfigError, DataLossError, UnknownTopicOrPartitionError
 from segstore.replication.observed_log import GONE, Position
@@ -92,18 +93,12 @@ def _count(size: int, total: int, parts: int) -> int:
 # A `Lookup` tells the driver which partitions a query reads, from which offsets, and up to which offsets.
 
 
-class Lookup:
+class Lookup(Closing):
     """Looks up in the store what one query reads. It is a context manager."""
 
     def __init__(self, options: SourceOptions) -> None:
         self.options = options
         self.logs = open_logs(options.paths, options.witness)
-
-    def __enter__(self) -> Lookup:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def close(self) -> None:
         self.logs.close()

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from segstore import names
 from segstore.files import Files
-from segstore.following.primary import SYNC
+from segstore.following.primary import ASYNC, SYNC
 from segstore.storage.context import os_errors, wall_clock
 from segstore.storage.meta.fence import FENCE
 from segstore.storage.meta.lag_note import FRESH_MS, LAG_NOTE, PRIMARY, LagNote, NotedLag
@@ -20,7 +20,6 @@ from segstore.storage.meta.standby_registration import NOBODY, REGISTRATION
 from segstore.storage.store.store import Store
 from segstore.storage.store.store import open as open_store
 
-ASYNC = "async"
 BEHIND, UNKNOWN = "under-replicated", "unknown"
 
 

@@ -21,7 +21,7 @@ from segstore.following.choice import ALL, TopicChoice
 from segstore.following.fetched_data import UNCOMMITTED
 from segstore.following.fetcher import FetchTerms
 from segstore.following.followed_topics import DELETE, FollowedTopics
-from segstore.following.primary import SYNC, Primary
+from segstore.following.primary import ASYNC, SYNC, Primary
 from segstore.following.running import Following
 from segstore.following.source_end import Lag
 from segstore.following.store import FollowingStore
@@ -46,7 +46,6 @@ from segstore.wire.cluster import PASSING, Cluster
 from segstore.wire.metadata import Metadata
 
 log = Logger("segstore")
-ASYNC = "async"
 MODES = (ASYNC, SYNC)
 T = TypeVar("T")
 _LOOK, _LOOK_FOR_REQUEST = 0.02, 0.1

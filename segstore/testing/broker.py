@@ -10,9 +10,9 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping
 from tempfile import TemporaryDirectory
-from types import TracebackType
 from typing import Any
 
+from segstore.closing import Closing
 from segstore.coordinator.open import open
 from segstore.errors import InvalidTypeError
 from segstore.files import Files, Handle
@@ -34,7 +34,7 @@ DEFAULTS = {
 }
 
 
-class Broker:
+class Broker(Closing):
     """A running server on a free port of 127.0.0.1, and the store behind it.
 
     `directory` is a path of a store that stays after the end, None for a temporary one. `topics` are names,
@@ -77,14 +77,6 @@ class Broker:
         except BaseException:
             self.store.close()
             raise
-
-    def __enter__(self) -> Broker:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.bootstrap_servers!r})"

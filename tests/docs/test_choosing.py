@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import importlib.util
 from types import ModuleType
 
 import pytest
+from loading import loaded
 from places import REPOSITORY
 
 README = (REPOSITORY / "README.md").read_text(encoding="utf-8")
@@ -15,14 +15,7 @@ PAGE = (REPOSITORY / "docs" / "choosing.md").read_text(encoding="utf-8")
 @pytest.fixture
 def tool(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     monkeypatch.syspath_prepend(str(REPOSITORY / "tools"))
-    spec = importlib.util.spec_from_file_location(
-        "choosing_table", REPOSITORY / "tools" / "choosing_table.py"
-    )
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return loaded(REPOSITORY / "tools" / "choosing_table.py")
 
 
 def test_the_figures_are_those_of_the_readme(tool: ModuleType) -> None:

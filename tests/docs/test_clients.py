@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 from types import ModuleType
 
 import pytest
 from kafka import KafkaConsumer, KafkaProducer
+from loading import loaded
 from places import REPOSITORY
 
 PAGE = (REPOSITORY / "docs" / "clients.md").read_text(encoding="utf-8")
@@ -16,14 +16,7 @@ PLACES = sorted(set(re.findall(r"`((?:segstore|tests|docs|benchmarks|tools)/[\w.
 
 @pytest.fixture(scope="module")
 def tool() -> ModuleType:
-    spec = importlib.util.spec_from_file_location(
-        "client_settings", REPOSITORY / "tools" / "client_settings.py"
-    )
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return loaded(REPOSITORY / "tools" / "client_settings.py")
 
 
 def test_the_tables_are_up_to_date(tool: ModuleType) -> None:

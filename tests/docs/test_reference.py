@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import importlib.util
 from types import ModuleType
 
 import pytest
+from loading import loaded
 from places import REPOSITORY
 
 import segstore
@@ -14,12 +14,7 @@ import segstore
 @pytest.fixture
 def tool(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     monkeypatch.syspath_prepend(str(REPOSITORY / "tools"))
-    spec = importlib.util.spec_from_file_location("reference", REPOSITORY / "tools" / "reference.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return loaded(REPOSITORY / "tools" / "reference.py")
 
 
 def test_the_pages_are_up_to_date(tool: ModuleType) -> None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+from loading import loaded
 from places import REPOSITORY
 
 import segstore
@@ -21,12 +21,7 @@ EXAMPLES = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 @pytest.fixture
 def tool(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     monkeypatch.syspath_prepend(str(REPOSITORY / "tools"))
-    spec = importlib.util.spec_from_file_location("serve_tables", REPOSITORY / "tools" / "serve_tables.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return loaded(REPOSITORY / "tools" / "serve_tables.py")
 
 
 def test_the_tables_are_up_to_date(tool: ModuleType) -> None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections import Counter
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
 import pytest
+from loading import loaded
 from places import REPOSITORY
 from waiting import PATIENCE
 
@@ -22,14 +22,7 @@ pytestmark = pytest.mark.judge("spark")
 
 @pytest.fixture
 def example() -> ModuleType:
-    spec = importlib.util.spec_from_file_location(
-        "live_to_parquet", REPOSITORY / "examples" / "live_to_parquet.py"
-    )
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return loaded(REPOSITORY / "examples" / "live_to_parquet.py")
 
 
 def test_each_reading_is_in_parquet_once(

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import gzip
-import importlib.util
 import json
 from pathlib import Path
 
 import kafka_tools
 import pytest
+from loading import loaded
 from places import REPOSITORY
 
 pytestmark = [
@@ -20,11 +20,6 @@ JAR = "kafka-clients-4.1.0.jar"
 
 
 def test_the_data_file_is_what_the_jar_has() -> None:
-    path = REPOSITORY / "tools" / "kafka_messages.py"
-    spec = importlib.util.spec_from_file_location("kafka_messages", path)
-    assert spec is not None
-    assert spec.loader is not None
-    tool = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(tool)
+    tool = loaded(REPOSITORY / "tools" / "kafka_messages.py")
     jar = next(Path(each) for each in kafka_tools.classpath().split(":") if each.endswith(JAR))
     assert json.loads(gzip.decompress(tool.TARGET.read_bytes())) == tool.definitions(jar)

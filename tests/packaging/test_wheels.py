@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import re
 import subprocess
 import sysconfig
@@ -11,6 +10,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from loading import loaded
 from places import REPOSITORY
 
 CC = str(sysconfig.get_config_var("CC") or "cc").split()[0]
@@ -39,12 +39,7 @@ SIZES = {
 
 @pytest.fixture(scope="module")
 def tool() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("wheels", REPOSITORY / "tools" / "wheels.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return loaded(REPOSITORY / "tools" / "wheels.py")
 
 
 @pytest.mark.parametrize("case", JUDGEMENTS)

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from fetch_frames import asked, fill, made, parked, received
+from serving import told_by
 from waiting import until
 from wire_client import WireClient
 
@@ -23,17 +24,7 @@ Fields = dict[str, Any]
 
 @pytest.fixture
 def told(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
-    """For each request that a repeat has seen, whether it was answered by it."""
-    seen: list[bool] = []
-    call = RepeatedFetch.__call__
-
-    def noted(self: RepeatedFetch, frame: memoryview) -> Any:
-        found = call(self, frame)
-        seen.append(found is not None)
-        return found
-
-    monkeypatch.setattr(RepeatedFetch, "__call__", noted)
-    return seen
+    return told_by(RepeatedFetch, monkeypatch)
 
 
 @pytest.fixture

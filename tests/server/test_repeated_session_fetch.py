@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from fetch_frames import asked, fill, named, parked, received
-from serving import within
+from serving import told_by, within
 from waiting import until
 from wire_client import WireClient, request
 
@@ -112,17 +112,7 @@ class Twins:
 
 @pytest.fixture
 def told(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
-    """For each request that a repeat has seen, whether it was answered by it."""
-    seen: list[bool] = []
-    call = RepeatedSessionFetch.__call__
-
-    def noted(self: RepeatedSessionFetch, frame: memoryview) -> Any:
-        found = call(self, frame)
-        seen.append(found is not None)
-        return found
-
-    monkeypatch.setattr(RepeatedSessionFetch, "__call__", noted)
-    return seen
+    return told_by(RepeatedSessionFetch, monkeypatch)
 
 
 @pytest.fixture

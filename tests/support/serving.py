@@ -9,6 +9,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
+import pytest
 from waiting import PATIENCE
 
 import segstore
@@ -96,3 +97,17 @@ def fetched(*records: Any) -> Any:
         for n, each in enumerate(records)
     ]
     return kind(responses=[kind.FetchableTopicResponse(topic="t", partitions=partitions)])
+
+
+def told_by(kind: type, monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Return a list that gets, for each request that a repeat of this kind sees, whether it answers it."""
+    seen: list[bool] = []
+    call = kind.__call__
+
+    def noted(self: Any, frame: memoryview) -> Any:
+        found = call(self, frame)
+        seen.append(found is not None)
+        return found
+
+    monkeypatch.setattr(kind, "__call__", noted)
+    return seen

@@ -33,7 +33,7 @@ LAYERS = [
     {"records", "index", "logger"},
     {"files", "names", "config"},
     {"mutex"},
-    {"leader_epochs", "main_interpreter", "sending", "spare", "threads"},
+    {"closing", "leader_epochs", "main_interpreter", "sending", "spare", "threads"},
     {"kafka_schema", "protocol"},
     {"errors", "integers"},
     {"version"},

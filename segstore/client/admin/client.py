@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from segstore import names
 from segstore.client.admin.requests import ConfigResource, ConfigResourceType, NewTopic, new_topics, total_of
 from segstore.client.settings import StoreClientSettings
+from segstore.closing import Closing
 from segstore.config import TopicConfig, client
 from segstore.coordinator import config_entries
 from segstore.coordinator.group.admin import Groups
@@ -31,9 +31,6 @@ from segstore.protocol.error_codes import code_of
 from segstore.storage.meta.topics import TopicInfo, find_topic
 from segstore.storage.store.store import Store
 
-if TYPE_CHECKING:
-    from typing_extensions import Self
-
 T = TypeVar("T")
 
 FILTERS = ("modified", "dynamic", "all")
@@ -49,7 +46,7 @@ class AdminConfig(StoreClientSettings):
     client_id: str = client.text("segstore-admin", "the name of this client")
 
 
-class AdminClient:
+class AdminClient(Closing):
     """The topics, settings, groups and records of a store that is open in this process.
 
     Names and results are those of kafka-python: dicts that have what Kafka's answers have. Where several
@@ -64,7 +61,6 @@ class AdminClient:
             raise InvalidTypeError(f"store must be a Store, not {type(store).__name__}")
         self.config = AdminConfig.parse(settings)
         self._held: Store | None = store
-        self._groups = Groups(store)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} client_id={self.config.client_id}>"
@@ -74,6 +70,13 @@ class AdminClient:
         if self._held is None:
             raise ClientClosedError(f"{self!r} is closed")
         return self._held
+
+    @property
+    def _groups(self) -> Groups:
+        """Return the store's groups. Raises ClientClosedError, StoreClosedError."""
+        store = self._store
+        store.topics()
+        return Groups(store)
 
     # --- topics -----------------------------------------------------------------------------
 
@@ -237,7 +240,6 @@ class AdminClient:
 
     def list_groups(self) -> list[dict[str, Any]]:
         """Return id, protocol type and state of each group."""
-        self._store.topics()
         return [
             {"group_id": each.group_id, "protocol_type": each.protocol_type or "", "group_state": each.state}
             for each in self._groups.list()
@@ -249,8 +251,8 @@ class AdminClient:
 
     def describe_groups(self, group_ids: Iterable[str]) -> dict[str, GroupDescription]:
         """Return state, members, committed offsets and lag of groups, by id. Raises GroupNotFoundError."""
-        self._store.topics()
-        return {group: self._groups.describe(group) for group in _listed("group_ids", group_ids)}
+        groups = self._groups
+        return {group: groups.describe(group) for group in _listed("group_ids", group_ids)}
 
     def describe_consumer_groups(self, group_ids: Iterable[str]) -> list[GroupDescription]:
         """Return what `describe_groups` does, as a list (kafka-python 2)."""
@@ -260,11 +262,10 @@ class AdminClient:
         """Delete groups and all that they have committed; return the error of each, None where it was
         deleted.
         """
-        self._store.topics()
-        deleted: dict[str, SegstoreError | None] = {}
+        groups, deleted = self._groups, dict[str, SegstoreError | None]()
         for group in _listed("group_ids", group_ids):
             try:
-                self._groups.delete(group)
+                groups.delete(group)
                 deleted[group] = None
             except SegstoreError as error:
                 deleted[group] = copy_of(error)
@@ -278,7 +279,6 @@ class AdminClient:
         self, group_id: str, partitions: Iterable[TopicPartition] | None = None
     ) -> dict[TopicPartition, OffsetAndMetadata]:
         """Return the offsets that a group has committed, of all partitions or of these (kafka-python 2)."""
-        self._store.topics()
         committed = self._groups.committed(group_id)
         if partitions is None:
             return committed
@@ -306,14 +306,6 @@ class AdminClient:
     def close(self) -> None:
         """Take no more calls. The store stays open."""
         self._held = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 class KafkaAdminClient(AdminClient):

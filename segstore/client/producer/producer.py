@@ -11,7 +11,6 @@ from __future__ import annotations
 import time
 import weakref
 from collections.abc import Mapping
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from segstore.client.producer.accumulator import Accumulator
@@ -24,6 +23,7 @@ from segstore.client.producer.partitioner import Routing
 from segstore.client.producer.record import RECORD_OVERHEAD
 from segstore.client.producer.sender import Sender
 from segstore.client.producer.transactions import Transactions
+from segstore.closing import Closing
 from segstore.config import arguments
 from segstore.coordinator.structs import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
 from segstore.errors import (
@@ -40,12 +40,12 @@ from segstore.storage.context import wall_clock
 from segstore.storage.store.store import Store
 
 if TYPE_CHECKING:
-    from typing_extensions import Self, Unpack
+    from typing_extensions import Unpack
 
     from segstore.client.producer.settings import ProducerSettings
 
 
-class Producer:
+class Producer(Closing):
     """Sends records to the topics of a store that is open for writing.
 
     Settings are kafka-python's; times in ms, sizes in bytes. A producer is a context manager: leaving it
@@ -260,14 +260,6 @@ class Producer:
         if timeout is not None:
             timeout = arguments.seconds("timeout", timeout, 0.0)
         self._ending.close(timeout)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def __del__(self, kind: type[ClientClosedError] = ClientClosedError) -> None:
         # The producer was not closed: what was sent is written all the same, and the thread ends. An

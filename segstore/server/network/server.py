@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable, Mapping
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from segstore.closing import Closing
 from segstore.config import arguments
 from segstore.errors import InvalidArgumentError, InvalidTypeError, ListenError
 from segstore.server.apis import Api
@@ -33,8 +33,6 @@ from .memory import RequestMemory, Scratch
 from .service import Service
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
-
     from .tls_wire import TlsWire
 
 CLOSE_TIMEOUT = 10.0
@@ -164,7 +162,7 @@ def _tls(config: ServerConfig) -> Callable[[socket.socket], TlsWire] | None:
     return lambda sock: TlsWire(sock, context)
 
 
-class Server:
+class Server(Closing):
     """A store's server. It is a context manager; where it is dropped without `close` it goes on until its
     store is closed.
     """
@@ -208,14 +206,6 @@ class Server:
         nothing. The store stays open.
         """
         self._service.end(arguments.seconds("timeout", timeout, CLOSE_TIMEOUT))
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 # --- names ---------------------------------------------------------------------------------------

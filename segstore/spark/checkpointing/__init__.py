@@ -10,9 +10,9 @@ from __future__ import annotations
 import secrets
 from collections import Counter
 from collections.abc import Mapping
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from segstore.closing import Closing
 from segstore.config import arguments
 from segstore.errors import InvalidArgumentError
 from segstore.filetree import clean_path, file_tree
@@ -23,7 +23,6 @@ from segstore.storage.store.store import Store
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-    from typing_extensions import Self
 
 SCHEME = "segstore"
 _CLIENT = "org.apache.hadoop.hdfs.web.WebHdfsFileSystem"
@@ -35,7 +34,7 @@ _ROCKSDB = {
 }
 
 
-class Checkpoints:
+class Checkpoints(Closing):
     """The checkpoints of a topic, and their server. It is a context manager: the server runs while it is
     open; once it is closed, everything is durable.
     """
@@ -163,11 +162,3 @@ class Checkpoints:
         self._server.close()
         if not self.tree.log._context.closed:
             self.tree.flush()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()

@@ -16,11 +16,11 @@ import secrets
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from segstore import names
 from segstore._native import lib
+from segstore.closing import Closing
 from segstore.config import arguments
 from segstore.errors import ForkedError, IllegalStateError, StorageError
 from segstore.files import Files, Handle
@@ -39,10 +39,6 @@ from segstore.storage.meta.directory_safety import kept_mode
 from segstore.storage.meta.published_ends import EndsReader, open_reader, slot_key
 from segstore.storage.meta.topic_info import check_not_internal
 from segstore.storage.meta.topics import TopicInfo
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
-
 
 # --- kernel ------------------------------------------------------------------------------------
 
@@ -101,7 +97,7 @@ class _Output:
         return StagedFile(stager, self.name, info.name, info.topic_id, self.partition, *sizes, *synced)
 
 
-class Stager:
+class Stager(Closing):
     """Stages record batches. A context manager: what was not finished at its end is removed."""
 
     def __init__(
@@ -305,11 +301,3 @@ class Stager:
                     self._folder.remove_stager(self.name)
         finally:
             owner.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()

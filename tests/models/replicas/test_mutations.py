@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.util
 import itertools
 import re
 
 import pytest
+from loading import loaded
 from places import REPOSITORY
 
 from replicas.mutations import FOUND_BY_SEARCH, FOUND_BY_TESTS
@@ -42,12 +42,6 @@ def test_a_unit_test_finds(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _test(file: str, name: str):
     """A test function, and its cases."""
-    path = REPOSITORY / "tests" / "unit" / "replication" / f"{file}.py"
-    spec = importlib.util.spec_from_file_location(f"mutated_{file}", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    test = getattr(module, name)
+    test = getattr(loaded(REPOSITORY / "tests" / "unit" / "replication" / f"{file}.py"), name)
     marks = [mark for mark in getattr(test, "pytestmark", []) if mark.name == "parametrize"]
     return test, list(itertools.product(*(mark.args[1] for mark in marks)))
