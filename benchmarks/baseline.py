@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-import rich_click as click
+import click
 from rich import box
 from rich.console import Console
 from rich.table import Table

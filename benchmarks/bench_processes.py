@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 
 import confluent_kafka
 import numpy as np
-import rich_click as click
+import click
 
 import segstore
 from segstore.bench import Results, load, write

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-import rich_click as click
+import click
 from rich import box
 from rich.console import Console
 from rich.table import Table

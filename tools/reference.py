@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-import rich_click as click
+import click
 from client_settings import row
 
 import segstore

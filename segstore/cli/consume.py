@@ -7,7 +7,7 @@ import json
 import sys
 from collections.abc import Callable, Iterator
 
-import rich_click as click
+import click
 
 from segstore.cli.completion import topic_names
 from segstore.cli.options import time_value

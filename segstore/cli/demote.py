@@ -5,7 +5,7 @@ Threads: one.
 
 from __future__ import annotations
 
-import rich_click as click
+import click
 from click.core import ParameterSource
 
 import segstore

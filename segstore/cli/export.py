@@ -17,7 +17,7 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
 
-import rich_click as click
+import click
 
 import segstore
 from segstore.cli import consume

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import time
 
-import rich_click as click
+import click
 
 import segstore
 from segstore.cli.options import no_bootstrap, settings_option

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import rich_click as click
+import click
 from rich.text import Text
 
 from segstore.cli.completion import group_names
@@ -386,14 +386,7 @@ def _confirmed(names: tuple[str, ...], offsets: int, topics: Sequence[object]) -
 # --- groups ------------------------------------------------------------
 
 
-class InOrder(PlaceFirst):
-    """A group of commands that are listed in order of use, not of the alphabet."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(self.commands)
-
-
-@click.group(cls=InOrder, no_args_is_help=False)
+@click.group(cls=PlaceFirst, no_args_is_help=False)
 def groups() -> None:
     """Show consumer groups and their lag, reset their offsets, delete them.
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, TypeVar
 
-import rich_click as click
+import click
 
 import segstore
 from segstore.cli.completion import topic_names

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import rich_click as click
+import click
 from click import get_current_context
 from click.core import ParameterSource
 from rich.progress import Progress

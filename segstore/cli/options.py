@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from fractions import Fraction
 from typing import Any, TypeVar
 
-import rich_click as click
+import click
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import rich_click as click
+import click
 from rich.text import Text
 
 from segstore.cli.output import add_row, console, print_json, table

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import rich_click as click
+import click
 
 from segstore.cli.completion import topic_names
 from segstore.cli.input_text import Chunk, InputError, InputOptions

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-import rich_click as click
+import click
 from rich.text import Text
 
 import segstore

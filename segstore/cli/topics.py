@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-import rich_click as click
+import click
 
 from segstore.cli.completion import topic_names
 from segstore.cli.options import config_option, json_option

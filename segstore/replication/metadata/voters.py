@@ -35,8 +35,8 @@ from segstore.storage.meta.topics import TopicFiles
 
 class Found(NamedTuple):
     """What lies at a path. `holder` is the process that has it open (0: it is not told which one), None where
-    none has; `here`: it is this process; `address` is where that one serves the store. `topics` are those beside the metadata's, which `has_metadata`
-    stands for. `error` says why the path can't be read.
+    none has; `here`: it is this process; `address` is where that process serves the store. `topics` are those
+    beside the metadata's, which `has_metadata` stands for. `error` says why the path can't be read.
     """
 
     path: str
