@@ -26,8 +26,8 @@ BROKEN_PIPE = 141
 COMMANDS = {
     "topics": (
         "segstore.cli.topics",
-        "List topics with partitions, offsets, bytes and settings; for a TOPIC that is named, every"
-        " partition.",
+        "List topics with their partitions, offsets, bytes and settings. With a TOPIC, list each of its"
+        " partitions.",
     ),
     "create": (
         "segstore.cli.topics",
@@ -101,9 +101,8 @@ COMMANDS = {
     ),
     "replicas": (
         "segstore.cli.replicas",
-        "Show leaders, in-sync and eligible replicas of a replicated store; for a TOPIC that is named, also"
-        " each replica's directory. Of a primary, or a standby: its mode, and how far the standby lies"
-        " behind.",
+        "Show leaders, in-sync and eligible replicas of a replicated store. With a TOPIC, show each replica's"
+        " directory, too. Of a primary, or a standby, show its mode, and how far the standby lies behind.",
     ),
     "elect": (
         "segstore.cli.replicas",
@@ -129,11 +128,12 @@ COMMANDS = {
     ),
     "sweep": (
         "segstore.cli.maintenance",
-        "Delete old segments and compact, as each topic's settings ask for. An open store does so by itself.",
+        "Run retention and compaction now, as each topic's settings ask for. An open store does this in the"
+        " background.",
     ),
     "copy": (
         "segstore.cli.maintenance",
-        "Copy the store to TARGET, which must not be there yet, beside a live writer too.",
+        "Copy the store to TARGET, which must not exist yet. Another process may be writing the store.",
     ),
     "dump": (
         "segstore.cli.dump",

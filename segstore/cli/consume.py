@@ -112,7 +112,7 @@ def _offset(_ctx: click.Context, _param: click.Parameter, value: str | None) -> 
     "--last", "-l", type=click.IntRange(0), metavar="N", help="Begin N offsets before each partition's end."
 )
 @click.option("--follow", "-f", is_flag=True, help="Wait for more records, until Ctrl-C.")
-@click.option("--max-records", "-n", type=click.IntRange(0), help="End after so many records.")
+@click.option("--max-records", "-n", type=click.IntRange(0), help="End after this many records.")
 @click.option(
     "--format",
     "wanted",

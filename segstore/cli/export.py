@@ -315,7 +315,7 @@ FORMATS = ("parquet", "arrow", "ndjson")
 @click.option(
     "--partitions",
     type=click.IntRange(1, 100_000),
-    help="Create TOPIC with so many partitions; it must not exist.",
+    help="Create TOPIC with this many partitions; it must not exist.",
 )
 @config_option
 @stores_option

@@ -378,7 +378,7 @@ def delete(names: tuple[str, ...], topics: list[TopicPartition | str], yes: bool
 
 def _confirmed(names: tuple[str, ...], offsets: int, topics: Sequence[object]) -> bool:
     if not sys.stdin.isatty():
-        raise click.UsageError("Without a terminal nobody can be asked: --yes deletes without a question.")
+        raise click.UsageError("There is no terminal to ask for confirmation: give --yes.")
     what = "what was committed for some topics of" if topics else f"{shown(offsets)} committed offsets of"
     return click.confirm(f"Forget {what} {', '.join(names)}?", err=True)
 

@@ -59,16 +59,19 @@ def _no_bootstrap(ctx: click.Context, _param: click.Parameter, value: str | None
         )
 
 
-def config_option(command: F) -> F:
-    """Add the option --config NAME=VALUE, which may be repeated and gives the argument `config`, a dict."""
+def config_given(text: str) -> Callable[[F], F]:
+    """Return what adds the option --config NAME=VALUE, which may be repeated and gives the argument `config`,
+    a dict; `text` is its help.
+    """
     return click.option(
-        "--config",
-        "-c",
-        metavar="NAME=VALUE",
-        multiple=True,
-        callback=settings_with_units,
-        help="A setting with Kafka's name, such as retention.ms=7d or segment.bytes=64MiB; may be repeated.",
-    )(command)
+        "--config", "-c", metavar="NAME=VALUE", multiple=True, callback=settings_with_units, help=text
+    )
+
+
+config_option = config_given(
+    "A setting with Kafka's name, such as retention.ms=7d or segment.bytes=64MiB; may be repeated."
+)
+"""Adds `config_given` to a command that sets a topic's settings."""
 
 
 def settings_option(text: str) -> Callable[[F], F]:

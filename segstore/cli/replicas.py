@@ -74,8 +74,8 @@ def stores_option(command: F) -> F:
 def replicas(
     topic: str | None, under_replicated: bool, paths: tuple[str, ...], witness: str | None, as_json: bool
 ) -> None:
-    """Show leaders, in-sync and eligible replicas of a replicated store; for a TOPIC that is named, also
-    each replica's directory. Of a primary, or a standby: its mode, and how far the standby lies behind.
+    """Show leaders, in-sync and eligible replicas of a replicated store. With a TOPIC, show each replica's
+    directory, too. Of a primary, or a standby, show its mode, and how far the standby lies behind.
 
     The end offset of a replica is where a reader of its directory alone finds the end; its lag is how many
     offsets its log ends behind the leader's. Some of the directories are enough, and the store may be in
