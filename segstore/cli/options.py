@@ -68,10 +68,10 @@ def config_given(text: str) -> Callable[[F], F]:
     )
 
 
-config_option = config_given(
-    "A setting with Kafka's name, such as retention.ms=7d or segment.bytes=64MiB; may be repeated."
-)
-"""Adds `config_given` to a command that sets a topic's settings."""
+def config_option(command: F) -> F:
+    """Add `config_given` to a command that changes a topic's settings."""
+    text = "A setting with Kafka's name, such as retention.ms=7d or segment.bytes=64MiB; may be repeated."
+    return config_given(text)(command)
 
 
 def settings_option(text: str) -> Callable[[F], F]:

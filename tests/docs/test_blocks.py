@@ -145,6 +145,7 @@ HERE: Mapping[str, Callable[[Path], AbstractContextManager[Setting]]] = {
     "docs/clients.md": clients,
     "docs/engine.md": nothing,
     "docs/mirror.md": mirror,
+    "docs/questions.md": nothing,
     "docs/replication.md": replication,
     "docs/serve.md": serve,
     "docs/staging.md": nothing,
