@@ -51,7 +51,7 @@ COMMANDS = {
     ),
     "export": (
         "segstore.cli.export",
-        "Write the records of TOPIC to FILE (-: standard output), one partition after the other.",
+        "Write the records of TOPIC to FILE, or to standard output (-), one partition after the other.",
     ),
     "import": (
         "segstore.cli.export",

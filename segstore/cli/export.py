@@ -196,7 +196,7 @@ def export(
     force: bool,
     path: str,
 ) -> None:
-    """Write the records of TOPIC to FILE (-: standard output), one partition after the other.
+    """Write the records of TOPIC to FILE, or to standard output (-), one partition after the other.
 
     Columns: partition, offset, timestamp (UTC, ms), key, value, headers. `segstore import` can read the file.
     Records that are appended meanwhile are left out.
