@@ -146,7 +146,7 @@ def consume(
     In NDJSON a key or value that is not UTF-8 is base64, and "key_encoding" or "value_encoding" says so.
     """
     if [offset, since, last].count(None) < 2:
-        raise click.UsageError("Begin at --offset, at --time or at --last, at one of them only.")
+        raise click.UsageError("Give only one of --offset, --time and --last.")
     printer = Printer(FORMATS[wanted], max_records)
     with where.reading() as place:
         numbers = tuple(dict.fromkeys(partition or find_topic(place.topics(), topic).partition_ids))
