@@ -10,11 +10,11 @@ from typing import Any
 import click
 from rich.text import Text
 
-from segstore.cli.output import add_row, console, print_json, table
+from segstore.cli.output import NOTED, add_row, console, print_json, table
 from segstore.standby.pair import BEHIND, UNKNOWN, Side, SidePartition
 from segstore.storage.meta.role import STANDBY
 
-STYLES = {"": "green", BEHIND: "yellow", UNKNOWN: "yellow"}
+STYLES = {"": "", BEHIND: NOTED, UNKNOWN: NOTED}
 
 
 def fields(side: Side, each: SidePartition) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from rich.text import Text
 
 import segstore
 from segstore.cli.options import STORE, json_option, no_bootstrap
-from segstore.cli.output import add_row, console, print_json, progress_bar, size_text, table
+from segstore.cli.output import NOTED, add_row, console, print_json, progress_bar, size_text, table
 from segstore.cli.pair import print_side
 from segstore.cli.places.disk_use import log_bytes
 from segstore.errors import NoSoundReplicaError, UnknownTopicOrPartitionError
@@ -28,7 +28,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 P = TypeVar("P", ObservedPartition, SidePartition)
 Partition = tuple[str, int]
 
-STYLES = {"": "green", "under-replicated": "yellow", "no leader": "red"}
+STYLES = {"": "", "under-replicated": NOTED, "no leader": "red"}
 LOOK = 0.05
 """Seconds between two looks at a reassignment."""
 
