@@ -15,8 +15,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
 import click
+import numpy as np
 from rich import box
 from rich.console import Console
 from rich.table import Table

@@ -21,9 +21,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import click
 import confluent_kafka
 import numpy as np
-import click
 
 import segstore
 from segstore.bench import Results, load, write

@@ -1,4 +1,5 @@
-"""The figures of a first day with segstore, again: what an application developer measured at b5b6180, and now.
+"""The figures of a first day with segstore, again: as an application developer measured them at b5b6180,
+and as they are now.
 
 `python -m benchmarks.first_day` measures all of it, each in a process of its own, by turns, in some three
 minutes, and prints a table with both figures; `--out` keeps first-day.json and first-day.md. The old figures
@@ -301,7 +302,7 @@ BEFORE: Mapping[tuple[str, str], str] = {
     ("segstore", "--version s"): "0.6",
     ("segstore", "topics s"): "0.6",
 }
-"""What was measured at b5b6180; four processes that append are in bench_processes.py, other stores in peers."""
+"""What was measured at b5b6180. Processes that append are in bench_processes.py, other stores in peers."""
 
 # --- runs --------------------------------------------------------------------------------------
 

@@ -1,8 +1,8 @@
 """Draws the pictures of the explanation pages out of stored results, and writes what the studies found below
 them.
 
-Usage: `.venv/bin/python tools/pictures.py`. On disk: docs/pictures/, and docs/why-fast.md between its markers;
-tests/docs/test_pictures.py holds that both are of the results in benchmarks/results/.
+Usage: `.venv/bin/python tools/pictures.py`. On disk: docs/pictures/, and docs/why-fast.md between its
+markers; tests/docs/test_pictures.py holds that both are of the results in benchmarks/results/.
 """
 
 from __future__ import annotations

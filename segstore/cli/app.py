@@ -181,8 +181,8 @@ class Listed(click.Command):
 
 
 class Commands(PlaceFirst):
-    """Runs a command; what it returns becomes the exit status, and an exception, of wrong usage too, becomes a
-    line on standard error and an exit status.
+    """Runs a command; what it returns becomes the exit status, and an exception, of wrong usage too, becomes
+    a line on standard error and an exit status.
     """
 
     def list_commands(self, ctx: click.Context) -> list[str]:

@@ -18,6 +18,7 @@ import click
 from segstore import filetree
 from segstore.cli.options import json_option, store_option
 from segstore.cli.output import add_row, console, print_json, size_text, table, time_text
+from segstore.cli.place_first import PlaceFirst
 from segstore.cli.places.of_store import open_reading
 from segstore.errors import OffsetOutOfRangeError
 from segstore.filetree import File, Snapshot, clean_path, files_log, read_file, snapshot

@@ -72,7 +72,7 @@ def dressed(command: click.Command) -> click.Command:
 
 
 def colour() -> bool | None:
-    """Return False where a terminal is to get no escape sequences (NO_COLOR, TERM=dumb), None where it may."""
+    """Return False where a terminal is to get no escape sequences (NO_COLOR, TERM=dumb), else None."""
     unwanted = os.environ.get("NO_COLOR") or os.environ.get("TERM") in ("dumb", "unknown")
     return False if unwanted else None
 

@@ -1,4 +1,7 @@
-"""What a terminal is told of a store that another process has open for writing. Nothing on disk. Threads: one."""
+"""What a terminal is told of a store that another process has open for writing.
+
+Nothing on disk. Threads: one.
+"""
 
 from __future__ import annotations
 

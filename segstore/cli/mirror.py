@@ -209,8 +209,8 @@ def _told(running: segstore.Mirror) -> str:
     type=click.Choice([CUT, KEEP]),
     default=CUT,
     show_default=True,
-    help="What becomes of transactions that are open, which nobody can end any more. cut: each log ends before"
-    " them, and copies of what is cut are kept; keep: their records stay.",
+    help="What becomes of transactions that are open, which nobody can end any more. cut: each log ends"
+    " before them, and copies of what is cut are kept; keep: their records stay.",
 )
 @no_bootstrap
 def end_mirror(directory: str, open_transactions: str) -> None:

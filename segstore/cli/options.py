@@ -55,7 +55,7 @@ def _no_bootstrap(ctx: click.Context, _param: click.Parameter, value: str | None
         _, _, name = ctx.command_path.partition(" ")
         raise click.UsageError(
             f"`segstore {name}` needs the files of a store: give --store PATH, on the machine that has it."
-            " The commands that take --bootstrap are topics, create, alter, delete, produce, consume and groups."
+            " Commands with --bootstrap are topics, create, alter, delete, produce, consume and groups."
         )
 
 

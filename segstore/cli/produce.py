@@ -9,8 +9,8 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import click
+import numpy as np
 
 from segstore.cli.completion import topic_names
 from segstore.cli.input_text import Chunk, InputError, InputOptions

@@ -24,7 +24,7 @@ SCRIPT = "a script of Kafka's: tests/kafka/test_mirror_to.py calls the class tha
 LEFT_OUT: Mapping[str, Mapping[str, str]] = {
     "README.md": {
         "make demo    #": f"{MINUTES}: .ci/run makes the tests; test_readme.py looks for the targets",
-        "segstore topics [TOPIC]": "a list of commands, no program: test_readme.py compares it with those there are",
+        "segstore topics [TOPIC]": "a list, no program: test_readme.py compares it with the commands",
     },
     "docs/moving-to-kafka.md": {
         "kafka-topics.sh": SCRIPT,

@@ -33,7 +33,7 @@ segstore() {{
   esac
   {shlex.join(COMMAND)} "$@"
 }}
-lasting() {{  # a command that runs until Ctrl-C: in the background until the block ends, from its first line on
+lasting() {{  # a command that runs until Ctrl-C: in the background until the block ends
   local said; said=$(mktemp)
   {shlex.join(COMMAND)} "$@" >$said 2>&1 & LASTING="$LASTING $!"
   while kill -0 $! && ! grep -q . $said; do sleep 0.05; done

@@ -47,7 +47,10 @@ def test_has_kafka_pythons_methods_and_arguments(name: str) -> None:
 
 def test_a_program_takes_from_its_settings_those_that_are_known(store: segstore.Store) -> None:
     theirs = {"bootstrap_servers": "kafka:9092", "api_version": (2, 8), "max_poll_records": 7}
-    settings = {**Consumer.DEFAULT_CONFIG, **{n: v for n, v in theirs.items() if n in Consumer.DEFAULT_CONFIG}}
+    settings = {
+        **Consumer.DEFAULT_CONFIG,
+        **{n: v for n, v in theirs.items() if n in Consumer.DEFAULT_CONFIG},
+    }
     with Consumer(store, **settings) as consumer:
         assert consumer.config == ConsumerConfig(max_poll_records=7)
     assert set(Consumer.DEFAULT_CONFIG) - set(kafka.KafkaConsumer.DEFAULT_CONFIG) == {"interceptors"}
