@@ -43,9 +43,13 @@ WORKS = {
     "append by 1": ("records/s", "append one by one"),
     "durable by 1": ("records/s", "the same, each synced"),
     "scan": ("records/s", "scan"),
-    "point read": ("p50 µs", "point read (less is better)"),
-    "tail follow, other process": ("p50 µs", "until another process has a record (less is better)"),
+    "point read": ("p50 µs", "point read (logarithmic; less is better)"),
+    "tail follow, other process": (
+        "p50 µs",
+        "until another process has a record (logarithmic; less is better)",
+    ),
 }
+LATENCIES = ("p50 µs",)
 SENT = {THROUGHPUT: "throughput, MB/s", CPU: "CPU time of the sender, s/GB"}
 
 
@@ -62,10 +66,14 @@ def peers(results: Results) -> Picture:
         for one, (work, (figure, title)) in zip(axes, WORKS.items(), strict=True):
             cells = results.where(**{"value bytes": 100, "work": work})
             by_peer = {cell.keys["peer"]: cell.figures for cell in cells}
-            label(one, "", figure, ylog=True)
+            label(one, "", figure, ylog=figure in LATENCIES)
             found = {name: by_peer[name] for name in PEERS if by_peer.get(name)}
             bars(one, {name: {figure: figures[figure]} for name, figures in found.items()}, values=True)
             one.set_title(title)
+            one.tick_params(axis="x", labelsize=8)
+            if figure in LATENCIES:
+                one.set_ylim(bottom=1)
+                one.yaxis.set_major_formatter("{x:,.0f}")
         return axes[0].figure  # type: ignore[return-value]
 
 
@@ -83,6 +91,7 @@ def transfers(results: Results) -> Picture:
             label(one, "bytes of one transfer", SENT[measure], xlog=True, ylog=True)
             lines(one, by_method)
             one.set_title(f"{cache} page cache")
+            one.tick_params(axis="x", labelsize=8)  # 10 KiB and 16 KiB lie close together
             ticks(one, sizes, [size_name(size).replace(" ", "\n") for size in sizes])
         return axes[0].figure  # type: ignore[return-value]
 

@@ -184,7 +184,7 @@ def _command(context: click.Context) -> Iterator[str]:
     for paragraph in inspect.cleandoc(command.help or "").replace("\b\n", "").split("\n\n"):
         yield from (_escaped(" ".join(paragraph.split())), "")
     records = [param.get_help_record(context) for param in command.get_params(context)]
-    shown = [record for record in records if record is not None]
+    shown = [record for record in records if record is not None and record[1]]
     if shown:
         yield from ("| option | meaning |", "|---|---|")
         yield from (row(f"`{option}`", _escaped(text)) for option, text in shown)

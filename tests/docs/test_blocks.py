@@ -68,7 +68,10 @@ def free_port() -> int:
 
 
 def disks(directory: Path) -> dict[str, str]:
-    return {f"/disk{number}/": f"{directory}/disk{number}/" for number in range(1, 5)}
+    found = {f"/disk{number}/": directory / f"disk{number}" for number in range(1, 5)}
+    for disk in found.values():
+        disk.mkdir()
+    return {said: f"{disk}/" for said, disk in found.items()}
 
 
 @contextmanager

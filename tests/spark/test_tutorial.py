@@ -21,6 +21,8 @@ def test_the_tutorial_works_when_it_is_followed(tmp_path: Path) -> None:
 
 def test_the_page_works_when_it_is_followed(spark: SparkSession, tmp_path: Path) -> None:
     disks = [tmp_path / f"disk{number}" / "log" for number in (1, 2, 3)]
+    for parent in (*(disk.parent for disk in disks), tmp_path / "data"):
+        parent.mkdir()
     with segstore.open_replicated(disks) as replicated:
         replicated.create_topic("flights", replication_factor=3)
         replicated.partition("flights").append(b"on time", key=b"UA1545")
