@@ -5,7 +5,7 @@ steps that stands below.
    checked; small files are gathered, large ones get the offsets of now; these are synced, and what the
    partitions hold already; no append waits meanwhile.
 2. The append tokens of the partitions are taken, in order of their directories. The intent is written and
-   synced: where each log ends. So is a note of the segments that are joined from small staged files (`joined`).
+   synced: where each log ends. So is a note (`joined`) of the segments that are joined from small files.
 3. The batches are appended.
 4. They are synced, but for joined segments: the files that the note names are on disk.
 5. The id is recorded with its offsets, synced. Until here everything is undone, from here on it is finished,
@@ -110,7 +110,7 @@ class Adopter:
         try:
             if places:
                 write_intent(self._folder, Intent(manifest.stem, manifest.id, tuple(places)))
-            # Before the segments are there: from then on they are synced, and the note would wait for the disk.
+            # Before the segments have names: what syncs them then would hold up the sync of the note.
             if joined.segments:
                 write_joined(self._folder, joined)
             for one in work:

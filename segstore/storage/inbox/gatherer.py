@@ -43,7 +43,7 @@ class Gatherer:
         size, records = sum(part.size for part in parts), sum(part.records for part in parts)
         name = names.staged_file(next(self._numbers))
         with self._create(name) as target:
-            # A rename of a file with blocks of its own, over an empty segment, does not write its bytes (ext4).
+            # With blocks chosen before, ext4 writes no bytes at a rename over an empty segment.
             self._files.allocate(target, 0, size)
             self._join(parts, target, begin_sync=sync)
             if self._files.restamp(target, size, base, epoch) != base + records:
