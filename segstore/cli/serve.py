@@ -8,7 +8,7 @@ from __future__ import annotations
 import errno
 from typing import Any
 
-import rich_click as click
+import click
 
 import segstore
 from segstore.cli.options import settings_option, store_option

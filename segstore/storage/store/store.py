@@ -305,9 +305,9 @@ class Store:
 
     def _announce(self, address: str) -> None:
         """Tell other processes that find the store locked where it is served, "PROTOCOL://HOST:PORT"; "": no
-        more. Nobody is told of a replicated store, or one that is open for reading. Raises OSError.
+        more. Nobody is told of a store that is open for reading. Raises OSError.
         """
-        if isinstance(self._side, StoreWriter):
+        if not isinstance(self._side, StoreReader):
             self._side.announce(address)
 
     def _writer(self) -> WritingSide:
