@@ -15,7 +15,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
-from weakref import WeakValueDictionary
 
 from segstore.config import StoreConfig, arguments
 from segstore.errors import (
@@ -61,6 +60,7 @@ from segstore.storage.store.sweeper import Swept
 from segstore.storage.store.waiting import until_unlocked
 from segstore.storage.store.writer import StoreWriter, let_go_of_lost
 from segstore.storage.store.writing_side import WritingSide
+from segstore.weak_values import WeakValues
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -170,7 +170,7 @@ class Store:
             side.owner = weakref.ref(self)
         # Weak references: a log refers to its store, so that background work goes on while the log is in
         # use.
-        self._logs: WeakValueDictionary[tuple[str, int], PartitionLog] = WeakValueDictionary()
+        self._logs = WeakValues[tuple[str, int], PartitionLog]()
         self._attached: dict[Callable[[], Any], Any] = {}
         self._attaching = Mutex()
         self._clients = Clients(context.root)
@@ -304,10 +304,9 @@ class Store:
     @calls_out
     def _forget(self, name: str) -> None:
         """Forget a deleted topic's logs, also in layers above: a new topic of that name must not get them."""
-        for ref in self._logs.valuerefs():  # a list: handlers and other threads may ask for logs meanwhile
-            log = ref()
-            if log is not None and log.topic == name:
-                self._logs.pop((name, log.partition), None)
+        for key, _ in self._logs.items():  # a list: handlers and other threads may ask for logs meanwhile
+            if key[0] == name:
+                self._logs.pop(key)
         for forget in self._when_deleted:
             forget(self, name)
 
