@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 def _refused(link: Proxy) -> None:
     link.refuse()
-    link.cut()
+    link.cut(hard=True)
 
 
 CUTS: dict[str, Callable[[Proxy], object]] = {
@@ -47,7 +47,7 @@ def cut(how: str, *links: Proxy) -> Iterator[None]:
         yield
     finally:
         for link in links:
-            link.cut()  # what was on its way is lost, as on a route that is gone
+            link.cut(hard=True)  # what was on its way is lost, as on a route that is gone
             link.go_on()
 
 
@@ -128,6 +128,12 @@ def _shake(links: tuple[Proxy, ...], rng: random.Random, over: threading.Event) 
     """Cut connections within a message, or between two, until it is over."""
     while not over.wait(0.1 + rng.random() / 4):
         link = rng.choice(links)
-        rng.choice([link.cut, lambda: link.tear(1), lambda: link.cut_after(rng.randint(1, 20_000))])()  # noqa: B023  called at once
+        fault, number = rng.randrange(3), rng.randint(1, 20_000)
+        if fault == 0:
+            link.cut(hard=bool(number % 2))
+        elif fault == 1:
+            link.tear(1)
+        else:
+            link.cut_after(number)
     for link in links:
         link.go_on()

@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple
 
 from segstore.coordinator.group.classic.member import Member
+from segstore.coordinator.group.configs import Timing
 from segstore.coordinator.group.consumers.assignors import SERVER_ASSIGNORS
 from segstore.coordinator.group.consumers.change import Assignors, Draft
 from segstore.coordinator.group.consumers.group import ConsumerGroup, ConsumerGroupInfo
@@ -42,8 +43,6 @@ class ConsumerSettings(NamedTuple):
     classic ones again.
     """
 
-    session_timeout_ms: int
-    heartbeat_interval_ms: int
     max_size: int
     assignors: str
     may_downgrade: bool
@@ -56,13 +55,14 @@ class ConsumerSettings(NamedTuple):
 
 class Outside(NamedTuple):
     """What a group asks of others. `topics` returns what the store has now: the same object as long as no
-    topic has changed. `wall` returns ms since the epoch.
+    topic has changed. `wall` returns ms since the epoch; `timing`, what holds for the group now.
     """
 
     write: Write
     downgrade: Downgrade
     topics: Callable[[], Topics]
     wall: Callable[[], int]
+    timing: Callable[[], Timing]
 
 
 class Keeper:
@@ -177,8 +177,11 @@ class Keeper:
             self._sessions.await_until(member.member_id, Wait.REVOKE, now + timeout)
 
     def _extend(self, member: ConsumerMember, now: float) -> None:
-        classic, most = member.subscription.classic, self._settings.session_timeout_ms
-        timeout = most if classic is None else classic.session_timeout_ms
+        classic = member.subscription.classic
+        if classic is None:
+            timeout = self._outside.timing().session_timeout_ms
+        else:
+            timeout = classic.session_timeout_ms
         self._sessions.await_until(member.member_id, Wait.SESSION, now + timeout)
 
     # --- what is told, and what is kept ----------------------------------------------------------------
