@@ -78,7 +78,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory(dir=sys.argv[1] if len(sys.argv) > 1 else None) as base:
         for directories in DIRECTORIES:
             print(f"| {' | '.join(measured(Path(base), directories))} |", flush=True)
-    print(f"\np50 / p99 of {COUNT} records, ms, each synced before it counts; a slow disk syncs {SLOW * 1000:g} ms later.")
+    print(f"\np50 / p99 of {COUNT} records, ms, each synced before it counts; a slow disk takes", end=" ")
+    print(f"{SLOW * 1000:g} ms longer for each sync.")
 
 
 if __name__ == "__main__":

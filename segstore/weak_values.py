@@ -1,8 +1,8 @@
 """`WeakValues`: a mapping to objects that others keep.
 
-It is no `weakref.WeakValueDictionary`: that one removes an entry by a callback in Python when the object dies,
-and CPython prints and forgets what is raised in such a callback, so Ctrl-C that came there would be lost. Here
-entries of dead objects stay until there are twice as many as after the last look.
+It is no `weakref.WeakValueDictionary`: that one removes an entry by a callback in Python when the object
+dies, and CPython prints and forgets what is raised in such a callback, so Ctrl-C that came there would be
+lost. Here entries of dead objects stay until there are twice as many as after the last look.
 
 Nothing is on disk. Threads: any; each entry is read, set and removed in one step of C.
 """
@@ -43,11 +43,15 @@ class WeakValues(Generic[K, V]):
         """Remove an entry, if it is there."""
         self._refs.pop(key, None)
 
+    def keys(self) -> list[K]:
+        """Return the keys, those of objects that live no more, too."""
+        return list(self._refs)
+
     def items(self) -> list[tuple[K, V]]:
         """Return the keys of the objects that live, and these."""
         return [(key, value) for key, ref in list(self._refs.items()) if (value := ref()) is not None]
 
     def _drop_dead(self) -> None:
-        for key in list(self._refs):
+        for key in self.keys():
             _remove_dead_weakref(self._refs, key)
         self._most = max(2 * len(self._refs), FEW)

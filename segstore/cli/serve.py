@@ -41,15 +41,15 @@ _ADVICE = {
     default=[f"127.0.0.1:{PORT}"],
     show_default=True,
     help="Where to listen: 0.0.0.0 is every address of this machine; port 0 is one that is free. PROTOCOL is "
-    "PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL. May be repeated, with another protocol each, or another name "
-    "that --set listener.security.protocol.map explains.",
+    "PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL. May be repeated, with another protocol each, or a name that "
+    "--set listener.security.protocol.map explains.",
 )
 @click.option(
     "--advertise",
     metavar="HOST:PORT",
     multiple=True,
-    help="What clients are told to connect to; by default where the server listens. Of several --listen it is "
-    "given for each, in their order.",
+    help="What clients are told to connect to; by default where the server listens. Of several --listen it "
+    "is given for each, in their order.",
 )
 @click.option(
     "--auto-create-topics/--no-auto-create-topics",

@@ -270,7 +270,9 @@ class _Assembly:
         for id_, error in self._lost.items():
             lost = self._writers.pop(id_)
             places.offline[id_] = f"{lost.context.root}: {error}"
-            if not lost.is_new:  # else this is the first open, which fails: its lock is held until it is undone
+            if (
+                not lost.is_new
+            ):  # else this is the first open, which fails: its lock is held until it is undone
                 lost.let_go()
         return metadata
 

@@ -75,9 +75,13 @@ REFUSED = {
         "--advertise is given 1 times, and --listen 2: each has one, in order",
     ),
     "more addresses than listeners": (
-        ["--advertise", "a:1", "--advertise", "b:1"], "--advertise is given more often than --listen"),
+        ["--advertise", "a:1", "--advertise", "b:1"],
+        "--advertise is given more often than --listen",
+    ),
     "a listener whose protocol is not said": (
-        ["-l", "127.0.0.1:0", "-l", "INSIDE://127.0.0.1:0"], "what INSIDE speaks is not said"),
+        ["-l", "127.0.0.1:0", "-l", "INSIDE://127.0.0.1:0"],
+        "what INSIDE speaks is not said",
+    ),
     "no port to advertise": (["--advertise", "a:b"], "--advertise='a:b': must be HOST:PORT"),
 }
 

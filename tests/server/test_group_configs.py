@@ -139,7 +139,9 @@ def test_a_session_is_longer_than_an_interval(store_dir: Path) -> None:
     bounds = {"group.consumer.min.session.timeout.ms": 1, "group.consumer.min.heartbeat.interval.ms": 1}
     with segstore.open(store_dir, config=bounds) as store:
         settings = group_settings(store)
-        with pytest.raises(segstore.ConfigError, match=r"must be greater than consumer.heartbeat.interval.ms"):
+        with pytest.raises(
+            segstore.ConfigError, match=r"must be greater than consumer.heartbeat.interval.ms"
+        ):
             settings.alter("g", {SESSION: 5_000})
         settings.alter("g", {SESSION: 5_000, HEARTBEAT: 4_999})
         assert settings.timing("g") == (5_000, 4_999)

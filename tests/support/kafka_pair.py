@@ -28,8 +28,8 @@ from segstore.replication.core.registration import PartitionRegistration
 
 
 class Network:
-    """The links of our broker, each through a proxy that can cut it: from us to broker 3, from broker 3 to us,
-    and from us to the controller. A context manager.
+    """The links of our broker, each through a proxy that can cut it: from us to broker 3, from broker 3 to
+    us, and from us to the controller. A context manager.
     """
 
     def __init__(self, cluster: Cluster) -> None:
@@ -55,9 +55,7 @@ class Pair:
     `network` all that they say to each other, and we to the controller, goes over that.
     """
 
-    def __init__(
-        self, cluster: Cluster, node: int, directory: Path, network: Network | None = None
-    ) -> None:
+    def __init__(self, cluster: Cluster, node: int, directory: Path, network: Network | None = None) -> None:
         self._network = network
         self.cluster, self.node, self.kafka = cluster, node, cluster.broker.node
         self.topic, self.root, self._base = f"t{node}", directory / f"member-{node}", directory

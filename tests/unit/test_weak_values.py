@@ -1,5 +1,5 @@
-"""Promise: as an object dies no Python code of segstore's runs that could be interrupted: what is raised in the
-callback of a weak reference CPython prints and forgets, and Ctrl-C would be lost.
+"""Promise: as an object dies no Python code of segstore's runs that could be interrupted: what is raised in
+the callback of a weak reference CPython prints and forgets, and Ctrl-C would be lost.
 """
 
 from __future__ import annotations

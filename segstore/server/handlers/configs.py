@@ -1,9 +1,9 @@
 """DescribeConfigs, ListConfigResources, AlterConfigs, IncrementalAlterConfigs: settings of topics, of single
 groups, and of the one broker.
 
-Settings of topics and of groups may be changed. Those of the broker are the server's and the store's, which are made when
-they are opened: they are read-only. Kafka's rules are those of ConfigHelper, ConfigAdminManager and
-ConfigurationControlManager (KIP-133, KIP-226, KIP-339).
+Settings of topics and of groups may be changed. Those of the broker are the server's and the store's, which
+are made when they are opened: they are read-only. Kafka's rules are those of ConfigHelper,
+ConfigAdminManager and ConfigurationControlManager (KIP-133, KIP-226, KIP-339).
 """
 
 from __future__ import annotations

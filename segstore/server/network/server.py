@@ -128,8 +128,8 @@ def _started(
         hold_lease(store, lease, config)
     services: list[tuple[Node, Endpoint, Service]] = []
     try:
-        for of_one, where, port, told in _places(config, host, port, told):
-            services.append(_service(store, of_one, where, port, told, cluster_id, handlers))
+        for place in _places(config, host, port, told):
+            services.append(_service(store, *place, cluster_id, handlers))
         announce_promotion(store, old_primary)
     except BaseException:
         for _, _, service in services:

@@ -81,7 +81,7 @@ class SecurityConfig(Settings):
     )
     listeners: str | None = text(
         "NAME://HOST:PORT, more of them separated by commas",
-        "where the server listens, in place of one host and port: each listener speaks the protocol of its name",
+        "where the server listens, in place of one host and port: each speaks the protocol of its name",
     )
     advertised_listeners: str | None = text(
         "NAME://HOST:PORT, more of them separated by commas",
@@ -192,9 +192,13 @@ class SecurityConfig(Settings):
         ConfigError.
         """
         if self.listeners is None and (self.advertised_listeners or self.listener_security_protocol_map):
-            return "advertised.listeners and listener.security.protocol.map are for listeners, which are missing"
+            return (
+                "advertised.listeners and listener.security.protocol.map are for listeners, which are missing"
+            )
         if self.listeners is not None and self.security_protocol != PLAINTEXT:
-            return "security.protocol is what each of the listeners says by its name: only one of both is given"
+            return (
+                "security.protocol is what each of the listeners says by its name: only one of both is given"
+            )
         for spec in self.specs:
             self.of_listener(spec)
         inline = self.ssl_keystore_certificate_chain, self.ssl_keystore_key

@@ -1,5 +1,6 @@
 """Checks the small files that are segstore's own: topic settings, quotas, credentials, settings of
-groups, notes of sweeps, producer ids, the cluster id, the format, the role, and those of a primary and its standby.
+groups, notes of sweeps, producer ids, the cluster id, the format, the role, and those of a primary and its
+standby.
 
 On disk files are only read. Threads: any.
 """

@@ -304,7 +304,7 @@ class Store:
     @calls_out
     def _forget(self, name: str) -> None:
         """Forget a deleted topic's logs, also in layers above: a new topic of that name must not get them."""
-        for key, _ in self._logs.items():  # a list: handlers and other threads may ask for logs meanwhile
+        for key in self._logs.keys():  # noqa: SIM118  a list: handlers and other threads may ask for logs meanwhile
             if key[0] == name:
                 self._logs.pop(key)
         for forget in self._when_deleted:

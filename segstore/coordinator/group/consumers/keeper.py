@@ -178,10 +178,7 @@ class Keeper:
 
     def _extend(self, member: ConsumerMember, now: float) -> None:
         classic = member.subscription.classic
-        if classic is None:
-            timeout = self._outside.timing().session_timeout_ms
-        else:
-            timeout = classic.session_timeout_ms
+        timeout = (classic or self._outside.timing()).session_timeout_ms
         self._sessions.await_until(member.member_id, Wait.SESSION, now + timeout)
 
     # --- what is told, and what is kept ----------------------------------------------------------------
