@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from segstore.config import TopicConfig
 from segstore.config.options import MAX_INT, Option
 from segstore.config.settings import KafkaSettings, Settings, options
-from segstore.coordinator.group.configs import HEARTBEAT, SESSION, GroupSettings
+from segstore.coordinator.group_settings import HEARTBEAT, SESSION, GroupSettings
 from segstore.storage.store.reader import StoreReader
 from segstore.storage.store.store import Store
 

@@ -15,7 +15,7 @@ from parked import ask
 
 import segstore
 from segstore import AdminClient, ConfigResource
-from segstore.coordinator.group.configs import HEARTBEAT, SESSION, group_settings
+from segstore.coordinator.group_settings import HEARTBEAT, SESSION, group_settings
 from segstore.protocol.codec import structs
 from segstore.protocol.error_codes import Code
 from segstore.server.apis import Api
@@ -66,7 +66,7 @@ def described(node: Node, group: str = "g", **fields: Any) -> dict[str, tuple[st
 def alter(node: Node, *changes: tuple[str, int, str | None], group: str = "g", **fields: Any) -> int:
     made = INCREMENTAL.AlterConfigsResource
     configs = [
-        made.AlterableConfig(name=name, config_operation=operation, value=value)
+        INCREMENTAL.AlterableConfig(name=name, config_operation=operation, value=value)
         for name, operation, value in changes
     ]
     resource = made(resource_type=GROUP, resource_name=group, configs=configs)
@@ -95,7 +95,7 @@ def test_a_group_has_the_store_s_settings_until_it_has_its_own(node: Node) -> No
 def test_all_settings_are_replaced(node: Node) -> None:
     assert alter(node, (SESSION, SET, "50000")) == Code.NONE
     made = WHOLE.AlterConfigsResource
-    configs = [made.AlterableConfig(name=HEARTBEAT, value="7000")]
+    configs = [WHOLE.AlterableConfig(name=HEARTBEAT, value="7000")]
     resource = made(resource_type=GROUP, resource_name="g", configs=configs)
     (result,) = call(node, Api.ALTER_CONFIGS, 2, resources=[resource]).responses
     assert result.error_code == Code.NONE

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import segstore
 from segstore.coordinator.credentials import scram_credentials
-from segstore.coordinator.group.configs import group_settings
+from segstore.coordinator.group_settings import group_settings
 from segstore.coordinator.quotas.quotas import quotas
 from segstore.server.cluster_id import cluster_id_of
 from segstore.storage.meta.scram_credentials import ScramCredential

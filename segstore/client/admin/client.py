@@ -16,8 +16,8 @@ from segstore.closing import Closing
 from segstore.config import TopicConfig, client
 from segstore.coordinator import config_entries
 from segstore.coordinator.group.admin import Groups
-from segstore.coordinator.group.configs import group_settings
 from segstore.coordinator.group.describe import GroupDescription
+from segstore.coordinator.group_settings import group_settings
 from segstore.coordinator.structs import OffsetAndMetadata, TopicPartition
 from segstore.errors import (
     ClientClosedError,

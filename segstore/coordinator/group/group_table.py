@@ -17,12 +17,12 @@ from typing import TypeVar
 
 from segstore.coordinator.group.classic.group import Group
 from segstore.coordinator.group.classic.member import Joined, Joining, Member, MonotonicMs, State, Ticket
-from segstore.coordinator.group.configs import group_settings
 from segstore.coordinator.group.consumers.group import ConsumerGroup
 from segstore.coordinator.group.consumers.keeper import ConsumerSettings, Outside
 from segstore.coordinator.group.consumers.membership import ConsumerMembership
 from segstore.coordinator.group.consumers.topics import Topics
 from segstore.coordinator.group.migration import classic_member, downgrade, stand_in, upgraded
+from segstore.coordinator.group_settings import group_settings
 from segstore.coordinator.offsets.consumer_schema import Change
 from segstore.coordinator.offsets.group_offsets import GroupOffsets, GroupRecord, MemberRecord
 from segstore.errors import (

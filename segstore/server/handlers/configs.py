@@ -18,7 +18,7 @@ from segstore.config import TopicConfig
 from segstore.config.settings import KafkaSettings
 from segstore.coordinator import config_entries
 from segstore.coordinator.config_entries import Entry, Source
-from segstore.coordinator.group.configs import group_settings
+from segstore.coordinator.group_settings import group_settings
 from segstore.errors import copy_of
 from segstore.protocol.codec import structs
 from segstore.protocol.error_codes import Code

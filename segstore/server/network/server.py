@@ -129,10 +129,10 @@ def _started(
     services: list[tuple[Node, Endpoint, Service]] = []
     try:
         for place in _places(config, host, port, told):
-            services.append(_service(store, *place, cluster_id, handlers))
+            services.append(_service(store, *place, cluster_id, handlers))  # noqa: PERF401  see below
         announce_promotion(store, old_primary)
     except BaseException:
-        for _, _, service in services:
+        for _, _, service in services:  # those that have begun before another one failed
             service.end(0.0)
         raise
     return Server(services)

@@ -3,7 +3,7 @@ were made, by Kafka's names (KIP-848; Kafka: GroupConfig).
 
 Their form is that of `small_files`. The file is believed whole or not at all. It is replaced in one step, so
 that a crash leaves the old settings or the new. Threads: any may read; a thread that writes holds the lock of
-`segstore.coordinator.group.configs`.
+`segstore.coordinator.group_settings`.
 """
 
 from __future__ import annotations

@@ -12,13 +12,13 @@ from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple
 
 from segstore.coordinator.group.classic.member import Member
-from segstore.coordinator.group.configs import Timing
 from segstore.coordinator.group.consumers.assignors import SERVER_ASSIGNORS
 from segstore.coordinator.group.consumers.change import Assignors, Draft
 from segstore.coordinator.group.consumers.group import ConsumerGroup, ConsumerGroupInfo
 from segstore.coordinator.group.consumers.member import ConsumerMember
 from segstore.coordinator.group.consumers.sessions import Sessions, Wait
 from segstore.coordinator.group.consumers.topics import Topics
+from segstore.coordinator.group_settings import Timing
 from segstore.coordinator.offsets.consumer_schema import Change, MemberState
 from segstore.errors import (
     FencedInstanceIdError,
