@@ -19,7 +19,7 @@ from contextlib import suppress
 from functools import cache
 from typing import Protocol
 
-from segstore.files.calls import Content, Directories, Opening
+from segstore.files.calls import Content, Opening
 from segstore.files.handle import Handle, Path, named
 from segstore.files.stats import Stats
 from segstore.threads import LiveSet
@@ -80,7 +80,7 @@ _LONGEST_TEXT = 300
 """Bytes of a lock file that are read: a pid and an address."""
 
 
-class Locking(Opening, Content, Directories, Stats):
+class Locking(Opening, Content, Stats):
     """Lock files. A lock ends with its handle, or with its process."""
 
     def lock(self, path: Path) -> Handle:
@@ -96,8 +96,6 @@ class Locking(Opening, Content, Directories, Stats):
                 if self._take(handle, path):
                     return handle
             except OSError as e:
-                if not isinstance(e, BlockingIOError):
-                    self._remove_made(handle, path)
                 handle.close()
                 raise e if e.filename else named(e, handle.path) from None
             handle.close()
@@ -119,16 +117,6 @@ class Locking(Opening, Content, Directories, Stats):
         self.pwrite(handle, text, 0)
         self.truncate(handle, len(text))
         return True
-
-    def _remove_made(self, handle: Handle, path: Path) -> None:
-        """Remove a lock file that could not be locked or written, where it is alone in its directory: it was
-        made for a store that there will not be. It is locked while its name goes.
-        """
-        with suppress(OSError):
-            take(handle)
-            alone = self.listdir(os.path.dirname(os.path.abspath(path))) == [os.path.basename(path)]
-            if alone and self.inode(path) == self.inode(handle):
-                self.unlink(path)
 
     def announce(self, handle: Handle, address: str) -> None:
         """Write into a lock file that this process holds where it can be reached, as a text in ASCII, or ""

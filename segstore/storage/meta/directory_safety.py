@@ -27,8 +27,13 @@ PLACES = (
     SEALED,
 )
 """Paths of directories below the root."""
-OF_A_STORE = frozenset({names.OURS, names.META_PROPERTIES, names.CLEAN_SHUTDOWN, *names.OFFSET_CHECKPOINTS})
+_OF_A_STORE = frozenset({names.OURS, names.META_PROPERTIES, names.CLEAN_SHUTDOWN, *names.OFFSET_CHECKPOINTS})
 """Names in the root by which a store is known, empty or not."""
+
+
+def is_store(held: set[str]) -> bool:
+    """Return whether a directory with these names is a store, or a broker's."""
+    return bool(held & _OF_A_STORE) or any(map(names.parse_partition_dir, held))
 
 
 def check_places(files: Files, root: str) -> set[str]:
@@ -78,7 +83,7 @@ def remove_begun(files: Files, root: str, *, made: bool) -> None:
     stays. Raises OSError: a part is left then.
     """
     remove_logs_begun(files, root)
-    for name in [*sorted(OF_A_STORE.intersection(files.listdir(root))), names.LOCK]:
+    for name in [*sorted(_OF_A_STORE.intersection(files.listdir(root))), names.LOCK]:
         files.unlink(names.below(root, name))
     if made and not files.listdir(root):
         files.rmdir(root)

@@ -32,7 +32,7 @@ from segstore.storage.meta.clean_shutdown import (
     replicated_nonce,
     take_marker,
 )
-from segstore.storage.meta.directory_safety import OF_A_STORE, kept_mode, remove_begun
+from segstore.storage.meta.directory_safety import is_store, kept_mode, remove_begun
 from segstore.storage.meta.followed_ends import FollowedEnds
 from segstore.storage.meta.published_ends import EndsWriter, slot_key
 from segstore.storage.meta.role import ROLE
@@ -62,8 +62,8 @@ class StoreWriter:
     ) -> None:
         self.context, self.config, self._replicated, self._role = context, config, replicated, role
         self.clean_epoch = -1
-        self.is_new = False
-        """Whether there was no store in the directory before."""
+        self.is_new: bool | None = None
+        """Whether there was no store in the directory before; None until that is known."""
         self.kept = KeptFiles(context)
         self._closing, self._tried = Mutex(), False
         self._thread = threading.get_ident()
@@ -97,7 +97,7 @@ class StoreWriter:
         context, config = self.context, self.config
         files, root = context.files, context.root
         root_names = check_readable(files, root)
-        self.is_new = not (OF_A_STORE & root_names or any(map(names.parse_partition_dir, root_names)))
+        self.is_new = not is_store(root_names)
         has_format = f"{names.OURS}/{names.FORMAT}" in root_names
         format_wrong = check_format(files, root) if has_format else ""
         if not self._replicated and names.META_PROPERTIES in root_names:
@@ -353,7 +353,9 @@ class StoreWriter:
         context.closed = True
         context.pool.close()
         with suppress(OSError):
-            if self.is_new or context.files.listdir(context.root) == [names.LOCK]:
+            if self.is_new is None:
+                self.is_new = not is_store(set(context.files.listdir(context.root)))
+            if self.is_new:
                 remove_begun(context.files, context.root, made=context.made)
 
     @property
@@ -460,6 +462,16 @@ def locked(files: Files, root: str) -> StoreLockedError:
     )
 
 
+def _leave_nothing(context: Context) -> None:
+    """Remove the lock file that could not be written, and the directory that was made for it, where there is
+    no store, and another process has not begun one meanwhile.
+    """
+    files, root = context.files, context.root
+    with suppress(OSError), files.lock(names.below(root, names.LOCK)):
+        if not is_store(set(files.listdir(root))):
+            remove_begun(files, root, made=context.made)
+
+
 def _take_lock(context: Context) -> Handle:
     path = names.below(context.root, names.LOCK)
     try:
@@ -467,9 +479,7 @@ def _take_lock(context: Context) -> Handle:
     except BlockingIOError:
         raise locked(context.files, context.root) from None
     except OSError as error:
-        if context.made:
-            with suppress(OSError):  # another process may have begun a store there
-                context.files.rmdir(context.root)
+        _leave_nothing(context)
         if error.errno != errno.EISDIR:
             raise
         hint = (
