@@ -170,7 +170,9 @@ def make(root: Path, python: Path) -> None:
     """Fill an empty directory with a Python and what that needs."""
     for top in ("bin", "sbin", "lib", "lib64"):
         if os.path.islink(f"/{top}"):
-            (root / top).symlink_to(os.readlink(f"/{top}").lstrip("/"))
+            real = os.readlink(f"/{top}").lstrip("/")
+            (root / real).mkdir(parents=True)
+            (root / top).symlink_to(real)
     copy(python, root)
     for folder in python_folders(python):
         copied = shutil.ignore_patterns("site-packages", "dist-packages", "config-*", "test", "tests")
