@@ -211,7 +211,8 @@ class Replica:
     def append_as_follower(self, data: bytes | memoryview) -> int:
         """Append whole batches as a leader wrote them, with its offsets, leader epochs and CRCs (R1); returns
         the log end offset. Offsets may have gaps, and batches of other epochs may lie side by side. A batch
-        that `data` ends within is left out, as a fetch may end anywhere.
+        that `data` ends within is left out, as a fetch may end anywhere. Messages of magic 0 and 1, which a
+        broker may send, are brought up to magic 2.
 
         Raises CorruptRecordError where a batch is damaged, and InvalidArgumentError where the batches don't
         follow the log's end, or their leader epochs fall: nothing is appended then. Raises StorageError.
@@ -224,6 +225,8 @@ class Replica:
         partition = self._partition
         if not len(batches):
             return partition.visible.log_end_offset
+        if is_old(batches):
+            data, batches = bring_up(data, batches, "what was fetched")
         chunk = Encoded.of(data, batches)
         with os_errors(), partition.queue.token:
             partition.queue.drain()
