@@ -17,7 +17,7 @@ import numpy as np
 from segstore._native import lib
 from segstore.errors import CorruptRecordError, InvalidArgumentError
 from segstore.leader_epochs import LeaderEpochCache
-from segstore.records import Encoded, scan
+from segstore.records import Encoded, bring_up, is_old, scan
 from segstore.storage.context import os_errors
 from segstore.storage.log.partition import Partition
 from segstore.storage.log.raw_read import raw_read
@@ -252,9 +252,10 @@ class Replica:
     def _check_follows(self, batches: NDArray[np.void]) -> None:
         end, latest = self._partition.segments.next_offset, self._epochs.current
         first, epochs = int(batches["base_offset"][0]), batches["leader_epoch"]
+        epochs = epochs[epochs >= 0]  # what was brought up has none
         if first < end:
             raise InvalidArgumentError(f"offset {first} does not follow the log, which ends at {end}")
-        if int(epochs[0]) < latest or (np.diff(epochs) < 0).any():
+        if len(epochs) and (int(epochs[0]) < latest or (np.diff(epochs) < 0).any()):
             raise InvalidArgumentError(
                 f"leader epochs {epochs.tolist()} fall, or lie below the latest, {latest}"
             )
