@@ -193,7 +193,7 @@ class Rewriter:
         """
         n, records, how, counts = len(piece.batches), piece.records, self._how, self.counts
         policies = self._policy.policies(segment, piece.batches)
-        codecs = self._policy.codecs(_as_they_were(piece))
+        codecs = self._policy.codecs(piece.batches)
         keep, keyless = self._map.keep(records)
         out, capacity = self._room(len(piece.data) + len(records.arena) + _GROWTH * (len(records) + 8 * n))
         batches, made = np.empty(n, BATCH), np.empty(n, np.uint8)
@@ -205,7 +205,7 @@ class Rewriter:
         checked(used)
         counts.records_before += len(records)
         counts.records_after += how.records
-        counts.changed += how.changed if piece.codecs is None else n
+        counts.changed += how.changed
         counts.keyless += keyless
         batches, made = batches[: how.batches], made[: how.batches]
         data = self._buffer.data[:used]
@@ -235,15 +235,6 @@ class Rewriter:
             parts.append(part)
         batches["position"] = batches["size"].cumsum(dtype=np.int64) - batches["size"]
         return memoryview(b"".join(parts)), batches
-
-
-def _as_they_were(piece: Piece) -> NDArray[np.void]:
-    """Return the headers with the codecs that the batches had on disk."""
-    if piece.codecs is None:
-        return piece.batches
-    headers = piece.batches.copy()
-    headers["attributes"] |= piece.codecs
-    return headers
 
 
 def _bytes(array: NDArray[np.uint8]) -> Any:

@@ -13,10 +13,10 @@ import numpy as np
 
 from segstore._native import ffi, held, lib
 from segstore.errors import CorruptRecordError
-from segstore.records import BATCH, CODEC_MASK, HEADER_SIZE, Records, batch_ptr, bring_up, decode, is_old
+from segstore.records import BATCH, HEADER_SIZE, Records, batch_ptr, decode
 from segstore.records.header import LEAST_RECORD
 from segstore.storage.cleaner.offset_map import OffsetMap, checked
-from segstore.storage.segment.batch_scan import BAD, Step, walk
+from segstore.storage.segment.batch_scan import BAD, walk
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -28,16 +28,14 @@ MOST_PLAIN = 8 << 20
 
 
 class Piece(NamedTuple):
-    """Whole batches of magic 2: `data` holds them, from byte `position` of the segment on; `records` are their
-    records. Where messages of magic 0 and 1 were brought up, `position` is 0, and `codecs` has the codec that
-    each batch had before; else that is None.
+    """Whole batches: `data` holds them, from byte `position` of the segment on; `records` are their
+    records.
     """
 
     data: bytes
     position: int
     batches: NDArray[np.void]
     records: Records
-    codecs: NDArray[np.int16] | None = None
 
 
 Wanted = Callable[["NDArray[np.void]"], "NDArray[np.bool_]"]
@@ -65,26 +63,13 @@ def pieces(
         if wanted is not None:
             batches = batches[wanted(batches)]
         while len(batches):
-            piece = _piece(segment, step, batches)
-            yield piece
-            batches = batches[batches["last_offset"].searchsorted(piece.batches["last_offset"][-1], "right") :]
+            records = decode(step.data, batches, segment.path, step.position, most=MOST_PLAIN)
+            n = len(records.batches)
+            yield Piece(step.data, step.position, batches[:n], records)
+            batches = batches[n:]
         reason = BAD.get(step.stop.status, "")
     if at < end:
         raise CorruptRecordError(segment.path, at, offset, reason or "the file was cut")
-
-
-def _piece(segment: Segment, step: Step, batches: NDArray[np.void]) -> Piece:
-    """Return the first of these batches of a step, as many as memory is to hold at once."""
-    data, position, codecs = step.data, step.position, None
-    if is_old(batches):
-        before = batches
-        data, batches = bring_up(data, before, segment.path, position, most=MOST_PLAIN)
-        position = 0
-        # A batch that was brought up ends with one that was there before.
-        codecs = before["attributes"][before["last_offset"].searchsorted(batches["last_offset"])] & CODEC_MASK
-    records = decode(data, batches, segment.path, position, most=MOST_PLAIN)
-    n = len(records.batches)
-    return Piece(data, position, batches[:n], records, None if codecs is None else codecs[:n])
 
 
 # --- stretch -----------------------------------------------------------------------------------
