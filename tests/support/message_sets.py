@@ -169,8 +169,7 @@ def unwrap(wrapper: Entry) -> list[Message]:
     """Return the messages of a wrapper (Kafka: AbstractLegacyRecordBatch.DeepRecordsIterator)."""
     if wrapper.value is None:
         raise Malformed("a wrapper without a value")
-    data = decompress(wrapper.codec, wrapper.value, wrapper.magic)
-    inner = [entry for _, entry in entries(data)]
+    inner = _inner(decompress(wrapper.codec, wrapper.value, wrapper.magic))
     if not inner:
         raise Malformed("a wrapper without messages")
     if any(entry.codec for entry in inner):
@@ -184,12 +183,28 @@ def unwrap(wrapper: Entry) -> list[Message]:
     return [m._replace(append_time=False) for m in found]
 
 
+def _inner(data: bytes) -> list[Entry]:
+    """Return the entries of a wrapper; what is left behind the last whole one is no error (Kafka:
+    DataLogInputStream).
+    """
+    at = 0
+    while len(data) - at >= 12:
+        (size,) = struct.unpack_from(">i", data, at + 8)
+        if size < LEAST[0]:
+            raise Malformed(f"a size of {size}")
+        if size > len(data) - at - 12:
+            break
+        at += 12 + size
+    return [entry for _, entry in entries(data[:at])]
+
+
 def _base(wrapper: Entry, last: int) -> int:
-    if wrapper.offset < last and not (wrapper.magic == 1 and wrapper.offset == 0):
+    """Return the offset of an inner message that says 0. In a log the wrapper has the last message's offset; a
+    producer may send it with 0, which the broker mends.
+    """
+    if wrapper.offset < last:
         raise Malformed(f"the wrapper's offset {wrapper.offset} is below the last inner one, {last}")
-    if wrapper.magic == 0 or wrapper.offset == 0:
-        return 0
-    return wrapper.offset - last
+    return 0 if wrapper.magic == 0 else wrapper.offset - last
 
 
 # --- codecs ------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from segstore._native import ffi, held, lib
 from segstore.errors import CorruptRecordError
 from segstore.records import BATCH, HEADER_SIZE, Records, batch_ptr, decode
 from segstore.records.bring_up import bring_up
-from segstore.records.header import CODEC_MASK, LEAST_RECORD, MAGIC
+from segstore.records.header import CODEC_MASK, LEAST_RECORD, MAGIC, corrupt
 from segstore.storage.cleaner.offset_map import OffsetMap, checked
 from segstore.storage.segment.batch_scan import BAD, Step, walk
 
@@ -65,12 +65,13 @@ def pieces(
     for step in walk(files, handle, start, end, check_crcs=True, chunk=chunk, least=segment.base_offset):
         at, batches = step.stop.position, step.batches
         throttle(at - step.position)
-        if len(batches):
-            offset = step.stop.last_offset + 1
         if wanted is not None:
             batches = batches[wanted(batches)]
         for run in _runs(batches):
-            yield from _run(segment.path, step, run)
+            yield from _run(segment.path, step, run, offset)
+            offset = int(run["last_offset"][-1]) + 1
+        if len(step.batches):
+            offset = step.stop.last_offset + 1
         reason = BAD.get(step.stop.status, "")
     if at < end:
         raise CorruptRecordError(segment.path, at, offset, reason or "the file was cut")
@@ -88,13 +89,16 @@ def _runs(batches: NDArray[np.void]) -> list[NDArray[np.void]]:
     return np.split(batches, np.flatnonzero(begins) + 1)
 
 
-def _run(path: str, step: Step, run: NDArray[np.void]) -> Iterator[Piece]:
+def _run(path: str, step: Step, run: NDArray[np.void], least: int) -> Iterator[Piece]:
+    """Yield a run of batches, whose offsets are at least `least`. Raises CorruptRecordError."""
     old = run["magic"][0] != MAGIC
     data, position, batches = step.data, step.position, run
     codec = (run["attributes"] & CODEC_MASK).astype(np.uint8)
     if old:
         data, batches = bring_up(step.data, run, path, step.position)
         position, codec = 0, np.full(len(batches), codec[0], np.uint8)
+        if batches["base_offset"][0] < least:  # which only shows where a wrapper is decompressed
+            corrupt(path, run[0], f"a message in it has an offset below {least}")
     while len(batches):
         records = decode(data, batches, path, position, most=MOST_PLAIN)
         n = len(records.batches)
