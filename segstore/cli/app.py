@@ -129,6 +129,10 @@ COMMANDS = {
         "segstore.cli.maintenance",
         "Delete old segments and compact, as each topic's settings ask for. An open store does so by itself.",
     ),
+    "upgrade": (
+        "segstore.cli.maintenance",
+        "Write the messages that Kafka wrote before 0.11 (magic 0 and 1) anew as record batches of magic 2.",
+    ),
     "copy": (
         "segstore.cli.maintenance",
         "Copy the store to TARGET, which must not be there yet, beside a live writer too.",
