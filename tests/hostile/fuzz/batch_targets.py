@@ -14,7 +14,7 @@ from fuzz.target import Target
 from segstore._native import ffi, lib
 from segstore.files import Files, Handle
 from segstore.records.codecs import DecompressError, compress, decompress
-from segstore.records.header import HEADER_SIZE
+from segstore.records.header import HEADER_SIZE, LEAST_ENTRY
 
 _MOST_OFFSET = (1 << 63) - 1
 _LIMIT = 1 << 22
@@ -54,7 +54,17 @@ def _in_memory(data: bytes) -> Handle:
 def _sizes(data: bytes) -> list[tuple[int, int, int]]:
     """(position, base offset, last offset) of the batches, by their headers alone, up to what is none."""
     found, at, previous = [], 0, -1
-    while len(data) - at >= HEADER.size:
+    while len(data) - at >= LEAST_ENTRY:
+        message = _message(data[at:], previous)
+        if message:
+            base, size = message
+            if size > len(data) - at:
+                break
+            found.append((at, base, base))
+            at, previous = at + size, base
+            continue
+        if len(data) - at < HEADER.size:
+            break
         base, length, _, magic, *rest = HEADER.unpack_from(data, at)
         last = base + rest[2]
         good = length >= HEADER.size - 12 and length <= (1 << 31) - 13 and magic == 2
@@ -63,6 +73,19 @@ def _sizes(data: bytes) -> list[tuple[int, int, int]]:
         found.append((at, base, last))
         at, previous = at + length + 12, last
     return found
+
+
+def _message(data: bytes, previous: int) -> tuple[int, int] | None:
+    """Return offset and size of the message of magic 0 or 1 at the front, as far as its header tells."""
+    offset, length = struct.unpack_from(">qi", data)
+    if data[16] > 1:
+        return None
+    key_at = (18, 26)[data[16]]
+    most = length + 12 - key_at - 8
+    if most < 0 or length > (1 << 31) - 13 or not previous < offset < _MOST_OFFSET:
+        return None
+    key = int.from_bytes(data[key_at : key_at + 4], "big", signed=True) if len(data) >= key_at + 4 else -1
+    return (offset, length + 12) if -1 <= key <= most else None
 
 
 def seek(data: bytes) -> str:
