@@ -1,13 +1,13 @@
-"""Brings messages of magic 0 and 1 up to record batches of magic 2 (Kafka: AbstractLegacyRecordBatch); nothing is on
-disk.
+"""Brings messages of magic 0 and 1 up to record batches of magic 2 (Kafka: AbstractLegacyRecordBatch);
+nothing is on disk.
 
-All that stands above sees magic 2 only: `decode` calls this where it meets messages, and so does what sends batches
-to others. Offsets, keys, values, timestamps and their type stay; a record of magic 0 has the timestamp -1. There is
-no leader epoch and no producer. Neighbours of one kind share a batch; a wrapper becomes a batch of its own, which is
-plain.
+All that stands above sees magic 2 only: `decode` calls this where it meets messages, and so does what sends
+batches to others. Offsets, keys, values, timestamps and their type stay; a record of magic 0 has the
+timestamp -1. There is no leader epoch and no producer. Neighbours of one kind share a batch; a wrapper
+becomes a batch of its own, which is plain.
 
-Functions without state over bytes that were read already: safe from any thread. C does what is done by record; a
-wrapper is decompressed here, under the bound that batches of magic 2 have.
+Functions without state over bytes that were read already: safe from any thread. C does what is done by
+record; a wrapper is decompressed here, under the bound that batches of magic 2 have.
 """
 
 from __future__ import annotations
@@ -58,12 +58,12 @@ def bring_up(
     limit: int = MAX_PLAIN,
     most: int = INT64_MAX,
 ) -> tuple[bytes, NDArray[np.void]]:
-    """Return the batches of `buf`, which was read at `position` of file `where`, as batches of magic 2: their bytes,
-    perhaps with unused ones behind, and their headers, with positions in these bytes. `batches` are headers of a
-    `scan`, or some of them; those of magic 2 stay as they are.
+    """Return the batches of `buf`, which was read at `position` of file `where`, as batches of magic 2: their
+    bytes, perhaps with unused ones behind, and their headers, with positions in these bytes. `batches` are
+    headers of a `scan`, or some of them; those of magic 2 stay as they are.
 
-    The bytes end with the wrapper that makes them `most` or more. Raises CorruptRecordError where a message is
-    damaged, or a wrapper holds more than `limit` bytes.
+    The bytes end with the wrapper that makes them `most` or more. Raises CorruptRecordError where a message
+    is damaged, or a wrapper holds more than `limit` bytes.
     """
     made = _Made(memoryview(buf), where, position, limit)
     for kind, first, last in _runs(batches):
@@ -151,7 +151,9 @@ class _Made:
         if value is None:
             corrupt(self._where, wrapper, "a wrapper without a value")
         try:
-            return decompress(codec, lz4_of_magic_0(value) if codec == _LZ4 and magic == 0 else value, self._limit)
+            return decompress(
+                codec, lz4_of_magic_0(value) if codec == _LZ4 and magic == 0 else value, self._limit
+            )
         except DecompressError as error:
             corrupt(self._where, wrapper, str(error))
 
