@@ -95,15 +95,17 @@ class _Made:
 
     def __init__(self, view: memoryview, where: str, position: int, limit: int) -> None:
         self._view, self._where, self._position, self._limit = view, where, position, limit
-        self._pieces: list[bytes | memoryview] = []
+        self._pieces: list[memoryview] = []
+        self._last = b""  # what holds the last piece, and perhaps unused bytes behind it
         self._headers: list[NDArray[np.void]] = []
         self.size = 0
 
     def add_batches(self, run: NDArray[np.void]) -> None:
         """Add batches of magic 2, as they are."""
         sizes = run["size"].astype(np.int64)
-        ends = run["position"] - self._position
-        for start, size in zip(ends.tolist(), sizes.tolist(), strict=True):
+        starts = run["position"] - self._position
+        self._last = b""
+        for start, size in zip(starts.tolist(), sizes.tolist(), strict=True):
             self._pieces.append(self._view[start : start + size])
         headers = run.copy()
         headers["position"] = self.size + np.cumsum(sizes) - sizes
@@ -161,7 +163,8 @@ class _Made:
         corrupt(self._where, batch, _REASONS.get(code, f"its messages can't be read ({code})") + more)
 
     def _add(self, out: bytes, size: int, headers: NDArray[np.void]) -> None:
-        self._pieces.append(out if size == len(out) else memoryview(out)[:size])
+        self._last = out
+        self._pieces.append(memoryview(out)[:size])
         headers["position"] += self.size
         self._headers.append(headers)
         self.size += size
@@ -170,13 +173,10 @@ class _Made:
         """Return the bytes, and the headers."""
         if not self._headers:
             return b"", np.empty(0, BATCH)
-        if len(self._headers) == 1:
-            # What a message took beyond its record is no quarter of it, mostly: not worth a copy.
-            piece = self._pieces[0]
-            whole = piece.obj if isinstance(piece, memoryview) else piece
-            if type(whole) is bytes and len(whole) - self.size <= self.size // 2 and len(self._pieces) == 1:
-                return whole, self._headers[0].copy()
-        return b"".join(self._pieces), np.concatenate(self._headers)
+        headers = np.concatenate(self._headers)
+        # What messages took beyond their records is a quarter of them, mostly: not worth a copy.
+        alone = len(self._pieces) == 1 and 0 < len(self._last) <= self.size + self.size // 2
+        return (self._last if alone else b"".join(self._pieces)), headers
 
 
 def _value(message: memoryview, magic: int) -> memoryview | None:

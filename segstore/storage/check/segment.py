@@ -136,7 +136,9 @@ class SegmentCheck:
             except CorruptRecordError as error:
                 yield Finding(self.segment.path, error.position, error.offset, error.reason)
                 continue
-            if len(records) and (np.diff(records.offsets) <= 0).any():
+            # Where the first wrapper of a step begins is not known.
+            below = first > 0 and len(records) and records.offsets[0] < base
+            if below or (len(records) and (np.diff(records.offsets) <= 0).any()):
                 yield Finding(self.segment.path, position, base, "offsets of records do not rise")
             stamped = not batch["attributes"][0] & APPEND_TIME_FLAG
             if len(records) and stamped and records.timestamps.max() > batch["max_timestamp"].max():
