@@ -36,7 +36,7 @@ BAD_BATCHES = {
     "length where 12 more overflow": (put(8, ">i", INT31 - 11), "SEG_BAD_LENGTH"),
     "length of the largest batch": (put(8, ">i", INT31 - 12), "SEG_SHORT"),
     "magic 3": (put(16, "b", 3), "SEG_BAD_MAGIC"),
-    "magic 1, with the CRC of magic 2": (put(16, "b", 1), "SEG_BAD_CRC"),
+    "magic 1, whose key has no such length": (put(16, "b", 1), "SEG_BAD_LENGTH"),
     "magic -1": (put(16, "b", -1), "SEG_BAD_MAGIC"),
     "a bit of the payload": (GOOD[:-1] + bytes([GOOD[-1] ^ 1]), "SEG_BAD_CRC"),
     "a bit of the CRC": (GOOD[:17] + bytes([GOOD[17] ^ 1]) + GOOD[18:], "SEG_BAD_CRC"),
