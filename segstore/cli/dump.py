@@ -22,7 +22,7 @@ from segstore.files import Files
 from segstore.index.sparse import MOST
 from segstore.records import APPEND_TIME_FLAG, CODECS, CONTROL_FLAG, TRANSACTIONAL_FLAG, decode
 from segstore.records.control import ABORT, COMMIT, SNAPSHOT_FOOTER, SNAPSHOT_HEADER
-from segstore.records.header import CODEC_MASK, DELETE_HORIZON_FLAG, MAGIC
+from segstore.records.header import CODEC_MASK, DELETE_HORIZON_FLAG
 from segstore.storage.segment.batch_scan import BAD, Step, walk_past_damage
 
 # --- dump log ----------------------------------------------------------------------------------
@@ -67,19 +67,15 @@ def _is_damage(step: Step, end: int) -> bool:
 
 
 def batch_row(batch: Any) -> Row:
-    """Return the row of a batch, from its header. The header of a wrapper of messages does not say where it
-    begins, nor how many they are.
-    """
+    """Return the row of a batch, from its header."""
     attributes = int(batch["attributes"])
     code = attributes & CODEC_MASK
-    wrapper = batch["magic"] != MAGIC and code
     cells: dict[str, Any] = {
         "position": int(batch["position"]),
-        "base_offset": None if wrapper else int(batch["base_offset"]),
+        "base_offset": int(batch["base_offset"]),
         "last_offset": int(batch["last_offset"]),
-        "count": None if wrapper else int(batch["count"]),
+        "count": int(batch["count"]),
         "size": int(batch["size"]),
-        "magic": int(batch["magic"]),
         "codec": CODECS[code] if code < len(CODECS) else f"unknown ({code})",
         "base_timestamp": int(batch["base_timestamp"]),
         "max_timestamp": int(batch["max_timestamp"]),
@@ -94,12 +90,11 @@ def batch_row(batch: Any) -> Row:
 
 
 def _brief(cells: dict[str, Any]) -> dict[str, Any]:
-    same = ("count", "size", "magic", "codec", "max_timestamp", "flags", "leader_epoch")
-    first = "" if cells["base_offset"] is None else cells["base_offset"]
+    same = ("count", "size", "codec", "max_timestamp", "flags", "leader_epoch")
     producer = [cells[name] for name in ("producer_id", "producer_epoch", "base_sequence")]
     return {
         "position": cells["position"],
-        "offsets": f"{first}..{cells['last_offset']}",
+        "offsets": f"{cells['base_offset']}..{cells['last_offset']}",
         **{name.replace("leader_", ""): cells[name] for name in same},
         "producer": "" if producer[0] < 0 else "/".join(map(str, producer)),
         "crc": cells["crc"],
