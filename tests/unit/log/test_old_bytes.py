@@ -136,6 +136,13 @@ def test_what_is_known_of_each_record(log: segstore.PartitionLog) -> None:
         log.read(log.end_offset + 1)
 
 
+def test_records_are_counted(store_dir: Path) -> None:
+    """Those within wrappers, too."""
+    for mode in ("rw", "r"):
+        with segstore.open(written(store_dir, EACH_KIND), mode=mode) as store:
+            assert [row.records for row in store.stats()] == [len(ALL)]
+
+
 def test_times_are_found(store_dir: Path) -> None:
     """... where magic 0, which has none, lies in front, and within wrappers."""
     parts, offset = [entry(0, NONE, some(0, 4)), entry(0, GZIP, some(4, 4))], 8
