@@ -21,7 +21,7 @@ static inline int32_t verdict(const uint8_t *h, int64_t there, int64_t previous)
     if (there <= AT_MAGIC)
         return NEXT;
     if (UNLIKELY(h[AT_MAGIC] != MAGIC)) {
-        int32_t bad = message_verdict(h, previous);
+        int32_t bad = message_verdict(h, there, previous);
         return bad ? bad : NEXT;
     }
     if (length < HEADER - LOG_OVERHEAD)

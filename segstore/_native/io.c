@@ -160,9 +160,9 @@ int64_t seg_map(void *address, int64_t len, int fd, int32_t write)
 /* --- seek ------------------------------------------------------------ */
 
 /* 0, or why an entry of magic 0 or 1 can't be one above `previous`. */
-static int64_t read_message_header(const uint8_t *h, int64_t previous, seg_batch *out)
+static int64_t read_message_header(const uint8_t *h, int64_t there, int64_t previous, seg_batch *out)
 {
-    int32_t bad = message_verdict(h, previous);
+    int32_t bad = message_verdict(h, there, previous);
     if (bad)
         return SEEK_ERROR - bad;
     parse_message(h, out->position, previous < 0 ? UNKNOWN : previous, out);
@@ -178,7 +178,7 @@ static int64_t read_header(const uint8_t *h, int64_t there, int64_t previous, se
     if (length < MESSAGE_LEAST - LOG_OVERHEAD || length > INT32_MAX - LOG_OVERHEAD)
         return SEEK_ERROR - SEG_BAD_LENGTH;
     if (UNLIKELY(h[AT_MAGIC] != MAGIC))
-        return read_message_header(h, previous, out);
+        return read_message_header(h, there, previous, out);
     if (there < HEADER)
         return SEEK_ERROR - SEG_SHORT;
     int32_t delta = get32(h + AT_LAST_DELTA);

@@ -24,15 +24,22 @@ INLINE int64_t message_key_at(int magic)
     return magic == 0 ? 18 : 26;
 }
 
-/* SEG_BAD_*, or 0, for the first bytes of an entry of any magic but 2, as far as they tell; its magic is there. */
-static inline int32_t message_verdict(const uint8_t *h, int64_t previous)
+/* SEG_BAD_*, or 0, for the first `there` bytes of an entry of any magic but 2, as far as they tell; its magic is there.
+ * The length of the key tells a message from a record batch whose magic is damaged, where no CRC is looked at. */
+static inline int32_t message_verdict(const uint8_t *h, int64_t there, int64_t previous)
 {
     if (h[AT_MAGIC] > 1)
         return SEG_BAD_MAGIC;
-    if (get32(h + AT_LENGTH) < message_key_at(h[AT_MAGIC]) + 8 - LOG_OVERHEAD)
+    int64_t key_at = message_key_at(h[AT_MAGIC]), most = get32(h + AT_LENGTH) + LOG_OVERHEAD - key_at - 8;
+    if (most < 0)
         return SEG_BAD_LENGTH;
     int64_t offset = get64(h);
-    return offset < 0 || offset <= previous || offset == INT64_MAX ? SEG_BAD_OFFSETS : 0;
+    if (offset < 0 || offset <= previous || offset == INT64_MAX)
+        return SEG_BAD_OFFSETS;
+    if (there < key_at + 4)
+        return 0;
+    int32_t key_len = get32(h + key_at);
+    return key_len < -1 || key_len > most ? SEG_BAD_LENGTH : 0;
 }
 
 /* The least offset that an entry may have in it. A wrapper does not say where it begins: behind `before`, at the

@@ -27,6 +27,7 @@ HEAD = struct.Struct(">qiIbb")
 CRC_FROM = 16
 MOST_OFFSET = (1 << 63) - 1
 """No entry has it: the offset behind the last one is an int64, too."""
+KEY_AT = (18, 26)
 LEAST = (14, 22)
 """The fewest bytes behind the size field, by magic: of a message without key and value."""
 
@@ -124,7 +125,9 @@ def entries(data: bytes) -> Iterator[tuple[int, Entry]]:
 
 
 def split(data: bytes, at: int = 0, previous: int = -1) -> bytes:
-    """Return the bytes of the entry at `at`, by its size, and with its CRC checked. Raises Malformed."""
+    """Return the bytes of the entry at `at`, by its size, and with its CRC checked. Raises Malformed, also
+    where the key does not fit: that tells a message from other bytes before a CRC does.
+    """
     if len(data) - at < HEAD.size:
         raise Malformed("the header is cut")
     offset, size, crc, magic, _ = HEAD.unpack_from(data, at)
@@ -135,6 +138,9 @@ def split(data: bytes, at: int = 0, previous: int = -1) -> bytes:
     if not previous < offset < MOST_OFFSET:
         raise Malformed(f"offset {offset} after {previous}")
     whole = data[at : at + 12 + size]
+    (key,) = struct.unpack_from(">i", whole, KEY_AT[magic])
+    if not -1 <= key <= size - LEAST[magic]:
+        raise Malformed(f"a key of {key} bytes")
     if zlib.crc32(whole[CRC_FROM:]) != crc:
         raise Malformed("the CRC does not hold")
     return whole

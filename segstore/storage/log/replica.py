@@ -414,7 +414,7 @@ class Replica:
         partition.context.pool.forget(segment.path)
         # Another object: what a compaction has made of the old one must not take the place of this one.
         left = new_segment(partition.context.pool, partition.directory, segment.base_offset, partition.config)
-        left.unsynced_aborts = segment.unsynced_aborts
+        left.unsynced_aborts, left.may_be_old = segment.unsynced_aborts, segment.may_be_old
         segments.replace_last(left)
         segments.activate(ActiveSegment.reopened_at(left, partition.config, position, end))
         partition.producers.cut([*view.segments[:slot], left], end)

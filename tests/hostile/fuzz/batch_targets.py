@@ -59,13 +59,13 @@ def _sizes(data: bytes) -> list[tuple[int, int, int]]:
     """(position, base offset, last offset) of the batches, by their headers alone, up to what is none."""
     found, at, previous = [], 0, -1
     while len(data) - at >= LEAST_ENTRY:
-        if differ.is_old(data[at:]):
-            last, length = struct.unpack_from(">qi", data, at)
-            least = message_sets.LEAST[data[at + 16]]
-            if length < least or not previous < last < _MOST_OFFSET or length + 12 > len(data) - at:
+        message = _message(data[at:], previous)
+        if message:
+            base, size = message
+            if size > len(data) - at:
                 break
-            found.append((at, last, last))
-            at, previous = at + length + 12, last
+            found.append((at, base, base))
+            at, previous = at + size, base
             continue
         if len(data) - at < HEADER.size:
             break
@@ -77,6 +77,19 @@ def _sizes(data: bytes) -> list[tuple[int, int, int]]:
         found.append((at, base, last))
         at, previous = at + length + 12, last
     return found
+
+
+def _message(data: bytes, previous: int) -> tuple[int, int] | None:
+    """Return offset and size of the message of magic 0 or 1 at the front, as far as its header tells."""
+    offset, length = struct.unpack_from(">qi", data)
+    if data[16] > 1:
+        return None
+    key_at = (18, 26)[data[16]]
+    most = length + 12 - key_at - 8
+    if most < 0 or length > (1 << 31) - 13 or not previous < offset < _MOST_OFFSET:
+        return None
+    key = int.from_bytes(data[key_at : key_at + 4], "big", signed=True) if len(data) >= key_at + 4 else -1
+    return (offset, length + 12) if -1 <= key <= most else None
 
 
 def seek(data: bytes) -> str:
