@@ -1,8 +1,8 @@
 """How fast records are read: into columns, to Arrow and one by one, against an LMDB cursor scan of the same.
 
 Every CRC is checked; every reader, LMDB's too, touches all timestamps and the length of each value, and the
-columns' one a byte of each. The notes tell of a bare scan, which leaves timestamps alone, as well. Messages of
-magic 1, as brokers wrote them before 0.11, are read beside the same records of magic 2.
+columns' one a byte of each. The notes tell of a bare scan, which leaves timestamps alone, as well. Messages
+of magic 1, as brokers wrote them before 0.11, are read beside the same records of magic 2.
 """
 
 from __future__ import annotations
@@ -154,7 +154,7 @@ def messages(values: list[bytes], times: list[int]) -> bytes:
 def test_read_of_old_messages(
     benchmark: Any, results: Results, filled: tuple[segstore.PartitionLog, lmdb.Environment], tmp_path: Path
 ) -> None:
-    """Columns of the same records as plain messages of magic 1, which are brought up, by turns with magic 2."""
+    """Columns of the same records as plain messages of magic 1, by turns with magic 2."""
     log, wanted = filled[0], (int(stamps(RECORDS).sum()), RECORDS * VALUE_BYTES)
     values = [value for records in reads(log) for value in records.values.tolist()]
     folder = tmp_path / "old-0"

@@ -56,7 +56,7 @@ def dump_log(files: Files, path: str, with_records: bool) -> Iterator[Row]:
     with files.open(path) as handle:
         end = min(files.size(handle), MOST)
         for step in walk_past_damage(files, handle, end, check_crcs=True):
-            for i, batch in enumerate(step.batches):
+            for i in range(len(step.batches)):
                 yield batch_row(_as_known(step, i, path))
                 if with_records:
                     yield from _records(step, i, path)
@@ -75,7 +75,7 @@ def _is_damage(step: Step, end: int) -> bool:
 
 
 def _as_known(step: Step, i: int, path: str) -> Any:
-    """Return the header of batch `i`; of a wrapper of messages also where it begins, and how many there are."""
+    """Return the header of batch `i`; that of a wrapper tells where it begins, and how many it has."""
     batch = step.batches[i]
     if batch["magic"] == MAGIC or not batch["attributes"] & CODEC_MASK:
         return batch

@@ -37,8 +37,8 @@ def memory_file(data: bytes | memoryview) -> Iterator[str]:
 
 
 def in_memory(data: bytes | memoryview) -> Handle:
-    """Return a file with these bytes, open to be read, that lies on no disk; on systems without such files it is one
-    without a name. Raises OSError.
+    """Return a file with these bytes, open to be read, that lies on no disk; on systems without such files it
+    is one without a name. Raises OSError.
     """
     if hasattr(os, "memfd_create"):
         with memory_file(data) as path:

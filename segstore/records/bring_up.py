@@ -1,13 +1,13 @@
-"""Brings messages of magic 0 and 1 up to record batches of magic 2 (Kafka: AbstractLegacyRecordBatch); nothing is on
-disk.
+"""Brings messages of magic 0 and 1 up to record batches of magic 2 (Kafka: AbstractLegacyRecordBatch);
+nothing is on disk.
 
-All that stands above sees magic 2 only: `decode` calls this where it meets messages, and so does what sends batches
-to others. Offsets, keys, values, timestamps and their type stay; a record of magic 0 has the timestamp -1. There is
-no leader epoch and no producer. Neighbours of one kind share a batch; a wrapper becomes a batch of its own, which is
-plain.
+All that stands above sees magic 2 only: `decode` calls this where it meets messages, and so does what sends
+batches to others. Offsets, keys, values, timestamps and their type stay; a record of magic 0 has the
+timestamp -1. There is no leader epoch and no producer. Neighbours of one kind share a batch; a wrapper
+becomes a batch of its own, which is plain.
 
-Functions without state over bytes that were read already: safe from any thread. C does what is done by record; a
-wrapper is decompressed here, under the bound that batches of magic 2 have.
+Functions without state over bytes that were read already: safe from any thread. C does what is done by
+record; a wrapper is decompressed here, under the bound that batches of magic 2 have.
 """
 
 from __future__ import annotations
@@ -58,12 +58,12 @@ def bring_up(
     limit: int = MAX_PLAIN,
     most: int = INT64_MAX,
 ) -> tuple[bytes, NDArray[np.void]]:
-    """Return the batches of `buf`, which was read at `position` of file `where`, as batches of magic 2: their bytes,
-    perhaps with unused ones behind, and their headers, with positions in these bytes. `batches` are headers of a
-    `scan`, or some of them; those of magic 2 stay as they are.
+    """Return the batches of `buf`, which was read at `position` of file `where`, as batches of magic 2: their
+    bytes, perhaps with unused ones behind, and their headers, with positions in these bytes. `batches` are
+    headers of a `scan`, or some of them; those of magic 2 stay as they are.
 
-    The bytes end with the wrapper that makes them `most` or more. Raises CorruptRecordError where a message is
-    damaged, or a wrapper holds more than `limit` bytes.
+    The bytes end with the wrapper that makes them `most` or more. Raises CorruptRecordError where a message
+    is damaged, or a wrapper holds more than `limit` bytes.
     """
     made = _Made(memoryview(buf), where, position, limit)
     for kind, first, last in _runs(batches):
@@ -95,15 +95,17 @@ class _Made:
 
     def __init__(self, view: memoryview, where: str, position: int, limit: int) -> None:
         self._view, self._where, self._position, self._limit = view, where, position, limit
-        self._pieces: list[bytes | memoryview] = []
+        self._pieces: list[memoryview] = []
+        self._last = b""  # what holds the last piece, and perhaps unused bytes behind it
         self._headers: list[NDArray[np.void]] = []
         self.size = 0
 
     def add_batches(self, run: NDArray[np.void]) -> None:
         """Add batches of magic 2, as they are."""
         sizes = run["size"].astype(np.int64)
-        ends = run["position"] - self._position
-        for start, size in zip(ends.tolist(), sizes.tolist(), strict=True):
+        starts = run["position"] - self._position
+        self._last = b""
+        for start, size in zip(starts.tolist(), sizes.tolist(), strict=True):
             self._pieces.append(self._view[start : start + size])
         headers = run.copy()
         headers["position"] = self.size + np.cumsum(sizes) - sizes
@@ -151,7 +153,9 @@ class _Made:
         if value is None:
             corrupt(self._where, wrapper, "a wrapper without a value")
         try:
-            return decompress(codec, lz4_of_magic_0(value) if codec == _LZ4 and magic == 0 else value, self._limit)
+            return decompress(
+                codec, lz4_of_magic_0(value) if codec == _LZ4 and magic == 0 else value, self._limit
+            )
         except DecompressError as error:
             corrupt(self._where, wrapper, str(error))
 
@@ -159,7 +163,8 @@ class _Made:
         corrupt(self._where, batch, _REASONS.get(code, f"its messages can't be read ({code})") + more)
 
     def _add(self, out: bytes, size: int, headers: NDArray[np.void]) -> None:
-        self._pieces.append(out if size == len(out) else memoryview(out)[:size])
+        self._last = out
+        self._pieces.append(memoryview(out)[:size])
         headers["position"] += self.size
         self._headers.append(headers)
         self.size += size
@@ -168,13 +173,10 @@ class _Made:
         """Return the bytes, and the headers."""
         if not self._headers:
             return b"", np.empty(0, BATCH)
-        if len(self._headers) == 1:
-            # What a message took beyond its record is no quarter of it, mostly: not worth a copy.
-            piece = self._pieces[0]
-            whole = piece.obj if isinstance(piece, memoryview) else piece
-            if type(whole) is bytes and len(whole) - self.size <= self.size // 2 and len(self._pieces) == 1:
-                return whole, self._headers[0].copy()
-        return b"".join(self._pieces), np.concatenate(self._headers)
+        headers = np.concatenate(self._headers)
+        # What messages took beyond their records is a quarter of them, mostly: not worth a copy.
+        alone = len(self._pieces) == 1 and 0 < len(self._last) <= self.size + self.size // 2
+        return (self._last if alone else b"".join(self._pieces)), headers
 
 
 def _value(message: memoryview, magic: int) -> memoryview | None:

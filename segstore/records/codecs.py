@@ -82,8 +82,9 @@ def decompress_into(codec: int, data: Buffer, out: Buffer, limit: int = MAX_PLAI
 
 
 def lz4_of_magic_0(data: Buffer) -> Buffer:
-    """Return the lz4 frame of a message of magic 0 with the checksum of its header that the format asks for. Kafka's
-    writers had the frame's magic number hashed, too, and its readers take any (KafkaLZ4BlockInputStream).
+    """Return the lz4 frame of a message of magic 0 with the checksum of its header that the format asks for.
+    Kafka's writers had the frame's magic number hashed, too, and its readers take any
+    (KafkaLZ4BlockInputStream).
     """
     if len(data) < 5:
         return data

@@ -6,6 +6,7 @@ is allocated for a length that the bytes claim before that length was found poss
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -205,7 +206,12 @@ def decode(
         next_offset = headers[n - 1].last_offset + 1
     first, plain = headers[0], headers[0].size - HEADER_SIZE
     arguments: tuple[Any, ...] | None
-    if n == 1 and first.magic == MAGIC and not first.attributes & CODEC_MASK and first.count * LEAST_RECORD <= plain:
+    if (
+        n == 1
+        and first.magic == MAGIC
+        and not first.attributes & CODEC_MASK
+        and first.count * LEAST_RECORD <= plain
+    ):
         arena = buf if type(buf) is bytes else bytes(buf)
         arguments = (first.position - position + HEADER_SIZE,), (plain,), 1, first.count
     elif n <= _FEW and (arguments := _few(headers, n, position - HEADER_SIZE)):
@@ -258,7 +264,7 @@ def _brought_up(
     old = batches["magic"] != MAGIC
     bounds = [0, *(np.flatnonzero(old[1:] != old[:-1]) + 1).tolist(), len(batches)]
     parts: list[Records] = []
-    for first, last in zip(bounds[:-1], bounds[1:], strict=True):
+    for first, last in itertools.pairwise(bounds):
         run, data, at = batches[first:last], buf, position
         if old[first]:
             data, run = bring_up(buf, run, where, position, limit, most)

@@ -1,5 +1,5 @@
-"""The 61-byte record batch header (magic 2), or what stands for it of a message of magic 0 or 1, as numpy and C see
-it; nothing is on disk.
+"""The 61-byte record batch header (magic 2), or what stands for it of a message of magic 0 or 1, as numpy and
+C see it; nothing is on disk.
 
 The `AT_...` of `_native/bytes.h` say where each field lies in the bytes of a batch.
 
@@ -44,8 +44,8 @@ BATCH = np.dtype(
         ("magic", np.int64),
     ]
 )
-"""One record batch's header, field for field `seg_batch` of cdef.h, in host order; also that of a message of magic 0
-or 1, of which cdef.h says what it knows.
+"""One record batch's header, field for field `seg_batch` of cdef.h, in host order; also that of a message of
+magic 0 or 1, of which cdef.h says what it knows.
 """
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")

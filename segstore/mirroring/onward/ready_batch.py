@@ -24,8 +24,8 @@ from segstore.records import (
     bring_up,
     columns_of,
     decode,
-    is_old,
     encode,
+    is_old,
     produced,
     scan,
 )

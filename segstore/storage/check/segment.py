@@ -136,7 +136,9 @@ class SegmentCheck:
             except CorruptRecordError as error:
                 yield Finding(self.segment.path, error.position, error.offset, error.reason)
                 continue
-            if len(records) and (np.diff(records.offsets) <= 0).any():
+            # Where the first wrapper of a step begins is not known.
+            below = first > 0 and len(records) and records.offsets[0] < base
+            if below or (len(records) and (np.diff(records.offsets) <= 0).any()):
                 yield Finding(self.segment.path, position, base, "offsets of records do not rise")
             stamped = not batch["attributes"][0] & APPEND_TIME_FLAG
             if len(records) and stamped and records.timestamps.max() > batch["max_timestamp"].max():
@@ -204,8 +206,8 @@ class SegmentCheck:
                 )
 
     def _ends_at(self, i: int, last: int) -> bool:
-        """Return whether an index entry for batch `i` may have that last offset: of messages of magic 0 and 1,
-        one entry stands for all of an append.
+        """Return whether an index entry for batch `i` may have that last offset: of messages of magic 0 and
+        1, one entry stands for all of an append.
         """
         if self._magics[i] == MAGIC:
             return self._lasts[i] == last
@@ -240,8 +242,8 @@ class SegmentCheck:
 
 
 def _apart(batches: np.ndarray) -> Iterator[tuple[int, int]]:
-    """Yield begin and end of the batches that are decoded by themselves: each one of magic 2, each wrapper, and
-    each run of plain messages of magic 0 and 1.
+    """Yield begin and end of the batches that are decoded by themselves: each one of magic 2, each wrapper,
+    and each run of plain messages of magic 0 and 1.
     """
     apart = (batches["magic"] == MAGIC) | (batches["attributes"] & CODEC_MASK != 0)
     bounds = [0, *(np.flatnonzero(apart[1:] | apart[:-1]) + 1).tolist(), len(batches)]

@@ -97,7 +97,11 @@ def _whole(segment: Indexed, offsets: SealedOffsetIndex, times: SealedTimeIndex)
             continue  # a batch that is larger than a step comes whole in the next step
         if not len(batches):
             return last < 0  # damage where the entry points to: a read will report it
-        if last >= 0 and step.position == position and not is_of_entry(batch_ptr(batches), segment.base_offset + last):
+        if (
+            last >= 0
+            and step.position == position
+            and not is_of_entry(batch_ptr(batches), segment.base_offset + last)
+        ):
             return False
         fitting = _fitting(segment, batches)
         if builder.add(fitting)[0] and not is_old(fitting):
@@ -112,7 +116,9 @@ def is_of_entry(header: Any, last_offset: int) -> bool:
     entry's offset. For messages brokers made one entry for all of an append, which may be much: it points to
     the first message, and has the offset of the last one. `header` is a `seg_batch *`.
     """
-    return bool(header.last_offset == last_offset or (header.magic != MAGIC and header.last_offset < last_offset))
+    return bool(
+        header.last_offset == last_offset or (header.magic != MAGIC and header.last_offset < last_offset)
+    )
 
 
 def _is_right(segment: Indexed, offsets: SealedOffsetIndex, stamp: int, relative: int) -> bool:

@@ -174,7 +174,9 @@ class Segment:
         code = self.pool.files.seek_batch(handle or self.handle, position, end, target, out)
         if code < 0:
             self._check_read(code)
-        wrong = code < 0 or (hint is not None and not index_files.is_of_entry(out, self.base_offset + hint[0]))
+        wrong = code < 0 or (
+            hint is not None and not index_files.is_of_entry(out, self.base_offset + hint[0])
+        )
         if wrong and hint is not None and out.position == position:
             self.distrust()
             return self.locate_from(0, target, end, out)

@@ -1,5 +1,5 @@
-"""What is sent to others is magic 2 only: where a stretch of a log has messages of magic 0 or 1, its batches are
-brought up, and sent from a file in memory. All others are sent from the log as they lie there.
+"""What is sent to others is magic 2 only: where a stretch of a log has messages of magic 0 or 1, its batches
+are brought up, and sent from a file in memory. All others are sent from the log as they lie there.
 
 On disk files are only read. Threads: any, without locks; an immutable view's segment is looked at.
 """
@@ -18,9 +18,9 @@ from segstore.storage.segment.segment import Segment
 
 
 def as_sent(segment: Segment, handle: Handle, found: Any, most: int, files: Files) -> tuple[Handle, bool]:
-    """Return the file from which a stretch (`found`, a `seg_found *`) of a segment's log is sent, and whether that
-    is the log. If it is not, `found` tells where the batches lie in the file: they end with the one that makes
-    them `most` bytes or more. Raises OSError; CorruptRecordError where the first batch is damaged.
+    """Return the file from which a stretch (`found`, a `seg_found *`) of a segment's log is sent, and whether
+    that is the log. If it is not, `found` tells where the batches lie in the file: they end with the one that
+    makes them `most` bytes or more. Raises OSError; CorruptRecordError where the first batch is damaged.
     """
     if not segment.may_be_old or not files.attributes(handle, found.position, found.stop) & lib.SEG_OLD:
         return handle, True

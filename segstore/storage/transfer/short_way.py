@@ -1,9 +1,9 @@
 """The short way of a transfer: the look-up and one sendfile(2) in one native call, where nothing is unusual.
 
-Unusual is: a file that is not open, or an index that is not loaded; a log that may have messages of magic 0 or 1,
-which are not sent as they are; a stretch that may go on in another
-segment; an index or a header that is not what it must be; a sink that takes nothing for now; a SIGPIPE that
-would end the process. `transfer` is the long way, which handles all that. Both send the same bytes.
+Unusual is: a file that is not open, or an index that is not loaded; a log that may have messages of magic 0
+or 1, which are not sent as they are; a stretch that may go on in another segment; an index or a header that
+is not what it must be; a sink that takes nothing for now; a SIGPIPE that would end the process. `transfer` is
+the long way, which handles all that. Both send the same bytes.
 
 On disk files are only read. Threads: any, without locks, on an immutable view.
 """

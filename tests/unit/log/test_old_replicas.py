@@ -78,7 +78,9 @@ def test_damage_is_not_appended(tmp_path: Path) -> None:
 
 
 def test_what_was_fetched_begins_where_its_first_message_does() -> None:
-    data = joined([entry(1, GZIP, some(70, 6)), entry(1, NONE, some(90, 1)), entry(0, GZIP, some(100, 4))]).data
+    data = joined(
+        [entry(1, GZIP, some(70, 6)), entry(1, NONE, some(90, 1)), entry(0, GZIP, some(100, 4))]
+    ).data
     fetched, below = describe(data)
     assert fetched is not None
     assert (fetched.next_offset, fetched.epochs) == (104, ((-1, 70),))

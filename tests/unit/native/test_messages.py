@@ -19,6 +19,7 @@ from segstore._native import ffi, lib
 
 ONE = message_sets.plain(1, [Message(10, 5, b"key", b"value")])
 TWO = message_sets.plain(0, [Message(20, -1, None, b"value")])
+OTHER_CRC = struct.pack(">I", lib.seg_crc32c(0, ONE[16:], len(ONE) - 16))
 SMALLEST = message_sets.plain(0, [Message(3, -1, None, None)])
 
 
@@ -37,7 +38,11 @@ def test_what_a_header_says(name: str) -> None:
     assert rows["position"].tolist() == [5 + at for at, _ in parts]
     assert (rows["position"] + rows["size"]).tolist() == [5 + stop for stop in drawn.ends]
     assert rows["last_offset"].tolist() == [part.offset for _, part in parts]
-    assert rows["max_timestamp"].tolist() == rows["base_timestamp"].tolist() == [part.timestamp for _, part in parts]
+    assert (
+        rows["max_timestamp"].tolist()
+        == rows["base_timestamp"].tolist()
+        == [part.timestamp for _, part in parts]
+    )
     assert rows["magic"].tolist() == [part.magic for _, part in parts]
     assert rows["attributes"].tolist() == [part.attributes for _, part in parts]
     for name in ("leader_epoch", "producer_id", "producer_epoch", "base_sequence"):
@@ -67,7 +72,7 @@ BAD_MESSAGES = {
     "a bit of the value": (ONE[:-1] + bytes([ONE[-1] ^ 1]), "SEG_BAD_CRC"),
     "a bit of the attributes": (ONE[:17] + bytes([ONE[17] ^ 0x80]) + ONE[18:], "SEG_BAD_CRC"),
     "a bit of the CRC": (ONE[:12] + bytes([ONE[12] ^ 1]) + ONE[13:], "SEG_BAD_CRC"),
-    "the CRC of magic 2": (ONE[:12] + struct.pack(">I", lib.seg_crc32c(0, ONE[16:], len(ONE) - 16)) + ONE[16:], "SEG_BAD_CRC"),
+    "the CRC of magic 2": (ONE[:12] + OTHER_CRC + ONE[16:], "SEG_BAD_CRC"),
     "offset negative": (changed(0, ">q", -1), "SEG_BAD_OFFSETS"),
     "next offset above int64": (changed(0, ">q", INT63), "SEG_BAD_OFFSETS"),
     "the same message twice": (ONE + ONE, "SEG_BAD_OFFSETS"),
@@ -136,7 +141,9 @@ def log(tmp_path: Path) -> int:
 def spans(drawn: Drawn) -> list[tuple[int, int, int]]:
     """Position, least base offset and last offset of each entry by a scan from offset 0 on."""
     rows, _ = native.scan(drawn.data, least=0)
-    return list(zip(*(rows[name].tolist() for name in ("position", "base_offset", "last_offset")), strict=True))
+    return list(
+        zip(*(rows[name].tolist() for name in ("position", "base_offset", "last_offset")), strict=True)
+    )
 
 
 def test_each_offset_is_found(log: int) -> None:

@@ -1,4 +1,6 @@
-"""Segments of messages of magic 0 and 1 as a broker has left them: the indexes that it made are taken as they are."""
+"""Segments of messages of magic 0 and 1 as a broker has left them: the indexes that it made are taken as they
+are.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,7 @@ from typing import NamedTuple
 import message_sets
 import pytest
 from drawn_sets import MS, Drawn, entry, joined
-from message_sets import GZIP, NONE, NO_TIMESTAMP, Message
+from message_sets import GZIP, NO_TIMESTAMP, NONE, Message
 from stores import records, write_segment
 
 import segstore
@@ -38,8 +40,8 @@ def appends(magic: int, codec: int) -> list[Drawn]:
 
 
 def left(parts: list[Drawn]) -> Left:
-    """As LogSegment.append of Kafka 0.10.2 to 2.8: one entry for all of an append, with its largest offset, where
-    its first message lies; the time index has the message with the largest timestamp, or its wrapper.
+    """As LogSegment.append of Kafka 0.10.2 to 2.8: one entry for all of an append, with its largest offset,
+    where its first message lies; the time index has the message with the largest timestamp, or its wrapper.
     """
     index, times, since, at, largest, entered = b"", b"", 0, 0, (-1, 0), -1
     for part in parts:
@@ -86,7 +88,7 @@ def test_indexes_of_a_broker_are_kept(tmp_path: Path, name: str, mode: str) -> N
     assert segstore.check(tmp_path) == []
     with segstore.open(tmp_path, mode) as store:
         log = store.partition("t")
-        for message in found.messages[:: 37]:
+        for message in found.messages[::37]:
             assert log.read_one(message.offset).value == message.value
             if message.timestamp != NO_TIMESTAMP:
                 least = min(m.offset for m in found.messages if m.timestamp >= message.timestamp)
@@ -95,8 +97,6 @@ def test_indexes_of_a_broker_are_kept(tmp_path: Path, name: str, mode: str) -> N
         assert log.end_offset == len(found.messages)
     kept = [path.read_bytes()[: len(data)] for path, data in zip(paths, before[1], strict=True)]
     assert ([path.stat().st_ino for path in paths], kept) == before
-
-
 
 
 def test_entries_that_are_wrong_are_found(tmp_path: Path) -> None:
