@@ -33,7 +33,6 @@ import kafka_tools  # noqa: E402
 from kafka_broker import free_port  # noqa: E402
 from waiting import until  # noqa: E402
 
-POM = ROOT / "tests" / "support" / "old_kafka" / "pom.xml"
 TARGET = ROOT / "tests" / "golden" / "old"
 FLIGHTS = ROOT / "tests" / "golden" / "records" / "flights-snappy-0.jsonl.gz"
 START_MS = 1_388_000_000_000
@@ -108,7 +107,7 @@ def program(classpath: str, main: str, text: str, where: Path) -> Iterator[None]
 @contextmanager
 def broker(where: Path) -> Iterator[tuple[str, Path]]:
     """Run ZooKeeper and a broker; yield the broker's address and its log directory."""
-    classpath, zookeeper, port = kafka_tools.classpath(POM), free_port(), free_port()
+    classpath, zookeeper, port = kafka_tools.classpath(kafka_tools.OLD_POM), free_port(), free_port()
     logs, main = where / "logs", "org.apache.zookeeper.server.quorum.QuorumPeerMain"
     made = BROKER.format(zookeeper=zookeeper, port=port, logs=logs)
     with (

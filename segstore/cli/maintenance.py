@@ -194,7 +194,9 @@ def upgrade(topic: str | None, path: str, as_json: bool) -> int:
     partition could not be upgraded; the others are upgraded all the same.
     """
     with open_reading(path) as store:
-        topics = [find_topic(store.topics(), topic)] if topic is not None else [*store.topics().values()]
+        known = store.topics()
+        sound = [info for info in known.values() if info.error is None]
+        topics = sound if topic is None else [find_topic(known, topic)]
     keys = [(info.name, number) for info in topics for number in info.partition_ids]
     sizes = [log_bytes(path, *key) for key in keys]
     done: list[Upgraded] = []

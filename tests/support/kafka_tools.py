@@ -23,6 +23,8 @@ from pathlib import Path
 from places import REPOSITORY
 
 POM = Path(__file__).parent / "kafka" / "pom.xml"
+OLD_POM = Path(__file__).parent / "old_kafka" / "pom.xml"
+"""Version 2.8.2, whose broker still writes messages of magic 0 and 1."""
 CACHE = REPOSITORY / ".cache" / "kafka"
 JUDGED = (".log", ".index", ".timeindex", ".txnindex", ".snapshot")
 
@@ -34,6 +36,17 @@ _BATCH = re.compile(
     r" isControl: (?P<isControl>\S+) deleteHorizonMs: (?P<deleteHorizonMs>\S+)"
     r" position: (?P<position>\d+) (?P<timestampType>\w+): (?P<timestamp>-?\d+) size: (?P<size>\d+)"
     r" magic: (?P<magic>\d+) compresscodec: (?P<codec>\w+) crc: (?P<crc>\d+) isvalid: (?P<isvalid>\w+)$"
+)
+_MESSAGE_BATCH = re.compile(
+    r"offset: (?P<lastOffset>\d+) position: (?P<position>\d+) (?P<timestampType>\w+): (?P<timestamp>-?\d+)"
+    r" size: (?P<size>\d+) magic: (?P<magic>[01]) compresscodec: (?P<codec>\w+) crc: (?P<crc>\d+)"
+    r" isvalid: (?P<isvalid>\w+)$"
+)
+"""A message or a wrapper, of magic 0 or 1."""
+_MESSAGE = re.compile(
+    r"\| offset: (?P<offset>\d+) (?P<timestampType>\w+): (?P<timestamp>-?\d+) keySize: (?P<keySize>-?\d+)"
+    r" valueSize: (?P<valueSize>-?\d+) crc: (?P<crc>\d+) isvalid: (?P<isvalid>\w+)"
+    r"(?: key: (?P<key>\S*))?(?: payload: (?P<payload>.*))?$"
 )
 _RECORD = re.compile(
     r"\| offset: (?P<offset>\d+) (?P<timestampType>\w+): (?P<timestamp>-?\d+) keySize: (?P<keySize>-?\d+)"
@@ -54,14 +67,16 @@ _PRODUCER = re.compile(
     r" lastSequence: (?P<lastSequence>\S+) lastOffset: (?P<lastOffset>\S+)"
     r" offsetDelta: (?P<offsetDelta>\S+) timestamp: (?P<timestamp>\S+))?\s*$"
 )
-_LINES = {
-    "batches": _BATCH,
-    "records": _RECORD,
-    "index": _INDEX_ENTRY,
-    "time_index": _TIME_ENTRY,
-    "aborted": _ABORTED,
-    "producers": _PRODUCER,
-}
+_LINES = (
+    ("batches", _BATCH),
+    ("batches", _MESSAGE_BATCH),
+    ("records", _RECORD),
+    ("records", _MESSAGE),
+    ("index", _INDEX_ENTRY),
+    ("time_index", _TIME_ENTRY),
+    ("aborted", _ABORTED),
+    ("producers", _PRODUCER),
+)
 _GAP = re.compile(r"  (\d+) is followed by (\d+)$")
 _NOISE = re.compile(r"SLF4J: |WARNING: |Log starting offset: \d+$|$")
 
@@ -131,15 +146,16 @@ def classpath(pom: Path = POM) -> str:
     return kept.read_text().strip()
 
 
-def judge(*partitions: Path, contents: bool = False) -> Dump:
+def judge(*partitions: Path, contents: bool = False, pom: Path = POM) -> Dump:
     """Dump every file of some partitions, and run a broker's start-up checks of their indexes.
 
     `errors` is empty where Kafka finds nothing wrong. With `contents` records have `key` and
-    `payload` as text.
+    `payload` as text. `pom` names the version of the tool.
     """
     files = sorted(p for path in partitions for p in path.iterdir() if p.suffix in JUDGED)
-    dump = dump_log(files, contents=contents)
-    checked = dump_log([p for p in files if p.suffix in (".index", ".timeindex")], index_sanity=True)
+    dump = dump_log(files, contents=contents, pom=pom)
+    indexes = [p for p in files if p.suffix in (".index", ".timeindex")]
+    checked = dump_log(indexes, index_sanity=True, pom=pom)
     dump.errors += checked.errors
     for file, found in checked.files.items():
         known = dump.files.setdefault(file, FileDump())
@@ -148,7 +164,12 @@ def judge(*partitions: Path, contents: bool = False) -> Dump:
 
 
 def dump_log(
-    files: Iterable[Path], *, deep: bool = True, index_sanity: bool = False, contents: bool = False
+    files: Iterable[Path],
+    *,
+    deep: bool = True,
+    index_sanity: bool = False,
+    contents: bool = False,
+    pom: Path = POM,
 ) -> Dump:
     """Run the tool once over many files. With `index_sanity` index entries are checked but not listed."""
     names = ",".join(map(str, files))
@@ -157,7 +178,7 @@ def dump_log(
     options = ["--deep-iteration"] * deep + ["--index-sanity-check"] * index_sanity
     options += ["--print-data-log"] * contents
     java = ["java", "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData"]
-    java += ["-Dfile.encoding=UTF-8", "-Dsun.stdout.encoding=UTF-8", "-cp", classpath()]
+    java += ["-Dfile.encoding=UTF-8", "-Dsun.stdout.encoding=UTF-8", "-cp", classpath(pom)]
     run = subprocess.run(
         [*java, "kafka.tools.DumpLogSegments", *options, "--files", names],
         capture_output=True,
@@ -212,7 +233,7 @@ def parse(stdout: str, stderr: str) -> Dump:
 
 
 def _take(line: str, current: FileDump) -> bool:
-    for name, form in _LINES.items():
+    for name, form in _LINES:
         if match := form.match(line):
             getattr(current, name).append({k: _value(k, v) for k, v in match.groupdict().items()})
             return True

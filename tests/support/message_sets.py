@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import NamedTuple
 
 import cramjam
@@ -23,9 +24,16 @@ CODECS = ("none", "gzip", "snappy", "lz4")
 CODEC_BITS, APPEND_TIME = 0x07, 0x08
 NO_TIMESTAMP = -1
 HEAD = struct.Struct(">qiIbb")
-MAGIC_AT, CRC_FROM = 16, 16
+CRC_FROM = 16
+MOST_OFFSET = (1 << 63) - 1
+"""No entry has it: the offset behind the last one is an int64, too."""
+KEY_AT = (18, 26)
 LEAST = (14, 22)
 """The fewest bytes behind the size field, by magic: of a message without key and value."""
+
+
+Decompress = Callable[[int, bytes, int], bytes]
+"""Of codec, bytes and magic; raises Malformed."""
 
 
 class Malformed(Exception):
@@ -110,24 +118,37 @@ def entries(data: bytes) -> Iterator[tuple[int, Entry]]:
     """
     at, previous = 0, -1
     while at < len(data):
-        entry, size = _take(data, at)
-        if entry.offset <= previous:
-            raise Malformed(f"offset {entry.offset} after {previous}")
+        whole = split(data, at, previous)
+        entry = parse(whole)
         yield at, entry
-        previous, at = entry.offset, at + size
+        previous, at = entry.offset, at + len(whole)
 
 
-def _take(data: bytes, at: int) -> tuple[Entry, int]:
+def split(data: bytes, at: int = 0, previous: int = -1) -> bytes:
+    """Return the bytes of the entry at `at`, by its size, and with its CRC checked. Raises Malformed, also
+    where the key does not fit: that tells a message from other bytes before a CRC does.
+    """
     if len(data) - at < HEAD.size:
         raise Malformed("the header is cut")
-    offset, size, crc, magic, attributes = HEAD.unpack_from(data, at)
+    offset, size, crc, magic, _ = HEAD.unpack_from(data, at)
     if magic not in (0, 1):
         raise Malformed(f"magic {magic}")
-    if offset < 0 or size < LEAST[magic] or size > len(data) - at - 12:
-        raise Malformed(f"offset {offset}, {size} bytes of {len(data) - at - 12}")
+    if size < LEAST[magic] or size > len(data) - at - 12:
+        raise Malformed(f"{size} bytes of {len(data) - at - 12}")
+    if not previous < offset < MOST_OFFSET:
+        raise Malformed(f"offset {offset} after {previous}")
     whole = data[at : at + 12 + size]
+    (key,) = struct.unpack_from(">i", whole, KEY_AT[magic])
+    if not -1 <= key <= size - LEAST[magic]:
+        raise Malformed(f"a key of {key} bytes")
     if zlib.crc32(whole[CRC_FROM:]) != crc:
         raise Malformed("the CRC does not hold")
+    return whole
+
+
+def parse(whole: bytes) -> Entry:
+    """Return what an entry says that `split` gave. Raises Malformed where its lengths don't fill it."""
+    offset, _, _, magic, attributes = HEAD.unpack_from(whole)
     stamp, behind = NO_TIMESTAMP, HEAD.size
     if magic:
         (stamp,) = struct.unpack_from(">q", whole, behind)
@@ -136,7 +157,7 @@ def _take(data: bytes, at: int) -> tuple[Entry, int]:
     value, behind = _bytes_at(whole, behind)
     if behind != len(whole):
         raise Malformed(f"{len(whole) - behind} bytes behind the value")
-    return Entry(offset, magic, attributes, stamp, key, value), len(whole)
+    return Entry(offset, magic, attributes, stamp, key, value)
 
 
 def _bytes_at(data: bytes, at: int) -> tuple[bytes | None, int]:
@@ -153,10 +174,16 @@ def messages(data: bytes) -> list[Message]:
     """Return all messages, those within wrappers too, with absolute offsets. Raises Malformed."""
     found: list[Message] = []
     for _, entry in entries(data):
-        for message in unwrap(entry) if entry.codec else [_message(entry)]:
-            if found and message.offset <= found[-1].offset:
-                raise Malformed(f"offset {message.offset} after {found[-1].offset}")
-            found.append(message)
+        found += said(entry, found[-1].offset if found else -1)
+    return found
+
+
+def said(entry: Entry, previous: int = -1, plain: Decompress | None = None) -> list[Message]:
+    """Return the messages of an entry behind offset `previous`. Raises Malformed."""
+    found = unwrap(entry, plain or decompress) if entry.codec else [_message(entry)]
+    offsets = [previous, *(message.offset for message in found)]
+    if any(a >= b for a, b in pairwise(offsets)):
+        raise Malformed(f"offsets don't rise: {offsets}")
     return found
 
 
@@ -165,11 +192,11 @@ def _message(entry: Entry) -> Message:
     return Message(entry.offset, entry.timestamp, entry.key, entry.value, appended)
 
 
-def unwrap(wrapper: Entry) -> list[Message]:
+def unwrap(wrapper: Entry, plain: Decompress) -> list[Message]:
     """Return the messages of a wrapper (Kafka: AbstractLegacyRecordBatch.DeepRecordsIterator)."""
     if wrapper.value is None:
         raise Malformed("a wrapper without a value")
-    inner = _inner(decompress(wrapper.codec, wrapper.value, wrapper.magic))
+    inner = _inner(plain(wrapper.codec, wrapper.value, wrapper.magic))
     if not inner:
         raise Malformed("a wrapper without messages")
     if any(entry.codec for entry in inner):
@@ -187,15 +214,16 @@ def _inner(data: bytes) -> list[Entry]:
     """Return the entries of a wrapper; what is left behind the last whole one is no error (Kafka:
     DataLogInputStream).
     """
-    at = 0
+    found, at = [], 0
     while len(data) - at >= 12:
         (size,) = struct.unpack_from(">i", data, at + 8)
         if size < LEAST[0]:
             raise Malformed(f"a size of {size}")
         if size > len(data) - at - 12:
             break
+        found.append(parse(split(data, at)))
         at += 12 + size
-    return [entry for _, entry in entries(data[:at])]
+    return found
 
 
 def _base(wrapper: Entry, last: int) -> int:
@@ -302,11 +330,12 @@ def _unsnapped(data: bytes) -> bytes:
 
 
 def _unlz4(data: bytes, magic: int) -> bytes:
-    if data[:4] != LZ4_MAGIC or len(data) < 7:
+    return bytes(cramjam.lz4.decompress(mended_lz4(data) if magic == 0 else data))
+
+
+def mended_lz4(data: bytes) -> bytes:
+    """Return a frame of magic 0 with the right checksum of its header. Raises Malformed."""
+    end = 6 + 8 * (data[4] >> 3 & 1) if len(data) > 4 else 7
+    if data[:4] != LZ4_MAGIC or len(data) <= end:
         raise Malformed("no lz4 frame")
-    end = 6 + 8 * (data[4] >> 3 & 1)
-    if magic == 0:
-        covered = data[4:end]
-        checksum = xxh32(covered) >> 8 & 0xFF
-        data = data[:end] + bytes([checksum]) + data[end + 1 :]
-    return bytes(cramjam.lz4.decompress(data))
+    return data[:end] + bytes([xxh32(data[4:end]) >> 8 & 0xFF]) + data[end + 1 :]

@@ -6,15 +6,16 @@ import errno
 import os
 import struct
 
+import message_sets
 from native_batches import decode_both
 from oracle import HEADER, Batch, Malformed, encode_records, split_batch
 
-from fuzz import batches, differ
+from fuzz import batches, differ, messages
 from fuzz.target import Target
 from segstore._native import ffi, lib
 from segstore.files import Files, Handle
 from segstore.records.codecs import DecompressError, compress, decompress
-from segstore.records.header import HEADER_SIZE, LEAST_ENTRY
+from segstore.records.header import LEAST_ENTRY
 
 _MOST_OFFSET = (1 << 63) - 1
 _LIMIT = 1 << 22
@@ -27,8 +28,11 @@ def _buffer(data: bytes) -> object:
 
 def _holds(data: bytes) -> bool:
     try:
-        split_batch(data)
-    except Malformed:
+        if differ.is_old(data):
+            message_sets.parse(message_sets.split(data))
+        else:
+            split_batch(data)
+    except (Malformed, message_sets.Malformed):
         return False
     return True
 
@@ -36,8 +40,8 @@ def _holds(data: bytes) -> bool:
 def resync(data: bytes) -> str:
     """The first place where the oracle, too, finds a whole batch."""
     found = int(lib.seg_resync(_buffer(data), len(data), 0, 0, _MOST_OFFSET))
-    last = len(data) - HEADER_SIZE
-    likely = (at for at in range(last + 1) if data[at + 16] == 2)
+    last = len(data) - LEAST_ENTRY
+    likely = (at for at in range(last + 1) if data[at + 16] <= 2)
     assert found == next((at for at in likely if _holds(data[at:])), -1)
     return "none" if found < 0 else "at the start" if found == 0 else "later"
 
@@ -157,9 +161,12 @@ def _codec_seeds() -> list[bytes]:
 
 TARGETS = {
     "batches": Target(differ.compare, batches.seeds, batches.MUTATORS, batches.with_crcs),
+    "messages": Target(differ.compare, messages.seeds, messages.MUTATORS, messages.with_crcs),
     "records": Target(records, _record_seeds),
     "resync": Target(resync, batches.made, batches.MUTATORS, batches.with_crcs),
+    "resync among messages": Target(resync, messages.seeds, messages.MUTATORS, messages.with_crcs),
     "seek": Target(seek, batches.made, batches.MUTATORS, batches.with_crcs),
+    "seek among messages": Target(seek, messages.seeds, messages.MUTATORS, messages.with_crcs),
     "restamp": Target(restamp, batches.made, batches.MUTATORS, batches.with_crcs),
     "codecs": Target(codec, _codec_seeds),
 }
