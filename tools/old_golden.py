@@ -236,7 +236,7 @@ def compacted(codec: str, version: str) -> Callable[[Cluster, str], None]:
             cluster.send(topic, flights(60, 60 * turn, keys=23 + turn), codec, batch=12)
         cluster.send(topic, [Row(b"key-%d" % i, None) for i in range(3)], codec)
         cluster.send(topic, flights(24, 300, keys=5), codec, batch=12)
-        cluster.await_clean(topic, 220)
+        cluster.await_clean(topic, 180)
 
     return fill
 

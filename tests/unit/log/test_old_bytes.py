@@ -38,7 +38,7 @@ def expected(messages: list[Message]) -> Rows:
 def written(path: Path, *segments: Drawn) -> Path:
     """Write a partition as a broker has left it, one segment behind the other, without indexes."""
     for drawn in segments:
-        write_segment(path / "t-0", 0 if drawn is segments[0] else drawn.messages[0].offset, drawn.data)
+        write_segment(path / "t-0", drawn.messages[0].offset, drawn.data)
     return path
 
 
@@ -97,9 +97,9 @@ def test_all_records_are_read(log: segstore.PartitionLog, way: str) -> None:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_all_records_are_read_by_another_process(store_dir: Path, way: str) -> None:
+def test_all_records_are_read_by_another_process(tmp_path: Path, way: str) -> None:
     """... or of a directory that nobody has opened for writing."""
-    with segstore.open(written(store_dir, EACH_KIND), mode="r") as store:
+    with segstore.open(written(tmp_path / "store", EACH_KIND), mode="r") as store:
         assert WAYS[way](store.partition("t")) == expected(ALL)
 
 
@@ -251,9 +251,11 @@ def test_damage_is_told_and_the_rest_is_read(tmp_path: Path, name: str) -> None:
     """The damaged entry alone is lost."""
     parts = [entry(1, GZIP, some(0, 4)), KINDS[name], entry(1, SNAPPY, some(50, 4)), entry(2, NONE, some(60, 4))]
     drawn = joined(parts)
+    path = written(tmp_path / "store", drawn)
+    with segstore.open(path):
+        pass
     data = bytearray(drawn.data)
-    data[len(parts[0].data) + 22] ^= 0x10
-    path = tmp_path / "store"
+    data[len(parts[0].data) + 40] ^= 0x10
     write_segment(path / "t-0", 0, bytes(data))
     with segstore.open(path, mode="r") as store:
         log = store.partition("t")
