@@ -17,6 +17,7 @@ from segstore._native import lib
 from segstore.errors import CorruptRecordError
 from segstore.index import SealedOffsetIndex, SealedTimeIndex
 from segstore.records import APPEND_TIME_FLAG, CODEC_MASK, MAGIC, decode
+from segstore.records.header import NO_EPOCH
 from segstore.storage.finding import Finding
 from segstore.storage.meta.offset_checkpoints import LeaderEpochs
 from segstore.storage.meta.small_files import reason
@@ -150,7 +151,8 @@ class SegmentCheck:
         epochs = self.epochs
         if epochs is None or epochs.latest is None:
             return
-        batches = batches[batches["magic"] == MAGIC]  # older ones have no epoch
+        # Messages of magic 0 and 1 have no epoch, nor have the batches that an upgrade has made of them.
+        batches = batches[batches["leader_epoch"] != NO_EPOCH]
         if not len(batches):
             return
         held = batches["leader_epoch"]

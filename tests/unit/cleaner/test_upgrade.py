@@ -112,7 +112,7 @@ def test_batches_of_magic_2_stay_as_they_are(store_dir: Path) -> None:
         committed = [r.value for r in store.partition("t").scan(isolation_level="read_committed")]
     (file,) = (store_dir / "t-0").glob("*.log")
     new = file.read_bytes()
-    old = entry(1, SNAPPY, some(1000, 4))
+    old = entry(1, SNAPPY, some(4, 4))
     file.write_bytes(new + old.data)
     for name in (".kafka_cleanshutdown", "t-0/00000000000000000000.index"):
         (store_dir / name).unlink()
