@@ -150,7 +150,7 @@ class SegmentCheck:
         epochs = self.epochs
         if epochs is None or epochs.latest is None:
             return
-        batches = batches[batches["magic"] == MAGIC]  # older ones have no epoch
+        batches = batches[batches["leader_epoch"] >= 0]  # messages of magic 0 and 1 have none, brought up too
         if not len(batches):
             return
         held = batches["leader_epoch"]
