@@ -6,6 +6,8 @@
  */
 #include "message.h"
 
+enum { MOST_SHORT = 0xffffff };  /* a length up to this has a first byte of 0 */
+
 /* Batches that are made one after the other; the last one is open for more records. */
 typedef struct making {
     uint8_t *out;
@@ -159,6 +161,65 @@ int64_t seg_bring_up(const uint8_t *buf, int64_t len, int64_t position, const se
     close_batch(&m);
     *n_batches = m.n;
     return m.used;
+}
+
+/* --- columns of plain messages ------------------------------------------------- */
+
+/* Whether a message is of the same kind as those of the run b. */
+INLINE int goes_on(const seg_batch *b, const message *s, int64_t offset, int16_t attributes)
+{
+    return b->base_sequence == s->magic && b->attributes == attributes && offset - b->base_offset <= INT32_MAX &&
+           (!(attributes & APPEND_TIME) || b->max_timestamp == s->timestamp);
+}
+
+static seg_batch run_of(const seg_batch *h, const message *s, int16_t attributes)
+{
+    return (seg_batch){
+        .position = h->position,
+        .base_offset = h->last_offset,
+        .base_timestamp = s->timestamp,
+        .max_timestamp = s->timestamp,
+        .producer_id = -1,
+        .leader_epoch = -1,
+        .base_sequence = s->magic, /* as long as it is open; -1 then */
+        .attributes = attributes,
+        .producer_epoch = -1,
+        .magic = MAGIC,
+    };
+}
+
+int64_t seg_decode_messages(const uint8_t *buf, int64_t len, int64_t position, const seg_batch *messages, int64_t n,
+                            int64_t *rows, seg_batch *runs, int64_t *n_runs)
+{
+    int64_t previous = -1, k = -1;
+    for (int64_t i = 0; i < n; i++) {
+        const seg_batch *h = &messages[i];
+        int64_t at = h->position - position, offset = h->last_offset, *row = rows + i;
+        message s;
+        if (h->magic == MAGIC || h->attributes & CODEC_MASK || at < 0 || h->size < MESSAGE_LEAST || h->size > len ||
+            at > len - h->size || offset <= previous || offset == INT64_MAX || buf[at + AT_MAGIC] > 1)
+            return SEG_SLOW;
+        if (!read_message(buf + at, h->size, &s) || s.value_len < 0 || s.value_len > MOST_SHORT)
+            return SEG_SLOW;
+        int16_t attributes = s.magic ? s.attributes & APPEND_TIME : 0;
+        if (UNLIKELY(k < 0 || !goes_on(&runs[k], &s, offset, attributes)))
+            runs[++k] = run_of(h, &s, attributes);
+        runs[k].last_offset = offset;
+        runs[k].max_timestamp = s.timestamp > runs[k].max_timestamp ? s.timestamp : runs[k].max_timestamp;
+        runs[k].size += h->size;
+        runs[k].count++;
+        row[0] = previous = offset;
+        row[n] = s.timestamp;
+        row[2 * n] = s.key - buf;
+        row[3 * n] = s.key_len;
+        row[4 * n] = s.value - buf;
+        row[5 * n] = s.value_len;
+        row[6 * n] = s.value - buf - 4; /* the length's first byte is 0, as a count of headers is */
+    }
+    *n_runs = k + 1;
+    for (int64_t i = 0; i <= k; i++)
+        runs[i].base_sequence = -1;
+    return n;
 }
 
 /* --- a wrapper --------------------------------------------------------------- */

@@ -124,6 +124,12 @@ int64_t seg_stamped(const uint8_t *arena, int64_t arena_len, const seg_batch *ba
 int64_t seg_bring_up(const uint8_t *buf, int64_t len, int64_t position, const seg_batch *messages, int64_t n,
                      int64_t batch_bytes, uint8_t *out, int64_t capacity, seg_batch *out_batches,
                      int64_t *n_batches, int64_t *fault);
+/* Decode n plain messages where they lie in buf, without bringing them up, into the seven columns of seg_decode, each n
+ * numbers behind the one before. headers_at is where a 0 lies between key and value. runs, with room for n, gets a
+ * header of magic 2 for each run of one kind. Returns n; SEG_SLOW where a message has a codec or no value, is damaged
+ * or large: then it is to be brought up, which tells. */
+int64_t seg_decode_messages(const uint8_t *buf, int64_t len, int64_t position, const seg_batch *messages, int64_t n,
+                            int64_t *rows, seg_batch *runs, int64_t *n_runs);
 /* Bring up the messages in a wrapper, whose value is decompressed at `plain`, as one plain batch with the wrapper's
  * last offset; their offsets are at least `least`. *out_batch has position 0. `len` + 61 bytes are room enough.
  * Returns as seg_bring_up; SEG_E_OFFSETS, SEG_E_NESTED, SEG_E_CRC, SEG_E_FEW where there is no message; *fault is the

@@ -30,7 +30,7 @@ static uint32_t portable(uint32_t crc, const uint8_t *p, int64_t len)
 #define FOLD_64 0x0163cd6124   /* x^64 mod P */
 #define BARRETT 0x01db710641, 0x01f7011641 /* P, and x^64 / P */
 
-#define PCLMUL __attribute__((target("sse4.1,pclmul")))
+#define PCLMUL __attribute__((target("ssse3,sse4.1,pclmul")))
 
 PCLMUL static inline __m128i load128(const uint8_t *p)
 {
@@ -60,6 +60,20 @@ PCLMUL static inline uint32_t reduce(__m128i x)
     return (uint32_t)_mm_extract_epi32(_mm_xor_si128(x, t), 1);
 }
 
+/* x, and the last `left` bytes (less than 16) at p; as many lie before these as make 16. Of both together the first
+ * `left` bytes are folded onto the 16 behind them. */
+PCLMUL static inline __m128i fold_rest(__m128i x, const uint8_t *p, int64_t left)
+{
+    static const uint8_t shift[48] = {
+        0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80,
+        0,    1,    2,    3,    4,    5,    6,    7,    8,    9,    10,   11,   12,   13,   14,   15,
+        0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80,
+    };
+    __m128i up = load128(shift + left), down = load128(shift + 16 + left), none = _mm_cmplt_epi8(down, _mm_setzero_si128());
+    __m128i rest = _mm_and_si128(load128(p + left - 16), none);
+    return fold(_mm_shuffle_epi8(x, up), pair(FOLD_128), _mm_or_si128(_mm_shuffle_epi8(x, down), rest));
+}
+
 PCLMUL static uint32_t by_pclmul(uint32_t crc, const uint8_t *p, int64_t len)
 {
     if (len < 16)
@@ -82,13 +96,14 @@ PCLMUL static uint32_t by_pclmul(uint32_t crc, const uint8_t *p, int64_t len)
     k = pair(FOLD_128);
     for (; left >= 16; p += 16, left -= 16)
         x = fold(x, k, load128(p));
-    return portable(reduce(x), p, left);
+    return reduce(left ? fold_rest(x, p, left) : x);
 }
 
 static crc_function best(void)
 {
     __builtin_cpu_init();
-    return __builtin_cpu_supports("pclmul") && __builtin_cpu_supports("sse4.1") ? by_pclmul : portable;
+    int fit = __builtin_cpu_supports("pclmul") && __builtin_cpu_supports("sse4.1") && __builtin_cpu_supports("ssse3");
+    return fit ? by_pclmul : portable;
 }
 
 /* --- AArch64 ---------------------------------------------------------------- */

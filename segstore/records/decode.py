@@ -217,7 +217,12 @@ def decode(
     elif n <= _FEW and (arguments := _few(headers, n, position - HEADER_SIZE)):
         arena = buf if type(buf) is bytes else bytes(buf)
     elif is_old(batches):
-        return _brought_up(buf, batches, where, position, next_offset, limit, from_offset, most)
+        found = _messages(buf, batches, position, from_offset)
+        if found is None:
+            found = _brought_up(buf, batches, where, position, limit, from_offset, most)
+        if found.next_offset == headers[n - 1].last_offset + 1:
+            found.next_offset = next_offset
+        return found
     else:
         arena, starts, sizes = _arena(buf, batches, where, position, limit, most)
         if len(starts) < n:
@@ -248,12 +253,31 @@ def decode(
     return Records(arena, matrix, next_offset, batches, with_headers)
 
 
+def _messages(
+    buf: Bytes, batches: NDArray[np.void], position: int, from_offset: int
+) -> Records | None:
+    """Return the records of plain messages of magic 0 or 1 as they lie in `buf`: they need not be brought up to
+    be read. None where any is not plain, or has to be looked at more closely.
+    """
+    n, arena = len(batches), buf if type(buf) is bytes else bytes(buf)
+    matrix = np.empty((ROWS, n), np.int64) if n < _MANY else spare.matrix(ROWS, n)
+    runs, found = np.empty(n, BATCH), ffi.new("int64_t *")
+    done = lib.seg_decode_messages(
+        arena, len(arena), position, held(_BATCHES, batches), n, held(_INT64S, matrix), held(_BATCHES, runs), found
+    )
+    if done != n:
+        return None
+    next_offset = matrix.item(OFFSET, n - 1) + 1
+    if from_offset > matrix.item(OFFSET, 0) and (skip := first_at(matrix, from_offset)):
+        matrix = matrix[:, skip:]
+    return Records(arena, matrix, next_offset, runs[: found[0]].copy(), False)
+
+
 def _brought_up(
     buf: Bytes,
     batches: NDArray[np.void],
     where: str,
     position: int,
-    next_offset: int,
     limit: int,
     from_offset: int,
     most: int,
@@ -272,11 +296,8 @@ def _brought_up(
         parts.append(decode(data, run, where, at, None, limit, from_offset, most))
         most -= len(parts[-1].arena)
         if parts[-1].next_offset <= int(batches["last_offset"][last - 1]):
-            next_offset = parts[-1].next_offset
             break
-    records = parts[0] if len(parts) == 1 else concat(parts)
-    records.next_offset = next_offset
-    return records
+    return parts[0] if len(parts) == 1 else concat(parts)
 
 
 def _few(headers: Any, n: int, position: int) -> tuple[Any, ...] | None:

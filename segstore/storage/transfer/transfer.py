@@ -18,7 +18,7 @@ from segstore.files import Files, Handle
 from segstore.storage.log.read import MayBeMissing, first_batch
 from segstore.storage.segment.log_view import LogView
 from segstore.storage.transfer.brought_up import as_sent
-from segstore.storage.transfer.methods import Method, check
+from segstore.storage.transfer.methods import METHODS, READ, Method, check
 from segstore.storage.transfer.senders import Sender
 from segstore.storage.transfer.sinks import look_at, refusal, unseen
 
@@ -128,7 +128,10 @@ def _transfer(
                 break
             if sender is None:
                 sender = _sender(method, fd, files)
-            deliver(sender, fd, files, handle, position, stop, method)
+            if as_it_is:
+                deliver(sender, fd, files, handle, position, stop, method)
+            else:
+                _deliver_from_memory(fd, files, handle, position, stop, method)
             done, offset = done + stop - position, min(found.next_offset, view.next_base(slot))
             if stop < end or done >= max_bytes or not as_it_is:
                 break
@@ -136,6 +139,17 @@ def _transfer(
         if sender is not None:
             sender.close()
     return done, offset
+
+
+def _deliver_from_memory(
+    fd: int, files: Files, handle: Handle, position: int, stop: int, method: Method
+) -> None:
+    """Send what was brought up, by reads: not every method takes a file that is on no disk."""
+    sender = METHODS[READ].make(files, unseen(fd))
+    try:
+        deliver(sender, fd, files, handle, position, stop, method)
+    finally:
+        sender.close()
 
 
 def find(
