@@ -271,6 +271,14 @@ class Partition:
                 self.writer.roll_apart()
                 self.visible.show()
 
+    def roll(self) -> None:
+        """Seal the active segment, so that its records may be written anew. Raises StorageError."""
+        with self.queue.token:
+            self.writer.recall()
+            if not self.segments.closed and self.segments.fenced is None:
+                self.writer.roll_apart()
+                self.visible.show()
+
     # --- compaction -----------------------------------------------------------------------
 
     @contextmanager
