@@ -131,6 +131,10 @@ COMMANDS = {
         "Run retention and compaction now, as each topic's settings ask for. An open store does this in the"
         " background.",
     ),
+    "upgrade": (
+        "segstore.cli.maintenance",
+        "Write the messages that Kafka wrote before 0.11 (magic 0 and 1) anew as record batches of magic 2.",
+    ),
     "copy": (
         "segstore.cli.maintenance",
         "Copy the store to TARGET, which must not exist yet. Another process may be writing the store.",

@@ -39,7 +39,9 @@ if TYPE_CHECKING:
     from segstore.storage.log.partition import Partition
     from segstore.storage.log.recovery import Recovered
     from segstore.storage.meta.followed_ends import FollowedEnds
+    from segstore.storage.meta.root_checkpoints import TopicPartitionKey
     from segstore.storage.store.sweeper import Swept
+    from segstore.storage.store.upgrader import Upgraded
     from segstore.storage.store.writer import StoreWriter
     from segstore.storage.store.writing_side import Adopting
 
@@ -83,6 +85,15 @@ class _Sweeper:
     def sweep(self) -> tuple[Swept, ...]:
         """See `Sweeper.sweep`."""
         return tuple(swept for directory in self._directories() for swept in directory.writer.sweeper.sweep())
+
+    def upgrade(self, keys: Sequence[TopicPartitionKey]) -> tuple[Upgraded, ...]:
+        """See `Sweeper.upgrade`; a directory upgrades the replicas that it has."""
+        done: list[Upgraded] = []
+        for directory in self._directories():
+            topics = directory.writer.topics
+            mine = [key for key in keys if key[0] in topics and key[1] in topics[key[0]].partition_ids]
+            done += directory.writer.sweeper.upgrade(mine)
+        return tuple(done)
 
 
 class _NoInbox:

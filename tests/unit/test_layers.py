@@ -33,7 +33,7 @@ LAYERS = [
     {"records", "index", "logger"},
     {"files", "names", "config"},
     {"mutex"},
-    {"closing", "leader_epochs", "main_interpreter", "sending", "spare", "threads"},
+    {"closing", "leader_epochs", "main_interpreter", "sending", "spare", "threads", "weak_values"},
     {"kafka_schema", "protocol"},
     {"errors", "integers"},
     {"version"},

@@ -89,11 +89,11 @@ class Producer(Closing):
     def _made_transactional(self) -> Transactions | None:
         if self.config.transactional_id is None:
             return None
-        gate = weakref.WeakMethod(self._gate)  # the sender must not keep a producer that is dropped
+        me = weakref.ref(self)  # the sender must not keep a producer that is dropped
 
         def let(open_: bool) -> None:
-            if (found := gate()) is not None:
-                found(open_)
+            if (producer := me()) is not None:
+                producer._gate(open_)
 
         return Transactions(self._store, self.config, self._accumulator, let)
 

@@ -18,6 +18,7 @@ from segstore.storage.meta.root_checkpoints import TopicPartitionKey
 from segstore.storage.meta.topics import TopicInfo
 from segstore.storage.store.kept_files import Keeping
 from segstore.storage.store.sweeper import Swept
+from segstore.storage.store.upgrader import Upgraded
 
 
 class WritingTopics(Protocol):
@@ -51,6 +52,9 @@ class Sweeping(Protocol):
 
     def sweep(self) -> tuple[Swept, ...]:
         """See `Sweeper.sweep`."""
+
+    def upgrade(self, keys: Sequence[TopicPartitionKey]) -> tuple[Upgraded, ...]:
+        """See `Sweeper.upgrade`."""
 
 
 class Adopting(Protocol):
