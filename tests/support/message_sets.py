@@ -99,7 +99,9 @@ def wrap(magic: int, codec: int, messages: Sequence[Message], *, absolute: bool 
     timestamp. Messages of append time have the wrapper's time, whatever is written inside.
     """
     first = 0 if magic == 0 or absolute else messages[0].offset
-    inner = b"".join(encode(replace(_entry(magic, m, m.offset - first), attributes=0)) for m in messages)
+    inner = b"".join(
+        encode(replace(_entry(magic, m, m.offset - first), attributes=0)) for m in messages
+    )
     appended = magic == 1 and messages[0].append_time
     stamp = max(m.timestamp for m in messages) if magic else NO_TIMESTAMP
     attributes = codec | (APPEND_TIME if appended else 0)
@@ -269,10 +271,8 @@ def _lz4_blocks(data: bytes) -> Iterator[bytes]:
     for at in range(0, len(data), LZ4_BLOCK):
         piece = data[at : at + LZ4_BLOCK]
         part = bytes(cramjam.lz4.compress_block(piece, store_size=False))
-        yield (
-            struct.pack("<I", len(part)) + part
-            if len(part) < len(piece)
-            else (struct.pack("<I", len(piece) | STORED) + piece)
+        yield struct.pack("<I", len(part)) + part if len(part) < len(piece) else (
+            struct.pack("<I", len(piece) | STORED) + piece
         )
 
 
