@@ -38,5 +38,6 @@ def test_the_page_works_when_it_is_followed(spark: SparkSession, tmp_path: Path)
     )
     assert pages.walk(REPOSITORY / "docs" / "spark.md", tmp_path, setting) == 6
     with segstore.open(tmp_path / "data" / "log", "r") as store:
-        assert len(list(store.partition("delays"))) == 5
+        written = [record.value for record in store.partition("delays")]
+    assert written == [b"late", b"on time", b"late"]  # one row, and two reprocessed; streams begin at the end
     assert segstore.check(tmp_path / "data" / "log") == []
