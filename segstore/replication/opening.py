@@ -158,7 +158,10 @@ def open_replicated(
         except BecamePlain as found:
             found.finish(given, settings, files, clock)
     for broker, reason in places.offline.items():
-        log.warning("directory %d is offline: %s", broker, reason)
+        log.warning(
+            "directory %d is offline: %s (once it is there it catches up; where it is lost, see replace_directory)",
+            broker, reason,
+        )  # fmt: skip
     return store
 
 

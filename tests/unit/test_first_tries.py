@@ -153,4 +153,4 @@ def test_check_of_what_is_not_there(tmp_path: Path) -> None:
     for option in ((), ("--repair",)):
         done = run("check", tmp_path / "nope", *option)
         assert done.exit_code == 1
-        assert done.stderr == f"segstore: {tmp_path}/nope: There is no such store\n"
+        assert done.stderr == f"segstore: {tmp_path}/nope: no such store: is the path right? `segstore create` makes a new one\n"

@@ -31,12 +31,13 @@ if TYPE_CHECKING:
 
 WAIT_MS = 1000
 FETCH_BYTES = 1 << 20
+NO_STORE = "no such store: is the path right? `segstore create` makes a new one"
 
 
 def open_reading(path: str) -> segstore.Store:
     """Open a store to read. Raises StorageError where there is none."""
     if not os.path.isdir(path):
-        raise StorageError(errno.ENOENT, "no such store; `segstore create` makes one", path)
+        raise StorageError(errno.ENOENT, NO_STORE, path)
     return segstore.open(path, mode="r")
 
 
