@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import rich_click as click
+import click
 
 from segstore import names
 from segstore._native import lib

@@ -12,12 +12,12 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, TypeVar
 
-import rich_click as click
+import click
 
 import segstore
 from segstore.cli.completion import topic_names
 from segstore.cli.options import (
-    config_option,
+    config_given,
     json_option,
     no_bootstrap,
     store_given,
@@ -128,7 +128,7 @@ def all_log_bytes(root: str) -> int:
 @click.argument("target", metavar="TARGET", type=click.Path(file_okay=False))
 @store_option
 def copy(target: str, path: str) -> None:
-    """Copy the store to TARGET, which must not be there yet, beside a live writer too.
+    """Copy the store to TARGET, which must not exist yet. Another process may be writing the store.
 
     The copy has all partitions as they were at one moment. Where the file system can, it shares the bytes
     with the original. It is an independent store, cleanly closed.
@@ -151,7 +151,8 @@ def copy(target: str, path: str) -> None:
 @store_option
 @json_option
 def sweep(path: str, as_json: bool) -> int:
-    """Delete old segments and compact, as each topic's settings ask for. An open store does so by itself.
+    """Run retention and compaction now, as each topic's settings ask for. An open store does this in the
+    background.
 
     Exits with 1 where a partition could not be swept; the others are swept all the same.
     """
@@ -288,7 +289,7 @@ def _stats_print(rows: list[PartitionStats]) -> None:
     help="Show or change the rates of a user who authenticates to `segstore serve`, or of this user's "
     f"CLIENT_ID; {DEFAULT}: of all users that have none of their own.",
 )
-@config_option
+@config_given("A rate, such as producer_byte_rate=1MiB, in bytes a second; may be repeated.")
 @click.option(
     "--delete-config", "-d", "forget", metavar="NAME", multiple=True, help="Remove this rate of the client."
 )

@@ -136,6 +136,8 @@ class ReplicatedSide:
         """Is called with a directory that has taken the place of one that failed."""
         self.kept = KeptRecords(controller, manager)
         self.owner: Callable[[], object] | None = None
+        self.address = ""
+        """Where the store is served, as `announce` was told."""
         self._nudges, self._closing, self.closed = News(), Mutex(), False
         self.replacing = Mutex()
         """Is held while a directory is replaced; a close waits for that."""
@@ -144,6 +146,12 @@ class ReplicatedSide:
     def directories(self) -> tuple[str, ...]:
         """Return the paths of the data directories, by their ids; those that are offline too."""
         return tuple(self.paths[: self.data_directories])
+
+    def announce(self, address: str) -> None:
+        """See `WritingSide.announce`: the lock file of each directory that works tells it."""
+        self.address = address
+        for directory in self.manager.online:
+            directory.announce(address)
 
     @property
     def staging_path(self) -> str:

@@ -249,6 +249,28 @@ class Replica:
         partition.flushing.flush_if_due(end)
         return end
 
+    def append_next(self, data: bytes | memoryview, high_watermark: int) -> int | None:
+        """Do what `append_as_follower` does with one batch that goes on where the log ends, under the latest
+        leader epoch, and show the log up to a high watermark, which does not go back; return the log end
+        offset. None, and nothing is done, where `data` is anything else. Raises StorageError.
+        """
+        batches, stop = scan(data)
+        if len(batches) != 1 or stop.status != lib.SEG_END:
+            return None
+        partition, end = self._partition, int(batches["last_offset"].item(0)) + 1
+        with os_errors(), partition.queue.token:
+            partition.queue.drain()
+            follows = batches["base_offset"].item(0) >= partition.segments.next_offset
+            if not follows or batches["leader_epoch"].item(0) != self._epochs.current:
+                return None
+            try:
+                partition.writer.write_as_follower(Encoded.of(data, batches))
+                partition.visible.raise_high_watermark(min(high_watermark, end))
+            finally:
+                partition.queue.show()
+        partition.flushing.flush_if_due(end)
+        return end
+
     def _check_follows(self, batches: NDArray[np.void]) -> None:
         end, latest = self._partition.segments.next_offset, self._epochs.current
         first, epochs = int(batches["base_offset"][0]), batches["leader_epoch"]

@@ -72,6 +72,11 @@ class WritingSide(Protocol):
     config: StoreConfig
     owner: Callable[[], object] | None
 
+    def announce(self, address: str) -> None:
+        """Write into the lock file where the store is served, "PROTOCOL://HOST:PORT"; "" where it is no more.
+        Raises OSError.
+        """
+
     @property
     def topics(self) -> Mapping[str, TopicInfo]:
         """Return all topics by name; the mapping is replaced whole where one came or went."""
