@@ -32,6 +32,7 @@ NAMES = [
         "replicate",
         "unreplicate",
         "sweep",
+        "upgrade",
         "copy",
         "dump",
         "check",

@@ -5,6 +5,7 @@ LEFT_OUT has those that can't be run, and why.
 from __future__ import annotations
 
 import os
+import shutil
 import socket
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -14,7 +15,7 @@ import pages
 import pytest
 from certificates import certificates
 from pages import Setting
-from places import REPOSITORY
+from places import GOLDEN, REPOSITORY
 
 import segstore
 from segstore.testing import Broker
@@ -145,11 +146,19 @@ def standby(directory: Path) -> Iterator[Setting]:
         )
 
 
+@contextmanager
+def old_messages(directory: Path) -> Iterator[Setting]:
+    log_dir = directory / "broker-logs"
+    shutil.copytree(GOLDEN / "old" / "clean" / "mixed-0", log_dir / "orders-0", copy_function=shutil.copyfile)
+    yield Setting({"open(LOG_DIR,": f"open({str(log_dir)!r},", "--store LOG_DIR": f"--store {log_dir}"})
+
+
 HERE: Mapping[str, Callable[[Path], AbstractContextManager[Setting]]] = {
     "README.md": readme,
     "docs/clients.md": clients,
     "docs/engine.md": nothing,
     "docs/mirror.md": mirror,
+    "docs/old-messages.md": old_messages,
     "docs/questions.md": nothing,
     "docs/replication.md": replication,
     "docs/serve.md": serve,

@@ -21,7 +21,7 @@ def test_the_tutorial_works_when_it_is_followed(tmp_path: Path) -> None:
 
 def test_the_page_works_when_it_is_followed(spark: SparkSession, tmp_path: Path) -> None:
     disks = [tmp_path / f"disk{number}" / "log" for number in (1, 2, 3)]
-    for parent in (*(disk.parent for disk in disks), tmp_path / "data"):
+    for parent in (*(disk.parent for disk in disks), tmp_path / "data", tmp_path / "tmp"):
         parent.mkdir()
     with segstore.open_replicated(disks) as replicated:
         replicated.create_topic("flights", replication_factor=3)
