@@ -130,13 +130,20 @@ docs: $(VENV)/.installed  ## the site of documentation in build/site/, strict: n
 dist: $(VENV)/.installed  ## an sdist and a wheel in dist/, and proof that both install elsewhere
 	./tools/check_dist.sh $(BIN)/python dist
 
-wheels: $(VENV)/.installed  ## wheels of Linux in dist/, by zig: manylinux and musllinux, x86-64 and AArch64; judged, and used (RUN="--run musllinux_1_2_x86_64=PYTHON")
-	@$(call pip_install,--no-build-isolation -e ".[wheels]")
+# zig builds wheels from a copy of the tree: neither segstore nor Spark is installed for that.
+$(VENV)/.wheels: pyproject.toml | check-machine $(BIN)/python
+	@$(call pip_install,--upgrade pip)
+	@$(call pip_install,--group wheels)
+	@touch $@
+
+wheels: $(VENV)/.wheels  ## wheels of Linux in dist/, by zig: manylinux and musllinux, x86-64 and AArch64; judged, and used (RUN="--run musllinux_1_2_x86_64=PYTHON --free-threaded PYTHON")
 	$(BIN)/python tools/wheels.py dist $(RUN)
 
-macos: $(VENV)/.installed  ## each C file compiled for macOS by zig; nothing is run
-	@$(call pip_install,--no-build-isolation -e ".[wheels]")
+macos: $(VENV)/.wheels  ## each C file compiled for macOS by zig; nothing is run
 	$(BIN)/python tools/macos.py
+
+image: dist  ## that wheel, README's program and the demo on a machine image without a compiler (ARGS="--root DIRECTORY")
+	$(BIN)/python tools/image.py dist/segstore-*.whl $(ARGS)
 
 bench: $(VENV)/.built  ## zero copy, studies, peers and ratios against the baseline, in 15 minutes; into benchmarks/results/ and README.md
 	$(BIN)/python -m benchmarks.run_all $(ARGS)

@@ -9,7 +9,7 @@ import errno
 from collections.abc import Sequence
 from typing import Any
 
-import rich_click as click
+import click
 
 import segstore
 from segstore.cli.options import settings_option, store_option

@@ -155,6 +155,17 @@ class DataDirectory:
             if self.error is not None or self._thread.ended:
                 raise ReplicaOfflineError(f"{self!r} is offline: {self.error or 'the store is closed'}")
 
+    def announce(self, address: str) -> None:
+        """Have the directory's thread write into its lock file where the store is served; it is a hint, so a
+        disk that refuses it is not taken offline for that.
+        """
+
+        def tell() -> None:
+            with suppress(OSError):
+                self.writer.announce(address)
+
+        self._thread.post(tell)
+
     def ask(self, replica: LocalReplica) -> None:
         """Have the directory's thread fetch for a replica."""
         if not replica.asked:

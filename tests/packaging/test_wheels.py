@@ -5,7 +5,9 @@ from __future__ import annotations
 import argparse
 import re
 import subprocess
+import sys
 import sysconfig
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
@@ -38,8 +40,10 @@ SIZES = {
 
 
 @pytest.fixture(scope="module")
-def tool() -> ModuleType:
-    return loaded(REPOSITORY / "tools" / "wheels.py")
+def tool() -> Iterator[ModuleType]:
+    with pytest.MonkeyPatch.context() as patched:
+        patched.syspath_prepend(str(REPOSITORY / "tools"))
+        yield loaded(REPOSITORY / "tools" / "wheels.py")
 
 
 @pytest.mark.parametrize("case", JUDGEMENTS)
@@ -69,8 +73,8 @@ def test_this_python_s_own_headers_are_right(tool: ModuleType, tmp_path: Path) -
 
 
 def test_a_wheel_is_used_as_readme_says(tool: ModuleType) -> None:
-    assert "segstore.open(" in tool.example()
-    compile(tool.example(), "README.md", "exec")
+    assert "segstore.open(" in tool.image.example()
+    compile(tool.image.example(), "README.md", "exec")
 
 
 @pytest.mark.parametrize(
@@ -88,3 +92,20 @@ def test_what_others_packages_may_be_tagged_with(tool: ModuleType, name: str) ->
     kind, machine = tool.parts(name)
     assert (f"{kind}_1_2_{machine}" in [name, *tool.older(name)]) == (kind == "musllinux")
     assert (f"{kind}_2_28_{machine}" in tool.older(name)) == (kind == "manylinux")
+
+
+ENDINGS = {
+    "manylinux_2_17_x86_64": ".cpython-314t-x86_64-linux-gnu.so",
+    "manylinux_2_17_aarch64": ".cpython-314t-aarch64-linux-gnu.so",
+    "musllinux_1_2_aarch64": ".cpython-314t-aarch64-linux-musl.so",
+}
+
+
+@pytest.mark.parametrize("name", ENDINGS)
+def test_how_extensions_of_one_version_end(tool: ModuleType, name: str) -> None:
+    assert tool.suffix("cp314-cp314t", name) == ENDINGS[name]
+
+
+def test_a_python_with_the_gil_is_not_free_threaded(tool: ModuleType, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"--free-threaded .* has the GIL"):
+        tool.free_threaded(sys.executable, tmp_path)

@@ -47,7 +47,6 @@ FRONT_DOORS = {"bench", "demo", "cli", "spark"}
 ONLY_IN = {
     "pyspark": {"spark", "demo"},
     "rich": {"cli", "bench", "demo"},
-    "rich_click": {"cli", "bench", "demo"},
     "click": {"cli", "bench", "demo"},
     "kafka": set(),
     "pytest": {"testing"},

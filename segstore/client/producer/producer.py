@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 import weakref
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from segstore.client.producer.accumulator import Accumulator
 from segstore.client.producer.config import ProducerConfig
@@ -50,6 +50,11 @@ class Producer(Closing):
 
     Settings are kafka-python's; times in ms, sizes in bytes. A producer is a context manager: leaving it
     sends all that waits.
+    """
+
+    DEFAULT_CONFIG: ClassVar[dict[str, Any]] = ProducerConfig.defaults()
+    """The default of each setting by name, as kafka-python has it: programs take from their own settings
+    those that are in it.
     """
 
     def __init__(self, store: Store, **settings: Unpack[ProducerSettings]) -> None:
@@ -164,6 +169,10 @@ class Producer(Closing):
         """Return the numbers of a topic's partitions. Raises UnknownTopicOrPartitionError."""
         self._intake.check_open()
         return set(self._routing.partitions(topic))
+
+    def bootstrap_connected(self) -> bool:
+        """Return whether the producer and its store are open: there is no broker to be connected to."""
+        return self._accumulator.refusal is None and not self._store._context.closed
 
     def metrics(self) -> Snapshot | None:
         """Return {group: {name: value}} in Kafka's names; None with metrics_enabled=False."""

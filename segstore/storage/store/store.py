@@ -57,6 +57,7 @@ from segstore.storage.store.stats import (
     store_stats,
 )
 from segstore.storage.store.sweeper import Swept
+from segstore.storage.store.upgrader import Upgraded, wanted
 from segstore.storage.store.waiting import until_unlocked
 from segstore.storage.store.writer import StoreWriter, let_go_of_lost
 from segstore.storage.store.writing_side import WritingSide
@@ -316,9 +317,9 @@ class Store:
 
     def _announce(self, address: str) -> None:
         """Tell other processes that find the store locked where it is served, "PROTOCOL://HOST:PORT"; "": no
-        more. Nobody is told of a replicated store, or one that is open for reading. Raises OSError.
+        more. Nobody is told of a store that is open for reading. Raises OSError.
         """
-        if isinstance(self._side, StoreWriter):
+        if not isinstance(self._side, StoreReader):
             self._side.announce(address)
 
     def _writer(self) -> WritingSide:
@@ -436,6 +437,19 @@ class Store:
         check_apart("sweep()")
         with os_errors():
             return self._writer().sweeper.sweep()
+
+    def upgrade(self, topic: str | None = None, partition: int | None = None) -> tuple[Upgraded, ...]:
+        """Write messages of magic 0 and 1, which Kafka wrote before 0.11, anew as record batches of magic 2: of
+        all topics, or one, or one of its partitions. Offsets, keys, values, times and codecs stay.
+
+        Returns what was done, or why it failed, in each partition that has such messages; the active segment
+        of such a partition is sealed first. Raises UnknownTopicOrPartitionError, InvalidArgumentError,
+        InvalidTypeError, ReadOnlyError, StorageError.
+        """
+        check_apart("upgrade()")
+        with os_errors():
+            writer = self._writer()
+            return writer.sweeper.upgrade(wanted(writer.topics, topic, partition))
 
     def stats(self) -> list[PartitionStats]:
         """Return segments, bytes, records, offsets, dirty ratio and sweeps of every partition. Raises

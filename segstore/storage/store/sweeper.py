@@ -5,14 +5,14 @@ Threads: one thread of its own, and one for each call of `sweep`: Ctrl-C ends th
 leaves no step of a sweep half done. There is one sweep at a time, but retention of other partitions that
 falls due while one is compacted is done in the midst of the compaction, by the same thread. An error in one
 partition is noted, and the sweep goes on with the others. A topic without segstore's settings (a broker's) is
-never swept.
+never swept. An upgrade takes the place of a sweep.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import NamedTuple, Protocol
@@ -31,6 +31,7 @@ from segstore.storage.meta.root_checkpoints import OffsetCheckpoint, TopicPartit
 from segstore.storage.meta.sweep_states import SweepState, SweepStates
 from segstore.storage.meta.topics import TopicInfo
 from segstore.storage.scheduler import Scheduler
+from segstore.storage.store.upgrader import Upgraded, Upgrader
 from segstore.threads import Latch, apart
 
 # --- sweeping ----------------------------------------------------------------------------------
@@ -213,6 +214,7 @@ class Sweeper:
         self._compacted: TopicPartitionKey | None = None  # the partition that is being compacted
         self._retention = Retention(topics, partition, self._met)
         self._compaction = Compaction(topics, partition, config, cleaned, throttle, checkpoint, self._met)
+        self._upgrader = Upgrader(partition, config, throttle, checkpoint)
 
     def start(self) -> None:
         """Begin to sweep in the background, as often as the settings say."""
@@ -231,6 +233,23 @@ class Sweeper:
         """
         run = partial(self._run, self._retention, self._compaction, by_hand=True)
         return apart(run, "segstore-sweep")
+
+    def upgrade(self, keys: Sequence[TopicPartitionKey]) -> tuple[Upgraded, ...]:
+        """Upgrade these partitions, a broker's too; returns what was done, or failed, in each of them that has
+        old bytes. Raises StoreClosedError where the store closes or a topic is deleted meanwhile.
+        """
+        return apart(lambda: tuple(self._upgrade(keys)), "segstore-upgrade")
+
+    def _upgrade(self, keys: Sequence[TopicPartitionKey]) -> Iterator[Upgraded]:
+        with self._sweeping:
+            for key in keys:
+                self._compacted = key
+                try:
+                    done = self._upgrader.run(key)
+                finally:
+                    self._compacted = None
+                if done is not None:
+                    yield done
 
     def _run(self, *steps: Step, by_hand: bool = False) -> tuple[Swept, ...]:
         found: dict[TopicPartitionKey, Swept] = {}

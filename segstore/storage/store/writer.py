@@ -304,6 +304,14 @@ class StoreWriter:
     def publications(self) -> int:
         return self._ends.publications
 
+    def tell_of_publications(self, call: Callable[[], None]) -> None:
+        """Make a call behind each publication; see `EndsWriter.on_published`."""
+        self._ends.on_published = (*self._ends.on_published, call)
+
+    def tell_no_more(self, call: Callable[[], None]) -> None:
+        """Undo what `tell_of_publications` has done; a second time does nothing."""
+        self._ends.on_published = tuple(each for each in self._ends.on_published if each != call)
+
     @property
     def news(self) -> int:
         """See `Store._news`."""
