@@ -10,7 +10,7 @@ Nothing is on disk. Threads: any; each entry is read, set and removed in one ste
 from __future__ import annotations
 
 import weakref
-from _weakref import _remove_dead_weakref  # type: ignore[attr-defined]
+from _weakref import _remove_dead_weakref  # type: ignore[attr-defined]  # typeshed lacks it
 from typing import Generic, TypeVar
 
 K = TypeVar("K")

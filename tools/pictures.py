@@ -72,7 +72,7 @@ def peers(results: Results) -> Picture:
             one.set_title(title)
             one.tick_params(axis="x", labelsize=8)
             if figure in LATENCIES:
-                one.set_ylim(bottom=1)
+                one.set_ylim(1, 2 * one.get_ylim()[1])
                 one.yaxis.set_major_formatter("{x:,.0f}")
         return axes[0].figure  # type: ignore[return-value]
 

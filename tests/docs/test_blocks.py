@@ -91,16 +91,18 @@ def clients(directory: Path) -> Iterator[Setting]:
 
 @contextmanager
 def mirror(directory: Path) -> Iterator[Setting]:
-    def copy_and_go_on() -> None:
-        segstore.copy(directory / "flights-mirror", directory / "flights-store")
+    def store_with_one_more() -> None:
         with segstore.open(directory / "flights-store") as store:
+            store.create_topic("flights")
+            for record in log:
+                store.partition("flights").append(record.value, timestamp=record.timestamp)
             store.partition("flights").append(b"late")
 
     with Broker(topics=["flights", "other"]) as broker:
         log = broker.store.partition("flights")
         log.append(b"on time")
         named = ("kafka1:9092,kafka2:9092", "kafka1:9092", "127.0.0.1:9092")
-        yield Setting(dict.fromkeys(named, broker.bootstrap_servers), before={4: copy_and_go_on})
+        yield Setting(dict.fromkeys(named, broker.bootstrap_servers), before={4: store_with_one_more})
         assert log.end_offset == 2
 
 

@@ -139,6 +139,6 @@ def _within(directory: Path) -> Iterator[None]:
 
 def _ran(command: list[str], directory: Path, where: str, setting: Setting) -> str:
     env = {**environment(), **dict.fromkeys(VARIABLES, ""), "COLUMNS": "80", **setting.variables}
-    run = subprocess.run(command, cwd=directory, env=env, capture_output=True, text=True, timeout=PATIENCE)
+    run = subprocess.run(command, cwd=directory, env=env, capture_output=True, text=True, timeout=4 * PATIENCE)
     assert run.returncode == 0, f"{where}: {run.stdout}{run.stderr}"
     return run.stdout

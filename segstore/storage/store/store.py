@@ -171,7 +171,7 @@ class Store:
             side.owner = weakref.ref(self)
         # Weak references: a log refers to its store, so that background work goes on while the log is in
         # use.
-        self._logs = WeakValues[tuple[str, int], PartitionLog]()
+        self._logs: WeakValues[tuple[str, int], PartitionLog] = WeakValues()
         self._attached: dict[Callable[[], Any], Any] = {}
         self._attaching = Mutex()
         self._clients = Clients(context.root)

@@ -214,7 +214,7 @@ class Sweeper:
         self._compacted: TopicPartitionKey | None = None  # the partition that is being compacted
         self._retention = Retention(topics, partition, self._met)
         self._compaction = Compaction(topics, partition, config, cleaned, throttle, checkpoint, self._met)
-        self._upgrader = Upgrader(partition, config, throttle, checkpoint)
+        self._upgrader = partial(Upgrader, partition, config, throttle, checkpoint)
 
     def start(self) -> None:
         """Begin to sweep in the background, as often as the settings say."""
@@ -245,7 +245,7 @@ class Sweeper:
             for key in keys:
                 self._compacted = key
                 try:
-                    done = self._upgrader.run(key)
+                    done = self._upgrader().run(key)
                 finally:
                     self._compacted = None
                 if done is not None:
