@@ -15,8 +15,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
+import click
 import numpy as np
-import rich_click as click
 from rich import box
 from rich.console import Console
 from rich.table import Table

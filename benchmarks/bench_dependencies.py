@@ -21,7 +21,7 @@ from functools import partial
 from importlib.metadata import distribution
 from pathlib import Path
 
-import rich_click as click
+import click
 from packaging.requirements import Requirement
 
 from segstore.bench import Results, load, write
@@ -40,7 +40,7 @@ IMPORTED = {
     "cffi": "_cffi_backend",
     "crc32c": "crc32c",
     "rich": "rich.console",
-    "rich-click": "rich_click",
+    "click": "click",
 }
 """The packages that pyproject.toml names, and the module of each that segstore imports."""
 

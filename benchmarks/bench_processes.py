@@ -21,9 +21,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import click
 import confluent_kafka
 import numpy as np
-import rich_click as click
 
 import segstore
 from segstore.bench import Results, load, write
@@ -241,7 +241,7 @@ def rendered(results: Results) -> str:
     for cell in sorted(results.cells, key=lambda cell: (cell.keys[heads[0]], not cell.keys["durable"])):
         keys = [key_text(cell.keys[heads[0]]), "yes" if cell.keys["durable"] else "no", cell.keys["way"]]
         lines.append(f"| {' | '.join([*keys, *(figure_text(cell.figures[name]) for name in figures)])} |")
-    runs = f"Medians of {settings['runs']} runs, and how far their interval reaches from them."
+    runs = f"Medians of {settings['runs']} runs, ± how far their interval reaches from them."
     lines += ["", runs if settings["runs"] > 1 else "A single run, which says little."]
     return "".join(line + "\n" for line in lines)
 

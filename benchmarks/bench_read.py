@@ -1,12 +1,15 @@
 """How fast records are read: into columns, to Arrow and one by one, against an LMDB cursor scan of the same.
 
 Every CRC is checked; every reader, LMDB's too, touches all timestamps and the length of each value, and the
-columns' one a byte of each. The notes tell of a bare scan, which leaves timestamps alone, as well.
+columns' one a byte of each. The notes tell of a bare scan, which leaves timestamps alone, as well. Messages
+of magic 1, as brokers wrote them before 0.11, are read beside the same records of magic 2.
 """
 
 from __future__ import annotations
 
+import struct
 import time
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from statistics import median
@@ -137,3 +140,29 @@ def test_read_by_sizes(
     note = f"slowest to best size; {', '.join(f'{SIZES[s]} {rate:.1f}' for s, rate in rates.items())} M/s"
     figure = rates[slowest] / rates[best]
     results.add(benchmark, f"read, columns, by sizes, {mode!r}", figure, 0.8, "x", True, note)
+
+
+def messages(values: list[bytes], times: list[int]) -> bytes:
+    """A log of plain messages of magic 1."""
+    parts = []
+    for offset, (value, at) in enumerate(zip(values, times, strict=True)):
+        body = struct.pack(">bbqii", 1, 0, at, -1, len(value)) + value
+        parts.append(struct.pack(">qiI", offset, 4 + len(body), zlib.crc32(body)) + body)
+    return b"".join(parts)
+
+
+def test_read_of_old_messages(
+    benchmark: Any, results: Results, filled: tuple[segstore.PartitionLog, lmdb.Environment], tmp_path: Path
+) -> None:
+    """Columns of the same records as plain messages of magic 1, by turns with magic 2."""
+    log, wanted = filled[0], (int(stamps(RECORDS).sum()), RECORDS * VALUE_BYTES)
+    values = [value for records in reads(log) for value in records.values.tolist()]
+    folder = tmp_path / "old-0"
+    folder.mkdir()
+    (folder / f"{0:020}.log").write_bytes(messages(values, stamps(RECORDS).tolist()))
+    with segstore.open(tmp_path, "r") as store:
+        old = store.partition("old")
+        assert columns(old) == columns(log) == wanted
+        ratio, theirs, best = by_turns(benchmark, lambda: columns(old), lambda: columns(log))
+    note = f"of magic 2; {RECORDS / best / 1e6:.1f} to {RECORDS / theirs / 1e6:.1f} M/s"
+    results.add(benchmark, "read, columns, magic 1", ratio, 0.3, "x", True, note)

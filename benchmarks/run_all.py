@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-import rich_click as click
+import click
 from rich import box
 from rich.console import Console
 from rich.table import Table
@@ -41,6 +41,8 @@ SMALLER = {"SEGSTORE_COMPACT_MIB": "64", "SEGSTORE_COMPACT_ROUNDS": "3", "STAGED
 QUICK_BENCH, QUICK_SIZE = "bench_retention.py", {"SEGSTORE_RETENTION_MIB": "2"}
 SPARK = ["--ignore-glob=*/bench_spark_*.py", "--ignore=benchmarks/bench_checkpoints.py"]
 INTERRUPTED = 130
+PAGES = ("choosing_table.py", "pictures.py")
+"""What puts the stored results into pages of the documentation."""
 RUNS = 5
 """Of each figure: the fewest that tell who wins. Zero copy has a number of its own."""
 FAILED = 1
@@ -151,12 +153,15 @@ def compared(out: Path, quick: bool, keep: bool) -> int:
 
 
 def shown(out: Path, everything: bool) -> int:
-    """The pages, and the notebooks too where all was measured: exit status."""
+    """The pages and their pictures, and the notebooks too where all was measured: exit status."""
     readme.update(directory=out)
     if not everything:
         return 0
-    command = [sys.executable, "-m", "benchmarks.notebooks"]
-    return FAILED if finished(Step(command, {"SEGSTORE_RESULTS": str(out)})) else 0
+    commands = [[sys.executable, "-m", "benchmarks.notebooks"]]
+    if out == readme.RESULTS.resolve():
+        commands += [[sys.executable, str(ROOT / "tools" / tool)] for tool in PAGES]
+    steps = [finished(Step(command, {"SEGSTORE_RESULTS": str(out)})) for command in commands]
+    return FAILED if any(steps) else 0
 
 
 if __name__ == "__main__":

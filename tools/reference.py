@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-import rich_click as click
+import click
 from client_settings import row
 
 import segstore
@@ -114,7 +114,7 @@ def errors() -> str:
     module = importlib.import_module("segstore.errors")
     lines = [
         *("# Errors", "", MADE, ""),
-        *("All are `SegstoreError`s of `segstore.errors`. Those in bold are in `segstore` too.", ""),
+        *("All are `SegstoreError`s, importable from `segstore` and from `segstore.errors`.", ""),
         *("| error | is also | when |", "|---|---|---|"),
     ]
     for name, error in vars(module).items():
@@ -124,8 +124,7 @@ def errors() -> str:
             and error.__module__ == module.__name__
         ):
             bases = ", ".join(f"`{base.__name__}`" for base in error.__bases__)
-            shown = f"**`{name}`**" if name in segstore.__all__ else f"`{name}`"
-            lines.append(row(shown, bases, _sentence(inspect.getdoc(error) or "")))
+            lines.append(row(f"`{name}`", bases, _sentence(inspect.getdoc(error) or "")))
     return "\n".join(lines) + "\n"
 
 
@@ -181,11 +180,11 @@ def _with_commands(context: click.Context) -> Iterator[click.Context]:
 def _command(context: click.Context) -> Iterator[str]:
     command = context.command
     usage = " ".join([context.command_path, *command.collect_usage_pieces(context)])
-    yield from (f"## {context.command_path}", "", "```", usage, "```", "")
+    yield from (f"## {context.command_path}", "", "```text", usage, "```", "")
     for paragraph in inspect.cleandoc(command.help or "").replace("\b\n", "").split("\n\n"):
         yield from (_escaped(" ".join(paragraph.split())), "")
     records = [param.get_help_record(context) for param in command.get_params(context)]
-    shown = [record for record in records if record is not None]
+    shown = [record for record in records if record is not None and record[1]]
     if shown:
         yield from ("| option | meaning |", "|---|---|")
         yield from (row(f"`{option}`", _escaped(text)) for option, text in shown)

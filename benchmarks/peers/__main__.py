@@ -10,7 +10,7 @@ import json
 import sys
 from pathlib import Path
 
-import rich_click as click
+import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 

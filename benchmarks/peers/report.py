@@ -105,7 +105,8 @@ def legend(results: Results) -> str:
     """What the figures are, which versions were compared, who was absent."""
     runs, peers = results.settings["runs"], _peers(results)
     told = [
-        f"Medians of {runs} runs, and how far their interval reaches from them; bold: no other's overlaps.",
+        f"Medians of {runs} runs, ± how far their interval reaches from them. Bold: the interval overlaps"
+        " with no other's.",
         "; ".join(f"{peer}: {_versions(of_it)}" for peer, of_it in peers) + ".",
     ]
     if bare := [peer for peer, _ in peers if peer in BARE]:

@@ -127,7 +127,7 @@ def _table(headings: list[str], lines: Iterable[list[str]], left: int) -> str:
 def legend(results: Results) -> str:
     settings = results.settings
     told = [
-        f"Medians of {settings['runs']} rounds, and how far their interval reaches from them. A ratio is the "
+        f"Medians of {settings['runs']} rounds, ± how far their interval reaches from them. A ratio is the "
         f"median of the rounds' ratios, of {OURS} to Kafka.",
         "; ".join(
             f"{name}: {', '.join(f'{what} {number}' for what, number in sorted(of_it.items()))}"

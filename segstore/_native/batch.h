@@ -1,11 +1,12 @@
-/* What a batch's header says, and whether it can be one; the CRC of a batch.
+/* What a batch's header says, and whether it can be one; the CRC of a batch. A message of magic 0 or 1 is a batch, too
+ * (message.h).
  *
  * What a header says is compared with the bytes that are there before it is used.
  */
 #ifndef SEG_BATCH_H
 #define SEG_BATCH_H
 
-#include "bytes.h"
+#include "message.h"
 
 enum { NEXT = -1 };         /* a verdict besides SEG_*: the batch is good */
 
@@ -15,12 +16,16 @@ static inline int32_t verdict(const uint8_t *h, int64_t there, int64_t previous)
     if (there < AT_LENGTH + 4)
         return NEXT;
     int32_t length = get32(h + AT_LENGTH);
-    if (length < HEADER - LOG_OVERHEAD || length > INT32_MAX - LOG_OVERHEAD)
+    if (length < MESSAGE_LEAST - LOG_OVERHEAD || length > INT32_MAX - LOG_OVERHEAD)
         return SEG_BAD_LENGTH;
     if (there <= AT_MAGIC)
         return NEXT;
-    if (h[AT_MAGIC] != MAGIC)
-        return SEG_BAD_MAGIC;
+    if (UNLIKELY(h[AT_MAGIC] != MAGIC)) {
+        int32_t bad = message_verdict(h, there, previous);
+        return bad ? bad : NEXT;
+    }
+    if (length < HEADER - LOG_OVERHEAD)
+        return SEG_BAD_LENGTH;
     int64_t base = get64(h);
     if (base < 0 || base <= previous)
         return SEG_BAD_OFFSETS;
@@ -38,8 +43,13 @@ static inline int32_t verdict(const uint8_t *h, int64_t there, int64_t previous)
     return NEXT;
 }
 
-static inline void parse(const uint8_t *h, int64_t position, seg_batch *b)
+/* `before` is the last offset of what lies before, or UNKNOWN. */
+static inline void parse(const uint8_t *h, int64_t position, int64_t before, seg_batch *b)
 {
+    if (UNLIKELY(h[AT_MAGIC] != MAGIC)) {
+        parse_message(h, position, before, b);
+        return;
+    }
     b->position = position;
     b->base_offset = get64(h);
     b->last_offset = b->base_offset + get32(h + AT_LAST_DELTA);
@@ -53,10 +63,13 @@ static inline void parse(const uint8_t *h, int64_t position, seg_batch *b)
     b->crc = (uint32_t)get32(h + AT_CRC);
     b->attributes = get16(h + AT_ATTRIBUTES);
     b->producer_epoch = get16(h + AT_PRODUCER_EPOCH);
+    b->magic = MAGIC;
 }
 
 static inline int crc_holds(const uint8_t *batch, int64_t size)
 {
+    if (UNLIKELY(batch[AT_MAGIC] != MAGIC))
+        return message_crc_holds(batch, size);
     return seg_crc32c(0, batch + AT_ATTRIBUTES, size - AT_ATTRIBUTES) == (uint32_t)get32(batch + AT_CRC);
 }
 

@@ -14,8 +14,10 @@ from cffi import FFI
 HERE = Path(__file__).resolve().parent
 FOLDER = "segstore/_native"  # distutils wants sources relative to setup.py
 SOURCES = (
+    "bring_up.c",
     "commit.c",
     "compact.c",
+    "crc32.c",
     "crc32c.c",
     "decode.c",
     "descriptors.c",
@@ -45,7 +47,9 @@ HEADERS = (
     "cdef.h",
     "claim.h",
     "column.h",
+    "crc.h",
     "darwin.h",
+    "message.h",
     "reader.h",
     "record.h",
     "relax.h",

@@ -7,7 +7,11 @@
  * numpy structured arrays can stand for arrays of them.
  */
 
-/* A record batch's header (org.apache.kafka.common.record.DefaultRecordBatch). */
+/* A record batch's header (org.apache.kafka.common.record.DefaultRecordBatch), or that of a message of magic 0 or 1
+ * (AbstractLegacyRecordBatch), which is a batch of one record: without leader epoch, producer and sequence (-1), and
+ * in magic 0 without timestamps (-1). A message with a codec is a wrapper of several records. Its base offset is the
+ * least that it may have, behind the batch before; its last offset where that batch is not known: only seg_bring_up
+ * tells. */
 typedef struct seg_batch {
     int64_t position;       /* of the batch's first byte in its file */
     int64_t base_offset;
@@ -22,6 +26,7 @@ typedef struct seg_batch {
     uint32_t crc;
     int16_t attributes;
     int16_t producer_epoch;
+    int64_t magic;          /* 0, 1 or 2 */
 } seg_batch;
 
 /* Why a scan stopped. */
@@ -31,7 +36,7 @@ enum {
     SEG_FULL = 2,           /* capacity or max_bytes is used up */
     SEG_STOP = 3,           /* the next batch begins at or after end_offset */
     SEG_BAD_LENGTH = 4,     /* the length field is impossible */
-    SEG_BAD_MAGIC = 5,      /* not magic 2 */
+    SEG_BAD_MAGIC = 5,      /* above 2 */
     SEG_BAD_CRC = 6,
     SEG_BAD_OFFSETS = 7,    /* negative, or not above the batch before */
     SEG_BAD_COUNT = 8       /* the record count is impossible */
@@ -53,7 +58,10 @@ enum {
     SEG_E_VARINT = -10005,
     SEG_E_RECORD = -10006,  /* a record's length and its content disagree */
     SEG_E_TRAILING = -10007, /* bytes left after the last record */
-    SEG_E_FEW = -10008      /* fewer records than the header says */
+    SEG_E_FEW = -10008,     /* fewer records than the header says */
+    SEG_E_OFFSETS = -10009, /* offsets that don't rise, or don't fit their wrapper */
+    SEG_E_NESTED = -10010,  /* a message in a wrapper that is compressed itself, or of another magic */
+    SEG_E_CRC = -10011
 };
 
 typedef struct seg_scan_end {
@@ -66,12 +74,13 @@ typedef struct seg_scan_end {
 
 /* Walk the batches in buf (its first byte lies at `position` in the file),
  * skip those that end below from_offset without checking their CRC, take the
- * rest until end_offset, max_bytes (at least one batch is taken) or capacity. */
-int64_t seg_scan(const uint8_t *buf, int64_t len, int64_t position, int64_t from_offset,
+ * rest until end_offset, max_bytes (at least one batch is taken) or capacity.
+ * A wrapper that comes first begins at offset `least` at the earliest; -1: not known. */
+int64_t seg_scan(const uint8_t *buf, int64_t len, int64_t position, int64_t least, int64_t from_offset,
                  int64_t end_offset, int64_t max_bytes, int32_t check_crcs,
                  seg_batch *out, int64_t capacity, seg_scan_end *end);
 
-/* Whether the bytes are the batch that *h was read of, whole, and (check_crc) its CRC holds: 1 or 0. */
+/* Whether the bytes are the batch of magic 2 that *h was read of, whole, and (check_crc) its CRC holds: 1 or 0. */
 int32_t seg_sound(const uint8_t *batch, int64_t len, const seg_batch *h, int32_t check_crc);
 
 /* Position within buf of the first whole batch whose CRC holds and whose base
@@ -105,6 +114,28 @@ int64_t seg_decode(const uint8_t *arena, int64_t arena_len, const seg_batch *bat
  * found[i] is 1 or 0. A batch that is damaged may. Returns how many; SEG_E_COLUMN for one outside the arena. */
 int64_t seg_stamped(const uint8_t *arena, int64_t arena_len, const seg_batch *batches, const int64_t *at,
                     const int64_t *lens, int64_t n, int64_t least, int64_t most, uint8_t *found);
+
+/* --- bring_up.c: messages of magic 0 and 1 as batches of magic 2 ---------------------- */
+/* Bring up n plain messages, one kind after the other, which lie in buf (its first byte at `position`): neighbours of
+ * one kind share a batch of at most batch_bytes. Headers go to out_batches, which has room for n; their positions
+ * count from out. `len` + 61 n bytes are room enough. Returns the bytes written, *n_batches; or SEG_E_COLUMN where
+ * headers and bytes don't agree, SEG_E_RECORD for a message whose lengths don't fill it, SEG_E_ROOM; *fault is the
+ * message then. */
+int64_t seg_bring_up(const uint8_t *buf, int64_t len, int64_t position, const seg_batch *messages, int64_t n,
+                     int64_t batch_bytes, uint8_t *out, int64_t capacity, seg_batch *out_batches,
+                     int64_t *n_batches, int64_t *fault);
+/* Decode n plain messages where they lie in buf, without bringing them up, into the seven columns of seg_decode, each n
+ * numbers behind the one before. headers_at is where a 0 lies between key and value. runs, with room for n, gets a
+ * header of magic 2 for each run of one kind. Returns n; SEG_SLOW where a message has a codec or no value, is damaged
+ * or large: then it is to be brought up, which tells. */
+int64_t seg_decode_messages(const uint8_t *buf, int64_t len, int64_t position, const seg_batch *messages, int64_t n,
+                            int64_t *rows, seg_batch *runs, int64_t *n_runs);
+/* Bring up the messages in a wrapper, whose value is decompressed at `plain`, as one plain batch with the wrapper's
+ * last offset; their offsets are at least `least`. *out_batch has position 0. `len` + 61 bytes are room enough.
+ * Returns as seg_bring_up; SEG_E_OFFSETS, SEG_E_NESTED, SEG_E_CRC, SEG_E_FEW where there is no message; *fault is the
+ * number of the message. What follows the last whole message is left out, as Kafka leaves it out. */
+int64_t seg_bring_up_nested(const uint8_t *plain, int64_t len, const seg_batch *wrapper, int64_t least,
+                            uint8_t *out, int64_t capacity, seg_batch *out_batch, int64_t *fault);
 
 /* Decode the headers of n records (positions as seg_decode gave them) into flat
  * columns; counts[i] headers for record i. With NULL columns it only counts.
@@ -213,6 +244,10 @@ int64_t seg_check_batch(const uint8_t *batch, int64_t len, const seg_rules *rule
 /* Check the records of a batch with header *b, which lie in `len` plain bytes. */
 int64_t seg_check_records(const uint8_t *plain, int64_t len, const seg_rules *rules, int64_t now, const seg_batch *b,
                           seg_checked *out);
+
+/* --- crc32.c: zlib's ---------------------------------------------------- */
+uint32_t seg_crc32(uint32_t crc, const uint8_t *buf, int64_t len);
+uint32_t seg_crc32_portable(uint32_t crc, const uint8_t *buf, int64_t len);
 
 /* --- crc32c.c -------------------------------------------------------- */
 uint32_t seg_crc32c(uint32_t crc, const uint8_t *buf, int64_t len);
@@ -488,8 +523,9 @@ int64_t seg_seek(int fd, int64_t position, int64_t end, int64_t target, seg_batc
  * from `least` on, each read by itself: how many. Fewer where a batch is none, or can't be read. */
 int64_t seg_read_headers(int fd, int64_t position, int64_t end, int64_t least, seg_batch *out,
                          int64_t n);
-/* All attributes, one or the other, of the batches that lie side by side from `position` to `end`; -errno, or as
- * seg_seek where one can't be a batch. */
+/* All attributes, one or the other, of the batches that lie side by side from `position` to `end`, and SEG_OLD where
+ * one has magic 0 or 1; -errno, or as seg_seek where one can't be a batch. */
+enum { SEG_OLD = 65536 };
 int64_t seg_attributes(int fd, int64_t position, int64_t end);
 /* Copies bytes from file to file: how many, fewer at the end of the source; blocks are shared where both positions
  * lie on blocks and the file system can. An error that comes behind some bytes is left to the next call. */

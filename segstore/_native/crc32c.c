@@ -7,40 +7,17 @@
  * (Gopal et al., "Fast CRC Computation for Generic Polynomials Using PCLMULQDQ"); what is
  * left goes through the CPU's crc32 instruction, as everything does on AArch64.
  */
-#include "bytes.h"
+#include "crc.h"
 
-typedef uint32_t (*crc_function)(uint32_t crc, const uint8_t *p, int64_t len);
-
-/* --- portable: eight tables, eight bytes a step ---------------------------- */
+/* --- portable ---------------------------------------------------------------- */
 
 static const uint32_t polynomial = 0x82f63b78; /* reflected */
 
 static uint32_t table[8][256];
 
-static void make_table(void)
-{
-    for (uint32_t i = 0; i < 256; i++) {
-        uint32_t crc = i;
-        for (int bit = 0; bit < 8; bit++)
-            crc = (crc >> 1) ^ (crc & 1 ? polynomial : 0);
-        table[0][i] = crc;
-    }
-    for (int t = 1; t < 8; t++)
-        for (int i = 0; i < 256; i++)
-            table[t][i] = (table[t - 1][i] >> 8) ^ table[0][table[t - 1][i] & 0xff];
-}
-
 static uint32_t portable(uint32_t crc, const uint8_t *p, int64_t len)
 {
-    for (; len >= 8; p += 8, len -= 8) {
-        uint64_t v = load64le(p) ^ crc;
-        crc = 0;
-        for (int i = 0; i < 8; i++)
-            crc ^= table[7 - i][(v >> (8 * i)) & 0xff];
-    }
-    for (; len > 0; p++, len--)
-        crc = (crc >> 8) ^ table[0][(crc ^ *p) & 0xff];
-    return crc;
+    return by_table(table, crc, p, len);
 }
 
 /* --- x86-64 ---------------------------------------------------------------- */
@@ -173,7 +150,7 @@ static crc_function chosen = portable;
 
 __attribute__((constructor)) static void choose(void)
 {
-    make_table();
+    make_table(polynomial, table);
     chosen = best();
 }
 

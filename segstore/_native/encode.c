@@ -161,6 +161,7 @@ static int64_t put_batch(const source *s, const seg_template *t, int64_t i, int6
             t->base_sequence < 0 ? -1 : (int32_t)((t->base_sequence + before) & INT32_MAX),
         .attributes = t->attributes,
         .producer_epoch = t->producer_epoch,
+        .magic = MAGIC,
     };
     int64_t size = fill_best(s, i, last, limit, out, b);
     if (size < 0)

@@ -21,7 +21,7 @@ static int is_last(const seg_followed *f, int32_t committed)
 static int is_only(const seg_batch *b, const seg_followed *f)
 {
     int32_t epoch = (int32_t)((uint64_t)f->words[SEG_FOLLOWED_LAYOUT_AND_EPOCH] >> 32);
-    return b->base_offset == f->offset && b->last_offset == f->offset && b->count == 1 &&
+    return b->magic == MAGIC && b->base_offset == f->offset && b->last_offset == f->offset && b->count == 1 &&
            (b->attributes & ~APPEND_TIME) == 0 && b->leader_epoch == epoch;
 }
 
@@ -40,7 +40,7 @@ static void read_last(seg_followed *f, seg_last_record *out)
     int64_t at = HEADER, size, found, key_len, value_len, *numbers = out->numbers;
     int64_t got = seg_pread(f->fd, (uint8_t *)out->bytes, SEG_LAST_ROOM, f->position);
     if (got < HEADER ||
-        seg_scan(bytes, got, 0, f->offset, INT64_MAX, 0, out->check_crc, &b, 1, &end) != 1 || !is_only(&b, f))
+        seg_scan(bytes, got, 0, -1, f->offset, INT64_MAX, 0, out->check_crc, &b, 1, &end) != 1 || !is_only(&b, f))
         return;
     size = b.size - HEADER;
     seg_decoded decoded;

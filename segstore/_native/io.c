@@ -14,7 +14,7 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
-#include "bytes.h"
+#include "message.h"
 #include "system.h"
 
 enum {
@@ -159,14 +159,32 @@ int64_t seg_map(void *address, int64_t len, int fd, int32_t write)
 
 /* --- seek ------------------------------------------------------------ */
 
-/* 0, or why these 61 bytes are no header of a batch above `previous`. */
-static int64_t parse(const uint8_t *h, int64_t previous, seg_batch *out)
+/* 0, or why an entry of magic 0 or 1 can't be one above `previous`. */
+static int64_t read_message_header(const uint8_t *h, int64_t there, int64_t previous, seg_batch *out)
 {
-    int32_t length = get32(h + AT_LENGTH), delta = get32(h + AT_LAST_DELTA);
-    if (length < LENGTH_MIN || length > INT32_MAX - LOG_OVERHEAD)
+    int32_t bad = message_verdict(h, there, previous);
+    if (bad)
+        return SEEK_ERROR - bad;
+    parse_message(h, out->position, previous < 0 ? UNKNOWN : previous, out);
+    return 0;
+}
+
+/* 0, or why these bytes, of which `there` are in the file, are no header of a batch above `previous`. */
+static int64_t read_header(const uint8_t *h, int64_t there, int64_t previous, seg_batch *out)
+{
+    if (there < MESSAGE_LEAST)
+        return SEEK_ERROR - SEG_SHORT;
+    int32_t length = get32(h + AT_LENGTH);
+    if (length < MESSAGE_LEAST - LOG_OVERHEAD || length > INT32_MAX - LOG_OVERHEAD)
         return SEEK_ERROR - SEG_BAD_LENGTH;
-    if (h[AT_MAGIC] != MAGIC)
-        return SEEK_ERROR - SEG_BAD_MAGIC;
+    if (UNLIKELY(h[AT_MAGIC] != MAGIC))
+        return read_message_header(h, there, previous, out);
+    if (there < HEADER)
+        return SEEK_ERROR - SEG_SHORT;
+    int32_t delta = get32(h + AT_LAST_DELTA);
+    if (length < LENGTH_MIN)
+        return SEEK_ERROR - SEG_BAD_LENGTH;
+    out->magic = MAGIC;
     out->base_offset = get64(h);
     if (delta < 0 || out->base_offset <= previous || out->base_offset > INT64_MAX - delta)
         return SEEK_ERROR - SEG_BAD_OFFSETS;
@@ -205,17 +223,17 @@ static void begin(headers *h, int fd, int64_t end)
 static int64_t header_at(headers *h, int64_t position, int64_t previous, seg_batch *out)
 {
     out->position = position;
-    if (position < h->at || position - h->at > h->len - HEADER) {
+    int64_t there = position < h->at ? 0 : h->at + h->len - position;
+    if (there < HEADER && (there <= 0 || h->at + h->len < h->end)) {
         int64_t left = h->end - position, want = h->ahead < left ? h->ahead : left;
         h->at = position;
         h->reads++;
         h->len = seg_pread(h->fd, h->chunk, want, position);
         if (h->len < 0)
             return h->len;
-        if (h->len < HEADER)
-            return SEEK_ERROR - SEG_SHORT;
+        there = h->len;
     }
-    int64_t bad = parse(h->chunk + (position - h->at), previous, out);
+    int64_t bad = read_header(h->chunk + (position - h->at), there, previous, out);
     if (bad)
         return bad;
     /* Several small batches fit one read; of larger ones only the header is wanted. */
@@ -223,12 +241,17 @@ static int64_t header_at(headers *h, int64_t position, int64_t previous, seg_bat
     return out->size > h->end - position ? SEEK_ERROR - SEG_SHORT : 0;
 }
 
-static int64_t seek(headers *h, int64_t position, int64_t target, seg_batch *out)
+/* A wrapper that comes first may begin at `least`, or above; -1: it may hold the target. */
+static int64_t seek(headers *h, int64_t position, int64_t least, int64_t target, seg_batch *out)
 {
     for (int64_t previous = -1; position < h->end; position += out->size) {
         int64_t bad = header_at(h, position, previous, out);
         if (bad)
             return bad;
+        if (UNLIKELY(out->magic != MAGIC) && previous < 0 && out->attributes & CODEC_MASK) {
+            int64_t first = least < 0 ? target : least;
+            out->base_offset = first < out->last_offset ? first : out->last_offset;
+        }
         if (out->last_offset >= target)
             return 1;
         previous = out->last_offset;
@@ -240,7 +263,7 @@ int64_t seg_seek(int fd, int64_t position, int64_t end, int64_t target, seg_batc
 {
     headers h;
     begin(&h, fd, end);
-    return seek(&h, position, target, out);
+    return seek(&h, position, -1, target, out);
 }
 
 int64_t seg_read_headers(int fd, int64_t position, int64_t end, int64_t least, seg_batch *out, int64_t n)
@@ -248,7 +271,7 @@ int64_t seg_read_headers(int fd, int64_t position, int64_t end, int64_t least, s
     int64_t found = 0;
     headers h;
     begin(&h, fd, end);
-    while (found < n && seek(&h, position, 0, out + found) == 1 && out[found].base_offset >= least) {
+    while (found < n && seek(&h, position, least, 0, out + found) == 1 && out[found].base_offset >= least) {
         position += out[found].size;
         least = out[found++].last_offset + 1;
     }
@@ -264,7 +287,7 @@ int64_t seg_attributes(int fd, int64_t position, int64_t end)
     for (int64_t previous = -1; position < end; position += batch.size) {
         if ((bad = header_at(&h, position, previous, &batch)) != 0)
             return bad;
-        all |= (uint16_t)batch.attributes;
+        all |= (uint16_t)batch.attributes | (batch.magic == MAGIC ? 0 : SEG_OLD);
         previous = batch.last_offset;
     }
     return all;
@@ -333,7 +356,7 @@ static int find_first(segment *s, int64_t from, int64_t offset, seg_batch *first
             return 1;
         from = slot >= 0 ? first->position + first->size : 0;
     }
-    return seek(&s->h, from, offset, first) == 1;
+    return seek(&s->h, from, -1, offset, first) == 1;
 }
 
 /* Whether an index entry saves the walk from *first to *hint, which begins at or below `most`. */

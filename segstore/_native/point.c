@@ -1,6 +1,6 @@
 /* Reads single records by offset: finds the batch, reads it, checks its CRC, and finds the record.
  *
- * This is the short way of what storage/log/read.py does, for whole, plain batches. It knows no errors: whatever
+ * This is the short way of what storage/log/read.py does, for whole, plain batches of magic 2. It knows no errors: whatever
  * is not as it is nearly always is left to Python, which looks anew and says what is wrong. An index entry, or
  * what is remembered of an earlier read, is a hint, which the batch must confirm.
  *
@@ -134,9 +134,9 @@ static int walk(const place *s, int64_t offset, const uint8_t *buffer, int64_t g
     int64_t start = at->from;
     for (; got - (at->from - start) >= HEADER; at->from += b->size) {
         const uint8_t *h = buffer + (at->from - start);
-        if (verdict(h, got - (at->from - start), at->previous) != NEXT)
+        if (h[AT_MAGIC] != MAGIC || verdict(h, got - (at->from - start), at->previous) != NEXT)
             return WRONG;
-        parse(h, at->from, b);
+        parse(h, at->from, UNKNOWN, b);
         if (b->size > s->end - b->position || (at->confirms >= 0 && b->last_offset != at->confirms))
             return WRONG;
         if (b->last_offset >= offset)

@@ -7,18 +7,25 @@
 
 int32_t seg_sound(const uint8_t *batch, int64_t len, const seg_batch *h, int32_t check_crc)
 {
-    if (len < HEADER || len != h->size || verdict(batch, len, -1) != NEXT)
+    if (len < HEADER || len != h->size || batch[AT_MAGIC] != MAGIC || verdict(batch, len, -1) != NEXT)
         return 0;
     seg_batch b;
-    parse(batch, h->position, &b);
+    parse(batch, h->position, UNKNOWN, &b);
     return b.size == h->size && b.base_offset == h->base_offset && b.last_offset == h->last_offset &&
            b.crc == h->crc && (!check_crc || crc_holds(batch, len));
 }
 
-int64_t seg_scan(const uint8_t *buf, int64_t len, int64_t position, int64_t from_offset,
+/* The least offset of the entry at h, of which its attributes are there. */
+static int64_t begins_at(const uint8_t *h, int64_t before)
+{
+    return h[AT_MAGIC] == MAGIC ? get64(h) : message_base(h, before);
+}
+
+int64_t seg_scan(const uint8_t *buf, int64_t len, int64_t position, int64_t least, int64_t from_offset,
                  int64_t end_offset, int64_t max_bytes, int32_t check_crcs,
                  seg_batch *out, int64_t capacity, seg_scan_end *end)
 {
+    int64_t before = least < 0 ? UNKNOWN : least - 1;
     int64_t at = 0, taken = 0, n = 0;
     int32_t status = SEG_END;
     *end = (seg_scan_end){.last_offset = -1};
@@ -37,16 +44,16 @@ int64_t seg_scan(const uint8_t *buf, int64_t len, int64_t position, int64_t from
             break;
         end->need = there < AT_LENGTH + 4 ? 0 : (int64_t)get32(h + AT_LENGTH) + LOG_OVERHEAD;
         status = SEG_STOP;
-        if (there > AT_MAGIC && get64(h) >= end_offset)
+        if (there > MESSAGE_AT_ATTRIBUTES && begins_at(h, before) >= end_offset)
             break;
         status = SEG_FULL;
         if (n > 0 && end->need > max_bytes - taken)
             break;
         status = SEG_SHORT;
-        if (there < HEADER || there < end->need)
+        if (there < MESSAGE_LEAST || there < end->need)
             break;
         seg_batch *b = &out[n];
-        parse(h, position + at, b);
+        parse(h, position + at, before, b);
         if (b->last_offset >= from_offset) {
             status = SEG_BAD_CRC;
             if (check_crcs && !crc_holds(h, b->size))
@@ -55,7 +62,7 @@ int64_t seg_scan(const uint8_t *buf, int64_t len, int64_t position, int64_t from
             n++;
         }
         at += b->size;
-        end->last_offset = b->last_offset;
+        before = end->last_offset = b->last_offset;
         status = SEG_END;
     }
     end->status = status;
@@ -65,24 +72,23 @@ int64_t seg_scan(const uint8_t *buf, int64_t len, int64_t position, int64_t from
     return n;
 }
 
+/* Whether a whole entry begins at h. That the lengths within a message fill it is asked before its CRC is computed:
+ * small numbers look like the front of one, and there are many. */
+static int is_whole(const uint8_t *h, int64_t there, int64_t least_offset, int64_t most_offset)
+{
+    message m;
+    if (verdict(h, there, -1) != NEXT)
+        return 0;
+    int64_t base = get64(h), size = (int64_t)get32(h + AT_LENGTH) + LOG_OVERHEAD;
+    return base >= least_offset && base <= most_offset && size <= there &&
+           (h[AT_MAGIC] == MAGIC || read_message(h, size, &m)) && crc_holds(h, size);
+}
+
 int64_t seg_resync(const uint8_t *buf, int64_t len, int64_t from, int64_t least_offset,
                    int64_t most_offset)
 {
-    if (from < 0)
-        from = 0;
-    while (len - from >= HEADER) {
-        /* A batch begins AT_MAGIC bytes before a 2, and its header ends within the buffer. */
-        const uint8_t *magic = memchr(buf + from + AT_MAGIC, MAGIC, (size_t)(len - from - HEADER + 1));
-        if (!magic)
-            return -1;
-        const uint8_t *h = magic - AT_MAGIC;
-        from = h - buf;
-        if (verdict(h, len - from, -1) == NEXT) {
-            int64_t base = get64(h), size = (int64_t)get32(h + AT_LENGTH) + LOG_OVERHEAD;
-            if (base >= least_offset && base <= most_offset && size <= len - from && crc_holds(h, size))
-                return from;
-        }
-        from++;
-    }
+    for (int64_t at = from < 0 ? 0 : from; len - at >= MESSAGE_LEAST; at++)
+        if (buf[at + AT_MAGIC] <= MAGIC && is_whole(buf + at, len - at, least_offset, most_offset))
+            return at;
     return -1;
 }

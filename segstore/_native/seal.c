@@ -29,6 +29,7 @@ static int offsets_fit(const seg_batch *b)
 
 void seg_put_crc(uint8_t *p, seg_batch *b)
 {
+    b->magic = MAGIC;
     b->crc = seg_crc32c(0, p + AT_ATTRIBUTES, b->size - AT_ATTRIBUTES);
     put32(p + AT_CRC, (int32_t)b->crc);
 }

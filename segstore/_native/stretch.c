@@ -1,7 +1,7 @@
 /* The log cleaner's way over plain batches: a long stretch of a file at a call, through a window.
  *
  * Each call that ends costs a thread which appends its turn at the interpreter, so there are to be few.
- * Plain is: whole, its CRC holds, no codec, no transaction, no marker. What is not is left to the caller,
+ * Plain is: whole, its CRC holds, magic 2, no codec, no transaction, no marker. What is not is left to the caller,
  * with all that lies behind it.
  *
  * Thread contract: no state; a stretch belongs to one caller at a time.
@@ -26,7 +26,7 @@ static int take(const seg_stretch *s, window *w, const seg_batch *b)
     int64_t *row = s->rows + c->n, stride = s->max_rows;
     int64_t at = b->position - s->position + HEADER, len = b->size - HEADER;
     seg_decoded out;
-    if (b->attributes & NOT_PLAIN || b->count > len / RECORD_MIN || b->count > s->max_rows - c->n)
+    if (b->magic != MAGIC || b->attributes & NOT_PLAIN || b->count > len / RECORD_MIN || b->count > s->max_rows - c->n)
         return 0;
     int64_t done = seg_decode(s->raw, w->len, b, &at, &len, 1, b->count, row, row + stride, row + 2 * stride,
                               row + 3 * stride, row + 4 * stride, row + 5 * stride, row + 6 * stride, &out);
@@ -46,7 +46,7 @@ static int64_t look(const seg_stretch *s, window *w)
     w->len = seg_pread(s->fd, s->raw, left < s->raw_len ? left : s->raw_len, s->position);
     if (w->len < 0)
         return w->len;
-    w->scanned = seg_scan(s->raw, w->len, s->position, 0, INT64_MAX, INT64_MAX, 1, s->batches,
+    w->scanned = seg_scan(s->raw, w->len, s->position, -1, 0, INT64_MAX, INT64_MAX, 1, s->batches,
                           s->max_batches, &end);
     if (w->scanned && s->batches[0].base_offset < s->least)
         return 0;

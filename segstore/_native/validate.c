@@ -82,7 +82,7 @@ int64_t seg_check_batch(const uint8_t *batch, int64_t len, const seg_rules *rule
         return status;
     if (!crc_holds(batch, len))
         return SEG_CHECK_CRC;
-    parse(batch, 0, h);
+    parse(batch, 0, UNKNOWN, h);
     if ((status = look_at_header(h)) != SEG_CHECKED)
         return status;
     if (h->attributes & CODEC_MASK)

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, TypeVar
 
-import rich_click as click
+import click
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.text import Text
@@ -30,9 +30,9 @@ from segstore.bench.zero_copy.exhibits import ALL_METHODS
 from segstore.bench.zero_copy.plan import CACHES, SIZES, Group, Plan
 from segstore.bench.zero_copy.receivers import SINKS
 from segstore.bench.zero_copy.report import details, summary
-from segstore.cli.groups import InOrder
 from segstore.cli.output import add_row, console
 from segstore.cli.output import table as plain_table
+from segstore.cli.place_first import PlaceFirst
 from segstore.cli.signals import ended_by_signals, status
 from segstore.errors import InvalidArgumentError
 
@@ -343,7 +343,7 @@ def _place(way: str, group: Group, measure: str) -> str:
 # --- command ------------------------------------------------------------
 
 
-@click.group(cls=InOrder, invoke_without_command=True)
+@click.group(cls=PlaceFirst, invoke_without_command=True)
 @click.pass_context
 def bench(ctx: click.Context) -> None:
     """Measure why a log is fast, on this machine.

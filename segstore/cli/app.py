@@ -10,22 +10,24 @@ from __future__ import annotations
 import os
 import sys
 from importlib import import_module
-from typing import Any
+from typing import Any, NoReturn
 
-import rich_click as click
+import click
 
+from segstore.cli.help import WIDEST, colour, dressed, wrong_usage
 from segstore.cli.importing import imports, thawing
+from segstore.cli.locked import told
 from segstore.cli.place_first import PlaceFirst
 from segstore.cli.signals import status
-from segstore.errors import SegstoreError
+from segstore.errors import SegstoreError, StoreLockedError
 from segstore.version import VERSION
 
 BROKEN_PIPE = 141
 COMMANDS = {
     "topics": (
         "segstore.cli.topics",
-        "List topics with partitions, offsets, bytes and settings; for a TOPIC that is named, every"
-        " partition.",
+        "List topics with their partitions, offsets, bytes and settings. With a TOPIC, list each of its"
+        " partitions.",
     ),
     "create": (
         "segstore.cli.topics",
@@ -49,7 +51,7 @@ COMMANDS = {
     ),
     "export": (
         "segstore.cli.export",
-        "Write the records of TOPIC to FILE (-: standard output), one partition after the other.",
+        "Write the records of TOPIC to FILE, or to standard output (-), one partition after the other.",
     ),
     "import": (
         "segstore.cli.export",
@@ -99,9 +101,8 @@ COMMANDS = {
     ),
     "replicas": (
         "segstore.cli.replicas",
-        "Show leaders, in-sync and eligible replicas of a replicated store; for a TOPIC that is named, also"
-        " each replica's directory. Of a primary, or a standby: its mode, and how far the standby lies"
-        " behind.",
+        "Show leaders, in-sync and eligible replicas of a replicated store. With a TOPIC, show each replica's"
+        " directory, too. Of a primary, or a standby, show its mode, and how far the standby lies behind.",
     ),
     "elect": (
         "segstore.cli.replicas",
@@ -127,11 +128,16 @@ COMMANDS = {
     ),
     "sweep": (
         "segstore.cli.maintenance",
-        "Delete old segments and compact, as each topic's settings ask for. An open store does so by itself.",
+        "Run retention and compaction now, as each topic's settings ask for. An open store does this in the"
+        " background.",
+    ),
+    "upgrade": (
+        "segstore.cli.maintenance",
+        "Write the messages that Kafka wrote before 0.11 (magic 0 and 1) anew as record batches of magic 2.",
     ),
     "copy": (
         "segstore.cli.maintenance",
-        "Copy the store to TARGET, which must not be there yet, beside a live writer too.",
+        "Copy the store to TARGET, which must not exist yet. Another process may be writing the store.",
     ),
     "dump": (
         "segstore.cli.dump",
@@ -160,7 +166,7 @@ what only others need (plots, Spark).
 """
 
 
-class Listed(click.RichCommand):
+class Listed(click.Command):
     """A command as it stands in a list; what is called is the command itself."""
 
     def __init__(self, name: str) -> None:
@@ -175,12 +181,12 @@ class Listed(click.RichCommand):
         name = "import_" if self.name == "import" else str(self.name).replace("-", "_")  # as Python has names
         with imports():
             command: click.Command = getattr(import_module(self._module), name)
-        return command
+        return dressed(command)
 
 
 class Commands(PlaceFirst):
-    """Runs a command; what it returns becomes the exit status, and an exception becomes a line on standard
-    error and an exit status.
+    """Runs a command; what it returns becomes the exit status, and an exception, of wrong usage too, becomes
+    a line on standard error and an exit status.
     """
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -191,7 +197,13 @@ class Commands(PlaceFirst):
 
     def main(self, *args: Any, **extra: Any) -> Any:
         with thawing():
-            return super().main(*args, **extra)
+            return super().main(*args, color=colour(), **extra)
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except click.UsageError as error:
+            _refuse(error)
 
     def invoke(self, ctx: click.Context) -> None:
         try:
@@ -204,9 +216,20 @@ class Commands(PlaceFirst):
             ctx.exit(BROKEN_PIPE)
         except (KeyboardInterrupt, click.Abort) as error:
             ctx.exit(status(error))
+        except click.ClickException as error:
+            _refuse(error)
+        except StoreLockedError as error:
+            click.echo(f"segstore: {told(error)}", err=True)
+            ctx.exit(1)
         except (SegstoreError, OSError) as error:
             click.echo(f"segstore: {one_line(error)}", err=True)
             ctx.exit(1)
+
+
+def _refuse(error: click.ClickException) -> NoReturn:
+    """Tell of arguments that are wrong, and end the command."""
+    click.echo(wrong_usage(error), err=True)
+    raise click.exceptions.Exit(error.exit_code) from None
 
 
 def one_line(error: Exception) -> str:
@@ -225,7 +248,9 @@ def _drop_output() -> None:
 
 
 @click.group(
-    cls=Commands, invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]}
+    cls=Commands,
+    invoke_without_command=True,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": WIDEST},
 )
 @click.version_option(VERSION, message="%(prog)s %(version)s")
 @click.pass_context

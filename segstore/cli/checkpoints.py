@@ -13,12 +13,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-import rich_click as click
+import click
 
 from segstore import filetree
-from segstore.cli.groups import InOrder
 from segstore.cli.options import json_option, store_option
 from segstore.cli.output import add_row, console, print_json, size_text, table, time_text
+from segstore.cli.place_first import PlaceFirst
 from segstore.cli.places.of_store import open_reading
 from segstore.errors import OffsetOutOfRangeError
 from segstore.filetree import File, Snapshot, clean_path, files_log, read_file, snapshot
@@ -273,7 +273,7 @@ def _temporary(path: str) -> bool:
 # --- checkpoints ------------------------------------------------------------
 
 
-@click.group(cls=InOrder, no_args_is_help=False)
+@click.group(cls=PlaceFirst, no_args_is_help=False)
 def checkpoints() -> None:
     """Look into Spark's checkpoint directories, as they are and as they were.
 

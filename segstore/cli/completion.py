@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 
-import rich_click as click
+import click
 
 import segstore
 from segstore.errors import SegstoreError

@@ -7,7 +7,7 @@ import json
 import sys
 from collections.abc import Callable, Iterator
 
-import rich_click as click
+import click
 
 from segstore.cli.completion import topic_names
 from segstore.cli.options import time_value
@@ -112,7 +112,7 @@ def _offset(_ctx: click.Context, _param: click.Parameter, value: str | None) -> 
     "--last", "-l", type=click.IntRange(0), metavar="N", help="Begin N offsets before each partition's end."
 )
 @click.option("--follow", "-f", is_flag=True, help="Wait for more records, until Ctrl-C.")
-@click.option("--max-records", "-n", type=click.IntRange(0), help="End after so many records.")
+@click.option("--max-records", "-n", type=click.IntRange(0), help="End after this many records.")
 @click.option(
     "--format",
     "wanted",
@@ -146,7 +146,7 @@ def consume(
     In NDJSON a key or value that is not UTF-8 is base64, and "key_encoding" or "value_encoding" says so.
     """
     if [offset, since, last].count(None) < 2:
-        raise click.UsageError("Begin at --offset, at --time or at --last, at one of them only.")
+        raise click.UsageError("Give only one of --offset, --time and --last.")
     printer = Printer(FORMATS[wanted], max_records)
     with where.reading() as place:
         numbers = tuple(dict.fromkeys(partition or find_topic(place.topics(), topic).partition_ids))

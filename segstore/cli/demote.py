@@ -5,7 +5,7 @@ Threads: one.
 
 from __future__ import annotations
 
-import rich_click as click
+import click
 from click.core import ParameterSource
 
 import segstore
@@ -41,7 +41,7 @@ def demote(ctx: click.Context, path: str | None, bootstrap: str | None, given: d
     if bootstrap is not None and source is ParameterSource.ENVIRONMENT:
         path = None
     if (path is None) == (bootstrap is None):
-        raise click.UsageError("Give --store PATH or --bootstrap HOST:PORT, one of both.")
+        raise click.UsageError("Give either --store PATH or --bootstrap HOST:PORT.")
     done = _of_server(bootstrap, given) if bootstrap is not None else _of_store(str(path))
     click.echo("the standby was taken away" if done else _NONE)
 

@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import rich_click as click
+import click
 
 from segstore import names
 from segstore._native import lib
@@ -20,7 +20,15 @@ from segstore.cli.options import json_option
 from segstore.errors import CorruptRecordError
 from segstore.files import Files
 from segstore.index.sparse import MOST
-from segstore.records import APPEND_TIME_FLAG, CODECS, CONTROL_FLAG, TRANSACTIONAL_FLAG, decode
+from segstore.records import (
+    APPEND_TIME_FLAG,
+    CODECS,
+    CONTROL_FLAG,
+    MAGIC,
+    TRANSACTIONAL_FLAG,
+    bring_up,
+    decode,
+)
 from segstore.records.control import ABORT, COMMIT, SNAPSHOT_FOOTER, SNAPSHOT_HEADER
 from segstore.records.header import CODEC_MASK, DELETE_HORIZON_FLAG
 from segstore.storage.segment.batch_scan import BAD, Step, walk_past_damage
@@ -48,8 +56,8 @@ def dump_log(files: Files, path: str, with_records: bool) -> Iterator[Row]:
     with files.open(path) as handle:
         end = min(files.size(handle), MOST)
         for step in walk_past_damage(files, handle, end, check_crcs=True):
-            for i, batch in enumerate(step.batches):
-                yield batch_row(batch)
+            for i in range(len(step.batches)):
+                yield batch_row(_as_known(step, i, path))
                 if with_records:
                     yield from _records(step, i, path)
             if _is_damage(step, end):
@@ -64,6 +72,20 @@ def _is_damage(step: Step, end: int) -> bool:
     more = step.position + len(step.data) < end
     cut = step.stop.status == lib.SEG_SHORT
     return step.stop.status in BAD and not (cut and more and step.stop.position + step.stop.need <= end)
+
+
+def _as_known(step: Step, i: int, path: str) -> Any:
+    """Return the header of batch `i`; that of a wrapper tells where it begins, and how many it has."""
+    batch = step.batches[i]
+    if batch["magic"] == MAGIC or not batch["attributes"] & CODEC_MASK:
+        return batch
+    batch = batch.copy()
+    try:
+        _, (made, *_rest) = bring_up(step.data, step.batches[i : i + 1], path, step.position)
+    except CorruptRecordError:
+        return batch  # its row is followed by the damage
+    batch["base_offset"], batch["count"] = made["base_offset"], made["count"]
+    return batch
 
 
 def batch_row(batch: Any) -> Row:
@@ -85,12 +107,13 @@ def batch_row(batch: Any) -> Row:
         "producer_epoch": int(batch["producer_epoch"]),
         "base_sequence": int(batch["base_sequence"]),
         "crc": f"{int(batch['crc']):08x}",
+        "magic": int(batch["magic"]),
     }
     return Row("batch", cells, brief=_brief(cells))
 
 
 def _brief(cells: dict[str, Any]) -> dict[str, Any]:
-    same = ("count", "size", "codec", "max_timestamp", "flags", "leader_epoch")
+    same = ("magic", "count", "size", "codec", "max_timestamp", "flags", "leader_epoch")
     producer = [cells[name] for name in ("producer_id", "producer_epoch", "base_sequence")]
     return {
         "position": cells["position"],

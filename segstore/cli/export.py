@@ -17,7 +17,7 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
 
-import rich_click as click
+import click
 
 import segstore
 from segstore.cli import consume
@@ -196,7 +196,7 @@ def export(
     force: bool,
     path: str,
 ) -> None:
-    """Write the records of TOPIC to FILE (-: standard output), one partition after the other.
+    """Write the records of TOPIC to FILE, or to standard output (-), one partition after the other.
 
     Columns: partition, offset, timestamp (UTC, ms), key, value, headers. `segstore import` can read the file.
     Records that are appended meanwhile are left out.
@@ -315,7 +315,7 @@ FORMATS = ("parquet", "arrow", "ndjson")
 @click.option(
     "--partitions",
     type=click.IntRange(1, 100_000),
-    help="Create TOPIC with so many partitions; it must not exist.",
+    help="Create TOPIC with this many partitions; it must not exist.",
 )
 @config_option
 @stores_option

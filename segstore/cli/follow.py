@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import time
 
-import rich_click as click
+import click
 
 import segstore
 from segstore.cli.options import no_bootstrap, settings_option
@@ -75,7 +75,8 @@ def _shown(lag: Lag, error: Exception | None) -> str:
     "--old",
     type=click.Choice([REACHABLE, DEAD]),
     required=True,
-    help="reachable: the primary is fenced, and hands over all it has; dead: your word that it has ended.",
+    help="reachable: the primary is fenced, and hands over all it has; dead: you make sure that it has"
+    " ended.",
 )
 @click.option("--reason", default="", metavar="TEXT", help="What is noted of the promotion.")
 @click.option("--yes", is_flag=True, help="Ask nothing.")

@@ -10,12 +10,12 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import rich_click as click
+import click
 from rich.text import Text
 
 from segstore.cli.completion import group_names
 from segstore.cli.options import json_option, time_value
-from segstore.cli.output import add_row, console, print_json, shown, table
+from segstore.cli.output import NOTED, add_row, console, print_json, shown, table
 from segstore.cli.place_first import PlaceFirst
 from segstore.cli.place_option import place_option
 from segstore.cli.places.place import Where
@@ -27,7 +27,7 @@ from segstore.coordinator.structs import TopicPartition
 
 # `segstore groups list` and `describe` only read, beside a live writer too.
 
-STATES = {"Stable": "green", "Empty": "yellow", "Unknown": "red"}
+STATES = {"Stable": "", "Unknown": "red"}
 
 
 @click.command("list")
@@ -80,7 +80,7 @@ def _print_groups(found: list[GroupDescription]) -> None:
     right = ("members", "partitions", "lag")
     made = table("group", "state", "protocol", *right, right=right)
     for group in found:
-        state = Text(group.state, style=STATES.get(group.state, "cyan"))
+        state = Text(group.state, style=STATES.get(group.state, NOTED))
         counts = len(group.members), len(group.partitions), group.lag
         add_row(made, group.group_id, state, group.protocol, *counts)
     console().print(made)
@@ -140,7 +140,7 @@ def _lag(part: PartitionState) -> Text:
         return Text("?", style="red")
     if part.lag is None:
         return Text("-")
-    return Text(shown(part.lag), style="yellow" if part.lag else "green")
+    return Text(shown(part.lag), style=NOTED if part.lag else "")
 
 
 def _reader(group: GroupDescription, part: PartitionState) -> str:
@@ -378,7 +378,7 @@ def delete(names: tuple[str, ...], topics: list[TopicPartition | str], yes: bool
 
 def _confirmed(names: tuple[str, ...], offsets: int, topics: Sequence[object]) -> bool:
     if not sys.stdin.isatty():
-        raise click.UsageError("Without a terminal nobody can be asked: --yes deletes without a question.")
+        raise click.UsageError("There is no terminal to ask for confirmation: give --yes.")
     what = "what was committed for some topics of" if topics else f"{shown(offsets)} committed offsets of"
     return click.confirm(f"Forget {what} {', '.join(names)}?", err=True)
 
@@ -386,14 +386,7 @@ def _confirmed(names: tuple[str, ...], offsets: int, topics: Sequence[object]) -
 # --- groups ------------------------------------------------------------
 
 
-class InOrder(PlaceFirst):
-    """A group of commands that are listed in order of use, not of the alphabet."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(self.commands)
-
-
-@click.group(cls=InOrder, no_args_is_help=False)
+@click.group(cls=PlaceFirst, no_args_is_help=False)
 def groups() -> None:
     """Show consumer groups and their lag, reset their offsets, delete them.
 

@@ -1,4 +1,4 @@
-"""The commands that look after a store: `segstore check`, `copy`, `sweep`, `stats` and `quotas`.
+"""The commands that look after a store: `segstore check`, `copy`, `sweep`, `upgrade`, `stats` and `quotas`.
 
 On disk: `check` (without --repair) and `stats` only read; the others write through the engine. Threads:
 one.
@@ -12,12 +12,12 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, TypeVar
 
-import rich_click as click
+import click
 
 import segstore
 from segstore.cli.completion import topic_names
 from segstore.cli.options import (
-    config_option,
+    config_given,
     json_option,
     no_bootstrap,
     store_given,
@@ -35,6 +35,7 @@ from segstore.storage.repair import Repaired
 from segstore.storage.repair import repair as run_repair
 from segstore.storage.store.stats import PartitionStats
 from segstore.storage.store.sweeper import Swept
+from segstore.storage.store.upgrader import Upgraded
 
 R = TypeVar("R")
 
@@ -127,7 +128,7 @@ def all_log_bytes(root: str) -> int:
 @click.argument("target", metavar="TARGET", type=click.Path(file_okay=False))
 @store_option
 def copy(target: str, path: str) -> None:
-    """Copy the store to TARGET, which must not be there yet, beside a live writer too.
+    """Copy the store to TARGET, which must not exist yet. Another process may be writing the store.
 
     The copy has all partitions as they were at one moment. Where the file system can, it shares the bytes
     with the original. It is an independent store, cleanly closed.
@@ -150,7 +151,8 @@ def copy(target: str, path: str) -> None:
 @store_option
 @json_option
 def sweep(path: str, as_json: bool) -> int:
-    """Delete old segments and compact, as each topic's settings ask for. An open store does so by itself.
+    """Run retention and compaction now, as each topic's settings ask for. An open store does this in the
+    background.
 
     Exits with 1 where a partition could not be swept; the others are swept all the same.
     """
@@ -174,6 +176,51 @@ def _print(swept: tuple[Swept, ...]) -> None:
         name = f"{done.topic}-{done.partition}"
         deleted, compacted = size_text(done.deleted_bytes), size_text(done.compacted_bytes)
         add_row(made, name, done.deleted_segments, deleted, done.compacted_records, compacted, done.error)
+    console().print(made)
+
+
+# --- upgrade -----------------------------------------------------------------------------------
+
+# `segstore upgrade` writes messages of magic 0 and 1 anew.
+
+
+@click.command()
+@click.argument("topic", metavar="[TOPIC]", required=False, shell_complete=topic_names)
+@store_option
+@json_option
+def upgrade(topic: str | None, path: str, as_json: bool) -> int:
+    """Write the messages that Kafka wrote before 0.11 (magic 0 and 1) anew as record batches of magic 2.
+
+    Offsets, keys, values, times and codecs stay. Without TOPIC all topics are upgraded. Exits with 1 where a
+    partition could not be upgraded; the others are upgraded all the same.
+    """
+    with open_reading(path) as store:
+        known = store.topics()
+        sound = [info for info in known.values() if info.error is None]
+        topics = sound if topic is None else [find_topic(known, topic)]
+    keys = [(info.name, number) for info in topics for number in info.partition_ids]
+    sizes = [log_bytes(path, *key) for key in keys]
+    done: list[Upgraded] = []
+    with segstore.open(path) as store, progress_bar(sum(sizes), f"upgrading {path}") as bar:
+        for key, size in zip(keys, sizes, strict=True):
+            done += store.upgrade(*key)
+            bar.advance(bar.task_ids[0], size)
+    if as_json:
+        for row in done:
+            print_json(row._asdict())
+    elif done:
+        _upgraded_print(done)
+    else:
+        click.echo("nothing to upgrade", err=True)
+    return int(any(row.error for row in done))
+
+
+def _upgraded_print(done: list[Upgraded]) -> None:
+    right = ("segments", "records", "before", "after")
+    made = table("partition", *right, "error", right=right)
+    for row in done:
+        before, after = size_text(row.bytes_before), size_text(row.bytes_after)
+        add_row(made, f"{row.topic}-{row.partition}", row.segments, row.records, before, after, row.error)
     console().print(made)
 
 
@@ -242,7 +289,7 @@ def _stats_print(rows: list[PartitionStats]) -> None:
     help="Show or change the rates of a user who authenticates to `segstore serve`, or of this user's "
     f"CLIENT_ID; {DEFAULT}: of all users that have none of their own.",
 )
-@config_option
+@config_given("A rate, such as producer_byte_rate=1MiB, in bytes a second; may be repeated.")
 @click.option(
     "--delete-config", "-d", "forget", metavar="NAME", multiple=True, help="Remove this rate of the client."
 )

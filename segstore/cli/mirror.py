@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import rich_click as click
+import click
 from click import get_current_context
 from click.core import ParameterSource
 from rich.progress import Progress
@@ -93,8 +93,8 @@ def mirror(
     read all the while; called again, the command goes on where it stopped.
 
     With --to BOOTSTRAP --store PATH, topics of a store are produced to a cluster, so that each record has
-    there the offset that it has here. What can't be so is refused: compacted topics, transactions, topics
-    that have records of others there.
+    there the offset that it has here. Topics for which that is impossible are refused: compacted
+    ones, those with transactions, and those that have other records there.
     """
     held = {} if command_config is None else client_settings(command_config.read(), command_config.name)
     config = {**held, **given}
@@ -209,8 +209,8 @@ def _told(running: segstore.Mirror) -> str:
     type=click.Choice([CUT, KEEP]),
     default=CUT,
     show_default=True,
-    help="Whether logs are cut at their last stable offset, since nobody will end the transactions that are"
-    " open there; copies of what is cut are kept.",
+    help="What becomes of transactions that are open, which nobody can end any more. cut: each log ends"
+    " before them, and copies of what is cut are kept; keep: their records stay.",
 )
 @no_bootstrap
 def end_mirror(directory: str, open_transactions: str) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from fractions import Fraction
 from typing import Any, TypeVar
 
-import rich_click as click
+import click
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -55,20 +55,23 @@ def _no_bootstrap(ctx: click.Context, _param: click.Parameter, value: str | None
         _, _, name = ctx.command_path.partition(" ")
         raise click.UsageError(
             f"`segstore {name}` needs the files of a store: give --store PATH, on the machine that has it."
-            " Over the network work topics, create, alter, delete, produce, consume and groups."
+            " Commands with --bootstrap are topics, create, alter, delete, produce, consume and groups."
         )
 
 
-def config_option(command: F) -> F:
-    """Add the option --config NAME=VALUE, which may be repeated and gives the argument `config`, a dict."""
+def config_given(text: str) -> Callable[[F], F]:
+    """Return what adds the option --config NAME=VALUE, which may be repeated and gives the argument `config`,
+    a dict; `text` is its help.
+    """
     return click.option(
-        "--config",
-        "-c",
-        metavar="NAME=VALUE",
-        multiple=True,
-        callback=settings_with_units,
-        help="A setting with Kafka's name, such as retention.ms=7d or segment.bytes=64MiB; may be repeated.",
-    )(command)
+        "--config", "-c", metavar="NAME=VALUE", multiple=True, callback=settings_with_units, help=text
+    )
+
+
+def config_option(command: F) -> F:
+    """Add `config_given` to a command that changes a topic's settings."""
+    text = "A setting with Kafka's name, such as retention.ms=7d or segment.bytes=64MiB; may be repeated."
+    return config_given(text)(command)
 
 
 def settings_option(text: str) -> Callable[[F], F]:

@@ -18,6 +18,10 @@ from rich.progress import BarColumn, DownloadColumn, Progress, SpinnerColumn, Te
 from rich.table import Column, Table
 from rich.text import Text
 
+NOTED = "magenta"
+"""The style of what deserves a look. Like red it is read on a dark ground and on a light one, which yellow,
+green and cyan of most terminals are not.
+"""
 _PIPE_WIDTH = 10_000
 _UNITS = ("bytes", "kB", "MB", "GB", "TB")
 

@@ -7,14 +7,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import rich_click as click
+import click
 from rich.text import Text
 
-from segstore.cli.output import add_row, console, print_json, table
+from segstore.cli.output import NOTED, add_row, console, print_json, table
 from segstore.standby.pair import BEHIND, UNKNOWN, Side, SidePartition
 from segstore.storage.meta.role import STANDBY
 
-STYLES = {"": "green", BEHIND: "yellow", UNKNOWN: "yellow"}
+STYLES = {"": "", BEHIND: NOTED, UNKNOWN: NOTED}
 
 
 def fields(side: Side, each: SidePartition) -> dict[str, Any]:

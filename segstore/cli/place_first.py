@@ -5,12 +5,14 @@ Nothing on disk. Threads: one.
 
 from __future__ import annotations
 
-import rich_click as click
+import click
+
+from segstore.cli.help import Group
 
 _PLACES = ("--store", "-s", "--bootstrap", "-b")
 
 
-class PlaceFirst(click.RichGroup):
+class PlaceFirst(Group):
     """A group of commands that hands these options on to the command that is named behind them."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any, TypeVar
 
-import rich_click as click
+import click
 from click import get_current_context
 from click.core import ParameterSource
 

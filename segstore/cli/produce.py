@@ -9,8 +9,8 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+import click
 import numpy as np
-import rich_click as click
 
 from segstore.cli.completion import topic_names
 from segstore.cli.input_text import Chunk, InputError, InputOptions
@@ -166,10 +166,12 @@ def produce(
 
     \b
     lines    a record a line
-    ndjson   {"key": ..., "value": ..., "headers": {...}, "timestamp": ..., "partition": ...}, as `consume`
-             prints them; with --plain or --key-field whole objects are the values
+    ndjson   objects with key, value, headers, timestamp and partition,
+             as `consume` prints them; with --plain or --key-field
+             whole objects are the values
     csv      rows below a header row, as JSON or one --value-column
-    parquet  columns key, value, timestamp, headers and partition, or rows as JSON; arrow the same
+    parquet  columns key, value, timestamp, headers and partition,
+             or rows as JSON; arrow the same
 
     Times are ISO 8601 (UTC where no zone is named) or ms since the epoch. Records with a key go to the
     partition that Kafka's producer would choose (murmur2).

@@ -11,12 +11,12 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-import rich_click as click
+import click
 from rich.text import Text
 
 import segstore
 from segstore.cli.options import STORE, json_option, no_bootstrap
-from segstore.cli.output import add_row, console, print_json, progress_bar, size_text, table
+from segstore.cli.output import NOTED, add_row, console, print_json, progress_bar, size_text, table
 from segstore.cli.pair import print_side
 from segstore.cli.places.disk_use import log_bytes
 from segstore.errors import NoSoundReplicaError, UnknownTopicOrPartitionError
@@ -28,7 +28,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 P = TypeVar("P", ObservedPartition, SidePartition)
 Partition = tuple[str, int]
 
-STYLES = {"": "green", "under-replicated": "yellow", "no leader": "red"}
+STYLES = {"": "", "under-replicated": NOTED, "no leader": "red"}
 LOOK = 0.05
 """Seconds between two looks at a reassignment."""
 
@@ -74,8 +74,8 @@ def stores_option(command: F) -> F:
 def replicas(
     topic: str | None, under_replicated: bool, paths: tuple[str, ...], witness: str | None, as_json: bool
 ) -> None:
-    """Show leaders, in-sync and eligible replicas of a replicated store; for a TOPIC that is named, also
-    each replica's directory. Of a primary, or a standby: its mode, and how far the standby lies behind.
+    """Show leaders, in-sync and eligible replicas of a replicated store. With a TOPIC, show each replica's
+    directory, too. Of a primary, or a standby, show its mode, and how far the standby lies behind.
 
     The end offset of a replica is where a reader of its directory alone finds the end; its lag is how many
     offsets its log ends behind the leader's. Some of the directories are enough, and the store may be in

@@ -6,16 +6,17 @@ Threads: the main thread waits; the server has its own.
 from __future__ import annotations
 
 import errno
+from collections.abc import Sequence
 from typing import Any
 
-import rich_click as click
+import click
 
 import segstore
 from segstore.cli.options import settings_option, store_option
 from segstore.cli.places.properties import client_settings
 from segstore.cli.signals import ended_by_signals
 from segstore.config import StoreConfig
-from segstore.errors import ListenError
+from segstore.errors import InvalidArgumentError, ListenError
 from segstore.server.network.server import address_text, endpoint
 from segstore.server.node import Endpoint
 from segstore.server.settings import ServerConfig, parted
@@ -36,15 +37,19 @@ _ADVICE = {
     "--listen",
     "-l",
     metavar="[PROTOCOL://]HOST:PORT",
-    default=f"127.0.0.1:{PORT}",
+    multiple=True,
+    default=[f"127.0.0.1:{PORT}"],
     show_default=True,
     help="Where to listen: 0.0.0.0 is every address of this machine; port 0 is one that is free. PROTOCOL is "
-    "PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL.",
+    "PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL. May be repeated, with another protocol each, or a name that "
+    "--set listener.security.protocol.map explains.",
 )
 @click.option(
     "--advertise",
     metavar="HOST:PORT",
-    help="What clients are told to connect to; by default where the server listens.",
+    multiple=True,
+    help="What clients are told to connect to; by default where the server listens. Of several --listen it "
+    "is given for each, in their order.",
 )
 @click.option(
     "--auto-create-topics/--no-auto-create-topics",
@@ -90,8 +95,8 @@ _ADVICE = {
 )
 def serve(
     path: str,
-    listen: str,
-    advertise: str | None,
+    listen: tuple[str, ...],
+    advertise: tuple[str, ...],
     auto_create_topics: bool | None,
     tls_keystore: str | None,
     tls_truststore: str | None,
@@ -107,10 +112,16 @@ def serve(
     and the store is closed; a second Ctrl-C does not wait for answers.
     """
     settings: dict[str, object] = {name.replace(".", "_"): value for name, value in given.items()}
-    protocol, _, address = listen.rpartition("://")
+    first, *more = listen
+    protocol, _, address = first.rpartition("://")
+    several = bool(more) or "listener_security_protocol_map" in settings
+    if several:
+        settings |= _listeners(listen, advertise)
+    elif len(advertise) > 1:
+        raise InvalidArgumentError("--advertise is given more often than --listen")
     options: dict[str, object] = {
         _AUTO_CREATE: auto_create_topics,
-        "security_protocol": protocol.upper() or None,
+        "security_protocol": None if several else protocol.upper() or None,
         "ssl_keystore_location": tls_keystore,
         "ssl_truststore_location": tls_truststore,
         "ssl_client_auth": "required" if tls_truststore and "ssl_client_auth" not in settings else None,
@@ -127,19 +138,38 @@ def serve(
         if old_primary_config is None
         else client_settings(old_primary_config.read(), old_primary_config.name)
     )
-    where = endpoint("--listen", address, PORT)
-    if advertise is not None:
-        endpoint("--advertise", advertise)
+    place: dict[str, Any] = {}
+    if not several and "listeners" not in settings:
+        where = endpoint("--listen", address, PORT)
+        place = {"host": where.host, "port": where.port, "advertised": next(iter(advertise), None)}
+        for each in advertise:
+            endpoint("--advertise", each)
     with ended_by_signals(), segstore.open(path, config=of_store) as store:
         try:
-            server = segstore.serve(
-                store, where.host, where.port, advertise, old_primary=of_client, **of_server
-            )
+            server = segstore.serve(store, **place, old_primary=of_client, **of_server)
         except ListenError as error:
             raise _with_advice(error) from None
         with server:
             click.echo(_told(server, path))
             Latch().wait()
+
+
+def _listeners(listen: Sequence[str], advertise: Sequence[str]) -> dict[str, object]:
+    """Return the settings of several listeners. Raises InvalidArgumentError."""
+    if advertise and len(advertise) != len(listen):
+        raise InvalidArgumentError(
+            f"--advertise is given {len(advertise)} times, and --listen {len(listen)}: each has one, in order"
+        )
+    places = []
+    for each in listen:
+        name, _, address = each.rpartition("://")
+        places.append((name or "PLAINTEXT", address_text(endpoint("--listen", address, PORT))))
+    told = [address_text(endpoint("--advertise", each)) for each in advertise]
+    made: dict[str, object] = {"listeners": ",".join(f"{name}://{address}" for name, address in places)}
+    if told:
+        names = [name for name, _ in places]
+        made["advertised_listeners"] = ",".join(map("://".join, zip(names, told, strict=True)))
+    return made
 
 
 def _with_advice(error: ListenError) -> ListenError:
@@ -149,6 +179,8 @@ def _with_advice(error: ListenError) -> ListenError:
 
 
 def _told(server: segstore.Server, path: str) -> str:
+    if len(server.advertised_listeners) > 1:
+        return f"{path} listens for {', '.join(server.advertised_listeners)}"
     listens = address_text(Endpoint(server.host, server.port))
     told = "" if listens == server.bootstrap_servers else f", and tells clients {server.bootstrap_servers}"
     return f"{path} listens on {listens}{told}"

@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-import rich_click as click
+import click
 
 from segstore.cli.completion import topic_names
 from segstore.cli.options import config_option, json_option
@@ -25,10 +25,10 @@ from segstore.storage.meta.topics import find_topic
 @place_option
 @json_option
 def topics(names: tuple[str, ...], where: Where, as_json: bool) -> None:
-    """List topics with partitions, offsets, bytes and settings; for a TOPIC that is named, every
-    partition.
+    """List topics with their partitions, offsets, bytes and settings. With a TOPIC, list each of its
+    partitions.
 
-    With --bootstrap bytes are not told.
+    With --bootstrap the bytes are not known.
     """
     with where.reading() as place:
         known = place.topics()
@@ -159,7 +159,7 @@ def delete(topic: str, yes: bool, where: Where) -> int:
 
 def _confirmed(place: Place, topic: str) -> bool:
     if not sys.stdin.isatty():
-        raise click.UsageError("Without a terminal nobody can be asked: --yes deletes without a question.")
+        raise click.UsageError("There is no terminal to ask for confirmation: give --yes.")
     (row,) = place.describe([place.topics()[topic]])
     offsets = sum(p["end_offset"] - p["start_offset"] for p in row["partitions"])
     count = len(row["partitions"])

@@ -37,6 +37,11 @@ class StoreClientSettings(client.ClientSettings):
         log.warning("settings without an effect on a store: %s", ", ".join(ignored))
         return made
 
+    @classmethod
+    def defaults(cls) -> dict[str, Any]:
+        """Return the default of each setting that has an effect, by name (kafka-python: DEFAULT_CONFIG)."""
+        return {name: option.default for name, option in options(cls).items()}
+
     def __getitem__(self, name: str) -> Any:
         """Return a setting's value (kafka-python: config[name]). Raises ConfigError for an unknown name."""
         known = options(type(self))

@@ -30,7 +30,7 @@ from segstore.config.options import (
 from segstore.config.settings import KafkaSettings, options
 from segstore.errors import ConfigError
 
-__all__ = ["OptionRow", "StoreConfig", "TopicConfig"]
+__all__ = ["GroupConfig", "OptionRow", "StoreConfig", "TopicConfig"]
 
 C = TypeVar("C", bound="StoreConfig")
 
@@ -133,6 +133,18 @@ class TopicConfig(KafkaSettings):
 
 
 @dataclass(frozen=True, kw_only=True)
+class GroupConfig(KafkaSettings):
+    """Settings of one group, which go before those that its store has for all (KIP-848)."""
+
+    consumer_heartbeat_interval_ms: int = whole(
+        5_000, 1, MAX_INT, "ms", "how often members of the group are told to send heartbeats"
+    )
+    consumer_session_timeout_ms: int = whole(
+        45_000, 1, MAX_INT, "ms", "how long a member of the group may not be heard of"
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
 class StoreConfig(KafkaSettings):
     """Settings of one open store."""
 
@@ -155,6 +167,18 @@ class StoreConfig(KafkaSettings):
     )
     group_consumer_heartbeat_interval_ms: int = whole(
         5_000, 1, MAX_INT, "ms", "how often members of consumer groups are told to send heartbeats"
+    )
+    group_consumer_max_heartbeat_interval_ms: int = whole(
+        15_000, 1, MAX_INT, "ms", "most that consumer.heartbeat.interval.ms of a single group may be"
+    )
+    group_consumer_max_session_timeout_ms: int = whole(
+        60_000, 1, MAX_INT, "ms", "most that consumer.session.timeout.ms of a single group may be"
+    )
+    group_consumer_min_heartbeat_interval_ms: int = whole(
+        5_000, 1, MAX_INT, "ms", "least that consumer.heartbeat.interval.ms of a single group may be"
+    )
+    group_consumer_min_session_timeout_ms: int = whole(
+        45_000, 1, MAX_INT, "ms", "least that consumer.session.timeout.ms of a single group may be"
     )
     group_consumer_max_size: int = whole(
         MAX_INT, 1, MAX_INT, "members", "most that a consumer group may have"

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from segstore.config import TopicConfig
 from segstore.config.options import MAX_INT, Option
 from segstore.config.settings import KafkaSettings, Settings, options
+from segstore.coordinator.group_settings import HEARTBEAT, SESSION, GroupSettings
 from segstore.storage.store.reader import StoreReader
 from segstore.storage.store.store import Store
 
@@ -22,6 +23,7 @@ class Source(IntEnum):
     DYNAMIC_DEFAULT_BROKER_CONFIG = 3
     STATIC_BROKER_CONFIG = 4
     DEFAULT_CONFIG = 5
+    DYNAMIC_GROUP_CONFIG = 8
 
 
 class Type(IntEnum):
@@ -86,6 +88,14 @@ def of_topic(config: TopicConfig, store: KafkaSettings | None) -> Iterator[Entry
             yield entry
         else:
             yield entry._replace(value=from_there.value, source=from_there.source)
+
+
+def of_group(settings: GroupSettings, group: str) -> Iterator[Entry]:
+    """Yield all settings of a group, which has those of its store where none were made for it."""
+    made, timing = settings.made(group), settings.timing(group)
+    held = {SESSION: timing.session_timeout_ms, HEARTBEAT: timing.heartbeat_interval_ms}
+    for entry in _entries(made, made.explicit, Source.DYNAMIC_GROUP_CONFIG):
+        yield entry._replace(value=text(held[entry.name]))
 
 
 def of_store(config: KafkaSettings) -> Iterator[Entry]:

@@ -12,7 +12,7 @@ import os
 import tempfile
 import time
 
-import rich_click as click
+import click
 
 from segstore.demo import flights as flights_module
 from segstore.demo.kill import killed_midway

@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 import segstore
-from segstore.cli.output import add_row, table
+from segstore.cli.output import NOTED, add_row, table
 from segstore.demo.screen import INDENT
 
 EVENTS = 9
@@ -43,7 +43,7 @@ def _table(state: Board) -> Table:
     for number, (each, shown) in enumerate(zip(state.states, state.watermarks, strict=True)):
         leader = "none" if each.leader < 0 else each.leader
         in_sync = ",".join(map(str, each.isr))
-        style = None if len(each.isr) == len(each.replicas) else "yellow" if each.leader >= 0 else "red"
+        style = None if len(each.isr) == len(each.replicas) else NOTED if each.leader >= 0 else "red"
         watermark = f"{shown:,}" if shown >= 0 else ""
         replicas = (_replica(each, replica) for replica in ids)
         add_row(made, number, leader, each.leader_epoch, in_sync, watermark, *replicas, style=style)

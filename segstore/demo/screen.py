@@ -24,14 +24,14 @@ class Screen:
         self._out, self._number = console(), 0
 
     def title(self, head: str, text: str) -> None:
-        self._out.print(Text.assemble((head, "bold cyan"), "  ", text))
+        self._out.print(Text.assemble((head, "bold magenta"), "  ", text))
 
     @contextmanager
     def step(self, head: str, text: str = "") -> Iterator[None]:
         """Print the head of a numbered step, and at its end the time that it took."""
         self._number += 1
         self._out.print()
-        self._out.print(Text.assemble((f"{self._number}. {head}", "bold green"), "  ", (text, "dim")))
+        self._out.print(Text.assemble((f"{self._number}. {head}", "bold"), "  ", (text, "dim")))
         started = time.perf_counter()
         yield
         self._out.print(Text(f"{INDENT}{time.perf_counter() - started:.2f} s", style="dim"))

@@ -7,8 +7,11 @@ from __future__ import annotations
 
 import errno
 import os
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+
+from segstore.files.handle import Handle
 
 
 def read_given(path: str, most: int) -> bytes:
@@ -23,7 +26,7 @@ def read_given(path: str, most: int) -> bytes:
 
 
 @contextmanager
-def memory_file(data: bytes) -> Iterator[str]:
+def memory_file(data: bytes | memoryview) -> Iterator[str]:
     """Return the path of a file with these bytes, which lies on no disk, while the block runs. Raises
     OSError.
     """
@@ -31,3 +34,16 @@ def memory_file(data: bytes) -> Iterator[str]:
         file.write(data)
         file.flush()
         yield f"/proc/self/fd/{file.fileno()}"
+
+
+def in_memory(data: bytes | memoryview) -> Handle:
+    """Return a file with these bytes, open to be read, that lies on no disk; on systems without such files it
+    is one without a name. Raises OSError.
+    """
+    if hasattr(os, "memfd_create"):
+        with memory_file(data) as path:
+            return Handle(path, os.O_RDONLY)
+    with tempfile.NamedTemporaryFile() as file:
+        file.write(data)
+        file.flush()
+        return Handle(file.name, os.O_RDONLY)

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from queue import Empty, SimpleQueue
+from typing import NamedTuple
 
 from segstore.errors import SegstoreError, StaleDirectoryError, StoreClosedError, UnsupportedVersionError
-from segstore.following.fetcher import FetchTerms
+from segstore.following.fetch_request import FetchTerms
 from segstore.following.fetchers import Fetchers
 from segstore.following.followed_log import FollowedLog
 from segstore.following.followed_topics import FollowedTopics
@@ -29,6 +30,19 @@ _WAITING = 1.0
 """Seconds between two looks at the source while a topic is missing there, or nobody leads a partition."""
 
 
+class Followed(NamedTuple):
+    """What is followed: the store's context and role, the source, its topics, the `names` of those that are
+    asked for, None for all, and how they are fetched.
+    """
+
+    context: Context
+    role: Role
+    cluster: Cluster
+    topics: FollowedTopics
+    names: list[str] | None
+    terms: FetchTerms
+
+
 class Control:
     """`failure` is what ended it, None while nothing did; `error` is why the source was not reached last,
     None where it was. `rounds` is how often the source was asked with success. A subclass says what else is
@@ -37,18 +51,10 @@ class Control:
 
     kind = "mirror"
 
-    def __init__(
-        self,
-        context: Context,
-        role: Role,
-        cluster: Cluster,
-        topics: FollowedTopics,
-        names: list[str] | None,
-        terms: FetchTerms,
-    ) -> None:
-        self._context, self.role, self._cluster, self._config = context, role, cluster, cluster.config
-        self._topics, self._names = topics, names
-        self.fetchers = Fetchers(cluster, terms, self)
+    def __init__(self, followed: Followed) -> None:
+        self._context, self.role, self._cluster, self._topics, self._names, terms = followed
+        self._config = self._cluster.config
+        self.fetchers = Fetchers(self._cluster, terms, self)
         self.failure: Exception | None = None
         self.error: Exception | None = None
         self.rounds = 0

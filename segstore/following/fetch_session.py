@@ -37,34 +37,38 @@ class Asked(NamedTuple, Generic[K, P]):
 
 
 class FetchSession(Generic[K, P]):
-    """One session with one broker. The broker may refuse it, by answering session id 0: then each request
-    names all partitions.
+    """One session with one broker, with its id and the epoch of its next request. The broker may refuse it,
+    by answering session id 0: then each request names all partitions.
     """
 
     def __init__(self) -> None:
-        self._id, self._epoch = NO_SESSION, INITIAL_EPOCH
+        self.id, self.epoch = NO_SESSION, INITIAL_EPOCH
         self._known: dict[K, P] = {}
 
     def ask(self, wanted: Mapping[K, P]) -> Asked[K, P]:
         """Return what to ask for, where these partitions are wanted, and no others."""
-        if self._epoch == INITIAL_EPOCH:
+        if self.epoch == INITIAL_EPOCH:
             self._known = dict(wanted)
-            return Asked(wanted, (), self._id, self._epoch)
+            return Asked(wanted, (), self.id, self.epoch)
         changed = {key: at for key, at in wanted.items() if self._known.get(key) != at}
         forgotten = tuple(key for key in self._known if key not in wanted)
         self._known = dict(wanted)
-        return Asked(changed, forgotten, self._id, self._epoch)
+        return Asked(changed, forgotten, self.id, self.epoch)
+
+    def named(self, key: K, position: P) -> None:
+        """Note that the next request names one partition that it has, with this position, and no other."""
+        self._known[key] = position
 
     def answered(self, session_id: int) -> None:
         """Take the session's id of an answer without error."""
         if session_id == NO_SESSION:
             self.begin_anew()
             return
-        self._id = session_id
-        self._epoch = next_epoch(self._epoch)
+        self.id = session_id
+        self.epoch = next_epoch(self.epoch)
 
     def begin_anew(self) -> None:
         """Name all partitions next time, in a new session: the connection was lost, or the broker does not
         know this session any more.
         """
-        self._id, self._epoch, self._known = NO_SESSION, INITIAL_EPOCH, {}
+        self.id, self.epoch, self._known = NO_SESSION, INITIAL_EPOCH, {}

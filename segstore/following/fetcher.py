@@ -7,9 +7,10 @@ Nothing is on disk but through the logs. Threads: its own; `close` may be called
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, NamedTuple, Protocol
+from functools import partial
+from typing import Any, Protocol
 
 from segstore import names
 from segstore.errors import (
@@ -19,9 +20,11 @@ from segstore.errors import (
     StorageError,
     StoreClosedError,
 )
+from segstore.following.fetch_request import FetchTerms, fetch_request, version_for
 from segstore.following.fetch_session import SESSION_ERRORS, Asked, FetchSession
-from segstore.following.fetched_data import read_part
+from segstore.following.fetched_data import UNCOMMITTED, read_part
 from segstore.following.followed_log import FollowedLog, Key, Position, Question
+from segstore.following.repeated_fetch import RepeatedFetch, Sent, learned
 from segstore.logger import Logger
 from segstore.protocol.codec import structs
 from segstore.protocol.error_codes import Code, told_error
@@ -31,26 +34,10 @@ from segstore.wire.cluster import Cluster, is_passing
 from segstore.wire.connection import Connection
 
 log = Logger("segstore")
-_Request = structs("FetchRequest")
-_SESSIONS_SINCE, _IDS_SINCE, _STATE_SINCE = 7, 13, 15
+_SESSIONS_SINCE = 7
 _LATEST, _EARLIEST = -1, -2
 _FULL_DISK, _REFUSED = 1.0, 5.0
 """Seconds until a log is fetched again whose disk was full, or that the broker refuses."""
-
-
-def no_epoch() -> int:
-    """Return the broker epoch of a consumer, which has none."""
-    return -1
-
-
-class FetchTerms(NamedTuple):
-    """How is fetched: `replica_id` -1 is a consumer's; `isolation` is one of Kafka's levels. `broker_epoch`
-    gives the epoch of the registration under which a replica fetches now (KIP-903).
-    """
-
-    replica_id: int
-    isolation: int
-    broker_epoch: Callable[[], int] = no_epoch
 
 
 class Home(Protocol):
@@ -78,6 +65,7 @@ class Fetcher(BrokerThread):
     def __init__(self, node: int, cluster: Cluster, terms: FetchTerms, home: Home) -> None:
         super().__init__("fetcher", node, cluster)
         self._terms, self._home = terms, home
+        self._again: RepeatedFetch | None = None
 
     # --- the thread -------------------------------------------------------------------------------
 
@@ -95,32 +83,132 @@ class Fetcher(BrokerThread):
 
     def _fetch_on(self, connection: Connection) -> None:
         session: FetchSession[Key, Position] = FetchSession()
+        self._again = None
         while not self._closing.is_open:
             logs = self._home.led_by(self.node)
             if not logs:
                 return
-            now = time.monotonic()
-            ready = {each.key: each for each in logs if each.not_before <= now}
-            if not ready:
-                self._closing.wait(max(min(each.not_before for each in logs) - now, 0.001))
-                continue
-            self._fetch(connection, session, ready)
-            self._backoff.succeeded()
+            if self._fetch_again(connection, session, logs) or self._fetch_ready(connection, session, logs):
+                self._backoff.succeeded()
+
+    def _fetch_ready(
+        self, connection: Connection, session: FetchSession[Key, Position], logs: Sequence[FollowedLog]
+    ) -> bool:
+        """Fetch those logs that may be fetched now; wait, and return False, where there is none."""
+        now = time.monotonic()
+        ready = {each.key: each for each in logs if each.not_before <= now}
+        if not ready:
+            self._closing.wait(max(min(each.not_before for each in logs) - now, 0.001))
+            return False
+        self._fetch(connection, session, ready, logs if len(ready) == len(logs) else ())
+        return True
 
     def _fetch(
-        self, connection: Connection, session: FetchSession[Key, Position], logs: dict[Key, FollowedLog]
+        self,
+        connection: Connection,
+        session: FetchSession[Key, Position],
+        ready: dict[Key, FollowedLog],
+        logs: Sequence[FollowedLog],
     ) -> None:
-        """Send one request, and take its answer."""
-        questions = {key: found for key, each in logs.items() if (found := self._ask(each)) is not None}
+        """Send one request, and take its answer. `logs` are those that are `ready`, as the home gave them;
+        none where some are left out.
+        """
+        questions = self._questions(ready)
         asked = session.ask({key: question.position for key, question in questions.items()})
-        version = _version(connection, (*logs, *asked.forgotten))
-        request = self._request(version, asked)
-        answer = connection.ask_in("Fetch", version, request, self._config.fetch_max_wait_ms)
+        version = version_for(connection, (*ready, *asked.forgotten))
+        broker_epoch = self._terms.broker_epoch()
+        body = fetch_request(version, asked, self._terms, broker_epoch, self._config)
+        sent = Sent(connection.encoded("Fetch", version, body), body, version, broker_epoch)
+        data = connection.pass_on("Fetch", sent.frame, self._config.fetch_max_wait_ms)
+        again = self._again
+        if again is not None and logs and again.is_of(again.followed, logs, session.id):
+            if self._is_brought(again, session, data):
+                return
+            again.has_moved = False
+        else:
+            self._again = None
+        alone = self._answered(connection, session, version, ready, questions, data)
+        if alone is not None and len(questions) == len(logs):
+            self._learn(sent, asked, alone, logs, session.id)
+
+    def _questions(self, logs: Mapping[Key, FollowedLog]) -> dict[Key, Question]:
+        return {key: found for key, each in logs.items() if (found := self._ask(each)) is not None}
+
+    def _learn(
+        self,
+        sent: Sent,
+        asked: Asked[Key, Position],
+        alone: FollowedLog,
+        logs: Sequence[FollowedLog],
+        session_id: int,
+    ) -> None:
+        """Know the next requests that name this log, whose records were alone in an answer."""
+        again = self._again
+        if again is None or not again.is_of(alone, logs, session_id):
+            is_usual = self._terms.isolation == UNCOMMITTED
+            again = learned(sent, asked.positions, alone, logs, session_id) if is_usual else None
+        self._again = again
+        if again is not None:
+            again.has_moved = True
+
+    def _fetch_again(
+        self, connection: Connection, session: FetchSession[Key, Position], logs: Sequence[FollowedLog]
+    ) -> bool:
+        """Send a request that is like the last one which named its partition, and take its answer. False, and
+        nothing is sent, where the next request is another one.
+        """
+        again = self._again
+        if again is None or not again.has_moved:
+            return False
+        try:
+            request = again.request(logs, session, self._terms.broker_epoch())
+        except StoreClosedError:  # its topic was deleted a moment ago
+            request = None
+        if request is None:
+            return False
+        data = connection.pass_on("Fetch", request, self._config.fetch_max_wait_ms)
+        if self._is_brought(again, session, data):
+            return True
+        if again.is_outdated:  # an answer to what is no longer asked changes nothing (R11)
+            session.begin_anew()
+            self._again = None
+            return True
+        asked = {each.key: each for each in again.logs}
+        self._answered(connection, session, again.version, asked, self._questions(asked), data)
+        return True
+
+    def _is_brought(
+        self, again: RepeatedFetch, session: FetchSession[Key, Position], data: memoryview
+    ) -> bool:
+        """Take an answer that brings the next records of the partition that is known, and nothing else;
+        return whether it is one.
+        """
+        brought = again.brought(data)
+        if brought is None or not self._is_taken(again.followed, partial(again.take, brought)):
+            return False
+        session.answered(session.id)
+        return True
+
+    def _answered(
+        self,
+        connection: Connection,
+        session: FetchSession[Key, Position],
+        version: int,
+        logs: Mapping[Key, FollowedLog],
+        questions: Mapping[Key, Question],
+        data: memoryview,
+    ) -> FollowedLog | None:
+        """Take an answer field by field; return the log whose records were alone in it, None where there were
+        others, or errors.
+        """
+        answer = connection.decoded("Fetch", version, data)
         if answer.error_code:
             session.begin_anew()
             self._refused(answer.error_code)
-            return
+            return None
         session.answered(answer.session_id if version >= _SESSIONS_SINCE else 0)
+        alone: FollowedLog | None = None
+        parts = 0
         by_id = {names.topic_id_bytes(key.topic_id): key.topic_id for key in logs if key.topic_id}
         by_name = {key.topic: key.topic_id for key in logs}
         of_id = {key.topic_id: key.topic for key in logs}
@@ -130,13 +218,16 @@ class Fetcher(BrokerThread):
                 continue
             for part in topic.partitions:
                 key = Key(topic.topic or of_id[topic_id], topic_id, part.partition_index)
+                parts += 1
                 if key not in questions:
                     continue
-                self._take(connection, logs[key], questions[key], part)
+                if self._take(connection, logs[key], questions[key], part) and part.records:
+                    alone = logs[key]
                 if part.error_code == Code.OFFSET_OUT_OF_RANGE or part.diverging_epoch.epoch >= 0:
                     # An incremental answer leaves out what has not changed at the leader, although the
                     # position has changed here, and how far the leader shows its log is to be told anew.
                     session.begin_anew()
+        return alone if parts == 1 else None
 
     def _refused(self, code: int) -> None:
         """Begin the session anew after an error of a whole answer. Raises BrokerError for any other error."""
@@ -154,39 +245,32 @@ class Fetcher(BrokerThread):
             each.delay(self._config.retry_backoff_ms / 1000, None)
             return None
 
-    # --- requests ---------------------------------------------------------------------------------
-
-    def _request(self, version: int, asked: Asked[Key, Position]) -> Any:
-        config, terms = self._config, self._terms
-        most = config.max_partition_fetch_bytes
-        return _Request(
-            replica_id=terms.replica_id if version < _STATE_SINCE else -1,
-            replica_state=_Request.ReplicaState(
-                replica_id=terms.replica_id, replica_epoch=terms.broker_epoch()
-            ),
-            max_wait_ms=config.fetch_max_wait_ms,
-            min_bytes=config.fetch_min_bytes,
-            max_bytes=config.fetch_max_bytes,
-            isolation_level=terms.isolation,
-            session_id=asked.session_id,
-            session_epoch=asked.session_epoch,
-            topics=_topics(version, asked.positions, most),
-            forgotten_topics_data=_forgotten(version, asked.forgotten),
-        )
-
     # --- answers ----------------------------------------------------------------------------------
 
-    def _take(self, connection: Connection, each: FollowedLog, question: Question, held: Any) -> None:
-        """Take one partition's part of an answer. What prevents it from being followed is noted there."""
+    def _take(self, connection: Connection, each: FollowedLog, question: Question, held: Any) -> bool:
+        """Take one partition's part of an answer; return whether its log has changed."""
         data = read_part(held, self._terms.isolation)
-        pause = self._config.retry_backoff_ms / 1000
-        try:
+
+        def take() -> bool:
+            if not data.error:
+                return each.take(question, data)
             if data.error == Code.OFFSET_OUT_OF_RANGE:
                 self._out_of_range(connection, each, question)
-            elif data.error:
+            else:
                 self._unserved(each, data.error)
-            elif each.take(question, data):
+            return False
+
+        return self._is_taken(each, take)
+
+    def _is_taken(self, each: FollowedLog, take: Callable[[], bool]) -> bool:
+        """Return what `take` returns, whether a log has changed. What prevents the log from being followed is
+        noted there.
+        """
+        pause = self._config.retry_backoff_ms / 1000
+        try:
+            if take():
                 self._home.moved()
+                return True
         except StoreClosedError:  # the topic was deleted, or the store is being closed
             each.delay(pause, None)
         except StorageError as error:
@@ -196,6 +280,7 @@ class Fetcher(BrokerThread):
             each.delay(pause, error)
         except InvalidArgumentError as error:
             self._home.failed(each, error)
+        return False
 
     def _unserved(self, each: FollowedLog, code: int) -> None:
         """Ask again later, and who leads."""
@@ -245,40 +330,3 @@ class Fetcher(BrokerThread):
         if found.error_code:
             raise told_error(found.error_code, f"ListOffsets of {each!r} from broker {self.node}")
         return int(found.offset)
-
-
-def _version(connection: Connection, keys: Iterable[Key]) -> int:
-    """Return the version in which these partitions can be named."""
-    version = connection.version("Fetch")
-    return version if all(key.topic_id for key in keys) else min(version, _IDS_SINCE - 1)
-
-
-def _named(version: int, key: Key) -> dict[str, Any]:
-    return {"topic_id": names.topic_id_bytes(key.topic_id)} if version >= _IDS_SINCE else {"topic": key.topic}
-
-
-def _topics(version: int, positions: Mapping[Key, Position], max_bytes: int) -> list[Any]:
-    found: dict[tuple[str, str], Any] = {}
-    for key, at in positions.items():
-        if key[:2] not in found:
-            found[key[:2]] = _Request.FetchTopic(**_named(version, key))
-        found[key[:2]].partitions.append(
-            _Request.FetchPartition(
-                partition=key.partition,
-                current_leader_epoch=at.current_leader_epoch,
-                fetch_offset=at.offset,
-                last_fetched_epoch=at.last_fetched_epoch,
-                log_start_offset=at.log_start_offset,
-                partition_max_bytes=max_bytes,
-            )
-        )
-    return list(found.values())
-
-
-def _forgotten(version: int, keys: Iterable[Key]) -> list[Any]:
-    found: dict[tuple[str, str], Any] = {}
-    for key in keys:
-        if key[:2] not in found:
-            found[key[:2]] = _Request.ForgottenTopic(**_named(version, key))
-        found[key[:2]].partitions.append(key.partition)
-    return list(found.values())

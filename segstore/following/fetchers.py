@@ -7,7 +7,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
-from segstore.following.fetcher import Fetcher, FetchTerms
+from segstore.following.fetch_request import FetchTerms
+from segstore.following.fetcher import Fetcher
 from segstore.following.followed_log import FollowedLog, Key
 from segstore.mutex import Mutex
 from segstore.wire.cluster import Cluster

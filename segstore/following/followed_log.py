@@ -18,6 +18,7 @@ from segstore.integers import INT32_MAX
 from segstore.leader_epochs import EpochEnd
 from segstore.logger import Logger
 from segstore.mutex import Mutex
+from segstore.protocol.fetch_bytes import Brought
 from segstore.replication.core.effects import (
     Append,
     Effects,
@@ -144,6 +145,23 @@ class FollowedLog:
                 self.source.told(data.high_watermark, self.replica.log_end_offset, len(data.records))
             self.error = None
         return bool(effects)
+
+    def take_next(self, led: Led, brought: Brought) -> bool:
+        """Do what `take` does with an answer of this leader, where it is one batch that goes on where the log
+        ends, under the same leader epoch. False, and nothing is done, where it is anything else. Raises
+        StorageError, StoreClosedError.
+        """
+        high_watermark, _, start, records = brought
+        with self.lock:
+            replica = self.replica
+            if led is not self.led or start > replica.start_offset or high_watermark < replica.high_watermark:
+                return False
+            end = replica.append_next(records, high_watermark)
+            if end is None:
+                return False
+            self.source.told(high_watermark, end, len(records))
+            self.error = None
+        return True
 
     def out_of_range(self, question: Question, start: int, end: int) -> bool:
         """Cut the log, or begin it anew, where the leader's log has `start` and `end` and not the offset that

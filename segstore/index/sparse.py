@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 GROWTH = 65536
-_LEAST_BATCH = 61  # bytes
+_LEAST_BATCH = 26  # bytes, of a message of magic 0
 MOST_RELATIVE = INT32_MAX
 """The largest relative offset, and the largest position: both are int32."""
 MOST = MOST_RELATIVE + 1

@@ -8,14 +8,9 @@ from __future__ import annotations
 import time
 from itertools import count
 
-from segstore.following.control import Control
-from segstore.following.fetcher import FetchTerms
-from segstore.following.followed_topics import FollowedTopics
+from segstore.following.control import Control, Followed
 from segstore.mirroring.groups import MirroredGroups
 from segstore.mirroring.settings import MirrorConfig
-from segstore.storage.context import Context
-from segstore.storage.meta.role import Role
-from segstore.wire.cluster import Cluster
 
 
 class MirrorControl(Control):
@@ -23,19 +18,10 @@ class MirrorControl(Control):
     `sync_groups`).
     """
 
-    def __init__(
-        self,
-        context: Context,
-        role: Role,
-        cluster: Cluster,
-        topics: FollowedTopics,
-        groups: MirroredGroups,
-        names: list[str] | None,
-        terms: FetchTerms,
-    ) -> None:
-        super().__init__(context, role, cluster, topics, names, terms)
-        assert isinstance(cluster.config, MirrorConfig)
-        self._groups, self._settings = groups, cluster.config
+    def __init__(self, followed: Followed, groups: MirroredGroups) -> None:
+        super().__init__(followed)
+        assert isinstance(followed.cluster.config, MirrorConfig)
+        self._groups, self._settings = groups, followed.cluster.config
         self.groups_synced = self._groups_asked = 0
         self._groups_due = 0.0
         self._requests = count(1)

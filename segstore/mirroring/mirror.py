@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from segstore.config import StoreConfig, arguments
 from segstore.files import Files
 from segstore.following.choice import ALL, TopicChoice
+from segstore.following.control import Followed
+from segstore.following.fetch_request import FetchTerms
 from segstore.following.fetched_data import COMMITTED, UNCOMMITTED
-from segstore.following.fetcher import FetchTerms
 from segstore.following.followed_log import FollowedLog
 from segstore.following.followed_topics import CONSUMER, KEEP, REPLACE, FollowedTopics
 from segstore.following.running import Following, deadline_in
@@ -159,7 +160,8 @@ def _running(
     try:
         topics = FollowedTopics(writer, choice, cluster, settings, recreated)
         groups = MirroredGroups(store, cluster)
-        control = MirrorControl(writer.context, role, cluster, topics, groups, choice.names, terms)
+        followed = Followed(writer.context, role, cluster, topics, choice.names, terms)
+        control = MirrorControl(followed, groups)
         made = Mirror(store, control, topics)
         store.lags = made.lag
         control.start()

@@ -12,6 +12,8 @@ from typing import Any, NoReturn
 
 from segstore.errors import InvalidRequestError
 
+CORRELATION_ID = slice(4, 8)
+"""Where requests and, with their sizes, answers have the correlation id."""
 _INT16 = struct.Struct(">h")
 _INT32 = struct.Struct(">i")
 LONGEST_VARINT = 5

@@ -1,10 +1,12 @@
-"""Record batches (magic 2): headers, columns, codecs, encode and decode; nothing is on disk.
+"""Record batches (magic 2): headers, columns, codecs, encode and decode; what is older is brought up. Nothing
+is on disk.
 
 This package knows the bytes of a batch and nothing of files; see each module for its threads' contract.
 """
 
 from __future__ import annotations
 
+from segstore.records.bring_up import bring_up, is_old
 from segstore.records.codecs import MAX_PLAIN
 from segstore.records.column import Column
 from segstore.records.columns import Columns, HeaderColumns, as_column, as_headers, as_timestamps
@@ -19,6 +21,8 @@ from segstore.records.header import (
     CONTROL_FLAG,
     DELETE_HORIZON_FLAG,
     HEADER_SIZE,
+    LEAST_ENTRY,
+    MAGIC,
     TRANSACTIONAL_FLAG,
     batch_ptr,
 )
@@ -34,6 +38,8 @@ __all__ = [
     "CONTROL_FLAG",
     "DELETE_HORIZON_FLAG",
     "HEADER_SIZE",
+    "LEAST_ENTRY",
+    "MAGIC",
     "MAX_PLAIN",
     "TRANSACTIONAL_FLAG",
     "Column",
@@ -48,12 +54,14 @@ __all__ = [
     "as_headers",
     "as_timestamps",
     "batch_ptr",
+    "bring_up",
     "check_sizes",
     "columns_of",
     "concat",
     "decode",
     "empty_records",
     "encode",
+    "is_old",
     "produced",
     "scan",
     "single",

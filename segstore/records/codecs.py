@@ -81,6 +81,34 @@ def decompress_into(codec: int, data: Buffer, out: Buffer, limit: int = MAX_PLAI
         raise DecompressError(f"{name}: {e}, or more than the {most:,} bytes allowed") from e
 
 
+def lz4_of_magic_0(data: Buffer) -> Buffer:
+    """Return the lz4 frame of a message of magic 0 with the checksum of its header that the format asks for.
+    Kafka's writers had the frame's magic number hashed, too, and its readers take any
+    (KafkaLZ4BlockInputStream).
+    """
+    if len(data) < 5:
+        return data
+    end = 6 + 8 * (data[4] >> 3 & 1)  # behind flags, block size, and the content's size where there is one
+    mended = bytearray(data)
+    mended[end : end + 1] = bytes([_xxhash32(data[4:end]) >> 8 & 0xFF]) if len(data) > end else b""
+    return mended
+
+
+def _xxhash32(data: Buffer) -> int:
+    """Return the xxHash32, with seed 0, of less than 16 bytes."""
+    most, h = 0xFFFFFFFF, 0x165667B1 + len(data)
+    words = len(data) // 4 * 4
+    for (word,) in struct.iter_unpack("<I", data[:words]):
+        h = h + word * 0xC2B2AE3D & most
+        h = (h << 17 | h >> 15) * 0x27D4EB2F & most
+    for byte in data[words:]:
+        h = h + byte * 0x165667B1 & most
+        h = (h << 11 | h >> 21) * 0x9E3779B1 & most
+    h = (h ^ h >> 15) * 0x85EBCA77 & most
+    h = (h ^ h >> 13) * 0xC2B2AE3D & most
+    return h ^ h >> 16
+
+
 def bound(codec: int, size: int, limit: int = MAX_PLAIN) -> int:
     """Return the most bytes that `size` compressed bytes can become, at most `limit`."""
     return min(limit, _MAX_RATIO[codec] * size + 64)

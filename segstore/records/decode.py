@@ -6,17 +6,27 @@ is allocated for a length that the bytes claim before that length was found poss
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+import itertools
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from segstore import spare
 from segstore._native import ffi, held, lib
-from segstore.errors import CorruptRecordError
 from segstore.integers import INT64_MAX
+from segstore.records.bring_up import bring_up, is_old
 from segstore.records.codecs import MAX_PLAIN, DecompressError, bound, decompress_into, guess
-from segstore.records.header import BATCH, CODEC_MASK, CODECS, HEADER_SIZE, LEAST_RECORD
-from segstore.records.records import OFFSET, ROWS, Records, empty_records, first_at
+from segstore.records.header import (
+    BATCH,
+    CODEC_MASK,
+    CODECS,
+    HEADER_SIZE,
+    LEAST_ENTRY,
+    LEAST_RECORD,
+    MAGIC,
+    corrupt,
+)
+from segstore.records.records import OFFSET, ROWS, Records, concat, empty_records, first_at
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -25,11 +35,6 @@ if TYPE_CHECKING:
 # --- arena -------------------------------------------------------------------------------------
 
 # Compressed batches are decompressed into one piece of memory.
-
-
-def corrupt(where: str, batch: np.void, reason: str) -> NoReturn:
-    """Raise CorruptRecordError for a batch of file `where`."""
-    raise CorruptRecordError(where, int(batch["position"]), int(batch["base_offset"]), reason)
 
 
 def decompress_batches(
@@ -105,7 +110,7 @@ class _Scratch:
 
     def __init__(self) -> None:
         self.end, self.decoded = ffi.new("seg_scan_end *"), ffi.new("seg_decoded *")
-        self.capacity = _SMALL // HEADER_SIZE + 1
+        self.capacity = _SMALL // LEAST_ENTRY + 1
         # Not zeroed: pages that no scan has come to take no memory.
         self.headers = held("seg_batch *", np.empty(self.capacity * BATCH.itemsize, np.uint8))
 
@@ -140,12 +145,14 @@ def scan(
     end_offset: int = INT64_MAX,
     max_bytes: int = INT64_MAX,
     check_crcs: bool = True,
+    least: int = -1,
 ) -> tuple[NDArray[np.void], ScanEnd]:
     """Return the headers (BATCH array) of the batches in `buf`, whose first byte lies at `position` in the
     file.
 
     Batches that end below `from_offset` are skipped unchecked; those from `end_offset` on, or beyond
-    `max_bytes` (one is always taken), are left out. The scan stops before damage: see `ScanEnd.status`.
+    `max_bytes` (one is always taken), are left out. The scan stops before damage: see `ScanEnd.status`. A
+    wrapper of messages that comes first begins at offset `least` at the earliest; -1: that is not known.
     """
     size = len(buf)
     try:
@@ -158,12 +165,12 @@ def scan(
     else:
         # Room for as many headers as there can be: a second pass would cost more than pages that stay
         # untouched.
-        capacity = size // HEADER_SIZE + 1
+        capacity = size // LEAST_ENTRY + 1
         room = np.empty(capacity * BATCH.itemsize, np.uint8)
         out = held("seg_batch *", room)
     n = lib.seg_scan(
         buf if type(buf) is bytes else ffi.from_buffer("uint8_t[]", buf), size,
-        position, from_offset, end_offset, max_bytes, check_crcs, out, capacity, end,
+        position, least, from_offset, end_offset, max_bytes, check_crcs, out, capacity, end,
     )  # fmt: skip
     # Only the headers that were found are copied, out of room for many more.
     batches = np.frombuffer(bytearray(ffi.buffer(out, n * BATCH.itemsize)), BATCH)
@@ -187,8 +194,9 @@ def decode(
 
     Uncompressed records stay in `buf` where that is bytes: the Records refer to it. `next_offset` is by
     default the one after the last batch; records below `from_offset` are left out. Compressed batches end
-    with the one that makes them `most` bytes or more: see `Records.batches`. Raises CorruptRecordError where
-    the bytes are damaged, or one batch is more than `limit` once decompressed.
+    with the one that makes them `most` bytes or more: `Records.next_offset` tells. Messages of magic 0 and 1
+    are brought up first: `Records.batches` has magic 2 only. Raises CorruptRecordError where the bytes are
+    damaged, or one batch is more than `limit` once decompressed.
     """
     n = len(batches)
     if n == 0:
@@ -198,11 +206,23 @@ def decode(
         next_offset = headers[n - 1].last_offset + 1
     first, plain = headers[0], headers[0].size - HEADER_SIZE
     arguments: tuple[Any, ...] | None
-    if n == 1 and not first.attributes & CODEC_MASK and first.count * LEAST_RECORD <= plain:
+    if (
+        n == 1
+        and first.magic == MAGIC
+        and not first.attributes & CODEC_MASK
+        and first.count * LEAST_RECORD <= plain
+    ):
         arena = buf if type(buf) is bytes else bytes(buf)
         arguments = (first.position - position + HEADER_SIZE,), (plain,), 1, first.count
     elif n <= _FEW and (arguments := _few(headers, n, position - HEADER_SIZE)):
         arena = buf if type(buf) is bytes else bytes(buf)
+    elif is_old(batches):
+        found = _messages(buf, batches, position, from_offset)
+        if found is None:
+            found = _brought_up(buf, batches, where, position, limit, from_offset, most)
+        if found.next_offset == headers[n - 1].last_offset + 1:
+            found.next_offset = next_offset
+        return found
     else:
         arena, starts, sizes = _arena(buf, batches, where, position, limit, most)
         if len(starts) < n:
@@ -233,9 +253,57 @@ def decode(
     return Records(arena, matrix, next_offset, batches, with_headers)
 
 
+def _messages(
+    buf: Bytes, batches: NDArray[np.void], position: int, from_offset: int
+) -> Records | None:
+    """Return the records of plain messages of magic 0 or 1 as they lie in `buf`: they need not be brought up to
+    be read. None where any is not plain, or has to be looked at more closely.
+    """
+    n, arena = len(batches), buf if type(buf) is bytes else bytes(buf)
+    matrix = np.empty((ROWS, n), np.int64) if n < _MANY else spare.matrix(ROWS, n)
+    runs, found = np.empty(n, BATCH), ffi.new("int64_t *")
+    done = lib.seg_decode_messages(
+        arena, len(arena), position, held(_BATCHES, batches), n, held(_INT64S, matrix), held(_BATCHES, runs), found
+    )
+    if done != n:
+        return None
+    next_offset = matrix.item(OFFSET, n - 1) + 1
+    if from_offset > matrix.item(OFFSET, 0) and (skip := first_at(matrix, from_offset)):
+        matrix = matrix[:, skip:]
+    return Records(arena, matrix, next_offset, runs[: found[0]].copy(), False)
+
+
+def _brought_up(
+    buf: Bytes,
+    batches: NDArray[np.void],
+    where: str,
+    position: int,
+    limit: int,
+    from_offset: int,
+    most: int,
+) -> Records:
+    """Do what `decode` does, where there are messages of magic 0 or 1. They are brought up by themselves, so
+    that what is wrong with a batch of magic 2 among them is told with its place.
+    """
+    old = batches["magic"] != MAGIC
+    bounds = [0, *(np.flatnonzero(old[1:] != old[:-1]) + 1).tolist(), len(batches)]
+    parts: list[Records] = []
+    for first, last in itertools.pairwise(bounds):
+        run, data, at = batches[first:last], buf, position
+        if old[first]:
+            data, run = bring_up(buf, run, where, position, limit, most)
+            at = 0
+        parts.append(decode(data, run, where, at, None, limit, from_offset, most))
+        most -= len(parts[-1].arena)
+        if parts[-1].next_offset <= int(batches["last_offset"][last - 1]):
+            break
+    return parts[0] if len(parts) == 1 else concat(parts)
+
+
 def _few(headers: Any, n: int, position: int) -> tuple[Any, ...] | None:
-    """Return the arguments of seg_decode for few uncompressed batches, without numpy: its calls would cost
-    more than the decoding. None where a batch is compressed, or claims more records than it has bytes for.
+    """Return the arguments of seg_decode for few uncompressed batches of magic 2, without numpy: its calls
+    would cost more than the decoding. None where a batch is compressed or older, or claims more records than
+    it has bytes for.
     """
     at, lens, codecs, count = [], [], 0, 0
     for i in range(n):
@@ -245,7 +313,7 @@ def _few(headers: Any, n: int, position: int) -> tuple[Any, ...] | None:
         lens.append(size)
         codecs |= h.attributes
         count += h.count
-        if h.count * LEAST_RECORD > size:
+        if h.count * LEAST_RECORD > size or h.magic != MAGIC:
             return None
     return None if codecs & CODEC_MASK else (at, lens, n, count)
 
@@ -286,11 +354,12 @@ def _reason(code: int) -> str:
 
 def stamped(buf: Any, batches: NDArray[np.void], position: int, least: int, most: int) -> NDArray[np.bool_]:
     """Return for each batch of `buf`, which was read at `position`, whether it may hold a record stamped from
-    `least` to `most` ms, both included. Compressed batches are judged by their headers, plain ones by each
-    record.
+    `least` to `most` ms, both included. Compressed batches, and messages of magic 0 and 1, are judged by
+    their headers, plain batches by each record.
     """
     found: NDArray[np.bool_] = batches["max_timestamp"] >= least
-    plain = np.flatnonzero(found & ((batches["attributes"] & CODEC_MASK) == 0))
+    judged = ((batches["attributes"] & CODEC_MASK) == 0) & (batches["magic"] == MAGIC)
+    plain = np.flatnonzero(found & judged)
     if len(plain):
         found[plain] = _looked_at(buf, batches[plain], position - HEADER_SIZE, least, most)
     return found

@@ -1,4 +1,5 @@
-"""The 61-byte record batch header (magic 2) as numpy and C see it; nothing is on disk.
+"""The 61-byte record batch header (magic 2), or what stands for it of a message of magic 0 or 1, as numpy and
+C see it; nothing is on disk.
 
 The `AT_...` of `_native/bytes.h` say where each field lies in the bytes of a batch.
 
@@ -7,16 +8,21 @@ Pure data and functions without state: safe from any thread.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
 from segstore._native import ffi, held
+from segstore.errors import CorruptRecordError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+MAGIC = 2
+"""The magic of record batches; messages have 0 or 1 (org.apache.kafka.common.record.LegacyRecord)."""
 HEADER_SIZE = 61
+LEAST_ENTRY = 26
+"""Bytes of the smallest thing that is a batch in a log: a message of magic 0 without key and value."""
 LEAST_RECORD = 7
 """Bytes of a record without key, value and headers, and with small deltas."""
 
@@ -35,9 +41,12 @@ BATCH = np.dtype(
         ("crc", np.uint32),
         ("attributes", np.int16),
         ("producer_epoch", np.int16),
+        ("magic", np.int64),
     ]
 )
-"""One record batch's header, field for field `seg_batch` of cdef.h, in host order."""
+"""One record batch's header, field for field `seg_batch` of cdef.h, in host order; also that of a message of
+magic 0 or 1, of which cdef.h says what it knows.
+"""
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 """Names of the compression codecs; the index is the code in attribute bits 0-2."""
@@ -57,3 +66,8 @@ DELETE_HORIZON_FLAG = 0x40
 def batch_ptr(batches: NDArray[np.void]) -> Any:
     """Return a `seg_batch *` to the first of a contiguous BATCH array; valid while the array lives."""
     return held("seg_batch *", batches) if len(batches) else ffi.NULL
+
+
+def corrupt(where: str, batch: np.void, reason: str) -> NoReturn:
+    """Raise CorruptRecordError for a batch of file `where`."""
+    raise CorruptRecordError(where, int(batch["position"]), int(batch["base_offset"]), reason)

@@ -17,7 +17,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import count
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, NamedTuple, NoReturn, Protocol, TypeVar, cast
 
 from segstore import names
 from segstore.errors import (
@@ -28,6 +28,7 @@ from segstore.errors import (
     StoreClosedError,
     UnknownTopicOrPartitionError,
     copy_of,
+    is_refusal,
 )
 from segstore.logger import Logger
 from segstore.replication.core.registration import BrokerRegistration, PartitionRegistration
@@ -102,6 +103,8 @@ class DataDirectory:
         self._told = False  # whether stagers could be told of all topics
         self._identity = self._look()
         self._thread, self._reading = Fetching(self, settings), Reading(broker)
+        self._fenced = False  # whether a log takes no appends any more, since the disk has refused a call
+        writer.context.on_background_error = self._met
 
     def __repr__(self) -> str:
         return f"<DataDirectory {self.broker} at {self.path}>"
@@ -152,6 +155,17 @@ class DataDirectory:
             if self.error is not None or self._thread.ended:
                 raise ReplicaOfflineError(f"{self!r} is offline: {self.error or 'the store is closed'}")
 
+    def announce(self, address: str) -> None:
+        """Have the directory's thread write into its lock file where the store is served; it is a hint, so a
+        disk that refuses it is not taken offline for that.
+        """
+
+        def tell() -> None:
+            with suppress(OSError):
+                self.writer.announce(address)
+
+        self._thread.post(tell)
+
     def ask(self, replica: LocalReplica) -> None:
         """Have the directory's thread fetch for a replica."""
         if not replica.asked:
@@ -168,6 +182,22 @@ class DataDirectory:
         self.error = error
         for replica in list(self.replicas.values()):
             replica.go_offline()
+
+    def _log_fenced(self, error: BaseException) -> None:
+        """Take the directory offline, since a log of it is fenced, by a sync in the background perhaps: an
+        idle replica meets no other call that would tell (R32; Kafka: LogDirFailureChannel). Whoever has
+        fenced it holds the log's locks, so the directory's thread does it.
+        """
+        if is_refusal(error):
+            self._fenced = True
+            self._thread.post(partial(_raise, copy_of(error)))
+
+    def _met(self, error: Exception) -> None:
+        """Have the directory's thread judge an error of the disk that background work has met. A file that is
+        missing is damage: that is left to `heal`.
+        """
+        if is_refusal(error) and error.errno != errno.ENOENT:
+            self._thread.post(partial(_raise, copy_of(error)))
 
     def stop(self, seconds: float) -> bool:
         """End the threads, and wait for at most `seconds`; return whether they have ended."""
@@ -234,10 +264,12 @@ class DataDirectory:
     def _replica(self, key: PartitionKey, config: ReplicaConfig) -> LocalReplica:
         found = self.replicas.get(key)
         if found is None or found.core.role is None:  # it was to leave, and comes back
+            partition = self.writer.partition(*key)
+            partition.segments.on_fence = self._log_fenced
             found = self.replicas[key] = LocalReplica(
                 key,
                 self.broker,
-                self.writer.partition(*key),
+                partition,
                 self.writer.partitions.replica(*key),
                 self._brokers,
                 config,
@@ -291,14 +323,14 @@ class DataDirectory:
 
     def on_error(self, error: Exception) -> bool:
         """Judge an error of the thread's work; returns whether it may pass, so that the work is tried again
-        later. Otherwise the directory goes offline.
+        later. Otherwise the directory goes offline: for want of room, too, where that has fenced a log.
         """
         if isinstance(error, StoreClosedError):
             return False
         if isinstance(error, CorruptRecordError):  # what the leader has is damaged
             log.warning("%r: %s", self, error)
             return True
-        if isinstance(error, OSError) and error.errno in NO_ROOM:
+        if isinstance(error, OSError) and error.errno in NO_ROOM and not self._fenced:
             log.warning("%r: %s", self, error)
             return True
         self._home.failed(self.broker, error)
@@ -326,6 +358,10 @@ def open_directory(
         context
     )  # until there is a store: nobody takes the lock of one that is being opened
     return writer
+
+
+def _raise(error: Exception) -> NoReturn:
+    raise error
 
 
 def claim(place: Place, files: Files) -> None:

@@ -1,5 +1,6 @@
-"""What the layers above have a replicated store keep beside its topics: settings of the cluster, of
-segstore's own names (Kafka has ClientQuotaRecord and ProducerIdsRecord for them).
+"""What the layers above have a replicated store keep beside its topics: settings of groups, as Kafka keeps
+them, and settings of the cluster, of segstore's own names (Kafka has ClientQuotaRecord and ProducerIdsRecord
+for them).
 
 On disk are ConfigRecords in the metadata log: the files of one directory would be lost with it, or come back
 older. A copy of the limits and of the credentials lies in each directory that works, for who reads that by
@@ -13,10 +14,11 @@ import json
 from collections.abc import Mapping
 from contextlib import suppress
 
+from segstore.config import GroupConfig
 from segstore.errors import SegstoreError
 from segstore.files import Files
 from segstore.replication.core.controller import Controller
-from segstore.replication.metadata.image import BROKER_RESOURCE, MetadataImage
+from segstore.replication.metadata.image import BROKER_RESOURCE, GROUP_RESOURCE, MetadataImage
 from segstore.replication.metadata.records import ConfigRecord, MetadataRecord
 from segstore.replication.quorum_controller import Decision, QuorumController
 from segstore.replication.replica_manager import ReplicaManager
@@ -24,6 +26,7 @@ from segstore.storage.meta import sealed_file
 from segstore.storage.meta.client_quotas import Entity, Limits, read_limits, write_limits
 from segstore.storage.meta.client_quotas import from_json as limits_of
 from segstore.storage.meta.client_quotas import to_json as limits_json
+from segstore.storage.meta.group_configs import GroupConfigs, read_group_configs, write_group_configs
 from segstore.storage.meta.scram_credentials import (
     Credentials,
     from_json,
@@ -65,6 +68,19 @@ class KeptRecords:
             with suppress(SegstoreError, OSError):  # the directory's own thread will notice
                 write_credentials(directory.writer.context.files, directory.path, credentials)
 
+    def group_configs(self) -> GroupConfigs:
+        """See `Keeping`."""
+        return group_configs_in(self._controller.image)
+
+    def set_group_configs(self, configs: GroupConfigs) -> None:
+        """See `Keeping`. Raises QuorumLostError."""
+        changes = _group_changes(self.group_configs(), configs)
+        if changes:
+            self._keep(*changes)
+        for directory in self._manager.online:
+            with suppress(SegstoreError, OSError):  # the directory's own thread will notice
+                write_group_configs(directory.writer.context.files, directory.path, configs)
+
     def producer_id(self) -> int | None:
         """See `Keeping`."""
         return producer_id_in(self._controller.image)
@@ -73,9 +89,9 @@ class KeptRecords:
         """See `Keeping`. Raises QuorumLostError."""
         self._keep(_record(PRODUCER_ID, str(first)))
 
-    def _keep(self, record: ConfigRecord) -> None:
+    def _keep(self, *records: ConfigRecord) -> None:
         def decide(core: Controller, now: int) -> Decision:
-            return Decision([record])
+            return Decision(list(records))
 
         self._controller.call(decide)
 
@@ -103,6 +119,23 @@ def credentials_in(image: MetadataImage) -> Credentials:
     return from_json(json.loads(image.cluster_config.get(CREDENTIALS, "{}")))
 
 
+def group_configs_in(image: MetadataImage) -> GroupConfigs:
+    """Return the settings of groups that the metadata has."""
+    return {group: GroupConfig.parse(made) for group, made in image.group_configs.items() if made}
+
+
+def _group_changes(before: GroupConfigs, after: GroupConfigs) -> list[ConfigRecord]:
+    """Return the records by which settings of groups become others (Kafka: ConfigRecord of a group)."""
+    found = []
+    for group in sorted({*before, *after}):
+        old, new = (each[group].to_mapping() if group in each else {} for each in (before, after))
+        for name in sorted({*old, *new}):
+            if old.get(name) != new.get(name):
+                value = None if name not in new else str(new[name])
+                found.append(ConfigRecord(GROUP_RESOURCE, group, name, value))
+    return found
+
+
 def _record(name: str, value: str) -> ConfigRecord:
     return ConfigRecord(BROKER_RESOURCE, "", name, value)
 
@@ -119,6 +152,7 @@ def records_of_files(files: Files, root: str) -> list[MetadataRecord]:
     credentials = read_credentials(files, root)
     if credentials:
         made.append(_record(CREDENTIALS, json.dumps(to_json(credentials))))
+    made += _group_changes({}, read_group_configs(files, root))
     return made if first is None else [*made, _record(PRODUCER_ID, str(first))]
 
 
@@ -128,6 +162,9 @@ def write_files(files: Files, root: str, image: MetadataImage) -> None:
     credentials = credentials_in(image)
     if credentials:
         write_credentials(files, root, credentials)
+    configs = group_configs_in(image)
+    if configs:
+        write_group_configs(files, root, configs)
     first = producer_id_in(image)
     if first is not None:
         sealed_file.PRODUCER_ID.write(files, root, first)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -39,6 +39,7 @@ from segstore.replication.store import ReplicatedStore
 from segstore.replication.topic_admin import ReplicatedTopicAdmin
 from segstore.storage.context import Clock, Context, os_errors, wall_clock
 from segstore.storage.handle_pool import HandlePool, default_limit
+from segstore.storage.meta.directory_safety import remove_logs_begun
 from segstore.storage.scheduler import Scheduler
 from segstore.storage.store.writer import StoreWriter
 
@@ -179,22 +180,43 @@ def _open(
     """Open the directories of the plan; `offline` gets those that fail. At the first open none is claimed
     before all are open: where one can't be, the others belong to no store. Raises BecamePlain.
     """
-    with ExitStack() as opened:
-        writers: dict[int, StoreWriter] = {}
-        for place in places.places:
-            try:
-                writers[place.id] = open_directory(place, settings, files, clock, file_mode)
-            except (SegstoreError, OSError) as error:
-                if place.new or isinstance(error, StoreLockedError):
-                    raise
-                places.offline[place.id] = f"{place.path}: {error}"
-            else:
-                opened.callback(writers[place.id].let_go)
-        for place in places.places:
-            claim(place, files)
-        store = _Assembly(given, places, writers, settings, replication, files, clock, opened).store
-        opened.pop_all()
+    writers: dict[int, StoreWriter] = {}
+    with ExitStack() as held:
+        try:
+            for place in places.places:
+                try:
+                    writers[place.id] = open_directory(place, settings, files, clock, file_mode)
+                except (SegstoreError, OSError) as error:
+                    if place.new or isinstance(error, StoreLockedError):
+                        raise
+                    places.offline[place.id] = f"{place.path}: {error}"
+                else:
+                    held.callback(writers[place.id].let_go)
+            for place in places.places:
+                claim(place, files)
+            with ExitStack() as opened:
+                store = _Assembly(given, places, writers, settings, replication, files, clock, opened).store
+                opened.pop_all()
+        except Exception:
+            _undo(list(writers.values()))
+            raise
+        held.pop_all()
     return store
+
+
+def _undo(writers: Sequence[StoreWriter]) -> None:
+    """Remove what the first open of a store has made, since it has failed: first the metadata, everywhere,
+    then the rest. Where a disk refuses that, the next open goes on with what is left.
+    """
+    if not all(writer.is_new for writer in writers):
+        return
+    for writer in writers:
+        writer.abandon()
+    with suppress(OSError):
+        for writer in writers:
+            remove_logs_begun(writer.context.files, writer.context.root)
+        for writer in writers:
+            writer.undo()
 
 
 def _check_adopted(path: str, adopt: bool) -> None:
@@ -246,8 +268,12 @@ class _Assembly:
         metadata = MetadataLog.open(voters, places.total, self._voter_lost, config)
         self._opened.callback(metadata.close)
         for id_, error in self._lost.items():
-            places.offline[id_] = f"{self._writers[id_].context.root}: {error}"
-            self._writers.pop(id_).let_go()
+            lost = self._writers.pop(id_)
+            places.offline[id_] = f"{lost.context.root}: {error}"
+            if (
+                not lost.is_new
+            ):  # else this is the first open, which fails: its lock is held until it is undone
+                lost.let_go()
         return metadata
 
     def _read_metadata(self, places: Plan) -> MetadataImage:

@@ -67,7 +67,10 @@ def _replace(side: ReplicatedSide, store: object, broker: int, path: str) -> Non
         raise
     writer.owner = weakref.ref(store)
     if broker < side.data_directories:
-        side.directory_began(side.manager.directories[broker])
+        began = side.manager.directories[broker]
+        side.directory_began(began)
+        if side.address:
+            began.announce(side.address)
 
 
 def _let_go(side: ReplicatedSide, broker: int) -> None:

@@ -39,7 +39,9 @@ if TYPE_CHECKING:
     from segstore.storage.log.partition import Partition
     from segstore.storage.log.recovery import Recovered
     from segstore.storage.meta.followed_ends import FollowedEnds
+    from segstore.storage.meta.root_checkpoints import TopicPartitionKey
     from segstore.storage.store.sweeper import Swept
+    from segstore.storage.store.upgrader import Upgraded
     from segstore.storage.store.writer import StoreWriter
     from segstore.storage.store.writing_side import Adopting
 
@@ -84,6 +86,15 @@ class _Sweeper:
         """See `Sweeper.sweep`."""
         return tuple(swept for directory in self._directories() for swept in directory.writer.sweeper.sweep())
 
+    def upgrade(self, keys: Sequence[TopicPartitionKey]) -> tuple[Upgraded, ...]:
+        """See `Sweeper.upgrade`; a directory upgrades the replicas that it has."""
+        done: list[Upgraded] = []
+        for directory in self._directories():
+            topics = directory.writer.topics
+            mine = [key for key in keys if key[0] in topics and key[1] in topics[key[0]].partition_ids]
+            done += directory.writer.sweeper.upgrade(mine)
+        return tuple(done)
+
 
 class _NoInbox:
     """In place of the inboxes, as long as nobody serves them: `coordinator.inboxes` does, once the store is
@@ -125,6 +136,8 @@ class ReplicatedSide:
         """Is called with a directory that has taken the place of one that failed."""
         self.kept = KeptRecords(controller, manager)
         self.owner: Callable[[], object] | None = None
+        self.address = ""
+        """Where the store is served, as `announce` was told."""
         self._nudges, self._closing, self.closed = News(), Mutex(), False
         self.replacing = Mutex()
         """Is held while a directory is replaced; a close waits for that."""
@@ -133,6 +146,12 @@ class ReplicatedSide:
     def directories(self) -> tuple[str, ...]:
         """Return the paths of the data directories, by their ids; those that are offline too."""
         return tuple(self.paths[: self.data_directories])
+
+    def announce(self, address: str) -> None:
+        """See `WritingSide.announce`: the lock file of each directory that works tells it."""
+        self.address = address
+        for directory in self.manager.online:
+            directory.announce(address)
 
     @property
     def staging_path(self) -> str:

@@ -215,7 +215,7 @@ class ReplicatedTopicAdmin:
                 made = new_topic(record.name, 1, {})
                 topics[record.name] = replace(made, topic_id=record.topic_id, partition_ids=())
                 changed = True
-            elif isinstance(record, ConfigRecord) and record.resource_name in topics:
+            elif isinstance(record, ConfigRecord) and _is_of_topic(record, topics):
                 before = topics[record.resource_name]
                 topics[before.name] = with_config(before, {record.name: record.value})
                 configured.add(before.name)
@@ -272,6 +272,10 @@ def settings_of(info: TopicInfo) -> list[MetadataRecord]:
 def _text(value: object) -> str:
     """Return a setting's value as Kafka writes it."""
     return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _is_of_topic(record: ConfigRecord, topics: Mapping[str, TopicInfo]) -> bool:
+    return record.resource_type == TOPIC_RESOURCE and record.resource_name in topics
 
 
 def _changed_settings(before: TopicInfo, after: TopicInfo) -> list[MetadataRecord]:

@@ -41,9 +41,12 @@ class Loop(Protocol):
     def soon(self, call: Callable[[], object]) -> None:
         """Have `call` called in the loop's thread, soon; from any thread. After the loop's end it is not."""
 
-    def work(self, run: Callable[[], T], done: Callable[[T | BaseException], object]) -> None:
+    def work(
+        self, run: Callable[[], T], done: Callable[[T | BaseException], object], waits: bool = False
+    ) -> None:
         """Have `run` called in one of a few worker threads, for what waits for disks or computes long; then
-        `done` in the loop's thread, with its result or its exception.
+        `done` in the loop's thread, with its result or its exception. What `waits` for other replicas has
+        threads of its own: a replica's requests, which end the waits, must not come behind it.
         """
 
     def every_turn(self, call: Callable[[], object]) -> None:

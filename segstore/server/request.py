@@ -23,10 +23,6 @@ Response = tuple[bytearray, Slices]
 """A response with its size, and where stretches of files belong in it, as `write_response` returns both."""
 
 
-CORRELATION_ID = slice(4, 8)
-"""Where requests and, with their sizes, answers have the correlation id."""
-
-
 class Repeat(Protocol):
     """Answers requests that say the same as an earlier one of their connection, such as those of a producer
     that sends one batch after the other to one partition, or of a consumer that fetches them.

@@ -6,17 +6,22 @@ On disk: only reads. Threads: one, that which plans.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, Protocol, TypeVar
 
 from segstore.coordinator.structs import TopicPartition
-from segstore.errors import ConfigError, StaleDirectoryError, StorageError
+from segstore.errors import ConfigError, OffsetNotAvailableError, StaleDirectoryError, StorageError
 from segstore.records import Records
 from segstore.replication.observed_log import ObservedLog, Position
 from segstore.storage.store import store as storage
 from segstore.storage.store.store import Store
 
 T = TypeVar("T")
+
+PATIENCE = 20.0
+"""Seconds that one directory's replica is waited for, until it shows again what it has shown."""
+_PAUSE = 0.05
 
 
 class Log(Protocol):
@@ -55,6 +60,21 @@ def open_store(path: str) -> Store:
         raise ConfigError(
             f"option path={path!r}: {error.strerror}: give the directory of a store, or of a broker's logs"
         ) from error
+
+
+def await_shown(log: Log, end: int) -> None:
+    """Wait until a log shows all below `end`, where it has that: the high watermark of a replica is older
+    behind a kill of its writer than what it has shown (R38; Kafka: KIP-207). What it has not is not waited
+    for. Raises OffsetNotAvailableError after PATIENCE seconds: nothing is lost.
+    """
+    until = time.monotonic() + PATIENCE
+    while (shown := log.end_offset) < end <= log.log_end_offset:
+        if time.monotonic() >= until:
+            raise OffsetNotAvailableError(
+                f"records up to offset {end} are there, and not shown above {shown}, since the writer was "
+                "killed: open the store for writing, or let its replicas come into sync, and try again"
+            )
+        time.sleep(_PAUSE)
 
 
 class PlainLogs:
@@ -99,9 +119,16 @@ class PlainLogs:
         return Position(begin if end < begin <= there else end)
 
     def there(self, partition: TopicPartition, start: Position | None, end: Position) -> There:
-        """Return what there is of a micro-batch. Errors as `ask`."""
+        """Return what there is of a micro-batch; wait for what a replica shows again (`await_shown`). Errors
+        as `ask`, and OffsetNotAvailableError.
+        """
         begin = 0 if start is None else start.offset
-        return self.ask(partition, lambda log: There(log.start_offset, log.end_offset, begin, end.offset))
+
+        def asked(log: Log) -> There:
+            await_shown(log, end.offset)
+            return There(log.start_offset, log.end_offset, begin, end.offset)
+
+        return self.ask(partition, asked)
 
     def epoch(self, partition: TopicPartition, offset: int) -> int:
         """Return -1: leader epochs are not looked up."""

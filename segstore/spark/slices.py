@@ -20,7 +20,7 @@ from segstore.records import Records
 from segstore.replication.observed_log import GONE, UNREADABLE, ObservedLog, Position
 from segstore.spark.columns import batches
 from segstore.spark.filters import Bounds
-from segstore.spark.logs import open_store
+from segstore.spark.logs import await_shown, open_store
 from segstore.storage.store import store as storage
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ class SliceReader:
 
     def read(self, part: Slice) -> Iterator[pa.RecordBatch]:
         """Yield the slice's rows. Raises CorruptRecordError, DataLossError, StorageError,
-        ReplicaOfflineError, with which the task fails.
+        ReplicaOfflineError, OffsetNotAvailableError, with which the task fails.
         """
         found = self._of_replicas(part, part.until) if part.until is not None else self._of_store(part)
         for records in found:
@@ -81,7 +81,11 @@ class SliceReader:
         with open_store(self.path) as store:
             try:
                 at = store.partition(part.topic, part.partition)
-                read = partial(at.read, isolation_level=self.isolation_level, times=self._span)
+
+                def read(offset: int, size: int) -> Records:
+                    await_shown(at, part.end)
+                    return at.read(offset, size, isolation_level=self.isolation_level, times=self._span)
+
                 yield from self._records(read, part, part.start)
             except GONE as error:
                 self._lost(f"{part}: {error}")

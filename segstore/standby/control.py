@@ -10,14 +10,10 @@ from dataclasses import replace
 
 from segstore import names
 from segstore.errors import BrokerError
-from segstore.following.control import Control
-from segstore.following.fetcher import FetchTerms
-from segstore.following.followed_topics import FollowedTopics
+from segstore.following.control import Control, Followed
 from segstore.following.primary import Primary
 from segstore.protocol.error_codes import Code
-from segstore.storage.context import Context
-from segstore.storage.meta.role import ROLE, Role
-from segstore.wire.cluster import Cluster
+from segstore.storage.meta.role import ROLE
 
 _ANEW = frozenset({Code.STALE_BROKER_EPOCH, Code.NOT_LEADER_OR_FOLLOWER, Code.UNKNOWN_LEADER_EPOCH})
 _NOT_YET = -1
@@ -28,18 +24,10 @@ class StandbyControl(Control):
 
     kind = "standby"
 
-    def __init__(
-        self,
-        context: Context,
-        role: Role,
-        cluster: Cluster,
-        topics: FollowedTopics,
-        names: list[str] | None,
-        primary: Primary,
-        terms: FetchTerms,
-    ) -> None:
+    def __init__(self, followed: Followed, primary: Primary) -> None:
         self.broker_epoch = -1
-        super().__init__(context, role, cluster, topics, names, terms._replace(broker_epoch=self._epoch))
+        terms = followed.terms._replace(broker_epoch=self._epoch)
+        super().__init__(followed._replace(terms=terms))
         self._primary, self._on_connection = primary, _NOT_YET
 
     def _epoch(self) -> int:

@@ -18,8 +18,9 @@ from segstore.coordinator.open import open as open_store
 from segstore.errors import InvalidArgumentError, RequestTimedOutError, SegstoreError
 from segstore.files import Files
 from segstore.following.choice import ALL, TopicChoice
+from segstore.following.control import Followed
+from segstore.following.fetch_request import FetchTerms
 from segstore.following.fetched_data import UNCOMMITTED
-from segstore.following.fetcher import FetchTerms
 from segstore.following.followed_topics import DELETE, FollowedTopics
 from segstore.following.primary import ASYNC, SYNC, Primary
 from segstore.following.running import Following
@@ -355,7 +356,8 @@ def _running(
         followed.own = frozenset(role.own)
         primary = Primary(cluster, role.cluster_id, role.directory_id, role.mode)
         terms = FetchTerms(STANDBY_ID, UNCOMMITTED)
-        control = StandbyControl(writer.context, role, cluster, followed, choice.names, primary, terms)
+        source = Followed(writer.context, role, cluster, followed, choice.names, terms)
+        control = StandbyControl(source, primary)
         if broker_epoch >= 0:
             control.registered(broker_epoch)
         made = Standby(store, control, cluster, reopen, writer.config.replica_lag_time_max_ms)

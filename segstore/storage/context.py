@@ -41,6 +41,10 @@ def wall_clock() -> int:
     return time.time_ns() // 1_000_000
 
 
+def _ignored(error: Exception) -> None:
+    """Tell nobody."""
+
+
 class OsErrors:
     """A block in which an OSError becomes a StorageError with its errno.
 
@@ -78,8 +82,13 @@ class Context:
     writable: bool
     pid: int
     closed: bool = False
+    made: bool = False
+    """Whether the root was made for this store."""
     demoted: str = ""
     """Why this store takes no changes any more, "" where it does."""
+    on_background_error: Callable[[Exception], object] = _ignored
+    """Is told of what keeps background work on logs from its end, a disk that refuses, perhaps. It waits for
+    nothing."""
 
     def __post_init__(self) -> None:
         self.here = forks.here()

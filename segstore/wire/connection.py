@@ -29,6 +29,8 @@ from segstore.wire.settings import WireConfig
 
 _INT32 = struct.Struct(">i")
 _HEADER = struct.Struct(">hhih")
+_ID_AT, _ROOM = 8, 1 << 16
+"""Where a request with its size has the correlation id, and the bytes of an answer that one call receives."""
 _VERSIONS, _HANDSHAKE = "ApiVersions", "SaslHandshake"
 _HANDSHAKE_VERSION = 1
 """Version 0 would be followed by tokens without Kafka's framing."""
@@ -54,7 +56,7 @@ class Connection:
 
     def __init__(self, address: Address, config: WireConfig, context: ssl.SSLContext | None) -> None:
         self.address, self._config = address, config
-        self._correlation_id = 0
+        self._correlation_id, self._room = 0, bytearray()
         self._versions: dict[int, tuple[int, int]] = {}
         self._deadline = time.monotonic() + config.socket_connection_setup_timeout_ms / 1000
         self._aborted = False
@@ -114,6 +116,30 @@ class Connection:
         limit = self._config.request_timeout_ms + extra_ms
         self._deadline = time.monotonic() + limit / 1000
         return self._exchange(api, version, body, f"{api} was not answered in {limit} ms")
+
+    def pass_on(self, api: str, request: bytearray, extra_ms: int = 0) -> memoryview:
+        """Do what `ask_in` does with a request as `encoded` gives it, which gets a correlation id; return the
+        answer as it came, without its size, for `decoded`. It is good until the next call. Each of the
+        socket's calls has the whole time.
+        """
+        limit = self._config.request_timeout_ms + extra_ms
+        self._correlation_id = (self._correlation_id + 1) & 0x7FFFFFFF
+        _INT32.pack_into(request, _ID_AT, self._correlation_id)
+        try:
+            self._socket.settimeout(limit / 1000)
+            self._socket.sendall(request)
+            data = self._received(limit)
+        except (OSError, ValueError) as error:
+            raise self._ended(api, f"{api} was not answered in {limit} ms", error) from error
+        return self._checked(data)
+
+    def encoded(self, api: str, version: int, body: Any) -> bytearray:
+        """Return a request with its size."""
+        return bytearray(self._request(api, version, body))
+
+    def decoded(self, api: str, version: int, answer: memoryview) -> Any:
+        """Return the body of an answer that is here without its size. Raises DisconnectedError."""
+        return self._body(api, version, answer)
 
     # --- making it --------------------------------------------------------------------------------
 
@@ -188,12 +214,16 @@ class Connection:
             self._bound(late)
             self._socket.sendall(request)
             data = self._receive(late)
-        except TimeoutError as error:
-            raise self._timed_out(late) from error
         except (OSError, ValueError) as error:
-            why = "it was ended here" if self._aborted else getattr(error, "strerror", None) or error
-            raise DisconnectedError(f"{self.address}: the connection has ended: {why} ({api})") from error
-        return self._body(api, version, data)
+            raise self._ended(api, late, error) from error
+        return self._body(api, version, self._checked(data))
+
+    def _ended(self, api: str, late: str, error: Exception) -> DisconnectedError | RequestTimedOutError:
+        """Return the error for one of the socket's; `late` is said of a time-out."""
+        if isinstance(error, TimeoutError):
+            return self._timed_out(late)
+        why = "it was ended here" if self._aborted else getattr(error, "strerror", None) or error
+        return DisconnectedError(f"{self.address}: the connection has ended: {why} ({api})")
 
     def _request(self, api: str, version: int, body: Any) -> bytes:
         definition = message(f"{api}Request")
@@ -210,15 +240,37 @@ class Connection:
         return bytes(out)
 
     def _receive(self, late: str) -> memoryview:
-        (size,) = _INT32.unpack(self._exactly(4, late))
+        return memoryview(self._exactly(self._size(self._exactly(4, late)), late))
+
+    def _size(self, data: bytearray) -> int:
+        (size,) = _INT32.unpack_from(data)
         most = self._config.receive_message_max_bytes
         if not 4 <= size <= most:
             raise OSError(f"an answer of {size} bytes: receive.message.max.bytes={most}")
-        return memoryview(self._exactly(size, late))
+        return int(size)
 
-    def _exactly(self, size: int, late: str) -> bytearray:
+    def _received(self, limit_ms: int) -> memoryview:
+        """Return an answer, of which most come by one call of the system, into room that is kept."""
+        room = self._room = self._room or bytearray(_ROOM)
+        got = self._socket.recv_into(room)
+        size = _INT32.unpack_from(room)[0] if got > _INT32.size else 0
+        if size == got - _INT32.size and size <= self._config.receive_message_max_bytes:
+            return memoryview(room)[_INT32.size : got]
+        late = f"an answer was not received in {limit_ms} ms"
+        self._deadline = time.monotonic() + limit_ms / 1000
+        if not got:
+            raise OSError("the broker has closed it")
+        begun = self._exactly(_INT32.size, late, room[:got]) if got < _INT32.size else room[:got]
+        whole = self._size(begun) + _INT32.size
+        if got > whole:
+            raise OSError(f"{got - whole} bytes came behind an answer")
+        return memoryview(self._exactly(whole, late, begun))[_INT32.size :]
+
+    def _exactly(self, size: int, late: str, begun: bytes | bytearray = b"") -> bytearray:
+        """Receive what begins with the bytes `begun` until it has this size."""
         data = bytearray(size)
-        view, at = memoryview(data), 0
+        data[: len(begun)] = begun
+        view, at = memoryview(data), len(begun)
         while at < size:
             self._bound(late)
             got = self._socket.recv_into(view[at:])
@@ -237,12 +289,15 @@ class Connection:
     def _timed_out(self, late: str) -> RequestTimedOutError:
         return RequestTimedOutError(f"{self.address}: {late}")
 
-    def _body(self, api: str, version: int, data: memoryview) -> Any:
+    def _checked(self, data: memoryview) -> memoryview:
         (correlation_id,) = _INT32.unpack_from(data)
         if correlation_id != self._correlation_id:
             raise DisconnectedError(
                 f"{self.address}: an answer to request {correlation_id} came, not to {self._correlation_id}"
             )
+        return data
+
+    def _body(self, api: str, version: int, data: memoryview) -> Any:
         name, at = f"{api}Response", 4
         try:
             if api == _VERSIONS:

@@ -73,6 +73,15 @@ def test_pages_and_notebooks(everything: bool, tmp_path: Path, monkeypatch: pyte
     assert ran == [Step([str(tmp_path)]), *([notebooks] if everything else [])]
 
 
+def test_stored_results_go_into_pages_of_the_documentation(monkeypatch: pytest.MonkeyPatch) -> None:
+    ran: list[str] = []
+    monkeypatch.setattr(run_all, "finished", lambda one: ran.append(Path(one.command[-1]).name) or 0)
+    monkeypatch.setattr(readme, "update", lambda directory: None)
+    assert run_all.shown(readme.RESULTS.resolve(), everything=True) == 0
+    assert ran == ["benchmarks.notebooks", *run_all.PAGES]
+    assert [tool for tool in run_all.PAGES if not (REPOSITORY / "tools" / tool).exists()] == []
+
+
 COMMAND = [sys.executable, "-m", "benchmarks.run_all", "--quick", "--no-readme"]
 
 

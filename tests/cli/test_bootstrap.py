@@ -257,7 +257,7 @@ def test_commands_authenticate(store: segstore.Store, tmp_path: Path, mechanism:
 
 def words(text: str) -> str:
     """The words of an error in its frame."""
-    return " ".join(text.replace("│", " ").split())
+    return " ".join(text.split())
 
 
 @pytest.mark.parametrize(("arguments", "variables", "told"), MISUSED.values(), ids=MISUSED)

@@ -222,3 +222,31 @@ def test_an_import_goes_into_all_partitions(three: Directories, tmp_path: Path) 
         found = [[r.value for r in log.read(0, isolation_level="read_committed")] for log in logs]
         assert found == [[b"x"] * 3] * 2
         await_in_sync(store)
+
+
+# --- beside a server -----------------------------------------------------------------------------
+
+
+def test_a_server_of_a_replicated_store_is_found_from_each_directory(three: Directories) -> None:
+    with three.open() as store:
+        with segstore.serve(store, port=0) as server:
+            for number, path in enumerate(three.paths):
+                until(lambda path=path: server.bootstrap_servers.encode() in (path / ".lock").read_bytes())
+                done = ok("create", f"made-{number}", "-s", path)
+                assert f"asking its server at {server.bootstrap_servers}" in done.stderr
+            assert {f"made-{number}" for number in range(3)} < set(store.topics())
+        for path in three.paths:
+            until(lambda path=path: (path / ".lock").read_bytes() == b"%d" % os.getpid())
+
+
+def test_a_directory_that_takes_the_place_of_another_tells_the_server(
+    three: Directories, tmp_path: Path
+) -> None:
+    with three.open() as store, segstore.serve(store, port=0) as server:
+        three.remove(1)
+        until(lambda: 1 in store.describe_partition("t", 0).offline)
+        store.replace_directory(1, tmp_path / "new")
+        address = server.bootstrap_servers.encode()
+        until(lambda: address in (tmp_path / "new" / ".lock").read_bytes())
+        three.paths[1] = tmp_path / "new"
+        await_in_sync(store)

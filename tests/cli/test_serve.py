@@ -70,6 +70,18 @@ REFUSED = {
     "no such protocol": (["--listen", "TLS://127.0.0.1:0"], "security_protocol='TLS': must be one of"),
     "TLS without a key": (["--listen", "SSL://127.0.0.1:0"], "needs ssl_keystore_location"),
     "a right that is none": (["--allow", "User:a: fly topic t"], "'fly' is no operation of a topic"),
+    "an address for some of the listeners": (
+        ["-l", "127.0.0.1:0", "-l", "SASL_PLAINTEXT://127.0.0.1:0", "--advertise", "a:1"],
+        "--advertise is given 1 times, and --listen 2: each has one, in order",
+    ),
+    "more addresses than listeners": (
+        ["--advertise", "a:1", "--advertise", "b:1"],
+        "--advertise is given more often than --listen",
+    ),
+    "a listener whose protocol is not said": (
+        ["-l", "127.0.0.1:0", "-l", "INSIDE://127.0.0.1:0"],
+        "what INSIDE speaks is not said",
+    ),
     "no port to advertise": (["--advertise", "a:b"], "--advertise='a:b': must be HOST:PORT"),
 }
 
@@ -80,6 +92,22 @@ def test_what_is_refused_makes_no_store(store_dir: Path, arguments: list[str], t
     assert result.exit_code == 1
     assert told in result.stderr
     assert not store_dir.exists()
+
+
+def test_it_listens_in_several_places(store_dir: Path, tmp_path: Path) -> None:
+    users = tmp_path / "users"
+    users.write_text("alice:secret\n")
+    more = ("--listen", "SASL_PLAINTEXT://127.0.0.1:0", "--sasl-users", str(users))
+    told = ("--advertise", "127.0.0.1:19092", "--advertise", "log.example:19093")
+    program = start_program("serve", "-s", store_dir, "--listen", "127.0.0.1:0", *more, *told)
+    with program:
+        try:
+            assert program.stdout is not None
+            line = program.stdout.readline().decode()
+            urls = "PLAINTEXT://127.0.0.1:19092, SASL_PLAINTEXT://log.example:19093"
+            assert line == f"{store_dir} listens for {urls}\n"
+        finally:
+            program.kill()
 
 
 def test_a_port_that_is_taken_is_told(store_dir: Path) -> None:

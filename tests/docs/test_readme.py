@@ -13,6 +13,7 @@ from places import REPOSITORY
 from waiting import PATIENCE
 
 import segstore
+from segstore.cli.app import COMMANDS
 
 README = (REPOSITORY / "README.md").read_text(encoding="utf-8")
 EXAMPLES = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
@@ -20,7 +21,7 @@ PLACES = sorted(set(re.findall(r"`((?:segstore|tests|docs)/[\w./]*)`", README)))
 TARGETS = sorted(set(re.findall(r"^make (\w+)", README, re.MULTILINE)))
 
 
-LOG, WIRE = EXAMPLES
+LOG, _, WIRE = EXAMPLES  # test_blocks.py runs them all
 NAMES = {LOG: '"flights-log"', WIRE: '"served-log"'}
 
 
@@ -59,7 +60,14 @@ def test_example_of_a_client_works_when_pasted(store_dir: Path, monkeypatch: pyt
         assert store.topics()["flights"].partitions == 1
 
 
-@pytest.mark.parametrize("example", EXAMPLES, ids=["log", "client"])
+def test_the_list_of_commands_has_each_with_its_name() -> None:
+    (lines,) = re.findall(r"```text\n(segstore topics.*?)```", README, re.DOTALL)
+    named = [re.split(r"  |[A-Z\[]", line.removeprefix("segstore "))[0] for line in lines.splitlines()]
+    names = {name.split()[0] for line in named for name in line.split("|") if name.strip()}
+    assert names - {"unclean"} == set(COMMANDS)
+
+
+@pytest.mark.parametrize("example", [LOG, WIRE], ids=["log", "client"])
 def test_an_example_is_short_and_uses_its_own_store(example: str) -> None:
     assert len([line for line in example.splitlines() if line]) <= 10
     assert example.count(NAMES[example]) == 1

@@ -24,7 +24,7 @@ from places import environment
 
 from segstore.records.header import CODECS
 
-FEW = {"batches": 1500, "store": 40, "published ends": 300, "wire": 80}
+FEW = {"batches": 1500, "messages": 1500, "store": 40, "published ends": 300, "wire": 80}
 USUAL = 2000
 MIB = 1 << 20
 

@@ -27,6 +27,22 @@ def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[object]:
 
 
 @pytest.fixture
+def apart(kafka: object, tmp_path: Path) -> Iterator[object]:
+    """As `pair`, with a network between the brokers that can be cut."""
+    from kafka_cluster import Cluster
+    from kafka_pair import Network, Pair
+
+    assert isinstance(kafka, Cluster)
+    with Network(kafka) as network:
+        made = Pair(kafka, next(NODES), tmp_path, network)
+        try:
+            made.begin()
+            yield made
+        finally:
+            made.end()
+
+
+@pytest.fixture
 def pair(kafka: object, tmp_path: Path) -> Iterator[object]:
     """The cluster's broker, and a broker of ours that has just joined it."""
     from kafka_cluster import Cluster

@@ -96,7 +96,9 @@ KINDS = {
     "mutations": Kind(0.1, ("models/replicas/test_mutations",)),
     "long model checks": Kind(0.0, ("models/replicas/test_large_spaces",)),
     "replicated stores": Kind(0.04, ("replicated/*",)),
-    "replicas of a real broker": Kind(0.0, ("kafka/test_our_*", "kafka/test_both_roles")),
+    "replicas of a real broker": Kind(
+        0.0, ("kafka/test_our_*", "kafka/test_both_roles", "kafka/test_cut_networks")
+    ),
     "clients' programs": Kind(1.0, ("server/test_java_client", "server/test_python_clients")),
     "Java's clients": Kind(0.0, ("server/test_java_*",)),
     "clients of other languages": Kind(0.0, ("server/test_other_languages",)),
@@ -124,7 +126,7 @@ KINDS = {
             *("server/test_security_clients", "docs/test_testing", "cli/test_bootstrap"),
         ),
     ),
-    "examples": Kind(0.15, ("examples/test_programs", "docs/test_tutorials")),
+    "examples": Kind(0.15, ("examples/test_programs", "docs/test_blocks", "docs/test_tutorials")),
     "mirrors": Kind(0.15, ("mirroring/*", "standby/*")),
     "limits": Kind(0.15, ("unit/storage/test_limits", "unit/transfer/test_sinks")),
     "Kafka's broker": Kind(0.0, text=r"judge\(\"Kafka's broker\"\)"),

@@ -6,10 +6,14 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from typing import Any
 
 import pytest
 from faults import SYNCS, WRITES
 from replicated_stores import (
+    PATIENT,
     Directories,
     Writer,
     await_in_sync,
@@ -128,6 +132,66 @@ def test_a_full_disk_is_no_lost_disk(three: Directories, who: str) -> None:
         await_in_sync(store)
     writer.assert_kept(log)
     assert store.describe_partition("t", 0).offline == ()
+
+
+BEHIND: dict[str, tuple[dict[str, object], Callable[[Any, Any], object]]] = {
+    "flush.ms": ({"flush.ms": 1_000}, lambda store, log: log.append(b"the last one", acks="all")),
+    "a roll": ({"segment.bytes": 300}, lambda store, log: log.append(b"r" * 150, acks="all")),
+    "store.flush": ({}, lambda store, log: _tried(store.flush)),
+    "retention": ({"retention.bytes": 1, "segment.bytes": 300}, lambda store, log: store.sweep()),
+}
+"""Ways in which an idle replica is synced, by no fetch and no heartbeat: settings of the topic, and what
+lets it happen.
+"""
+
+
+def _tried(call: Callable[[], object]) -> None:
+    with suppress(segstore.SegstoreError):
+        call()
+
+
+CASES = [(how, code) for how in BEHIND for code in (errno.EIO, errno.ENOSPC) if how != "retention"]
+CASES.append(("retention", errno.EIO))  # it syncs names, too: for these it may wait for room
+
+
+@pytest.mark.parametrize(("how", "code"), CASES)
+@pytest.mark.parametrize("who", ["leader", "follower"])
+def test_r32_a_sync_that_fails_behind_an_idle_replica_takes_it_out_at_once(
+    three: Directories, how: str, who: str, code: int
+) -> None:
+    """Kafka: LogDirFailureChannel. What the kernel did not sync it may have dropped: so that a disk has no
+    room is no excuse where a sync says so (ENOSPC). Nothing is appended behind that.
+    """
+    settings, work = BEHIND[how]
+    store = three.open(min_insync_replicas=2, **PATIENT)
+    store.create_topic("t", config=settings, replication_factor=3)
+    log = store.partition("t", 0)
+    for number in range(2):
+        log.append(b"%d" % number * 150, acks="all")
+    state = store.describe_partition("t", 0)
+    victim = state.leader if who == "leader" else follower_of(state)
+    three.files.fail(three.paths[victim] / "t-0", code, SYNCS)
+    _tried(partial(work, store, log))
+    until(lambda: victim in (now := store.describe_partition("t", 0)).offline and victim not in now.isr)
+    until(lambda: store.describe_partition("t", 0).leader in {0, 1, 2} - {victim})
+    assert retrying(lambda: log.append(b"without it", acks="all")) >= 2
+    three.files.mend()
+
+
+def test_r32_what_a_follower_could_not_sync_is_not_acknowledged_by_it(three: Directories) -> None:
+    """With flush.messages=1 a follower counts once it has synced. Its sync fails for want of room, it fetches
+    again, and what it wrote would count as synced: it goes offline instead.
+    """
+    store = three.open(min_insync_replicas=3, **PATIENT)
+    store.create_topic("t", config={"flush.messages": 1}, replication_factor=3)
+    log = store.partition("t", 0)
+    log.append(b"on three disks", acks="all")
+    victim = follower_of(store.describe_partition("t", 0))
+    three.files.fail(three.paths[victim] / "t-0", errno.ENOSPC, SYNCS)
+    with pytest.raises(segstore.SegstoreError):
+        log.append(b"on two disks", acks="all", timeout_ms=3_000)
+    until(lambda: victim in store.describe_partition("t", 0).offline)
+    assert found(log) == {0: b"on three disks"}, "nothing is shown that three have not synced"
 
 
 def test_r31_with_two_of_three_directories_lost_nothing_is_acknowledged_any_more(three: Directories) -> None:

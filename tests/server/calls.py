@@ -64,7 +64,7 @@ class FakeLoop:
     def every_turn(self, call: Callable[[], object]) -> None:
         """There are no turns."""
 
-    def work(self, run: Callable[[], Any], done: Callable[[Any], object]) -> None:
+    def work(self, run: Callable[[], Any], done: Callable[[Any], object], waits: bool = False) -> None:
         self.works += 1
         self.calls.append(lambda: self._work(run, done))
 

@@ -21,6 +21,7 @@ from segstore.errors import (
 from segstore.names import topic_id_bytes
 from segstore.protocol.codec import structs
 from segstore.protocol.error_codes import Code
+from segstore.server.network.loop import WAITERS
 from segstore.storage.meta.fence import FENCE
 
 _Register, _Fetch, _Begin = (
@@ -146,6 +147,29 @@ def produced(wire: WireClient, timeout_ms: int) -> int:
     topics = [kind.TopicProduceData(name="t", partition_data=data)]
     answer = wire.ask("Produce", 9, acks=-1, timeout_ms=timeout_ms, topic_data=topics)
     return int(answer.responses[0].partition_responses[0].error_code)
+
+
+def test_producers_that_wait_for_the_standby_do_not_keep_it_away(
+    standby: Standby, server: segstore.Server
+) -> None:
+    """They are more than the server has threads for what waits."""
+    standby.register(SYNC)
+    log = standby.store.partition("t")
+    codes: list[int] = []
+
+    def produce() -> None:
+        with WireClient(server.host, server.port) as wire:
+            codes.append(produced(wire, timeout_ms=int(PATIENCE * 1000)))
+
+    threads = [threading.Thread(target=produce) for _ in range(WAITERS + 2)]
+    for thread in threads:
+        thread.start()
+    until(lambda: log.log_end_offset == WAITERS)
+    assert standby.register(SYNC).error_code == 0
+    assert codes == [], "nothing was acknowledged without the standby"
+    while any(thread.is_alive() for thread in threads):
+        assert standby.fetch(log.log_end_offset).error_code == 0
+    assert codes == [0] * len(threads)
 
 
 def test_a_silent_standby_is_waited_for_so_long_as_the_setting_says(store_dir: Path) -> None:

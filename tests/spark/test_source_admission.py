@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,7 +20,7 @@ from stores import Clock
 
 import segstore
 from segstore.coordinator.structs import TopicPartition
-from segstore.errors import ConfigError, DataLossError
+from segstore.errors import ConfigError, DataLossError, OffsetNotAvailableError
 from segstore.storage.log.append import append_one
 from segstore.storage.log.transaction_markers import end_transaction
 
@@ -27,7 +29,7 @@ pytest.importorskip("pyspark", "4.2")
 from pyspark.sql import types
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, ReadMinRows
 
-from segstore.spark import source
+from segstore.spark import logs, source
 from segstore.spark.source import StreamReader, rate_limited
 
 COLUMNS = types.StructType().add("offset", types.LongType())
@@ -246,6 +248,90 @@ def test_a_replica_whose_high_watermark_has_gone_back(fail: str, tmp_path: Path)
         writer = open_writer(path)
         assert stream.batch() == []
     writer.let_go()
+
+
+class Replica:
+    """One directory of a replicated store, with 11 records of which 10 are shown behind a kill of its writer;
+    a query of which a micro-batch up to the eleventh was planned before, and not committed.
+    """
+
+    def __init__(self, path: Path, fail: str) -> None:
+        self.writer, self._fail = open_writer(path), fail
+        self.writer.topic_admin.make(topic())
+        self.stream = Stream(path, startingOffsets="earliest", failOnDataLoss=fail)
+        self.lead(1, 11)
+        self.replica.set_high_watermark(10)
+        self.writer.partitions.checkpoint()
+        self.replica.set_high_watermark(11)
+        self.begin = self.stream.at
+        self.end = self.stream.reader.latestOffset(self.begin, ALL)
+        self.parts = self.stream.reader.partitions(self.begin, self.end)
+        self.kill(path)
+
+    @property
+    def replica(self) -> Any:
+        return self.writer.partitions.replica("t", 0)
+
+    def lead(self, epoch: int, count: int) -> None:
+        self.replica.lead(epoch)
+        for _ in range(count):
+            append_one(self.writer.partition("t", 0), b"x", None, (), None)
+
+    def kill(self, path: Path) -> None:
+        """Let the writer go as a power cut does: what it has published is gone, its checkpoint is there."""
+        self.writer.let_go()
+        (path / ".segstore" / "ends").unlink()
+        self.writer = open_writer(path)
+        assert self.replica.high_watermark <= 10
+        self.stream.reader.stop()
+        self.stream = Stream(path, at=self.begin, failOnDataLoss=self._fail)
+
+    def planned(self) -> list[str]:
+        parts = self.stream.reader.partitions(self.begin, self.end)
+        return [f"{part.topic}-{part.partition} {part.start}-{part.end}" for part in parts]
+
+    def read(self) -> int:
+        return sum(rows.num_rows for part in self.parts for rows in self.stream.reader.read(part))
+
+
+WORK: dict[str, tuple[Callable[[Replica], object], object]] = {
+    "a plan": (Replica.planned, ["t-0 0-11"]),
+    "a task": (Replica.read, 11),
+}
+
+
+@pytest.mark.parametrize("fail", ["true", "false"])
+@pytest.mark.parametrize("work", WORK)
+def test_r38_a_planned_micro_batch_waits_until_it_is_shown_again(
+    work: str, fail: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its writer was killed: nothing is lost, and a part of it is not taken for all."""
+    one, slept = Replica(tmp_path / "d", fail), list[float]()
+
+    def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        if len(slept) == 3:
+            one.replica.set_high_watermark(11)
+
+    monkeypatch.setattr(logs, "time", SimpleNamespace(monotonic=time.monotonic, sleep=sleep))
+    ask, expected = WORK[work]
+    assert (ask(one), len(slept)) == (expected, 3)
+    one.writer.let_go()
+
+
+@pytest.mark.parametrize("fail", ["true", "false"])
+@pytest.mark.parametrize("work", WORK)
+def test_r38_a_micro_batch_that_is_not_shown_again_in_time_is_not_lost(
+    work: str, fail: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = Replica(tmp_path / "d", fail)
+    monkeypatch.setattr(logs, "PATIENCE", 0.1)
+    with pytest.raises(OffsetNotAvailableError, match="up to offset 11 are there, and not shown above"):
+        WORK[work][0](one)
+    one.replica.truncate_to(10)  # its leader lacks the last one
+    with pytest.raises(DataLossError) if fail == "true" else nullcontext():
+        assert WORK[work][0](one) in (["t-0 0-10"], 10, ["t-0 0-0"], 0)
+    one.writer.let_go()
 
 
 @pytest.mark.parametrize("fail", ["true", "false"])

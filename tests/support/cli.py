@@ -24,7 +24,9 @@ def run(
     the variables that name a store it has those that are given.
     """
     env = {**dict.fromkeys(VARIABLES), **(variables or {})}
-    result = CliRunner(env=env).invoke(commands, [str(a) for a in arguments], input=stdin)
+    result = CliRunner(env=env).invoke(
+        commands, [str(a) for a in arguments], input=stdin, prog_name="segstore"
+    )
     if result.exception is not None and not isinstance(result.exception, SystemExit):
         raise result.exception
     return result

@@ -58,11 +58,18 @@ DOUBLE_REGISTRATION = 101
 class Member:
     """Broker `node`, with a directory that is new or holds what an earlier member has left.
 
-    `peers` are the other brokers' addresses. It is a `Home` of its data directory.
+    `peers` are the other brokers' addresses; `told` is the address at which these are told to find this one,
+    by default that of its server. It is a `Home` of its data directory.
     """
 
     def __init__(
-        self, node: int, root: Path, cluster_id: str, controller: Address, peers: Mapping[int, Address]
+        self,
+        node: int,
+        root: Path,
+        cluster_id: str,
+        controller: Address,
+        peers: Mapping[int, Address],
+        told: Address | None = None,
     ) -> None:
         self.node, self._cluster_id, self._controller_at = node, cluster_id, controller
         self._settings = StoreConfig.parse(CONFIG)
@@ -79,6 +86,7 @@ class Member:
         self._controller, self._asked = Connection(controller), SimpleQueue[Callable[[], object] | None]()
         self._peers = {broker: RemoteLeader(node, broker, address) for broker, address in peers.items()}
         self.server = Server(self)
+        self._told = told or self.server.address
         self.epoch = -1
         self.error: BaseException | None = None
         """Why a thread has ended, or the directory went offline."""
@@ -111,7 +119,7 @@ class Member:
             self.node,
             self._cluster_id,
             names.new_topic_id(),
-            self.server.address,
+            self._told,
             features,
             self._directory_id,
             self._previous_epoch,
@@ -271,6 +279,10 @@ class Member:
             time.sleep(PAUSE)
 
     # --- what tests ask ---------------------------------------------------------------------------
+
+    def listens_at(self) -> Address:
+        """Return the server's address."""
+        return self.server.address
 
     def state(self, topic: str) -> tuple[str, int, int, int]:
         """Return role ("leader", "follower" or ""), leader epoch, log end offset and high watermark."""

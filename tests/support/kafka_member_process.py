@@ -24,13 +24,14 @@ class MemberProcess:
         cluster_id: str,
         controller: tuple[str, int],
         peers: Mapping[int, tuple[str, int]],
+        told: tuple[str, int] | None = None,
     ) -> None:
         self._log = root.with_suffix(".log")
         with open(self._log, "ab") as out:
             self._process = subprocess.Popen(
                 [sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=out
             )
-        self._send(node, root, cluster_id, controller, dict(peers))
+        self._send(node, root, cluster_id, controller, dict(peers), told)
 
     def _send(self, *message: Any) -> None:
         assert self._process.stdin is not None

@@ -7,16 +7,18 @@ from __future__ import annotations
 import random
 import signal
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from itertools import repeat
 from pathlib import Path
 from typing import Any
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
+from fault_proxy import Proxy
 from kafka_cluster import Cluster
 from kafka_member_process import MemberProcess
 from kafka_tools import judge
+from kafka_wire import Address
 from replica_logs import read
 from replicated_stores import epochs_of, log_bytes
 from waiting import until
@@ -25,10 +27,36 @@ import segstore
 from segstore.replication.core.registration import PartitionRegistration
 
 
-class Pair:
-    """Broker 3 of `cluster` and our broker `node`; each test has a topic and a node of its own."""
+class Network:
+    """The links of our broker, each through a proxy that can cut it: from us to broker 3, from broker 3 to
+    us, and from us to the controller. A context manager.
+    """
 
-    def __init__(self, cluster: Cluster, node: int, directory: Path) -> None:
+    def __init__(self, cluster: Cluster) -> None:
+        self.to_kafka, self.to_us = Proxy(cluster.broker.port), Proxy()
+        self.to_controller = Proxy(cluster.controller.port)
+        self._open = ExitStack()
+
+    def __enter__(self) -> Network:
+        for proxy in (self.to_kafka, self.to_us, self.to_controller):
+            self._open.enter_context(proxy)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._open.close()
+
+
+def _of(proxy: Proxy) -> Address:
+    return "127.0.0.1", proxy.port
+
+
+class Pair:
+    """Broker 3 of `cluster` and our broker `node`; each test has a topic and a node of its own. With a
+    `network` all that they say to each other, and we to the controller, goes over that.
+    """
+
+    def __init__(self, cluster: Cluster, node: int, directory: Path, network: Network | None = None) -> None:
+        self._network = network
         self.cluster, self.node, self.kafka = cluster, node, cluster.broker.node
         self.topic, self.root, self._base = f"t{node}", directory / f"member-{node}", directory
         self._member: MemberProcess | None = None
@@ -39,10 +67,19 @@ class Pair:
 
     def join(self) -> None:
         """Start our broker, and wait until it may lead."""
-        address = self.cluster.controller.address
-        peers = {self.kafka: self.cluster.broker.address}
-        self._member = MemberProcess(self.node, self.root, self.cluster.cluster_id, address, peers)
+        controller, kafka, told = self.cluster.controller.address, self.cluster.broker.address, None
+        if (network := self._network) is not None:
+            controller, kafka, told = map(_of, (network.to_controller, network.to_kafka, network.to_us))
+        peers = {self.kafka: kafka}
+        self._member = MemberProcess(self.node, self.root, self.cluster.cluster_id, controller, peers, told)
+        if network is not None:
+            network.to_us.target = self.ask("listens_at")[1]
         self.ask("start")
+
+    @property
+    def network(self) -> Network:
+        assert self._network is not None
+        return self._network
 
     @property
     def member(self) -> MemberProcess:

@@ -23,6 +23,8 @@ from pathlib import Path
 from places import REPOSITORY
 
 POM = Path(__file__).parent / "kafka" / "pom.xml"
+OLD_POM = Path(__file__).parent / "old_kafka" / "pom.xml"
+"""Version 2.8.2, whose broker still writes messages of magic 0 and 1."""
 CACHE = REPOSITORY / ".cache" / "kafka"
 JUDGED = (".log", ".index", ".timeindex", ".txnindex", ".snapshot")
 
@@ -31,15 +33,33 @@ _BATCH = re.compile(
     r" baseSequence: (?P<baseSequence>\S+) lastSequence: (?P<lastSequence>\S+)"
     r" producerId: (?P<producerId>\S+) producerEpoch: (?P<producerEpoch>\S+)"
     r" partitionLeaderEpoch: (?P<partitionLeaderEpoch>\S+) isTransactional: (?P<isTransactional>\S+)"
-    r" isControl: (?P<isControl>\S+) deleteHorizonMs: (?P<deleteHorizonMs>\S+)"
+    r" isControl: (?P<isControl>\S+)(?: deleteHorizonMs: (?P<deleteHorizonMs>\S+))?"
     r" position: (?P<position>\d+) (?P<timestampType>\w+): (?P<timestamp>-?\d+) size: (?P<size>\d+)"
     r" magic: (?P<magic>\d+) compresscodec: (?P<codec>\w+) crc: (?P<crc>\d+) isvalid: (?P<isvalid>\w+)$"
+)
+_MESSAGE_BATCH = re.compile(
+    r"offset: (?P<lastOffset>\d+) position: (?P<position>\d+) (?P<timestampType>\w+): (?P<timestamp>-?\d+)"
+    r" size: (?P<size>\d+) magic: (?P<magic>[01]) compresscodec: (?P<codec>\w+) crc: (?P<crc>\d+)"
+    r" isvalid: (?P<isvalid>\w+)$"
+)
+"""A message or a wrapper, of magic 0 or 1."""
+_MESSAGE = re.compile(
+    r"\| offset: (?P<offset>\d+) (?P<timestampType>\w+): (?P<timestamp>-?\d+) keySize: (?P<keySize>-?\d+)"
+    r" valueSize: (?P<valueSize>-?\d+) isValid: (?P<isvalid>\w+) crc: (?P<crc>\d+)}"
+    r"(?: key: (?P<key>.*?))?(?: payload: (?P<payload>.*))?$"
+)
+_RECORD_OF_2_8 = re.compile(
+    r"\| offset: (?P<offset>\d+) isValid: (?P<isvalid>\w+) crc: \S+ keySize: (?P<keySize>-?\d+)"
+    r" valueSize: (?P<valueSize>-?\d+) (?P<timestampType>\w+): (?P<timestamp>-?\d+) baseOffset: \d+ .*?"
+    r" magic: \d+ compressType: \w+ position: \d+"
+    r"(?: sequence: -?\d+ headerKeys: \[.*?\]| crc: \d+ isvalid: \w+)"
+    r"(?: key: (?P<key>.*?))?(?: payload: (?P<payload>.*))?$"
 )
 _RECORD = re.compile(
     r"\| offset: (?P<offset>\d+) (?P<timestampType>\w+): (?P<timestamp>-?\d+) keySize: (?P<keySize>-?\d+)"
     r" valueSize: (?P<valueSize>-?\d+) sequence: (?P<sequence>-?\d+) headerKeys: \[(?P<headerKeys>.*?)\]"
     r"(?: endTxnMarker: (?P<endTxnMarker>\w+) coordinatorEpoch: (?P<coordinatorEpoch>-?\d+))?"
-    r"(?: key: (?P<key>\S*))?(?: payload: (?P<payload>.*))?$"
+    r"(?: key: (?P<key>.*?))?(?: payload: (?P<payload>.*))?$"
 )
 _INDEX_ENTRY = re.compile(r"offset: (?P<offset>\d+) position: (?P<position>\d+)$")
 _TIME_ENTRY = re.compile(r"timestamp: (?P<timestamp>-?\d+) offset: (?P<offset>\d+)$")
@@ -54,16 +74,20 @@ _PRODUCER = re.compile(
     r" lastSequence: (?P<lastSequence>\S+) lastOffset: (?P<lastOffset>\S+)"
     r" offsetDelta: (?P<offsetDelta>\S+) timestamp: (?P<timestamp>\S+))?\s*$"
 )
-_LINES = {
-    "batches": _BATCH,
-    "records": _RECORD,
-    "index": _INDEX_ENTRY,
-    "time_index": _TIME_ENTRY,
-    "aborted": _ABORTED,
-    "producers": _PRODUCER,
-}
+_LINES = (
+    ("batches", _BATCH),
+    ("batches", _MESSAGE_BATCH),
+    ("records", _RECORD),
+    ("records", _MESSAGE),
+    ("records", _RECORD_OF_2_8),
+    ("index", _INDEX_ENTRY),
+    ("time_index", _TIME_ENTRY),
+    ("aborted", _ABORTED),
+    ("producers", _PRODUCER),
+)
 _GAP = re.compile(r"  (\d+) is followed by (\d+)$")
-_NOISE = re.compile(r"SLF4J: |WARNING: |Log starting offset: \d+$|$")
+_NOISE = re.compile(r"SLF4J: |WARNING: |(?:Log s|S)tarting offset: \d+$|$")
+_INVALID = re.compile(r"isvalid: false$| isValid: false crc: ")
 
 Fields = dict[str, object]
 
@@ -131,15 +155,16 @@ def classpath(pom: Path = POM) -> str:
     return kept.read_text().strip()
 
 
-def judge(*partitions: Path, contents: bool = False) -> Dump:
+def judge(*partitions: Path, contents: bool = False, pom: Path = POM) -> Dump:
     """Dump every file of some partitions, and run a broker's start-up checks of their indexes.
 
     `errors` is empty where Kafka finds nothing wrong. With `contents` records have `key` and
-    `payload` as text.
+    `payload` as text. `pom` names the version of the tool.
     """
     files = sorted(p for path in partitions for p in path.iterdir() if p.suffix in JUDGED)
-    dump = dump_log(files, contents=contents)
-    checked = dump_log([p for p in files if p.suffix in (".index", ".timeindex")], index_sanity=True)
+    dump = dump_log(files, contents=contents, pom=pom)
+    indexes = [p for p in files if p.suffix in (".index", ".timeindex")]
+    checked = dump_log(indexes, index_sanity=True, pom=pom)
     dump.errors += checked.errors
     for file, found in checked.files.items():
         known = dump.files.setdefault(file, FileDump())
@@ -148,7 +173,12 @@ def judge(*partitions: Path, contents: bool = False) -> Dump:
 
 
 def dump_log(
-    files: Iterable[Path], *, deep: bool = True, index_sanity: bool = False, contents: bool = False
+    files: Iterable[Path],
+    *,
+    deep: bool = True,
+    index_sanity: bool = False,
+    contents: bool = False,
+    pom: Path = POM,
 ) -> Dump:
     """Run the tool once over many files. With `index_sanity` index entries are checked but not listed."""
     names = ",".join(map(str, files))
@@ -157,7 +187,7 @@ def dump_log(
     options = ["--deep-iteration"] * deep + ["--index-sanity-check"] * index_sanity
     options += ["--print-data-log"] * contents
     java = ["java", "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData"]
-    java += ["-Dfile.encoding=UTF-8", "-Dsun.stdout.encoding=UTF-8", "-cp", classpath()]
+    java += ["-Dfile.encoding=UTF-8", "-Dsun.stdout.encoding=UTF-8", "-cp", classpath(pom)]
     run = subprocess.run(
         [*java, "kafka.tools.DumpLogSegments", *options, "--files", names],
         capture_output=True,
@@ -205,14 +235,14 @@ def parse(stdout: str, stderr: str) -> Dump:
             current.empty = True
         elif line.endswith(" passed sanity check."):
             current.sane = True
-        elif not (_NOISE.match(line) or _take(line, current)) or line.endswith("isvalid: false"):
+        elif not (_NOISE.match(line) or _take(line, current)) or _INVALID.search(line):
             dump.errors.append(line)
     _parse_errors(stderr, dump)
     return dump
 
 
 def _take(line: str, current: FileDump) -> bool:
-    for name, form in _LINES.items():
+    for name, form in _LINES:
         if match := form.match(line):
             getattr(current, name).append({k: _value(k, v) for k, v in match.groupdict().items()})
             return True

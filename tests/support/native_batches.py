@@ -157,10 +157,11 @@ def scan(
     max_bytes: int = INT63,
     check_crcs: bool = True,
     capacity: int = 1000,
+    least: int = -1,
 ) -> tuple[np.ndarray, Any]:
     batches, end = np.zeros(max(capacity, 1), BATCH), ffi.new("seg_scan_end *")
     n = lib.seg_scan(
-        exact(data), len(data), position, from_offset, end_offset, max_bytes, check_crcs,
+        exact(data), len(data), position, least, from_offset, end_offset, max_bytes, check_crcs,
         ffi.from_buffer("seg_batch *", batches), capacity, end,
     )  # fmt: skip
     return batches[:n], end

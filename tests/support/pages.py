@@ -2,26 +2,47 @@
 
 A `python` block with a title is saved under that name; one without is run. A `bash` block is run, with
 `segstore` and `python` as commands of this tree. A `text` block says what was printed since the last one,
-where `...` stands for anything, as in doctest. A block of any other kind is an error: none is passed by.
+where `...` stands for anything, as in doctest. A block of any other kind is an error: none is passed by but
+those that `Setting.left_out` names.
 """
 
 from __future__ import annotations
 
+import contextlib
 import doctest
+import io
+import os
 import re
 import shlex
 import subprocess
 import sys
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from cli import COMMAND
+from cli import COMMAND, VARIABLES
 from places import environment
 from waiting import PATIENCE
 
-BLOCK = re.compile(r'^```(\w*)(?: title="([\w.]+)")?\n(.*?)^```$', re.DOTALL | re.MULTILINE)
+BLOCK = re.compile(r'^```([^\n"]*?)(?: title="([\w.]+)")?\n(.*?)^```$', re.DOTALL | re.MULTILINE)
 COMMANDS = f"""set -e -o pipefail
-segstore() {{ {shlex.join(COMMAND)} "$@"; }}
+segstore() {{
+  case "$1 $*" in
+    *--help*|*--once*) ;;
+    "serve "*|"follow "*|"mirror "*) lasting "$@"; return ;;
+  esac
+  {shlex.join(COMMAND)} "$@"
+}}
+lasting() {{  # a command that runs until Ctrl-C: in the background until the block ends
+  local said; said=$(mktemp)
+  {shlex.join(COMMAND)} "$@" >$said 2>&1 & LASTING="$LASTING $!"
+  while kill -0 $! && ! grep -q . $said; do sleep 0.05; done
+  kill -0 $! || {{ cat $said; return 1; }}
+}}
+end_lasting() {{  # by SIGTERM: what a shell without a terminal starts in the background ignores SIGINT
+  for pid in $LASTING; do kill $pid 2>/dev/null && wait $pid || true; done
+}}
+trap end_lasting EXIT
 python() {{ {shlex.quote(sys.executable)} "$@"; }}
 """
 
@@ -31,30 +52,67 @@ class Block(NamedTuple):
     title: str
     text: str
 
+    @property
+    def first_line(self) -> str:
+        return self.text.partition("\n")[0]
+
+
+class Setting(NamedTuple):
+    """What a page finds: texts that are `replaced` in its blocks, `variables` of the environment, and what is
+    done `before` a block, by its number. `names`: Python blocks without a title are run in this
+    process, one after the other, and begin with these; None: each is a program. Blocks `left_out` are named
+    by their first lines. `compares`: whether `text` blocks must be what was printed.
+    """
+
+    replaced: Mapping[str, str] = {}
+    variables: Mapping[str, str] = {}
+    before: Mapping[int, Callable[[], object]] = {}
+    names: dict[str, Any] | None = None
+    left_out: Collection[str] = ()
+    compares: bool = True
+
+
+PLAIN = Setting()
+
 
 def blocks(page: Path) -> list[Block]:
     return [Block(*found.groups("")) for found in BLOCK.finditer(page.read_text(encoding="utf-8"))]
 
 
-def walk(page: Path, directory: Path) -> int:
+def walk(page: Path, directory: Path, setting: Setting = PLAIN) -> int:
     """Do what the page says; returns the number of blocks. AssertionError names the block that fails."""
     printed = ""
-    for number, block in enumerate(blocks(page)):
+    all_blocks = blocks(page)
+    first_lines = [block.first_line for block in all_blocks]
+    assert [line for line in setting.left_out if line not in first_lines] == [], page.name
+    for number, block in enumerate(all_blocks):
         where = f"{page.name}, block {number}"
-        if block.kind == "python" and block.title:
-            (directory / block.title).write_text(block.text, encoding="utf-8")
-        elif block.kind == "python":
-            printed += _ran([sys.executable, "-c", block.text], directory, where)
-        elif block.kind == "bash":
-            printed += _ran(["bash", "-c", COMMANDS + block.text], directory, where)
-        elif block.kind == "text":
-            options = doctest.ELLIPSIS
-            same = doctest.OutputChecker().check_output(_full(block.text), _full(printed), options)
-            assert same, f"{where}: expected\n{block.text}\nprinted\n{printed}"
+        if block.first_line in setting.left_out:
+            printed = "" if block.kind == "text" else printed
+            continue
+        setting.before.get(number, lambda: None)()
+        text = block.text
+        for said, meant in setting.replaced.items():
+            text = text.replace(said, meant)
+        if block.kind == "text":
+            same = doctest.OutputChecker().check_output(_full(text), _full(printed), doctest.ELLIPSIS)
+            assert same or not setting.compares, f"{where}: expected\n{text}\nprinted\n{printed}"
             printed = ""
         else:
-            raise AssertionError(f"{where}: a block of kind {block.kind!r} is not run")
-    return number + 1
+            printed += _run(block._replace(text=text), directory, where, setting)
+    return len(all_blocks)
+
+
+def _run(block: Block, directory: Path, where: str, setting: Setting) -> str:
+    if block.kind == "python" and block.title:
+        (directory / block.title).write_text(block.text, encoding="utf-8")
+        return ""
+    if block.kind == "python" and setting.names is not None:
+        return _executed(block.text, directory, where, setting.names)
+    if block.kind == "python":
+        return _ran([sys.executable, "-c", block.text], directory, where, setting)
+    assert block.kind == "bash", f"{where}: a block of kind {block.kind!r} is not run"
+    return _ran(["bash", "-c", COMMANDS + block.text], directory, where, setting)
 
 
 def _full(text: str) -> str:
@@ -62,8 +120,25 @@ def _full(text: str) -> str:
     return "\n" + text
 
 
-def _ran(command: list[str], directory: Path, where: str) -> str:
-    env = {**environment(), "SEGSTORE_PATH": "", "COLUMNS": "80"}
-    run = subprocess.run(command, cwd=directory, env=env, capture_output=True, text=True, timeout=PATIENCE)
+def _executed(code: str, directory: Path, where: str, names: dict[str, Any]) -> str:
+    printed = io.StringIO()
+    with _within(directory), contextlib.redirect_stdout(printed):
+        exec(compile(code, where, "exec"), names)
+    return printed.getvalue()
+
+
+@contextlib.contextmanager
+def _within(directory: Path) -> Iterator[None]:
+    before = os.getcwd()
+    os.chdir(directory)
+    try:
+        yield
+    finally:
+        os.chdir(before)
+
+
+def _ran(command: list[str], directory: Path, where: str, setting: Setting) -> str:
+    env = {**environment(), **dict.fromkeys(VARIABLES, ""), "COLUMNS": "80", **setting.variables}
+    run = subprocess.run(command, cwd=directory, env=env, capture_output=True, text=True, timeout=4 * PATIENCE)
     assert run.returncode == 0, f"{where}: {run.stdout}{run.stderr}"
     return run.stdout

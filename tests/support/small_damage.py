@@ -14,6 +14,7 @@ from pathlib import Path
 
 import segstore
 from segstore.coordinator.credentials import scram_credentials
+from segstore.coordinator.group_settings import group_settings
 from segstore.coordinator.quotas.quotas import quotas
 from segstore.server.cluster_id import cluster_id_of
 from segstore.storage.meta.scram_credentials import ScramCredential
@@ -120,6 +121,14 @@ KINDS = [
     _kind(
         "`.segstore/scram.copy`", ".segstore/scram.copy", "not looked at",
         "made anew from `scram.json`; told", checked=True,
+    ),
+    _kind(
+        "`.segstore/groups.json`", ".segstore/groups.json", "the second copy counts",
+        "made anew from the second copy; told", checked=True,
+    ),
+    _kind(
+        "`.segstore/groups.copy`", ".segstore/groups.copy", "not looked at",
+        "made anew from `groups.json`; told", checked=True,
     ),
     _kind(
         "`.segstore/sweeps.json`", ".segstore/sweeps.json", "nothing is known of sweeps",
@@ -263,6 +272,7 @@ def make(root: Path) -> tuple[Path, Path]:
         quotas(store).alter("somebody", {"producer_byte_rate": 1 << 40})
         credential = ScramCredential(b"salt", b"stored", b"server", 4096)
         scram_credentials(store).alter({("somebody", "SCRAM-SHA-256"): credential})
+        group_settings(store).alter("g", {"consumer.session.timeout.ms": 50_000})
         cluster_id_of(store)  # which is made by the first server
         with Stager(clean) as stager:
             stager.append_batch("plain", 0, [b"staged"] * 5)

@@ -53,6 +53,47 @@ def assert_at_most(most: int, counted: Counter[str]) -> None:
     assert counted.total() <= most, "\n".join(f"{n} {name}" for name, n in counted.most_common())
 
 
+OF_REPLICAS = ("segstore.replication", "segstore.storage.log.acks", "segstore.storage.log.replica")
+"""Where the work of replicas is done; a plain store's log asks only whether it has any, which is no call."""
+
+
+def _flushed(log: segstore.PartitionLog) -> None:
+    log.append(b"value")
+    log.flush()
+
+
+def _polled(log: segstore.PartitionLog) -> None:
+    with segstore.Consumer(log._store, "t", auto_offset_reset="earliest") as consumer:
+        consumer.poll(1000)
+
+
+def _produced(log: segstore.PartitionLog) -> None:
+    with segstore.Producer(log._store, acks="all") as producer:
+        producer.send("t", b"value").get(timeout=60)
+
+
+OPERATIONS: dict[str, Callable[[segstore.PartitionLog], object]] = {
+    "an append": lambda log: log.append(b"value"),
+    "an append that takes the long way": lambda log: log.append(b"value", headers=[("name", b"value")]),
+    "an append of many": lambda log: log.append_batch([b"value"] * 10),
+    "a read": lambda log: log.read(0),
+    "a read of one": lambda log: log.read_one(0),
+    "a flush": _flushed,
+    "a poll": _polled,
+    "a send with acks=all": _produced,
+    "a sweep": lambda log: log._store.sweep(),
+    "a deletion of records": lambda log: log.delete_records(1),
+}
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_a_plain_store_pays_nothing_for_replicas(name: str, log: segstore.PartitionLog) -> None:
+    counted = calls(OPERATIONS[name], log)
+    assert counted.total() > 1
+    assert [each for each in counted if each.startswith(OF_REPLICAS)] == []
+    assert "segstore.storage.log.append:_acknowledged" not in counted
+
+
 def test_an_append_of_one_record(log: segstore.PartitionLog) -> None:
     assert_at_most(12, calls(log.append, b"value"))
     assert log.read(5)[0].value == b"value"

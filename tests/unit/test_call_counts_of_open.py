@@ -18,7 +18,7 @@ from faults import CountingFiles
 
 import segstore
 
-MOST = 828
+MOST = 830
 RECORDS = 100
 SHOWN = 25
 

@@ -33,7 +33,7 @@ LAYERS = [
     {"records", "index", "logger"},
     {"files", "names", "config"},
     {"mutex"},
-    {"closing", "leader_epochs", "main_interpreter", "sending", "spare", "threads"},
+    {"closing", "leader_epochs", "main_interpreter", "sending", "spare", "threads", "weak_values"},
     {"kafka_schema", "protocol"},
     {"errors", "integers"},
     {"version"},
@@ -47,7 +47,6 @@ FRONT_DOORS = {"bench", "demo", "cli", "spark"}
 ONLY_IN = {
     "pyspark": {"spark", "demo"},
     "rich": {"cli", "bench", "demo"},
-    "rich_click": {"cli", "bench", "demo"},
     "click": {"cli", "bench", "demo"},
     "kafka": set(),
     "pytest": {"testing"},

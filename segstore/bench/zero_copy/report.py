@@ -195,7 +195,7 @@ def _number(cell: Cell, measure: str, won: bool) -> Text:
     if measure not in cell.figures:
         return Text("-")
     text = number_text(cell.figures[measure].median)
-    return Text(text + WON, style="bold green") if won else Text(text + " ")
+    return Text(text + WON, style="bold") if won else Text(text + " ")
 
 
 def _copies(results: Results) -> Table:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby, repeat
 from typing import TYPE_CHECKING, Any, overload
 
-import rich_click as click
+import click
 
 from segstore.cli.places.client import Client
 from segstore.cli.places.cluster_offsets import ClusterLog

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
-import rich_click as click
+import click
 
 from segstore.cli.places.client import Client
 from segstore.cli.places.cluster_groups import NO_SINGLE_OFFSETS, ClusterGroups

@@ -11,13 +11,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-import rich_click as click
+import click
 
 import segstore
+from segstore.cli.locked import END_IT, told
 from segstore.cli.places.disk_use import log_bytes
 from segstore.config import TopicConfig
 from segstore.coordinator.group.admin import Groups
-from segstore.errors import StorageError, StoreLockedError
+from segstore.errors import SegstoreError, StorageError, StoreLockedError
 from segstore.names import check_topic
 from segstore.records import Records
 from segstore.storage.meta.topics import find_topic
@@ -71,7 +72,7 @@ class StoreAt:
     @contextmanager
     def _opened(self) -> Iterator[Place]:
         """Open the store for writing; where another process serves it, its server is asked. Raises
-        StoreLockedError, with what can be done.
+        SegstoreError where it is locked and can't be asked, with what to do.
         """
         try:
             store = segstore.open(self.name)
@@ -89,27 +90,20 @@ class StoreAt:
 
 
 def _served(locked: StoreLockedError) -> ClusterAt:
-    """Return the server that a locked store has. Raises StoreLockedError where it can't be asked."""
+    """Return the server that a locked store has. Raises SegstoreError where it can't be asked."""
     from segstore.cli.places.of_cluster import ClusterAt
 
     protocol, _, address = locked.address.rpartition("://")
     if protocol == _PLAIN:
         click.echo(f"{locked.path} is open in process {locked.pid}: asking its server at {address}", err=True)
         return ClusterAt(address, {})
-    raise _advised(locked, address, protocol) from None
+    raise SegstoreError(told(locked, _advice(address, protocol))) from None
 
 
-def _advised(locked: StoreLockedError, address: str, protocol: str) -> StoreLockedError:
-    """Return the error of a locked store that can't be asked, with what to do."""
-    advice = (
-        f"give --bootstrap {address} and --command-config, as its server asks for {protocol}"
-        if address
-        else "do this there, or stop that process; a process that serves the store (`segstore serve`, or"
-        " segstore.serve(store)) can be asked meanwhile"
-    )
-    advised = StoreLockedError(locked.path, locked.pid, locked.here, locked.address)
-    advised.args = (f"{locked.path} is open for writing in process {locked.pid or '?'}: {advice}",)
-    return advised
+def _advice(address: str, protocol: str) -> str:
+    if address:
+        return f"give --bootstrap {address} and --command-config, since its server asks for {protocol}"
+    return f"{END_IT}; a process that serves the store (`segstore serve`, or segstore.serve(store)) is asked"
 
 
 _PLAIN = "PLAINTEXT"

@@ -17,6 +17,7 @@ from segstore.config import TopicConfig, client
 from segstore.coordinator import config_entries
 from segstore.coordinator.group.admin import Groups
 from segstore.coordinator.group.describe import GroupDescription
+from segstore.coordinator.group_settings import group_settings
 from segstore.coordinator.structs import OffsetAndMetadata, TopicPartition
 from segstore.errors import (
     ClientClosedError,
@@ -213,27 +214,33 @@ class AdminClient(Closing):
         held = config_entries.settings_of(self._store)
         if resource.resource_type is ConfigResourceType.BROKER:
             return [] if held is None else list(config_entries.of_store(held))
+        if resource.resource_type is ConfigResourceType.GROUP:
+            return list(config_entries.of_group(group_settings(self._store), resource.name))
         info = find_topic(self._store.topics(), resource.name)
         return list(config_entries.of_topic(info.settings, held))
 
     def alter_configs(
         self, config_resources: Iterable[ConfigResource], validate_only: bool = False
     ) -> dict[str, dict[str, None]]:
-        """Change settings of topics, all others stay (Kafka: incrementalAlterConfigs); None restores a
-        setting's default. Raises what `Store.alter_topic` raises; InvalidArgumentError for the settings of a
-        store, which are given when it is opened.
+        """Change settings of topics and of groups, all others stay (Kafka: incrementalAlterConfigs); None
+        restores a setting's default. Raises what `Store.alter_topic` raises; InvalidArgumentError for the
+        settings of a store, which are given when it is opened.
         """
         done: dict[str, dict[str, None]] = {}
         for resource in map(_resource, config_resources):
-            if resource.resource_type is not ConfigResourceType.TOPIC:
+            if resource.resource_type is ConfigResourceType.BROKER:
                 raise InvalidArgumentError("settings of a store are given to segstore.open, and stay then")
             if not isinstance(resource.configs, Mapping):
                 raise InvalidTypeError(f"configs of {resource.name!r} must be a dict of values by name")
-            if validate_only:
+            if resource.resource_type is ConfigResourceType.GROUP:
+                group_settings(self._store).alter(
+                    resource.name, resource.configs, validate_only=validate_only
+                )
+            elif validate_only:
                 find_topic(self._store.topics(), resource.name).settings.replace(resource.configs)
             else:
                 self._store.alter_topic(resource.name, resource.configs)
-            done.setdefault("topic", {})[resource.name] = None
+            done.setdefault(resource.resource_type.name.lower(), {})[resource.name] = None
         return done
 
     # --- groups -----------------------------------------------------------------------------

@@ -39,12 +39,13 @@ class ConfigResourceType(IntEnum):
 
     TOPIC = 2
     BROKER = 4
+    GROUP = 32
 
 
 @dataclass(frozen=True)
 class ConfigResource:
-    """A topic, or the store: `resource_type` is a ConfigResourceType or its name, TOPIC or BROKER. `configs`
-    are some of its settings, by their names, or their values by name; None stands for all.
+    """A topic, the store, or a group: `resource_type` is a ConfigResourceType or its name. `configs` are some
+    of its settings, by their names, or their values by name; None stands for all.
     """
 
     resource_type: Any

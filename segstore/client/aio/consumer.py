@@ -101,9 +101,13 @@ class AsyncConsumer:
 
     # --- records ----------------------------------------------------------------------------
 
-    async def poll(self, timeout_ms: float = 0, max_records: int | None = None) -> Polled:
+    async def poll(
+        self, timeout_ms: float = 0, max_records: int | None = None, update_offsets: bool = True
+    ) -> Polled:
         """See `Consumer.poll`."""
-        polled: Polled = await self._sliced(lambda ms: self._consumer.poll(ms, max_records), len, timeout_ms)
+        polled: Polled = await self._sliced(
+            lambda ms: self._consumer.poll(ms, max_records, update_offsets), len, timeout_ms
+        )
         return polled
 
     async def getmany(

@@ -13,9 +13,10 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from segstore.client.consumer.base import alone
+from segstore.client.consumer.config import ConsumerConfig
 from segstore.client.consumer.ending import Ending
 from segstore.client.consumer.following import Short
 from segstore.client.consumer.loading import back_off
@@ -57,6 +58,11 @@ class Consumer(Assigning, Seeking, Committing):
     manager.
     """
 
+    DEFAULT_CONFIG: ClassVar[dict[str, Any]] = ConsumerConfig.defaults()
+    """The default of each setting by name, as kafka-python has it: programs take from their own settings
+    those that are in it.
+    """
+
     def __init__(self, store: Store, *topics: str, **settings: Unpack[ConsumerSettings]) -> None:
         """Raises ConfigError, InvalidTypeError, UnknownTopicOrPartitionError."""
         super().__init__(store, settings)
@@ -76,11 +82,14 @@ class Consumer(Assigning, Seeking, Committing):
 
     # --- records ----------------------------------------------------------------------------
 
-    def poll(self, timeout_ms: float = 0, max_records: int | None = None) -> Polled:
+    def poll(
+        self, timeout_ms: float = 0, max_records: int | None = None, update_offsets: bool = True
+    ) -> Polled:
         """Return records that are there now, or come within `timeout_ms`: at most `max_records` (by default
         max_poll_records), by partition; partitions take turns.
 
-        Positions move behind the records that are returned. Raises NoOffsetForPartitionError,
+        Positions move behind the records that are returned, but not with `update_offsets=False`: then the
+        next poll returns them again, unless the caller seeks behind them. Raises NoOffsetForPartitionError,
         OffsetOutOfRangeError (both only with auto_offset_reset "none"), CorruptRecordError,
         RecordDeserializationError, StorageError, StoreClosedError, UnknownTopicOrPartitionError for a
         partition that was assigned by `assign`; then positions stay where they are.
@@ -103,6 +112,8 @@ class Consumer(Assigning, Seeking, Committing):
                 polled[part.tp] = part.records
             if polled and self._interceptors.all:
                 polled = self._interceptors.on_consume(polled)
+            if not update_offsets:
+                return polled
             # Last: records that an interrupt keeps from the application count as not read.
             for part in given:
                 part.state.seek(part.at, part.leader_epoch)
@@ -268,6 +279,10 @@ class Consumer(Assigning, Seeking, Committing):
     def metrics(self) -> dict[str, dict[str, float]]:
         """Return {group of metrics: {name: value}}, by Kafka's names."""
         return {**self._metrics.snapshot(), **self._coordination.metrics()}
+
+    def bootstrap_connected(self) -> bool:
+        """Return whether the consumer and its store are open: there is no broker to be connected to."""
+        return not (self._guard.closed or self._store._context.closed)
 
     def close(self, autocommit: bool = True, timeout_ms: float | None = None) -> None:
         """Leave the group and give up all partitions. The store stays open.

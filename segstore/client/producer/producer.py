@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 import weakref
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from segstore.client.producer.accumulator import Accumulator
 from segstore.client.producer.config import ProducerConfig
@@ -52,6 +52,11 @@ class Producer(Closing):
     sends all that waits.
     """
 
+    DEFAULT_CONFIG: ClassVar[dict[str, Any]] = ProducerConfig.defaults()
+    """The default of each setting by name, as kafka-python has it: programs take from their own settings
+    those that are in it.
+    """
+
     def __init__(self, store: Store, **settings: Unpack[ProducerSettings]) -> None:
         """Raises ConfigError, ReadOnlyError, StoreClosedError."""
         if not isinstance(store, Store):
@@ -84,11 +89,11 @@ class Producer(Closing):
     def _made_transactional(self) -> Transactions | None:
         if self.config.transactional_id is None:
             return None
-        gate = weakref.WeakMethod(self._gate)  # the sender must not keep a producer that is dropped
+        me = weakref.ref(self)  # the sender must not keep a producer that is dropped
 
         def let(open_: bool) -> None:
-            if (found := gate()) is not None:
-                found(open_)
+            if (producer := me()) is not None:
+                producer._gate(open_)
 
         return Transactions(self._store, self.config, self._accumulator, let)
 
@@ -164,6 +169,10 @@ class Producer(Closing):
         """Return the numbers of a topic's partitions. Raises UnknownTopicOrPartitionError."""
         self._intake.check_open()
         return set(self._routing.partitions(topic))
+
+    def bootstrap_connected(self) -> bool:
+        """Return whether the producer and its store are open: there is no broker to be connected to."""
+        return self._accumulator.refusal is None and not self._store._context.closed
 
     def metrics(self) -> Snapshot | None:
         """Return {group: {name: value}} in Kafka's names; None with metrics_enabled=False."""

@@ -22,6 +22,7 @@ from segstore.coordinator.group.consumers.keeper import ConsumerSettings, Outsid
 from segstore.coordinator.group.consumers.membership import ConsumerMembership
 from segstore.coordinator.group.consumers.topics import Topics
 from segstore.coordinator.group.migration import classic_member, downgrade, stand_in, upgraded
+from segstore.coordinator.group_settings import group_settings
 from segstore.coordinator.offsets.consumer_schema import Change
 from segstore.coordinator.offsets.group_offsets import GroupOffsets, GroupRecord, MemberRecord
 from segstore.errors import (
@@ -204,7 +205,7 @@ class GroupTable:
 
     def __init__(self, store: Store, offsets: GroupOffsets, clock: MonotonicMs) -> None:
         self._store, self._offsets, self._clock = store, offsets, clock
-        self._config = store._writer().config
+        self._config, self._settings = store._writer().config, group_settings(store)
         self._lock = Mutex()
         self._groups: dict[str, Held] = {}
         self._most_changes = 0  # of the groups that were forgotten
@@ -393,8 +394,6 @@ class GroupTable:
             first.clear()
 
         settings = ConsumerSettings(
-            config.group_consumer_session_timeout_ms,
-            config.group_consumer_heartbeat_interval_ms,
             config.group_consumer_max_size,
             config.group_consumer_assignors,
             config.group_consumer_migration_policy in _DOWNGRADES,
@@ -402,7 +401,9 @@ class GroupTable:
         )
         group = ConsumerGroup(group_id, self._offsets.consumer(group_id))
         group.replay(unwritten)
-        outside = Outside(write, partial(self._downgrade, held), self._topics, self._store._context.clock)
+        timing = partial(self._settings.timing, group_id)
+        clock = self._store._context.clock
+        outside = Outside(write, partial(self._downgrade, held), self._topics, clock, timing)
         return ConsumerMembership(group, outside, settings, self._clock())
 
     def _topics(self) -> Topics:

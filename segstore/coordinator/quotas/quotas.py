@@ -8,7 +8,6 @@ its own, from the limits that were on disk when its last consumer was made.
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -24,6 +23,7 @@ from segstore.storage.context import os_errors
 from segstore.storage.meta.client_quotas import DEFAULT, RATES, Entity, Limits, read_limits
 from segstore.storage.store.reader import StoreReader
 from segstore.storage.store.store import Store
+from segstore.weak_values import WeakValues
 
 _Key = tuple[str, str | None, str]
 """A rate's name, the user who has authenticated, None in the store's own process, and the client id."""
@@ -58,8 +58,7 @@ class Quotas:
         self._writer = None if isinstance(side, StoreReader) else side
         self._config = StoreConfig() if self._writer is None else self._writer.config
         self._lock = Mutex()
-        self._pools: weakref.WeakValueDictionary[tuple[str, Entity], Pool] = weakref.WeakValueDictionary()
-        self._live: weakref.WeakValueDictionary[_Key, Throttle] = weakref.WeakValueDictionary()
+        self._pools, self._live = WeakValues[tuple[str, Entity], Pool](), WeakValues[_Key, Throttle]()
         # Those with less than all of their credit: who closes a client and makes it anew gets none back.
         self._used: dict[Throttle, None] = {}
         self._limits = self._read()
@@ -125,7 +124,7 @@ class Quotas:
         (bytes/s) and throttle-time (ms), by a broker's names.
         """
         with self._lock:
-            throttles = list(self._live.items())
+            throttles = self._live.items()
         kinds = dict(zip(RATES, ("Produce", "Fetch"), strict=True))
         return {
             ".".join([kinds[rate], *([] if user is None else [user]), client]): throttle.measured()
@@ -185,10 +184,14 @@ class Quotas:
             throttle.set_bound(None)
             return
         bound, sharing = found
-        throttle.set_bound(bound, self._pools.setdefault((key[0], sharing), Pool()))
+        place = key[0], sharing
+        pool = self._pools.get(place)
+        if pool is None:
+            pool = self._pools[place] = Pool()
+        throttle.set_bound(bound, pool)
 
     def _apply(self) -> None:
-        for key, throttle in list(self._live.items()):
+        for key, throttle in self._live.items():
             self._bind(key, throttle)
 
 

@@ -21,9 +21,11 @@ from segstore.records import (
     DELETE_HORIZON_FLAG,
     TRANSACTIONAL_FLAG,
     Template,
+    bring_up,
     columns_of,
     decode,
     encode,
+    is_old,
     produced,
     scan,
 )
@@ -64,6 +66,8 @@ def ready_batch(data: bytes, offset: int, producer: int, max_bytes: int, where: 
     batches, _ = scan(data)
     if not len(batches):
         raise CorruptRecordError(where, 0, offset, "the stored batch is damaged")
+    if is_old(batches):
+        data, batches = bring_up(data, batches, where)
     _check_reachable(batches[0], offset, where)
     template = Template(0, producer, 0, offset & _SEQUENCES, 0, -1)
     first = batches[0]

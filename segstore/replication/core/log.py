@@ -33,9 +33,11 @@ class ReplicaLog:
         return self.epochs.end_offset_for(epoch, self.end_offset)
 
     def appended(self, end_offset: int, epochs: tuple[tuple[int, int], ...] = ()) -> None:
-        """Note that batches were appended up to `end_offset`; `epochs` as in `Fetched` (R3)."""
+        """Note that batches were appended up to `end_offset`; `epochs` as in `Fetched` (R3). Batches that
+        were brought up from magic 0 and 1 have the epoch -1, which begins nowhere.
+        """
         for epoch, start_offset in epochs:
-            if start_offset < end_offset:
+            if epoch >= 0 and start_offset < end_offset:
                 self.epochs.assign(epoch, start_offset)
         self.end_offset = end_offset
 

@@ -30,7 +30,7 @@ from segstore.replication.metadata.records import (
     UnregisterBrokerRecord,
 )
 
-TOPIC_RESOURCE, BROKER_RESOURCE = 2, 4
+TOPIC_RESOURCE, BROKER_RESOURCE, GROUP_RESOURCE = 2, 4, 32
 """Types in a ConfigRecord (Kafka: ConfigResource.Type). The broker "" stands for all: the cluster."""
 
 METADATA_VERSION = "metadata.version"
@@ -68,6 +68,7 @@ class MetadataImage:
         self.brokers: dict[int, BrokerRegistration] = {}
         self.features: dict[str, int] = {}
         self.cluster_config: dict[str, str] = {}
+        self.group_configs: dict[str, dict[str, str]] = {}
 
     def copy(self) -> MetadataImage:
         """Return a copy, which shares what is never changed in place."""
@@ -76,6 +77,7 @@ class MetadataImage:
         made.topics = {n: MetadataTopic(t.topic_id, dict(t.config)) for n, t in self.topics.items()}
         made.partitions, made.brokers = dict(self.partitions), dict(self.brokers)
         made.features, made.cluster_config = dict(self.features), dict(self.cluster_config)
+        made.group_configs = {group: dict(config) for group, config in self.group_configs.items()}
         return made
 
     def topic_name(self, topic_id: str) -> str | None:
@@ -137,6 +139,8 @@ class MetadataImage:
             config = self.topics[record.resource_name].config
         elif (record.resource_type, record.resource_name) == (BROKER_RESOURCE, ""):
             config = self.cluster_config
+        elif record.resource_type == GROUP_RESOURCE:
+            config = self.group_configs.setdefault(record.resource_name, {})
         else:
             raise KeyError(record.resource_name)
         if record.value is None:
@@ -172,6 +176,9 @@ class MetadataImage:
         for name, topic in sorted(self.topics.items()):
             for setting, value in sorted(topic.config.items()):
                 yield ConfigRecord(TOPIC_RESOURCE, name, setting, value)
+        for group, config in sorted(self.group_configs.items()):
+            for setting, value in sorted(config.items()):
+                yield ConfigRecord(GROUP_RESOURCE, group, setting, value)
 
     # --- decisions that are to be written --------------------------------------------------------
 

@@ -35,8 +35,8 @@ from segstore.storage.meta.topics import TopicFiles
 
 class Found(NamedTuple):
     """What lies at a path. `holder` is the process that has it open (0: it is not told which one), None where
-    none has; `here`: it is this process. `topics` are those beside the metadata's, which `has_metadata`
-    stands for. `error` says why the path can't be read.
+    none has; `here`: it is this process; `address` is where that process serves the store. `topics` are those
+    beside the metadata's, which `has_metadata` stands for. `error` says why the path can't be read.
     """
 
     path: str
@@ -49,6 +49,7 @@ class Found(NamedTuple):
     plain_id: str | None = None
     here: bool = False
     quorum: QuorumState = UNKNOWN
+    address: str = ""
 
 
 class Place(NamedTuple):
@@ -122,6 +123,7 @@ def look(files: Files, path: str) -> Found:
         lock = names.below(path, names.LOCK)
         holder = files.lock_holder(lock) if files.exists(lock) else None
         here = holder is not None and files.is_locked_here(lock)
+        address = files.lock_address(lock) if holder is not None else ""
         properties = read_properties(files, path)
         kept = TopicFiles(files, path).keeps(CLUSTER_METADATA)
         plain_id = CLUSTER_ID.read(files, path)
@@ -130,7 +132,7 @@ def look(files: Files, path: str) -> Found:
         return Found(path, error=error)
     topics = tuple(sorted(held - {CLUSTER_METADATA}))
     has_metadata = CLUSTER_METADATA in held if kept is None else kept
-    return Found(path, True, properties, has_metadata, topics, holder, None, plain_id, here, quorum)
+    return Found(path, True, properties, has_metadata, topics, holder, None, plain_id, here, quorum, address)
 
 
 def decide(found: Sequence[Found], witness: bool) -> Plan:
@@ -204,7 +206,7 @@ def _why_offline(each: Found) -> str | None:
 
 
 def _locked(found: Found) -> StoreLockedError:
-    return StoreLockedError(found.path, found.holder, found.here)
+    return StoreLockedError(found.path, found.holder, found.here, found.address)
 
 
 def _check_known(found: Sequence[Found], witness: bool) -> None:

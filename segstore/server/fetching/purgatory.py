@@ -6,22 +6,26 @@ Partitions are watched one by one, however many fetches wait for each: after a p
 looked at once, and only fetches of those that have moved are counted again.
 
 What is appended by requests is seen at the end of the loop's turn; a thread of the loop's that sleeps in
-`Store.wait`, only while a fetch is parked, tells of what other threads and processes publish.
+`Store.wait`, only while a fetch is parked, tells of what other threads and processes publish. Where a standby
+is in sync mode, C publishes nothing by itself: then each publication wakes the loop, without that thread.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from typing import Any
+from typing import NamedTuple
 
 from segstore.errors import SegstoreError
 from segstore.server.fetching.reading import Look, Terms, counted
 from segstore.server.fetching.sessions import Wanted
 from segstore.server.logs import Logs
 from segstore.server.node import Node, Timer
+from segstore.server.primary import primary_of
 from segstore.server.request import Request
 from segstore.storage.store.partition_log import PartitionLog
+from segstore.storage.store.writer import StoreWriter
 
 _Key = tuple[str, int]
 _Ends = tuple[PartitionLog, int, int, int] | None
@@ -32,14 +36,33 @@ _SWEPT_AT_LEAST = 64
 _LONGEST_MS = 3_600_000.0
 
 
+class Awaited(NamedTuple):
+    """A partition that a fetch waits for, of which it was told high watermark and last stable offset."""
+
+    wanted: Wanted
+    high_watermark: int
+    last_stable_offset: int
+
+
+def awaited(look: Look) -> list[Awaited]:
+    """Return the partitions of a look that may get more."""
+    return [
+        Awaited(wanted, data.high_watermark, data.last_stable_offset)
+        for wanted, data in look.fetched
+        if not data.error_code and wanted.topic is not None
+    ]
+
+
 class Parked:
     """A fetch that waits. `complete` answers it, and raises nothing; `sizes` are the bytes that its
-    partitions have so far.
+    partitions have so far, where they have any.
     """
 
-    def __init__(self, request: Request, terms: Terms, look: Look, complete: Callable[[], None]) -> None:
+    def __init__(
+        self, request: Request, terms: Terms, sizes: Mapping[Wanted, int], complete: Callable[[], None]
+    ) -> None:
         self.request, self.terms, self.complete = request, terms, complete
-        self.sizes, self.size = look.sizes, look.size
+        self.sizes, self.size = dict(sizes), sum(sizes.values())
         self.timer: Timer | None = None
         self.keys: list[_Key] = []
 
@@ -66,10 +89,10 @@ class _Spot:
 
     __slots__ = ("has_replica", "key", "parked", "seen")
 
-    def __init__(self, key: _Key, logs: Logs, data: Any) -> None:
+    def __init__(self, key: _Key, logs: Logs, told: Awaited) -> None:
         self.key, log = key, _log(logs, key)
-        shown = data.high_watermark
-        self.seen: _Ends = None if log is None else (log, shown, data.last_stable_offset, shown)
+        shown = told.high_watermark
+        self.seen: _Ends = None if log is None else (log, shown, told.last_stable_offset, shown)
         self.has_replica = False
         """Whether a replica's fetch has waited, to which the log end offset counts."""
         self.parked: dict[Parked, Wanted] = {}
@@ -107,35 +130,53 @@ class Purgatory:
         self._seen = -1  # publications before the last look, or before the last fetch was read
         self._watch = node.loop.watch(self._wake, self.look)
         node.loop.every_turn(self._end_turn)
+        self._primary, self._thread = primary_of(node), -1
+        self._is_told = False
+        """Whether `_published` hears of all that is published; else the watch sleeps."""
+        if isinstance(side := node.store._side, StoreWriter):
+            side.tell_of_publications(self._published)
 
     def __len__(self) -> int:
         return len(self._parked)
 
-    def park(self, parked: Parked, look: Look, seen: int) -> None:
-        """Keep a fetch until it can be answered. `look` is what it has found so far, and `seen` the store's
-        publications before that. Raises IllegalStateError where no thread can be started.
+    def park(self, parked: Parked, waits: Iterable[Awaited], seen: int) -> None:
+        """Keep a fetch until it can be answered. `waits` says for which partitions, and `seen` are the
+        store's publications before they were looked at. Raises IllegalStateError where no thread can be
+        started.
         """
-        self._sweep()
+        if len(self._parked) >= self._swept_at:
+            self._sweep()
         if not self._parked:  # else what was published before is not looked for yet
-            self._seen = seen
+            self._seen, self._thread = seen, threading.get_ident()
         self._ask()  # first: where no thread can be started, the request fails, and is not parked
         self._parked[parked] = None
-        for wanted, data in look.fetched:
-            if data.error_code or wanted.topic is None:
-                continue
-            key = wanted.topic, wanted.partition
+        of_replica = parked.terms.replica_id >= 0
+        for told in waits:
+            wanted = told.wanted
+            key = wanted.topic or "", wanted.partition
             spot = self._spots.get(key)
             if spot is None:
-                spot = self._spots[key] = _Spot(key, self._logs, data)
+                spot = self._spots[key] = _Spot(key, self._logs, told)
             spot.parked[parked] = wanted
-            spot.has_replica = spot.has_replica or parked.terms.replica_id >= 0
+            spot.has_replica = spot.has_replica or of_replica
             parked.keys.append(key)
         parked.timer = self._loop.later(parked.terms.max_wait_ms / 1000, lambda: self._complete(parked))
 
     def _ask(self) -> None:
-        """Have the thread sleep until something is published that is not seen. Raises IllegalStateError."""
-        seen = self._seen
-        self._watch.ask(lambda: self._store.wait(seen, _LONGEST_MS))
+        """Have the thread sleep until something is published that is not seen, where nobody else would tell.
+        Raises IllegalStateError.
+        """
+        self._is_told = self._primary is not None and self._primary.registration.sync
+        if not self._is_told:
+            seen = self._seen
+            self._watch.ask(lambda: self._store.wait(seen, _LONGEST_MS))
+
+    def _published(self) -> None:
+        """Have the loop look for what another thread has published: any calls this. What is published before
+        a fetch is parked is seen at the end of the turn.
+        """
+        if self._is_told and self._parked and threading.get_ident() != self._thread:
+            self._loop.soon(self._end_turn)
 
     def _wake(self) -> None:
         with suppress(SegstoreError):  # closed: then nobody sleeps
@@ -188,9 +229,9 @@ class Purgatory:
                     del self._spots[key]
 
     def _sweep(self) -> None:
-        """Forget fetches of clients that have gone, each time that twice as many are parked as were left."""
-        if len(self._parked) < self._swept_at:
-            return
+        """Forget fetches of clients that have gone: this is called each time that twice as many are parked as
+        were left.
+        """
         for parked in [each for each in self._parked if not each.request.channel.is_open]:
             self._drop(parked)
         self._swept_at = max(2 * len(self._parked), _SWEPT_AT_LEAST)
@@ -199,3 +240,5 @@ class Purgatory:
         """Forget all fetches: the server ends, and their connections with it."""
         for parked in list(self._parked):
             self._drop(parked)
+        if isinstance(side := self._store._side, StoreWriter):
+            side.tell_no_more(self._published)

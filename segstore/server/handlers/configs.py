@@ -1,9 +1,9 @@
-"""DescribeConfigs, ListConfigResources, AlterConfigs, IncrementalAlterConfigs: settings of topics, and of the
-one broker.
+"""DescribeConfigs, ListConfigResources, AlterConfigs, IncrementalAlterConfigs: settings of topics, of single
+groups, and of the one broker.
 
-A topic's settings may be changed. Those of the broker are the server's and the store's, which are made when
-they are opened: they are read-only. Kafka's rules are those of ConfigHelper, ConfigAdminManager and
-ConfigurationControlManager (KIP-133, KIP-226, KIP-339).
+Settings of topics and of groups may be changed. Those of the broker are the server's and the store's, which
+are made when they are opened: they are read-only. Kafka's rules are those of ConfigHelper,
+ConfigAdminManager and ConfigurationControlManager (KIP-133, KIP-226, KIP-339).
 """
 
 from __future__ import annotations
@@ -14,8 +14,11 @@ from enum import IntEnum
 from typing import Any
 
 from segstore import names
+from segstore.config import TopicConfig
+from segstore.config.settings import KafkaSettings
 from segstore.coordinator import config_entries
 from segstore.coordinator.config_entries import Entry, Source
+from segstore.coordinator.group_settings import group_settings
 from segstore.errors import copy_of
 from segstore.protocol.codec import structs
 from segstore.protocol.error_codes import Code
@@ -31,6 +34,8 @@ from .working import in_worker
 _Described = structs("DescribeConfigsResponse")
 _Listed = structs("ListConfigResourcesResponse")
 _Changes = dict[str, str | None]
+_Changing = Callable[[KafkaSettings, Any], _Changes]
+"""(settings that are held, settings of the request) -> what is to be changed."""
 
 
 class Resource(IntEnum):
@@ -81,6 +86,13 @@ def _settings(node: Node, resource: Any) -> Iterator[tuple[Entry, bool]]:
         info = _topic(node, resource.resource_name)
         held = config_entries.settings_of(node.store)
         yield from ((entry, False) for entry in config_entries.of_topic(info.settings, held))
+    elif resource.resource_type == Resource.GROUP:
+        if not resource.resource_name:
+            raise Refusal(Code.INVALID_REQUEST, "a group must be named")
+        held_of_groups = group_settings(node.store)
+        yield from (
+            (entry, False) for entry in config_entries.of_group(held_of_groups, resource.resource_name)
+        )
     else:
         entries = _of_broker(node) if _checked_broker(node, resource) else _of_all_brokers(node)
         yield from ((entry, True) for entry in entries)
@@ -100,7 +112,8 @@ def _checked_broker(node: Node, resource: Any) -> bool:
     if resource.resource_type != Resource.BROKER:
         raise Refusal(
             Code.INVALID_REQUEST,
-            f"resource type {resource.resource_type}: only topics (2) and the broker (4) have settings here",
+            f"resource type {resource.resource_type}: only topics (2), the broker (4) and groups (32) have "
+            "settings here",
         )
     if resource.resource_name not in ("", str(node.node_id)):
         raise Refusal(
@@ -149,13 +162,17 @@ def _entry(entry: Entry, read_only: bool, body: Any) -> Any:
 
 def list_config_resources(node: Node, request: Request) -> Any:
     """Answer what has settings, of the types that are asked for or of all (KIP-1142, KafkaApis.
-    handleListConfigResources). Brokers' loggers, client metrics and groups have none here; version 0 asks for
-    client metrics alone.
+    handleListConfigResources): groups for which settings were made. Brokers' loggers and client metrics have
+    none here; version 0 asks for client metrics alone.
     """
     asked = [Resource.CLIENT_METRICS] if request.version == 0 else request.body.resource_types
     if not {*asked} <= {*Resource}:
         return _Listed(error_code=Code.UNSUPPORTED_VERSION)
-    found = {Resource.BROKER: [str(node.node_id)], Resource.TOPIC: list(shown(node.store))}
+    found = {
+        Resource.BROKER: [str(node.node_id)],
+        Resource.TOPIC: list(shown(node.store)),
+        Resource.GROUP: group_settings(node.store).groups(),
+    }
     return _Listed(
         config_resources=[
             _Listed.ConfigResource(resource_name=name, resource_type=kind)
@@ -170,7 +187,7 @@ def list_config_resources(node: Node, request: Request) -> Any:
 
 
 def alter_configs(node: Node, request: Request) -> Any:
-    """Let topics have the settings that are given, and no others."""
+    """Let topics and groups have the settings that are given, and no others."""
     return in_worker(node, request, lambda: _alter_all(node, request, _replacing))
 
 
@@ -179,7 +196,7 @@ def incremental_alter_configs(node: Node, request: Request) -> Any:
     return in_worker(node, request, lambda: _alter_all(node, request, _changing))
 
 
-def _alter_all(node: Node, request: Request, changes: Callable[[TopicInfo, Any], _Changes]) -> Any:
+def _alter_all(node: Node, request: Request, changes: _Changing) -> Any:
     response, body, results = structs(f"{request.api.message}Response"), request.body, []
     times = Counter((each.resource_type, each.resource_name) for each in body.resources)
     for each in body.resources:
@@ -196,9 +213,16 @@ def _alter_all(node: Node, request: Request, changes: Callable[[TopicInfo, Any],
     return response(responses=results)
 
 
-def _alter(
-    node: Node, resource: Any, changes: Callable[[TopicInfo, Any], _Changes], *, validate_only: bool
-) -> None:
+def _alter(node: Node, resource: Any, changes: _Changing, *, validate_only: bool) -> None:
+    given = Counter(each.name for each in resource.configs)
+    twice = [name for name, count in given.items() if count > 1]
+    if twice:
+        raise Refusal(Code.INVALID_REQUEST, f"{', '.join(twice)}: in the request twice")
+    if resource.resource_type == Resource.GROUP:
+        settings, group = group_settings(node.store), resource.resource_name
+        wanted = changes(settings.made(group), resource.configs)
+        settings.alter(group, wanted, validate_only=validate_only)
+        return
     if resource.resource_type != Resource.TOPIC:
         _checked_broker(node, resource)
         raise Refusal(
@@ -206,11 +230,7 @@ def _alter(
             "the broker's settings are read-only: they are made when the server and the store are opened",
         )
     info = _topic(node, resource.resource_name)
-    given = Counter(each.name for each in resource.configs)
-    twice = [name for name, count in given.items() if count > 1]
-    if twice:
-        raise Refusal(Code.INVALID_REQUEST, f"{', '.join(twice)}: in the request twice")
-    wanted = changes(info, resource.configs)
+    wanted = changes(info.settings, resource.configs)
     if not validate_only:
         node.store.alter_topic(info.name, wanted)
         return
@@ -219,16 +239,16 @@ def _alter(
         check_not_internal(info.name, "it is compacted always, so its cleanup.policy is not changed")
 
 
-def _replacing(info: TopicInfo, configs: Any) -> _Changes:
-    """Return the changes after which a topic has just these settings."""
+def _replacing(held: KafkaSettings, configs: Any) -> _Changes:
+    """Return the changes after which a topic or a group has just these settings."""
     _refuse_null(configs)
-    return {**dict.fromkeys(info.config), **{each.name: each.value for each in configs}}
+    return {**dict.fromkeys(held.explicit), **{each.name: each.value for each in configs}}
 
 
-def _changing(info: TopicInfo, configs: Any) -> _Changes:
+def _changing(held: KafkaSettings, configs: Any) -> _Changes:
     """Return the changes that the operations are."""
     _refuse_null(each for each in configs if each.config_operation != Operation.DELETE)
-    return {each.name: _operated(info, each) for each in configs}
+    return {each.name: _operated(held, each) for each in configs}
 
 
 def _refuse_null(configs: Any) -> None:
@@ -237,7 +257,7 @@ def _refuse_null(configs: Any) -> None:
         raise Refusal(Code.INVALID_REQUEST, f"null is no value of {', '.join(null)}")
 
 
-def _operated(info: TopicInfo, config: Any) -> str | None:
+def _operated(held: KafkaSettings, config: Any) -> str | None:
     """Return the value that a setting gets; None for its default."""
     if config.config_operation == Operation.SET:
         return str(config.value)
@@ -249,17 +269,17 @@ def _operated(info: TopicInfo, config: Any) -> str | None:
             f"{config.name}: operation {config.config_operation} is none of set (0), delete (1), append (2), "
             "subtract (3)",
         )
-    if config.name not in config_entries.LISTS:
+    if config.name not in config_entries.LISTS or not isinstance(held, TopicConfig):
         raise Refusal(
             Code.INVALID_CONFIG,
             f"{config.name} is no list, to which something is appended or subtracted from: set it",
         )
-    return _edited(info, config)
+    return _edited(held, config)
 
 
-def _edited(info: TopicInfo, config: Any) -> str:
+def _edited(settings: TopicConfig, config: Any) -> str:
     """Return a list after words were appended to it or taken away."""
-    current = next(each for each in config_entries.of_topic(info.settings, None) if each.name == config.name)
+    current = next(each for each in config_entries.of_topic(settings, None) if each.name == config.name)
     held, given = (
         [word.strip() for word in text.split(",")] if text else [] for text in (current.value, config.value)
     )

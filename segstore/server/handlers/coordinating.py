@@ -59,7 +59,7 @@ def coordinated(node: Node, request: Request, run: Callable[[], Any], failed: Ca
     """Have `run` make the answer in a worker thread; where it raises, `failed` makes it of the error's code,
     in the loop's thread. Called in the loop's thread.
     """
-    return in_worker(node, request, run, lambda error: failed(coordinator_code(error)))
+    return in_worker(node, request, run, lambda error: failed(coordinator_code(error)), waits=True)
 
 
 def each_described(

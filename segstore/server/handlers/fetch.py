@@ -20,7 +20,7 @@ from segstore.protocol.codec import structs
 from segstore.protocol.error_codes import Code
 from segstore.server.apis import Api
 from segstore.server.authorized import Operation
-from segstore.server.fetching.purgatory import Parked, Purgatory
+from segstore.server.fetching.purgatory import Parked, Purgatory, awaited
 from segstore.server.fetching.reading import Look, Terms, look
 from segstore.server.fetching.sessions import (
     IDS_SINCE,
@@ -147,8 +147,8 @@ class Fetches:
         if not may_wait or found.at_once or found.size >= terms.min_bytes:
             return self._answer(fetch, found)
         found.release()
-        parked = Parked(fetch.request, terms, found, lambda: self._finish(fetch, found, seen))
-        self.purgatory.park(parked, found, seen)
+        parked = Parked(fetch.request, terms, found.sizes, lambda: self._finish(fetch, found, seen))
+        self.purgatory.park(parked, awaited(found), seen)
         return LATER
 
     def _finish(self, fetch: _Fetch, found: Look, seen: int) -> None:

@@ -38,6 +38,7 @@ def init_producer_id(node: Node, request: Request) -> Any:
         request,
         lambda: _made(node.store, body),
         lambda error: _refused(_code(error, request.version)),
+        waits=True,
     )
 
 

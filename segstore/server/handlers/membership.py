@@ -57,7 +57,7 @@ def _when_done(
         else:
             result.when_done(lambda: node.loop.soon(partial(tell_surely, result)))
 
-    return work(node, request, ask, asked)
+    return work(node, request, ask, asked, waits=True)
 
 
 # --- JoinGroup -----------------------------------------------------------------------------------

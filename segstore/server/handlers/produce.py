@@ -111,7 +111,7 @@ def produce(node: Node, request: Request) -> Any:
         else:
             request.answer(_final(result, request))
 
-    return work(node, request, lambda: _answered(node, request, topics, delay), done)
+    return work(node, request, lambda: _answered(node, request, topics, delay), done, waits=may_wait)
 
 
 def _keep(node: Node, request: Request, topics: list[tuple[Any, list[_Batch]]]) -> None:

@@ -13,20 +13,18 @@ from typing import NamedTuple
 from segstore.coordinator.throttle import Throttle
 from segstore.errors import SegstoreError
 from segstore.logger import Logger
-from segstore.protocol.codec import structs
+from segstore.protocol.fetch_bytes import INT32, INT64, PartitionAnswer, place_of
 from segstore.protocol.fetch_epochs import NO_SESSION
-from segstore.server.fetching.purgatory import Parked, Purgatory
-from segstore.server.fetching.reading import Look, Terms
-from segstore.server.fetching.sessions import Fetched, Wanted
+from segstore.protocol.primitives import CORRELATION_ID
+from segstore.server.fetching.purgatory import Awaited, Parked, Purgatory
+from segstore.server.fetching.reading import Terms
+from segstore.server.fetching.sessions import Wanted
 from segstore.server.logs import Logs
-from segstore.server.request import CORRELATION_ID, LATER, Later, Request, Response
+from segstore.server.request import LATER, Later, Request, Response
 from segstore.storage.store.partition_log import PartitionLog
 from segstore.storage.transfer.stretch import Stretch
 
-from .fetch_bytes import INT32, INT64, PartitionAnswer, place_of
-
 log = Logger("segstore")
-_Response = structs("FetchResponse")
 
 
 class Target(NamedTuple):
@@ -88,7 +86,14 @@ class RepeatedFetch:
 
     def _written(self, found: Stretch, correlation_id: bytes) -> Response:
         if self._answer is None:
-            self._answer = PartitionAnswer(self._request, self._asked, self._target.terms.committed)
+            asked = self._asked
+            self._answer = PartitionAnswer(
+                self._request.version,
+                asked.topic or "",
+                asked.topic_id,
+                asked.partition,
+                self._target.terms.committed,
+            )
         return self._answer.of(found, correlation_id)
 
     # --- waiting --------------------------------------------------------------------------
@@ -104,12 +109,9 @@ class RepeatedFetch:
             return self._written(found, correlation_id)
         wanted = Wanted(self._asked.topic, self._asked.topic_id, self._request.body.topics[0].partitions[0])
         wanted.offset = offset
-        data = _Response.PartitionData(
-            high_watermark=found.high_watermark, last_stable_offset=found.last_stable_offset
-        )
-        look = Look([Fetched(wanted, data)], {}, False, [])
-        parked = Parked(self._request, terms, look, lambda: self._finish(wanted, correlation_id, found, seen))
-        purgatory.park(parked, look, seen)
+        told = Awaited(wanted, found.high_watermark, found.last_stable_offset)
+        parked = Parked(self._request, terms, {}, lambda: self._finish(wanted, correlation_id, found, seen))
+        purgatory.park(parked, [told], seen)
         return LATER
 
     def _finish(self, wanted: Wanted, correlation_id: bytes, found: Stretch, seen: int) -> None:
@@ -134,7 +136,8 @@ class RepeatedFetch:
     def _learn(self) -> bool:
         """See where the first request has its offset; returns whether it has only what is usual."""
         part = self._request.body.topics[0].partitions[0]
-        at = place_of(self._request, self._first, part, "fetch_offset")
+        request = self._request
+        at = place_of(request.body, request.version, self._first, part, "fetch_offset")
         if at is None:
             return False
         self._before, self._behind = self._first[CORRELATION_ID.stop : at], self._first[at + INT64.size :]

@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 from segstore.coordinator.throttle import Throttle
 from segstore.errors import InvalidRequestError, SegstoreError
 from segstore.protocol.codec import structs
-from segstore.protocol.primitives import read_uvarint, uvarint
+from segstore.protocol.primitives import CORRELATION_ID, read_uvarint, uvarint
 from segstore.server.apis import write_response
-from segstore.server.request import CORRELATION_ID, Request, Response
+from segstore.server.request import Request, Response
 from segstore.storage.store.partition_log import PartitionLog
 
 AT_ONCE = 1 << 20

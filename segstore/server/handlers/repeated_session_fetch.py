@@ -1,7 +1,7 @@
 """`RepeatedSessionFetch`: the next requests of a fetch session of few partitions (KIP-227), as Java's
-consumers and kafka-python's send them: they name no partition, or the one whose records they have had. They
-differ in their correlation ids, epochs and fetch offsets alone, and what most of them are answered is that
-nothing has changed, or one partition: so neither is read or written field by field.
+consumers, kafka-python's and standbys send them: they name no partition, or the one whose records they have
+had. They differ in their correlation ids, epochs and fetch offsets alone, and what most of them are answered
+is that nothing has changed, or one partition: so neither is read or written field by field.
 
 Threads: the loop's.
 """
@@ -14,21 +14,21 @@ from typing import NamedTuple
 from segstore.coordinator.throttle import Throttle
 from segstore.errors import SegstoreError
 from segstore.logger import Logger
-from segstore.protocol.codec import structs
-from segstore.server.fetching.purgatory import Parked, Purgatory
-from segstore.server.fetching.reading import Look, Terms
-from segstore.server.fetching.sessions import IDS_SINCE, Fetched, FetchSessions, Key, Session, Wanted
+from segstore.protocol.fetch_bytes import INT32, INT64, EmptyAnswer, PartitionAnswer, place_of
+from segstore.protocol.primitives import CORRELATION_ID
+from segstore.server.fetching.purgatory import Awaited, Parked, Purgatory
+from segstore.server.fetching.reading import Terms
+from segstore.server.fetching.sessions import IDS_SINCE, FetchSessions, Key, Session, Wanted
 from segstore.server.logs import Logs
-from segstore.server.request import CORRELATION_ID, LATER, Later, Request, Response
+from segstore.server.request import LATER, Later, Request, Response
 from segstore.storage.store.partition_log import PartitionLog
 from segstore.storage.transfer.stretch import Stretch
 
-from .fetch_bytes import INT32, INT64, EmptyAnswer, PartitionAnswer, place_of
-
 log = Logger("segstore")
-_Response = structs("FetchResponse")
-FEW = 16
-"""The most partitions of a session whose requests are answered here; each request looks at them all."""
+FEW, FEW_OF_REPLICA = 16, 256
+"""The most partitions of a session whose requests are answered here; each request looks at them all. A
+replica follows all that there are.
+"""
 
 
 class _Found(NamedTuple):
@@ -81,7 +81,7 @@ class RepeatedSessionFetch:
         self._offset_at: dict[int, int] = {}  # where that was, by the length of what stands behind the epoch
         self._logs: dict[Wanted, PartitionLog] = {}
         self._answers: dict[Wanted, PartitionAnswer] = {}
-        self._empty = EmptyAnswer(request, session.id)
+        self._empty = EmptyAnswer(request.version, session.id)
         self._kind = b""
         self.is_like = False
 
@@ -107,7 +107,7 @@ class RepeatedSessionFetch:
             return False
         assert request.frame is not None
         frame = bytes(request.frame)
-        at = place_of(request, frame, body, "session_epoch")
+        at = place_of(body, request.version, frame, body, "session_epoch")
         if at is None:
             return False
         self._kind, self._epoch_at = frame[: CORRELATION_ID.start], at
@@ -120,7 +120,7 @@ class RepeatedSessionFetch:
     def _learn_named(self, request: Request, frame: bytes, behind: bytes) -> bool:
         (topic,) = request.body.topics
         (part,) = topic.partitions
-        at = place_of(request, frame, part, "fetch_offset")
+        at = place_of(request.body, request.version, frame, part, "fetch_offset")
         assert at is not None  # the epoch had a place
         key = (topic.topic_id if request.version >= IDS_SINCE else topic.topic), part.partition
         wanted = self._session.wanted.get(key)
@@ -138,7 +138,8 @@ class RepeatedSessionFetch:
     def _found(self, version: int) -> dict[Wanted, PartitionLog]:
         """Return the logs of the session's partitions; none where one of them can't be answered here."""
         found: dict[Wanted, PartitionLog] = {}
-        if len(self._session.wanted) > FEW:
+        few = FEW if self._target.terms.replica_id < 0 else FEW_OF_REPLICA
+        if len(self._session.wanted) > few:
             return found
         for wanted in self._session.wanted.values():
             held = _log(self._target.logs, wanted, version)
@@ -180,6 +181,8 @@ class RepeatedSessionFetch:
 
     def _answered(self, named: _Named | None, correlation_id: bytes) -> Response | Later | None:
         terms = self._target.terms
+        if terms.replica_id >= 0 and not (self._is_replica() and self._note(named)):
+            return None
         may_wait = terms.max_wait_ms > 0
         seen = self._target.purgatory.publications if may_wait else 0  # what is published later ends the wait
         found = self._look(named)
@@ -224,6 +227,38 @@ class RepeatedSessionFetch:
             size += own
         return _Found(parts, size)
 
+    # --- a replica's ----------------------------------------------------------------------
+
+    def _is_replica(self) -> bool:
+        """Return whether the client is the standby still; else the handler says what it is."""
+        terms = self._target.terms
+        try:
+            primary = terms.primary
+            return primary is not None and primary.check_replica(terms.replica_id, terms.broker_epoch)
+        except SegstoreError:
+            return False
+
+    def _note(self, named: _Named | None) -> bool:
+        """Note how far the standby has all partitions: first, so that the answer tells of it. False where its
+        log is not known to be a part of this one: then the handler looks at that.
+        """
+        primary, logs = self._target.terms.primary, self._logs
+        assert primary is not None
+        for wanted in self._session.wanted.values():
+            held = logs.get(wanted)
+            self.is_like = held is not None and not held.is_gone  # else the session has other partitions now
+            asked = named.asked if named is not None and named.wanted is wanted else wanted
+            if held is None or not self.is_like or not _agrees(held, asked):
+                return False
+            try:
+                partition = held.partition_for_write()
+                primary.fetched((held.topic, held.partition), partition, asked.offset)
+            except SegstoreError:
+                return False
+        return True
+
+    # --- answers --------------------------------------------------------------------------
+
     def _written(self, changed: list[tuple[Wanted, Stretch]], size: int, correlation_id: bytes) -> Response:
         """Return the answer with what has changed, one partition at most, and its records of `size` bytes."""
         if not changed:
@@ -237,7 +272,14 @@ class RepeatedSessionFetch:
             if len(self._answers) >= 2 * FEW:  # those of partitions that the session has forgotten too
                 self._answers.clear()
             committed = self._target.terms.committed
-            answer = PartitionAnswer(self._request, wanted, committed, self._session.id)
+            answer = PartitionAnswer(
+                self._request.version,
+                wanted.topic or "",
+                wanted.topic_id,
+                wanted.partition,
+                committed,
+                self._session.id,
+            )
             self._answers[wanted] = answer
         return answer.of(stretch, correlation_id)
 
@@ -245,23 +287,22 @@ class RepeatedSessionFetch:
 
     def _park(self, epoch: int, found: _Found, seen: int, correlation_id: bytes) -> Later:
         """Have a fetch wait at the ends of all logs."""
-        fetched = [
-            Fetched(
-                wanted,
-                _Response.PartitionData(
-                    high_watermark=stretch.high_watermark, last_stable_offset=stretch.last_stable_offset
-                ),
-            )
+        waits = [
+            Awaited(wanted, stretch.high_watermark, stretch.last_stable_offset)
             for wanted, stretch in found.parts
         ]
-        look = Look(fetched, {}, False, [])
 
         def complete() -> None:
             self._finish(epoch, correlation_id, found, seen)
 
-        parked = Parked(self._request, self._target.terms, look, complete)
-        self._target.purgatory.park(parked, look, seen)
+        parked = Parked(self._request, self._target.terms, {}, complete)
+        self._target.purgatory.park(parked, waits, seen)
         return LATER
+
+    def _goes_on(self, epoch: int) -> bool:
+        """Return whether a fetch that has waited is the session's last one, of the client that it was."""
+        is_last = self._session.epoch == epoch  # else the session went on without this fetch
+        return is_last and (self._target.terms.replica_id < 0 or self._is_replica())
 
     def _finish(self, epoch: int, correlation_id: bytes, found: _Found, seen: int) -> None:
         """Answer a fetch that has waited, with what there is: what it `found` where nothing was published
@@ -270,7 +311,7 @@ class RepeatedSessionFetch:
         channel, target = self._request.channel, self._target
         try:
             now: _Found | None = found
-            if self._session.epoch != epoch:  # it went on without this fetch
+            if not self._goes_on(epoch):
                 now = None
             elif target.throttle.bound is not None or seen != target.purgatory.publications:
                 now = self._look(None)
@@ -297,11 +338,26 @@ def _log(logs: Logs, wanted: Wanted, version: int) -> PartitionLog | None:
 
 def _stretch(log: PartitionLog, asked: Wanted, terms: Terms) -> Stretch | None:
     """Return what a log has; None where the handler has to say it."""
-    if asked.fetched_epoch >= 0:
+    is_replica = terms.replica_id >= 0
+    if asked.fetched_epoch >= 0 and not is_replica:
         return None
     if asked.current_epoch >= 0 and log.leader_epoch != asked.current_epoch:
         return None
-    return log.stretch_at_once(asked.offset, max(min(asked.max_bytes, terms.max_bytes), 0), terms.committed)
+    most = max(min(asked.max_bytes, terms.max_bytes), 0)
+    return log.stretch_at_once(asked.offset, most, terms.committed, whole=is_replica)
+
+
+def _agrees(log: PartitionLog, asked: Wanted) -> bool:
+    """Return whether a replica knows this log's leader epoch, and its own log is the beginning of this one as
+    far as leader epochs tell (KIP-595); where the log ends is not compared.
+    """
+    epoch = log.leader_epoch
+    if asked.current_epoch >= 0 and asked.current_epoch != epoch:
+        return False
+    if asked.fetched_epoch in (-1, epoch) or epoch < 0:
+        return True
+    known, end = log.epoch_end(asked.fetched_epoch)
+    return bool(known == asked.fetched_epoch and end >= asked.offset)
 
 
 def _changed(found: _Found) -> list[tuple[Wanted, Stretch]] | None:
@@ -322,7 +378,5 @@ def _changed(found: _Found) -> list[tuple[Wanted, Stretch]] | None:
 
 def repeated_in(request: Request, session: Session, target: SessionTarget) -> RepeatedSessionFetch | None:
     """Return what answers the next requests of a session; None where they are the handler's."""
-    if target.terms.replica_id >= 0:
-        return None
     repeat = RepeatedSessionFetch(request, session, target)
     return repeat if repeat.learn(request) else None

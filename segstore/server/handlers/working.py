@@ -25,9 +25,11 @@ def in_worker(
     request: Request,
     run: Callable[[], Any],
     failed: Callable[[BaseException], Any] | None = None,
+    waits: bool = False,
 ) -> Later:
     """Have `run` work out the response's body in a worker thread. Expected errors are in the body that it
-    returns; for any other `failed` makes the body, and without `failed` it is told as by `fail`.
+    returns; for any other `failed` makes the body, and without `failed` it is told as by `fail`. `waits`: see
+    `Loop.work`.
     """
 
     def done(result: Any) -> None:
@@ -38,14 +40,20 @@ def in_worker(
         else:
             fail(request, result)
 
-    return work(node, request, run, done)
+    return work(node, request, run, done, waits)
 
 
-def work(node: Node, request: Request, run: Callable[[], Any], done: Callable[[Any], object]) -> Later:
+def work(
+    node: Node,
+    request: Request,
+    run: Callable[[], Any],
+    done: Callable[[Any], object],
+    waits: bool = False,
+) -> Later:
     """Have `run` called in a worker thread, and then `done` with its result or exception, which answers the
-    request, now or later.
+    request, now or later. `waits`: see `Loop.work`.
     """
-    node.loop.work(run, guarded(request, done))
+    node.loop.work(run, guarded(request, done), waits)
     return LATER
 
 

@@ -30,7 +30,7 @@ RDHUP = select.EPOLLRDHUP
 COME = select.EPOLLIN
 IN, OUT = COME | RDHUP, select.EPOLLOUT
 GONE = select.EPOLLHUP | select.EPOLLERR
-WORKERS = 2
+WORKERS, WAITERS = 2, 8
 
 
 class Loop:
@@ -46,7 +46,8 @@ class Loop:
         self._left: list[socket.socket] = []
         self._asked: deque[Callable[[], object]] = deque()
         self._timers = Timers()
-        self._workers = Workers(WORKERS, self.soon)
+        self._workers = Workers("worker", WORKERS, self.soon)
+        self._waiters = Workers("waiter", WAITERS, self.soon)
         self._each_turn: list[Callable[[], object]] = []
         self._watches: list[Watch] = []
         self._over = False
@@ -63,8 +64,8 @@ class Loop:
         self._asked.append(call)
         self._wakeup.wake()
 
-    def work(self, run: Callable[[], Any], done: Callable[[Any], object]) -> None:
-        self._workers.do(run, done)
+    def work(self, run: Callable[[], Any], done: Callable[[Any], object], waits: bool = False) -> None:
+        (self._waiters if waits else self._workers).do(run, done)
 
     def every_turn(self, call: Callable[[], object]) -> None:
         self._each_turn.append(call)
@@ -77,7 +78,7 @@ class Loop:
     @property
     def works(self) -> bool:
         """Return whether a job of `work` is under way."""
-        return self._workers.under_way > 0
+        return self._workers.under_way + self._waiters.under_way > 0
 
     # --- sockets --------------------------------------------------------------------------
 
@@ -160,6 +161,7 @@ class Loop:
         for watch in self._watches:
             watch.end()
         self._workers.end()
+        self._waiters.end()
         self._poll.close()
         self._wakeup.close()
 

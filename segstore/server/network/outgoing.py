@@ -74,6 +74,8 @@ class Outgoing:
         try:
             while self._parts and total < MOST_A_TURN:
                 total += self._send_part(sock)
+                if self._at:  # it took a part, so it is full: to ask it again costs a call and an exception
+                    break
         except BlockingIOError:
             pass
         return total

@@ -6,7 +6,7 @@ Nothing is on disk but what clients have the store write. Threads: any may use a
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from segstore.closing import Closing
@@ -36,14 +36,15 @@ if TYPE_CHECKING:
     from .tls_wire import TlsWire
 
 CLOSE_TIMEOUT = 10.0
+HOST, PORT = "127.0.0.1", 9092
 _EVERYWHERE = ("", "0.0.0.0", "::")
 _MOST_PORT = 65535
 
 
 def serve(
     store: Store,
-    host: str = "127.0.0.1",
-    port: int = 9092,
+    host: str = HOST,
+    port: int = PORT,
     advertised: str | None = None,
     *,
     lease: Lease | None = None,
@@ -56,8 +57,9 @@ def serve(
     system's choice where `port` is 0. `advertised`, "HOST:PORT" or "HOST", is what clients are told to
     connect to; by default that is where the server listens. `settings` are those of
     `segstore.server.settings.ServerConfig`, of which `security_protocol` and `allow` say who may connect, and
-    who may do what: by default everybody everything. A store may have several servers. Closing the store ends
-    them.
+    who may do what: by default everybody everything. With `listeners` the server listens in several places,
+    each with a security protocol and an advertised address of its own, in place of `host`, `port` and
+    `advertised`. A store may have several servers. Closing the store ends them.
 
     `lease()` acquires or renews a lease; it gives a fencing token while the caller holds it, else None. The
     store leads with a token only, which becomes its leader epoch, and refuses all appends with DemotedError
@@ -122,9 +124,54 @@ def _started(
     arguments.whole("port", port, 0, _MOST_PORT)
     told = None if advertised is None else endpoint("advertised", advertised)
     cluster_id = cluster_id_of(store)
-    tls, sasl, authorizer = _tls(config), sasl_of(store, config), authorizer_of(config)
     if lease is not None:
         hold_lease(store, lease, config)
+    services: list[tuple[Node, Endpoint, Service]] = []
+    try:
+        for place in _places(config, host, port, told):
+            services.append(_service(store, *place, cluster_id, handlers))  # noqa: PERF401  see below
+        announce_promotion(store, old_primary)
+    except BaseException:
+        for _, _, service in services:  # those that have begun before another one failed
+            service.end(0.0)
+        raise
+    return Server(services)
+
+
+def _places(
+    config: ServerConfig, host: str, port: int, told: Endpoint | None
+) -> list[tuple[ServerConfig, str, int, Endpoint | None]]:
+    """Return the settings of each listener, its host and port, and what its clients are told. Raises
+    InvalidArgumentError.
+    """
+    if not config.specs:
+        return [(config, host, port, told)]
+    if (host, port, told) != (HOST, PORT, None):
+        raise InvalidArgumentError(
+            f"listeners={config.listeners!r}: host, port and advertised are said by each listener"
+        )
+    return [
+        (
+            config.of_listener(spec),
+            spec.host,
+            spec.port,
+            None if spec.advertised is None else endpoint("advertised.listeners", spec.advertised),
+        )
+        for spec in config.specs
+    ]
+
+
+def _service(
+    store: Store,
+    config: ServerConfig,
+    host: str,
+    port: int,
+    told: Endpoint | None,
+    cluster_id: str,
+    handlers: Mapping[Api, Handler],
+) -> tuple[Node, Endpoint, Service]:
+    """Begin to serve at one place."""
+    tls, sasl, authorizer = _tls(config), sasl_of(store, config), authorizer_of(config)
     sockets = listen(host, port)
     bound = Endpoint(host, sockets[0].getsockname()[1])
     try:
@@ -136,16 +183,14 @@ def _started(
     node = Node(store, config, loop, _told(bound, told), cluster_id, handlers.keys(), authorizer)
     memory = RequestMemory(config.queued_max_request_bytes)
     shared = Shared(node, loop, handlers, Scratch(), memory, tls, sasl)
-    address = f"{config.security_protocol}://{address_text(node.endpoint)}"
-    service = Service(shared, Listener(sockets, shared), address)
+    service = Service(shared, Listener(sockets, shared), _url(node))
     service.start()
     try:
         store._attach_client(service)
-        announce_promotion(store, old_primary)
     except BaseException:
         service.end(0.0)
         raise
-    return Server(node, bound, service)
+    return node, bound, service
 
 
 def _tls(config: ServerConfig) -> Callable[[socket.socket], TlsWire] | None:
@@ -164,11 +209,11 @@ def _tls(config: ServerConfig) -> Callable[[socket.socket], TlsWire] | None:
 
 class Server(Closing):
     """A store's server. It is a context manager; where it is dropped without `close` it goes on until its
-    store is closed.
+    store is closed. With several `listeners`, `host`, `port` and `bootstrap_servers` are those of the first.
     """
 
-    def __init__(self, node: Node, bound: Endpoint, service: Service) -> None:
-        self._node, self._bound, self._service = node, bound, service
+    def __init__(self, services: Sequence[tuple[Node, Endpoint, Service]]) -> None:
+        (self._node, self._bound, self._service), *self._others = services
 
     def __repr__(self) -> str:
         return f"<Server {self.bootstrap_servers} of {self._node.store!r}>"
@@ -189,6 +234,11 @@ class Server(Closing):
         return self._bound.port
 
     @property
+    def advertised_listeners(self) -> tuple[str, ...]:
+        """Return what clients of each listener connect to, "PROTOCOL://HOST:PORT"."""
+        return tuple(_url(node) for node in (self._node, *(node for node, _, _ in self._others)))
+
+    @property
     def lease_error(self) -> Exception | None:
         """Return what the lease has raised last, or why its token was refused; None where neither is so."""
         return lease_error(self._node.store)
@@ -205,7 +255,12 @@ class Server(Closing):
         connections are closed without. An interrupt closes them at once. A call within a handler waits for
         nothing. The store stays open.
         """
-        self._service.end(arguments.seconds("timeout", timeout, CLOSE_TIMEOUT))
+        seconds = arguments.seconds("timeout", timeout, CLOSE_TIMEOUT)
+        others = [service for _, _, service in self._others]
+        for service in others:  # they end at the same time
+            service.begin_to_end(seconds)
+        for service in (self._service, *others):
+            service.end(seconds)
 
 
 # --- names ---------------------------------------------------------------------------------------
@@ -232,6 +287,10 @@ def endpoint(name: str, text: str, port: int = 0) -> Endpoint:
 def address_text(where: Endpoint) -> str:
     """Return "HOST:PORT", with an IPv6 address in brackets."""
     return f"[{where.host}]:{where.port}" if ":" in where.host else f"{where.host}:{where.port}"
+
+
+def _url(node: Node) -> str:
+    return f"{node.config.security_protocol}://{address_text(node.endpoint)}"
 
 
 def _told(bound: Endpoint, told: Endpoint | None) -> Endpoint:

@@ -73,6 +73,11 @@ class Service:
         """Return whether the calling thread is the server's own."""
         return threading.get_ident() == self._thread.ident
 
+    def begin_to_end(self, seconds: float) -> None:
+        """Do what `end` does, and do not wait for it."""
+        if self._here[0]:  # else this is the child of a fork, which has nothing to end
+            self._shared.loop.soon(lambda: self._begin_to_end(time.monotonic() + seconds))
+
     def end(self, seconds: float) -> bool:
         """Take no more requests, answer those that have come, and end, after so many seconds at the latest.
         Return whether it has ended, which a call within a handler does not wait for, and which does not come

@@ -18,10 +18,12 @@ _Job = tuple[Callable[[], Any], Callable[[Any], object]]
 
 
 class Workers:
-    """`soon` brings results back to the loop. `under_way` counts the jobs whose result was not told yet."""
+    """At most `number` threads, of this `kind`. `soon` brings results back to the loop. `under_way` counts
+    the jobs whose result was not told yet.
+    """
 
-    def __init__(self, number: int, soon: Callable[[Callable[[], object]], None]) -> None:
-        self._number, self._soon = number, soon
+    def __init__(self, kind: str, number: int, soon: Callable[[Callable[[], object]], None]) -> None:
+        self._kind, self._number, self._soon = kind, number, soon
         self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
         self._threads: list[Background] = []
         self.under_way = 0
@@ -39,7 +41,7 @@ class Workers:
             self._do(run, done)
 
     def _start(self) -> None:
-        thread = Background(self._work, f"segstore-server-worker-{len(self._threads)}")
+        thread = Background(self._work, f"segstore-server-{self._kind}-{len(self._threads)}")
         try:
             thread.start()
         except IllegalStateError:

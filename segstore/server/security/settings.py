@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 from segstore.config.options import MAX_INT, MAX_LONG, choice, made, text, whole, words
 from segstore.config.settings import Settings
@@ -16,6 +16,10 @@ from segstore.errors import ConfigError, InvalidArgumentError
 from segstore.protocol.scram_keys import HASHES
 
 from .allow_list import Rule, principals, rules
+from .listeners import ListenerSpec, parse_listeners
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL = "PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"
 PROTOCOLS = (PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL)
@@ -74,6 +78,18 @@ class SecurityConfig(Settings):
 
     security_protocol: str = choice(
         PLAINTEXT, PROTOCOLS, "whether clients use TLS (SSL), and whether they authenticate by SASL"
+    )
+    listeners: str | None = text(
+        "NAME://HOST:PORT, more of them separated by commas",
+        "where the server listens, in place of one host and port: each speaks the protocol of its name",
+    )
+    advertised_listeners: str | None = text(
+        "NAME://HOST:PORT, more of them separated by commas",
+        "what clients of each of the listeners are told to connect to; by default where it listens",
+    )
+    listener_security_protocol_map: str | None = text(
+        "NAME:PROTOCOL, more of them separated by commas",
+        "which security.protocol the names of listeners stand for; those of protocols stand for themselves",
     )
     connection_setup_max_ms: int = whole(
         30_000, 1, MAX_LONG, "ms", "a connection is closed whose TLS handshake and SASL take longer together"
@@ -144,6 +160,24 @@ class SecurityConfig(Settings):
     )
 
     @property
+    def specs(self) -> tuple[ListenerSpec, ...]:
+        """Return the `listeners`; none where the setting was not made. Raises ConfigError."""
+        if self.listeners is None:
+            return ()
+        protocols = self.listener_security_protocol_map or ""
+        return parse_listeners(self.listeners, self.advertised_listeners, protocols, PROTOCOLS)
+
+    def of_listener(self, spec: ListenerSpec) -> Self:
+        """Return the settings of one of the listeners. Raises ConfigError where its protocol needs others."""
+        return replace(
+            self,
+            security_protocol=spec.protocol,
+            listeners=None,
+            advertised_listeners=None,
+            listener_security_protocol_map=None,
+        )
+
+    @property
     def uses_tls(self) -> bool:
         """Return whether connections are encrypted."""
         return self.security_protocol in (SSL, SASL_SSL)
@@ -154,7 +188,19 @@ class SecurityConfig(Settings):
         return self.security_protocol in (SASL_PLAINTEXT, SASL_SSL)
 
     def conflict(self) -> str | None:
-        """Return a message where the settings contradict each other (Kafka: DefaultSslEngineFactory)."""
+        """Return a message where the settings contradict each other (Kafka: DefaultSslEngineFactory). Raises
+        ConfigError.
+        """
+        if self.listeners is None and (self.advertised_listeners or self.listener_security_protocol_map):
+            return (
+                "advertised.listeners and listener.security.protocol.map are for listeners, which are missing"
+            )
+        if self.listeners is not None and self.security_protocol != PLAINTEXT:
+            return (
+                "security.protocol is what each of the listeners says by its name: only one of both is given"
+            )
+        for spec in self.specs:
+            self.of_listener(spec)
         inline = self.ssl_keystore_certificate_chain, self.ssl_keystore_key
         if (inline[0] is None) != (inline[1] is None):
             return "ssl_keystore_certificate_chain and ssl_keystore_key are given together"

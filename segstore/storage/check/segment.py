@@ -6,6 +6,7 @@ Threads: any.
 from __future__ import annotations
 
 import bisect
+import itertools
 from collections.abc import Callable, Iterator
 from typing import TypeVar
 
@@ -15,7 +16,8 @@ from segstore import names
 from segstore._native import lib
 from segstore.errors import CorruptRecordError
 from segstore.index import SealedOffsetIndex, SealedTimeIndex
-from segstore.records import APPEND_TIME_FLAG, decode
+from segstore.records import APPEND_TIME_FLAG, CODEC_MASK, MAGIC, decode
+from segstore.records.header import NO_EPOCH
 from segstore.storage.finding import Finding
 from segstore.storage.meta.offset_checkpoints import LeaderEpochs
 from segstore.storage.meta.small_files import reason
@@ -52,6 +54,7 @@ class SegmentCheck:
         self.ends_in_damage = False
         self._starts: list[int] = []
         self._lasts: list[int] = []
+        self._magics: list[int] = []
         self._stamps: list[int] = []
         self._of_records: list[int] = []  # -1 where a batch is empty
 
@@ -102,6 +105,7 @@ class SegmentCheck:
         self.of_producers |= bool((batches["producer_id"] >= 0).any())
         self._starts += batches["position"].tolist()
         self._lasts += batches["last_offset"].tolist()
+        self._magics += batches["magic"].tolist()
         self._stamps += batches["max_timestamp"].tolist()
         self._of_records += np.where(batches["count"] > 0, batches["max_timestamp"], -1).tolist()
         yield from self._check_records(step, batches)
@@ -111,8 +115,10 @@ class SegmentCheck:
         bases = batches["base_offset"]
         before = np.concatenate(([self.next_offset], batches["last_offset"][:-1] + 1))
         missing = bases > before
+        wrappers = (batches["magic"] != MAGIC) & (batches["attributes"] & CODEC_MASK != 0)
+        missing &= ~wrappers  # where these begin is not known before they are decompressed
         # Compaction, or a repair, has removed records of these batches.
-        thinned = batches["count"] <= batches["last_offset"] - bases
+        thinned = (batches["count"] <= batches["last_offset"] - bases) & ~wrappers
         self.gapped |= bool(missing.any() or thinned.any())
         if self.ends_in_damage:
             missing[0] = False  # the damage was reported
@@ -123,18 +129,20 @@ class SegmentCheck:
             yield Finding(self.segment.path, at, first, f"offsets {first} to {last} are missing")
 
     def _check_records(self, step: Step, batches: np.ndarray) -> Iterator[Finding]:
-        for i in range(len(batches)):
-            batch = batches[i : i + 1]
+        for first, last in _apart(batches):
+            batch = batches[first:last]
             position, base = int(batch["position"][0]), int(batch["base_offset"][0])
             try:
                 records = decode(step.data, batch, self.segment.path, step.position)
             except CorruptRecordError as error:
-                yield Finding(self.segment.path, position, base, error.reason)
+                yield Finding(self.segment.path, error.position, error.offset, error.reason)
                 continue
-            if len(records) and (np.diff(records.offsets) <= 0).any():
+            # Where the first wrapper of a step begins is not known.
+            below = first > 0 and len(records) and records.offsets[0] < base
+            if below or (len(records) and (np.diff(records.offsets) <= 0).any()):
                 yield Finding(self.segment.path, position, base, "offsets of records do not rise")
             stamped = not batch["attributes"][0] & APPEND_TIME_FLAG
-            if len(records) and stamped and records.timestamps.max() > batch["max_timestamp"][0]:
+            if len(records) and stamped and records.timestamps.max() > batch["max_timestamp"].max():
                 yield Finding(
                     self.segment.path, position, base, "a record is later than its batch's max timestamp"
                 )
@@ -142,6 +150,10 @@ class SegmentCheck:
     def _check_epochs(self, batches: np.ndarray) -> Iterator[Finding]:
         epochs = self.epochs
         if epochs is None or epochs.latest is None:
+            return
+        # Messages of magic 0 and 1 have no epoch, nor have the batches that an upgrade has made of them.
+        batches = batches[batches["leader_epoch"] != NO_EPOCH]
+        if not len(batches):
             return
         held = batches["leader_epoch"]
         for i in (0, *(np.flatnonzero(held[1:] != held[:-1]) + 1).tolist()):
@@ -190,10 +202,19 @@ class SegmentCheck:
             if last >= self.below and not self.at_rest:
                 return
             i = bisect.bisect_left(self._starts, position)
-            if i == len(self._starts) or self._starts[i] != position or self._lasts[i] != last:
+            if i == len(self._starts) or self._starts[i] != position or not self._ends_at(i, last):
                 yield Finding(
                     path, slot * 8, last, f"points to byte {position}, where no batch ends with that offset"
                 )
+
+    def _ends_at(self, i: int, last: int) -> bool:
+        """Return whether an index entry for batch `i` may have that last offset: of messages of magic 0 and
+        1, one entry stands for all of an append.
+        """
+        if self._magics[i] == MAGIC:
+            return self._lasts[i] == last
+        j = bisect.bisect_left(self._lasts, last, i)
+        return j < len(self._lasts) and self._lasts[j] == last and MAGIC not in self._magics[i : j + 1]
 
     def _check_times(self, index: SealedTimeIndex, path: str) -> Iterator[Finding]:
         # Kafka counts the timestamps of batches that compaction left empty, too.
@@ -220,6 +241,15 @@ class SegmentCheck:
             yield Finding(
                 path, None, None, f"does not end with the segment's largest timestamp {largest[-1]}"
             )
+
+
+def _apart(batches: np.ndarray) -> Iterator[tuple[int, int]]:
+    """Yield begin and end of the batches that are decoded by themselves: each one of magic 2, each wrapper,
+    and each run of plain messages of magic 0 and 1.
+    """
+    apart = (batches["magic"] == MAGIC) | (batches["attributes"] & CODEC_MASK != 0)
+    bounds = [0, *(np.flatnonzero(apart[1:] | apart[:-1]) + 1).tolist(), len(batches)]
+    yield from itertools.pairwise(bounds)
 
 
 def _largest(stamps: list[int]) -> np.ndarray:

@@ -1,5 +1,6 @@
-"""Checks the small files that are segstore's own: topic settings, quotas, credentials, notes of sweeps,
-producer ids, the cluster id, the format, the role, and those of a primary and its standby.
+"""Checks the small files that are segstore's own: topic settings, quotas, credentials, settings of
+groups, notes of sweeps, producer ids, the cluster id, the format, the role, and those of a primary and its
+standby.
 
 On disk files are only read. Threads: any.
 """
@@ -16,6 +17,7 @@ from segstore.storage.finding import Finding
 from segstore.storage.meta.checked_file import CheckedFile
 from segstore.storage.meta.client_quotas import quota_copies
 from segstore.storage.meta.fence import FENCE
+from segstore.storage.meta.group_configs import group_config_copies
 from segstore.storage.meta.promotion import PROMOTION
 from segstore.storage.meta.role import ROLE
 from segstore.storage.meta.scram_credentials import scram_copies
@@ -34,7 +36,8 @@ def check_small(files: Files, root: str, topics: Mapping[str, TopicInfo], at_res
     for info in topics.values():
         if info.ours or info.lost is not None:
             yield from _check_copies(TopicFiles(files, root).settings(info.name), at_rest, info.lost)
-    for copies in (quota_copies(files, root), scram_copies(files, root)):
+    copies: Copies[Any]
+    for copies in (quota_copies(files, root), scram_copies(files, root), group_config_copies(files, root)):
         yield from _check_copies(copies, at_rest, None)
     yield from _check_standby(files, root)
     if wrong := check_format(files, root):

@@ -9,11 +9,10 @@ from __future__ import annotations
 import os
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from segstore.config import TopicConfig
-from segstore.errors import CorruptRecordError, StorageError, StoreClosedError
+from segstore.errors import CorruptRecordError, StoreClosedError
 from segstore.index import OffsetIndex, TimeIndex
 from segstore.index.sparse import MOST_RELATIVE
 from segstore.integers import INT64_MAX
@@ -23,7 +22,7 @@ from segstore.storage.cleaner.offset_map import OffsetMap
 from segstore.storage.cleaner.retain import Aborted, Decided, Policy
 from segstore.storage.cleaner.rewrite import Counts, Output, Rewriter
 from segstore.storage.cleaner.segment_reader import Stretch, pieces
-from segstore.storage.cleaner.swap import remove_strays, swap, undo
+from segstore.storage.cleaner.swap import check_settled, remove_strays, swap, undo, undone_on_error
 from segstore.storage.cleaner.throttle import CleaningStopped, Throttle
 from segstore.storage.segment.segment import Segment
 
@@ -184,10 +183,7 @@ def clean(
     before each pass, to make the recovery point durable: recovery takes gaps for compaction's only below it.
     Raises CorruptRecordError, StorageError, OSError: nothing is lost then, and what was done before stays.
     """
-    if partition.unsettled is not None:
-        raise StorageError(
-            f"{partition.directory}: a swap can only be finished by reopening: {partition.unsettled}"
-        )
+    check_settled(partition)
     done = CleanResult(checkpoint_offset or 0)
 
     def counted(counts: CleanResult) -> None:
@@ -274,7 +270,7 @@ class _Pass:
         decided.kept.clear()
         remove_strays(self.partition)
         output = Output(self.partition, old[0].base_offset, most)
-        try:
+        with undone_on_error(self.partition, lambda: output.segments):
             for segment in old:
                 rewriter.rewrite(segment, output, self.chunk, self.throttle)
             if len(old) == 1 and not rewriter.counts.changed:
@@ -282,12 +278,6 @@ class _Pass:
                 return
             new = output.finish(decided.kept, old[-1])
             swap(self.partition, old, new)
-        except BaseException:
-            if self.partition.unsettled is None:
-                # The first error says more; files that are left are removed before the next swap.
-                with suppress(OSError):
-                    undo(self.partition, output.segments)
-            raise
         self._count(old, new, rewriter.counts)
 
     def _count(self, old: Sequence[Segment], new: Sequence[Segment], counts: Counts) -> None:

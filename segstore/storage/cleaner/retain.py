@@ -19,7 +19,7 @@ from segstore.config import TopicConfig
 from segstore.index.txn_index import AbortedTxn
 from segstore.records import CODECS, CONTROL_FLAG, TRANSACTIONAL_FLAG
 from segstore.records.control import ABORT, COMMIT
-from segstore.records.header import CODEC_MASK, DELETE_HORIZON_FLAG
+from segstore.records.header import DELETE_HORIZON_FLAG
 from segstore.storage.producers.replay import read_marker, replay
 from segstore.storage.producers.state_manager import state_at
 from segstore.storage.segment.log_view import LogView
@@ -143,12 +143,7 @@ class Policy:
         self.retained: NDArray[np.int64] = np.unique(np.append(self._last_offsets, until - 1))
         """The last offsets, rising, of the batches outside of transactions that stay without records."""
         self._codec = None if config.compression_type == "producer" else _code(config.compression_type)
-        self.level = self._level(config)
-
-    @staticmethod
-    def _level(config: TopicConfig) -> dict[int, int | None]:
-        """Return the level at which each codec compresses."""
-        return {code: getattr(config, f"compression_{name}_level", None) for code, name in enumerate(CODECS)}
+        self.level = levels(config)
 
     @property
     def recodes(self) -> bool:
@@ -167,12 +162,13 @@ class Policy:
         policies[stays] |= lib.SEG_RETAIN_EMPTY
         return policies
 
-    def codecs(self, batches: NDArray[np.void]) -> NDArray[np.uint8]:
-        """Return the codec that each batch is to have; a batch that has another codec is written anew."""
-        attributes = batches["attributes"]
-        codecs = (attributes & CODEC_MASK).astype(np.uint8)
+    def codecs(self, batches: NDArray[np.void], before: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        """Return the codec that each batch is to have, of those that they had `before`; a batch that has
+        another codec is written anew.
+        """
+        codecs = before.copy()
         if self._codec is not None:
-            codecs[(attributes & CONTROL_FLAG == 0) & (batches["count"] > 0)] = self._codec
+            codecs[(batches["attributes"] & CONTROL_FLAG == 0) & (batches["count"] > 0)] = self._codec
         return codecs
 
     def _last_of_producer(self, batches: NDArray[np.void]) -> NDArray[np.bool_]:
@@ -190,6 +186,11 @@ class Policy:
             elif last == -1 and batches["attributes"][i] & CONTROL_FLAG:
                 found[i] = batches["producer_epoch"][i] == epoch
         return found
+
+
+def levels(config: TopicConfig) -> dict[int, int | None]:
+    """Return the level at which each codec compresses."""
+    return {code: getattr(config, f"compression_{name}_level", None) for code, name in enumerate(CODECS)}
 
 
 def _code(compression_type: str) -> int:

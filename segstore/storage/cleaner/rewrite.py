@@ -6,7 +6,7 @@ thread; nobody else knows of these files before the swap.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -124,6 +124,9 @@ class Output:
 
 # --- rewrite ------------------------------------------------------------
 
+Levels = Mapping[int, "int | None"]
+"""The level at which each codec compresses; None is the codec's ordinary one."""
+
 _GROWTH = 16
 """Bytes by which a record may become larger, because of its varints."""
 
@@ -193,7 +196,7 @@ class Rewriter:
         """
         n, records, how, counts = len(piece.batches), piece.records, self._how, self.counts
         policies = self._policy.policies(segment, piece.batches)
-        codecs = self._policy.codecs(piece.batches)
+        codecs = self._policy.codecs(piece.batches, piece.codecs)
         keep, keyless = self._map.keep(records)
         out, capacity = self._room(len(piece.data) + len(records.arena) + _GROWTH * (len(records) + 8 * n))
         batches, made = np.empty(n, BATCH), np.empty(n, np.uint8)
@@ -205,36 +208,39 @@ class Rewriter:
         checked(used)
         counts.records_before += len(records)
         counts.records_after += how.records
-        counts.changed += how.changed
+        counts.changed += how.changed + piece.old
         counts.keyless += keyless
         batches, made = batches[: how.batches], made[: how.batches]
         data = self._buffer.data[:used]
         packed = (made == lib.SEG_REWRITTEN) & (batches["attributes"] & CODEC_MASK != 0)
-        return self._compressed(data, batches, packed) if packed.any() else (data, batches)
+        return compressed(data, batches, packed, self._policy.level) if packed.any() else (data, batches)
 
     def _room(self, size: int) -> tuple[Any, int]:
         if len(self._buffer) < size:
             self._buffer = np.empty(size, np.uint8)
         return held("uint8_t *", self._buffer), len(self._buffer)
 
-    def _compressed(
-        self, data: memoryview, batches: NDArray[np.void], packed: NDArray[np.bool_]
-    ) -> tuple[memoryview, NDArray[np.void]]:
-        """Return the same batches, sealed, with those compressed that were written plain."""
-        parts: list[Any] = []
-        headers = batch_ptr(batches)
-        codecs = (batches["attributes"] & CODEC_MASK).tolist()
-        spans = zip(batches["position"].tolist(), batches["size"].tolist(), packed.tolist(), strict=True)
-        for i, (at, size, plain) in enumerate(spans):
-            part: Any = data[at : at + size]
-            if plain:
-                squeezed = compress(codecs[i], part[HEADER_SIZE:], self._policy.level[codecs[i]])
-                headers[i].size = HEADER_SIZE + len(squeezed)
-                part = bytearray(HEADER_SIZE) + bytearray(squeezed)
-                checked(lib.seg_seal(ffi.from_buffer("uint8_t[]", part), len(part), headers + i))
-            parts.append(part)
-        batches["position"] = batches["size"].cumsum(dtype=np.int64) - batches["size"]
-        return memoryview(b"".join(parts)), batches
+
+def compressed(
+    data: memoryview, batches: NDArray[np.void], plain: NDArray[np.bool_], level: Levels
+) -> tuple[memoryview, NDArray[np.void]]:
+    """Return the same batches, sealed, with those compressed by the codec in their headers that are `plain`
+    as yet.
+    """
+    parts: list[Any] = []
+    headers = batch_ptr(batches)
+    codecs = (batches["attributes"] & CODEC_MASK).tolist()
+    spans = zip(batches["position"].tolist(), batches["size"].tolist(), plain.tolist(), strict=True)
+    for i, (at, size, is_plain) in enumerate(spans):
+        part: Any = data[at : at + size]
+        if is_plain:
+            squeezed = compress(codecs[i], part[HEADER_SIZE:], level[codecs[i]])
+            headers[i].size = HEADER_SIZE + len(squeezed)
+            part = bytearray(HEADER_SIZE) + bytearray(squeezed)
+            checked(lib.seg_seal(ffi.from_buffer("uint8_t[]", part), len(part), headers + i))
+        parts.append(part)
+    batches["position"] = batches["size"].cumsum(dtype=np.int64) - batches["size"]
+    return memoryview(b"".join(parts)), batches
 
 
 def _bytes(array: NDArray[np.uint8]) -> Any:

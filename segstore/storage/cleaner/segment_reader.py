@@ -14,9 +14,10 @@ import numpy as np
 from segstore._native import ffi, held, lib
 from segstore.errors import CorruptRecordError
 from segstore.records import BATCH, HEADER_SIZE, Records, batch_ptr, decode
-from segstore.records.header import LEAST_RECORD
+from segstore.records.bring_up import bring_up
+from segstore.records.header import CODEC_MASK, LEAST_RECORD, MAGIC, corrupt
 from segstore.storage.cleaner.offset_map import OffsetMap, checked
-from segstore.storage.segment.batch_scan import BAD, walk
+from segstore.storage.segment.batch_scan import BAD, Step, walk
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -28,16 +29,22 @@ MOST_PLAIN = 8 << 20
 
 
 class Piece(NamedTuple):
-    """Whole batches: `data` holds them, from byte `position` of the segment on; `records` are their
-    records.
+    """Whole batches of magic 2: `data` holds them, and `position` is what their headers count positions
+    from; `records` are their records.
+
+    `codecs` is the codec that each has in the segment. Where they were made of `old` bytes, those of magic 0
+    and 1, they are plain here.
     """
 
-    data: bytes
+    data: Bytes
     position: int
     batches: NDArray[np.void]
     records: Records
+    codecs: NDArray[np.uint8]
+    old: bool
 
 
+Bytes = bytes | bytearray
 Wanted = Callable[["NDArray[np.void]"], "NDArray[np.bool_]"]
 
 
@@ -58,18 +65,45 @@ def pieces(
     for step in walk(files, handle, start, end, check_crcs=True, chunk=chunk, least=segment.base_offset):
         at, batches = step.stop.position, step.batches
         throttle(at - step.position)
-        if len(batches):
-            offset = step.stop.last_offset + 1
         if wanted is not None:
             batches = batches[wanted(batches)]
-        while len(batches):
-            records = decode(step.data, batches, segment.path, step.position, most=MOST_PLAIN)
-            n = len(records.batches)
-            yield Piece(step.data, step.position, batches[:n], records)
-            batches = batches[n:]
+        for run in _runs(batches):
+            yield from _run(segment.path, step, run, offset)
+            offset = int(run["last_offset"][-1]) + 1
+        if len(step.batches):
+            offset = step.stop.last_offset + 1
         reason = BAD.get(step.stop.status, "")
     if at < end:
         raise CorruptRecordError(segment.path, at, offset, reason or "the file was cut")
+
+
+def _runs(batches: NDArray[np.void]) -> list[NDArray[np.void]]:
+    """Return the batches in runs that are brought up together, or need not be. Each wrapper is one of its
+    own: it keeps its codec, and only one is decompressed at a time.
+    """
+    if not len(batches) or (batches["magic"] == MAGIC).all():
+        return [batches] if len(batches) else []
+    old = batches["magic"] != MAGIC
+    wrapper = old & (batches["attributes"] & CODEC_MASK != 0)
+    begins = (old[1:] != old[:-1]) | wrapper[1:] | wrapper[:-1]
+    return np.split(batches, np.flatnonzero(begins) + 1)
+
+
+def _run(path: str, step: Step, run: NDArray[np.void], least: int) -> Iterator[Piece]:
+    """Yield a run of batches, whose offsets are at least `least`. Raises CorruptRecordError."""
+    old = run["magic"][0] != MAGIC
+    data, position, batches = step.data, step.position, run
+    codec = (run["attributes"] & CODEC_MASK).astype(np.uint8)
+    if old:
+        data, batches = bring_up(step.data, run, path, step.position)
+        position, codec = 0, np.full(len(batches), codec[0], np.uint8)
+        if batches["base_offset"][0] < least:  # which only shows where a wrapper is decompressed
+            corrupt(path, run[0], f"a message in it has an offset below {least}")
+    while len(batches):
+        records = decode(data, batches, path, position, most=MOST_PLAIN)
+        n = len(records.batches)
+        yield Piece(data, position, batches[:n], records, codec[:n], bool(old))
+        batches, codec = batches[n:], codec[n:]
 
 
 # --- stretch -----------------------------------------------------------------------------------

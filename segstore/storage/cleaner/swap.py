@@ -22,10 +22,12 @@ Threads: the cleaning thread; no segment is removed, and no topic's directory re
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from segstore import names
+from segstore.errors import StorageError
 from segstore.storage.cleaner.throttle import CleaningStopped
 from segstore.storage.segment.segment import Segment
 from segstore.storage.segment.segment_files import bury_segment, scan_directory
@@ -90,6 +92,29 @@ def undo(partition: Partition, new: Sequence[Segment]) -> None:
                 if files.exists(path):
                     files.unlink(path)
         files.sync_dir(partition.directory)
+
+
+@contextmanager
+def undone_on_error(partition: Partition, new: Callable[[], Sequence[Segment]]) -> Iterator[None]:
+    """Run a block that writes the segments `new()` and swaps them in; where it fails before the swap, their
+    files are removed.
+    """
+    try:
+        yield
+    except BaseException:
+        if partition.unsettled is None:
+            # The first error says more; files that are left are removed before the next swap.
+            with suppress(OSError):
+                undo(partition, new())
+        raise
+
+
+def check_settled(partition: Partition) -> None:
+    """Raise StorageError where a swap was left half done: no other may begin before the store is reopened."""
+    if partition.unsettled is not None:
+        raise StorageError(
+            f"{partition.directory}: a swap can only be finished by reopening: {partition.unsettled}"
+        )
 
 
 def remove_strays(partition: Partition) -> None:

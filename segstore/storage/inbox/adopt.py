@@ -5,10 +5,9 @@ steps that stands below.
    checked; small files are gathered, large ones get the offsets of now; these are synced, and what the
    partitions hold already; no append waits meanwhile.
 2. The append tokens of the partitions are taken, in order of their directories. The intent is written and
-   synced: where each log ends.
+   synced: where each log ends. So is a note (`joined`) of the segments that are joined from small files.
 3. The batches are appended.
-4. They are synced. Segments that were joined from small staged files are not: a note says of which files,
-   whose bytes are on disk (`joined`).
+4. They are synced, but for joined segments: the files that the note names are on disk.
 5. The id is recorded with its offsets, synced. Until here everything is undone, from here on it is finished,
    by this process or by recovery at the next open.
 6. The ends of all partitions are published at once. The tokens are released.
@@ -107,15 +106,17 @@ class Adopter:
         for one in work:
             one.partition.queue.drain()
         places = [one.place() for one in work]
+        joined = _joined(manifest, work)
         try:
             if places:
                 write_intent(self._folder, Intent(manifest.stem, manifest.id, tuple(places)))
-            for one in work:
-                one.append()
-            _each(lambda one: one.sync(), work)
-            joined = Joined(manifest.stem, manifest.id, tuple(s for one in work for s in one.joined))
+            # Before the segments have names: what syncs them then would hold up the sync of the note.
             if joined.segments:
                 write_joined(self._folder, joined)
+            for one in work:
+                one.append()
+            joined = self._note_what_is_joined(joined, _joined(manifest, work))
+            _each(lambda one: one.sync(), work)
             offsets = {(one.topic.topic, one.topic.partition): one.offsets for one in work}
             adoption = Adoption(manifest.id, self._clock(), offsets)
             self._ids.record(adoption)
@@ -128,6 +129,14 @@ class Adopter:
         if joined.segments:
             self._unsynced(joined)
         return adoption
+
+    def _note_what_is_joined(self, noted: Joined, joined: Joined) -> Joined:
+        """Return `joined`; where files could not become segments as it was noted, the note is made anew."""
+        if joined != noted:
+            forget_joined(self._folder, noted.stem)
+            if joined.segments:
+                write_joined(self._folder, joined)
+        return joined
 
     def _undo(self, manifest: Manifest, work: Sequence[PartitionAdoption], places: Sequence[Place]) -> None:
         try:
@@ -146,6 +155,10 @@ class Adopter:
             log.error("%s can't be undone: its partitions are fenced until the next open", manifest.stem)
             for one in work:
                 one.fence(error)
+
+
+def _joined(manifest: Manifest, work: Sequence[PartitionAdoption]) -> Joined:
+    return Joined(manifest.stem, manifest.id, tuple(segment for one in work for segment in one.joined))
 
 
 def check_staged(folder: Folder, topics: Mapping[str, TopicInfo], file: StagedFile) -> None:

@@ -43,6 +43,8 @@ class Gatherer:
         size, records = sum(part.size for part in parts), sum(part.records for part in parts)
         name = names.staged_file(next(self._numbers))
         with self._create(name) as target:
+            # With blocks chosen before, ext4 writes no bytes at a rename over an empty segment.
+            self._files.allocate(target, 0, size)
             self._join(parts, target, begin_sync=sync)
             if self._files.restamp(target, size, base, epoch) != base + records:
                 raise StagedFilesError(f"{target.path} has not the {records:,} records that were staged")

@@ -25,7 +25,7 @@ from segstore.files import Files, Handle
 from segstore.files.locks import boot_id
 from segstore.index import IndexBuilder
 from segstore.records import CHUNK_BYTES, decode, scan
-from segstore.records.header import CODEC_MASK
+from segstore.records.header import CODEC_MASK, MAGIC
 from segstore.storage.inbox.staged_file import StagedFile
 from segstore.storage.log.validator import LogValidator
 from segstore.storage.meta.small_files import NOT_A_FILE
@@ -216,6 +216,8 @@ class _Look:
         self._epoch = self._epoch if (epochs == self._epoch).all() else -1
         if batches["base_offset"][0] != self._offset or (batches["base_offset"][1:] != after[:-1]).any():
             raise _MovedError
+        if (batches["magic"] != MAGIC).any():
+            raise StagedFilesError(f"{self._path}: only batches of magic {MAGIC} are taken")
         if (batches["attributes"] & ~CODEC_MASK).any() or (batches["producer_id"] != -1).any():
             raise StagedFilesError(
                 f"{self._path}: only batches without producer, transaction and flags are taken"

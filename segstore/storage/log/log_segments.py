@@ -22,6 +22,10 @@ def _nothing() -> None:
     """Do nothing."""
 
 
+def _ignored(error: BaseException) -> None:
+    """Tell nobody."""
+
+
 class LogSegments:
     """Segments in the order of their base offsets; `active`, the last one, is open for appending.
 
@@ -39,6 +43,8 @@ class LogSegments:
         """Why nothing may be appended before the partition is reopened."""
         self.stop_appends: Callable[[], None] = _nothing
         """Stops appends that don't ask whether the log is fenced."""
+        self.on_fence: Callable[[BaseException], object] = _ignored
+        """Is told why the log is fenced, by whoever fences it, with its locks held: it waits for nothing."""
         self.closed = False
         """Whether the partition is closed, or its topic deleted."""
         self._list = segments
@@ -82,6 +88,7 @@ class LogSegments:
         """Let nothing be appended until the partition is reopened, because of `error`."""
         self.fenced = copy_of(error)
         self.stop_appends()
+        self.on_fence(error)
 
     @property
     def reason(self) -> str:

@@ -29,7 +29,7 @@ class Expected(NamedTuple):
     recovery point without one that is behind the log's end is ignored, and a log start offset without one
     lets no file be touched; `log_start_claimed`: that was so at an earlier open, and was reported then.
     `now_ms` is the store's clock. `told` says which of the checkpoints disagree. `replicated`: this is a
-    replica's log, which ends where it has no more (R7): its leader has the rest.
+    replica's log, which ends where it has no more (R7): its leader has the rest. `may_be_old`: see `Segment`.
     """
 
     clean: bool
@@ -44,6 +44,7 @@ class Expected(NamedTuple):
     now_ms: int = 0
     told: tuple[str, ...] = ()
     replicated: bool = False
+    may_be_old: bool = True
 
 
 class Opened(NamedTuple):
@@ -65,7 +66,8 @@ class Opened(NamedTuple):
 def open_partition(pool: HandlePool, directory: str, config: TopicConfig, expected: Expected) -> Opened:
     """Open a partition's segments, ready for appending to the last. Raises OSError."""
     bases, buried = finish_renames(pool.files, directory)
-    segments = load_segments(pool, directory, bases, config, writable=True)
+    old = expected.may_be_old
+    segments = load_segments(pool, directory, bases, config, writable=True, may_be_old=old)
     messages: list[str] = []
     least = _recovery_point(segments, expected, messages)
     if not segments:
@@ -158,7 +160,13 @@ def _put_aside(
 
 
 def load_segments(
-    pool: HandlePool, directory: str, bases: list[int], config: TopicConfig, *, writable: bool
+    pool: HandlePool,
+    directory: str,
+    bases: list[int],
+    config: TopicConfig,
+    *,
+    writable: bool,
+    may_be_old: bool = True,
 ) -> list[Segment]:
     """Return the segments with these base offsets, each with its file's size, all as sealed ones. Raises
     OSError.
@@ -167,13 +175,17 @@ def load_segments(
     for base in bases:
         segment = Segment(pool, directory, base, 0, writable=writable, interval=config.index_interval_bytes)
         segment.size = min(pool.files.size(segment.path), MOST)
+        segment.may_be_old = may_be_old
         segments.append(segment)
     return segments
 
 
-def read_only_segments(pool: HandlePool, directory: str, config: TopicConfig) -> list[Segment]:
+def read_only_segments(
+    pool: HandlePool, directory: str, config: TopicConfig, may_be_old: bool
+) -> list[Segment]:
     """Return the segments of a directory that another process may be writing. Raises OSError."""
-    segments = load_segments(pool, directory, list_segments(pool.files, directory), config, writable=False)
+    bases = list_segments(pool.files, directory)
+    segments = load_segments(pool, directory, bases, config, writable=False, may_be_old=may_be_old)
     for segment in segments:
         segment.identity = pool.files.identity(segment.path)
         segment.size = segment.identity[1]

@@ -237,10 +237,16 @@ class Partition:
         self.flusher.sync_ahead(self.visible.ahead())
 
     def _rolled(self, base_offset: int) -> None:
+        self.sealed(base_offset)
+        self.flushing.soon(base_offset)
+
+    def sealed(self, base_offset: int) -> None:
+        """Note that a segment with this base offset follows the one that was active; the caller holds the
+        append token, and has what was sealed flushed.
+        """
         self.segments.layout += 1
         self.producers.snapshot(base_offset)
         self.flusher.rolled(self.segments[-2], base_offset)
-        self.flushing.soon(base_offset)
 
     def roll_from(self, view: LogView) -> bool:
         """Roll, so that all that `view` shows lies in sealed segments; False where more was appended
@@ -262,6 +268,14 @@ class Partition:
             self.writer.recall()
             segments = self.segments
             if not segments.closed and segments.fenced is None and segments.active.outlived(now_ms):
+                self.writer.roll_apart()
+                self.visible.show()
+
+    def roll(self) -> None:
+        """Seal the active segment, so that its records may be written anew. Raises StorageError."""
+        with self.queue.token:
+            self.writer.recall()
+            if not self.segments.closed and self.segments.fenced is None:
                 self.writer.roll_apart()
                 self.visible.show()
 

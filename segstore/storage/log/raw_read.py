@@ -1,5 +1,5 @@
 """Reads batches of a log as they are stored, for the followers of a replica (Kafka: UnifiedLog.read with
-FetchIsolation.LOG_END).
+FetchIsolation.LOG_END). Messages of magic 0 and 1 are brought up: followers get magic 2 only.
 
 On disk logs are only read. Threads: any; no lock is taken.
 """
@@ -7,7 +7,7 @@ On disk logs are only read. Threads: any; no lock is taken.
 from __future__ import annotations
 
 from segstore.errors import StoreClosedError
-from segstore.records import HEADER_SIZE, scan
+from segstore.records import LEAST_ENTRY, bring_up, is_old, scan
 from segstore.storage.log.partition import Partition
 from segstore.storage.segment.log_view import LogView
 from segstore.storage.segment.segment import Segment
@@ -38,7 +38,7 @@ def _read(view: LogView, offset: int, end_offset: int, max_bytes: int) -> bytes:
         first = segment.locate(offset, end)
         if first is not None and first.base_offset < end_offset:
             piece = _stretch(segment, int(first.position), end, end_offset, left, at_least_one=not pieces)
-            pieces.append(piece)
+            pieces.append(_brought_up(segment, int(first.position), piece))
             left -= len(piece)
             if int(first.position) + len(piece) < end:
                 break
@@ -51,8 +51,8 @@ def _stretch(
 ) -> bytes:
     """Return whole batches of one segment, from byte `position` on."""
     files, handle = segment.pool.files, segment.handle
-    size = min(end - position, max(most, HEADER_SIZE if at_least_one else 0))
-    if size < HEADER_SIZE:
+    size = min(end - position, max(most, LEAST_ENTRY if at_least_one else 0))
+    if size < LEAST_ENTRY:
         return b""
     data = files.pread(handle, size, position)
     whole = _whole(data, end_offset)
@@ -61,6 +61,17 @@ def _stretch(
         data = files.pread(handle, min(size, end - position), position)
         whole = _whole(data, end_offset)
     return data[:whole]
+
+
+def _brought_up(segment: Segment, position: int, data: bytes) -> bytes:
+    """Return the batches in `data`, which lies at `position` of a segment, as batches of magic 2."""
+    if not segment.may_be_old or not data:
+        return data
+    batches, _ = scan(data, position)  # with CRCs: those that are sent are made here
+    if not len(batches) or not is_old(batches):
+        return data
+    made, headers = bring_up(data, batches, segment.path, position)
+    return made[: int(headers["size"].sum())]
 
 
 def _whole(data: bytes, end_offset: int) -> int:

@@ -245,7 +245,7 @@ def _fetch_segment(
             and lib.seg_sound(data, len(data), first, check_crcs)
         ):
             return _one_batch(segment, data, first, end)
-        batches, stop = scan(data, position, offset, limit, max_bytes, check_crcs)
+        batches, stop = scan(data, position, offset, limit, max_bytes, check_crcs, int(first.base_offset))
         if stop.last_offset >= below:
             batches, stop = _within(batches, below)
         if len(batches):
@@ -313,7 +313,7 @@ def to_records(
         )
         parts.append(records)
         most -= len(records.arena)
-        if most <= 0 or len(records.batches) < len(batches):
+        if most <= 0 or records.next_offset <= part.stop.last_offset:
             break
     records = parts[0] if len(parts) == 1 else concat(parts)
     if times is not None:

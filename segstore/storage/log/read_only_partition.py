@@ -44,14 +44,16 @@ class Follower:
         believed: Callable[[], bool] = lambda: True,
         there: Callable[[], bool] = lambda: False,
         same: Callable[[], bool] = lambda: True,
+        may_be_old: bool = True,
     ) -> None:
         """`believed()` says whether the published ends count. If they do and nothing is published, the
         partition was deleted, or, where it is `there()`, a writer has begun anew and has not opened it yet.
         `same()` says whether the directory is still this topic's, and not that of another topic of its name.
+        `may_be_old`: see `Segment`.
         """
         self._pool, self.directory, self._config = pool, directory, config
         self._published, self._log_start, self._believed = published, log_start, believed
-        self._there, self._same = there, same
+        self._there, self._same, self._may_be_old = there, same, may_be_old
         self.lock = Mutex()
         self._seen: Ends | None = None
         self._view: LogView | None = None
@@ -173,7 +175,7 @@ class Follower:
     def _segments(self, view: LogView | None) -> tuple[Segment, ...]:
         """Return the segments as they are now; those that were known keep their indexes."""
         known = {s.base_offset: s for s in view.segments} if view else {}
-        found = read_only_segments(self._pool, self.directory, self._config)
+        found = read_only_segments(self._pool, self.directory, self._config, self._may_be_old)
         if [s.base_offset for s in found] != list_segments(self._pool.files, self.directory):
             raise FileNotFoundError(errno.ENOENT, "Segments were replaced meanwhile", self.directory)
         if not self._same():  # after the listing, so that a directory that was exchanged before it is noticed
@@ -236,7 +238,7 @@ class Follower:
             return 0, last.base_offset
         relative, position = offsets.entry(-1)
         found = last.locate(last.base_offset + relative, last.size)
-        if found is None or found.position != position:
+        if found is None or found.position < position:  # of messages, an entry points to the first of many
             return 0, last.base_offset
         return position, int(found.base_offset)
 

@@ -156,7 +156,7 @@ class PartitionRecovery:
         size, reason = segment.size, ""
         active = self._reopened(segment, position, end)
         while position < size:
-            for step in walk(self.files, segment.handle, position, size, check_crcs=True):
+            for step in walk(self.files, segment.handle, position, size, check_crcs=True, least=end):
                 n = self._in_order(step.batches, end, below)
                 if n:
                     end = int(step.batches["last_offset"][n - 1]) + 1

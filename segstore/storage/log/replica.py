@@ -17,7 +17,7 @@ import numpy as np
 from segstore._native import lib
 from segstore.errors import CorruptRecordError, InvalidArgumentError
 from segstore.leader_epochs import LeaderEpochCache
-from segstore.records import Encoded, scan
+from segstore.records import Encoded, bring_up, is_old, scan
 from segstore.storage.context import os_errors
 from segstore.storage.log.partition import Partition
 from segstore.storage.log.raw_read import raw_read
@@ -211,7 +211,8 @@ class Replica:
     def append_as_follower(self, data: bytes | memoryview) -> int:
         """Append whole batches as a leader wrote them, with its offsets, leader epochs and CRCs (R1); returns
         the log end offset. Offsets may have gaps, and batches of other epochs may lie side by side. A batch
-        that `data` ends within is left out, as a fetch may end anywhere.
+        that `data` ends within is left out, as a fetch may end anywhere. Messages of magic 0 and 1, which a
+        broker may send, are brought up to magic 2.
 
         Raises CorruptRecordError where a batch is damaged, and InvalidArgumentError where the batches don't
         follow the log's end, or their leader epochs fall: nothing is appended then. Raises StorageError.
@@ -224,6 +225,8 @@ class Replica:
         partition = self._partition
         if not len(batches):
             return partition.visible.log_end_offset
+        if is_old(batches):
+            data, batches = bring_up(data, batches, "what was fetched")
         chunk = Encoded.of(data, batches)
         with os_errors(), partition.queue.token:
             partition.queue.drain()
@@ -246,12 +249,35 @@ class Replica:
         partition.flushing.flush_if_due(end)
         return end
 
+    def append_next(self, data: bytes | memoryview, high_watermark: int) -> int | None:
+        """Do what `append_as_follower` does with one batch that goes on where the log ends, under the latest
+        leader epoch, and show the log up to a high watermark, which does not go back; return the log end
+        offset. None, and nothing is done, where `data` is anything else. Raises StorageError.
+        """
+        batches, stop = scan(data)
+        if len(batches) != 1 or stop.status != lib.SEG_END:
+            return None
+        partition, end = self._partition, int(batches["last_offset"].item(0)) + 1
+        with os_errors(), partition.queue.token:
+            partition.queue.drain()
+            follows = batches["base_offset"].item(0) >= partition.segments.next_offset
+            if not follows or batches["leader_epoch"].item(0) != self._epochs.current:
+                return None
+            try:
+                partition.writer.write_as_follower(Encoded.of(data, batches))
+                partition.visible.raise_high_watermark(min(high_watermark, end))
+            finally:
+                partition.queue.show()
+        partition.flushing.flush_if_due(end)
+        return end
+
     def _check_follows(self, batches: NDArray[np.void]) -> None:
         end, latest = self._partition.segments.next_offset, self._epochs.current
         first, epochs = int(batches["base_offset"][0]), batches["leader_epoch"]
+        epochs = epochs[epochs >= 0]  # what was brought up has none
         if first < end:
             raise InvalidArgumentError(f"offset {first} does not follow the log, which ends at {end}")
-        if int(epochs[0]) < latest or (np.diff(epochs) < 0).any():
+        if len(epochs) and (int(epochs[0]) < latest or (np.diff(epochs) < 0).any()):
             raise InvalidArgumentError(
                 f"leader epochs {epochs.tolist()} fall, or lie below the latest, {latest}"
             )
@@ -410,7 +436,7 @@ class Replica:
         partition.context.pool.forget(segment.path)
         # Another object: what a compaction has made of the old one must not take the place of this one.
         left = new_segment(partition.context.pool, partition.directory, segment.base_offset, partition.config)
-        left.unsynced_aborts = segment.unsynced_aborts
+        left.unsynced_aborts, left.may_be_old = segment.unsynced_aborts, segment.may_be_old
         segments.replace_last(left)
         segments.activate(ActiveSegment.reopened_at(left, partition.config, position, end))
         partition.producers.cut([*view.segments[:slot], left], end)

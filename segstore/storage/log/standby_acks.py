@@ -79,6 +79,9 @@ class StandbyAcks:
     def fetched(self, offset: int) -> None:
         """Note that the standby has all below `offset`, which lies within the log. Raises StorageError."""
         visible = self._partition.visible
+        # Who begins to wait now waits for more than the high watermark, which this fetch does not move.
+        if offset <= visible.high_watermark and not self._waiting:
+            return
         with self._lock:
             if offset > visible.high_watermark and not self._alone:
                 with os_errors():

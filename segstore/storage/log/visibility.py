@@ -290,6 +290,14 @@ class Visible:
         self._high_watermark = high_watermark
         self.show()
 
+    def raise_high_watermark(self, offset: int) -> None:
+        """Let readers of a replica see the log up to `offset` from the next `show` on; a lower one changes
+        nothing. The caller holds the append token.
+        """
+        with self.publishing:
+            if self._high_watermark is not None and offset > self._high_watermark:
+                self._high_watermark = offset
+
     def set_high_watermark(self, offset: int) -> None:
         """Let readers of a replica see the log up to `offset`, where a batch begins or the log ends; what is
         behind the log's end is seen once it is written. The high watermark of a follower may go back. Any

@@ -211,7 +211,7 @@ class LogWriter:
         """
         self.check()
         ids = chunk.batches["producer_id"]
-        saved = self.producers.save(np.unique(ids[ids >= 0]).tolist())
+        saved = self.producers.save([each for each in set(ids.tolist()) if each >= 0])
         self._attempt([chunk], saved, partial(self.producers.take_as_follower, data=chunk.buffer), as_is=True)
 
     def write_marker(self, marker: Marker, together: Together) -> int:

@@ -25,6 +25,7 @@ _ALL = (
     *_PLACES,
     *(os.path.join(names.OURS, n) for n in (names.QUOTAS, names.QUOTAS_COPY, names.SWEEPS)),
     *(os.path.join(names.OURS, n) for n in (names.SCRAM, names.SCRAM_COPY)),
+    *(os.path.join(names.OURS, n) for n in (names.GROUPS, names.GROUPS_COPY)),
     *(os.path.join(names.OURS, n) for n in (names.ADOPTED, names.ADOPTED_COPY)),
     *(os.path.join(names.OURS, n) for n in (names.PRODUCER_IDS, names.CLUSTER_ID)),
 )

@@ -12,6 +12,7 @@ import os
 
 from segstore import names
 from segstore.files import FILE_MODE, Files
+from segstore.storage.meta.topic_info import CLUSTER_METADATA
 from segstore.storage.meta.topics import TopicFiles
 
 MOST_MODE = 0o664
@@ -26,6 +27,13 @@ PLACES = (
     SEALED,
 )
 """Paths of directories below the root."""
+_OF_A_STORE = frozenset({names.OURS, names.META_PROPERTIES, names.CLEAN_SHUTDOWN, *names.OFFSET_CHECKPOINTS})
+"""Names in the root by which a store is known, empty or not."""
+
+
+def is_store(held: set[str]) -> bool:
+    """Return whether a directory with these names is a store, or a broker's."""
+    return bool(held & _OF_A_STORE) or any(map(names.parse_partition_dir, held))
 
 
 def check_places(files: Files, root: str) -> set[str]:
@@ -67,6 +75,26 @@ def empty_tree(files: Files, directory: str, but: str = "") -> None:
             remove_tree(files, path)
         else:
             files.unlink(path)
+
+
+def remove_begun(files: Files, root: str, *, made: bool) -> None:
+    """Remove what an open that has failed has made in a directory without a store. What makes one goes first,
+    the lock last, which the caller holds; and the directory, where that was `made`, too. Anything else in it
+    stays. Raises OSError: a part is left then.
+    """
+    remove_logs_begun(files, root)
+    for name in [*sorted(_OF_A_STORE.intersection(files.listdir(root))), names.LOCK]:
+        files.unlink(names.below(root, name))
+    if made and not files.listdir(root):
+        files.rmdir(root)
+
+
+def remove_logs_begun(files: Files, root: str) -> None:
+    """Remove the log of the metadata, and settings, with which an open has begun. Raises OSError."""
+    for name in (names.partition_dir(CLUSTER_METADATA, 0), names.OURS):
+        path = names.below(root, name)
+        if files.exists(path):
+            remove_tree(files, path)
 
 
 def remove_unused(files: Files, root: str) -> bool:

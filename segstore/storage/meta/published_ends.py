@@ -23,7 +23,7 @@ import os
 import secrets
 import struct
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -227,6 +227,9 @@ class EndsWriter(_Mapped):
         super().__init__(files, path, write=True)
         self._boot = int(struct.unpack_from("<q", self._memory, ends_header.BOOT_AT)[0])
         self.lock = Mutex()
+        self.on_published: tuple[Callable[[], None], ...] = ()
+        """Called behind each publication, but those that C makes by itself, in the thread that publishes; it
+        may hold locks of the partition's, so no call may wait."""
         self._gathered: dict[int, Numbers] | None = None
         self._claimed = False  # whether a slot was claimed, in which nothing may be published yet
         self.was_checked = there.header.checked if self.found and there.header else True
@@ -324,10 +327,14 @@ class EndsWriter(_Mapped):
     def publish_one(self, slot: int, ends: Numbers) -> None:
         """Make the ends of one partition visible."""
         with self.lock:
-            if self._gathered is None and not self._claimed and self._slots.get(ends[0]) == slot:
+            is_usual = self._gathered is None and not self._claimed and self._slots.get(ends[0]) == slot
+            if is_usual:
                 lib.seg_publish(self._bytes, self._size, [slot], ends, 1)
-                return
-        self.publish([slot], [ends])
+        if not is_usual:
+            self.publish([slot], [ends])
+            return
+        for call in self.on_published:
+            call()
 
     def publish(self, slots: list[int], ends: Sequence[Numbers]) -> None:
         """Make the ends of several partitions visible at once."""
@@ -348,6 +355,8 @@ class EndsWriter(_Mapped):
             if self._claimed:  # readers look for slots anew
                 self._bump_generation()
                 self._claimed = False
+        for call in self.on_published:
+            call()
 
     @contextmanager
     def together(self) -> Iterator[None]:

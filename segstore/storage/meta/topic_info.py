@@ -33,7 +33,7 @@ HELD: Mapping[str, str | int | float | bool] = {
     "flush.messages": 1,
 }
 """The settings of a topic whose own are lost: nothing is deleted, and what is acknowledged is durable."""
-_KNOWN = _NEEDED | {"version", "partition_ids", "compacted", "deleting"}
+_KNOWN = _NEEDED | {"version", "partition_ids", "compacted", "deleting", "of_broker"}
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,8 @@ class TopicInfo:
     use of the topic raises it, and the other topics are not affected. `lost` says why the settings are not
     known although id and partitions are: until `Store.alter_topic` or a repair states settings, nothing of
     the topic is deleted or compacted, and each append is synced. `compacted` has pairs of partition and
-    offset: below that offset the log was compacted under earlier settings.
+    offset: below that offset the log was compacted under earlier settings. `of_broker`: it had no settings of
+    segstore's once, so that a broker may have written what is in it, messages of magic 0 and 1 too.
     """
 
     name: str
@@ -57,6 +58,11 @@ class TopicInfo:
     error: SegstoreError | None = field(default=None, compare=False)
     lost: SegstoreError | None = field(default=None, compare=False)
     compacted: tuple[tuple[int, int], ...] = field(default=(), repr=False)
+    of_broker: bool = field(default=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if not self.ours:
+            object.__setattr__(self, "of_broker", True)
 
     @property
     def partitions(self) -> int:
@@ -109,6 +115,7 @@ def format_settings(info: TopicInfo, *, deleting: bool = False) -> bytes:
         "config": info.config,
         **({"compacted": info.compacted} if info.compacted else {}),
         **({"deleting": True} if deleting else {}),
+        **({"of_broker": True} if info.of_broker else {}),
     }
     return seal(held)
 
@@ -129,8 +136,10 @@ def parse_settings(topic: str, data: bytes, where: str) -> tuple[Settings, bool]
         names.check_topic(topic)
         _check_keys(held)
         settings = TopicConfig.parse(held["config"])
-        info = TopicInfo(topic, _ids(held), _topic_id(held["topic_id"]), settings, compacted=_compacted(held))
-        return Settings(info, _deleting(held)), checked
+        ids, topic_id, compacted = _ids(held), _topic_id(held["topic_id"]), _compacted(held)
+        of_broker = _flag(held, "of_broker")
+        info = TopicInfo(topic, ids, topic_id, settings, compacted=compacted, of_broker=of_broker)
+        return Settings(info, _flag(held, "deleting")), checked
     except (ValueError, TypeError) as error:
         raise CorruptCheckpointError(where, 0, f"no topic settings: {error}") from error
 
@@ -186,8 +195,8 @@ def _topic_id(value: Any) -> str:
     return value
 
 
-def _deleting(held: Mapping[str, Any]) -> bool:
-    value = held.get("deleting", False)
+def _flag(held: Mapping[str, Any], name: str) -> bool:
+    value = held.get(name, False)
     if type(value) is not bool:
-        raise ValueError(f"deleting={value!r}: must be true or false")
+        raise ValueError(f"{name}={value!r}: must be true or false")
     return value

@@ -140,6 +140,7 @@ class _Header(NamedTuple):
     crc: int
     attributes: int
     producer_epoch: int
+    magic: int
 
 
 class Ended(NamedTuple):

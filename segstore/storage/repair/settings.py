@@ -1,5 +1,5 @@
 """States small files anew of which no copy can be read: topic settings, `partition.metadata`, quotas,
-credentials.
+credentials, settings of groups.
 
 On disk the files that were there are moved to the quarantine; `partition.metadata` is rewritten for topics
 without settings of segstore's. Threads: one, with the store open for writing.
@@ -15,6 +15,7 @@ from segstore import names
 from segstore.errors import CorruptCheckpointError, StorageError
 from segstore.storage.finding import Repaired
 from segstore.storage.meta.client_quotas import quota_copies
+from segstore.storage.meta.group_configs import group_config_copies
 from segstore.storage.meta.scram_credentials import scram_copies
 from segstore.storage.meta.small_files import Copies, put_aside, reason
 from segstore.storage.meta.topics import TopicFiles, TopicInfo
@@ -31,6 +32,7 @@ def state_anew(store: Store) -> Iterator[Repaired]:
             yield from _identify(store, info)
     yield from _put_aside(store, quota_copies(files, root), "no client has a limit until it is given anew")
     yield from _put_aside(store, scram_copies(files, root), "there is no SCRAM user until one is made anew")
+    yield from _put_aside(store, group_config_copies(files, root), "groups have the store's settings")
 
 
 def _put_aside(store: Store, copies: Copies[Any], then: str) -> Iterator[Repaired]:

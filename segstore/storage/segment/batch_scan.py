@@ -13,7 +13,7 @@ import numpy as np
 from segstore._native import ffi, lib
 from segstore.files import Files, Handle
 from segstore.names import MAX_OFFSET
-from segstore.records import BATCH, HEADER_SIZE, ScanEnd, batch_ptr, scan
+from segstore.records import BATCH, LEAST_ENTRY, ScanEnd, batch_ptr, scan
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -25,7 +25,7 @@ MOST_SEARCHED = 64 << 20  # bytes searched at once for a whole batch behind dama
 BAD = {
     lib.SEG_SHORT: "the file ends within the batch",
     lib.SEG_BAD_LENGTH: "impossible length",
-    lib.SEG_BAD_MAGIC: "not magic 2",
+    lib.SEG_BAD_MAGIC: "no magic of 0 to 2",
     lib.SEG_BAD_CRC: "CRC mismatch",
     lib.SEG_BAD_OFFSETS: "impossible offsets",
     lib.SEG_BAD_COUNT: "impossible record count",
@@ -50,26 +50,26 @@ def walk(
     check_crcs: bool,
     chunk: int = CHUNK,
     sparse: bool = False,
-    least: int = 0,
+    least: int = -1,
 ) -> Iterator[Step]:
     """Yield steps of whole batches from `position` to `end`, about `chunk` bytes each.
 
-    No batch begins below offset `least`, or below the batch before it. `sparse`: of large batches only the
-    headers are read; the steps with those have no data. All of the range was read when the last step's
-    `stop.position` is `end`; else that is where the first bytes lie that are no batch, are cut off, or (with
-    `check_crcs`) fail their CRC.
+    No batch begins below offset `least` (-1: not known), or below the batch before it. `sparse`: of large
+    batches only the headers are read; the steps with those have no data. All of the range was read when the
+    last step's `stop.position` is `end`; else that is where the first bytes lie that are no batch, are cut
+    off, or (with `check_crcs`) fail their CRC.
     """
     size = chunk
     while position < end:
         length = min(size, end - position)
         data = files.pread(handle, length, position)
-        batches, stop = scan(data, position, check_crcs=check_crcs)
+        batches, stop = scan(data, position, check_crcs=check_crcs, least=least)
         if len(batches) and batches["base_offset"][0] < least:  # which a scan does not check
             batches, stop = batches[:0], ScanEnd(position, 0, -1, lib.SEG_BAD_OFFSETS)
-        step_start, least = position, max(least, stop.last_offset + 1)
+        step_start, least = position, max(least, stop.last_offset + 1) if stop.last_offset >= 0 else least
         yield Step(position, data, batches, stop)
         if stop.status == lib.SEG_SHORT:
-            missing = max(stop.need, HEADER_SIZE)
+            missing = max(stop.need, LEAST_ENTRY)
             if stop.position + missing > end or len(data) < length:
                 return
             size = max(chunk, missing)

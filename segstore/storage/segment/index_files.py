@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import errno
 from contextlib import suppress
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from segstore import names
 from segstore._native import lib
@@ -16,6 +16,7 @@ from segstore.files import Files, Handle
 from segstore.index import IndexBuilder, SealedOffsetIndex, SealedTimeIndex, replace_index
 from segstore.index.sparse import MOST_RELATIVE
 from segstore.logger import Logger
+from segstore.records import MAGIC, batch_ptr, is_old
 from segstore.storage.handle_pool import HandlePool
 from segstore.storage.meta.small_files import NO_ROOM, NOT_A_FILE
 from segstore.storage.segment.batch_scan import walk, walk_past_damage
@@ -99,14 +100,25 @@ def _whole(segment: Indexed, offsets: SealedOffsetIndex, times: SealedTimeIndex)
         if (
             last >= 0
             and step.position == position
-            and batches["last_offset"][0] != segment.base_offset + last
+            and not is_of_entry(batch_ptr(batches), segment.base_offset + last)
         ):
             return False
-        if builder.add(_fitting(segment, batches))[0]:
+        fitting = _fitting(segment, batches)
+        if builder.add(fitting)[0] and not is_old(fitting):
             return False
         end = int(batches["last_offset"][-1]) - segment.base_offset
     # The offset index is bounded by the log's size; a time index entry can only be judged by its offset.
     return not times.entries or (times.entry(-1)[1] <= end and _is_right(segment, offsets, *times.entry(-1)))
+
+
+def is_of_entry(header: Any, last_offset: int) -> bool:
+    """Return whether a batch can be the one that an offset index entry points to: one of magic 2 ends at the
+    entry's offset. For messages brokers made one entry for all of an append, which may be much: it points to
+    the first message, and has the offset of the last one. `header` is a `seg_batch *`.
+    """
+    return bool(
+        header.last_offset == last_offset or (header.magic != MAGIC and header.last_offset < last_offset)
+    )
 
 
 def _is_right(segment: Indexed, offsets: SealedOffsetIndex, stamp: int, relative: int) -> bool:

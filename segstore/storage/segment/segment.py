@@ -20,6 +20,7 @@ from segstore.files import Handle
 from segstore.index import OffsetIndex, TimeIndex
 from segstore.index.sparse import View
 from segstore.mutex import Mutex
+from segstore.records import CODEC_MASK, MAGIC, bring_up, scan
 from segstore.storage.handle_pool import HandlePool
 from segstore.storage.segment import index_files
 from segstore.storage.segment.batch_scan import BAD, next_whole, walk
@@ -51,6 +52,8 @@ class Segment:
         self._key = self.path, False
         self.writable, self.sealed, self.interval = writable, sealed, interval
         self.visible = names.MAX_OFFSET
+        self.may_be_old = False
+        """Whether there may be messages of magic 0 or 1: segstore writes none, brokers have."""
         self.number = next(_numbers)
         """No other segment of this process has it; what is remembered of the log's bytes goes by it."""
         self.durable = False  # its log was synced under another name, and has not changed since
@@ -171,7 +174,9 @@ class Segment:
         code = self.pool.files.seek_batch(handle or self.handle, position, end, target, out)
         if code < 0:
             self._check_read(code)
-        wrong = code < 0 or (hint is not None and out.last_offset != self.base_offset + hint[0])
+        wrong = code < 0 or (
+            hint is not None and not index_files.is_of_entry(out, self.base_offset + hint[0])
+        )
         if wrong and hint is not None and out.position == position:
             self.distrust()
             return self.locate_from(0, target, end, out)
@@ -227,11 +232,22 @@ class Segment:
 
     def header_at(self, position: int, end: int, out: Any) -> int | None:
         """Put the header of the batch at `position` into `out`; returns its last offset, None where no batch
-        is there.
+        is there. Of a wrapper of messages the base offset is looked for within it.
         """
         if self._seek(self.handle, position, end, 0, out) != 1:
             return None
+        if out.magic != MAGIC and out.attributes & CODEC_MASK:
+            out.base_offset = self._wrapper_base(int(out.position), int(out.size), int(out.last_offset))
         return int(out.last_offset)
+
+    def _wrapper_base(self, position: int, size: int, last_offset: int) -> int:
+        """Return the offset of the first message in a wrapper; `last_offset` where the wrapper is damaged."""
+        data = self.pool.files.pread(self.handle, size, position)
+        try:
+            _, batches = bring_up(data, scan(data, position)[0], self.path, position)
+        except CorruptRecordError:
+            return last_offset
+        return int(batches["base_offset"][0]) if len(batches) else last_offset
 
     def _seek(self, handle: Handle, position: int, end: int, target: int, out: Any) -> int:
         code = self.pool.files.seek_batch(handle, position, end, target, out)

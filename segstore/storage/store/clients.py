@@ -93,7 +93,9 @@ class Clients:
         client, or this sees that the store is being closed.
         """
         key = id(client)
-        self._attached[key] = weakref.ref(client, lambda _: self._attached.pop(key, None))
+        # What a callback in Python raises CPython prints and forgets, Ctrl-C, too. This one is called with
+        # the reference, which is what `pop` gives where the key is not there.
+        self._attached[key] = weakref.ref(client, partial(self._attached.pop, key))
         if self._refused:
             del self._attached[key]
             raise StoreClosedError(f"{self._path} is being closed")

@@ -1,8 +1,9 @@
 """`Keeping`: what the layers above have a store keep beside its topics; and `KeptFiles`, for a store in one
 directory.
 
-On disk are `.segstore/quotas.json`, `.segstore/scram.json` and `.segstore/producer-ids`, in the forms of
-`client_quotas`, `scram_credentials` and `sealed_file`. Threads: any; who changes a value has a lock for
+On disk are `.segstore/quotas.json`, `.segstore/scram.json`, `.segstore/groups.json` and
+`.segstore/producer-ids`, in the forms of `client_quotas`, `scram_credentials`, `group_configs` and
+`sealed_file`. Threads: any; who changes a value has a lock for
 it.
 """
 
@@ -13,13 +14,14 @@ from typing import Protocol
 
 from segstore.storage.context import Context
 from segstore.storage.meta.client_quotas import Entity, Limits, read_limits, write_limits
+from segstore.storage.meta.group_configs import GroupConfigs, read_group_configs, write_group_configs
 from segstore.storage.meta.scram_credentials import Credentials, read_credentials, write_credentials
 from segstore.storage.meta.sealed_file import PRODUCER_ID
 
 
 class Keeping(Protocol):
-    """Limits of users and client ids, credentials of users, and the first producer id that was not handed
-    out.
+    """Limits of users and client ids, credentials of users, settings of groups, and the first producer id
+    that was not handed out.
     """
 
     def limits(self) -> Limits:
@@ -36,6 +38,14 @@ class Keeping(Protocol):
     def set_credentials(self, credentials: Credentials) -> None:
         """Replace the credentials, durable when this returns. Raises StorageError, OSError; the old ones hold
         then.
+        """
+
+    def group_configs(self) -> GroupConfigs:
+        """Return the settings of groups. Raises CorruptCheckpointError, StorageError, OSError."""
+
+    def set_group_configs(self, configs: GroupConfigs) -> None:
+        """Replace the settings of groups, durable when this returns. Raises StorageError, OSError; the old
+        ones hold then.
         """
 
     def producer_id(self) -> int | None:
@@ -66,6 +76,14 @@ class KeptFiles:
     def set_credentials(self, credentials: Credentials) -> None:
         """See `Keeping`."""
         write_credentials(self._files, self._root, credentials)
+
+    def group_configs(self) -> GroupConfigs:
+        """See `Keeping`."""
+        return read_group_configs(self._files, self._root)
+
+    def set_group_configs(self, configs: GroupConfigs) -> None:
+        """See `Keeping`."""
+        write_group_configs(self._files, self._root, configs)
 
     def producer_id(self) -> int | None:
         """See `Keeping`; None where the file is missing or damaged."""

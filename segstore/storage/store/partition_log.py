@@ -591,7 +591,9 @@ class PartitionLog:
 
         return self.with_view(find)
 
-    def stretch_at_once(self, offset: int, max_bytes: int, committed: bool) -> Stretch | None:
+    def stretch_at_once(
+        self, offset: int, max_bytes: int, committed: bool, whole: bool = False
+    ) -> Stretch | None:
         """Return what `stretch` gives for these arguments, where that takes one look at one segment. None,
         and nothing is done, where anything is unusual: an offset that is not there, a file that is not open,
         a transaction, an error.
@@ -600,10 +602,15 @@ class PartitionLog:
         if context.closed or not context.here[0]:
             return None
         try:
-            view = self._views.view
-            if not view.start_offset <= offset <= view.end_offset:
+            shown = view = self._views.view
+            if whole and isinstance(source := self._source, Partition):
+                view = source.visible.written
+            if not view.start_offset <= offset <= view.end_offset or shown.stable_offset < 0:
                 return None
-            return stretch_at_once(view, offset, max_bytes, committed, context)
+            found = stretch_at_once(view, offset, max_bytes, committed, context)
+            if found is not None and view is not shown:
+                found.high_watermark, found.last_stable_offset = shown.end_offset, shown.stable_offset
+            return found
         except SegstoreError:
             return None
         except OSError as error:

@@ -226,6 +226,7 @@ class PartitionLoader:
             now_ms=self._context.clock(),
             told=tuple(messages),
             replicated=self._replicated,
+            may_be_old=info.of_broker,
         )
 
     def durable_below(self, info: TopicInfo, partition: int) -> int:

@@ -8,9 +8,11 @@ nothing here when it appends. Threads: any; changes are made one at a time.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from segstore import names
 from segstore.errors import (
@@ -33,7 +35,7 @@ from segstore.storage.store.lag_keeper import EVERY, LagKeeper
 from segstore.storage.store.replica_lags import ReplicaLag, bytes_from
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
+    from collections.abc import Collection, Mapping
 
     from segstore.storage.log.partition import Partition
     from segstore.storage.meta.topic_info import TopicInfo
@@ -43,8 +45,6 @@ log = Logger("segstore")
 STANDBY_ID = 2
 """The standby's node id on the wire; the primary's is 1."""
 _Key = tuple[str, int]
-_changing = Mutex()
-"""Held while a store's registration or fence changes, which is rare."""
 
 
 class Reached(NamedTuple):
@@ -54,6 +54,9 @@ class Reached(NamedTuple):
 
     offset: int
     caught_up_ms: int
+
+
+_reached: Callable[[tuple[Any, ...]], Reached] = partial(tuple.__new__, Reached)  # a call of C
 
 
 def check_not_fenced(files_of: Context) -> None:
@@ -90,12 +93,20 @@ class Primary:
         held = REGISTRATION.read(context.files, context.root) if known else None
         self.registration = NOBODY if held is None else held
         self._term: LeaseTerm | None = None
+        self._locks: dict[str, Mutex] = {}
         self._on_followed: Callable[[], None] = lambda: None
         self._asked_above: int | None = None
         """The standby is to show that it follows, by a broker epoch above this one; None: it has."""
         self._keeper: LagKeeper | None = None
         if self.registration.is_there:
             self._begin_notes()
+
+    @property
+    def _changing(self) -> Mutex:
+        """Return the lock that is held while the registration or the fence changes. That is rare: so the lock
+        is made by the first change, and an open of a store costs no call for it.
+        """
+        return self._locks.setdefault("changing", Mutex())
 
     # --- partitions ---------------------------------------------------------------------------
 
@@ -131,7 +142,7 @@ class Primary:
         DuplicateBrokerRegistrationError for another directory than is registered, InvalidRequestError for
         one that would give up sync mode, DemotedError, StorageError.
         """
-        with _changing, os_errors():
+        with self._changing, os_errors():
             before = self.registration
             if self.fence is not None and not self.hands_over(directory_id, sync):
                 raise DemotedError(self.fence.told(self._context.root))
@@ -182,7 +193,7 @@ class Primary:
         store in sync mode a new leader epoch begins, and acks=all completes alone from then on. Raises
         DemotedError, StorageError.
         """
-        with _changing, os_errors():
+        with self._changing, os_errors():
             before = self.registration
             if self.fence is not None:
                 raise DemotedError(self.fence.told(self._context.root))
@@ -246,13 +257,14 @@ class Primary:
 
     def fetched(self, key: _Key, partition: Partition, offset: int) -> None:
         """Note that the standby fetches from `offset` on: it has what lies below (R17, R18)."""
-        now, end = _now_ms(), partition.visible.log_end_offset
-        if not partition.visible.start_offset <= offset <= end:
+        visible = partition.visible
+        end = visible.log_end_offset
+        if not visible.start_offset <= offset <= end:
             return
-        self._fetched_ms = now
+        now = self._fetched_ms = time.monotonic_ns() // 1_000_000
         before = self._reached.get(key)
         caught_up = now if offset >= end or before is None else before.caught_up_ms
-        self._reached[key] = Reached(offset, caught_up)
+        self._reached[key] = _reached((offset, caught_up))
         acks = partition.acks
         if isinstance(acks, StandbyAcks):
             acks.fetched(offset)
@@ -292,7 +304,7 @@ class Primary:
         """Take appends within this term only, which has not begun. `on_followed` is called where the standby
         has shown that it follows. Raises StorageError.
         """
-        with _changing, os_errors():
+        with self._changing, os_errors():
             partitions = self._partitions()
             with partitions.lock:
                 self._term, self._on_followed = term, on_followed
@@ -310,7 +322,7 @@ class Primary:
 
     def let_go(self, why: str) -> None:
         """Refuse all changes, and answer who waits for acks=all: the term is over, and `why` is told."""
-        with _changing:
+        with self._changing:
             self._close_by(why)
 
     def _close_by(self, why: str) -> None:
@@ -322,7 +334,7 @@ class Primary:
 
     def go_on(self) -> None:
         """Take changes again: the term was begun, or is renewed."""
-        with _changing:
+        with self._changing:
             if self.fence is not None:
                 return
             self._context.demoted = ""
@@ -342,7 +354,7 @@ class Primary:
 
     def begin_epochs(self, epoch: int) -> None:
         """Begin a leader epoch, durably in each partition which is not in it yet. Raises StorageError."""
-        with _changing, os_errors():
+        with self._changing, os_errors():
             self._begin_epochs(lambda _: epoch)
 
     # --- the fence ----------------------------------------------------------------------------
@@ -352,7 +364,7 @@ class Primary:
         directory changes nothing. Raises FencedLeaderEpochError where the epoch is not above all that are
         known here; nothing is changed then. Raises StorageError.
         """
-        with _changing, os_errors():
+        with self._changing, os_errors():
             held = self.fence
             if held is not None and (held.leader_epoch, held.directory_id) == (
                 fence.leader_epoch,

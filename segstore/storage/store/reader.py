@@ -136,6 +136,7 @@ class StoreReader:
             lambda: self._believed() or self._is_ours(),
             lambda: self._is_there(info, partition),
             self._sameness(info, partition, directory),
+            info.of_broker,
         )
 
     def _sameness(self, info: TopicInfo, partition: int, directory: str) -> Callable[[], bool]:

@@ -15,6 +15,7 @@ from segstore import names
 from segstore.errors import CorruptCheckpointError, StorageError
 from segstore.storage.context import Context
 from segstore.storage.meta.client_quotas import quota_copies, read_limits, write_limits
+from segstore.storage.meta.group_configs import group_config_copies
 from segstore.storage.meta.scram_credentials import scram_copies
 from segstore.storage.meta.sealed_file import CLUSTER_ID, PRODUCER_ID
 from segstore.storage.meta.small_files import NO_ROOM, Copies, put_aside
@@ -28,6 +29,8 @@ def mend_small(context: Context, there: Collection[str]) -> None:
         _mend_quotas(context)
     if f"{names.OURS}/{names.SCRAM}" in there or f"{names.OURS}/{names.SCRAM_COPY}" in there:
         _mend_copies(context, scram_copies(context.files, context.root))
+    if f"{names.OURS}/{names.GROUPS}" in there or f"{names.OURS}/{names.GROUPS_COPY}" in there:
+        _mend_copies(context, group_config_copies(context.files, context.root))
     if f"{names.OURS}/{names.SWEEPS}" in there:
         path, wrong = damaged_states(context.files, context.root)
         if wrong:

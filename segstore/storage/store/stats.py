@@ -1,6 +1,6 @@
 """Statistics and metrics of each partition, for an operator.
 
-On disk only headers of batches are read, beside a live writer too. Threads: any. Names of metrics are Kafka's
+On disk only headers of batches are read (of messages in wrappers all), beside a live writer too. Threads: any. Names of metrics are Kafka's
 (kafka.log:type=Log, type=LogCleanerManager), and have Prometheus' form where that has one: bytes, offsets and
 ms, `_total` for what only grows.
 """
@@ -16,17 +16,19 @@ import numpy as np
 
 from segstore import names
 from segstore.config import TopicConfig
-from segstore.errors import Needing, SegstoreError
+from segstore.errors import CorruptRecordError, Needing, SegstoreError
 from segstore.files import Files
-from segstore.records import CONTROL_FLAG
+from segstore.records import CODEC_MASK, CONTROL_FLAG, MAGIC, bring_up
 from segstore.storage.context import Context
 from segstore.storage.meta.offset_checkpoints import read_offsets
 from segstore.storage.meta.sweep_states import SweepState
 from segstore.storage.meta.topics import TopicInfo
-from segstore.storage.segment.batch_scan import walk_past_damage
+from segstore.storage.segment.batch_scan import Step, walk_past_damage
 from segstore.storage.segment.log_view import LogView
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from segstore.storage.store.partition_log import PartitionLog
 
 
@@ -146,13 +148,27 @@ def _count(view: LogView, files: Files) -> int:
     """
     count, start = 0, view.start_offset
     for slot, segment in enumerate(view.segments):
-        for step in walk_past_damage(files, segment.handle, view.end_of(slot), check_crcs=False, sparse=True):
-            batches = step.batches
+        end, sparse = view.end_of(slot), not segment.may_be_old
+        for step in walk_past_damage(files, segment.handle, end, check_crcs=False, sparse=sparse):
+            batches = step.batches if sparse else _looked_into(step, segment.path)
             seen = (batches["attributes"] & CONTROL_FLAG) == 0
             seen &= (batches["last_offset"] >= start) & (batches["last_offset"] < view.end_offset)
             room = batches["last_offset"][seen] - start + 1
             count += int(np.minimum(batches["count"][seen], room).sum(dtype=np.int64))
     return count
+
+
+def _looked_into(step: Step, path: str) -> NDArray[np.void]:
+    """Return the headers of a step, with the number of records in each wrapper of messages."""
+    batches = step.batches.copy()
+    wrappers = (batches["magic"] != MAGIC) & (batches["attributes"] & CODEC_MASK != 0)
+    for i in np.flatnonzero(wrappers).tolist():
+        try:
+            _, found = bring_up(step.data, step.batches[i : i + 1], path, step.position)
+            batches["count"][i] = found["count"].sum()
+        except CorruptRecordError:
+            batches["count"][i] = 0
+    return batches
 
 
 # --- metrics -----------------------------------------------------------------------------------

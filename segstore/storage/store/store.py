@@ -12,10 +12,9 @@ import os
 import sys
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
-from weakref import WeakValueDictionary
 
 from segstore.config import StoreConfig, arguments
 from segstore.errors import (
@@ -58,9 +57,11 @@ from segstore.storage.store.stats import (
     store_stats,
 )
 from segstore.storage.store.sweeper import Swept
+from segstore.storage.store.upgrader import Upgraded, wanted
 from segstore.storage.store.waiting import until_unlocked
 from segstore.storage.store.writer import StoreWriter, let_go_of_lost
 from segstore.storage.store.writing_side import WritingSide
+from segstore.weak_values import WeakValues
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -125,8 +126,9 @@ def open_context(
     if permissions & MOST_MODE != permissions or permissions & FILE_MODE != FILE_MODE:
         raise InvalidArgumentError(f"file_mode={permissions:#o}: must be 0o600 and any of 0o064")
     limit = settings.max_open_files if settings.max_open_files > 0 else default_limit()
-    _check_root(files, root, mode, permissions)
-    return Context(root, files, HandlePool(files, limit), Scheduler(), clock, mode == "rw", os.getpid())
+    made = _check_root(files, root, mode, permissions)
+    pool, scheduler = HandlePool(files, limit), Scheduler()
+    return Context(root, files, pool, scheduler, clock, mode == "rw", os.getpid(), made=made)
 
 
 def _is_within_open(frame: FrameType | None) -> bool:
@@ -135,15 +137,26 @@ def _is_within_open(frame: FrameType | None) -> bool:
     return frame is not None
 
 
-def _check_root(files: Files, root: str, mode: str, file_mode: int) -> None:
-    if not files.exists(root):
-        if mode == "r":
-            raise StorageError(errno.ENOENT, 'No such store (opening it with mode="rw" makes it)', root)
-        files.file_mode = file_mode
-        files.ensure_directory(root)
-    files.listdir(root)
-    check_places(files, root)
-    files.file_mode = kept_mode(files, root, file_mode)
+def _check_root(files: Files, root: str, mode: str, file_mode: int) -> bool:
+    """Make the directory where it is missing; returns whether it was. Where this raises, it is missing
+    still.
+    """
+    made = not files.exists(root)
+    if made and mode == "r":
+        raise StorageError(errno.ENOENT, 'No such store (opening it with mode="rw" makes it)', root)
+    try:
+        if made:
+            files.file_mode = file_mode
+            files.ensure_directory(root)
+        files.listdir(root)
+        check_places(files, root)
+        files.file_mode = kept_mode(files, root, file_mode)
+    except OSError:
+        if made:
+            with suppress(OSError):  # another process may have begun a store there
+                files.rmdir(root)
+        raise
+    return made
 
 
 class Store:
@@ -158,7 +171,7 @@ class Store:
             side.owner = weakref.ref(self)
         # Weak references: a log refers to its store, so that background work goes on while the log is in
         # use.
-        self._logs: WeakValueDictionary[tuple[str, int], PartitionLog] = WeakValueDictionary()
+        self._logs: WeakValues[tuple[str, int], PartitionLog] = WeakValues()
         self._attached: dict[Callable[[], Any], Any] = {}
         self._attaching = Mutex()
         self._clients = Clients(context.root)
@@ -292,10 +305,9 @@ class Store:
     @calls_out
     def _forget(self, name: str) -> None:
         """Forget a deleted topic's logs, also in layers above: a new topic of that name must not get them."""
-        for ref in self._logs.valuerefs():  # a list: handlers and other threads may ask for logs meanwhile
-            log = ref()
-            if log is not None and log.topic == name:
-                self._logs.pop((name, log.partition), None)
+        for key in self._logs.keys():  # noqa: SIM118  a list: handlers and other threads may ask for logs meanwhile
+            if key[0] == name:
+                self._logs.pop(key)
         for forget in self._when_deleted:
             forget(self, name)
 
@@ -305,9 +317,9 @@ class Store:
 
     def _announce(self, address: str) -> None:
         """Tell other processes that find the store locked where it is served, "PROTOCOL://HOST:PORT"; "": no
-        more. Nobody is told of a replicated store, or one that is open for reading. Raises OSError.
+        more. Nobody is told of a store that is open for reading. Raises OSError.
         """
-        if isinstance(self._side, StoreWriter):
+        if not isinstance(self._side, StoreReader):
             self._side.announce(address)
 
     def _writer(self) -> WritingSide:
@@ -425,6 +437,19 @@ class Store:
         check_apart("sweep()")
         with os_errors():
             return self._writer().sweeper.sweep()
+
+    def upgrade(self, topic: str | None = None, partition: int | None = None) -> tuple[Upgraded, ...]:
+        """Write messages of magic 0 and 1, which Kafka wrote before 0.11, anew as record batches of magic 2: of
+        all topics, or one, or one of its partitions. Offsets, keys, values, times and codecs stay.
+
+        Returns what was done, or why it failed, in each partition that has such messages; the active segment
+        of such a partition is sealed first. Raises UnknownTopicOrPartitionError, InvalidArgumentError,
+        InvalidTypeError, ReadOnlyError, StorageError.
+        """
+        check_apart("upgrade()")
+        with os_errors():
+            writer = self._writer()
+            return writer.sweeper.upgrade(wanted(writer.topics, topic, partition))
 
     def stats(self) -> list[PartitionStats]:
         """Return segments, bytes, records, offsets, dirty ratio and sweeps of every partition. Raises

@@ -5,14 +5,14 @@ Threads: one thread of its own, and one for each call of `sweep`: Ctrl-C ends th
 leaves no step of a sweep half done. There is one sweep at a time, but retention of other partitions that
 falls due while one is compacted is done in the midst of the compaction, by the same thread. An error in one
 partition is noted, and the sweep goes on with the others. A topic without segstore's settings (a broker's) is
-never swept.
+never swept. An upgrade takes the place of a sweep.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import NamedTuple, Protocol
@@ -31,6 +31,7 @@ from segstore.storage.meta.root_checkpoints import OffsetCheckpoint, TopicPartit
 from segstore.storage.meta.sweep_states import SweepState, SweepStates
 from segstore.storage.meta.topics import TopicInfo
 from segstore.storage.scheduler import Scheduler
+from segstore.storage.store.upgrader import Upgraded, Upgrader
 from segstore.threads import Latch, apart
 
 # --- sweeping ----------------------------------------------------------------------------------
@@ -86,8 +87,8 @@ def _swept(topics: Topics, wanted: Callable[[TopicInfo], bool]) -> Iterator[Topi
 class Retention:
     """Rolls segments that are old, and removes those that the settings no longer keep."""
 
-    def __init__(self, topics: Topics, partition: Open) -> None:
-        self._topics, self._partition = topics, partition
+    def __init__(self, topics: Topics, partition: Open, failed: Callable[[Exception], object]) -> None:
+        self._topics, self._partition, self._failed = topics, partition, failed
 
     def due(self, now: int) -> list[TopicPartitionKey]:
         return list(_swept(self._topics, lambda info: _kept_for_a_time(info) or _is_compacted(info)))
@@ -99,6 +100,7 @@ class Retention:
             partition.roll_if_old(now)
         except StorageError as error:
             failed = error  # the segments that are removed now may make room for the roll
+            self._failed(error)
         result = partition.log_start.retain(now)
         done = Swept(*key, result.segments, result.bytes)
         return done.failed(failed) if failed else done if result.segments else None
@@ -115,8 +117,10 @@ class Compaction:
         cleaned: OffsetCheckpoint,
         throttle: Throttle,
         checkpoint: Callable[[], None],
+        failed: Callable[[Exception], object],
     ) -> None:
-        """`checkpoint` makes the recovery points durable."""
+        """`checkpoint` makes the recovery points durable; `failed` hears of errors that `run` returns."""
+        self._failed = failed
         self._topics, self._partition, self._config = topics, partition, config
         self._cleaned, self._throttle, self._checkpoint = cleaned, throttle, checkpoint
 
@@ -163,6 +167,7 @@ class Compaction:
         except StoreClosedError:
             raise
         except (SegstoreError, OSError) as error:
+            self._failed(error)
             return (freed or Swept(*key)).failed(error)  # with the counts of what was done before
         return freed
 
@@ -207,8 +212,9 @@ class Sweeper:
         throttle = GivingWay(rate, self._meanwhile, stopping=self._closing)
         self._retained = time.monotonic()  # when retention was last done, seconds
         self._compacted: TopicPartitionKey | None = None  # the partition that is being compacted
-        self._retention = Retention(topics, partition)
-        self._compaction = Compaction(topics, partition, config, cleaned, throttle, checkpoint)
+        self._retention = Retention(topics, partition, self._met)
+        self._compaction = Compaction(topics, partition, config, cleaned, throttle, checkpoint, self._met)
+        self._upgrader = partial(Upgrader, partition, config, throttle, checkpoint)
 
     def start(self) -> None:
         """Begin to sweep in the background, as often as the settings say."""
@@ -227,6 +233,23 @@ class Sweeper:
         """
         run = partial(self._run, self._retention, self._compaction, by_hand=True)
         return apart(run, "segstore-sweep")
+
+    def upgrade(self, keys: Sequence[TopicPartitionKey]) -> tuple[Upgraded, ...]:
+        """Upgrade these partitions, a broker's too; returns what was done, or failed, in each of them that has
+        old bytes. Raises StoreClosedError where the store closes or a topic is deleted meanwhile.
+        """
+        return apart(lambda: tuple(self._upgrade(keys)), "segstore-upgrade")
+
+    def _upgrade(self, keys: Sequence[TopicPartitionKey]) -> Iterator[Upgraded]:
+        with self._sweeping:
+            for key in keys:
+                self._compacted = key
+                try:
+                    done = self._upgrader().run(key)
+                finally:
+                    self._compacted = None
+                if done is not None:
+                    yield done
 
     def _run(self, *steps: Step, by_hand: bool = False) -> tuple[Swept, ...]:
         found: dict[TopicPartitionKey, Swept] = {}
@@ -289,6 +312,7 @@ class Sweeper:
             except Exception as error:
                 if not isinstance(error, (SegstoreError, OSError)):
                     log.exception("a defect, met in %s", names.partition_dir(*key))
+                self._met(error)
                 done = Swept(*key).failed(error)
             failed.pop(step, None)
             if done is not None and done.error is not None:
@@ -297,6 +321,9 @@ class Sweeper:
             self._note(key, done, now)
             if done is not None:
                 yield done
+
+    def _met(self, error: Exception) -> None:
+        self._context.on_background_error(error)
 
     def _swept(self, step: Step, key: TopicPartitionKey, now: int) -> Swept | None:
         if step is not self._compaction:

@@ -12,6 +12,7 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 from segstore import names
 from segstore.config import StoreConfig
@@ -31,7 +32,7 @@ from segstore.storage.meta.clean_shutdown import (
     replicated_nonce,
     take_marker,
 )
-from segstore.storage.meta.directory_safety import kept_mode
+from segstore.storage.meta.directory_safety import is_store, kept_mode, remove_begun
 from segstore.storage.meta.followed_ends import FollowedEnds
 from segstore.storage.meta.published_ends import EndsWriter, slot_key
 from segstore.storage.meta.role import ROLE
@@ -61,6 +62,8 @@ class StoreWriter:
     ) -> None:
         self.context, self.config, self._replicated, self._role = context, config, replicated, role
         self.clean_epoch = -1
+        self.is_new: bool | None = None
+        """Whether there was no store in the directory before; None until that is known."""
         self.kept = KeptFiles(context)
         self._closing, self._tried = Mutex(), False
         self._thread = threading.get_ident()
@@ -70,8 +73,10 @@ class StoreWriter:
         _begun[root] = me  # no call lies between this line and the lock: no interrupt comes there
         try:
             self._open()
-        except BaseException:
+        except BaseException as error:
             try:
+                if isinstance(error, Exception):
+                    self.undo()
                 self.let_go()
             finally:  # a second interrupt may have come within that call
                 self.let_go()
@@ -92,6 +97,7 @@ class StoreWriter:
         context, config = self.context, self.config
         files, root = context.files, context.root
         root_names = check_readable(files, root)
+        self.is_new = not is_store(root_names)
         has_format = f"{names.OURS}/{names.FORMAT}" in root_names
         format_wrong = check_format(files, root) if has_format else ""
         if not self._replicated and names.META_PROPERTIES in root_names:
@@ -298,6 +304,14 @@ class StoreWriter:
     def publications(self) -> int:
         return self._ends.publications
 
+    def tell_of_publications(self, call: Callable[[], None]) -> None:
+        """Make a call behind each publication; see `EndsWriter.on_published`."""
+        self._ends.on_published = (*self._ends.on_published, call)
+
+    def tell_no_more(self, call: Callable[[], None]) -> None:
+        """Undo what `tell_of_publications` has done; a second time does nothing."""
+        self._ends.on_published = tuple(each for each in self._ends.on_published if each != call)
+
     @property
     def news(self) -> int:
         """See `Store._news`."""
@@ -337,6 +351,20 @@ class StoreWriter:
         if hasattr(self, "sweeper"):
             self.sweeper.stop()
         self.context.scheduler.close()
+
+    def undo(self) -> None:
+        """Remove what this open has made, where no store was before: none begins by an open that fails. Then
+        `let_go` follows. What can't be removed is left to the next open.
+        """
+        context = self.context
+        self.abandon()
+        context.closed = True
+        context.pool.close()
+        with suppress(OSError):
+            if self.is_new is None:
+                self.is_new = not is_store(set(context.files.listdir(context.root)))
+            if self.is_new:
+                remove_begun(context.files, context.root, made=context.made)
 
     @property
     def is_lost(self) -> bool:
@@ -442,6 +470,16 @@ def locked(files: Files, root: str) -> StoreLockedError:
     )
 
 
+def _leave_nothing(context: Context) -> None:
+    """Remove the lock file that could not be written, and the directory that was made for it, where there is
+    no store, and another process has not begun one meanwhile.
+    """
+    files, root = context.files, context.root
+    with suppress(OSError), files.lock(names.below(root, names.LOCK)):
+        if not is_store(set(files.listdir(root))):
+            remove_begun(files, root, made=context.made)
+
+
 def _take_lock(context: Context) -> Handle:
     path = names.below(context.root, names.LOCK)
     try:
@@ -449,6 +487,7 @@ def _take_lock(context: Context) -> Handle:
     except BlockingIOError:
         raise locked(context.files, context.root) from None
     except OSError as error:
+        _leave_nothing(context)
         if error.errno != errno.EISDIR:
             raise
         hint = (

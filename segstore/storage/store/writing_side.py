@@ -18,6 +18,7 @@ from segstore.storage.meta.root_checkpoints import TopicPartitionKey
 from segstore.storage.meta.topics import TopicInfo
 from segstore.storage.store.kept_files import Keeping
 from segstore.storage.store.sweeper import Swept
+from segstore.storage.store.upgrader import Upgraded
 
 
 class WritingTopics(Protocol):
@@ -52,6 +53,9 @@ class Sweeping(Protocol):
     def sweep(self) -> tuple[Swept, ...]:
         """See `Sweeper.sweep`."""
 
+    def upgrade(self, keys: Sequence[TopicPartitionKey]) -> tuple[Upgraded, ...]:
+        """See `Sweeper.upgrade`."""
+
 
 class Adopting(Protocol):
     """See `Inbox`."""
@@ -67,6 +71,11 @@ class WritingSide(Protocol):
 
     config: StoreConfig
     owner: Callable[[], object] | None
+
+    def announce(self, address: str) -> None:
+        """Write into the lock file where the store is served, "PROTOCOL://HOST:PORT"; "" where it is no more.
+        Raises OSError.
+        """
 
     @property
     def topics(self) -> Mapping[str, TopicInfo]:

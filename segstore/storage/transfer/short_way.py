@@ -1,8 +1,9 @@
 """The short way of a transfer: the look-up and one sendfile(2) in one native call, where nothing is unusual.
 
-Unusual is: a file that is not open, or an index that is not loaded; a stretch that may go on in another
-segment; an index or a header that is not what it must be; a sink that takes nothing for now; a SIGPIPE that
-would end the process. `transfer` is the long way, which handles all that. Both send the same bytes.
+Unusual is: a file that is not open, or an index that is not loaded; a log that may have messages of magic 0
+or 1, which are not sent as they are; a stretch that may go on in another segment; an index or a header that
+is not what it must be; a sink that takes nothing for now; a SIGPIPE that would end the process. `transfer` is
+the long way, which handles all that. Both send the same bytes.
 
 On disk files are only read. Threads: any, without locks, on an immutable view.
 """
@@ -93,7 +94,8 @@ def _sendable(view: LogView, offset: int, context: Context) -> Sendable | None:
     if not view.start_offset <= offset < view.end_offset:
         return None
     slot = view.slot(offset)
-    ready = view.segments[slot].ready()
+    segment = view.segments[slot]
+    ready = None if segment.may_be_old else segment.ready()
     here = context.here_for_c if context.writable else ffi.NULL
     return None if ready is None or here is None else Sendable(view, slot, *ready, here)
 

@@ -106,12 +106,12 @@ def find_stretch(
         return None
     found = ffi.new(_FOUND)
     for slot in range(view.slot(offset), len(view.segments)):
-        handle = find(view, slot, limit, offset, most, files, gaps, found)
-        if handle is not None:
+        source = find(view, slot, limit, offset, most, files, gaps, found)
+        if source is not None:
             position, stop = found.position, found.stop
             if stop - position > most and not min_one:
                 return None
-            return Place(handle, position, stop, min(found.next_offset, view.next_base(slot)))
+            return Place(source[0], position, stop, min(found.next_offset, view.next_base(slot)))
         offset = max(offset, view.next_base(slot))
         if offset >= limit:
             return None

@@ -17,7 +17,8 @@ from segstore.errors import InvalidArgumentError, SegstoreError, StorageError
 from segstore.files import Files, Handle
 from segstore.storage.log.read import MayBeMissing, first_batch
 from segstore.storage.segment.log_view import LogView
-from segstore.storage.transfer.methods import Method, check
+from segstore.storage.transfer.brought_up import as_sent
+from segstore.storage.transfer.methods import METHODS, READ, Method, check
 from segstore.storage.transfer.senders import Sender
 from segstore.storage.transfer.sinks import look_at, refusal, unseen
 
@@ -114,21 +115,25 @@ def _transfer(
                 break
             end = view.end_of(slot)
             try:
-                handle = find(view, slot, view.end_offset, offset, max_bytes - done, files, gaps, found)
+                source = find(view, slot, view.end_offset, offset, max_bytes - done, files, gaps, found)
             except (OSError, SegstoreError):
                 if done:
                     break
                 raise
-            if handle is None:
+            if source is None:
                 continue
+            handle, as_it_is = source
             position, stop = found.position, found.stop
             if done and stop - position > max_bytes - done:
                 break
             if sender is None:
                 sender = _sender(method, fd, files)
-            deliver(sender, fd, files, handle, position, stop, method)
+            if as_it_is:
+                deliver(sender, fd, files, handle, position, stop, method)
+            else:
+                _deliver_from_memory(fd, files, handle, position, stop, method)
             done, offset = done + stop - position, min(found.next_offset, view.next_base(slot))
-            if stop < end or done >= max_bytes:
+            if stop < end or done >= max_bytes or not as_it_is:
                 break
     finally:
         if sender is not None:
@@ -136,25 +141,37 @@ def _transfer(
     return done, offset
 
 
+def _deliver_from_memory(
+    fd: int, files: Files, handle: Handle, position: int, stop: int, method: Method
+) -> None:
+    """Send what was brought up, by reads: not every method takes a file that is on no disk."""
+    sender = METHODS[READ].make(files, unseen(fd))
+    try:
+        deliver(sender, fd, files, handle, position, stop, method)
+    finally:
+        sender.close()
+
+
 def find(
     view: LogView, slot: int, limit: int, offset: int, most: int, files: Files, gaps: MayBeMissing, found: Any
-) -> Handle | None:
-    """Put the next batches of segment `slot`, below offset `limit`, into `found` (`seg_found *`); returns its
-    log, None where it has none. Raises OSError, CorruptRecordError.
+) -> tuple[Handle, bool] | None:
+    """Put the next batches of segment `slot`, below offset `limit`, into `found` (`seg_found *`); returns the
+    file that has them, and whether that is the segment's log (`brought_up.as_sent`); None where it has none.
+    Raises OSError, CorruptRecordError.
     """
     segment, end = view.segments[slot], view.end_of(slot)
     handle = segment.handle
     pointer, n, _memory = segment.indexes[0].view
     there = pointer, n, segment.base_offset, end, limit
     if files.find_stretch(handle, found, *there, -1, offset, most):
-        return handle
+        return as_sent(segment, handle, found, most, files)
     # There is a gap, a wrong index entry or damage: a slower search finds out which.
     first = first_batch(view, slot, end, offset, limit, gaps, handle)
     if first is None:
         return None
     if not files.find_stretch(handle, found, *there, first.position, first.base_offset, most):
         raise shorter(handle)
-    return handle
+    return as_sent(segment, handle, found, most, files)
 
 
 def _sender(method: Method, fd: int, files: Files) -> Sender:

@@ -6,15 +6,16 @@ import errno
 import os
 import struct
 
+import message_sets
 from native_batches import decode_both
 from oracle import HEADER, Batch, Malformed, encode_records, split_batch
 
-from fuzz import batches, differ
+from fuzz import batches, differ, messages
 from fuzz.target import Target
 from segstore._native import ffi, lib
 from segstore.files import Files, Handle
 from segstore.records.codecs import DecompressError, compress, decompress
-from segstore.records.header import HEADER_SIZE
+from segstore.records.header import LEAST_ENTRY
 
 _MOST_OFFSET = (1 << 63) - 1
 _LIMIT = 1 << 22
@@ -27,8 +28,11 @@ def _buffer(data: bytes) -> object:
 
 def _holds(data: bytes) -> bool:
     try:
-        split_batch(data)
-    except Malformed:
+        if differ.is_old(data):
+            message_sets.parse(message_sets.split(data))
+        else:
+            split_batch(data)
+    except (Malformed, message_sets.Malformed):
         return False
     return True
 
@@ -36,8 +40,8 @@ def _holds(data: bytes) -> bool:
 def resync(data: bytes) -> str:
     """The first place where the oracle, too, finds a whole batch."""
     found = int(lib.seg_resync(_buffer(data), len(data), 0, 0, _MOST_OFFSET))
-    last = len(data) - HEADER_SIZE
-    likely = (at for at in range(last + 1) if data[at + 16] == 2)
+    last = len(data) - LEAST_ENTRY
+    likely = (at for at in range(last + 1) if data[at + 16] <= 2)
     assert found == next((at for at in likely if _holds(data[at:])), -1)
     return "none" if found < 0 else "at the start" if found == 0 else "later"
 
@@ -54,7 +58,17 @@ def _in_memory(data: bytes) -> Handle:
 def _sizes(data: bytes) -> list[tuple[int, int, int]]:
     """(position, base offset, last offset) of the batches, by their headers alone, up to what is none."""
     found, at, previous = [], 0, -1
-    while len(data) - at >= HEADER.size:
+    while len(data) - at >= LEAST_ENTRY:
+        message = _message(data[at:], previous)
+        if message:
+            base, size = message
+            if size > len(data) - at:
+                break
+            found.append((at, base, base))
+            at, previous = at + size, base
+            continue
+        if len(data) - at < HEADER.size:
+            break
         base, length, _, magic, *rest = HEADER.unpack_from(data, at)
         last = base + rest[2]
         good = length >= HEADER.size - 12 and length <= (1 << 31) - 13 and magic == 2
@@ -63,6 +77,19 @@ def _sizes(data: bytes) -> list[tuple[int, int, int]]:
         found.append((at, base, last))
         at, previous = at + length + 12, last
     return found
+
+
+def _message(data: bytes, previous: int) -> tuple[int, int] | None:
+    """Return offset and size of the message of magic 0 or 1 at the front, as far as its header tells."""
+    offset, length = struct.unpack_from(">qi", data)
+    if data[16] > 1:
+        return None
+    key_at = (18, 26)[data[16]]
+    most = length + 12 - key_at - 8
+    if most < 0 or length > (1 << 31) - 13 or not previous < offset < _MOST_OFFSET:
+        return None
+    key = int.from_bytes(data[key_at : key_at + 4], "big", signed=True) if len(data) >= key_at + 4 else -1
+    return (offset, length + 12) if -1 <= key <= most else None
 
 
 def seek(data: bytes) -> str:
@@ -134,9 +161,12 @@ def _codec_seeds() -> list[bytes]:
 
 TARGETS = {
     "batches": Target(differ.compare, batches.seeds, batches.MUTATORS, batches.with_crcs),
+    "messages": Target(differ.compare, messages.seeds, messages.MUTATORS, messages.with_crcs),
     "records": Target(records, _record_seeds),
     "resync": Target(resync, batches.made, batches.MUTATORS, batches.with_crcs),
+    "resync among messages": Target(resync, messages.seeds, messages.MUTATORS, messages.with_crcs),
     "seek": Target(seek, batches.made, batches.MUTATORS, batches.with_crcs),
+    "seek among messages": Target(seek, messages.seeds, messages.MUTATORS, messages.with_crcs),
     "restamp": Target(restamp, batches.made, batches.MUTATORS, batches.with_crcs),
     "codecs": Target(codec, _codec_seeds),
 }

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import message_sets
 from oracle import Batch, Malformed, Record, decode_records, split_batch
 
 from segstore._native import lib
@@ -17,6 +18,7 @@ from segstore.records.records import Records
 LIMIT = 1 << 24
 """Bytes that a batch may become."""
 _CONTROL = 0x20
+_Batch = tuple[Batch, int, bytes]
 
 
 class Read(NamedTuple):
@@ -59,27 +61,59 @@ def _look_at_all(records: Records) -> None:
 
 
 def plain(data: bytes) -> Read:
-    """By the oracle, one batch after the other; it decompresses nothing itself."""
+    """By the oracles, one batch or message after the other; they decompress nothing themselves."""
     records: list[Record] = []
     at, previous = 0, -1
-    headers: list[tuple[int, Batch, int, bytes]] = []
+    found: list[tuple[int, _Batch | bytes]] = []
     stage = ""
     while at < len(data):
         try:
-            batch, count, payload, size = split_batch(data[at:])
-            if batch.base_offset <= previous:
-                raise Malformed("offsets fall")
-        except Malformed:
+            if is_old(data[at:]):
+                whole: _Batch | bytes = message_sets.split(data, at, previous)
+                size, last = len(whole), int.from_bytes(whole[:8], "big")
+            else:
+                batch, count, payload, size = split_batch(data[at:])
+                if batch.base_offset <= previous:
+                    raise Malformed("offsets fall")
+                whole, last = (batch, count, payload), batch.base_offset + batch.last_offset_delta
+        except (Malformed, message_sets.Malformed):
             stage = "scan or short"
             break
-        headers.append((at, batch, count, payload))
-        at, previous = at + size, batch.base_offset + batch.last_offset_delta
-    for where, batch, count, payload in headers:
+        found.append((at, whole))
+        at, previous = at + size, last
+    previous = -1
+    for where, whole in found:
         try:
-            records += decode_records(batch, count, _plain(batch.attributes & 7, payload))
-        except (Malformed, DecompressError):
+            records += _records(whole, previous)
+        except (Malformed, message_sets.Malformed, DecompressError):
             return Read(_named(records), where, "decode")
+        previous = _last(whole)
     return Read(_named(records), at if stage else -1, stage)
+
+
+def is_old(data: bytes) -> bool:
+    """Return whether what begins here says that it is a message of magic 0 or 1."""
+    return len(data) > 16 and data[16] < 2
+
+
+def _records(whole: _Batch | bytes, previous: int) -> list[Record]:
+    if isinstance(whole, bytes):
+        said = message_sets.said(message_sets.parse(whole), previous, _nested)
+        return [Record(m.offset, m.timestamp, m.key, m.value, []) for m in said]
+    batch, count, payload = whole
+    return decode_records(batch, count, _plain(batch.attributes & 7, payload))
+
+
+def _last(whole: _Batch | bytes) -> int:
+    if isinstance(whole, bytes):
+        return int.from_bytes(whole[:8], "big")
+    return whole[0].base_offset + whole[0].last_offset_delta
+
+
+def _nested(codec: int, value: bytes, magic: int) -> bytes:
+    if codec > 3:
+        raise Malformed(f"codec {codec}")
+    return _plain(codec, message_sets.mended_lz4(value) if (codec, magic) == (3, 0) else value)
 
 
 def _plain(codec: int, payload: bytes) -> bytes:

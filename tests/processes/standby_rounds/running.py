@@ -4,8 +4,10 @@ stopped, connections are cut and stalled; every few rounds the roles change, and
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import random
+import select
 import signal
 import subprocess
 import sys
@@ -34,6 +36,8 @@ ACKNOWLEDGED = (10, 80)
 """How many records are acknowledged in a round, at least."""
 A_WHILE = 5.0
 """Seconds after which a round goes on though little was acknowledged."""
+DUMPED = 1.0
+"""Seconds in which a process writes what its threads do."""
 Read = dict[Place, tuple[int, str]]
 
 
@@ -59,6 +63,7 @@ class Rounds:
         self.told, self.counts = Told(may_cut=mode == "async"), Counter[str]()
         self.reign = 0
         self._stack = ExitStack()
+        self._started: list[subprocess.Popen[bytes]] = []
         self._at: Counter[int] = Counter()
         self.faults: dict[str, Callable[[], None]] = {
             "primary killed": self._primary_killed,
@@ -104,7 +109,8 @@ class Rounds:
                     self._load()
                     self._do(self.changes)
                     self._reunite()
-        except AssertionError as error:
+        except (AssertionError, subprocess.TimeoutExpired) as error:
+            self._dump()
             raise Failed(self._say(str(error))) from error
         self.counts["acknowledged"], self.counts["seen"] = len(self.told.acknowledged), len(self.told.seen)
         self.counts["told as cut"], self.counts["refused sends"] = len(self.told.cut), self.sender.refused
@@ -115,6 +121,16 @@ class Rounds:
         self._note(name)
         self.counts[name] += 1
         what[name]()
+
+    def _dump(self) -> None:
+        """Have each process that runs, and this one, write what its threads do among what they print."""
+        with open(self.errors, "a") as errors:
+            faulthandler.dump_traceback(errors)
+        for process in self._started:
+            if process.poll() is None:
+                process.send_signal(signal.SIGCONT)
+                process.send_signal(signal.SIGUSR1)
+        time.sleep(DUMPED)
 
     def _say(self, what: str) -> str:
         errors = self.errors.read_text(errors="replace")[-20_000:]
@@ -133,6 +149,7 @@ class Rounds:
             process = subprocess.Popen(
                 command, env=environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors
             )
+        self._started.append(process)
         self._stack.callback(self._ended, process)
         return process
 
@@ -155,6 +172,8 @@ class Rounds:
         node = self.follower
         node.process = self._start(node, "follow", self.leader.proxy.address, self.mode)
         assert node.process.stdout is not None
+        came, _, _ = select.select([node.process.stdout], [], [], PATIENCE)
+        assert came, f"not in {PATIENCE} s: {node.name} follows"
         line = node.process.stdout.readline()
         assert line == b"following\n", f"{node.name} does not follow: {line!r}"
 
@@ -202,8 +221,14 @@ class Rounds:
                     assert not self._at[partition], f"partition {partition} has gone"
 
     def _read_on(self, partition: int, log: segstore.PartitionLog) -> None:
-        while self._at[partition] < log.end_offset:
-            for record in log.read(self._at[partition], 1 << 20):
+        deadline = time.monotonic() + PATIENCE
+        while self._at[partition] < (end := log.end_offset):
+            records = log.read(self._at[partition], 1 << 20)
+            if not len(records):
+                what = f"partition {partition} is shown up to {end}, and nothing is read from "
+                assert time.monotonic() < deadline, f"{what}{self._at[partition]} on"
+                time.sleep(0.01)
+            for record in records:
                 assert record.value is not None
                 self.told.seen[partition, record.offset] = record.value.decode()
                 self._at[partition] = record.offset + 1

@@ -16,6 +16,7 @@ from waiting import PATIENCE, until
 
 import segstore
 from segstore.client.consumer import Consumer, ConsumerRebalanceListener, ConsumerRecord
+from segstore.client.consumer.config import ConsumerConfig
 from segstore.coordinator.structs import OffsetAndMetadata, OffsetAndTimestamp, TopicPartition
 from segstore.errors import (
     ClientClosedError,
@@ -26,21 +27,42 @@ from segstore.errors import (
 
 # --- kafka-python's names --------------------------------------------------------------------
 
-NOT_OURS = {"bootstrap", "bootstrap_connected", "DEFAULT_CONFIG", "DEFAULT_SESSION_TIMEOUT_MS_PRE_KIP_735"}
+NOT_OURS = {"bootstrap", "DEFAULT_SESSION_TIMEOUT_MS_PRE_KIP_735"}
+NAMES = sorted(n for n in vars(kafka.KafkaConsumer) if not n.startswith("_") and n != "DEFAULT_CONFIG")
 
 
-@pytest.mark.parametrize("name", sorted(n for n in vars(kafka.KafkaConsumer) if not n.startswith("_")))
+@pytest.mark.parametrize("name", NAMES)
 def test_has_kafka_pythons_methods_and_arguments(name: str) -> None:
     if name in NOT_OURS:
         assert not hasattr(Consumer, name)
         return
     theirs, ours = (
-        [p for p in inspect.signature(getattr(of, name)).parameters if p not in ("update_offsets", "raw")]
+        [p for p in inspect.signature(getattr(of, name)).parameters if p != "raw"]
         for of in (kafka.KafkaConsumer, Consumer)
     )
     assert [p for p in ours if p in theirs] == [p for p in theirs if p in ours]
     if name != "position":
         assert set(theirs) <= set(ours)
+
+
+def test_a_program_takes_from_its_settings_those_that_are_known(store: segstore.Store) -> None:
+    theirs = {"bootstrap_servers": "kafka:9092", "api_version": (2, 8), "max_poll_records": 7}
+    settings = {
+        **Consumer.DEFAULT_CONFIG,
+        **{n: v for n, v in theirs.items() if n in Consumer.DEFAULT_CONFIG},
+    }
+    with Consumer(store, **settings) as consumer:
+        assert consumer.config == ConsumerConfig(max_poll_records=7)
+    assert set(Consumer.DEFAULT_CONFIG) - set(kafka.KafkaConsumer.DEFAULT_CONFIG) == {"interceptors"}
+
+
+def test_it_is_connected_while_it_and_its_store_are_open(store_dir: Path) -> None:
+    with segstore.open(store_dir) as store:
+        closed, left = Consumer(store), Consumer(store)
+        assert closed.bootstrap_connected()
+        closed.close()
+        assert (closed.bootstrap_connected(), left.bootstrap_connected()) == (False, True)
+    assert not left.bootstrap_connected()
 
 
 @pytest.mark.parametrize(

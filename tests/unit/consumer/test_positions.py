@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from consumers import drain, earliest, fill, offsets, tp
+from consumers import LONG_MS, append, drain, earliest, fill, offsets, tp
 
 import segstore
 from segstore.client.consumer import Consumer, ConsumerRecord
@@ -28,6 +28,24 @@ def test_where_a_consumer_begins(store: segstore.Store, policy: str, begins: int
     fresh = Consumer(store, auto_offset_reset=policy)
     fresh.assign([tp()])
     assert fresh.position(tp()) == begins
+
+
+def test_a_poll_may_leave_the_position_where_it_is(store: segstore.Store) -> None:
+    fill(store)
+    with earliest(store, "t", max_poll_records=4) as consumer:
+        for _ in range(2):
+            assert offsets(consumer.poll(update_offsets=False)[tp()]) == [0, 1, 2, 3]
+            assert consumer.position(tp()) == 0
+        assert offsets(consumer.poll()[tp()]) == [0, 1, 2, 3]
+        assert offsets(consumer.poll(update_offsets=False)[tp()]) == [4, 5, 6, 7]
+        consumer.seek(tp(), 8)
+        assert offsets(consumer.poll()[tp()]) == [8, 9]
+        for _ in range(2):  # at the end, where a record that comes alone takes a short way
+            assert consumer.poll() == {}
+            append(store, 1)
+            at = consumer.position(tp())
+            assert offsets(consumer.poll(LONG_MS, update_offsets=False)[tp()]) == [at]
+            assert offsets(consumer.poll(LONG_MS)[tp()]) == [at]
 
 
 def test_without_a_policy_a_position_must_be_given(store: segstore.Store) -> None:

@@ -21,8 +21,10 @@ from segstore.coordinator.structs import TopicPartition
 def test_a_closed_producer_refuses(store: segstore.Store) -> None:
     producer = Producer(store)
     producer.send("t", b"x")
+    assert producer.bootstrap_connected()
     producer.close()
     producer.close()
+    assert not producer.bootstrap_connected()
     for use in (lambda: producer.send("t", b"x"), lambda: producer.partitions_for("t")):
         with pytest.raises(errors.ClientClosedError, match="closed"):
             use()

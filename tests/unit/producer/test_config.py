@@ -39,6 +39,13 @@ def test_defaults_are_those_of_kafka_python() -> None:
     assert {name: getattr(ours, name) for name in shared} == {name: defaults[name] for name in shared}
 
 
+def test_a_program_finds_the_defaults_where_kafka_python_has_them() -> None:
+    defaults = segstore.Producer.DEFAULT_CONFIG
+    assert ProducerConfig.parse(defaults) == ProducerConfig()
+    assert set(defaults) - set(theirs()) == {"buffer_memory", "interceptors"}
+    assert not set(defaults) & {*REFUSED, *IGNORED}
+
+
 @pytest.mark.parametrize("name", sorted(IGNORED))
 def test_a_setting_of_the_network_has_no_effect(name: str, caplog: pytest.LogCaptureFixture) -> None:
     assert ProducerConfig.parse({"client_id": "c", name: object()}) == ProducerConfig.parse(

@@ -4,9 +4,13 @@ then; what is needed for that is kept.
 
 from __future__ import annotations
 
+import errno
+import os
 import random
 from collections.abc import Iterator
 from pathlib import Path
+from queue import SimpleQueue
+from typing import Any
 
 import pytest
 from faulty import MODES, FaultyFiles
@@ -24,11 +28,13 @@ from staging import (
     staged_paths,
 )
 from stores import values
+from waiting import PATIENCE
 
 import segstore
 from segstore import names
 from segstore.storage.inbox import adopt
 from segstore.storage.staging import Staged, abort, seal
+from segstore.threads import take
 
 N, PIECES = 16, 4
 CONFIG = {"inbox.segment.bytes": 1000, "log.cleaner.threads": 0}
@@ -70,6 +76,55 @@ def unsettled(tmp_path: Path) -> Iterator[Unsettled]:
     world = Unsettled(tmp_path, FaultyFiles(tmp_path))
     yield world
     world.store._side.let_go()
+
+
+class NotLinked(FaultyFiles):
+    """A file system on which a file has one name; `broken` may be cleared."""
+
+    broken = True
+
+    def link(self, source: Any, target: Any) -> None:
+        if self.broken and os.fspath(target).endswith(names.LOG + names.TEMPORARY):
+            raise OSError(errno.EPERM, "a file has one name here")
+        super().link(source, target)
+
+
+class Synced(FaultyFiles):
+    """Notes the segments that are synced, by the directories that they lie in."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.synced: list[str] = []
+
+    def sync(self, handle: Any) -> None:
+        if os.fspath(handle.path).endswith(names.LOG):
+            self.synced.append(os.path.basename(os.path.dirname(os.fspath(handle.path))))
+        super().sync(handle)
+
+
+def test_files_that_can_not_become_segments_leave_no_note(tmp_path: Path) -> None:
+    path = begin(tmp_path / "s", TOPIC)
+    with segstore.open(path, files=NotLinked(tmp_path), config=CONFIG) as store:
+        pieces = range(0, N, N // PIECES)
+        seal(path, "one", [stage(path, "a", first + N // PIECES, first=first) for first in pieces])
+        assert not [name for name in inbox(path) if name.endswith(names.JOINED)]
+        assert contents(store) == [rows("a", N)] * len(PARTS)
+
+
+def test_no_joined_segment_is_synced_before_it_is_settled(tmp_path: Path) -> None:
+    files = Synced(tmp_path)
+    world = Unsettled(tmp_path, files)
+    del files.synced[:]
+    world.seal()
+    came: SimpleQueue[None] = SimpleQueue()
+    world.store._side.context.scheduler.soon(lambda: came.put(None))
+    take(came, PATIENCE)
+    assert "gathered" not in files.synced
+    partitions = {names.partition_dir(*part) for part in PARTS}
+    assert not partitions & set(files.synced)
+    world.settle()
+    assert partitions <= set(files.synced)
+    world.store.close()
 
 
 @pytest.mark.parametrize("mode", MODES)

@@ -18,6 +18,7 @@ from segstore.coordinator.group.consumers.group import ConsumerGroup, ConsumerGr
 from segstore.coordinator.group.consumers.member import ConsumerMember
 from segstore.coordinator.group.consumers.sessions import Sessions, Wait
 from segstore.coordinator.group.consumers.topics import Topics
+from segstore.coordinator.group_settings import Timing
 from segstore.coordinator.offsets.consumer_schema import Change, MemberState
 from segstore.errors import (
     FencedInstanceIdError,
@@ -42,8 +43,6 @@ class ConsumerSettings(NamedTuple):
     classic ones again.
     """
 
-    session_timeout_ms: int
-    heartbeat_interval_ms: int
     max_size: int
     assignors: str
     may_downgrade: bool
@@ -56,13 +55,14 @@ class ConsumerSettings(NamedTuple):
 
 class Outside(NamedTuple):
     """What a group asks of others. `topics` returns what the store has now: the same object as long as no
-    topic has changed. `wall` returns ms since the epoch.
+    topic has changed. `wall` returns ms since the epoch; `timing`, what holds for the group now.
     """
 
     write: Write
     downgrade: Downgrade
     topics: Callable[[], Topics]
     wall: Callable[[], int]
+    timing: Callable[[], Timing]
 
 
 class Keeper:
@@ -177,8 +177,8 @@ class Keeper:
             self._sessions.await_until(member.member_id, Wait.REVOKE, now + timeout)
 
     def _extend(self, member: ConsumerMember, now: float) -> None:
-        classic, most = member.subscription.classic, self._settings.session_timeout_ms
-        timeout = most if classic is None else classic.session_timeout_ms
+        classic = member.subscription.classic
+        timeout = (classic or self._outside.timing()).session_timeout_ms
         self._sessions.await_until(member.member_id, Wait.SESSION, now + timeout)
 
     # --- what is told, and what is kept ----------------------------------------------------------------

@@ -113,7 +113,7 @@ class ConsumerMembership(ClassicMembers):
         self._beat(member, after, now)
         has_changed = after.current.assigned != member.current.assigned
         is_told = asked.epoch == JOIN_EPOCH or asked.is_full or has_changed
-        interval = self._settings.heartbeat_interval_ms
+        interval = self._outside.timing().heartbeat_interval_ms
         return Beaten(after.member_id, after.epoch, interval, after.current.assigned if is_told else None)
 
     def check(self, asked: ConsumerHeartbeat) -> None:

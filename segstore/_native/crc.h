@@ -1,0 +1,35 @@
+/* What the two CRCs of logs share: tables for eight bytes a step, of any reflected polynomial. */
+#ifndef SEG_CRC_H
+#define SEG_CRC_H
+
+#include "bytes.h"
+
+typedef uint32_t (*crc_function)(uint32_t crc, const uint8_t *p, int64_t len);
+
+static void make_table(uint32_t polynomial, uint32_t table[8][256])
+{
+    for (uint32_t i = 0; i < 256; i++) {
+        uint32_t crc = i;
+        for (int bit = 0; bit < 8; bit++)
+            crc = (crc >> 1) ^ (crc & 1 ? polynomial : 0);
+        table[0][i] = crc;
+    }
+    for (int t = 1; t < 8; t++)
+        for (int i = 0; i < 256; i++)
+            table[t][i] = (table[t - 1][i] >> 8) ^ table[0][table[t - 1][i] & 0xff];
+}
+
+INLINE uint32_t by_table(uint32_t table[8][256], uint32_t crc, const uint8_t *p, int64_t len)
+{
+    for (; len >= 8; p += 8, len -= 8) {
+        uint64_t v = load64le(p) ^ crc;
+        crc = 0;
+        for (int i = 0; i < 8; i++)
+            crc ^= table[7 - i][(v >> (8 * i)) & 0xff];
+    }
+    for (; len > 0; p++, len--)
+        crc = (crc >> 8) ^ table[0][(crc ^ *p) & 0xff];
+    return crc;
+}
+
+#endif

@@ -1,0 +1,87 @@
+"""How help and wrong usage are shown: help is plain text, as wide as the terminal and at most WIDEST columns,
+and wrong usage is one line that says what to do. Nothing on disk. Threads: one.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable
+
+import click
+
+WIDEST = 120
+_HYPHEN = "\N{NON-BREAKING HYPHEN}"
+"""Stands for each hyphen while lines are broken: an option is not cut behind one."""
+
+
+class Formatter(click.HelpFormatter):
+    """Click's, but that no word is cut at a hyphen; headings are bold on a terminal."""
+
+    def write_heading(self, heading: str) -> None:
+        """See click.HelpFormatter."""
+        super().write_heading(click.style(heading, bold=True))
+
+    def write_text(self, text: str) -> None:
+        """See click.HelpFormatter."""
+        super().write_text(text.replace("-", _HYPHEN))
+
+    def write_dl(self, rows: Iterable[tuple[str, str]], col_max: int = 30, col_spacing: int = 2) -> None:
+        """See click.HelpFormatter."""
+        whole = [(first, second.replace("-", _HYPHEN)) for first, second in rows]
+        super().write_dl(whole, col_max, col_spacing)
+
+    def getvalue(self) -> str:
+        """See click.HelpFormatter."""
+        return super().getvalue().replace(_HYPHEN, "-")
+
+
+class Context(click.Context):
+    """Has help formatted by `Formatter`."""
+
+    formatter_class = Formatter
+
+
+class Group(click.Group):
+    """A group whose commands are listed in order of use, each with the first sentence of its help."""
+
+    context_class = Context
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the names of the commands in the order in which they were added."""
+        return list(self.commands)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write a row for each command."""
+        named = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, _first_sentence(command)) for name, command in named if command])
+
+
+def _first_sentence(command: click.Command) -> str:
+    text = " ".join((command.help or "").split("\n\n")[0].split())
+    return re.split(r"[.;:] ", text.removesuffix("."))[0] + "."
+
+
+def dressed(command: click.Command) -> click.Command:
+    """Return a command whose help, and that of the commands in it, `Formatter` formats."""
+    command.context_class = Context
+    for inner in command.commands.values() if isinstance(command, click.Group) else ():
+        dressed(inner)
+    return command
+
+
+def colour() -> bool | None:
+    """Return False where a terminal is to get no escape sequences (NO_COLOR, TERM=dumb), else None."""
+    unwanted = os.environ.get("NO_COLOR") or os.environ.get("TERM") in ("dumb", "unknown")
+    return False if unwanted else None
+
+
+def wrong_usage(error: click.ClickException) -> str:
+    """Return an error of the arguments as one line, with the command that explains them."""
+    message = " ".join(error.format_message().split())
+    context = getattr(error, "ctx", None)
+    if context is None:
+        return f"segstore: {message}"
+    path = context.command_path
+    return f"{path}: {message.rstrip('.')}. See `{path} --help`."

@@ -1,0 +1,131 @@
+"""`GroupSettings`: the settings of single groups, which go before the store's (KIP-848; Kafka: GroupConfig,
+GroupConfigManager).
+
+On disk: what the store keeps (`storage.store.kept_files`). Threads: any. What is altered holds from the next
+heartbeat of each member on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from segstore.config import GroupConfig, StoreConfig
+from segstore.coordinator.shared import shared
+from segstore.errors import ConfigError, InvalidRequestError
+from segstore.mutex import Mutex
+from segstore.storage.context import os_errors
+from segstore.storage.meta.group_configs import GroupConfigs, read_group_configs
+from segstore.storage.store.reader import StoreReader
+from segstore.storage.store.store import Store
+
+SESSION, HEARTBEAT = "consumer.session.timeout.ms", "consumer.heartbeat.interval.ms"
+
+
+class Timing(NamedTuple):
+    """How long a member may not be heard of, and how often it is told to send heartbeats, ms."""
+
+    session_timeout_ms: int
+    heartbeat_interval_ms: int
+
+
+class GroupSettings:
+    """Raises CorruptCheckpointError, StorageError where the settings can't be read."""
+
+    def __init__(self, store: Store) -> None:
+        side = store._side
+        self._context, self._lock = store._context, Mutex()
+        self._writer = None if isinstance(side, StoreReader) else side
+        self._store = StoreConfig() if self._writer is None else self._writer.config
+        with os_errors():
+            self._held: GroupConfigs = (
+                read_group_configs(self._context.files, self._context.root)
+                if self._writer is None
+                else self._writer.kept.group_configs()
+            )
+
+    def close(self) -> None:
+        """Do nothing: no resource is held."""
+
+    def groups(self) -> list[str]:
+        """Return the groups for which settings were made, in order."""
+        return sorted(self._held)
+
+    def made(self, group: str) -> GroupConfig:
+        """Return the settings that were made for a group; its other attributes have Kafka's defaults."""
+        return self._held.get(group, GroupConfig())
+
+    def timing(self, group: str) -> Timing:
+        """Return what holds for a group: what was made for it, or else the store's."""
+        return self._timing(self.made(group))
+
+    def _timing(self, config: GroupConfig) -> Timing:
+        store = self._store
+        return Timing(
+            config.consumer_session_timeout_ms
+            if SESSION in config.explicit
+            else store.group_consumer_session_timeout_ms,
+            config.consumer_heartbeat_interval_ms
+            if HEARTBEAT in config.explicit
+            else store.group_consumer_heartbeat_interval_ms,
+        )
+
+    def alter(self, group: str, changes: Mapping[str, Any], *, validate_only: bool = False) -> None:
+        """Change settings of a group, durable on return; None takes one back to the store's. The group need
+        not exist. Raises ConfigError, InvalidRequestError for an empty name, ReadOnlyError, StorageError.
+        """
+        self._context.check_writable()
+        assert self._writer is not None
+        if not group:
+            raise InvalidRequestError("a group must be named: settings of all groups are the store's")
+        with self._lock:
+            wanted = self.made(group).replace(changes)
+            self._check(wanted)
+            if validate_only:
+                return
+            held = {**self._held, group: wanted}
+            kept = {name: config for name, config in held.items() if config.explicit}
+            with os_errors():
+                self._writer.kept.set_group_configs(kept)
+            self._held = kept
+
+    def _check(self, wanted: GroupConfig) -> None:
+        """Raise ConfigError where settings lie outside of the store's bounds, or contradict each other
+        (Kafka: GroupConfig.validateValues).
+        """
+        store, made, timing = self._store, wanted.explicit, self._timing(wanted)
+        for name, value, least, most in (
+            (
+                SESSION,
+                timing.session_timeout_ms,
+                store.group_consumer_min_session_timeout_ms,
+                store.group_consumer_max_session_timeout_ms,
+            ),
+            (
+                HEARTBEAT,
+                timing.heartbeat_interval_ms,
+                store.group_consumer_min_heartbeat_interval_ms,
+                store.group_consumer_max_heartbeat_interval_ms,
+            ),
+        ):
+            if name in made and not least <= value <= most:
+                bounds = f"group.{name.replace('consumer.', 'consumer.{}.')}"
+                raise ConfigError(
+                    f"{name}={value}: must be from {least} to {most}, the store's {bounds.format('min')} and "
+                    f"{bounds.format('max')}"
+                )
+        if made and timing.session_timeout_ms <= timing.heartbeat_interval_ms:
+            raise ConfigError(
+                f"{SESSION}={timing.session_timeout_ms}: must be greater than {HEARTBEAT}, which is "
+                f"{timing.heartbeat_interval_ms}"
+            )
+
+
+def group_settings(store: Store) -> GroupSettings:
+    """Return the settings of an open store's groups; those of one that is open for reading are as they are
+    now. Raises CorruptCheckpointError, StorageError, StoreClosedError, ForkedError.
+    """
+    if store.mode == "rw":
+        return shared(store, GroupSettings)
+    store._context.check_open()
+    return GroupSettings(store)

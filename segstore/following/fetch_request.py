@@ -1,0 +1,92 @@
+"""What a fetcher asks: the requests of Fetch, field by field (Kafka: FetchRequest.Builder). Threads: no
+state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
+
+from segstore import names
+from segstore.following.fetch_session import Asked
+from segstore.following.followed_log import Key, Position
+from segstore.protocol.codec import structs
+from segstore.wire.connection import Connection
+from segstore.wire.settings import WireConfig
+
+_Request = structs("FetchRequest")
+_IDS_SINCE, _STATE_SINCE = 13, 15
+
+
+def no_epoch() -> int:
+    """Return the broker epoch of a consumer, which has none."""
+    return -1
+
+
+class FetchTerms(NamedTuple):
+    """How is fetched: `replica_id` -1 is a consumer's; `isolation` is one of Kafka's levels. `broker_epoch`
+    gives the epoch of the registration under which a replica fetches now (KIP-903).
+    """
+
+    replica_id: int
+    isolation: int
+    broker_epoch: Callable[[], int] = no_epoch
+
+
+def fetch_request(
+    version: int,
+    asked: Asked[Key, Position],
+    terms: FetchTerms,
+    broker_epoch: int,
+    config: WireConfig,
+) -> Any:
+    """Return a request's body; `broker_epoch` is that of the terms now."""
+    return _Request(
+        replica_id=terms.replica_id if version < _STATE_SINCE else -1,
+        replica_state=_Request.ReplicaState(replica_id=terms.replica_id, replica_epoch=broker_epoch),
+        max_wait_ms=config.fetch_max_wait_ms,
+        min_bytes=config.fetch_min_bytes,
+        max_bytes=config.fetch_max_bytes,
+        isolation_level=terms.isolation,
+        session_id=asked.session_id,
+        session_epoch=asked.session_epoch,
+        topics=_topics(version, asked.positions, config.max_partition_fetch_bytes),
+        forgotten_topics_data=_forgotten(version, asked.forgotten),
+    )
+
+
+def version_for(connection: Connection, keys: Iterable[Key]) -> int:
+    """Return the version in which these partitions can be named."""
+    version = connection.version("Fetch")
+    return version if all(key.topic_id for key in keys) else min(version, _IDS_SINCE - 1)
+
+
+def _named(version: int, key: Key) -> dict[str, Any]:
+    return {"topic_id": names.topic_id_bytes(key.topic_id)} if version >= _IDS_SINCE else {"topic": key.topic}
+
+
+def _topics(version: int, positions: Mapping[Key, Position], max_bytes: int) -> list[Any]:
+    found: dict[tuple[str, str], Any] = {}
+    for key, at in positions.items():
+        if key[:2] not in found:
+            found[key[:2]] = _Request.FetchTopic(**_named(version, key))
+        found[key[:2]].partitions.append(
+            _Request.FetchPartition(
+                partition=key.partition,
+                current_leader_epoch=at.current_leader_epoch,
+                fetch_offset=at.offset,
+                last_fetched_epoch=at.last_fetched_epoch,
+                log_start_offset=at.log_start_offset,
+                partition_max_bytes=max_bytes,
+            )
+        )
+    return list(found.values())
+
+
+def _forgotten(version: int, keys: Iterable[Key]) -> list[Any]:
+    found: dict[tuple[str, str], Any] = {}
+    for key in keys:
+        if key[:2] not in found:
+            found[key[:2]] = _Request.ForgottenTopic(**_named(version, key))
+        found[key[:2]].partitions.append(key.partition)
+    return list(found.values())

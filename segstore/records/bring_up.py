@@ -1,0 +1,188 @@
+"""Brings messages of magic 0 and 1 up to record batches of magic 2 (Kafka: AbstractLegacyRecordBatch);
+nothing is on disk.
+
+All that stands above sees magic 2 only: `decode` calls this where it meets messages, and so does what sends
+batches to others. Offsets, keys, values, timestamps and their type stay; a record of magic 0 has the
+timestamp -1. There is no leader epoch and no producer. Neighbours of one kind share a batch; a wrapper
+becomes a batch of its own, which is plain.
+
+Functions without state over bytes that were read already: safe from any thread. C does what is done by
+record; a wrapper is decompressed here, under the bound that batches of magic 2 have.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from segstore._native import ffi, held, lib
+from segstore.integers import INT64_MAX
+from segstore.records.codecs import MAX_PLAIN, DecompressError, decompress, lz4_of_magic_0
+from segstore.records.header import BATCH, CODEC_MASK, CODECS, HEADER_SIZE, MAGIC, batch_ptr, corrupt
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from segstore.records.codecs import Buffer
+
+BATCH_BYTES = 64 << 10
+"""Most bytes of a batch that is made of several plain messages: as `PartitionLog.append_batch` makes them."""
+
+_BATCHES, _PLAIN, _WRAPPER = range(3)
+_KEY_AT = (18, 26)
+"""Where a message of magic 0, and one of magic 1, has the length of its key."""
+_LZ4 = CODECS.index("lz4")
+_CODECS = _LZ4 + 1
+"""How many codecs magic 0 and 1 know: there is no zstd before magic 2 (KIP-110)."""
+
+_REASONS = {
+    lib.SEG_E_RECORD: "the lengths within a message don't fill it",
+    lib.SEG_E_OFFSETS: "the offsets of its messages don't rise up to its own",
+    lib.SEG_E_NESTED: "a message in it is compressed itself, or has another magic",
+    lib.SEG_E_CRC: "CRC mismatch of a message in it",
+    lib.SEG_E_FEW: "there is no message in it",
+}
+
+
+def is_old(batches: NDArray[np.void]) -> bool:
+    """Return whether any of these headers, of which there is one at least, is that of a message."""
+    return bool(np.minimum.reduce(batches["magic"]) != MAGIC)
+
+
+def bring_up(
+    buf: Any,
+    batches: NDArray[np.void],
+    where: str = "what was read",
+    position: int = 0,
+    limit: int = MAX_PLAIN,
+    most: int = INT64_MAX,
+) -> tuple[bytes, NDArray[np.void]]:
+    """Return the batches of `buf`, which was read at `position` of file `where`, as batches of magic 2: their
+    bytes, perhaps with unused ones behind, and their headers, with positions in these bytes. `batches` are
+    headers of a `scan`, or some of them; those of magic 2 stay as they are.
+
+    The bytes end with the wrapper that makes them `most` or more. Raises CorruptRecordError where a message
+    is damaged, or a wrapper holds more than `limit` bytes.
+    """
+    made = _Made(memoryview(buf), where, position, limit)
+    for kind, first, last in _runs(batches):
+        run = batches[first:last]
+        if kind == _WRAPPER:
+            made.add_nested(run, int(batches["last_offset"][first - 1]) + 1 if first else -1)
+        elif kind == _PLAIN:
+            made.add_plain(run)
+        else:
+            made.add_batches(run)
+        if made.size >= most:
+            break
+    return made.whole()
+
+
+def _runs(batches: NDArray[np.void]) -> list[tuple[int, int, int]]:
+    """Return kind, begin and end of each run of headers of one kind; a wrapper is a run of its own."""
+    if not len(batches):
+        return []
+    kinds = np.where((batches["attributes"] & CODEC_MASK) == 0, _PLAIN, _WRAPPER)
+    kinds[batches["magic"] == MAGIC] = _BATCHES
+    starts = np.flatnonzero((kinds[1:] != kinds[:-1]) | (kinds[1:] == _WRAPPER)) + 1
+    bounds = [0, *starts.tolist(), len(batches)]
+    return list(zip(kinds[bounds[:-1]].tolist(), bounds[:-1], bounds[1:], strict=True))
+
+
+class _Made:
+    """What was brought up so far: pieces of bytes, one behind the other, and the headers of each."""
+
+    def __init__(self, view: memoryview, where: str, position: int, limit: int) -> None:
+        self._view, self._where, self._position, self._limit = view, where, position, limit
+        self._pieces: list[memoryview] = []
+        self._last = b""  # what holds the last piece, and perhaps unused bytes behind it
+        self._headers: list[NDArray[np.void]] = []
+        self.size = 0
+
+    def add_batches(self, run: NDArray[np.void]) -> None:
+        """Add batches of magic 2, as they are."""
+        sizes = run["size"].astype(np.int64)
+        starts = run["position"] - self._position
+        self._last = b""
+        for start, size in zip(starts.tolist(), sizes.tolist(), strict=True):
+            self._pieces.append(self._view[start : start + size])
+        headers = run.copy()
+        headers["position"] = self.size + np.cumsum(sizes) - sizes
+        self._headers.append(headers)
+        self.size += int(sizes.sum())
+
+    def add_plain(self, run: NDArray[np.void]) -> None:
+        """Add messages without codec."""
+        n, total = len(run), int(run["size"].sum(dtype=np.int64))
+        few = 2 + 2 * total // BATCH_BYTES
+        headers, counts = np.empty(n, BATCH), ffi.new("int64_t[2]")
+        for batches in (few, n):  # there are as many as messages where each has another append time
+            room = total + HEADER_SIZE * batches
+            out = bytes(room)
+            done = lib.seg_bring_up(
+                ffi.from_buffer("uint8_t[]", self._view), len(self._view), self._position,
+                batch_ptr(run), n, BATCH_BYTES, held("uint8_t *", out), room, batch_ptr(headers),
+                counts, counts + 1,
+            )  # fmt: skip
+            if done != lib.SEG_E_ROOM:
+                break
+        if done < 0:
+            self._fail(run[counts[1]], done)
+        self._add(out, done, headers[: counts[0]])
+
+    def add_nested(self, wrapper: NDArray[np.void], least: int) -> None:
+        """Add the messages of a wrapper, whose offsets are at least `least`."""
+        plain = self._decompressed(wrapper[0])
+        room = HEADER_SIZE + len(plain)
+        out, header, fault = bytes(room), np.empty(1, BATCH), ffi.new("int64_t *")
+        done = lib.seg_bring_up_nested(
+            ffi.from_buffer("uint8_t[]", plain), len(plain), batch_ptr(wrapper), least,
+            held("uint8_t *", out), room, batch_ptr(header), fault,
+        )  # fmt: skip
+        if done < 0:
+            self._fail(wrapper[0], done, f" (message {fault[0]})")
+        self._add(out, done, header)
+
+    def _decompressed(self, wrapper: np.void) -> Buffer:
+        codec, magic = int(wrapper["attributes"]) & CODEC_MASK, int(wrapper["magic"])
+        if codec >= _CODECS:
+            corrupt(self._where, wrapper, f"magic {magic} knows no codec {codec}")
+        start = int(wrapper["position"]) - self._position
+        value = _value(self._view[start : start + int(wrapper["size"])], magic)
+        if value is None:
+            corrupt(self._where, wrapper, "a wrapper without a value")
+        try:
+            return decompress(
+                codec, lz4_of_magic_0(value) if codec == _LZ4 and magic == 0 else value, self._limit
+            )
+        except DecompressError as error:
+            corrupt(self._where, wrapper, str(error))
+
+    def _fail(self, batch: np.void, code: int, more: str = "") -> None:
+        corrupt(self._where, batch, _REASONS.get(code, f"its messages can't be read ({code})") + more)
+
+    def _add(self, out: bytes, size: int, headers: NDArray[np.void]) -> None:
+        self._last = out
+        self._pieces.append(memoryview(out)[:size])
+        headers["position"] += self.size
+        self._headers.append(headers)
+        self.size += size
+
+    def whole(self) -> tuple[bytes, NDArray[np.void]]:
+        """Return the bytes, and the headers."""
+        if not self._headers:
+            return b"", np.empty(0, BATCH)
+        headers = np.concatenate(self._headers)
+        # What messages took beyond their records is a quarter of them, mostly: not worth a copy.
+        alone = len(self._pieces) == 1 and 0 < len(self._last) <= self.size + self.size // 2
+        return (self._last if alone else b"".join(self._pieces)), headers
+
+
+def _value(message: memoryview, magic: int) -> memoryview | None:
+    """Return the value of a whole message; None where that is null, or does not end with it."""
+    at = _KEY_AT[magic]
+    key = int.from_bytes(message[at : at + 4], "big", signed=True)
+    at += 4 + max(key, 0)
+    size = int.from_bytes(message[at : at + 4], "big", signed=True)
+    return message[at + 4 :] if key >= -1 and 0 <= size == len(message) - at - 4 else None

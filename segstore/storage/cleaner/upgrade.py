@@ -1,0 +1,201 @@
+"""Upgrades a partition: messages of magic 0 and 1 become record batches of magic 2.
+
+Offsets, keys, values, times, and the codec of each wrapper stay. Kafka has no such thing: it converts what it
+sends. On disk each segment that holds old bytes is written anew, read once more, and swapped in as by a
+compaction (`swap`); what is of magic 2 already is copied. Threads: one cleaning or upgrade of a partition at a
+time; appends and reads go on meanwhile.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from segstore import names
+from segstore._native import held, lib
+from segstore.errors import CorruptRecordError, StorageError
+from segstore.index import txn_index
+from segstore.index.sparse import MOST_RELATIVE
+from segstore.index.txn_index import AbortedTxn
+from segstore.records.header import CODEC_MASK, MAGIC
+from segstore.storage.cleaner.offset_map import checked
+from segstore.storage.cleaner.retain import levels
+from segstore.storage.cleaner.rewrite import Levels, Output, compressed
+from segstore.storage.cleaner.segment_reader import Piece, pieces
+from segstore.storage.cleaner.swap import check_settled, remove_strays, swap, undone_on_error
+from segstore.storage.cleaner.throttle import CleaningStopped, Throttle
+from segstore.storage.segment.batch_scan import BAD, walk
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from segstore.config import StoreConfig
+    from segstore.records import Records
+    from segstore.records.lazy_columns import ByteColumn
+    from segstore.storage.log.partition import Partition
+    from segstore.storage.segment.segment import Segment
+
+
+class UpgradedSegment(NamedTuple):
+    """What an upgrade did to a segment: how many records it holds, and the bytes of its log before and
+    after.
+    """
+
+    records: int
+    bytes_before: int
+    bytes_after: int
+
+
+def upgrade(
+    partition: Partition,
+    config: StoreConfig,
+    throttle: Throttle,
+    swapped: Callable[[UpgradedSegment], object],
+    flushed: Callable[[], object] = lambda: None,
+) -> None:
+    """Write all segments anew that hold messages of magic 0 or 1; the active one is sealed before.
+
+    `swapped` is called for each segment; `flushed` before the first, to make the recovery point durable. A
+    segment beyond the high watermark of a replica is left. Raises CleaningStopped, StoreClosedError,
+    CorruptRecordError, StorageError, OSError: what was done before stays.
+    """
+    check_settled(partition)
+    found = []
+    for segment in partition.view.segments:
+        with _unless_removed(partition, segment):
+            if holds_old(segment, throttle):
+                found.append(segment)
+    if not found:
+        return
+    if found[-1] is partition.segments[-1]:
+        partition.roll()
+    # A crash after the swap must not find less behind a segment than there was.
+    partition.flusher.flush(partition.view.end_offset)
+    flushed()
+    for segment in found:
+        with _unless_removed(partition, segment):
+            if segment in partition.view.segments[:-1]:
+                swapped(_upgraded(partition, segment, config.log_cleaner_io_buffer_size, throttle))
+
+
+@contextmanager
+def _unless_removed(partition: Partition, segment: Segment) -> Iterator[None]:
+    """Run a block whose errors do not count where retention has removed the segment meanwhile."""
+    try:
+        yield
+    except (CleaningStopped, CorruptRecordError, OSError):
+        if segment in partition.view.segments:
+            raise
+
+
+def holds_old(segment: Segment, throttle: Throttle) -> bool:
+    """Return whether a segment holds messages of magic 0 or 1. Raises CorruptRecordError where damage may
+    hide them.
+    """
+    files, handle, end, at = segment.pool.files, segment.handle, segment.size, 0
+    offset, status = segment.base_offset, lib.SEG_END
+    for step in walk(files, handle, 0, end, check_crcs=False, sparse=True, least=offset):
+        if (step.batches["magic"] != MAGIC).any():
+            return True
+        throttle(len(step.data))
+        at, status = step.stop.position, step.stop.status
+        offset = max(offset, step.stop.last_offset + 1)
+    if at < end:
+        raise CorruptRecordError(segment.path, at, offset, BAD.get(status, "the file was cut"))
+    return False
+
+
+def _upgraded(partition: Partition, old: Segment, chunk: int, throttle: Throttle) -> UpgradedSegment:
+    remove_strays(partition)
+    output = Output(partition, old.base_offset, MOST_RELATIVE)
+    with undone_on_error(partition, lambda: output.segments):
+        before = Content()
+        for piece in pieces(old, 0, chunk, throttle):
+            before.add(piece.records)
+            data, batches = _as_it_was_compressed(piece, levels(partition.config))
+            throttle(len(data))
+            output.add(data, batches)
+        new = output.finish(_aborted(old), old)
+        _check(new, before, chunk, throttle)
+        swap(partition, [old], new)
+    return UpgradedSegment(before.count, old.size, sum(segment.size for segment in new))
+
+
+def _as_it_was_compressed(piece: Piece, level: Levels) -> tuple[memoryview, NDArray[np.void]]:
+    """Return the batches of a piece, one after the other, each with the codec that it had."""
+    batches = piece.batches.copy()
+    start = int(batches["position"][0]) - piece.position
+    data = memoryview(piece.data)[start : start + int(batches["size"].sum(dtype=np.int64))]
+    batches["position"] -= batches["position"][0]
+    plain = piece.codecs != batches["attributes"] & CODEC_MASK
+    batches["attributes"] |= piece.codecs
+    return compressed(data, batches, plain, level) if plain.any() else (data, batches)
+
+
+def _aborted(segment: Segment) -> list[AbortedTxn]:
+    files, path = segment.pool.files, segment.file(names.TXN_INDEX)
+    if not files.exists(path):
+        return []
+    entries = txn_index.parse(files.read_file(path), segment.base_offset)
+    return [AbortedTxn(*fields[1:]) for fields in entries.tolist()]
+
+
+# --- reading once more -------------------------------------------------------------------------
+
+
+class Content:
+    """What records say, whatever batches they lie in: their number, and a digest of each column but the
+    headers, which old messages don't have.
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._digests = [hashlib.blake2b(digest_size=16) for _ in range(7)]
+
+    def add(self, records: Records) -> None:
+        """Take the next records."""
+        keys, values = records.keys, records.values
+        columns = records.offsets, records.timestamps, records.timestamp_types, keys.lengths, values.lengths
+        said = [*map(np.ascontiguousarray, columns), _joined(keys), _joined(values)]
+        for digest, column in zip(self._digests, said, strict=True):
+            digest.update(column.data)
+        self.count += len(records)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Content):
+            return NotImplemented
+        same = zip(self._digests, other._digests, strict=True)
+        return self.count == other.count and all(a.digest() == b.digest() for a, b in same)
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def _joined(column: ByteColumn) -> NDArray[np.uint8]:
+    at, lengths = np.ascontiguousarray(column.at), np.ascontiguousarray(column.lengths)
+    out = np.empty(int(lengths[lengths > 0].sum()), np.uint8)
+    ends = np.empty(len(lengths) + 1, np.int64)
+    checked(
+        lib.seg_gather(
+            column.arena, len(column.arena), held("int64_t *", at), held("int64_t *", lengths), len(lengths),
+            1, held("uint8_t *", out), len(out), held("int64_t *", ends),
+        )
+    )  # fmt: skip
+    return out
+
+
+def _check(new: list[Segment], before: Content, chunk: int, throttle: Throttle) -> None:
+    """Read the new segments, before they take the old one's place. Raises CorruptRecordError, StorageError
+    where they do not say the same.
+    """
+    after, old = Content(), False
+    for segment in new:
+        for piece in pieces(segment, 0, chunk, throttle):
+            after.add(piece.records)
+            old = old or piece.old
+    if after != before or old:
+        raise StorageError(errno.EIO, "The upgraded segment reads otherwise than the old one", new[0].path)

@@ -1,0 +1,98 @@
+"""Upgrades partitions of a store to record batches of magic 2, on request.
+
+On disk the cleaner writes logs anew (`storage.cleaner.upgrade`). Threads: one upgrade or sweep at a time, which
+the sweeper sees to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+from segstore import names
+from segstore.config import StoreConfig, arguments
+from segstore.errors import InvalidArgumentError, SegstoreError, StoreClosedError
+from segstore.logger import Logger
+from segstore.storage.cleaner import CleaningStopped, Throttle, UpgradedSegment, upgrade
+from segstore.storage.log.partition import Partition
+from segstore.storage.meta.root_checkpoints import TopicPartitionKey
+from segstore.storage.meta.topics import TopicInfo, find_topic
+
+log = Logger("segstore")
+
+
+class Upgraded(NamedTuple):
+    """What an upgrade did to a partition: how many segments were written anew, the records in them, and the
+    bytes of their logs before and after; `error` says why it failed.
+    """
+
+    topic: str
+    partition: int
+    segments: int = 0
+    records: int = 0
+    bytes_before: int = 0
+    bytes_after: int = 0
+    error: str | None = None
+
+    def plus(self, done: UpgradedSegment) -> Upgraded:
+        """Return the sum with one more segment."""
+        return Upgraded(
+            self.topic,
+            self.partition,
+            self.segments + 1,
+            self.records + done.records,
+            self.bytes_before + done.bytes_before,
+            self.bytes_after + done.bytes_after,
+        )
+
+
+def wanted(
+    topics: Mapping[str, TopicInfo], topic: str | None, partition: int | None
+) -> list[TopicPartitionKey]:
+    """Return the partitions of all topics, of one, or one of its partitions. Raises
+    UnknownTopicOrPartitionError, InvalidArgumentError, InvalidTypeError.
+    """
+    if topic is None:
+        if partition is not None:
+            raise InvalidArgumentError(f"partition is {partition!r}: it goes with a topic")
+        return [(i.name, number) for i in topics.values() if i.error is None for number in i.partition_ids]
+    if partition is None:
+        return [(topic, number) for number in find_topic(topics, topic).partition_ids]
+    number = arguments.whole("partition", partition, None)
+    return [(find_topic(topics, topic, number).name, number)]
+
+
+class Upgrader:
+    """Upgrades the partitions of one store. `partition(topic, n)` opens a partition; `checkpoint` makes the
+    recovery points durable.
+    """
+
+    def __init__(
+        self,
+        partition: Callable[[str, int], Partition],
+        config: StoreConfig,
+        throttle: Throttle,
+        checkpoint: Callable[[], None],
+    ) -> None:
+        self._partition, self._config = partition, config
+        self._throttle, self._checkpoint = throttle, checkpoint
+
+    def run(self, key: TopicPartitionKey) -> Upgraded | None:
+        """Upgrade a partition; None where it has no old bytes. Raises StoreClosedError."""
+        done = Upgraded(*key)
+
+        def swapped(segment: UpgradedSegment) -> None:
+            nonlocal done
+            done = done.plus(segment)
+
+        try:
+            partition = self._partition(*key)
+            upgrade(partition, self._config, self._throttle, swapped, self._checkpoint)
+        except CleaningStopped:
+            raise StoreClosedError(f"{names.partition_dir(*key)}: the store is being closed") from None
+        except StoreClosedError:
+            raise
+        except (SegstoreError, OSError) as error:
+            log.warning("%s could not be upgraded: %s", names.partition_dir(*key), error)
+            done = done._replace(error=str(error) or type(error).__name__)
+        return done if done.segments or done.error else None

@@ -1,0 +1,36 @@
+"""What is sent to others is magic 2 only: where a stretch of a log has messages of magic 0 or 1, its batches
+are brought up, and sent from a file in memory. All others are sent from the log as they lie there.
+
+On disk files are only read. Threads: any, without locks; an immutable view's segment is looked at.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from segstore._native import lib
+from segstore.errors import CorruptRecordError
+from segstore.files import Files, Handle
+from segstore.files.given_files import in_memory
+from segstore.records import bring_up, scan
+from segstore.storage.segment.batch_scan import BAD
+from segstore.storage.segment.segment import Segment
+
+
+def as_sent(segment: Segment, handle: Handle, found: Any, most: int, files: Files) -> tuple[Handle, bool]:
+    """Return the file from which a stretch (`found`, a `seg_found *`) of a segment's log is sent, and whether
+    that is the log. If it is not, `found` tells where the batches lie in the file: they end with the one that
+    makes them `most` bytes or more. Raises OSError; CorruptRecordError where the first batch is damaged.
+    """
+    if not segment.may_be_old or not files.attributes(handle, found.position, found.stop) & lib.SEG_OLD:
+        return handle, True
+    position = found.position
+    data = files.pread(handle, found.stop - position, position)
+    batches, stop = scan(data, position)  # with CRCs: those that are sent are made here
+    if not len(batches):
+        reason = BAD.get(stop.status, "the file was cut")
+        raise CorruptRecordError(segment.path, position, found.next_offset - 1, reason)
+    data, batches = bring_up(data, batches, segment.path, position, most=max(most, 1))
+    size = int(batches["size"].sum())
+    found.position, found.stop, found.next_offset = 0, size, int(batches["last_offset"][-1]) + 1
+    return in_memory(memoryview(data)[:size]), False

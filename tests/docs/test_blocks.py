@@ -1,0 +1,191 @@
+"""Every block of code in README and docs/ is run by a test: by this one, or by the one that ELSEWHERE names.
+LEFT_OUT has those that can't be run, and why.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from pathlib import Path
+
+import pages
+import pytest
+from certificates import certificates
+from pages import Setting
+from places import REPOSITORY
+
+import segstore
+from segstore.testing import Broker
+
+MINUTES = "takes minutes, and what it prints is of the machine"
+SCRIPT = "a script of Kafka's: tests/kafka/test_mirror_to.py calls the class that it calls"
+LEFT_OUT: Mapping[str, Mapping[str, str]] = {
+    "README.md": {
+        "make demo    #": f"{MINUTES}: .ci/run makes the tests; test_readme.py looks for the targets",
+        "segstore topics [TOPIC]": "a list, no program: test_readme.py compares it with the commands",
+    },
+    "docs/moving-to-kafka.md": {
+        "kafka-topics.sh": SCRIPT,
+        "kafka-consumer-groups.sh": SCRIPT,
+        "import shutil": "needs a broker: tests/kafka/test_mirror_to.py runs it on one",
+    },
+    "docs/serve.md": {"User:alice: read": "an entry of a list, no program"},
+    "docs/standby.md": {"primary-log is the primary": "an output whose figures are of one moment"},
+    "docs/zero-copy.md": {"segstore bench zero-copy --directory": MINUTES},
+}
+"""Blocks that are not run, named by what they begin with, and the reason."""
+
+ELSEWHERE = {
+    "docs/migrating.md": "docs/test_tutorials.py",
+    "docs/moving-to-kafka.md": "kafka/test_mirror_to.py",
+    "docs/processes.md": "docs/test_processes.py",
+    "docs/reference/cli.md": "docs/test_reference.py",  # usage lines, which are made from the commands
+    "docs/spark.md": "spark/test_tutorial.py",
+    "docs/testing.md": "docs/test_testing.py",
+    **{
+        f"docs/tutorials/{path.name}": "docs/test_tutorials.py"
+        for path in (REPOSITORY / "docs" / "tutorials").glob("*.md")
+    },
+    "docs/tutorials/spark.md": "spark/test_tutorial.py",
+}
+"""The tests that run all blocks of a page but those of LEFT_OUT."""
+
+
+def left_out(page: str) -> list[str]:
+    """The first lines of the blocks of a page that are not run."""
+    lines = [block.first_line for block in pages.blocks(REPOSITORY / page)]
+    return [line for line in lines if line.startswith(tuple(LEFT_OUT.get(page, ())))]
+
+
+# --- settings ------------------------------------------------------------------------------------
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        return int(free.getsockname()[1])
+
+
+def disks(directory: Path) -> dict[str, str]:
+    found = {f"/disk{number}/": directory / f"disk{number}" for number in range(1, 5)}
+    for disk in found.values():
+        disk.mkdir()
+    return {said: f"{disk}/" for said, disk in found.items()}
+
+
+@contextmanager
+def nothing(directory: Path) -> Iterator[Setting]:
+    yield Setting()
+
+
+@contextmanager
+def readme(directory: Path) -> Iterator[Setting]:
+    yield Setting({**disks(directory), "9092": str(free_port())})
+
+
+@contextmanager
+def clients(directory: Path) -> Iterator[Setting]:
+    yield Setting(variables={"SEGSTORE_PATH": str(directory / "orders-log")})
+
+
+@contextmanager
+def mirror(directory: Path) -> Iterator[Setting]:
+    def store_with_one_more() -> None:
+        with segstore.open(directory / "flights-store") as store:
+            store.create_topic("flights")
+            for record in log:
+                store.partition("flights").append(record.value, timestamp=record.timestamp)
+            store.partition("flights").append(b"late")
+
+    with Broker(topics=["flights", "other"]) as broker:
+        log = broker.store.partition("flights")
+        log.append(b"on time")
+        named = ("kafka1:9092,kafka2:9092", "kafka1:9092", "127.0.0.1:9092")
+        yield Setting(dict.fromkeys(named, broker.bootstrap_servers), before={4: store_with_one_more})
+        assert log.end_offset == 2
+
+
+@contextmanager
+def replication(directory: Path) -> Iterator[Setting]:
+    def plain() -> None:
+        with segstore.open(directory / "disk1" / "plain") as store:
+            store.create_topic("flights")
+            store.partition("flights").append(b"on time")
+
+    lost = directory / "disk2" / "log"
+    yield Setting(disks(directory), before={2: lambda: os.rename(lost, f"{lost}-lost"), 3: plain})
+
+
+@contextmanager
+def serve(directory: Path) -> Iterator[Setting]:
+    def users() -> None:
+        certificates(directory)
+        (directory / "users.txt").write_text("alice:secret\nadmin:more secret\n")
+
+    yield Setting({"127.0.0.1:9092": "127.0.0.1:0", "0.0.0.0:9093": "127.0.0.1:0"}, before={3: users})
+
+
+@contextmanager
+def standby(directory: Path) -> Iterator[Setting]:
+    with ExitStack() as primary, ExitStack() as promoted:
+        store = primary.enter_context(segstore.open(directory / "primary-log"))
+        store.create_topic("flights")
+        server = primary.enter_context(segstore.serve(store, port=0))
+        port = free_port()
+
+        def serve_promoted() -> None:
+            primary.close()
+            promoted_store = promoted.enter_context(segstore.open(directory / "standby-log"))
+            promoted.enter_context(segstore.serve(promoted_store, port=port))
+
+        addresses = {"primary:9092": server.bootstrap_servers, "standby:9092": f"127.0.0.1:{port}"}
+        yield Setting(
+            {**addresses, "127.0.0.1:9092": "127.0.0.1:0"}, before={5: serve_promoted, 6: promoted.close}
+        )
+
+
+HERE: Mapping[str, Callable[[Path], AbstractContextManager[Setting]]] = {
+    "README.md": readme,
+    "docs/clients.md": clients,
+    "docs/engine.md": nothing,
+    "docs/mirror.md": mirror,
+    "docs/questions.md": nothing,
+    "docs/replication.md": replication,
+    "docs/serve.md": serve,
+    "docs/staging.md": nothing,
+    "docs/standby.md": standby,
+    "docs/transfer.md": nothing,
+    "docs/zero-copy.md": nothing,
+}
+AGAIN = ("docs/clients.md", "docs/engine.md")
+"""Pages whose programs are to run again in the same directory."""
+
+
+@pytest.mark.parametrize("page", HERE)
+def test_the_blocks_of_a_page_run(page: str, tmp_path: Path) -> None:
+    with HERE[page](tmp_path) as setting:
+        setting = setting._replace(left_out=left_out(page))
+        pages.walk(REPOSITORY / page, tmp_path, setting)
+        if page in AGAIN:
+            pages.walk(REPOSITORY / page, tmp_path, setting._replace(compares=False))
+    stores = [path.parent.parent for path in tmp_path.rglob(".segstore/format")]
+    assert {str(store): segstore.check(store) for store in stores} == {str(store): [] for store in stores}
+
+
+def test_every_page_with_code_is_run() -> None:
+    every = [REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").rglob("*.md"))]
+    with_code = {str(page.relative_to(REPOSITORY)) for page in every if "```" in page.read_text("utf-8")}
+    assert with_code == {*HERE, *ELSEWHERE}
+    assert not set(HERE) & set(ELSEWHERE)
+    for page, test in ELSEWHERE.items():
+        text = (REPOSITORY / "tests" / test).read_text(encoding="utf-8")
+        assert Path(page).stem in text or Path(page).parent.name in text, page
+
+
+def test_every_block_is_seen_and_what_is_left_out_is_there() -> None:
+    for page in (*HERE, *ELSEWHERE):
+        text = (REPOSITORY / page).read_text(encoding="utf-8")
+        assert 2 * len(pages.blocks(REPOSITORY / page)) == sum("```" in line for line in text.splitlines())
+    for page, reasons in LEFT_OUT.items():
+        assert len(left_out(page)) == len(reasons), page

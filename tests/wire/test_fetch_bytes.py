@@ -1,0 +1,97 @@
+"""Answers to Fetch as bytes: what is written is read, by either way; nothing else is taken for one."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+from segstore.protocol.codec import decode
+from segstore.protocol.fetch_bytes import EmptyAnswer, PartitionAnswer
+from segstore.protocol.primitives import behind_tags
+
+TOPIC_ID, SESSION = b"an id of a topic", 0x31323334
+VERSIONS = range(4, 19)
+
+
+class Stored:
+    """Batches, which are here as bytes."""
+
+    high_watermark, last_stable_offset, log_start_offset = 70, 60, 50
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+
+def form(version: int, **fields: Any) -> PartitionAnswer:
+    given = {"topic": "t", "topic_id": TOPIC_ID, "partition": 3, "committed": False, "session_id": SESSION}
+    return PartitionAnswer(version, **{**given, **fields})
+
+
+def written(answer: PartitionAnswer, data: bytes) -> bytes:
+    """An answer without its size."""
+    out, places = answer.of(Stored(data), b"\0\0\0\7")
+    for at, batches in places:
+        out[at:at] = batches.data
+    assert int.from_bytes(out[:4], "big") == len(out) - 4
+    return bytes(out[4:])
+
+
+@pytest.mark.parametrize("size", [0, 1, 126, 127, 128, 20_000])
+@pytest.mark.parametrize("version", VERSIONS)
+def test_what_is_written_is_read(version: int, size: int) -> None:
+    made, data = form(version), random.Random(size).randbytes(size)
+    answer = written(made, data)
+    found = made.read(memoryview(answer))
+    assert found is not None
+    assert (found.high_watermark, found.last_stable_offset) == (70, 60)
+    assert (found.log_start_offset, found.records) == (50 if version >= 5 else -1, data)
+    at = behind_tags(memoryview(answer), 4) if version >= 12 else 4
+    body = decode("FetchResponse", version, memoryview(answer)[at:])
+    (part,) = body.responses[0].partitions
+    assert (part.partition_index, bytes(part.records or b""), part.high_watermark) == (3, data, 70)
+
+
+OTHERS: dict[str, Any] = {
+    "another topic": {"topic": "u", "topic_id": bytes(16)},
+    "another partition": {"partition": 4},
+    "another session": {"session_id": SESSION + 1},
+    "aborted transactions": {"committed": True},
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+@pytest.mark.parametrize("version", [7, 12, 13, 18])
+def test_another_answer_is_not_read(version: int, name: str) -> None:
+    answer = written(form(version, **OTHERS[name]), b"records")
+    assert form(version).read(memoryview(answer)) is None
+
+
+@pytest.mark.parametrize("version", [7, 12, 18])
+def test_errors_and_answers_of_nothing_are_not_read(version: int) -> None:
+    empty = bytes(EmptyAnswer(version, SESSION).of(b"\0\0\0\7")[0][4:])
+    assert form(version).read(memoryview(empty)) is None
+    answer = bytearray(written(form(version), b"records"))
+    for at in range(len(answer)):
+        for other in (answer[:at], answer[:at] + b"\x80" * 6):
+            same_size = len(other) == len(answer)  # then records may be what was changed
+            assert same_size or form(version).read(memoryview(bytes(other))) is None
+
+
+@pytest.mark.parametrize("version", [7, 18])
+def test_damaged_answers_are_not_read_as_others(version: int, rng: random.Random) -> None:
+    """But for what the log tells and for the records, each byte counts."""
+    made, data = form(version), b"records of a log"
+    answer = written(made, data)
+    for at in range(4, len(answer)):
+        damaged = bytearray(answer)
+        damaged[at] ^= 1 << rng.randrange(8)
+        found = made.read(memoryview(bytes(damaged)))
+        if found is None:
+            continue
+        told = (found.high_watermark, found.last_stable_offset, found.log_start_offset, bytes(found.records))
+        assert sum(one != other for one, other in zip(told, (70, 60, 50, data), strict=True)) == 1
