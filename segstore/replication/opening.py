@@ -159,7 +159,7 @@ def open_replicated(
             found.finish(given, settings, files, clock)
     for broker, reason in places.offline.items():
         log.warning(
-            "directory %d is offline: %s (once it is there it catches up; where it is lost, see replace_directory)",
+            "directory %d is offline: %s; it catches up once it is back, or replace_directory gives it up",
             broker, reason,
         )  # fmt: skip
     return store

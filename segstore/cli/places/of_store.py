@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 import segstore
-from segstore.cli.locked import END_IT, told
 from segstore.cli.places.disk_use import log_bytes
+from segstore.cli.places.locked import END_IT, told
 from segstore.config import TopicConfig
 from segstore.coordinator.group.admin import Groups
 from segstore.errors import SegstoreError, StorageError, StoreLockedError
