@@ -2,7 +2,9 @@
 beside it (the producer's futures, and the append of a record), and for which Pythons a wheel is.
 
 cffi makes an extension of the stable ABI, so that one wheel serves Python 3.10 and all that follow.
-Free-threaded builds of CPython have no stable ABI: a wheel for one of them is for that version alone.
+Free-threaded builds of CPython have no stable ABI: a wheel for one of them is for that version alone. Neither
+of our own modules says Py_MOD_GIL_NOT_USED, so that such a Python turns the GIL on when it loads them: nobody
+has run the tests without it (docs/packaging.md).
 """
 
 import runpy

@@ -158,7 +158,7 @@ def _packages(results: Results) -> Iterator[str]:
         if name := cell.keys.get("package"):
             total += cell.notes["bytes"]
             more, size = ", ".join(cell.notes["needs"]) or "–", _megabytes(cell.notes["bytes"])
-            added = f"{cell.figures[MS].median - base:.0f} ms"
+            added = f"{max(cell.figures[MS].median - base, 0):.0f} ms"
             yield f"| {name} | {versions[name]} | {more} | {size} | {added} |"
     yield f"| in all | | | {_megabytes(total)} | |"
 

@@ -1,11 +1,11 @@
-"""Makes tests/golden/old: partitions that a real Apache Kafka 2.8.2 broker wrote as messages of magic 0 and 1.
+"""Makes tests/golden/old: partitions that a real Kafka 2.8.2 broker wrote as messages of magic 0 and 1.
 
 usage: .venv/bin/python tools/old_golden.py [DIRECTORY]
 
-Maven fetches the broker, and the ZooKeeper that it needs, by tests/support/old_kafka/pom.xml. The messages are
-sent by librdkafka, and converted down by the broker as `message.format.version` of each topic says; those of
-`kept` are made by kafka-python, and the broker keeps their bytes. What an ordinary consumer reads of them is
-written beside the partitions.
+Maven fetches the broker, and the ZooKeeper that it needs, by tests/support/old_kafka/pom.xml. The messages
+are sent by librdkafka, and converted down by the broker as `message.format.version` of each topic says; those
+of `kept` are made by kafka-python, and the broker keeps their bytes. What an ordinary consumer reads of them
+is written beside the partitions.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -76,8 +77,8 @@ class Row(NamedTuple):
 def flights(count: int, first: int = 0, keys: int = 0) -> list[Row]:
     """Return rows of flights; with `keys` each has one of so many keys."""
     with gzip.open(FLIGHTS, "rt") as lines:
-        values = [base64.b64decode(json.loads(line)["value"]) for line, _ in zip(lines, range(first + count))]
-    return [Row(b"key-%d" % (i * 7 % keys) if keys else None, v) for i, v in enumerate(values[first:])]
+        values = [base64.b64decode(json.loads(line)["value"]) for line in islice(lines, first, first + count)]
+    return [Row(b"key-%d" % (i * 7 % keys) if keys else None, v) for i, v in enumerate(values)]
 
 
 EDGES = [

@@ -172,6 +172,7 @@ def built(name: str, builder: Builder, room: Path) -> Path:
             shutil.copyfile(REPOSITORY / file, tree / file)
     cc = compiler(name, builder.headers)
     tools = {"CC": shlex.join(cc), "LDSHARED": shlex.join([*cc, "-shared", "-s"])}
+    tools["PYTHONWARNINGS"] = "ignore"  # setuptools' own, of the command that installs into a wheel
     if builder.tag != STABLE:
         tools["SETUPTOOLS_EXT_SUFFIX"] = suffix(builder.tag, name)
     build = [builder.python, "setup.py", "-q", "bdist_wheel", "--plat-name", name, "--dist-dir", str(room)]
@@ -239,7 +240,7 @@ def used(wheel: Path, name: str, builder: Builder, runners: Mapping[str, Sequenc
     """Install a wheel where it can be run, and run what README begins with. Return what was done."""
     here = name == f"manylinux_2_17_{platform.machine()}" and platform.libc_ver()[0] == "glibc"
     if builder.tag != STABLE:
-        return used_without_gil(wheel, builder, room) if here else "built, not run"
+        return used_free_threaded(wheel, builder, room) if here else "built, not run"
     if name in runners:
         return used_elsewhere(wheel, name, runners[name], room)
     if not here:
@@ -265,17 +266,17 @@ def used_here(wheel: Path, room: Path) -> str:
     return "installed without a compiler on the PATH; README's example and the demo ran"
 
 
-def used_without_gil(wheel: Path, builder: Builder, room: Path) -> str:
-    """As `used`, by the free-threaded Python that the wheel is for. Raises CalledProcessError where importing
-    segstore turns the GIL on.
+def used_free_threaded(wheel: Path, builder: Builder, room: Path) -> str:
+    """As `used`, by the free-threaded Python that the wheel is for. Raises CalledProcessError where segstore
+    runs without the GIL, which it has not been tested for.
     """
     _run([builder.python, "-m", "venv", str(room / "env")])
     python = str(room / "env/bin/python")
     _run([python, "-m", "pip", "install", "-q", str(wheel)])
-    look = "import sys; sys.exit(sys._is_gil_enabled())"
-    _run([python, "-W", "error", "-c", f"{image.example()}\n{look}"], cwd=room)
+    look = "import sys; sys.exit(not sys._is_gil_enabled())"
+    _run([python, "-c", f"{image.example()}\n{look}"], cwd=room)
     _run([python, "-m", "segstore", "check", "--store", "flights-log"], cwd=room)
-    return "README's example and `segstore check` ran without the GIL"
+    return "README's example and `segstore check` ran, with the GIL, which segstore turns on"
 
 
 def used_elsewhere(wheel: Path, name: str, python: Sequence[str], room: Path) -> str:

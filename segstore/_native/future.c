@@ -67,10 +67,6 @@ PyMODINIT_FUNC PyInit__future(void)
     PyObject *type = made ? PyType_FromSpec(&spec) : NULL;
     if (type == NULL || PyModule_AddObjectRef(made, "FutureRecordMetadata", type) < 0)
         Py_CLEAR(made);
-#ifdef Py_GIL_DISABLED
-    if (made != NULL)
-        PyUnstable_Module_SetGIL(made, Py_MOD_GIL_NOT_USED);
-#endif
     Py_XDECREF(type);
     return made;
 }

@@ -154,10 +154,5 @@ static struct PyModuleDef module_definition = {
 
 PyMODINIT_FUNC PyInit__tail_append(void)
 {
-    PyObject *made = PyModule_Create(&module_definition);
-#ifdef Py_GIL_DISABLED
-    if (made != NULL)
-        PyUnstable_Module_SetGIL(made, Py_MOD_GIL_NOT_USED);
-#endif
-    return made;
+    return PyModule_Create(&module_definition);
 }

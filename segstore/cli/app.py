@@ -16,8 +16,8 @@ import click
 
 from segstore.cli.help import WIDEST, colour, dressed, wrong_usage
 from segstore.cli.importing import imports, thawing
-from segstore.cli.locked import told
 from segstore.cli.place_first import PlaceFirst
+from segstore.cli.places.locked import told
 from segstore.cli.signals import status
 from segstore.errors import SegstoreError, StoreLockedError
 from segstore.version import VERSION

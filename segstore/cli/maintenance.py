@@ -25,7 +25,7 @@ from segstore.cli.options import (
 )
 from segstore.cli.output import add_row, console, print_json, progress_bar, size_text, table, time_text
 from segstore.cli.places.disk_use import log_bytes
-from segstore.cli.places.of_store import open_reading
+from segstore.cli.places.of_store import NO_STORE, open_reading
 from segstore.coordinator.quotas import CONSUMER_BYTE_RATE, DEFAULT, PRODUCER_BYTE_RATE, Entity
 from segstore.coordinator.quotas import quotas as quotas_of
 from segstore.errors import StorageError
@@ -68,7 +68,7 @@ def check(given: str | None, path: str | None, repair: bool, quarantine: bool, a
     if quarantine and not repair:
         raise click.UsageError("--quarantine goes with --repair.")
     if not os.path.isdir(root):
-        raise StorageError(errno.ENOENT, "There is no such store", root)
+        raise StorageError(errno.ENOENT, NO_STORE, root)
     done = _repair(root, quarantine) if repair else []
     size, findings = run_check(root)
     rows: list[Repaired | segstore.Finding] = [*done, *findings]

@@ -253,17 +253,22 @@ def decode(
     return Records(arena, matrix, next_offset, batches, with_headers)
 
 
-def _messages(
-    buf: Bytes, batches: NDArray[np.void], position: int, from_offset: int
-) -> Records | None:
-    """Return the records of plain messages of magic 0 or 1 as they lie in `buf`: they need not be brought up to
-    be read. None where any is not plain, or has to be looked at more closely.
+def _messages(buf: Bytes, batches: NDArray[np.void], position: int, from_offset: int) -> Records | None:
+    """Return the records of plain messages of magic 0 or 1 as they lie in `buf`: they need not be brought up
+    to be read. None where any is not plain, or has to be looked at more closely.
     """
     n, arena = len(batches), buf if type(buf) is bytes else bytes(buf)
     matrix = np.empty((ROWS, n), np.int64) if n < _MANY else spare.matrix(ROWS, n)
     runs, found = np.empty(n, BATCH), ffi.new("int64_t *")
     done = lib.seg_decode_messages(
-        arena, len(arena), position, held(_BATCHES, batches), n, held(_INT64S, matrix), held(_BATCHES, runs), found
+        arena,
+        len(arena),
+        position,
+        held(_BATCHES, batches),
+        n,
+        held(_INT64S, matrix),
+        held(_BATCHES, runs),
+        found,
     )
     if done != n:
         return None

@@ -158,7 +158,10 @@ def open_replicated(
         except BecamePlain as found:
             found.finish(given, settings, files, clock)
     for broker, reason in places.offline.items():
-        log.warning("directory %d is offline: %s", broker, reason)
+        log.warning(
+            "directory %d is offline: %s; it catches up once it is back, or replace_directory gives it up",
+            broker, reason,
+        )  # fmt: skip
     return store
 
 

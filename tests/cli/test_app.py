@@ -116,7 +116,7 @@ def test_wrong_usage(case: str, store_dir: Path) -> None:
 
 
 ERRORS = {
-    "no such store": (["topics", "-s", "{missing}"], "no such store; `segstore create` makes one"),
+    "no such store": (["topics", "-s", "{missing}"], "is the path right? `segstore create` makes a new one"),
     "no such topic": (["consume", "u", "-s", "{store}"], "no topic 'u'; there are: t"),
     "no such partition": (["consume", "t", "-p", "9", "-s", "{store}"], "has no partition 9; it has [0]"),
     "partition to produce to": (["produce", "t", "-p", "9", "-s", "{store}"], "has no partition 9"),

@@ -62,6 +62,13 @@ class Brokers:
         found = self.cluster.partition(topic)
         return found is not None and found.leader == node
 
+    def elect(self, topic: str, leader: int) -> None:
+        """Let a broker lead, which may do so already."""
+        (other,) = {self.first.node, self.second.node} - {leader}
+        if not self.leads(topic, leader):
+            self.cluster.prefer(topic, [leader, other])
+        until(lambda: self.leads(topic, leader))
+
     def produce(self, topic: str, values: range, acks: str = "all") -> None:
         producer = confluent_kafka.Producer({"bootstrap.servers": self.bootstrap, "acks": acks})
         for n in values:
@@ -105,9 +112,8 @@ def test_the_lead_goes_from_one_broker_to_the_other_and_back(brokers: Brokers, t
     first, second, directory = brokers.first, brokers.second, tmp_path / "mirror"
     brokers.create("orderly")
     with segstore.mirror(brokers.bootstrap, directory, "orderly", config=CONFIG) as mirror:
-        for turn, (leader, other) in enumerate([(first, second), (second, first), (first, second)]):
-            brokers.cluster.prefer("orderly", [leader.node, other.node])
-            until(lambda leader=leader: brokers.leads("orderly", leader.node))
+        for turn, leader in enumerate((first, second, first)):
+            brokers.elect("orderly", leader.node)
             brokers.produce("orderly", range(turn * 100, turn * 100 + 100))
             await_end(mirror, "orderly", turn * 100 + 100)
             (part,) = mirror.partitions()
@@ -134,8 +140,7 @@ def test_what_an_unclean_election_has_lost_is_cut_and_kept_aside(brokers: Broker
         await_end(mirror, "unclean", 80)
         brokers.cluster.await_broker()
         until(lambda: brokers.in_sync("unclean") == {first.node, second.node})
-        brokers.cluster.prefer("unclean", [first.node, second.node])
-        until(lambda: brokers.leads("unclean", first.node))
+        brokers.elect("unclean", first.node)
         brokers.produce("unclean", range(3000, 3010))
         await_end(mirror, "unclean", 90)
         expected = [*range(50), *range(2000, 2030), *range(3000, 3010)]

@@ -1,5 +1,5 @@
-"""Kafka's own dump tools on messages of magic 0 and 1: that of 2.8.2, whose broker wrote them, and that of 4.1, also
-after an upgrade.
+"""Kafka's own dump tools on messages of magic 0 and 1: that of 2.8.2, whose broker wrote them, and that of
+4.1, also after an upgrade.
 """
 
 from __future__ import annotations

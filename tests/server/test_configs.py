@@ -18,7 +18,7 @@ from segstore.protocol.error_codes import Code
 from segstore.server.apis import Api
 from segstore.server.settings import ServerConfig
 
-TOPIC, BROKER, GROUP = 2, 4, 32
+TOPIC, BROKER, LOGGER, GROUP = 2, 4, 8, 32
 OF_TOPIC, OF_ALL_BROKERS, OF_BROKER, DEFAULT = 1, 3, 4, 5
 SET, DELETE, APPEND, SUBTRACT = range(4)
 Described = structs("DescribeConfigsRequest").DescribeConfigsResource
@@ -146,7 +146,8 @@ UNKNOWN = {
     "a topic's name": ((TOPIC, "a b", None), Code.INVALID_TOPIC_EXCEPTION),
     "a broker": ((BROKER, "2", None), Code.INVALID_REQUEST),
     "a broker's name": ((BROKER, "one", None), Code.INVALID_REQUEST),
-    "a group": ((GROUP, "g", None), Code.INVALID_REQUEST),
+    "a group without a name": ((GROUP, "", None), Code.INVALID_REQUEST),
+    "a broker's logger": ((LOGGER, "1", None), Code.INVALID_REQUEST),
 }
 
 

@@ -1,5 +1,5 @@
-"""Promise: clients of a server read messages of magic 0 and 1 as record batches, at the same offsets, wherever they
-begin, and by time.
+"""Promise: clients of a server read messages of magic 0 and 1 as record batches, at the same offsets, from
+any offset on, and by time.
 """
 
 from __future__ import annotations

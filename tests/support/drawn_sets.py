@@ -59,7 +59,13 @@ def _batch(messages: Sequence[Message], codec: int) -> bytes:
     attributes = codec | (message_sets.APPEND_TIME if first.append_time else 0)
     records = [oracle.Record(m.offset, m.timestamp, m.key, m.value, []) for m in messages]
     batch = oracle.Batch(
-        first.offset, -1, attributes, messages[-1].offset - first.offset, stamps[0], max(stamps), records=records
+        first.offset,
+        -1,
+        attributes,
+        messages[-1].offset - first.offset,
+        stamps[0],
+        max(stamps),
+        records=records,
     )
     payload = oracle.encode_records(batch)
     return oracle.encode_batch(batch, message_sets.compress(codec, payload) if codec else payload)
@@ -102,13 +108,21 @@ def _each_kind() -> Drawn:
                     continue
                 parts.append(entry(magic, codec, messages, absolute=codec == LZ4))
                 offset = messages[-1].offset + 1 + (codec == SNAPPY)
-    back = [entry(1, GZIP, some(offset, 3)), entry(0, NONE, some(offset + 5, 3)), entry(0, LZ4, some(offset + 9, 2))]
+    back = [
+        entry(1, GZIP, some(offset, 3)),
+        entry(0, NONE, some(offset + 5, 3)),
+        entry(0, LZ4, some(offset + 9, 2)),
+    ]
     return joined([*parts, *back])
 
 
 EACH_KIND = _each_kind()
 """Every magic, codec and kind of time, with gaps; magic 2 in the midst."""
-KINDS = {f"magic {magic}, {CODECS[codec]}": entry(magic, codec, some(7, 6)) for magic in (0, 1) for codec in range(4)}
+KINDS = {
+    f"magic {magic}, {CODECS[codec]}": entry(magic, codec, some(7, 6))
+    for magic in (0, 1)
+    for codec in range(4)
+}
 
 _BYTES = st.none() | st.binary(max_size=20) | st.binary(min_size=120, max_size=200)
 _STAMPS = st.just(NO_TIMESTAMP) | st.integers(0, 1 << 41)

@@ -52,7 +52,7 @@ CONFIG: Mapping[str, Any] = {
     "replica.lag.time.max.ms": 4000,
 }
 PAUSE = 0.02  # seconds between two fetches
-DOUBLE_REGISTRATION = 101
+TIMED_OUT, DOUBLE_REGISTRATION = 7, 101
 
 
 class Member:
@@ -170,6 +170,8 @@ class Member:
     def _beat(self) -> None:
         offset = self._observer.image.next_offset - 1
         answer = heartbeat(self._controller, self.node, self.epoch, offset, self._leaving)
+        if answer.error == TIMED_OUT:  # a controller that is late: the next heartbeat asks again
+            return
         assert answer.error == 0, answer
         self._may_stop = self._may_stop or answer.may_shut_down
 

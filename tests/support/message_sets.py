@@ -99,9 +99,7 @@ def wrap(magic: int, codec: int, messages: Sequence[Message], *, absolute: bool 
     timestamp. Messages of append time have the wrapper's time, whatever is written inside.
     """
     first = 0 if magic == 0 or absolute else messages[0].offset
-    inner = b"".join(
-        encode(replace(_entry(magic, m, m.offset - first), attributes=0)) for m in messages
-    )
+    inner = b"".join(encode(replace(_entry(magic, m, m.offset - first), attributes=0)) for m in messages)
     appended = magic == 1 and messages[0].append_time
     stamp = max(m.timestamp for m in messages) if magic else NO_TIMESTAMP
     attributes = codec | (APPEND_TIME if appended else 0)
@@ -227,8 +225,8 @@ def _inner(data: bytes) -> list[Entry]:
 
 
 def _base(wrapper: Entry, last: int) -> int:
-    """Return the offset of an inner message that says 0. In a log the wrapper has the last message's offset; a
-    producer may send it with 0, which the broker mends.
+    """Return the offset of an inner message that says 0. In a log the wrapper has the last message's offset;
+    a producer may send it with 0, which the broker mends.
     """
     if wrapper.offset < last:
         raise Malformed(f"the wrapper's offset {wrapper.offset} is below the last inner one, {last}")
@@ -271,13 +269,15 @@ def _lz4_blocks(data: bytes) -> Iterator[bytes]:
     for at in range(0, len(data), LZ4_BLOCK):
         piece = data[at : at + LZ4_BLOCK]
         part = bytes(cramjam.lz4.compress_block(piece, store_size=False))
-        yield struct.pack("<I", len(part)) + part if len(part) < len(piece) else (
-            struct.pack("<I", len(piece) | STORED) + piece
+        yield (
+            struct.pack("<I", len(part)) + part
+            if len(part) < len(piece)
+            else (struct.pack("<I", len(piece) | STORED) + piece)
         )
 
 
 def lz4_header(magic: int) -> bytes:
-    """Return the header of a frame. The checksum of magic 0 covers the frame's magic number too (KAFKA-3160)."""
+    """Return a frame's header. The checksum of magic 0 covers the frame's magic number too (KAFKA-3160)."""
     covered = LZ4_MAGIC + LZ4_FLAGS if magic == 0 else LZ4_FLAGS
     return LZ4_MAGIC + LZ4_FLAGS + bytes([xxh32(covered) >> 8 & 0xFF])
 

@@ -153,4 +153,5 @@ def test_check_of_what_is_not_there(tmp_path: Path) -> None:
     for option in ((), ("--repair",)):
         done = run("check", tmp_path / "nope", *option)
         assert done.exit_code == 1
-        assert done.stderr == f"segstore: {tmp_path}/nope: There is no such store\n"
+        said = "no such store: is the path right? `segstore create` makes a new one"
+        assert done.stderr == f"segstore: {tmp_path}/nope: {said}\n"

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 import segstore
-from segstore.cli.locked import END_IT, told
 from segstore.cli.places.disk_use import log_bytes
+from segstore.cli.places.locked import END_IT, told
 from segstore.config import TopicConfig
 from segstore.coordinator.group.admin import Groups
 from segstore.errors import SegstoreError, StorageError, StoreLockedError
@@ -31,12 +31,13 @@ if TYPE_CHECKING:
 
 WAIT_MS = 1000
 FETCH_BYTES = 1 << 20
+NO_STORE = "no such store: is the path right? `segstore create` makes a new one"
 
 
 def open_reading(path: str) -> segstore.Store:
     """Open a store to read. Raises StorageError where there is none."""
     if not os.path.isdir(path):
-        raise StorageError(errno.ENOENT, "no such store; `segstore create` makes one", path)
+        raise StorageError(errno.ENOENT, NO_STORE, path)
     return segstore.open(path, mode="r")
 
 

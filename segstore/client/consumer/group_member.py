@@ -50,7 +50,8 @@ class Grouped:
         if store.mode == "r":
             raise ReadOnlyError(
                 f"group_id={config.group_id!r}: groups and commits belong to the process that writes "
-                f'{store.path}, which was opened with mode="r" here: leave group_id out, or open it with "rw"'
+                f'{store.path}, which was opened with mode="r" here: leave group_id out, open it with "rw" '
+                "where no other process does, or join the group with a Kafka client by segstore serve"
             )
         self._subscription, self._config = subscription, config
         check_group(config.group_id)

@@ -270,5 +270,5 @@ def _check_order(found: Sequence[Found]) -> None:
         if each.properties is not None and each.properties.node_id != number:
             raise StaleDirectoryError(
                 f"{each.path} is directory {each.properties.node_id} of its store, and not directory "
-                f"{number}: give the paths in the order of before"
+                f"{number}: name every directory in the order of before, also one that is missing"
             )

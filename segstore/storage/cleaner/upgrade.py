@@ -1,9 +1,9 @@
 """Upgrades a partition: messages of magic 0 and 1 become record batches of magic 2.
 
-Offsets, keys, values, times, and the codec of each wrapper stay. Kafka has no such thing: it converts what it
-sends. On disk each segment that holds old bytes is written anew, read once more, and swapped in as by a
-compaction (`swap`); what is of magic 2 already is copied. Threads: one cleaning or upgrade of a partition at a
-time; appends and reads go on meanwhile.
+Offsets, keys, values, times, and the codec of each wrapper stay. Kafka has no such thing: it converts what
+it sends. On disk each segment that holds old bytes is written anew, read once more, and swapped in as by a
+compaction (`swap`); what is of magic 2 already is copied. Threads: one cleaning or upgrade of a partition at
+a time; appends and reads go on meanwhile.
 """
 
 from __future__ import annotations

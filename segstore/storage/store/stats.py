@@ -1,8 +1,8 @@
 """Statistics and metrics of each partition, for an operator.
 
-On disk only headers of batches are read (of messages in wrappers all), beside a live writer too. Threads: any. Names of metrics are Kafka's
-(kafka.log:type=Log, type=LogCleanerManager), and have Prometheus' form where that has one: bytes, offsets and
-ms, `_total` for what only grows.
+On disk only headers of batches are read (of messages in wrappers all), beside a live writer too. Threads:
+any. Names of metrics are Kafka's (kafka.log:type=Log, type=LogCleanerManager), and have Prometheus' form
+where that has one: bytes, offsets and ms, `_total` for what only grows.
 """
 
 from __future__ import annotations

@@ -439,8 +439,8 @@ class Store:
             return self._writer().sweeper.sweep()
 
     def upgrade(self, topic: str | None = None, partition: int | None = None) -> tuple[Upgraded, ...]:
-        """Write messages of magic 0 and 1, which Kafka wrote before 0.11, anew as record batches of magic 2: of
-        all topics, or one, or one of its partitions. Offsets, keys, values, times and codecs stay.
+        """Write messages of magic 0 and 1, which Kafka wrote before 0.11, anew as record batches of magic 2:
+        of all topics, or one, or one of its partitions. Offsets, keys, values, times and codecs stay.
 
         Returns what was done, or why it failed, in each partition that has such messages; the active segment
         of such a partition is sealed first. Raises UnknownTopicOrPartitionError, InvalidArgumentError,

@@ -235,8 +235,8 @@ class Sweeper:
         return apart(run, "segstore-sweep")
 
     def upgrade(self, keys: Sequence[TopicPartitionKey]) -> tuple[Upgraded, ...]:
-        """Upgrade these partitions, a broker's too; returns what was done, or failed, in each of them that has
-        old bytes. Raises StoreClosedError where the store closes or a topic is deleted meanwhile.
+        """Upgrade these partitions, a broker's too; returns what was done, or failed, in each of them that
+        has old bytes. Raises StoreClosedError where the store closes or a topic is deleted meanwhile.
         """
         return apart(lambda: tuple(self._upgrade(keys)), "segstore-upgrade")
 

@@ -1,7 +1,7 @@
 """Upgrades partitions of a store to record batches of magic 2, on request.
 
-On disk the cleaner writes logs anew (`storage.cleaner.upgrade`). Threads: one upgrade or sweep at a time, which
-the sweeper sees to.
+On disk the cleaner writes logs anew (`storage.cleaner.upgrade`). Threads: one upgrade or sweep at a time,
+which the sweeper sees to.
 """
 
 from __future__ import annotations

@@ -19,6 +19,7 @@ LIMIT = 1 << 24
 """Bytes that a batch may become."""
 _CONTROL = 0x20
 _Batch = tuple[Batch, int, bytes]
+_MOST_DELTA = (1 << 31) - 1
 
 
 class Read(NamedTuple):
@@ -99,6 +100,8 @@ def is_old(data: bytes) -> bool:
 def _records(whole: _Batch | bytes, previous: int) -> list[Record]:
     if isinstance(whole, bytes):
         said = message_sets.said(message_sets.parse(whole), previous, _nested)
+        if _last(whole) - said[0].offset > _MOST_DELTA:  # which no batch may have
+            raise Malformed("offsets too far apart")
         return [Record(m.offset, m.timestamp, m.key, m.value, []) for m in said]
     batch, count, payload = whole
     return decode_records(batch, count, _plain(batch.attributes & 7, payload))

@@ -1,5 +1,5 @@
-"""Makes messages of magic 0 and 1 as first inputs, and changes them with knowledge of their fields, also within
-wrappers. Writes nothing.
+"""Makes messages of magic 0 and 1 as first inputs, and changes them with knowledge of their fields, also
+within wrappers. Writes nothing.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from message_sets import GZIP, LZ4, NONE, SNAPPY, Entry, Malformed
 from fuzz.mutate import ANY, Mutator, overwrite
 
 FIELDS = ((0, 8), (8, 4), (12, 4), (16, 1), (17, 1), (18, 4), (18, 8), (22, 4), (26, 4))
-"""(position, size) of offset, size, CRC, magic, attributes, key length or timestamp, and lengths behind them."""
+"""(position, size) of offset, size, CRC, magic, attributes, key length or timestamp, lengths behind them."""
 
 
 def seeds() -> list[bytes]:

@@ -25,7 +25,10 @@ from segstore.records import Columns, Template, encode
 from segstore.storage.store.upgrader import Upgraded
 
 upgrading = import_module("segstore.storage.cleaner.upgrade")
-TWO = (joined([EACH_KIND, entry(1, GZIP, some(200, 4))]), joined([entry(0, LZ4, some(300, 5)), entry(2, NONE, some(310, 5))]))
+TWO = (
+    joined([EACH_KIND, entry(1, GZIP, some(200, 4))]),
+    joined([entry(0, LZ4, some(300, 5)), entry(2, NONE, some(310, 5))]),
+)
 
 
 def written(path: Path, *segments: Drawn, topic: str = "t") -> Path:

@@ -1,5 +1,5 @@
-"""Logs that hold messages of magic 0 and 1, plain and nested, beside record batches: all ways to read them, and
-what a writer does behind them.
+"""Logs that hold messages of magic 0 and 1, plain and nested, beside record batches: all ways to read them,
+and what a writer does behind them.
 """
 
 from __future__ import annotations
@@ -132,7 +132,11 @@ def test_what_is_known_of_each_record(log: segstore.PartitionLog) -> None:
     assert found.timestamp_types.tolist() == [m.append_time for m in ALL]
     assert all(record.headers == [] for record in found)
     assert (found.batches["magic"] == 2).all()
-    assert (log.start_offset, log.end_offset, log.high_watermark) == (0, ALL[-1].offset + 1, ALL[-1].offset + 1)
+    assert (log.start_offset, log.end_offset, log.high_watermark) == (
+        0,
+        ALL[-1].offset + 1,
+        ALL[-1].offset + 1,
+    )
     with pytest.raises(OffsetOutOfRangeError):
         log.read(log.end_offset + 1)
 
@@ -155,7 +159,18 @@ def test_times_are_found(store_dir: Path) -> None:
     drawn = joined([*parts, entry(1, GZIP, appended)])
     with segstore.open(written(store_dir, drawn)) as store:
         log = store.partition("t")
-        for at in [MS - 1, MS, MS + 1, MS + 15, MS + 1015, MS + 2050, MS + 2051, MS + 3050, MS + 8999, MS + 9000]:
+        for at in [
+            MS - 1,
+            MS,
+            MS + 1,
+            MS + 15,
+            MS + 1015,
+            MS + 2050,
+            MS + 2051,
+            MS + 3050,
+            MS + 8999,
+            MS + 9000,
+        ]:
             assert log.offset_for_time(at) == min(m.offset for m in drawn.messages if m.timestamp >= at)
         assert log.offset_for_time(MS + 9001) is None
 
@@ -232,7 +247,9 @@ def test_retention_goes_by_time(store_dir: Path) -> None:
 @pytest.mark.parametrize("name", KINDS)
 def test_a_torn_tail_is_cut_at_a_whole_entry(tmp_path: Path, name: str) -> None:
     drawn = joined([entry(1, NONE, some(0, 2)), KINDS[name]])
-    for end in sorted({1, 11, 12, 17, 25, len(drawn.data) - 1, *(e - 1 for e in drawn.ends), *(e + 5 for e in drawn.ends)}):
+    for end in sorted(
+        {1, 11, 12, 17, 25, len(drawn.data) - 1, *(e - 1 for e in drawn.ends), *(e + 5 for e in drawn.ends)}
+    ):
         if end > len(drawn.data) or end in drawn.ends:
             continue
         path = tmp_path / str(end)
@@ -249,7 +266,12 @@ def test_a_torn_tail_is_cut_at_a_whole_entry(tmp_path: Path, name: str) -> None:
 @pytest.mark.parametrize("name", KINDS)
 def test_damage_is_told_and_the_rest_is_read(tmp_path: Path, name: str) -> None:
     """The damaged entry alone is lost."""
-    parts = [entry(1, GZIP, some(0, 4)), KINDS[name], entry(1, SNAPPY, some(50, 4)), entry(2, NONE, some(60, 4))]
+    parts = [
+        entry(1, GZIP, some(0, 4)),
+        KINDS[name],
+        entry(1, SNAPPY, some(50, 4)),
+        entry(2, NONE, some(60, 4)),
+    ]
     drawn = joined(parts)
     path = written(tmp_path / "store", drawn)
     with segstore.open(path):

@@ -1,5 +1,5 @@
-"""Partitions that a real Kafka 2.8.2 broker wrote as messages of magic 0 and 1: what is read of them, as they are
-and after an upgrade, is what an ordinary consumer received.
+"""Partitions that a real Kafka 2.8.2 broker wrote as messages of magic 0 and 1: what is read of them, as they
+are and after an upgrade, is what an ordinary consumer received.
 """
 
 from __future__ import annotations

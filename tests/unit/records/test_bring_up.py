@@ -1,4 +1,4 @@
-"""Messages of magic 0 and 1 brought up to magic 2, against the oracle of message sets; and what is refused."""
+"""Messages of magic 0 and 1 brought up to magic 2, against the oracle of message sets; what is refused."""
 
 from __future__ import annotations
 
@@ -221,7 +221,7 @@ def test_what_is_odd_is_read(name: str) -> None:
     assert said(batches) == message_sets.messages(data) != []
 
 
-@pytest.mark.parametrize("codec", (GZIP, SNAPPY, LZ4), ids=CODECS[1:])
+@pytest.mark.parametrize("codec", [GZIP, SNAPPY, LZ4], ids=CODECS[1:])
 def test_a_wrapper_may_become_so_many_bytes(codec: int) -> None:
     """The bound is that of compressed record batches."""
     data = around(message_sets.plain(1, [Message(0, 5, None, bytes(200_000))]), codec=codec)
