@@ -26,8 +26,8 @@ try:
     from segstore._native._tail_append import bind, seg_tail_append
 except ModuleNotFoundError as error:
     raise ImportError(
-        f"segstore's C helper is not built in {__path__[0]}: this is its source tree. Run Python from another "
-        "directory, where what was installed is imported, or build it here by `pip install -e .`"
+        f"segstore's C helper is not built in {__path__[0]}, which is its source tree: run Python from "
+        "another directory, where what was installed is imported, or build it here by `pip install -e .`"
     ) from error
 
 __all__ = [

@@ -190,14 +190,14 @@ class DataDirectory:
         """
         if is_refusal(error):
             self._fenced = True
-            self._thread.post(partial(_raise, copy_of(error)))
+            self._thread.post(partial(_raise, error))
 
     def _met(self, error: Exception) -> None:
         """Have the directory's thread judge an error of the disk that background work has met. A file that is
         missing is damage: that is left to `heal`.
         """
         if is_refusal(error) and error.errno != errno.ENOENT:
-            self._thread.post(partial(_raise, copy_of(error)))
+            self._thread.post(partial(_raise, error))
 
     def stop(self, seconds: float) -> bool:
         """End the threads, and wait for at most `seconds`; return whether they have ended."""
@@ -356,12 +356,12 @@ def open_directory(
     writer = StoreWriter(context, settings, replicated=True)
     writer.owner = lambda: (
         context
-    )  # until there is a store: nobody takes the lock of one that is being opened
+    )  # until there is a store: the lock of what is being opened is nobody else's
     return writer
 
 
 def _raise(error: Exception) -> NoReturn:
-    raise error
+    raise copy_of(error)  # the thread that has met it raises it too
 
 
 def claim(place: Place, files: Files) -> None:
