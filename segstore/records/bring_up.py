@@ -57,10 +57,12 @@ def bring_up(
     position: int = 0,
     limit: int = MAX_PLAIN,
     most: int = INT64_MAX,
+    least: int = -1,
 ) -> tuple[bytes, NDArray[np.void]]:
     """Return the batches of `buf`, which was read at `position` of file `where`, as batches of magic 2: their
     bytes, perhaps with unused ones behind, and their headers, with positions in these bytes. `batches` are
-    headers of a `scan`, or some of them; those of magic 2 stay as they are.
+    headers of a `scan`, or some of them; those of magic 2 stay as they are. `least`: a wrapper that comes first
+    has no offset below this; -1 where that is not known.
 
     The bytes end with the wrapper that makes them `most` or more. Raises CorruptRecordError where a message
     is damaged, or a wrapper holds more than `limit` bytes.
@@ -69,7 +71,7 @@ def bring_up(
     for kind, first, last in _runs(batches):
         run = batches[first:last]
         if kind == _WRAPPER:
-            made.add_nested(run, int(batches["last_offset"][first - 1]) + 1 if first else -1)
+            made.add_nested(run, int(batches["last_offset"][first - 1]) + 1 if first else least)
         elif kind == _PLAIN:
             made.add_plain(run)
         else:

@@ -296,7 +296,8 @@ def _brought_up(
     for first, last in itertools.pairwise(bounds):
         run, data, at = batches[first:last], buf, position
         if old[first]:
-            data, run = bring_up(buf, run, where, position, limit, most)
+            least = int(batches["last_offset"][first - 1]) + 1 if first else -1
+            data, run = bring_up(buf, run, where, position, limit, most, least)
             at = 0
         parts.append(decode(data, run, where, at, None, limit, from_offset, most))
         most -= len(parts[-1].arena)

@@ -79,7 +79,7 @@ def test_a_store_in_use_is_left_to_its_writer(store: Path) -> None:
     with segstore.open(store):
         result = run("quotas", "app", "-s", store, "-c", f"{PRODUCER}=1")
     assert result.exit_code == 1
-    assert "is open in this process already" in result.stderr
+    assert "do this there, or stop that process first" in result.stderr
 
 
 def test_a_store_that_is_not_there_is_not_made(tmp_path: Path) -> None:

@@ -92,7 +92,7 @@ def test_without_a_place_for_an_error_the_connection_ends(
     assert (answers, channel.is_open) == ([], False)
 
 
-def whatever(self: FakeLoop, run: Callable[[], Any], done: Callable[[Any], object]) -> None:
+def whatever(self: FakeLoop, run: Callable[[], Any], done: Callable[[Any], object], _: bool = False) -> None:
     """What the real loop does: it gives every exception to `done`."""
     try:
         result = run()

@@ -224,7 +224,7 @@ def as_batch(header: Batch, count: int, size: int = 0) -> np.ndarray:
         row[name] = getattr(header, name)
     row["producer_epoch"], row["base_sequence"] = header.producer_epoch, header.base_sequence
     row["last_offset"] = header.base_offset + header.last_offset_delta
-    row["count"], row["size"] = count, size
+    row["count"], row["size"], row["magic"] = count, size, 2
     return row
 
 

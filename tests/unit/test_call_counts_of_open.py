@@ -18,7 +18,7 @@ from faults import CountingFiles
 
 import segstore
 
-MOST = 830
+MOST = 831
 RECORDS = 100
 SHOWN = 25
 

@@ -15,7 +15,7 @@ from segstore._native import ffi, held, lib
 from segstore.errors import CorruptRecordError
 from segstore.records import BATCH, HEADER_SIZE, Records, batch_ptr, decode
 from segstore.records.bring_up import bring_up
-from segstore.records.header import CODEC_MASK, LEAST_RECORD, MAGIC, corrupt
+from segstore.records.header import CODEC_MASK, LEAST_RECORD, MAGIC
 from segstore.storage.cleaner.offset_map import OffsetMap, checked
 from segstore.storage.segment.batch_scan import BAD, Step, walk
 
@@ -95,10 +95,8 @@ def _run(path: str, step: Step, run: NDArray[np.void], least: int) -> Iterator[P
     data, position, batches = step.data, step.position, run
     codec = (run["attributes"] & CODEC_MASK).astype(np.uint8)
     if old:
-        data, batches = bring_up(step.data, run, path, step.position)
+        data, batches = bring_up(step.data, run, path, step.position, least=least)
         position, codec = 0, np.full(len(batches), codec[0], np.uint8)
-        if batches["base_offset"][0] < least:  # which only shows where a wrapper is decompressed
-            corrupt(path, run[0], f"a message in it has an offset below {least}")
     while len(batches):
         records = decode(data, batches, path, position, most=MOST_PLAIN)
         n = len(records.batches)

@@ -276,7 +276,7 @@ def test_a_client_that_is_made_anew_gets_nothing_back(store: segstore.Store, clo
     clock.now += 21_000  # it has paid, and saved all that can be saved: there is nothing to remember
     quotas(store).throttle(PRODUCER_BYTE_RATE, "d")
     assert quotas(store)._used == {}
-    assert list(quotas(store)._live) == []
+    assert quotas(store)._live.items() == []
 
 
 def test_clients_at_work_feel_a_change(store: segstore.Store) -> None:

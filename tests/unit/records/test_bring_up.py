@@ -9,7 +9,7 @@ from collections.abc import Callable
 import message_sets
 import oracle
 import pytest
-from drawn_sets import EACH_KIND, KINDS, Drawn, logs, plain_batches, some
+from drawn_sets import EACH_KIND, KINDS, Drawn, entry, logs, plain_batches, some
 from hypothesis import given, settings
 from message_sets import CODECS, GZIP, LZ4, NONE, SNAPPY, Entry, Malformed, Message
 
@@ -184,6 +184,15 @@ def test_damage_is_refused_by_name(name: str) -> None:
     with pytest.raises(CorruptRecordError) as told:
         brought_up(before + data)
     assert (told.value.position, str(told.value.file)) == (len(before), "input")
+
+
+def test_a_wrapper_begins_behind_a_record_batch_before_it() -> None:
+    """... which is not brought up with it."""
+    before = entry(2, NONE, some(18, 3)).data
+    data = before + around(plain(0, 9, 24), 0, offset=24)
+    with pytest.raises(CorruptRecordError, match="rise") as told:
+        decode(data, scan(data)[0], "input")
+    assert told.value.position == len(before)
 
 
 def test_a_wrapper_must_fit_into_a_batch() -> None:

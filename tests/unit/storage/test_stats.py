@@ -154,7 +154,7 @@ def test_the_stats_command_s_wrong_uses(store: segstore.Store, store_dir: Path) 
 def test_the_sweep_command(store: segstore.Store, store_dir: Path) -> None:
     busy = run("sweep", "-s", store_dir)
     assert busy.exit_code == 1
-    assert "is open in this process already" in busy.stderr
+    assert "do this there, or stop that process first" in busy.stderr
     store.alter_topic("t", {"retention.bytes": 1000})
     store.close()
     before = len(logs(store_dir))
