@@ -61,8 +61,8 @@ def bring_up(
 ) -> tuple[bytes, NDArray[np.void]]:
     """Return the batches of `buf`, which was read at `position` of file `where`, as batches of magic 2: their
     bytes, perhaps with unused ones behind, and their headers, with positions in these bytes. `batches` are
-    headers of a `scan`, or some of them; those of magic 2 stay as they are. `least`: a wrapper that comes first
-    has no offset below this; -1 where that is not known.
+    headers of a `scan`, or some of them; those of magic 2 stay as they are. `least`: a wrapper that
+    comes first has no offset below this; -1 where that is not known.
 
     The bytes end with the wrapper that makes them `most` or more. Raises CorruptRecordError where a message
     is damaged, or a wrapper holds more than `limit` bytes.
