@@ -24,7 +24,8 @@ import segstore
 @contextmanager
 def serving(store: Path, *arguments: str) -> Iterator[tuple[subprocess.Popen[bytes], int, str]]:
     """Start the command on a port that is free; gives the process, the port and the line that it printed."""
-    program = start_program("serve", "-s", store, "--listen", "127.0.0.1:0", *arguments)
+    place = () if "--listen" in arguments else ("--listen", "127.0.0.1:0")
+    program = start_program("serve", "-s", store, *place, *arguments)
     with program:
         try:
             assert program.stdout is not None

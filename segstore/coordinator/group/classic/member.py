@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import sys
 import time
 import weakref
 from collections.abc import Callable
@@ -238,7 +239,8 @@ class Member:
             return True
         pulse = self._pulse()
         if pulse is None:
-            return self.group_instance_id is not None
+            # At the end of the interpreter they are cleared before finalizers, which may close a consumer.
+            return self.group_instance_id is not None or sys.is_finalizing()
         late = now - pulse.polled >= pulse.max_poll_interval_ms
         if not late:
             self.beat(now)
