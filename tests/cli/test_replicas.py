@@ -249,4 +249,5 @@ def test_a_directory_that_takes_the_place_of_another_tells_the_server(
         address = server.bootstrap_servers.encode()
         until(lambda: address in (tmp_path / "new" / ".lock").read_bytes())
         three.paths[1] = tmp_path / "new"
+        three.gone.discard(1)
         await_in_sync(store)

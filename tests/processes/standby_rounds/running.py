@@ -110,8 +110,8 @@ class Rounds:
                     self._do(self.changes)
                     self._reunite()
         except (AssertionError, subprocess.TimeoutExpired) as error:
-            self._dump()
-            raise Failed(self._say(str(error))) from error
+            told = self._say(str(error))
+            raise Failed(f"{told}\n{self._dump()}") from error
         self.counts["acknowledged"], self.counts["seen"] = len(self.told.acknowledged), len(self.told.seen)
         self.counts["told as cut"], self.counts["refused sends"] = len(self.told.cut), self.sender.refused
         return self.counts
@@ -122,8 +122,9 @@ class Rounds:
         self.counts[name] += 1
         what[name]()
 
-    def _dump(self) -> None:
-        """Have each process that runs, and this one, write what its threads do among what they print."""
+    def _dump(self) -> str:
+        """Have each process that runs, and this one, tell what its threads do; returns that."""
+        before = self.errors.stat().st_size
         with open(self.errors, "a") as errors:
             faulthandler.dump_traceback(errors)
         for process in self._started:
@@ -131,6 +132,7 @@ class Rounds:
                 process.send_signal(signal.SIGCONT)
                 process.send_signal(signal.SIGUSR1)
         time.sleep(DUMPED)
+        return self.errors.read_bytes()[before:].decode(errors="replace")[-20_000:]
 
     def _say(self, what: str) -> str:
         errors = self.errors.read_text(errors="replace")[-20_000:]
