@@ -60,7 +60,7 @@ _TOPICS = {
 class _Loop(loops.Loop):
     """Its workers' jobs are done by the loop's thread."""
 
-    def work(self, run: Callable[[], Any], done: Callable[[Any], object]) -> None:
+    def work(self, run: Callable[[], Any], done: Callable[[Any], object], waits: bool = False) -> None:
         def job() -> None:
             try:
                 result = run()
