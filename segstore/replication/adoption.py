@@ -74,7 +74,12 @@ def _check_topic(root: str, info: TopicInfo) -> None:
     wrong = info.error or info.lost
     if wrong is not None:
         raise copy_of(wrong)
-    if not info.ours or not info.topic_id:
+    if info.ours and not info.topic_id:
+        raise InvalidArgumentError(
+            f"{root}: topic {info.name!r} has no topic id, since an old broker made it, and replicas "
+            "need one: copy its records to a new topic (`segstore export`, `segstore import`)"
+        )
+    if not info.ours:
         raise InvalidArgumentError(
             f"{root}: topic {info.name!r} is a broker's, and has no settings of segstore's: `alter_topic` "
             "gives it some"

@@ -92,6 +92,17 @@ def test_a_brokers_topic_is_refused_by_name(three: Directories) -> None:
         assert list(store.topics()) == ["flights-none"]
 
 
+def test_a_topic_of_an_old_broker_has_no_id_also_with_settings(three: Directories) -> None:
+    golden = Path(__file__).parents[1] / "golden/old/clean/magic1-gzip-0"
+    three.paths[0].mkdir()
+    shutil.copytree(golden, three.paths[0] / "old-0")
+    three.judged = False
+    with segstore.open(three.paths[0]) as store:
+        store.alter_topic("old", {"segment.ms": 1_000_000})
+    with pytest.raises(errors.InvalidArgumentError, match="'old' has no topic id, since an old broker made it"):
+        three.open(adopt=True)
+
+
 def test_a_plain_store_that_is_open_is_refused(three: Directories) -> None:
     with segstore.open(three.paths[0]) as store:
         store.create_topic("t")
