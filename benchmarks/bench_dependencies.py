@@ -24,6 +24,7 @@ from pathlib import Path
 import click
 from packaging.requirements import Requirement
 
+from benchmarks.readme import placed
 from segstore.bench import Results, load, write
 from segstore.bench.figures import by_turns
 from segstore.bench.results import Cell, machine
@@ -179,11 +180,7 @@ def _megabytes(size: int) -> str:
 
 def page(text: str, results: Results) -> str:
     """The page with the tables of these results. ValueError where it has not both marks."""
-    before, begin, rest = text.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not begin or not end:
-        raise ValueError(f"the page must have {BEGIN.strip()} and {END.strip()}")
-    return f"{before}{BEGIN}{rendered(results)}{END}{after}"
+    return placed(text, rendered(results), BEGIN, END)
 
 
 def update() -> None:

@@ -61,13 +61,13 @@ def _line(text: str) -> str:
     return " ".join(text.split())
 
 
-def placed(text: str, part: str) -> str:
-    """`text` with `part` between the comments. ValueError where it has not both, once."""
-    before, begin, rest = text.partition(BEGIN)
-    old, end, after = rest.partition(END)
-    if not begin or not end or BEGIN in after or BEGIN in old:
-        raise ValueError(f"the page must have {BEGIN.strip()} and {END.strip()} once each, in this order")
-    return f"{before}{BEGIN}{part}{END}{after}"
+def placed(text: str, part: str, begin: str = BEGIN, end: str = END) -> str:
+    """`text` with `part` between two comments. ValueError where it has not both, once."""
+    before, begun, rest = text.partition(begin)
+    old, ended, after = rest.partition(end)
+    if not begun or not ended or begin in after or begin in old:
+        raise ValueError(f"the page must have {begin.strip()} and {end.strip()} once each, in this order")
+    return f"{before}{begin}{part}{end}{after}"
 
 
 def update(readme: Path = README, directory: Path = RESULTS, serve_page: Path = SERVE_PAGE) -> None:

@@ -1,4 +1,5 @@
-/* What the two CRCs of logs share: tables for eight bytes a step, of any reflected polynomial. */
+/* What the two CRCs of logs share: tables for eight bytes a step, of any reflected polynomial, and the instructions of
+ * AArch64, which has them for both. */
 #ifndef SEG_CRC_H
 #define SEG_CRC_H
 
@@ -31,5 +32,34 @@ INLINE uint32_t by_table(uint32_t table[8][256], uint32_t crc, const uint8_t *p,
         crc = (crc >> 8) ^ table[0][(crc ^ *p) & 0xff];
     return crc;
 }
+
+#if defined(__aarch64__) && __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
+#ifdef __linux__
+#include <sys/auxv.h>
+#endif
+
+enum { CRC32_CAPABILITY = 1 << 7 }; /* HWCAP_CRC32 */
+
+/* by_instruction, of the instructions for eight bytes and for one. */
+#define BY_INSTRUCTION(eight, one)                                                                          \
+    static uint32_t by_instruction(uint32_t crc, const uint8_t *p, int64_t len)                             \
+    {                                                                                                       \
+        for (; len >= 8; p += 8, len -= 8)                                                                  \
+            __asm__(".arch_extension crc\n\t" eight " %w0, %w0, %x1" : "+r"(crc) : "r"(load64le(p)));       \
+        for (; len > 0; p++, len--)                                                                         \
+            __asm__(".arch_extension crc\n\t" one " %w0, %w0, %w1" : "+r"(crc) : "r"((uint32_t)*p));        \
+        return crc;                                                                                         \
+    }
+
+static crc_function where_there_is_one(crc_function by_instruction, crc_function portable)
+{
+#ifdef __APPLE__
+    (void)portable;
+    return by_instruction; /* each of Apple's has it */
+#else
+    return getauxval(AT_HWCAP) & CRC32_CAPABILITY ? by_instruction : portable;
+#endif
+}
+#endif
 
 #endif

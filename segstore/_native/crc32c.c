@@ -115,28 +115,11 @@ static crc_function best(void)
 
 /* --- AArch64 ---------------------------------------------------------------- */
 #elif defined(__aarch64__) && __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
-#ifdef __linux__
-#include <sys/auxv.h>
-#endif
-
-enum { CRC32_CAPABILITY = 1 << 7 }; /* HWCAP_CRC32 */
-
-static uint32_t by_instruction(uint32_t crc, const uint8_t *p, int64_t len)
-{
-    for (; len >= 8; p += 8, len -= 8)
-        __asm__(".arch_extension crc\n\tcrc32cx %w0, %w0, %x1" : "+r"(crc) : "r"(load64le(p)));
-    for (; len > 0; p++, len--)
-        __asm__(".arch_extension crc\n\tcrc32cb %w0, %w0, %w1" : "+r"(crc) : "r"((uint32_t)*p));
-    return crc;
-}
+BY_INSTRUCTION("crc32cx", "crc32cb")
 
 static crc_function best(void)
 {
-#ifdef __APPLE__
-    return by_instruction; /* each of Apple's has it */
-#else
-    return getauxval(AT_HWCAP) & CRC32_CAPABILITY ? by_instruction : portable;
-#endif
+    return where_there_is_one(by_instruction, portable);
 }
 
 #else

@@ -66,27 +66,28 @@ def _named(version: int, key: Key) -> dict[str, Any]:
 
 
 def _topics(version: int, positions: Mapping[Key, Position], max_bytes: int) -> list[Any]:
-    found: dict[tuple[str, str], Any] = {}
-    for key, at in positions.items():
-        if key[:2] not in found:
-            found[key[:2]] = _Request.FetchTopic(**_named(version, key))
-        found[key[:2]].partitions.append(
-            _Request.FetchPartition(
-                partition=key.partition,
-                current_leader_epoch=at.current_leader_epoch,
-                fetch_offset=at.offset,
-                last_fetched_epoch=at.last_fetched_epoch,
-                log_start_offset=at.log_start_offset,
-                partition_max_bytes=max_bytes,
-            )
+    def partition(key: Key, at: Position) -> Any:
+        return _Request.FetchPartition(
+            partition=key.partition,
+            current_leader_epoch=at.current_leader_epoch,
+            fetch_offset=at.offset,
+            last_fetched_epoch=at.last_fetched_epoch,
+            log_start_offset=at.log_start_offset,
+            partition_max_bytes=max_bytes,
         )
-    return list(found.values())
+
+    return _by_topic(_Request.FetchTopic, version, {key: partition(key, at) for key, at in positions.items()})
 
 
 def _forgotten(version: int, keys: Iterable[Key]) -> list[Any]:
+    return _by_topic(_Request.ForgottenTopic, version, {key: key.partition for key in keys})
+
+
+def _by_topic(kind: Any, version: int, partitions: Mapping[Key, Any]) -> list[Any]:
+    """Return a struct of this kind for each topic, with its partitions."""
     found: dict[tuple[str, str], Any] = {}
-    for key in keys:
+    for key, partition in partitions.items():
         if key[:2] not in found:
-            found[key[:2]] = _Request.ForgottenTopic(**_named(version, key))
-        found[key[:2]].partitions.append(key.partition)
+            found[key[:2]] = kind(**_named(version, key))
+        found[key[:2]].partitions.append(partition)
     return list(found.values())

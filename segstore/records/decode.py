@@ -206,23 +206,14 @@ def decode(
         next_offset = headers[n - 1].last_offset + 1
     first, plain = headers[0], headers[0].size - HEADER_SIZE
     arguments: tuple[Any, ...] | None
-    if (
-        n == 1
-        and first.magic == MAGIC
-        and not first.attributes & CODEC_MASK
-        and first.count * LEAST_RECORD <= plain
-    ):
+    is_one = n == 1 and first.magic == MAGIC
+    if is_one and not first.attributes & CODEC_MASK and first.count * LEAST_RECORD <= plain:
         arena = buf if type(buf) is bytes else bytes(buf)
         arguments = (first.position - position + HEADER_SIZE,), (plain,), 1, first.count
     elif n <= _FEW and (arguments := _few(headers, n, position - HEADER_SIZE)):
         arena = buf if type(buf) is bytes else bytes(buf)
     elif is_old(batches):
-        found = _messages(buf, batches, position, from_offset)
-        if found is None:
-            found = _brought_up(buf, batches, where, position, limit, from_offset, most)
-        if found.next_offset == headers[n - 1].last_offset + 1:
-            found.next_offset = next_offset
-        return found
+        return _old(buf, batches, where, position, next_offset, limit, from_offset, most)
     else:
         arena, starts, sizes = _arena(buf, batches, where, position, limit, most)
         if len(starts) < n:
@@ -251,6 +242,25 @@ def decode(
     if count and from_offset > matrix.item(OFFSET, 0) and (skip := first_at(matrix, from_offset)):
         matrix = matrix[:, skip:]
     return Records(arena, matrix, next_offset, batches, with_headers)
+
+
+def _old(
+    buf: Bytes,
+    batches: NDArray[np.void],
+    where: str,
+    position: int,
+    next_offset: int,
+    limit: int,
+    from_offset: int,
+    most: int,
+) -> Records:
+    """Do what `decode` does, where there are messages of magic 0 or 1."""
+    found = _messages(buf, batches, position, from_offset)
+    if found is None:
+        found = _brought_up(buf, batches, where, position, limit, from_offset, most)
+    if found.next_offset == int(batches["last_offset"][-1]) + 1:
+        found.next_offset = next_offset
+    return found
 
 
 def _messages(buf: Bytes, batches: NDArray[np.void], position: int, from_offset: int) -> Records | None:
@@ -287,8 +297,8 @@ def _brought_up(
     from_offset: int,
     most: int,
 ) -> Records:
-    """Do what `decode` does, where there are messages of magic 0 or 1. They are brought up by themselves, so
-    that what is wrong with a batch of magic 2 among them is told with its place.
+    """Bring up what is of magic 0 and 1, and decode all. Batches of magic 2 among them stay as they lie, so
+    that what is wrong with one is told with its place.
     """
     old = batches["magic"] != MAGIC
     bounds = [0, *(np.flatnonzero(old[1:] != old[:-1]) + 1).tolist(), len(batches)]

@@ -354,9 +354,8 @@ def open_directory(
     """Open a directory for writing. Raises StoreLockedError, StorageError, OSError."""
     context = open_context(place.path, settings, clock, files, file_mode)
     writer = StoreWriter(context, settings, replicated=True)
-    writer.owner = lambda: (
-        context
-    )  # until there is a store: the lock of what is being opened is nobody else's
+    # Until there is a store, so that nobody takes the lock of one that is being opened.
+    writer.owner = lambda: context
     return writer
 
 

@@ -18,6 +18,18 @@ from segstore.server.handlers import HANDLERS
 from segstore.server.node import Node
 from segstore.server.request import LATER, Request
 
+JOIN: dict[str, Any] = {
+    "group_id": "g",
+    "member_id": "a",
+    "member_epoch": 0,
+    "rebalance_timeout_ms": 60_000,
+    "subscribed_topic_names": ["t"],
+    "topic_partitions": [],
+}
+"""The first ConsumerGroupHeartbeat of a member (KIP-848)."""
+BEAT: dict[str, Any] = {"group_id": "g", "member_id": "a", "member_epoch": 1}
+"""A later one."""
+
 
 class Asked:
     """A request that was sent. `answer` is None while it is parked; it is looked for anew each time."""

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from calls import node_of
 from groups import Monotonic, Unsynced, coordinator
-from parked import WireMember, ask
+from parked import BEAT, JOIN, WireMember, ask
 
 import segstore
 from segstore import names
@@ -21,15 +21,6 @@ from segstore.server.apis import Api, served
 from segstore.server.node import Node
 
 HEARTBEAT, DESCRIBE = Api.CONSUMER_GROUP_HEARTBEAT, Api.CONSUMER_GROUP_DESCRIBE
-JOIN: dict[str, Any] = {
-    "group_id": "g",
-    "member_id": "a",
-    "member_epoch": 0,
-    "rebalance_timeout_ms": 60_000,
-    "subscribed_topic_names": ["t"],
-    "topic_partitions": [],
-}
-BEAT: dict[str, Any] = {"group_id": "g", "member_id": "a", "member_epoch": 1}
 
 
 @pytest.fixture

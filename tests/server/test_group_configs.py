@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from calls import call, node_of
 from groups import Monotonic, Unsynced, coordinator
-from parked import ask
+from parked import BEAT, JOIN, ask
 
 import segstore
 from segstore import AdminClient, ConfigResource
@@ -26,15 +26,6 @@ SET, DELETE, APPEND = range(3)
 OF_STORE = {"offsets.topic.num.partitions": 1, "group.consumer.heartbeat.interval.ms": 6_000}
 INCREMENTAL, WHOLE = structs("IncrementalAlterConfigsRequest"), structs("AlterConfigsRequest")
 DESCRIBED = structs("DescribeConfigsRequest").DescribeConfigsResource
-JOIN: dict[str, Any] = {
-    "group_id": "g",
-    "member_id": "a",
-    "member_epoch": 0,
-    "rebalance_timeout_ms": 60_000,
-    "subscribed_topic_names": ["t"],
-    "topic_partitions": [],
-}
-BEAT = {"group_id": "g", "member_id": "a", "member_epoch": 1}
 
 
 @pytest.fixture
