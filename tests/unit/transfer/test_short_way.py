@@ -113,8 +113,12 @@ def test_of_a_compacted_log(store_dir: Path, out: int, rng: random.Random) -> No
     with open_compacted(store_dir, files=files) as store:
         keyed(store, 300, keys=40)
         clean(store)
+        log = store.partition("t")
         for _ in range(RANGES):
-            alike(store.partition("t"), files, out, rng)
+            alike(log, files, out, rng)
+        files.taken = 0
+        for offset in range(log.start_offset, log.end_offset):
+            log.transfer(out, offset, BATCH)
     assert files.taken
 
 
