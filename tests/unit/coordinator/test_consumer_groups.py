@@ -641,12 +641,13 @@ def test_members_come_go_vanish_and_fall_back_at_random(store_dir: Path, rng: ra
                     beat(member)
         elif members:
             member = draw.choice(members)
-            if draw.random() < 0.2:
-                member.ask(owned=member.given)  # the answer is lost
-            beat(member)
+            lost = draw.random() < 0.2
+            if lost:
+                member.ask(owned=member.given)  # the answer is lost, so that all fields are said again
+            beat(member, lost)
 
-    def beat(member: Member) -> None:
-        full = member.said if draw.random() < 0.5 else {}
+    def beat(member: Member, anew: bool = False) -> None:
+        full = member.said if anew or draw.random() < 0.5 else {}
         try:
             member.beat(**full)
         except (FencedMemberEpochError, UnknownMemberIdError):
@@ -664,7 +665,8 @@ def test_members_come_go_vanish_and_fall_back_at_random(store_dir: Path, rng: ra
             for _ in range(40):
                 one_step(store)
             if members:
-                for _ in range(4):
+                for _ in range(4):  # the session of one that has vanished began anew, with the store
+                    clock.now += SESSION_MS / 3 + 1
                     for member in members:
                         beat(member)
                 settle(store, *members)
