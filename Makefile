@@ -67,7 +67,7 @@ $(VENV)/.built: $(VENV)/.installed $(filter-out $(GENERATED),$(NATIVE)) | check-
 demo: $(VENV)/.built  ## flights into a log, a kill midway; a group, live; a disk lost; Spark's stream (ARGS=--no-live, --replicated, ...)
 	$(BIN)/python -m segstore demo $(ARGS)
 
-quick: $(VENV)/.built  ## every unit test with some of its cases, a minute: no Java, no other process, no kills, faults or models
+quick: $(VENV)/.built  ## every unit test with some of its cases, a minute: no whole command, no Java, no other process, no kills, faults or models
 	$(BIN)/python -m pytest --tier quick $(PARALLEL) $(PYTEST_ARGS)
 
 test: $(VENV)/.built  ## those with more cases, and a draw of every other kind, some minutes; SEGSTORE_SEED=N draws the same (PYTEST_ARGS="-k name")

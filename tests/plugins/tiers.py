@@ -1,6 +1,6 @@
 """Chooses the tests of a run. Writes nothing.
 
-    --tier quick   every unit test, with some of its cases: a draw by SEGSTORE_SEED
+    --tier quick   every unit test but those of whole programs, with some of its cases, drawn by SEGSTORE_SEED
     --tier test    those, more of their cases, and a draw of each other kind
     --tier rest    what `--tier test` leaves out with the same seed
     --tier all     everything; so it is without --tier
@@ -55,9 +55,16 @@ class Kind(NamedTuple):
 
 UNIT, STORMS = "unit", "storms on the wire"
 """Storms wait for time-outs, or have many rounds: they are for `make test-all` and `make wire-storm`."""
-QUICK_SHARE, UNIT_SHARE = 0.4, 0.6
+QUICK_SHARE, UNIT_SHARE = 0.33, 0.6
 """Of the cases of unit tests, in `--tier quick` and in `--tier test`: more than there are functions of tests,
-so that each function has one case or more. What quick draws is part of what test draws.
+so that each function has one case or more.
+"""
+PROGRAMS = (
+    *("cli/*", "crash/*", "docs/*", "hostile/*", "kafka/*", "packaging/*", "processes/*", "spark/*"),
+    "server/test_*_clients",
+)
+"""Files whose unit tests go through a whole command, a client of others or a second open: each takes as long
+as a hundred of the others, so `--tier quick` goes without.
 """
 KINDS = {
     "Spark programs": Kind(
@@ -158,11 +165,14 @@ KINDS = {
 @cache
 def _named(file: Path) -> str | None:
     """Return the kind of all tests of a file, where its name or its text decides; else None."""
-    name = file.relative_to(TESTS).with_suffix("").as_posix() if file.is_relative_to(TESTS) else file.stem
-    text = _text(file)
+    name, text = _name(file), _text(file)
     by_name = [kind for kind, each in KINDS.items() if any(fnmatch(name, f) for f in each.files)]
     by_text = (kind for kind, each in KINDS.items() if re.search(each.text, text))
     return by_name[0] if by_name else next(by_text, None)
+
+
+def _name(file: Path) -> str:
+    return file.relative_to(TESTS).with_suffix("").as_posix() if file.is_relative_to(TESTS) else file.stem
 
 
 @cache
@@ -260,6 +270,11 @@ def _is_named(item: pytest.Item, patterns: Iterable[str]) -> bool:
     return any(fnmatch(item.nodeid.partition("::")[0], pattern) for pattern in patterns)
 
 
+def _is_quick(file: Path) -> bool:
+    """Return whether `--tier quick` has the unit tests of a file."""
+    return _named(file) is None and not any(fnmatch(_name(file), pattern) for pattern in PROGRAMS)
+
+
 def _of_each_file(items: Iterable[pytest.Item], share: float, seed: str) -> list[pytest.Item]:
     files = _grouped(items, lambda item: item.path)
     return [item for tests in files.values() for item in _drawn(tests, share, seed)]
@@ -277,7 +292,8 @@ def chosen(items: list[pytest.Item], tier: str, seed: str) -> list[pytest.Item]:
     if tier == "all":
         return items
     if tier == "quick":
-        return _drawn([item for item in items if kind_of(item) == UNIT], QUICK_SHARE, f"{seed} {UNIT}")
+        plain = [item for item in items if kind_of(item) == UNIT and _is_quick(item.path)]
+        return _drawn(plain, QUICK_SHARE, f"{seed} {UNIT}")
     if tier == "again":
         once_more = [i for i in items if kind_of(i) != STORMS and _is_named(i, AGAIN)]
         return _of_each_file(once_more, AGAIN_SHARE, f"{seed} again")
@@ -315,7 +331,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     """Skip the files of other tiers, which are not even imported."""
     if config.option.named or config.option.tier != "quick" or not collection_path.match("test_*.py"):
         return None
-    return True if _named(collection_path) else None
+    return None if _is_quick(collection_path) else True
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -14,6 +14,8 @@ NAME = "from_buffer"
 
 def kept_views(source: str) -> list[int]:
     """Return the numbers of the lines that use `from_buffer` in any other way, in order."""
+    if NAME not in source:
+        return []
     tree = ast.parse(source)
     allowed = {id(call.func) for call in _allowed(tree) if isinstance(call, ast.Call)}
     named = (node for node in ast.walk(tree) if _names_it(node) and id(node) not in allowed)
