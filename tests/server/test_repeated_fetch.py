@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from fetch_frames import asked, fill, made, parked, received
-from serving import told_by
+from serving import told_by, within
 from waiting import until
 from wire_client import WireClient
 
@@ -98,7 +98,7 @@ def test_answers_are_those_of_the_handler(
             answers_alike(server, wire, made(filled, **step))
         else:
             step(filled)
-    assert sum(told) == repeats
+    assert within(server, lambda: sum(told)) == repeats  # the last one was answered before it was noted
 
 
 def drawn(rng: random.Random) -> Iterator[Fields]:
@@ -126,7 +126,7 @@ def test_drawn_requests(
     for _ in range(60):
         for fields in drawn(rng):
             answers_alike(server, wire, made(filled, **fields))
-    assert sum(told) > 20
+    assert within(server, lambda: sum(told)) > 20
 
 
 CHANGES: dict[str, Change] = {

@@ -19,6 +19,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Enum, auto
+from errno import EAGAIN
 from typing import TYPE_CHECKING, Any
 
 from segstore.errors import InvalidRequestError, UnsupportedVersionError
@@ -26,7 +27,7 @@ from segstore.logger import Logger
 from segstore.protocol.codec import Slices
 from segstore.server.apis import Api, write_response
 from segstore.server.node import Node
-from segstore.server.request import Handler, Later, Repeat
+from segstore.server.request import ANSWERED, Answered, Handler, Later, Receive, Repeat, Response
 from segstore.server.security.sasl import Sasl, SaslSession
 
 from . import exchange
@@ -85,7 +86,7 @@ class Connection:
     ) -> None:
         self.principal, self.peer, self.is_open = ANONYMOUS, peer, True
         self.state, self.active_at = State.READING, shared.loop.now
-        self._sock, self._shared, self._closed = sock, shared, closed
+        self._sock, self._fd, self._shared, self._closed = sock, sock.fileno(), shared, closed
         self._frames = Frames(shared.node.config.socket_request_max_bytes)
         self._wire = None if shared.tls is None else shared.tls(sock)
         self._outgoing = Outgoing() if self._wire is None else SealedOutgoing(self._wire, shared.clear)
@@ -195,6 +196,9 @@ class Connection:
     # --- requests -------------------------------------------------------------------------
 
     def _read(self) -> None:
+        receive = None if self.repeat is None or self._wire is not None else self.repeat.receive
+        if receive is not None and self._frames.is_empty and self._exchanged(receive):
+            return
         try:
             count = self._frames.receive(self._wire or self._sock, self._shared.scratch)
         except BlockingIOError:
@@ -207,6 +211,36 @@ class Connection:
             return
         self.active_at = self._shared.loop.now
         self._serve()
+
+    def _exchanged(self, receive: Receive) -> bool:
+        """Let a `Repeat` receive, and go on with what it has; returns whether it has received anything."""
+        shared = self._shared
+        try:
+            taken = receive(self._fd, shared.scratch.for_c)
+        except Exception as error:
+            log.error("the connection of %s was closed", self.peer, exc_info=error)
+            self.close()
+            return True
+        if taken is None:
+            return False
+        count, told = taken
+        if count > 0:
+            self.active_at = shared.loop.now
+        if told is ANSWERED and not shared.is_ending:
+            return True
+        self._go_on_with(count, told)
+        return True
+
+    def _go_on_with(self, count: int, told: Response | Answered | None) -> None:
+        if count == -EAGAIN:
+            self._want(self._events | IN)
+        elif count <= 0 or isinstance(told, Answered):
+            self.close()
+        elif told is None:
+            self._frames.received(count, self._shared.scratch)
+            self._serve()
+        else:
+            self.give(*told)
 
     def _serve(self) -> None:
         """Answer what has come, until a request must wait. The state is READING."""
