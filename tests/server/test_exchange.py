@@ -5,20 +5,23 @@ answer is left to be sent.
 from __future__ import annotations
 
 import os
+import random
 import socket
 import struct
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from errno import EAGAIN
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from fetch_frames import asked, fill, received
 from fetch_frames import made as fetch
-from sent import RECORDS, batch
+from sent import NOW, RECORDS, batch
 from serving import connections, within
+from stores import Clock, values
 from test_repeated_produce import made as produce
 from waiting import until
 from wire_client import WireClient
@@ -155,3 +158,70 @@ def test_the_rest_of_an_answer_is_sent_when_the_client_reads(
     del repeat.receive
     assert received(wire) == rest
     assert asked(wire, data) == expected
+
+
+class Twin:
+    """A server over a store whose clock stands still, and its client: of one connection, or of one a request."""
+
+    def __init__(self, where: Path, one: bool) -> None:
+        self.store = segstore.open(where, clock=Clock(NOW))
+        fill(self.store)
+        self.server, self._one = segstore.serve(self.store, port=0), one
+        self._wire: WireClient | None = None
+
+    def ask(self, data: bytes) -> bytes:
+        """The answer; nothing where the connection is closed instead."""
+        if self._wire is None or not self._one:
+            self._leave()
+            self._wire = WireClient(self.server.host, self.server.port)
+        try:
+            return asked(self._wire, data)
+        except (AssertionError, ConnectionError):
+            self._leave()
+            return b""
+
+    def _leave(self) -> None:
+        if self._wire is not None:
+            self._wire.close()
+            self._wire = None
+
+    def close(self) -> None:
+        self._leave()
+        self.store.close()
+
+
+def changed(rng: random.Random, data: bytes, begin: int) -> bytes:
+    """A request with other bytes from `begin` on, more of them or fewer, and its right size."""
+    body = bytearray(data[4:])
+    for _ in range(rng.randint(1, 2)):
+        at = rng.randrange(begin, len(body))
+        kind = rng.choice(("bit", "byte", "cut", "more"))
+        if kind == "bit":
+            body[at] ^= 1 << rng.randrange(8)
+        elif kind == "byte":
+            body[at] = rng.choice((0, 1, 0x7F, 0x80, 0xFF))
+        elif kind == "cut":
+            del body[at : at + rng.randint(1, 4)]
+        else:
+            body[at:at] = rng.randbytes(rng.randint(1, 4))
+        if len(body) <= begin + 1:
+            break
+    return struct.pack(">i", len(body)) + body
+
+
+@pytest.mark.parametrize("name", ASKED)
+def test_changed_requests_are_answered_as_by_their_handler(
+    name: str, tmp_path: Path, rng: random.Random
+) -> None:
+    with closing(Twin(tmp_path / "one", True)) as one, closing(Twin(tmp_path / "each", False)) as each:
+        if name == "fetch":
+            data = fetch(one.store, partition_max_bytes=400)
+        else:
+            data = produce(records=batch(max_timestamp=NOW + 5))
+        begin = data.index(b"\x02t", 12) - 4  # what stands before says how long to wait
+        for _ in range(150):
+            for sent in (data, data, changed(rng, data, begin)):
+                assert one.ask(sent) == each.ask(sent), sent.hex()
+        assert values(one.store.partition("t")) == values(each.store.partition("t"))
+    for where in ("one", "each"):
+        assert segstore.check(tmp_path / where) == []
