@@ -161,7 +161,7 @@ def test_the_rest_of_an_answer_is_sent_when_the_client_reads(
 
 
 class Twin:
-    """A server over a store whose clock stands still, and its client: of one connection, or of one a request."""
+    """A server over a store whose clock stands still, and a client, of one connection or of one a request."""
 
     def __init__(self, where: Path, one: bool) -> None:
         self.store = segstore.open(where, clock=Clock(NOW))
