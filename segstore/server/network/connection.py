@@ -15,9 +15,8 @@ only.
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
 from enum import Enum, auto
 from errno import EAGAIN
 from typing import TYPE_CHECKING, Any
@@ -26,20 +25,19 @@ from segstore.errors import InvalidRequestError, UnsupportedVersionError
 from segstore.logger import Logger
 from segstore.protocol.codec import Slices
 from segstore.server.apis import Api, write_response
-from segstore.server.node import Node
-from segstore.server.request import ANSWERED, Answered, Handler, Later, Receive, Repeat, Response
-from segstore.server.security.sasl import Sasl, SaslSession
+from segstore.server.request import ANSWERED, Answered, Later, Receive, Repeat, Response
+from segstore.server.security.sasl import SaslSession
 
 from . import exchange
 from .frames import Frames
 from .handshake import Handshake
-from .loop import COME, GONE, IN, OUT, RDHUP, Loop
-from .memory import RequestMemory, Scratch, buffer
-from .outgoing import PIECE, Outgoing, SealedOutgoing
+from .loop import COME, GONE, IN, OUT, RDHUP
+from .outgoing import Outgoing, SealedOutgoing
+from .shared import Shared
 from .timers import Timer
 
 if TYPE_CHECKING:
-    from .tls_wire import TlsWire
+    pass
 
 log = Logger("segstore")
 ANONYMOUS = "ANONYMOUS"
@@ -57,23 +55,6 @@ class State(Enum):
     WRITING = auto()
     THROTTLED = auto()
     CLOSED = auto()
-
-
-@dataclass(eq=False)
-class Shared:
-    """What the connections of a server share. `tls` makes the wire of a connection; it and `sasl` are None
-    where there is none. `is_ending`: no more requests are read.
-    """
-
-    node: Node
-    loop: Loop
-    handlers: Mapping[Api, Handler]
-    scratch: Scratch
-    memory: RequestMemory
-    tls: Callable[[socket.socket], TlsWire] | None = None
-    sasl: Sasl | None = None
-    is_ending: bool = False
-    clear: memoryview = field(default_factory=lambda: buffer(PIECE))
 
 
 class Connection:
