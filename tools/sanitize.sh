@@ -13,6 +13,7 @@ tests=(
     tests/models/test_short_way.py
     tests/hostile/test_{damaged_indexes,ends_damaged,epoch_files,fuzz,small_files}.py
     tests/crash/test_faulty_files.py tests/processes/test_reader_ends.py tests/spark/test_source_columns.py
+    tests/server/test_exchange.py
 )
 echo "sanitize: ${tests[*]}"
 # Not `python -m pytest`: that would put the tree, and its plain build, first on the path.

@@ -23,6 +23,7 @@ SOURCES = (
     "descriptors.c",
     "encode.c",
     "ends.c",
+    "exchange.c",
     "follow.c",
     "gather.c",
     "headers.c",

@@ -111,6 +111,13 @@ class PartitionAnswer:
     def _length(self, size: int) -> bytes:
         return uvarint(size + 1) if self._is_flexible else INT32.pack(size)
 
+    @property
+    def parts(self) -> tuple[bytes, bytes, int, int, bool]:
+        """Return what comes before the length of the records, with the answer's size, and what behind them;
+        where the log's numbers lie, and how many these are; and whether lengths are varints.
+        """
+        return self._before, self._behind, self._told_at, 2 + self._tells_start, self._is_flexible
+
     def of(self, batches: Batches, correlation_id: bytes) -> tuple[bytearray, Slices]:
         """Return the answer with these batches, which belong to it from now on, and where their bytes are to
         be put in.

@@ -61,6 +61,12 @@ class Sending:
         result: int = lib.seg_attributes(source.fd, position, end)
         return checked(result, source)
 
+    def exchange_fetch(self, sock: int, source: Source, exchange: Any, segment: Any, *ends: int) -> bool:
+        """Return whether `seg_exchange_fetch` (cdef.h) has answered; `ends` are log start offset and last
+        stable offset.
+        """
+        return int(lib.seg_exchange_fetch(sock, exchange, source.fd, segment, *ends)) > 0
+
     def send_stretch(self, sink: int, source: Source, segment: Any, offset: int, max_bytes: int) -> int:
         """Call `seg_send_stretch` (cdef.h) for a `seg_sendable *`, and return what it gives. Raises
         OSError of sendfile(2); nothing was sent then.

@@ -19,8 +19,29 @@ class Later:
 LATER: Final = Later()
 
 
+class Answered:
+    """What a `Repeat` returns whose answer the socket has taken."""
+
+
+ANSWERED: Final = Answered()
+
+
 Response = tuple[bytearray, Slices]
 """A response with its size, and where stretches of files belong in it, as `write_response` returns both."""
+SHORT = 4096
+"""A stretch of a file of at most so many bytes is read, and sent with what lies around it: one call for all
+of it costs less than three.
+"""
+Received = tuple[int, "Response | Answered | None"]
+"""How many bytes came, 0 where no more will come, -errno where that failed; and the rest of the answer,
+ANSWERED where there is none, or None where what came is not done yet.
+"""
+
+
+Receive = Callable[[int, Any], Received | None]
+"""Called with a socket, which is not waited for, and a `uint8_t[]` for what comes. None, and nothing was
+received: that is to be done another way.
+"""
 
 
 class Repeat(Protocol):
@@ -33,6 +54,10 @@ class Repeat(Protocol):
         comes by `Channel.give`. None, and nothing is done: it is no such request, or its handler is to answer
         it.
         """
+
+    @property
+    def receive(self) -> Receive | None:
+        """Receives a request, and answers it, where one call of C may do both; None where none does."""
 
 
 class Channel(Protocol):

@@ -60,8 +60,8 @@ def wide_metadata(wire: WireClient) -> None:
 
 
 MOST: dict[str, tuple[Ask, int]] = {
-    "produce": (produce, 36),
-    "fetch": (fetch, 43),
+    "produce": (produce, 13),
+    "fetch": (fetch, 17),
     "a long poll in vain": (poll_in_vain, 88),
     "metadata": (metadata, 121),
     "metadata of many partitions": (wide_metadata, 121),

@@ -66,6 +66,54 @@ def test_quotas(tool: Callable[..., str], store: segstore.Store) -> None:
     assert "producer_byte_rate=1000.0" in told
 
 
+def test_quotas_of_users(tool: Callable[..., str], store: segstore.Store) -> None:
+    alice, of_her_clients = ("--entity-type", "users", "--entity-name", "alice"), ("--entity-type", "clients")
+    tool(CONFIGS, "--alter", *alice, "--add-config", "producer_byte_rate=1000")
+    tool(
+        CONFIGS,
+        "--alter",
+        *alice,
+        *of_her_clients,
+        "--entity-name",
+        "c",
+        "--add-config",
+        "producer_byte_rate=2000",
+    )
+    tool(
+        CONFIGS,
+        "--alter",
+        "--entity-type",
+        "users",
+        "--entity-default",
+        "--add-config",
+        "consumer_byte_rate=3000",
+    )
+    told = tool(CONFIGS, "--describe", "--entity-type", "users")
+    for line in (
+        "Quota configs for user-principal 'alice' are producer_byte_rate=1000.0",
+        "Quota configs for the default user-principal are consumer_byte_rate=3000.0",
+    ):
+        assert line in told
+    told = tool(CONFIGS, "--describe", *alice, *of_her_clients)
+    assert "Quota configs for user-principal 'alice', client-id 'c' are producer_byte_rate=2000.0" in told
+    tool(CONFIGS, "--alter", *alice, "--delete-config", "producer_byte_rate")
+    assert "'alice' are" not in tool(CONFIGS, "--describe", *alice)
+    with pytest.raises(AssertionError, match="request_percentage"):
+        tool(CONFIGS, "--alter", *alice, "--add-config", "request_percentage=50")
+
+
+def test_settings_of_groups(tool: Callable[..., str]) -> None:
+    of_group = ("--entity-type", "groups", "--entity-name", "g")
+    tool(CONFIGS, "--alter", *of_group, "--add-config", "consumer.session.timeout.ms=50000")
+    told = tool(CONFIGS, "--describe", *of_group)
+    assert "consumer.session.timeout.ms=50000 sensitive=false" in told
+    assert "consumer.session.timeout.ms=50000" in tool(CONFIGS, "--describe", "--entity-type", "groups")
+    with pytest.raises(AssertionError, match=r"consumer\.session\.timeout\.ms"):
+        tool(CONFIGS, "--alter", *of_group, "--add-config", "consumer.session.timeout.ms=1")
+    tool(CONFIGS, "--alter", *of_group, "--delete-config", "consumer.session.timeout.ms")
+    assert "consumer.session.timeout.ms=50000" not in tool(CONFIGS, "--describe", *of_group)
+
+
 def test_logs(tool: Callable[..., str], store: segstore.Store, tmp_path: Path) -> None:
     store.create_topic("t", 2)
     store.partition("t", 1).append_batch([b"x"] * 5)

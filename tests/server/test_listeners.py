@@ -4,6 +4,8 @@ address that its clients are told; they share the store, and end together.
 
 from __future__ import annotations
 
+import socket
+import ssl
 from pathlib import Path
 from typing import Any
 
@@ -85,6 +87,85 @@ def test_names_are_mapped_and_addresses_advertised(store: segstore.Store, tmp_pa
             assert broker.port == port_of(inside)
 
 
+BOTH_SSL = {
+    "listeners": "IN.SIDE://127.0.0.1:0,IN://127.0.0.1:0",
+    "listener_security_protocol_map": "IN.SIDE:SSL,IN:SSL",
+}
+
+
+def shown(url: str) -> bytes:
+    """The certificate that a listener shows."""
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    with (
+        socket.create_connection(("127.0.0.1", port_of(url)), PATIENCE) as sock,
+        context.wrap_socket(sock) as wrapped,
+    ):
+        return wrapped.getpeercert(binary_form=True) or b""
+
+
+def first_certificate(path: Path) -> bytes:
+    text = path.read_text()
+    begin, end = "-----BEGIN CERTIFICATE-----", "-----END CERTIFICATE-----"
+    return ssl.PEM_cert_to_DER_cert(text[text.index(begin) : text.index(end) + len(end)])
+
+
+def test_a_listener_has_a_certificate_of_its_own(store: segstore.Store, tmp_path: Path) -> None:
+    files = certificates(tmp_path)
+    own = {"listener_name_in_side_ssl_keystore_location": str(files.stranger)}
+    with segstore.serve(store, **BOTH_SSL, **files.of_server, **own) as server:
+        inside, other = server.advertised_listeners
+        assert shown(inside) == first_certificate(files.stranger)
+        assert shown(other) == first_certificate(files.server)
+
+
+def test_a_listener_has_users_and_mechanisms_of_its_own(store: segstore.Store) -> None:
+    settings = {
+        "listeners": "A://127.0.0.1:0,B://127.0.0.1:0",
+        "listener_security_protocol_map": "A:SASL_PLAINTEXT,B:SASL_PLAINTEXT",
+        "sasl_users": {"alice": "secret"},
+        "listener_name_b_sasl_users": {"bob": "secret"},
+        "listener_name_b_sasl_enabled_mechanisms": "PLAIN",
+    }
+
+    def enters(url: str, user: str) -> bool:
+        with WireClient("127.0.0.1", port_of(url)) as wire:
+            assert wire.ask("SaslHandshake", 1, mechanism="PLAIN").error_code == 0
+            token = f"\0{user}\0secret".encode()
+            return bool(wire.ask("SaslAuthenticate", 2, auth_bytes=token).error_code == 0)
+
+    with segstore.serve(store, **settings) as server:
+        a, b = server.advertised_listeners
+        assert [enters(url, user) for url in (a, b) for user in ("alice", "bob")] == [
+            True,
+            False,
+            False,
+            True,
+        ]
+        for url, mechanisms in ((a, ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"]), (b, ["PLAIN"])):
+            with WireClient("127.0.0.1", port_of(url)) as wire:
+                assert wire.ask("SaslHandshake", 1, mechanism="none").mechanisms == mechanisms
+
+
+def test_a_listener_takes_as_many_connections_as_it_may(store: segstore.Store) -> None:
+    settings = {**BOTH_SSL, "listener_security_protocol_map": "IN.SIDE:PLAINTEXT,IN:PLAINTEXT"}
+    with segstore.serve(store, **settings, listener_name_in_max_connections=1) as server:
+        inside, narrow = server.advertised_listeners
+        with WireClient("127.0.0.1", port_of(narrow)) as first:
+            first.ask("ApiVersions", 0)
+            with WireClient("127.0.0.1", port_of(narrow)) as second:  # the kernel takes it
+                sent = second.send("ApiVersions", 0)
+                for _ in range(2):
+                    with WireClient("127.0.0.1", port_of(inside)) as other:
+                        other.ask("ApiVersions", 0)
+                second.socket.settimeout(0.05)
+                with pytest.raises(TimeoutError):
+                    second.receive(sent)
+                second.socket.settimeout(PATIENCE)
+                first.close()
+                assert second.receive(sent).error_code == 0
+
+
 def test_all_end_together(store: segstore.Store) -> None:
     server = segstore.serve(store, listeners=TWO)
     ports = [port_of(url) for url in server.advertised_listeners]
@@ -121,6 +202,17 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "a map without listeners": (_MAPPED, "are for listeners, which are missing"),
     "a protocol beside": (
         {"listeners": "PLAINTEXT://a:1", "security_protocol": "SASL_PLAINTEXT"}, "only one of both"),
+    "a setting of no listener": (
+        {"listeners": "SSL://a:1", "listener_name_other_ssl_key_password": "x"}, "none of the listeners SSL"),
+    "a setting that no listener has for itself": (
+        {"listeners": "SSL://a:1", "listener_name_ssl_num_partitions": 2}, "num_partitions can't be said"),
+    "users of one mechanism": (
+        {"listeners": "SSL://a:1", "listener_name_ssl_plain_sasl_jaas_config": "x"}, "given by sasl_users"),
+    "a setting of a listener where there is none": (
+        {"listener_name_ssl_ssl_key_password": "x"}, "settings of listeners, which are missing"),
+    "a value that a listener can't have": (
+        {"listeners": "PLAINTEXT://a:1", "listener_name_plaintext_max_connections": 0},
+        "listener PLAINTEXT: max_connections=0"),
     "TLS without a key": ({"listeners": "PLAINTEXT://a:1,SSL://a:2"}, "needs ssl_keystore_location"),
 }  # fmt: skip
 

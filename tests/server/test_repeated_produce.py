@@ -174,9 +174,11 @@ def played(where: Path, steps: list[Step], one: bool) -> tuple[list[Any], list[A
     return answers, logs, on.repeats
 
 
+@pytest.mark.parametrize("before", [0, 2], ids=["at once", "after two"])
 @pytest.mark.parametrize("name", CASES)
-def test_answers_are_those_of_the_handler(name: str, tmp_path: Path) -> None:
-    steps, repeats = CASES[name]
+def test_answers_are_those_of_the_handler(name: str, before: int, tmp_path: Path) -> None:
+    """The first two requests of a connection show what the later ones may have in common."""
+    steps, repeats = [sent()] * before + CASES[name][0], before + CASES[name][1]
     expected, logs, _ = played(tmp_path / "each", steps, one=False)
     found, kept, left = played(tmp_path / "one", steps, one=True)
     assert found == expected

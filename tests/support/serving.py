@@ -99,6 +99,18 @@ def fetched(*records: Any) -> Any:
     return kind(responses=[kind.FetchableTopicResponse(topic="t", partitions=partitions)])
 
 
+def _noted_answers(receive: Callable[..., Any], seen: list[bool]) -> Callable[..., Any]:
+    """`Repeat.receive`, noting what it answers: what it does not is seen by the repeat once more."""
+
+    def noted(self: Any, sock: int, memory: Any) -> Any:
+        found = receive(self, sock, memory)
+        if found is not None and found[1] is not None:
+            seen.append(True)
+        return found
+
+    return noted
+
+
 def told_by(kind: type, monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """Return a list that gets, for each request that a repeat of this kind sees, whether it answers it."""
     seen: list[bool] = []
@@ -110,4 +122,6 @@ def told_by(kind: type, monkeypatch: pytest.MonkeyPatch) -> list[bool]:
         return found
 
     monkeypatch.setattr(kind, "__call__", noted)
+    if (receive := kind.__dict__.get("receive")) is not None:
+        monkeypatch.setattr(kind, "receive", _noted_answers(receive, seen))
     return seen

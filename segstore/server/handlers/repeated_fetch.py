@@ -8,7 +8,7 @@ Threads: the loop's.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from segstore.coordinator.throttle import Throttle
 from segstore.errors import SegstoreError
@@ -20,9 +20,12 @@ from segstore.server.fetching.purgatory import Awaited, Parked, Purgatory
 from segstore.server.fetching.reading import Terms
 from segstore.server.fetching.sessions import Wanted
 from segstore.server.logs import Logs
-from segstore.server.request import LATER, Later, Request, Response
+from segstore.server.request import LATER, SHORT, Later, Received, Request, Response
+from segstore.storage.log.exchange import Alike, Exchange
 from segstore.storage.store.partition_log import PartitionLog
 from segstore.storage.transfer.stretch import Stretch
+
+from .exchanged import exchanged
 
 log = Logger("segstore")
 
@@ -52,6 +55,9 @@ class RepeatedFetch:
         self._before, self._behind = b"", b""
         self._most = max(min(wanted.max_bytes, target.terms.max_bytes), 0)
         self._answer: PartitionAnswer | None = None
+        self._exchange: Exchange | None = None
+        self._is_short = False
+        """Whether the last answer that was made here had batches, and few enough for C to copy them."""
         self.is_like = False
 
     def __call__(self, frame: memoryview) -> Response | Later | None:
@@ -70,10 +76,21 @@ class RepeatedFetch:
         if found is None:
             return None
         size = len(found)
+        self._is_short = 0 < size <= SHORT
         if size >= terms.min_bytes or terms.max_wait_ms <= 0:
             return self._written(found, bytes(frame[CORRELATION_ID]))
         found.release()
         return None if size else self._park(offset, bytes(frame[CORRELATION_ID]))
+
+    def receive(self, sock: int, memory: Any) -> Received | None:
+        """See `Receive`."""
+        exchange, log, epoch = self._exchange, self._log, self._asked.current_epoch
+        if exchange is None or not self._is_short or self._target.throttle.bound is not None:
+            return None
+        if epoch >= 0 and log.leader_epoch != epoch:
+            return None
+        exchange.begin(memory)
+        return exchanged(exchange, log.exchange_fetch(sock, exchange))
 
     def _look(self, offset: int) -> Stretch | None:
         """Return what there is; None where the handler has to say it."""
@@ -94,7 +111,25 @@ class RepeatedFetch:
                 asked.partition,
                 self._target.terms.committed,
             )
+            self._exchange = Exchange(self._alike(self._answer))
         return self._answer.of(found, correlation_id)
+
+    def _alike(self, answer: PartitionAnswer) -> Alike:
+        terms = self._target.terms
+        before, behind, told_at, n_told, is_flexible = answer.parts
+        return Alike(
+            self._first,
+            before,
+            told_at,
+            n_told,
+            is_flexible,
+            behind,
+            offset_at=self._at,
+            most=self._most,
+            least=terms.min_bytes if terms.max_wait_ms > 0 else 0,
+            longest=SHORT,
+            committed=terms.committed,
+        )
 
     # --- waiting --------------------------------------------------------------------------
 

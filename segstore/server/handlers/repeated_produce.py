@@ -16,8 +16,11 @@ from segstore.errors import InvalidRequestError, SegstoreError
 from segstore.protocol.codec import structs
 from segstore.protocol.primitives import CORRELATION_ID, read_uvarint, uvarint
 from segstore.server.apis import write_response
-from segstore.server.request import Request, Response
+from segstore.server.request import Received, Request, Response
+from segstore.storage.log.exchange import Alike, Exchange
 from segstore.storage.store.partition_log import PartitionLog
+
+from .exchanged import exchanged
 
 AT_ONCE = 1 << 20
 """Bytes of a request that are appended in the loop's thread, where others wait; more go to a worker."""
@@ -57,6 +60,7 @@ class RepeatedProduce:
         self._target = target
         self._answer: bytes | None = None
         self._told_at = 0
+        self._exchange: Exchange | None = None
 
     def __call__(self, frame: memoryview) -> Response | None:
         """See `Repeat`."""
@@ -81,6 +85,18 @@ class RepeatedProduce:
         out[CORRELATION_ID] = frame[CORRELATION_ID]
         _TOLD.pack_into(out, self._told_at, told.base_offset, told.log_append_time, told.log_start_offset)
         return out, []
+
+    def receive(self, sock: int, memory: Any) -> Received | None:
+        """See `Receive`."""
+        exchange, (log, throttle, refused) = self._exchange, self._target
+        if exchange is None or throttle.bound is not None:
+            return None
+        exchange.begin(memory)
+        try:
+            done = log.exchange_produce(sock, exchange)
+        except SegstoreError as error:
+            return exchange.c.received, (self._written(exchange.request, refused(error)), [])
+        return exchanged(exchange, done)
 
     def _batch(self, frame: memoryview) -> memoryview | None:
         """Return the batch, if it and its length are what the request has behind the part that is known."""
@@ -107,6 +123,8 @@ class RepeatedProduce:
         )
         self._answer = bytes(self._written(memoryview(bytes(CORRELATION_ID.stop)), part))
         self._told_at = self._answer.index(_TOLD.pack(*_MARKS))
+        asked = self._kind + bytes(CORRELATION_ID.stop - CORRELATION_ID.start) + self._rest
+        self._exchange = Exchange(Alike(asked, self._answer, self._told_at, 3, self._is_flexible))
 
     def _written(self, frame: memoryview, part: Any) -> bytearray:
         topic = _Response.TopicProduceResponse(**self._topic, partition_responses=[part])

@@ -20,7 +20,7 @@ from segstore.server.fetching.purgatory import Awaited, Parked, Purgatory
 from segstore.server.fetching.reading import Terms
 from segstore.server.fetching.sessions import IDS_SINCE, FetchSessions, Key, Session, Wanted
 from segstore.server.logs import Logs
-from segstore.server.request import LATER, Later, Request, Response
+from segstore.server.request import LATER, Later, Receive, Request, Response
 from segstore.storage.store.partition_log import PartitionLog
 from segstore.storage.transfer.stretch import Stretch
 
@@ -71,6 +71,8 @@ class RepeatedSessionFetch:
     the handler, which has answered them. `is_like`: the request that was seen last was like one of them,
     whether it was answered here or not.
     """
+
+    receive: Receive | None = None
 
     def __init__(self, request: Request, session: Session, target: SessionTarget) -> None:
         self._request, self._session, self._target = request, session, target

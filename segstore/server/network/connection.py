@@ -15,30 +15,29 @@ only.
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
 from enum import Enum, auto
+from errno import EAGAIN
 from typing import TYPE_CHECKING, Any
 
 from segstore.errors import InvalidRequestError, UnsupportedVersionError
 from segstore.logger import Logger
 from segstore.protocol.codec import Slices
 from segstore.server.apis import Api, write_response
-from segstore.server.node import Node
-from segstore.server.request import Handler, Later, Repeat
-from segstore.server.security.sasl import Sasl, SaslSession
+from segstore.server.request import ANSWERED, Answered, Later, Receive, Repeat, Response
+from segstore.server.security.sasl import SaslSession
 
 from . import exchange
 from .frames import Frames
 from .handshake import Handshake
-from .loop import COME, GONE, IN, OUT, RDHUP, Loop
-from .memory import RequestMemory, Scratch, buffer
-from .outgoing import PIECE, Outgoing, SealedOutgoing
+from .loop import COME, GONE, IN, OUT, RDHUP
+from .outgoing import Outgoing, SealedOutgoing
+from .shared import Shared
 from .timers import Timer
 
 if TYPE_CHECKING:
-    from .tls_wire import TlsWire
+    pass
 
 log = Logger("segstore")
 ANONYMOUS = "ANONYMOUS"
@@ -58,23 +57,6 @@ class State(Enum):
     CLOSED = auto()
 
 
-@dataclass(eq=False)
-class Shared:
-    """What the connections of a server share. `tls` makes the wire of a connection; it and `sasl` are None
-    where there is none. `is_ending`: no more requests are read.
-    """
-
-    node: Node
-    loop: Loop
-    handlers: Mapping[Api, Handler]
-    scratch: Scratch
-    memory: RequestMemory
-    tls: Callable[[socket.socket], TlsWire] | None = None
-    sasl: Sasl | None = None
-    is_ending: bool = False
-    clear: memoryview = field(default_factory=lambda: buffer(PIECE))
-
-
 class Connection:
     """See `segstore.server.request.Channel`. `active_at` is when bytes last came or went, as `Loop.now`;
     `closed` is called with the connection when it has ended.
@@ -85,7 +67,7 @@ class Connection:
     ) -> None:
         self.principal, self.peer, self.is_open = ANONYMOUS, peer, True
         self.state, self.active_at = State.READING, shared.loop.now
-        self._sock, self._shared, self._closed = sock, shared, closed
+        self._sock, self._fd, self._shared, self._closed = sock, sock.fileno(), shared, closed
         self._frames = Frames(shared.node.config.socket_request_max_bytes)
         self._wire = None if shared.tls is None else shared.tls(sock)
         self._outgoing = Outgoing() if self._wire is None else SealedOutgoing(self._wire, shared.clear)
@@ -195,6 +177,9 @@ class Connection:
     # --- requests -------------------------------------------------------------------------
 
     def _read(self) -> None:
+        receive = None if self.repeat is None or self._wire is not None else self.repeat.receive
+        if receive is not None and self._frames.is_empty and self._exchanged(receive):
+            return
         try:
             count = self._frames.receive(self._wire or self._sock, self._shared.scratch)
         except BlockingIOError:
@@ -207,6 +192,36 @@ class Connection:
             return
         self.active_at = self._shared.loop.now
         self._serve()
+
+    def _exchanged(self, receive: Receive) -> bool:
+        """Let a `Repeat` receive, and go on with what it has; returns whether it has received anything."""
+        shared = self._shared
+        try:
+            taken = receive(self._fd, shared.scratch.for_c)
+        except Exception as error:
+            log.error("the connection of %s was closed", self.peer, exc_info=error)
+            self.close()
+            return True
+        if taken is None:
+            return False
+        count, told = taken
+        if count > 0:
+            self.active_at = shared.loop.now
+        if told is ANSWERED and not shared.is_ending:
+            return True
+        self._go_on_with(count, told)
+        return True
+
+    def _go_on_with(self, count: int, told: Response | Answered | None) -> None:
+        if count == -EAGAIN:
+            self._want(self._events | IN)
+        elif count <= 0 or isinstance(told, Answered):
+            self.close()
+        elif told is None:
+            self._frames.received(count, self._shared.scratch)
+            self._serve()
+        else:
+            self.give(*told)
 
     def _serve(self) -> None:
         """Answer what has come, until a request must wait. The state is READING."""

@@ -11,7 +11,8 @@ from collections.abc import Callable
 
 from segstore.server.settings import ServerConfig
 
-from .connection import Connection, Shared, State
+from .connection import Connection, State
+from .shared import Shared
 
 _SHORTEST_ROUND = 0.02  # seconds
 

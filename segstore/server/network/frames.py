@@ -52,6 +52,12 @@ class Frames:
         self._rest, self._shared = view[: kept + count], True
         return count
 
+    def received(self, count: int, scratch: Scratch) -> None:
+        """Take bytes that were received into the front of the shared buffer, by others than `receive`. Called
+        when nothing has come of another request.
+        """
+        self._rest, self._shared = scratch.view[:count], True
+
     def take(self) -> memoryview | None:
         """Return the next whole request, without its size; None where none has come. Raises
         InvalidRequestError for a size that is not taken.

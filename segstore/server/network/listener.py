@@ -15,9 +15,9 @@ from functools import partial
 from segstore.errors import ListenError
 from segstore.logger import Logger
 
-from .connection import Shared
 from .connections import Connections
 from .loop import IN
+from .shared import Shared
 
 log = Logger("segstore")
 

@@ -11,6 +11,8 @@ from collections.abc import Callable
 
 import numpy as np
 
+from segstore._native import held
+
 SCRATCH_BYTES = 1 << 16
 
 
@@ -25,11 +27,12 @@ class Scratch:
     """
 
     def __init__(self) -> None:
-        self.view = buffer(SCRATCH_BYTES)
+        self.leave()
 
     def leave(self) -> None:
         """Leave the present buffer to whoever has views of it."""
-        self.view = buffer(SCRATCH_BYTES)
+        memory = np.empty(SCRATCH_BYTES, np.uint8)
+        self.view, self.for_c = memory.data, held("uint8_t[]", memory)
 
 
 class RequestMemory:

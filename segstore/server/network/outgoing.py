@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from segstore._native import ffi, lib
 from segstore.protocol.codec import Slices
 from segstore.sending.results import sent
+from segstore.server.request import SHORT
 
 from .memory import buffer
 
@@ -20,10 +21,6 @@ if TYPE_CHECKING:
 
 MOST_A_TURN = 4 << 20
 """Bytes that one connection gets before others have their turn."""
-SHORT = 4096
-"""A stretch of at most so many bytes is read, and sent with what lies around it: one call for all of it costs
-less than three.
-"""
 PIECE = 1 << 16
 """Bytes that are encrypted at once."""
 

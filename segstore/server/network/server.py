@@ -26,11 +26,11 @@ from segstore.storage.store.lease import Lease
 from segstore.storage.store.store import Store
 from segstore.threads import apart
 
-from .connection import Shared
 from .listener import Listener, listen
 from .loop import Loop
 from .memory import RequestMemory, Scratch
 from .service import Service
+from .shared import Shared
 
 if TYPE_CHECKING:
     from .tls_wire import TlsWire

@@ -16,8 +16,8 @@ from segstore.logger import Logger
 from segstore.storage.store.clients import Turn, Unwritten
 from segstore.threads import Background, Latch
 
-from .connection import Shared
 from .listener import Listener
+from .shared import Shared
 
 log = Logger("segstore")
 

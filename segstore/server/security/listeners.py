@@ -1,17 +1,21 @@
-"""Listeners of a server, as a broker's settings name them: `listeners`, `advertised.listeners` and
-`listener.security.protocol.map` (Kafka: SocketServerConfigs, EndPoint). Threads: no state.
+"""Listeners of a server, as a broker's settings name them: `listeners`, `advertised.listeners`,
+`listener.security.protocol.map`, and settings of one listener, `listener.name.<name>.<setting>` (Kafka:
+SocketServerConfigs, EndPoint, ListenerName.configPrefix). Threads: no state.
 """
 
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 from segstore.errors import ConfigError
 
 MOST_PORT = 65535
 _LISTENER = re.compile(r"([A-Za-z0-9_.-]+)://(?:\[([0-9A-Fa-f:.%]+)\]|([^\[\]:/,\s]*)):([0-9]{1,5})")
 _FORM = "must be NAME://HOST:PORT, more of them separated by commas, with ports from 0 to 65535"
+OWN_PREFIX = "listener_name_"
+_USERS = "users of all mechanisms are given by sasl_users, also in the form of sasl.jaas.config"
 
 
 class ListenerSpec(NamedTuple):
@@ -46,6 +50,52 @@ def parse_listeners(
             )
         found.append(ListenerSpec(name, by_name[name], host, port, _told(told.get(name))))
     return tuple(found)
+
+
+Own = dict[str, dict[str, Any]]
+"""Settings of single listeners, by the name of the listener."""
+
+
+def own_settings(mapping: Any, allowed: tuple[str, ...]) -> tuple[Any, Own]:
+    """Return the settings of all listeners, and those of single ones, `listener_name_<name>_<setting>`, of
+    which there may be those that are `allowed`. What is no mapping is left as it is. Raises ConfigError.
+    """
+    known = mapping if isinstance(mapping, Mapping) else {}
+    given = [name for name in known if str(name).startswith(OWN_PREFIX)]
+    if not given:
+        return mapping, {}
+    of_all = {name: value for name, value in known.items() if name not in given}
+    names, own = _names(of_all.get("listeners")), Own()
+    for name in given:
+        listener, setting = _parts(name, names, allowed)
+        own.setdefault(listener, {})[setting] = known[name]
+    return of_all, own
+
+
+def _names(listeners: object) -> dict[str, str]:
+    """Return the listeners by what begins the names of their settings, the longest first: one name may begin
+    another one.
+    """
+    if not isinstance(listeners, str):
+        raise ConfigError("listener.name is for settings of listeners, which are missing")
+    made = {
+        f"{OWN_PREFIX}{name.lower().replace('.', '_')}_": name for name in _places("listeners", listeners)
+    }
+    return dict(sorted(made.items(), key=lambda each: -len(each[0])))
+
+
+def _parts(given: str, names: Mapping[str, str], allowed: tuple[str, ...]) -> tuple[str, str]:
+    for prefix, listener in names.items():
+        if given.lower().startswith(prefix):
+            setting = given[len(prefix) :]
+            if setting in allowed:
+                return listener, setting
+            raise ConfigError(
+                f"{given}: {setting} can't be said of one listener, but {', '.join(allowed)}; {_USERS}"
+            )
+    raise ConfigError(
+        f"{given}: it begins with the name of none of the listeners {', '.join(names.values())}"
+    )
 
 
 def _protocols(text: str, known: tuple[str, ...]) -> dict[str, str]:

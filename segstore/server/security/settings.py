@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from segstore.config.options import MAX_INT, MAX_LONG, choice, made, text, whole, words
@@ -16,7 +16,7 @@ from segstore.errors import ConfigError, InvalidArgumentError
 from segstore.protocol.scram_keys import HASHES
 
 from .allow_list import Rule, principals, rules
-from .listeners import ListenerSpec, parse_listeners
+from .listeners import ListenerSpec, Own, own_settings, parse_listeners
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -26,6 +26,26 @@ PROTOCOLS = (PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL)
 PLAIN = "PLAIN"
 MECHANISMS = (PLAIN, *HASHES)
 TLS_VERSIONS = ("TLSv1.2", "TLSv1.3")
+OWN = (
+    "max_connections",
+    "max_connection_creation_rate",
+    "connection_failed_authentication_delay_ms",
+    "connections_max_reauth_ms",
+    "sasl_enabled_mechanisms",
+    "sasl_server_max_receive_size",
+    "sasl_users",
+    "ssl_client_auth",
+    "ssl_enabled_protocols",
+    "ssl_key_password",
+    "ssl_keystore_certificate_chain",
+    "ssl_keystore_key",
+    "ssl_keystore_location",
+    "ssl_keystore_type",
+    "ssl_truststore_certificates",
+    "ssl_truststore_location",
+    "ssl_truststore_type",
+)
+"""What each listener may have for itself."""
 
 
 def _users(value: object) -> Any:
@@ -158,6 +178,13 @@ class SecurityConfig(Settings):
         " is allowed",
         _rules,
     )
+    of_listeners: Own = field(default_factory=dict, repr=False)
+    """Settings that one listener has in place of those of all."""
+
+    @classmethod
+    def _values(cls, mapping: Mapping[str, Any]) -> dict[str, Any]:
+        of_all, own = own_settings(mapping, OWN)
+        return {**super()._values(of_all), "of_listeners": own}
 
     @property
     def specs(self) -> tuple[ListenerSpec, ...]:
@@ -169,13 +196,18 @@ class SecurityConfig(Settings):
 
     def of_listener(self, spec: ListenerSpec) -> Self:
         """Return the settings of one of the listeners. Raises ConfigError where its protocol needs others."""
-        return replace(
-            self,
-            security_protocol=spec.protocol,
-            listeners=None,
-            advertised_listeners=None,
-            listener_security_protocol_map=None,
-        )
+        try:
+            return replace(
+                self,
+                security_protocol=spec.protocol,
+                listeners=None,
+                advertised_listeners=None,
+                listener_security_protocol_map=None,
+                of_listeners={},
+                **self.of_listeners.get(spec.name, {}),
+            )
+        except ConfigError as error:
+            raise ConfigError(f"listener {spec.name}: {error}") from None
 
     @property
     def uses_tls(self) -> bool:

@@ -29,6 +29,7 @@ from segstore.storage.log import point_read, read
 from segstore.storage.log.acks import Acks
 from segstore.storage.log.append import append_columns, append_one, append_short
 from segstore.storage.log.append_as_leader import AppendedBatch, append_as_leader
+from segstore.storage.log.exchange import Exchange
 from segstore.storage.log.partition import Partition
 from segstore.storage.log.read import Gaps
 from segstore.storage.log.read_many import as_offsets, read_many
@@ -42,6 +43,7 @@ from segstore.storage.transfer import METHODS, SENDFILE, descriptor, send_at_onc
 from segstore.storage.transfer.stretch import (
     Place,
     Stretch,
+    exchange_at_once,
     find_stretch,
     has_transactions,
     stretch_at_once,
@@ -290,6 +292,16 @@ class PartitionLog:
             raise InvalidArgumentError(f"acks={acks!r}: must be -1, 0 or 1")
         asked = _asked(acks, timeout_ms)
         return append_as_leader(self._leading(asked), batch, asked, verified, allow_zstd, self._name)
+
+    def exchange_produce(self, sock: int, exchange: Exchange) -> bool | None:
+        """Receive a produce from a socket, which is not waited for, and do it as `append_as_leader`, if it is
+        like the earlier requests and takes one call of C; return whether it is answered. What was received is
+        in the exchange. None, and nothing was received: another way has to be taken. Raises StorageError.
+        """
+        source = self._source
+        if self._internal or self._context.closed or not isinstance(source, Partition):
+            return None
+        return exchange.produce(source, sock)
 
     def append_may_wait(self, acks: int) -> bool:
         """Return whether an append with these `acks` (0, 1, -1) may wait for replicas, or for the disk by
@@ -616,6 +628,16 @@ class PartitionLog:
         except OSError as error:
             if not is_refusal(error):
                 raise
+            return None
+
+    def exchange_fetch(self, sock: int, exchange: Exchange) -> bool | None:
+        """Do as `exchange_produce`, for a fetch that `stretch_at_once` would serve. Raises nothing."""
+        context = self._context
+        if context.closed or not context.here[0]:
+            return None
+        try:
+            return exchange_at_once(self._views.view, sock, exchange, context)
+        except SegstoreError:
             return None
 
     def stored(self, offset: int, max_bytes: int) -> bytes:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from segstore._native import ffi
 from segstore.files import Files, Handle
 from segstore.records import TRANSACTIONAL_FLAG
+from segstore.storage.log.exchange import Exchange
 from segstore.storage.log.read import MayBeMissing
 from segstore.storage.segment.log_view import LogView
 from segstore.storage.transfer.short_way import Sendable, sendable
@@ -144,6 +145,20 @@ def stretch_at_once(
     if committed and has_transactions(place, context.files):
         return None
     return Stretch(place, offset, start, end, stable, [] if committed else None)
+
+
+def exchange_at_once(view: LogView, sock: int, exchange: Exchange, context: Context) -> bool | None:
+    """Receive a fetch, and answer it with what `stretch_at_once` gives, if C copies that into answers; return
+    whether it is answered. None, and nothing was received: another way has to be taken.
+    """
+    start, end, stable = view.start_offset, view.end_offset, view.stable_offset
+    if stable < 0 or (stable != end and exchange.committed):
+        return None
+    known: Sendable | None = view.sendable or sendable(view, end - 1, context)
+    handle = None if known is None else known.handle()
+    if known is None or handle is None:
+        return None
+    return context.files.exchange_fetch(sock, handle, exchange.c, known.segment, start, stable)
 
 
 def has_transactions(place: Place, files: Files) -> bool:

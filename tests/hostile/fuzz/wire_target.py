@@ -35,9 +35,9 @@ from segstore.protocol.primitives import read_uvarint
 from segstore.server.apis import Api, read_header, served
 from segstore.server.handlers import HANDLERS, topics
 from segstore.server.network import loop as loops
-from segstore.server.network.connection import Shared
 from segstore.server.network.connections import Connections
 from segstore.server.network.memory import RequestMemory, Scratch
+from segstore.server.network.shared import Shared
 from segstore.server.node import Endpoint, Node
 from segstore.server.settings import ServerConfig
 

@@ -1,0 +1,16 @@
+"""What a `Repeat` tells of a request that C has received, and perhaps answered. Threads: the loop's."""
+
+from __future__ import annotations
+
+from segstore.server.request import ANSWERED, Received
+from segstore.storage.log.exchange import Exchange
+
+
+def exchanged(exchange: Exchange, done: bool | None) -> Received | None:
+    """Return what `Repeat.receive` returns; `done` is what the log has told."""
+    if done is None:
+        return None
+    c = exchange.c
+    if not done:
+        return c.received, None
+    return c.received, ANSWERED if c.sent == c.answered else (exchange.rest, [])

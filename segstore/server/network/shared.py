@@ -1,0 +1,37 @@
+"""`Shared`: what the connections of a server share. Threads: the loop's only."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from segstore.server.apis import Api
+from segstore.server.node import Node
+from segstore.server.request import Handler
+from segstore.server.security.sasl import Sasl
+
+from .loop import Loop
+from .memory import RequestMemory, Scratch, buffer
+from .outgoing import PIECE
+
+if TYPE_CHECKING:
+    from .tls_wire import TlsWire
+
+
+@dataclass(eq=False)
+class Shared:
+    """What the connections of a server share. `tls` makes the wire of a connection; it and `sasl` are None
+    where there is none. `is_ending`: no more requests are read.
+    """
+
+    node: Node
+    loop: Loop
+    handlers: Mapping[Api, Handler]
+    scratch: Scratch
+    memory: RequestMemory
+    tls: Callable[[socket.socket], TlsWire] | None = None
+    sasl: Sasl | None = None
+    is_ending: bool = False
+    clear: memoryview = field(default_factory=lambda: buffer(PIECE))
