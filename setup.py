@@ -20,7 +20,7 @@ BESIDE = [
     Extension(
         f"segstore._native._{name}",
         [f"segstore/_native/{name}.c"],
-        depends=["segstore/_native/cdef.h"],
+        depends=["segstore/_native/bytes.h", "segstore/_native/cdef.h"],
         py_limited_api=not FREE_THREADED,
         extra_compile_args=COMPILE,
         extra_link_args=LINK,

@@ -442,13 +442,26 @@ typedef struct seg_tail {
     int32_t apart;           /* appends still to come that let go of the interpreter's lock (tail_append.c) */
 } seg_tail;
 
-/* Append a record without headers (a length of -1: null) as a batch of its own, index it, publish the end, and
- * flush, if it is due and C may. `b` has producer id, epoch, sequence and attributes of that batch, and gets its
- * other fields; NULL: no producer with an id wrote it. Returns its offset; SEG_SLOW; -errno: the tail is torn,
- * and lent no more; SEG_BEHIND: it is appended at next_offset, but a follower lacks it, and readers don't see
+enum { SEG_ONE_ROOM = 16384 }; /* bytes of the largest batch that seg_tail_append writes */
+
+/* A record to append. A length of -1: null. `headers` is what a record's bytes end with: the number of its headers,
+ * then name and value of each. */
+typedef struct seg_record {
+    const uint8_t *value;
+    const uint8_t *key;
+    const uint8_t *headers;
+    int64_t value_len;
+    int64_t key_len;
+    int64_t headers_len;
+    int64_t timestamp;       /* ms, or SEG_NOW */
+} seg_record;
+
+/* Append a record as a batch of its own, index it, publish the end, and flush, if it is due and C may; only where
+ * its offset is the `expected` one, -1: any. `b` has producer id, epoch, sequence and attributes of that batch, and
+ * gets its other fields; NULL: no producer with an id wrote it. Returns its offset; SEG_SLOW; -errno: the tail is
+ * torn, and lent no more; SEG_BEHIND: it is appended at next_offset, but a follower lacks it, and readers don't see
  * it: next_offset stays, and the tail is lent no more. */
-int64_t seg_tail_append(seg_tail *t, const uint8_t *value, int64_t value_len, const uint8_t *key,
-                        int64_t key_len, int64_t timestamp, int64_t now, seg_batch *b);
+int64_t seg_tail_append(seg_tail *t, const seg_record *r, int64_t expected, int64_t now, seg_batch *b);
 /* Append n encoded batches of one producer, `len` bytes in all; these get their offsets and positions. `now`
  * is the clock (ms), or SEG_NOW. Returns the first offset; else as seg_tail_append. */
 int64_t seg_tail_write(seg_tail *t, uint8_t *buf, int64_t len, seg_batch *batches, int64_t n, int64_t now);
