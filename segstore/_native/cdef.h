@@ -150,17 +150,23 @@ int64_t seg_headers(const uint8_t *arena, int64_t arena_len, const int64_t *head
 int64_t seg_gather(const uint8_t *arena, int64_t arena_len, const int64_t *at, const int64_t *lens,
                    int64_t n, int32_t wide, uint8_t *out, int64_t capacity, void *offsets);
 
+/* A byte string of its own; a length of -1: null. */
+typedef struct seg_span {
+    const uint8_t *data;
+    int64_t len;
+} seg_span;
+
 /* A column of byte strings. */
 typedef struct seg_column {
-    const uint8_t *data;
-    int64_t data_len;
-    const void *offsets;     /* kind 1: int32[n + 1]; kind 2: int64[n + 1]; absolute in data */
+    const uint8_t *data;     /* kind 4: none */
+    int64_t data_len;        /* bytes of all elements, at least */
+    const void *offsets;     /* kind 1: int32[n + 1]; kind 2: int64[n + 1]; absolute in data; kind 4: seg_span[n] */
     const uint8_t *validity; /* Arrow bitmap, least bit first, 0 = null; NULL: none is null */
     int64_t validity_bit;    /* the bit of the first element */
     int64_t n;
-    int64_t width;           /* kind 3: bytes of each element */
-    int32_t kind;            /* 0: every element is null; 1, 2: offsets; 3: fixed width */
-    int32_t reserved;
+    int64_t width;           /* kind 3: bytes of each element; kind 4: of the longest one */
+    int32_t kind;            /* 0: every element is null; 1, 2: offsets; 3: fixed width; 4: spans */
+    int32_t nulls;           /* kind 4: 1 where an element is null */
 } seg_column;
 
 typedef struct seg_header_columns {

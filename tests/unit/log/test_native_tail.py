@@ -116,7 +116,7 @@ def appends_of_c(log: segstore.PartitionLog) -> int:
 
 
 @pytest.mark.parametrize(
-    ("n", "called"), [(1, ["seg_tail_append"]), (3, ["seg_encode_cut", "seg_tail_write"])]
+    ("n", "called"), [(1, ["seg_tail_append"]), (3, ["seg_spans", "seg_encode_cut", "seg_tail_write"])]
 )
 def test_one_call_of_c_writes_what_a_producer_appends(store_dir: Path, n: int, called: list[str]) -> None:
     files, found = CountingFiles(), list[str]()
