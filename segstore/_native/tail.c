@@ -329,6 +329,29 @@ int64_t seg_tail_write(seg_tail *t, uint8_t *buf, int64_t len, seg_batch *batche
     return begin(t) ? end(t, write_batches(t, buf, len, batches, n, now)) : SEG_SLOW;
 }
 
+int64_t seg_tail_encode(seg_tail *t, const seg_column *keys, const seg_column *values,
+                        const seg_header_columns *headers, const int64_t *timestamps, int64_t n,
+                        const int64_t *cuts, int64_t n_cuts, const seg_template *of, uint8_t *out, int64_t piece,
+                        seg_batch *batches, int64_t now, int64_t *done, int64_t *size)
+{
+    seg_template next = *of;
+    *done = *size = 0;
+    for (int64_t first = 0, made, taken, r; first < n; first += taken) {
+        r = seg_encode_cut(keys, values, headers, timestamps, 0, NULL, first, n, piece, cuts, n_cuts, &next, out,
+                           piece, batches + *done, n_cuts + 1 - *done, &made, &taken);
+        if (r < 0)
+            return r;
+        int64_t offset = seg_tail_write(t, out, r, batches + *done, made, now);
+        if (offset < 0)
+            return offset;
+        *done += made;
+        *size += r;
+        if (next.base_sequence >= 0)
+            next.base_sequence = (int32_t)(((int64_t)next.base_sequence + taken) & INT32_MAX);
+    }
+    return 0;
+}
+
 int64_t seg_tail_take(seg_tail *t, uint8_t *batch, int64_t len, const seg_rules *rules, int64_t now, seg_batch *h)
 {
     seg_checked found;

@@ -252,9 +252,7 @@ def encode_columns(
     columns = Columns(values, keys, timestamps, headers, now_or_one)
     if not columns.n:
         return 0, iter(())
-    stamps = columns.timestamps
-    least, most = (now_or_one, now_or_one) if stamps is None else (int(stamps.min()), int(stamps.max()))
-    validator.check(least, most, columns.keys.has_nulls, now)
+    validator.check(*columns.span, columns.keys.has_nulls, now)
     limit = validator.largest_batch
     check_sizes(columns, codec, level, limit)
     return columns.n, encode(columns, codec, level, batch_bytes, max_bytes=limit)
@@ -306,9 +304,9 @@ def append_batches(
     partition = log.partition_for_write()
     if not columns.n:
         return Appended(partition.visible.log_end_offset, -1, 0)
-    validator, stamps = partition.validator, columns.timestamps
+    validator = partition.validator
     codec, level = validator.codec_for(compression)
-    least, most = (-1, -1) if stamps is None else (int(stamps.min()), int(stamps.max()))
+    least, most = (-1, -1) if columns.timestamps is None else columns.span
     validator.check(least, most, columns.keys.has_nulls, partition.context.clock())
     limit = validator.largest_batch
     check_sizes(columns, codec, level, limit)
