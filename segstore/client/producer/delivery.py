@@ -202,11 +202,20 @@ class Delivery:
             if error is not None:
                 return self._after(error, batches, renewed)
         for group in within(batches, MOST_AT_ONCE) if len(batches) != 1 else [batches]:
+            if group[0] is not batches[0] and not (group := self._still_due(group)):
+                continue
             self._metrics.in_flight = 1
             error = self._try(group)
             self._metrics.in_flight = 0
             if error is not None and (left := self._after(error, group, renewed)):
                 return left + batches[batches.index(group[-1]) + 1 :]
+        return []
+
+    def _still_due(self, batches: list[ProducerBatch]) -> list[ProducerBatch]:
+        """Return which of these batches are to be sent, after others were that were taken with them."""
+        if self.aborted is None:
+            return self.without_expired(batches)
+        self.fail(batches, self.aborted)
         return []
 
     def without_expired(self, batches: list[ProducerBatch]) -> list[ProducerBatch]:

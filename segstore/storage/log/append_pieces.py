@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from segstore._native import ffi, held, lib
-from segstore.errors import StorageError
+from segstore.errors import StorageError, copy_of
 from segstore.records import BATCH, Columns, Template
 from segstore.records.encode import c_template
 from segstore.records.encoded import pool
@@ -67,5 +67,5 @@ def append_pieces(
         try:
             undone(partition.loan, tail, answer)
         except StorageError as refused:
-            error = refused
+            error = copy_of(refused)  # whose traceback would keep the records
     return Pieces(batches["base_offset"][: done[0]].tolist(), done[1], error)
