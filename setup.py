@@ -1,8 +1,9 @@
-"""What pyproject.toml can't say: the C helper is built by cffi, two modules of Python's own kind are built
-beside it (the producer's futures, and the append of a record), and for which Pythons a wheel is.
+"""What pyproject.toml can't say: the C helper is built by cffi, three modules of Python's own kind are built
+beside it (the producer's futures, columns of bytes objects, and the append of a record), and for which
+Pythons a wheel is.
 
 cffi makes an extension of the stable ABI, so that one wheel serves Python 3.10 and all that follow.
-Free-threaded builds of CPython have no stable ABI: a wheel for one of them is for that version alone. Neither
+Free-threaded builds of CPython have no stable ABI: a wheel for one of them is for that version alone. None
 of our own modules says Py_MOD_GIL_NOT_USED, so that such a Python turns the GIL on when it loads them: nobody
 has run the tests without it (docs/packaging.md).
 """
@@ -20,12 +21,12 @@ BESIDE = [
     Extension(
         f"segstore._native._{name}",
         [f"segstore/_native/{name}.c"],
-        depends=["segstore/_native/cdef.h"],
+        depends=["segstore/_native/bytes.h", "segstore/_native/cdef.h"],
         py_limited_api=not FREE_THREADED,
         extra_compile_args=COMPILE,
         extra_link_args=LINK,
     )
-    for name in ("future", "tail_append")
+    for name in ("future", "spans", "tail_append")
 ]
 
 setup(ext_modules=BESIDE, cffi_modules=["segstore/_native/build.py:ffibuilder"], options=WHEEL)

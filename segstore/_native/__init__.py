@@ -1,8 +1,8 @@
 """The C helper: `lib` has the functions of cdef.h, `ffi` makes what they take. Nothing on disk.
 
 Stateless; every call releases the GIL and may be made from any thread. Beside it lie `_future`, the type of
-the producer's futures, whose objects are Python's own, and `_tail_append`, whose function mostly keeps the
-GIL.
+the producer's futures, whose objects are Python's own; `_spans`, whose functions read Python's objects, and
+keep the GIL; and `_tail_append`, whose function mostly keeps it.
 
 Memory is lent to C in one of three ways, and tests/unit/test_lending.py reads the source and holds this:
 - `lib.f(ffi.from_buffer(kind, owner))`: nothing but the call itself refers to the view;
@@ -23,6 +23,7 @@ from typing import Any
 
 try:
     from segstore._native._segstore import ffi, lib
+    from segstore._native._spans import seg_spans, seg_stamps
     from segstore._native._tail_append import bind, seg_tail_append
 except ModuleNotFoundError as error:
     raise ImportError(
@@ -39,6 +40,8 @@ __all__ = [
     "held",
     "lent",
     "lib",
+    "seg_spans",
+    "seg_stamps",
     "seg_tail_append",
 ]
 

@@ -131,6 +131,15 @@ INLINE uint8_t *put_varint(uint8_t *p, int64_t value)
     return p;
 }
 
+/* Write bytes (a length of -1: null) behind their length; there is room for both. */
+INLINE uint8_t *put_nullable(uint8_t *w, const uint8_t *data, int64_t len)
+{
+    w = put_varint(w, len);
+    if (len > 0)
+        memcpy(w, data, (size_t)len);
+    return w + (len > 0 ? len : 0);
+}
+
 /* Copy n bytes; where both sides have room beyond them, in wide moves that run over. */
 INLINE void copy_bytes(uint8_t *to, int64_t to_room, const uint8_t *from, int64_t from_room, int64_t n)
 {

@@ -150,17 +150,23 @@ int64_t seg_headers(const uint8_t *arena, int64_t arena_len, const int64_t *head
 int64_t seg_gather(const uint8_t *arena, int64_t arena_len, const int64_t *at, const int64_t *lens,
                    int64_t n, int32_t wide, uint8_t *out, int64_t capacity, void *offsets);
 
+/* A byte string of its own; a length of -1: null. */
+typedef struct seg_span {
+    const uint8_t *data;
+    int64_t len;
+} seg_span;
+
 /* A column of byte strings. */
 typedef struct seg_column {
-    const uint8_t *data;
-    int64_t data_len;
-    const void *offsets;     /* kind 1: int32[n + 1]; kind 2: int64[n + 1]; absolute in data */
+    const uint8_t *data;     /* kind 4: none */
+    int64_t data_len;        /* bytes of all elements, at least */
+    const void *offsets;     /* kind 1: int32[n + 1]; kind 2: int64[n + 1]; absolute in data; kind 4: seg_span[n] */
     const uint8_t *validity; /* Arrow bitmap, least bit first, 0 = null; NULL: none is null */
     int64_t validity_bit;    /* the bit of the first element */
     int64_t n;
-    int64_t width;           /* kind 3: bytes of each element */
-    int32_t kind;            /* 0: every element is null; 1, 2: offsets; 3: fixed width */
-    int32_t reserved;
+    int64_t width;           /* kind 3: bytes of each element; kind 4: of the longest one */
+    int32_t kind;            /* 0: every element is null; 1, 2: offsets; 3: fixed width; 4: spans */
+    int32_t nulls;           /* kind 4: 1 where an element is null */
 } seg_column;
 
 typedef struct seg_header_columns {
@@ -442,16 +448,37 @@ typedef struct seg_tail {
     int32_t apart;           /* appends still to come that let go of the interpreter's lock (tail_append.c) */
 } seg_tail;
 
-/* Append a record without headers (a length of -1: null) as a batch of its own, index it, publish the end, and
- * flush, if it is due and C may. `b` has producer id, epoch, sequence and attributes of that batch, and gets its
- * other fields; NULL: no producer with an id wrote it. Returns its offset; SEG_SLOW; -errno: the tail is torn,
- * and lent no more; SEG_BEHIND: it is appended at next_offset, but a follower lacks it, and readers don't see
+enum { SEG_ONE_ROOM = 16384 }; /* bytes of the largest batch that seg_tail_append writes */
+
+/* A record to append. A length of -1: null. `headers` is what a record's bytes end with: the number of its headers,
+ * then name and value of each. */
+typedef struct seg_record {
+    const uint8_t *value;
+    const uint8_t *key;
+    const uint8_t *headers;
+    int64_t value_len;
+    int64_t key_len;
+    int64_t headers_len;
+    int64_t timestamp;       /* ms, or SEG_NOW */
+} seg_record;
+
+/* Append a record as a batch of its own, index it, publish the end, and flush, if it is due and C may; only where
+ * its offset is the `expected` one, -1: any. `b` has producer id, epoch, sequence and attributes of that batch, and
+ * gets its other fields; NULL: no producer with an id wrote it. Returns its offset; SEG_SLOW; -errno: the tail is
+ * torn, and lent no more; SEG_BEHIND: it is appended at next_offset, but a follower lacks it, and readers don't see
  * it: next_offset stays, and the tail is lent no more. */
-int64_t seg_tail_append(seg_tail *t, const uint8_t *value, int64_t value_len, const uint8_t *key,
-                        int64_t key_len, int64_t timestamp, int64_t now, seg_batch *b);
+int64_t seg_tail_append(seg_tail *t, const seg_record *r, int64_t expected, int64_t now, seg_batch *b);
 /* Append n encoded batches of one producer, `len` bytes in all; these get their offsets and positions. `now`
  * is the clock (ms), or SEG_NOW. Returns the first offset; else as seg_tail_append. */
 int64_t seg_tail_write(seg_tail *t, uint8_t *buf, int64_t len, seg_batch *batches, int64_t n, int64_t now);
+/* Encode n records into batches that end at the cuts, none above `piece` bytes, and append these, in pieces of up to
+ * that many bytes: seg_encode_cut into `out`, then seg_tail_write, for each piece. `batches` has room for one more
+ * than there are cuts. Returns 0 when all are appended; else what the call behind the last piece has returned. *done
+ * batches, *size bytes of them, are appended, and have their offsets. */
+int64_t seg_tail_encode(seg_tail *t, const seg_column *keys, const seg_column *values,
+                        const seg_header_columns *headers, const int64_t *timestamps, int64_t n,
+                        const int64_t *cuts, int64_t n_cuts, const seg_template *of, uint8_t *out, int64_t piece,
+                        seg_batch *batches, int64_t now, int64_t *done, int64_t *size);
 /* seg_check_batch, then seg_tail_write of that batch, where it needs no other look: it is not compressed, and its
  * largest timestamp is the one that its header has. *h gets its header, and offset and position; its size is 0
  * where the check was not made, or found anything. */

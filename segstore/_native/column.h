@@ -1,10 +1,11 @@
-/* Reads the elements of columns of byte strings, each checked against its column's data. */
+/* Reads the elements of columns of byte strings, each checked against its column's data; spans alone are as their
+ * maker says (spans.c). */
 #ifndef SEG_COLUMN_H
 #define SEG_COLUMN_H
 
 #include "bytes.h"
 
-enum { NULLS, OFFSETS_32, OFFSETS_64, FIXED };  /* seg_column.kind */
+enum { NULLS, OFFSETS_32, OFFSETS_64, FIXED, SPANS };  /* seg_column.kind */
 
 typedef struct slice {
     const uint8_t *p;
@@ -15,7 +16,7 @@ typedef struct slice {
 /* 0, or SEG_E_COLUMN where elements first .. last - 1 are not all there. */
 INLINE int64_t check_column(const seg_column *c, int64_t first, int64_t last)
 {
-    if (first < 0 || last < first || last > c->n || c->data_len < 0 || c->kind < NULLS || c->kind > FIXED)
+    if (first < 0 || last < first || last > c->n || c->data_len < 0 || c->kind < NULLS || c->kind > SPANS)
         return SEG_E_COLUMN;
     if (first == last || c->kind == NULLS)
         return 0;
@@ -32,6 +33,11 @@ INLINE int64_t element(const seg_column *c, int64_t i, slice *s)
     *s = (slice){.len = -1};
     if (c->kind == NULLS || (c->validity && !(c->validity[bit >> 3] >> (bit & 7) & 1)))
         return 0;
+    if (c->kind == SPANS) {
+        const seg_span *span = (const seg_span *)c->offsets + i;
+        *s = (slice){span->data, span->len, span->len};
+        return 0;
+    }
     if (c->kind == FIXED) {
         from = i * c->width;
         to = from + c->width;

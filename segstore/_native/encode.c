@@ -112,7 +112,7 @@ INLINE int64_t fill(source s, int64_t first, int64_t last, limits limit, uint8_t
 }
 
 /* `fill`, compiled for what is known beforehand of records without headers, whose offsets have no gaps:
- * the kind of the keys, and that of the values where none of them is null; -1: unknown. */
+ * the kind of the keys, and that of the values without a bitmap of nulls; -1: unknown. */
 #define FILL(name, known_keys, known_values)                                                            \
     static int64_t name(source s, int64_t first, int64_t last, limits limit, uint8_t *out, seg_batch *b) \
     {                                                                                                   \
@@ -130,6 +130,7 @@ INLINE int64_t fill(source s, int64_t first, int64_t last, limits limit, uint8_t
 FILL(fill_fixed, NULLS, FIXED)
 FILL(fill_offsets_32, NULLS, OFFSETS_32)
 FILL(fill_offsets_64, NULLS, OFFSETS_64)
+FILL(fill_spans, NULLS, SPANS)
 FILL(fill_keyed, -1, -1)
 
 /* What is usual takes two thirds of the time of `fill`. */
@@ -144,6 +145,8 @@ static int64_t fill_best(const source *s, int64_t first, int64_t last, limits li
         return fill_fixed(*s, first, last, limit, out, b);
     if (s->values.kind == OFFSETS_64)
         return fill_offsets_64(*s, first, last, limit, out, b);
+    if (s->values.kind == SPANS)
+        return fill_spans(*s, first, last, limit, out, b);
     return fill_offsets_32(*s, first, last, limit, out, b);
 }
 

@@ -18,7 +18,7 @@
 #include "relax.h"
 #include "system.h"
 
-enum { OFFSET_ENTRY = 8, TIME_ENTRY = 12, LARGEST = 16384, NUMBERS = 36, SPINS = 200, FREE = 0, TAKEN = 1, WAITED_FOR = 2 };
+enum { OFFSET_ENTRY = 8, TIME_ENTRY = 12, NUMBERS = 36, SPINS = 200, FREE = 0, TAKEN = 1, WAITED_FOR = 2 };
 
 /* --- the lock (U. Drepper, "Futexes Are Tricky", mutex 3) ------------------- */
 
@@ -103,31 +103,22 @@ static int has_room(const seg_tail *t, int64_t size, int64_t offsets, int64_t n)
         n <= t->offset_room - t->offset_entries && n <= t->time_room - t->time_entries;
 }
 
-static uint8_t *put_bytes(uint8_t *w, const uint8_t *data, int64_t len)
-{
-    w = put_varint(w, len);
-    if (len > 0)
-        memcpy(w, data, (size_t)len);
-    return w + (len > 0 ? len : 0);
-}
-
 static int64_t payload(int64_t len)
 {
     return varint_size(len) + (len > 0 ? len : 0);
 }
 
 /* Write the batch at out, whose size is b->size. */
-static void put_batch(const uint8_t *value, int64_t value_len, const uint8_t *key, int64_t key_len,
-                      int64_t body, uint8_t *out, seg_batch *b)
+static void put_batch(const seg_record *r, int64_t body, uint8_t *out, seg_batch *b)
 {
     seg_put_header(out, b);
     uint8_t *w = put_varint(out + HEADER, body);
     *w++ = 0; /* attributes, and no difference in time and offset */
     *w++ = 0;
     *w++ = 0;
-    w = put_bytes(w, key, key_len);
-    w = put_bytes(w, value, value_len);
-    *w = 0; /* headers */
+    w = put_nullable(w, r->key, r->key_len);
+    w = put_nullable(w, r->value, r->value_len);
+    memcpy(w, r->headers, (size_t)r->headers_len);
     seg_put_crc(out, b);
 }
 
@@ -244,23 +235,24 @@ static int64_t write_out(seg_tail *t, const uint8_t *buf, int64_t len, seg_batch
     return batches[0].base_offset;
 }
 
-/* One record, by the producer that b tells of. */
-static int64_t append(seg_tail *t, const uint8_t *value, int64_t value_len, const uint8_t *key,
-                      int64_t key_len, int64_t timestamp, int64_t now, seg_batch *b)
+/* One record, by the producer that b tells of, if it gets the offset that is expected. */
+static int64_t append(seg_tail *t, const seg_record *r, int64_t expected, int64_t timestamp, int64_t now,
+                      seg_batch *b)
 {
-    int64_t body = 3 + payload(key_len) + payload(value_len) + 1;
+    int64_t body = 3 + payload(r->key_len) + payload(r->value_len) + r->headers_len;
     b->position = t->position;
     b->base_offset = b->last_offset = t->next_offset;
     b->base_timestamp = b->max_timestamp = timestamp;
     b->size = (int32_t)(HEADER + varint_size(body) + body);
     b->leader_epoch = t->leader_epoch;
     b->count = 1;
-    uint8_t out[LARGEST];
+    uint8_t out[SEG_ONE_ROOM];
     seg_claim *claim = NULL;
-    if (b->size > t->largest_batch || !is_near(t, timestamp, now) || !is_young(t, timestamp) ||
-        !has_room(t, b->size, 1, 1) || !claim_of(t, b, 1, &claim))
+    if ((expected >= 0 && expected != t->next_offset) || b->size > t->largest_batch ||
+        !is_near(t, timestamp, now) || !is_young(t, timestamp) || !has_room(t, b->size, 1, 1) ||
+        !claim_of(t, b, 1, &claim))
         return SEG_SLOW;
-    put_batch(value, value_len, key, key_len, body, out, b);
+    put_batch(r, body, out, b);
     return write_out(t, out, b->size, b, 1, claim, now);
 }
 
@@ -285,19 +277,24 @@ static int64_t end(seg_tail *t, int64_t offset)
     return offset;
 }
 
-int64_t seg_tail_append(seg_tail *t, const uint8_t *value, int64_t value_len, const uint8_t *key,
-                        int64_t key_len, int64_t timestamp, int64_t now, seg_batch *b)
+/* Whether the batch of a record has room in SEG_ONE_ROOM bytes. */
+static int is_short(const seg_record *r)
+{
+    int64_t room = SEG_ONE_ROOM - HEADER - NUMBERS;
+    return r->value_len <= room && r->key_len <= room - r->value_len &&
+        r->headers_len <= room - r->value_len - r->key_len;
+}
+
+int64_t seg_tail_append(seg_tail *t, const seg_record *r, int64_t expected, int64_t now, seg_batch *b)
 {
     seg_batch plain = {.producer_id = -1, .base_sequence = -1, .producer_epoch = -1};
     b = b ? b : &plain;
-    if (b->attributes & (b->producer_id < 0 ? ~0 : ~TRANSACTIONAL) || value_len > LARGEST - HEADER - NUMBERS || key_len > LARGEST - HEADER - NUMBERS - value_len ||
-        (key_len < 0 && t->needs_key) || !t->plain || !takes(t, b->producer_id) || !begin(t))
+    if (b->attributes & (b->producer_id < 0 ? ~0 : ~TRANSACTIONAL) || !is_short(r) ||
+        (r->key_len < 0 && t->needs_key) || !t->plain || !takes(t, b->producer_id) || !begin(t))
         return SEG_SLOW;
     if (now == SEG_NOW)
         now = clock_ms();
-    if (timestamp == SEG_NOW)
-        timestamp = now;
-    return end(t, append(t, value, value_len, key, key_len, timestamp, now, b));
+    return end(t, append(t, r, expected, r->timestamp == SEG_NOW ? now : r->timestamp, now, b));
 }
 
 /* Bytes of n batches, and their offsets; -1 where these are more than a segment has. */
@@ -330,6 +327,29 @@ static int64_t write_batches(seg_tail *t, uint8_t *buf, int64_t len, seg_batch *
 int64_t seg_tail_write(seg_tail *t, uint8_t *buf, int64_t len, seg_batch *batches, int64_t n, int64_t now)
 {
     return begin(t) ? end(t, write_batches(t, buf, len, batches, n, now)) : SEG_SLOW;
+}
+
+int64_t seg_tail_encode(seg_tail *t, const seg_column *keys, const seg_column *values,
+                        const seg_header_columns *headers, const int64_t *timestamps, int64_t n,
+                        const int64_t *cuts, int64_t n_cuts, const seg_template *of, uint8_t *out, int64_t piece,
+                        seg_batch *batches, int64_t now, int64_t *done, int64_t *size)
+{
+    seg_template next = *of;
+    *done = *size = 0;
+    for (int64_t first = 0, made, taken, r; first < n; first += taken) {
+        r = seg_encode_cut(keys, values, headers, timestamps, 0, NULL, first, n, piece, cuts, n_cuts, &next, out,
+                           piece, batches + *done, n_cuts + 1 - *done, &made, &taken);
+        if (r < 0)
+            return r;
+        int64_t offset = seg_tail_write(t, out, r, batches + *done, made, now);
+        if (offset < 0)
+            return offset;
+        *done += made;
+        *size += r;
+        if (next.base_sequence >= 0)
+            next.base_sequence = (int32_t)(((int64_t)next.base_sequence + taken) & INT32_MAX);
+    }
+    return 0;
 }
 
 int64_t seg_tail_take(seg_tail *t, uint8_t *batch, int64_t len, const seg_rules *rules, int64_t now, seg_batch *h)

@@ -6,6 +6,8 @@
  * or writes by a function of the tail's own; and for the next APART appends behind one that took TOO_LONG: the
  * disk is throttled, then, or the file system is remote.
  *
+ * Headers are put into bytes first, with the interpreter's lock held: once it is let go, their list may change.
+ *
  * Thread contract: that of seg_tail_append. Who holds the tail's lock needs no lock of the interpreter's to let
  * go of it, as long as it writes by seg_pwrite.
  */
@@ -17,10 +19,11 @@
 #include <stdint.h>
 #include <time.h>
 
-#include "cdef.h"
+#include "bytes.h"
 
-enum { TAIL, VALUE, KEY, TIMESTAMP, NOW, BATCH, ARGUMENTS };
+enum { TAIL, VALUE, KEY, HEADERS, TIMESTAMP, EXPECTED, NOW, BATCH, ARGUMENTS };
 enum { APART = 1000 };      /* appends */
+enum { LENGTHS = 10 };      /* bytes of two lengths as varints, at most */
 #define TOO_LONG 20000000   /* ns; the interpreter itself lets a thread keep the lock for 5 ms */
 
 #ifdef CLOCK_MONOTONIC_COARSE /* of some ms, which is enough, and much cheaper */
@@ -29,8 +32,7 @@ enum { APART = 1000 };      /* appends */
 #define CLOCK CLOCK_MONOTONIC
 #endif
 
-typedef int64_t (*append_function)(seg_tail *, const uint8_t *, int64_t, const uint8_t *, int64_t, int64_t,
-                                   int64_t, seg_batch *);
+typedef int64_t (*append_function)(seg_tail *, const seg_record *, int64_t, int64_t, seg_batch *);
 
 /* seg_tail_append, which lies in cffi's module; set once, as the package is imported. */
 static append_function seg_append;
@@ -38,8 +40,8 @@ static append_function seg_append;
 /* What seg_tail_append is called with. */
 typedef struct {
     seg_tail *tail;
-    const uint8_t *value, *key;
-    int64_t value_len, key_len, timestamp, now;
+    seg_record record;
+    int64_t expected, now;
     seg_batch *batch;
 } append_call;
 
@@ -52,7 +54,7 @@ static int64_t clock_ns(void)
 
 static int64_t make(const append_call *c)
 {
-    return seg_append(c->tail, c->value, c->value_len, c->key, c->key_len, c->timestamp, c->now, c->batch);
+    return seg_append(c->tail, &c->record, c->expected, c->now, c->batch);
 }
 
 /* Whether the call is made with the lock let go; it counts then. */
@@ -95,28 +97,71 @@ static int bytes_of(PyObject *object, const uint8_t **data, int64_t *len)
     return 1;
 }
 
-/* A timestamp of an application: None, or an int that is one. */
-static int timestamp_of(PyObject *object, int64_t *timestamp)
+/* An int from 0 to the largest int64, or None, which stands for `none`; whether it is one of these. */
+static int whole_of(PyObject *object, int64_t none, int64_t *number)
 {
     int overflow = 0;
-    *timestamp = SEG_NOW;
+    *number = none;
     if (object == Py_None)
         return 1;
     if (!PyLong_CheckExact(object))
         return 0;
-    *timestamp = PyLong_AsLongLongAndOverflow(object, &overflow);
-    return !overflow && *timestamp >= 0;
+    *number = PyLong_AsLongLongAndOverflow(object, &overflow);
+    return !overflow && *number >= 0;
+}
+
+/* Put a header at w, where there is room up to `end`; returns what lies behind it. NULL where it is not a tuple of
+ * a str, in characters that UTF-8 has, and of bytes or None; or where it has no room. */
+static uint8_t *put_header(PyObject *header, uint8_t *w, const uint8_t *end)
+{
+    const uint8_t *value;
+    int64_t value_len;
+    Py_ssize_t name_len;
+    if (!PyTuple_CheckExact(header) || PyTuple_Size(header) != 2)
+        return NULL;
+    PyObject *name = PyTuple_GetItem(header, 0);
+    if (!PyUnicode_CheckExact(name) || !bytes_of(PyTuple_GetItem(header, 1), &value, &value_len))
+        return NULL;
+    const char *text = PyUnicode_AsUTF8AndSize(name, &name_len);
+    if (text == NULL) {
+        PyErr_Clear();
+        return NULL;
+    }
+    if (name_len > end - w - LENGTHS || value_len > end - w - LENGTHS - name_len)
+        return NULL;
+    return put_nullable(put_nullable(w, (const uint8_t *)text, name_len), value, value_len);
+}
+
+/* The headers of a record, put into `room`, which has SEG_ONE_ROOM bytes: a list or a tuple of what put_header takes,
+ * or None; whether they are. */
+static int headers_of(PyObject *object, uint8_t *room, seg_record *r)
+{
+    int is_list = PyList_CheckExact(object);
+    if (!is_list && !PyTuple_CheckExact(object) && object != Py_None)
+        return 0;
+    Py_ssize_t n = object == Py_None ? 0 : is_list ? PyList_Size(object) : PyTuple_Size(object);
+    uint8_t *w = put_varint(room, n);
+    for (Py_ssize_t i = 0; i < n && w != NULL; i++)
+        w = put_header(is_list ? PyList_GetItem(object, i) : PyTuple_GetItem(object, i), w, room + SEG_ONE_ROOM);
+    r->headers = room;
+    r->headers_len = w == NULL ? 0 : w - room;
+    return w != NULL;
 }
 
 static PyObject *tail_append(PyObject *module, PyObject *const *arguments, Py_ssize_t n)
 {
     append_call c;
+    seg_record *r = &c.record;
+    uint8_t headers[SEG_ONE_ROOM];
     if (n != ARGUMENTS) {
         PyErr_Format(PyExc_TypeError, "seg_tail_append takes %d arguments, not %zd", (int)ARGUMENTS, n);
         return NULL;
     }
-    if (!bytes_of(arguments[VALUE], &c.value, &c.value_len) || !bytes_of(arguments[KEY], &c.key, &c.key_len) ||
-        !timestamp_of(arguments[TIMESTAMP], &c.timestamp))
+    if (!bytes_of(arguments[VALUE], &r->value, &r->value_len) ||
+        !bytes_of(arguments[KEY], &r->key, &r->key_len) ||
+        !headers_of(arguments[HEADERS], headers, r) ||
+        !whole_of(arguments[TIMESTAMP], SEG_NOW, &r->timestamp) ||
+        !whole_of(arguments[EXPECTED], -1, &c.expected))
         return PyLong_FromLongLong(SEG_SLOW);
     c.tail = PyLong_AsVoidPtr(arguments[TAIL]);
     c.now = PyLong_AsLongLong(arguments[NOW]);
@@ -138,8 +183,9 @@ static PyObject *bind(PyObject *module, PyObject *address)
 static PyMethodDef functions[] = {
     {"seg_tail_append", (PyCFunction)(void (*)(void))tail_append, METH_FASTCALL,
      "The offset of a record, or what else seg_tail_append (cdef.h) answers; SEG_SLOW where value or key are "
-     "neither bytes nor None, or the timestamp neither None nor an int from 0 to the largest int64. The tail "
-     "and the seg_batch (0: none) are addresses."},
+     "neither bytes nor None, the headers no list or tuple of (str, bytes or None), or timestamp or expected "
+     "offset neither None nor an int from 0 to the largest int64. The tail and the seg_batch (0: none) are "
+     "addresses."},
     {"bind", bind, METH_O, "Take the address of seg_tail_append of cffi's module."},
     {NULL, NULL, 0, NULL},
 };

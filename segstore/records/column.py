@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from segstore._native import ffi, held
+from segstore._native import ffi, held, seg_spans
 from segstore.errors import InvalidTypeError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-NULLS, WIDE_OFFSETS, FIXED = 0, 2, 3
+NULLS, WIDE_OFFSETS, FIXED, SPANS = 0, 2, 3, 4
 """Kinds of seg_column that are made here; kind 1 (int32 offsets) comes from Arrow."""
 
 _SPAN = 1 << 15  # elements looked at together: few enough to stay in a core's cache
@@ -46,7 +46,7 @@ class Column:
         self.c = c = ffi.new("seg_column *")
         c.kind, c.n, c.width, c.validity_bit = kind, n, width, validity_bit
         keep = [held("char[]", part) for part in (data, offsets, validity) if part is not None and len(part)]
-        self._owners = keep
+        self._owners: list[Any] = keep
         parts = iter(keep)
         if data is not None and len(data):
             c.data = pointer = next(parts)
@@ -59,15 +59,18 @@ class Column:
     @property
     def has_nulls(self) -> bool:
         """Return whether an element is null: a validity bitmap is only made, or taken over, where one is."""
-        return self.n > 0 and (self.c.kind == NULLS or self.c.validity != ffi.NULL)
+        c = self.c
+        return self.n > 0 and (c.kind == NULLS or c.nulls != 0 or c.validity != ffi.NULL)
 
     def longest(self, enough: int) -> int:
         """Return an upper bound of the length of the elements: exact where a bound that costs nothing is
         above `enough`.
         """
         c = self.c
-        if c.kind == FIXED or c.kind == NULLS or c.data_len <= enough:
-            return int(c.width if c.kind == FIXED else c.data_len)
+        if c.kind == FIXED or c.kind == SPANS:
+            return int(c.width)
+        if c.kind == NULLS or c.data_len <= enough:
+            return int(c.data_len)
         kind: Any
         kind, size = (np.int64, 8) if c.kind == WIDE_OFFSETS else (np.int32, 4)
         offsets = np.frombuffer(ffi.buffer(ffi.cast("char *", c.offsets), (self.n + 1) * size), kind)
@@ -82,23 +85,27 @@ def null_column(n: int) -> Column:
 
 def from_list(items: Sequence[Any], name: str) -> Column:
     """Return a Column of a list or tuple; see `columns.as_column`."""
-    try:
-        # The common case, all of it bytes: `join` refuses everything else but what lends its buffer.
-        data, offsets = b"".join(items), offsets_of(items)
-    except TypeError:
-        return _from_mixed(items, name)
-    whole = offsets[-1] == len(data)
-    return Column(WIDE_OFFSETS, len(items), data, offsets) if whole else _from_mixed(items, name)
+    owners = tuple(items)  # nobody can change it, while C reads what it holds
+    found = seg_spans(owners)
+    return _from_mixed(owners, name) if found is None else _of_spans(owners, *found)
+
+
+def _of_spans(owners: tuple[bytes | None, ...], spans: bytes, size: int, longest: int, nulls: int) -> Column:
+    n = len(owners)
+    if nulls == n:
+        return Column(NULLS, n)
+    made = Column(SPANS, n, offsets=spans, width=longest)
+    made.c.data_len, made.c.nulls = size, nulls > 0
+    made._owners.append(owners)
+    return made
 
 
 def _from_mixed(items: Sequence[Any], name: str) -> Column:
-    """Return a Column of a list with nulls, memoryviews, or what is refused."""
+    """Return a Column of a list with other types than bytes and None: copies, or what is refused."""
     kinds = set(map(type, items))
     _check_kinds(kinds, items, name)
     validity = None
     if type(None) in kinds:
-        if len(kinds) == 1:
-            return Column(NULLS, len(items))
         present = np.fromiter((item is not None for item in items), np.bool_, len(items))
         validity = np.packbits(present, bitorder="little")
         items = [b"" if item is None else item for item in items]

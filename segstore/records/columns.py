@@ -6,11 +6,11 @@ They are immutable once made, as `Column` is: any thread may encode from them.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from segstore._native import ffi, held
+from segstore._native import ffi, held, seg_stamps
 from segstore.errors import InvalidArgumentError, InvalidTypeError
 from segstore.integers import INT64_MAX
 from segstore.records.column import (
@@ -57,6 +57,20 @@ def as_timestamps(timestamps: Any) -> NDArray[np.int64] | None:
     if array.dtype == np.uint64:
         _refuse(array > np.uint64(INT64_MAX), array, "above int64")
     return np.ascontiguousarray(array, np.int64)
+
+
+class Stamps(NamedTuple):
+    """Timestamps in ms that are valid: int64, and the least and the most of them."""
+
+    ms: NDArray[np.int64]
+    least: int
+    most: int
+
+
+def clock_stamps(seconds: bytes) -> Stamps:
+    """Return the times of a clock, doubles that lie behind each other in `seconds`."""
+    ms, least, most = seg_stamps(seconds)
+    return Stamps(np.frombuffer(ms, np.int64), least, most)
 
 
 def _array(timestamps: Any) -> NDArray[Any]:
@@ -186,7 +200,7 @@ class Columns:
     rising, with gaps kept), `headers` None. Raises InvalidArgumentError where their lengths differ.
     """
 
-    __slots__ = ("headers", "keys", "n", "offsets", "timestamp", "timestamps", "values")
+    __slots__ = ("_span", "headers", "keys", "n", "offsets", "timestamp", "timestamps", "values")
 
     def __init__(
         self,
@@ -205,7 +219,12 @@ class Columns:
             self.keys = keys if isinstance(keys, Column) else as_column(keys, "keys")
         self.headers = headers if isinstance(headers, HeaderColumns) else as_headers(headers)
         self.timestamp = timestamp
-        self.timestamps = as_timestamps(timestamps)
+        self._span: tuple[int, int] | None = None
+        self.timestamps: NDArray[np.int64] | None
+        if isinstance(timestamps, Stamps):
+            self.timestamps, self._span = timestamps.ms, (timestamps.least, timestamps.most)
+        else:
+            self.timestamps = as_timestamps(timestamps)
         self.offsets = None if offsets is None else np.ascontiguousarray(offsets, np.int64)
         lengths = {"keys": self.keys.n, "headers": self.headers.n if self.headers else n}
         lengths["timestamps"] = n if self.timestamps is None else len(self.timestamps)
@@ -213,3 +232,11 @@ class Columns:
         for name, length in lengths.items():
             if length != n:
                 raise InvalidArgumentError(f"{length:,} {name} for {n:,} values: one for each is allowed")
+
+    @property
+    def span(self) -> tuple[int, int]:
+        """Return the least and the most of the timestamps; there is a record."""
+        if self._span is None:
+            stamps, one = self.timestamps, self.timestamp
+            self._span = (one, one) if stamps is None else (int(stamps.min()), int(stamps.max()))
+        return self._span

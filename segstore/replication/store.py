@@ -106,10 +106,11 @@ class ReplicatedPartitionLog(PartitionLog):
         expected = self._expected(expected_offset)
         usual = acks == "all" and timeout_ms == 30_000 and not self._internal
         asked = ALL if usual else self._acks(acks, timeout_ms)
-        if (loan := self._loan) is not None and loan.tail is not None and not headers and expected is None:
+        if (loan := self._loan) is not None and loan.tail is not None:
             source = self._source
             if isinstance(source, Partition) and source.loan is loan and not self._context.closed:
-                first = append_inline(source, asked, 1, lambda: append_short(loan, value, key, timestamp))
+                record = loan, value, key, headers, timestamp, expected_offset
+                first = append_inline(source, asked, 1, lambda: append_short(*record))
                 if first >= 0:
                     return first
         return append_one(self._leading(asked), value, key, headers, timestamp, acks=asked, expected=expected)

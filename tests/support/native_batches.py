@@ -27,7 +27,7 @@ STATUS = {
     for name, code in ((name, getattr(lib, name)) for name in dir(lib))
     if re.match("SEG_(END|SHORT|FULL|STOP|BAD_[A-Z]+)$", name)
 }
-KINDS = ("offsets32", "offsets64", "fixed", "nulls")
+KINDS = ("offsets32", "offsets64", "fixed", "spans", "nulls")
 
 
 class NativeError(Exception):
@@ -67,8 +67,15 @@ class Column:
 
     def __init__(self, items: Sequence[bytes | None], kind: str = "offsets64", bit: int = 3) -> None:
         self.c = c = ffi.new("seg_column *")
-        c.n, c.kind = len(items), {"nulls": 0, "offsets32": 1, "offsets64": 2, "fixed": 3}[kind]
+        c.n, c.kind = len(items), {"nulls": 0, "offsets32": 1, "offsets64": 2, "fixed": 3, "spans": 4}[kind]
         if kind == "nulls":
+            return
+        if kind == "spans":
+            self.data = [exact(item or b"") for item in items]
+            self.offsets = ffi.new("seg_span[]", len(items))
+            for span, data, item in zip(self.offsets, self.data, items, strict=True):
+                span.data, span.len = data, -1 if item is None else len(item)
+            c.offsets, c.data_len = self.offsets, sum(len(item or b"") for item in items)
             return
         plain = [item or b"" for item in items]
         if kind == "fixed":

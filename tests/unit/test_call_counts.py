@@ -74,7 +74,7 @@ def _produced(log: segstore.PartitionLog) -> None:
 
 OPERATIONS: dict[str, Callable[[segstore.PartitionLog], object]] = {
     "an append": lambda log: log.append(b"value"),
-    "an append that takes the long way": lambda log: log.append(b"value", headers=[("name", b"value")]),
+    "an append that takes the long way": lambda log: log.append(bytearray(b"value")),
     "an append of many": lambda log: log.append_batch([b"value"] * 10),
     "a read": lambda log: log.read(0),
     "a read of one": lambda log: log.read_one(0),
@@ -99,11 +99,30 @@ def test_an_append_of_one_record(log: segstore.PartitionLog) -> None:
     assert log.read(5)[0].value == b"value"
 
 
-def test_an_append_at_an_expected_offset(log: segstore.PartitionLog) -> None:
-    """It takes the long way, and lends the tail again: the next one without it is one call of C."""
-    assert_at_most(130, calls(lambda: log.append(b"value", expected_offset=5)))
+HEADED = [("trace-id", b"0123456789abcdef"), ("é", None), ("", b""), ("é", None)]
+ONE_CALL: dict[str, Callable[[segstore.PartitionLog], int]] = {
+    "headers": lambda log: log.append(b"value", b"key", HEADED),
+    "headers in a tuple": lambda log: log.append(b"value", None, tuple(HEADED)),
+    "no headers, in a list": lambda log: log.append(b"value", b"key", []),
+    "an expected offset": lambda log: log.append(b"value", expected_offset=5),
+    "an expected offset, and headers": lambda log: log.append(b"value", b"key", HEADED, expected_offset=5),
+}
+
+
+@pytest.mark.parametrize("case", ONE_CALL)
+def test_an_append_of_one_record_with(log: segstore.PartitionLog, case: str) -> None:
     native: list[str] = []
-    assert_at_most(12, calls(log.append, b"value", native=native))
+    assert_at_most(12, calls(ONE_CALL[case], log, native=native))
+    assert native == ["seg_tail_append"]
+    assert (log.end_offset, log.read(5)[0].value) == (6, b"value")
+
+
+def test_an_append_that_finds_another_end(log: segstore.PartitionLog) -> None:
+    """It takes the long way, and the next one is one call of C again."""
+    with pytest.raises(segstore.errors.OffsetMismatchError):
+        log.append(b"value", expected_offset=4)
+    native: list[str] = []
+    assert_at_most(13, calls(lambda: log.append(b"value", expected_offset=5), native=native))
     assert native == ["seg_tail_append"]
 
 

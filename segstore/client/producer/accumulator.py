@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 # `Schedule`: which partitions have an open batch, sealed batches, or batches that wait for a retry, and which
 # of them are due. Threads: with the producer's lock held.
 
-MOST_AT_ONCE = 1 << 20
-"""The bytes of one partition's batches that are appended together: few enough to stay in a core's cache."""
+MOST_TAKEN = 8 << 20
+"""The bytes of one partition's batches that the sender takes together."""
 MOST_SEALED = 32
 """The partitions whose open batches one look may seal; the batches of the others fill on meanwhile."""
 Ready = list[tuple[PartitionQueue, list[ProducerBatch]]]
@@ -83,7 +83,7 @@ class Schedule:
         if queue in self.backing_off:
             del self.sealed[queue]
             return taken
-        while batches and (not taken or size + batches[0].size <= MOST_AT_ONCE):
+        while batches and (not taken or size + batches[0].size <= MOST_TAKEN):
             batch = batches.popleft()
             size += batch.size
             taken.append(batch)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from array import array
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -24,6 +24,7 @@ from segstore.client.producer.record import Headed, Headers, RecordMetadata, hea
 from segstore.coordinator.structs import TopicPartition
 from segstore.errors import TransactionAbortedError
 from segstore.records import Columns
+from segstore.records.columns import clock_stamps
 from segstore.threads import Latch
 
 if TYPE_CHECKING:
@@ -201,9 +202,25 @@ def milliseconds(stamp: float | int) -> int:
     return stamp if type(stamp) is int else int(stamp * 1000)
 
 
+def within(batches: list[ProducerBatch], most: int) -> Iterator[list[ProducerBatch]]:
+    """Return the batches in runs of up to `most` bytes, or of one batch that is larger."""
+    first = size = 0
+    for at, batch in enumerate(batches):
+        if at > first and size + batch.size > most:
+            yield batches[first:at]
+            first, size = at, 0
+        size += batch.size
+    if batches:
+        yield batches[first:]
+
+
 def columns_of(batches: Sequence[ProducerBatch]) -> Columns:
     """Return the records of some batches, one after the other."""
-    stamps = np.concatenate([_stamps(batch) for batch in batches])
+    stamps: Any
+    if any(batch.stamped for batch in batches):
+        stamps = np.concatenate([_stamps(batch) for batch in batches])
+    else:
+        stamps = clock_stamps(b"".join(batch.times for batch in batches))
     if all(batch.keys is None for batch in batches):
         return Columns(_joined(batch.values for batch in batches), timestamps=stamps)
     values, keys, headers = map(_joined, zip(*[batch.split() for batch in batches], strict=True))

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
-from segstore.client.producer.batch import ProducerBatch, columns_of
+from segstore.client.producer.batch import ProducerBatch, columns_of, within
 from segstore.client.producer.config import ProducerConfig
 from segstore.client.producer.idempotence import Stamps
 from segstore.client.producer.incomplete_batches import Incomplete
@@ -33,9 +33,10 @@ from segstore.errors import (
     copy_of,
 )
 from segstore.logger import Logger
-from segstore.records import Template
+from segstore.records import HEADER_SIZE, Template
 from segstore.storage.log.acks import ALL, Acks
 from segstore.storage.log.append import Appended, append_batches, append_record
+from segstore.storage.log.append_pieces import NOTHING, PIECE_BYTES, Pieces, append_pieces
 from segstore.storage.told import Told
 
 if TYPE_CHECKING:
@@ -76,7 +77,7 @@ class Appender:
         where = batches[0].topic_partition
         partition = self._logs.get(where)
         if partition is None or partition.is_gone:
-            partition = self._logs[where] = self._store.partition(*where)
+            partition = self._open(where)
         template = self._stamps.template(batches)
         if self._transactions is None:
             appended = self._write(partition, batches, template)
@@ -88,6 +89,28 @@ class Appender:
         if self._throttle.bound is not None:
             self.charge(appended.size)
         return appended
+
+    def append_pieces(self, batches: list[ProducerBatch]) -> Pieces:
+        """Append the first of these batches of one partition, as many as the short way takes. Raises what
+        `append_pieces` raises.
+        """
+        where = batches[0].topic_partition
+        partition = self._logs.get(where)
+        if partition is None or partition.is_gone:
+            partition = self._open(where)
+        most = min(PIECE_BYTES, partition.partition_for_write().validator.largest_batch)
+        # A record's numbers may take twice the bytes that are counted for them.
+        if self._transactions is not None or any(2 * batch.size + HEADER_SIZE > most for batch in batches):
+            return NOTHING
+        cuts = list(accumulate(batch.n for batch in batches[:-1]))
+        template = self._stamps.template(batches)
+        pieces = append_pieces(partition, columns_of(batches), cuts, self._compression, template)
+        self.charge(pieces.size)
+        return pieces
+
+    def _open(self, where: TopicPartition) -> PartitionLog:
+        self._logs[where] = partition = self._store.partition(*where)
+        return partition
 
     def _write(self, partition: PartitionLog, batches: list[ProducerBatch], template: Template) -> Appended:
         if len(batches) == 1 and batches[0].n == 1:
@@ -129,6 +152,10 @@ class Appender:
 
 log = Logger("segstore")
 
+MOST_AT_ONCE = 1 << 20
+"""The bytes of batches that are appended together: few enough to stay in a core's cache."""
+MANY = 4
+"""As many batches make one call of C for several pieces worth it."""
 _HELD_BACK = 0.1
 """Seconds that a batch may be late and still get one attempt of its own, after the batch before it has run
 out of time.
@@ -163,14 +190,33 @@ class Delivery:
         if refusal is not None or not batches:
             return []
         if self._config.acks == 0:
-            self._fire(batches)
+            for group in within(batches, MOST_AT_ONCE):
+                self._fire(group)
             return []
         if len(batches) > 1 and self._stamps.one_by_one(batches):
             return self._one_by_one(batches)
-        self._metrics.in_flight = 1
-        error = self._try(batches)
-        self._metrics.in_flight = 0
-        return [] if error is None else self._after(error, batches, renewed)
+        if len(batches) > MANY and batches[0].results is None:
+            self._metrics.in_flight = 1
+            batches, error = self._try_pieces(batches)
+            self._metrics.in_flight = 0
+            if error is not None:
+                return self._after(error, batches, renewed)
+        for group in within(batches, MOST_AT_ONCE) if len(batches) != 1 else [batches]:
+            if group[0] is not batches[0] and not (group := self._still_due(group)):
+                continue
+            self._metrics.in_flight = 1
+            error = self._try(group)
+            self._metrics.in_flight = 0
+            if error is not None and (left := self._after(error, group, renewed)):
+                return left + batches[batches.index(group[-1]) + 1 :]
+        return []
+
+    def _still_due(self, batches: list[ProducerBatch]) -> list[ProducerBatch]:
+        """Return which of these batches are to be sent, after others were that were taken with them."""
+        if self.aborted is None:
+            return self.without_expired(batches)
+        self.fail(batches, self.aborted)
+        return []
 
     def without_expired(self, batches: list[ProducerBatch]) -> list[ProducerBatch]:
         """Return the batches of a partition, oldest first, whose `delivery_timeout_ms` is not over; the
@@ -211,6 +257,34 @@ class Delivery:
 
     # --- one append --------------------------------------------------------------------------
 
+    def _try_pieces(self, batches: list[ProducerBatch]) -> tuple[list[ProducerBatch], Exception | None]:
+        """Append the first of these batches the short way; return the others, and what ended it, None where
+        they are to be appended another way.
+        """
+        began = time.monotonic()
+        try:
+            offsets, size, refused = self._appender.append_pieces(batches)
+        except Exception as error:
+            return batches, _seen(error)
+        done = batches[: len(offsets)]
+        for batch, offset in zip(done, offsets, strict=True):
+            batch.base_offset = offset
+        self._done(done, size, began)
+        left = batches[len(done) :]
+        if refused is not None:
+            return left, _seen(refused)
+        self._stamps.take_back(left)
+        return left, None
+
+    def _done(self, batches: list[ProducerBatch], size: int, began: float) -> None:
+        """Tell that batches, if any, are in the log, where they know to be."""
+        if not batches:
+            return
+        self._metrics.sent(batches, size, began, time.monotonic())  # before anybody learns the outcome
+        if self._told:
+            self._goes_on(batches[0])
+        self._incomplete.complete(batches)
+
     def _try(self, batches: list[ProducerBatch]) -> Exception | None:
         if batches[0].results is not None:
             return InvalidArgumentError("it was split before")
@@ -227,12 +301,7 @@ class Delivery:
         for batch in batches:
             batch.base_offset, batch.append_time = first, appended.append_time
             first += batch.n
-        self._metrics.sent(
-            batches, appended.size, began, time.monotonic()
-        )  # before anybody learns the outcome
-        if self._told:
-            self._goes_on(batches[0])
-        self._incomplete.complete(batches)
+        self._done(batches, appended.size, began)
         return None
 
     def _goes_on(self, batch: ProducerBatch) -> None:

@@ -217,6 +217,11 @@ class Stamps:
             for batch in batches:
                 batch.doubt = True
 
+    def take_back(self, batches: Sequence[ProducerBatch]) -> None:
+        """Free the sequences of these batches, if they have any: they were stamped last, and not written."""
+        if self._sequences is not None and batches and batches[0].stamp is not None:
+            self._sequences.take_back(batches)
+
     def renew(self, batch: ProducerBatch, error: Exception) -> bool:
         """Return whether the batch, which is not in the log, is to be sent with a new stamp."""
         if self._sequences is None or not isinstance(error, _MISFITS):

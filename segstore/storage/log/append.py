@@ -116,10 +116,19 @@ _NOW: int = lib.SEG_NOW
 _write_at = lib.seg_tail_write
 
 
-def append_short(loan: TailLoan, value: Any, key: Any, timestamp: int | None, batch: int = 0) -> int:
-    """Append a record without headers by one call of C, where nothing unusual is the case; returns its
-    offset, or SLOW. `batch` (the address of a `seg_batch`, 0 for none) says which producer with an id wrote
-    it, and gets the other fields of its batch. Raises StorageError: the record is not in the log.
+def append_short(
+    loan: TailLoan,
+    value: Any,
+    key: Any,
+    headers: Any,
+    timestamp: int | None,
+    expected: int | None = None,
+    batch: int = 0,
+) -> int:
+    """Append a record by one call of C, where nothing unusual is the case; returns its offset, or SLOW, also
+    where that is not the `expected` one. `batch` (the address of a `seg_batch`, 0 for none) says which
+    producer with an id wrote it, and gets the other fields of its batch. Raises StorageError: the record is
+    not in the log.
     """
     tail = loan.tail
     if tail is None:
@@ -128,7 +137,7 @@ def append_short(loan: TailLoan, value: Any, key: Any, timestamp: int | None, ba
     if due is not None:
         check_apart("append()")
     now = _NOW if tail.clock is None else tail.clock()
-    offset: int = seg_tail_append(tail.address, value, key, timestamp, now, batch)
+    offset: int = seg_tail_append(tail.address, value, key, headers, timestamp, expected, now, batch)
     if offset < 0:
         return offset if offset == SLOW else undone(loan, tail, offset)
     if due is not None:
@@ -243,9 +252,7 @@ def encode_columns(
     columns = Columns(values, keys, timestamps, headers, now_or_one)
     if not columns.n:
         return 0, iter(())
-    stamps = columns.timestamps
-    least, most = (now_or_one, now_or_one) if stamps is None else (int(stamps.min()), int(stamps.max()))
-    validator.check(least, most, columns.keys.has_nulls, now)
+    validator.check(*columns.span, columns.keys.has_nulls, now)
     limit = validator.largest_batch
     check_sizes(columns, codec, level, limit)
     return columns.n, encode(columns, codec, level, batch_bytes, max_bytes=limit)
@@ -297,9 +304,9 @@ def append_batches(
     partition = log.partition_for_write()
     if not columns.n:
         return Appended(partition.visible.log_end_offset, -1, 0)
-    validator, stamps = partition.validator, columns.timestamps
+    validator = partition.validator
     codec, level = validator.codec_for(compression)
-    least, most = (-1, -1) if stamps is None else (int(stamps.min()), int(stamps.max()))
+    least, most = (-1, -1) if columns.timestamps is None else columns.span
     validator.check(least, most, columns.keys.has_nulls, partition.context.clock())
     limit = validator.largest_batch
     check_sizes(columns, codec, level, limit)
@@ -321,17 +328,15 @@ def append_record(
 ) -> Appended:
     """Append one record, as `append_batches` does, in less time: mostly by one call of C."""
     partition = log.partition_for_write()
-    if compression is None and not headers and (sequenced or template.producer_id < 0):
+    if compression is None and (sequenced or template.producer_id < 0):
         batch = ffi.new("seg_batch *")
         batch.producer_id, batch.producer_epoch = template.producer_id, template.producer_epoch
         batch.base_sequence, batch.attributes = template.base_sequence, template.attributes
-        at = address(batch)
+        record = partition.loan, value, key, headers, timestamp, None, address(batch)
         first = (
-            append_short(partition.loan, value, key, timestamp, at)
+            append_short(*record)
             if partition.acks is None
-            else append_inline(
-                partition, acks, 1, lambda: append_short(partition.loan, value, key, timestamp, at)
-            )
+            else append_inline(partition, acks, 1, lambda: append_short(*record))
         )
         if first >= 0:
             return _appended((first, -1, batch.size, False))

@@ -54,7 +54,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 Headers = Sequence[tuple[str, "bytes | None"]]
-_NO_HEADERS: Headers = ()
 _TRIES = 10  # segments may be removed between the view and the read: then the next view is tried
 _UNCOMMITTED = "read_uncommitted"
 
@@ -190,7 +189,7 @@ class PartitionLog:
         self,
         value: bytes | None,
         key: bytes | None = None,
-        headers: Headers = _NO_HEADERS,
+        headers: Headers = (),
         timestamp: int | None = None,
         *,
         expected_offset: int | None = None,
@@ -205,13 +204,8 @@ class PartitionLog:
         StoreClosedError, ForkedError.
         """
         loan = self._loan
-        if (
-            loan is not None
-            and headers is _NO_HEADERS
-            and expected_offset is None
-            and not self._context.closed
-        ):
-            offset = append_short(loan, value, key, timestamp)
+        if loan is not None and not self._context.closed:
+            offset = append_short(loan, value, key, headers, timestamp, expected_offset)
             if offset >= 0:
                 return offset
         if self._internal:

@@ -121,14 +121,30 @@ def test_a_function_of_the_tail_s_own_may_take_the_lock(store_dir: Path) -> None
 
 
 REFUSED = {
-    "a str": ("v", None, None),
-    "a bytearray": (bytearray(b"v"), None, None),
-    "a key that is a str": (b"v", "k", None),
-    "a bool for a timestamp": (b"v", None, True),
-    "a timestamp before 1970": (b"v", None, -2),
-    "no timestamp, as -1": (b"v", None, -1),
-    "a timestamp beyond int64": (b"v", None, 1 << 63),
-    "a float": (b"v", None, 1.0),
+    "a str": ("v",),
+    "a bytearray": (bytearray(b"v"),),
+    "a key that is a str": (b"v", "k"),
+    "a bool for a timestamp": (b"v", None, (), True),
+    "a timestamp before 1970": (b"v", None, (), -2),
+    "no timestamp, as -1": (b"v", None, (), -1),
+    "a timestamp beyond int64": (b"v", None, (), 1 << 63),
+    "a float": (b"v", None, (), 1.0),
+    "headers that are a dict": (b"v", None, {"h": b"v"}),
+    "headers that are an iterator": (b"v", None, iter([("h", b"v")])),
+    "a header that is a list": (b"v", None, [["h", b"v"]]),
+    "a header of three": (b"v", None, [("h", b"v", b"w")]),
+    "a header's name that is bytes": (b"v", None, [("h", b"v"), (b"h", b"v")]),
+    "a header's name that UTF-8 can't encode": (b"v", None, [("\ud800", b"v")]),
+    "a header's value that is a str": (b"v", None, [("h", "v")]),
+    "a header's value that is a bytearray": (b"v", None, [("h", bytearray(b"v"))]),
+    "headers of more than 16 KiB": (b"v", None, [("h", bytes(100))] * 160),
+    "one header of more than 16 KiB": (b"v", None, [("h", bytes(1 << 14))]),
+    "headers that are too many": (b"v", None, [("", None)] * (1 << 14)),
+    "headers and a value of more than 16 KiB": (bytes(1 << 13), None, [("h", bytes(1 << 13))]),
+    "another offset": (b"v", None, (), None, 3),
+    "a bool for an offset": (b"v", None, (), None, True),
+    "an offset below 0": (b"v", None, (), None, -1),
+    "an offset beyond int64": (b"v", None, (), None, 1 << 63),
 }
 
 
@@ -136,16 +152,18 @@ REFUSED = {
 def test_what_is_left_to_the_long_way(store: segstore.Store, case: str) -> None:
     log = begun(store)
     tail = tail_of(log)
-    value, key, timestamp = REFUSED[case]
-    assert seg_tail_append(tail.address, value, key, timestamp, NOW, 0) == lib.SEG_SLOW
+    usual = (b"v", None, (), None, 2)
+    given = REFUSED[case] + usual[len(REFUSED[case]) :]
+    assert seg_tail_append(tail.address, *given, NOW, 0) == lib.SEG_SLOW
     assert (tail.c.appends, log.log_end_offset) == (0, 2)
+    assert seg_tail_append(tail.address, *usual, NOW, 0) == 2
 
 
 BAD_CALLS = {
-    "too few arguments": (lambda at: (at, b"v"), "takes 6 arguments, not 2"),
-    "an address that is none": (lambda at: ("x", b"v", None, None, NOW, 0), "int"),
-    "a batch that is none": (lambda at: (at, b"v", None, None, NOW, ffi.NULL), "int"),
-    "a clock that is none": (lambda at: (at, b"v", None, None, "now", 0), "int"),
+    "too few arguments": (lambda at: (at, b"v"), "takes 8 arguments, not 2"),
+    "an address that is none": (lambda at: ("x", b"v", None, (), None, None, NOW, 0), "int"),
+    "a batch that is none": (lambda at: (at, b"v", None, (), None, None, NOW, ffi.NULL), "int"),
+    "a clock that is none": (lambda at: (at, b"v", None, (), None, None, "now", 0), "int"),
 }
 
 
@@ -162,7 +180,7 @@ def test_a_batch_gets_its_fields(store: segstore.Store) -> None:
     log = begun(store)
     batch = ffi.new("seg_batch *", {"producer_id": -1, "base_sequence": -1, "producer_epoch": -1})
     now = int(time.time() * 1000)
-    assert seg_tail_append(tail_of(log).address, b"v", b"k", now, NOW, address(batch)) == 2
+    assert seg_tail_append(tail_of(log).address, b"v", b"k", (), now, None, NOW, address(batch)) == 2
     assert (batch.base_offset, batch.max_timestamp, batch.count) == (2, now, 1)
     (record,) = log.read(2)
     assert (record.key, record.value, record.timestamp) == (b"k", b"v", now)

@@ -19,7 +19,7 @@ from stores import START_MS
 
 import segstore
 from segstore import StorageError
-from segstore._native import ffi, lib
+from segstore._native import ffi, held, lib
 from segstore.files import Handle
 from segstore.records import Columns, Template
 from segstore.records.header import TRANSACTIONAL_FLAG
@@ -116,7 +116,7 @@ def appends_of_c(log: segstore.PartitionLog) -> int:
 
 
 @pytest.mark.parametrize(
-    ("n", "called"), [(1, ["seg_tail_append"]), (3, ["seg_encode_cut", "seg_tail_write"])]
+    ("n", "called"), [(1, ["seg_tail_append"]), (3, ["seg_spans", "seg_encode_cut", "seg_tail_write"])]
 )
 def test_one_call_of_c_writes_what_a_producer_appends(store_dir: Path, n: int, called: list[str]) -> None:
     files, found = CountingFiles(), list[str]()
@@ -503,8 +503,10 @@ def test_what_an_interrupt_leaves_of_a_failed_write_is_taken_back(store_dir: Pat
 
 
 def lib_append(tail: NativeTail) -> int:
-    now, null = lib.SEG_NOW, ffi.NULL
-    return int(lib.seg_tail_append(tail.c, b"interrupted", 11, null, -1, now, now, null))
+    value, headers = held("uint8_t[]", b"interrupted"), ffi.new("uint8_t[1]")
+    record = ffi.new("seg_record *", {"key_len": -1, "headers_len": 1, "timestamp": lib.SEG_NOW})
+    record.value, record.value_len, record.headers = value, len(value), headers
+    return int(lib.seg_tail_append(tail.c, record, -1, lib.SEG_NOW, ffi.NULL))
 
 
 def test_a_failed_sync_fences_c_too(store_dir: Path) -> None:

@@ -98,7 +98,7 @@ BAD_COLUMNS = {
     "no offsets": (lambda: values_of(offsets=ffi.NULL), "SEG_E_COLUMN"),
     "fewer values than records": (lambda: values_of(n=2), "SEG_E_COLUMN"),
     "data length negative": (lambda: values_of(data_len=-1), "SEG_E_COLUMN"),
-    "kind unknown": (lambda: values_of(kind=4), "SEG_E_COLUMN"),
+    "kind unknown": (lambda: values_of(kind=5), "SEG_E_COLUMN"),
     "kind negative": (lambda: values_of(kind=-1), "SEG_E_COLUMN"),
     "width negative": (lambda: values_of(kind=3, width=-1), "SEG_E_COLUMN"),
     "width beyond the data": (lambda: values_of(kind=3, width=4), "SEG_E_COLUMN"),

@@ -21,6 +21,9 @@ def elements(column: Column) -> list[bytes | None]:
     """What C would read, in Python."""
     c = column.c
     assert c.n == column.n
+    if c.kind == 4:
+        found = ffi.cast("seg_span *", c.offsets)
+        return [None if (s := found[i]).len < 0 else bytes(ffi.buffer(s.data, s.len)) for i in range(c.n)]
     data = bytes(ffi.buffer(c.data, c.data_len)) if c.data_len else b""
     widths = {1: "int32_t *", 2: "int64_t *"}
     if c.kind == 0:

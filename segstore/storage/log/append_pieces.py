@@ -1,0 +1,71 @@
+"""Appends a producer's batches in pieces, by one call of C for all.
+
+On disk are record batches, as `append` writes them: each piece is an append of its own. Threads: any. A
+thread that calls C beside one that runs Python waits up to 5 ms for the interpreter's lock on its way back,
+in which the other sends some MB: so the call has many pieces. Each is small enough to stay in a core's cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from segstore._native import ffi, held, lib
+from segstore.errors import StorageError, copy_of
+from segstore.records import BATCH, Columns, Template
+from segstore.records.encode import c_template
+from segstore.records.encoded import pool
+from segstore.storage.log.append import undone
+
+if TYPE_CHECKING:
+    from segstore.storage.log.partition import Writable
+
+PIECE_BYTES = 1 << 20
+
+
+class Pieces(NamedTuple):
+    """The first offsets of the batches that were appended, their bytes on disk, and what the disk refused the
+    next piece with.
+    """
+
+    offsets: list[int]
+    size: int
+    error: StorageError | None
+
+
+NOTHING = Pieces([], 0, None)
+
+
+def append_pieces(
+    log: Writable, columns: Columns, cuts: Sequence[int], compression: str | None, template: Template
+) -> Pieces:
+    """Append batches, of which one ends before each record that is numbered in `cuts`, as long as nothing
+    unusual is the case; the others are left to `append_batches`. No batch is above `PIECE_BYTES`, nor above
+    the topic's limits. Raises what `append_batches` raises of wrong records, and of a log that can't be
+    written.
+    """
+    partition = log.partition_for_write()
+    tail, validator = partition.loan.tail, partition.validator
+    if tail is None or tail.due is not None or partition.acks is not None:
+        return NOTHING
+    if validator.codec_for(compression)[0] or columns.timestamps is None:
+        return NOTHING
+    validator.check(*columns.span, columns.keys.has_nulls, partition.context.clock())
+    batches, ends, buffer = np.empty(len(cuts) + 1, BATCH), np.array(cuts, np.int64), pool.take(PIECE_BYTES)
+    done, _file = ffi.new("int64_t[2]"), tail.handle  # which stays open
+    answer = lib.seg_tail_encode(
+        tail.c, columns.keys.c, columns.values.c, columns.headers.c if columns.headers else ffi.NULL,
+        held("int64_t *", columns.timestamps), columns.n, held("int64_t *", ends) if cuts else ffi.NULL,
+        len(cuts), c_template(template, 0), held("uint8_t *", buffer), PIECE_BYTES,
+        held("seg_batch *", batches), lib.SEG_NOW if tail.clock is None else tail.clock(), done, done + 1,
+    )  # fmt: skip
+    pool.give(buffer)
+    error = None
+    if lib.SEG_E_ROOM < answer < 0:  # an errno
+        try:
+            undone(partition.loan, tail, answer)
+        except StorageError as refused:
+            error = copy_of(refused)  # whose traceback would keep the records
+    return Pieces(batches["base_offset"][: done[0]].tolist(), done[1], error)
