@@ -30,6 +30,7 @@ SOURCES = (
     "io.c",
     "murmur2.c",
     "point.c",
+    "range.c",
     "scan.c",
     "seal.c",
     "staging.c",
