@@ -2,8 +2,8 @@
 
 The C library gives large pieces of memory back to the system as soon as they are free, and takes them again
 page by page, which costs a third of a read of 8 MiB. So the last few pieces are kept. A piece is taken for
-another read of that size, or somewhat less, only when the list here has the one reference to it: whoever has Records, one of their columns or
-a view of these has a reference.
+another read, of its size or somewhat less, only when the list here has the one reference to it: whoever has
+Records, one of their columns or a view of these has a reference.
 
 Threads: any. A piece belongs to the call that takes it until that call keeps it again. An interrupt between
 the two frees the piece.
