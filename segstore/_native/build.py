@@ -31,6 +31,7 @@ SOURCES = (
     "io.c",
     "murmur2.c",
     "point.c",
+    "range.c",
     "scan.c",
     "seal.c",
     "staging.c",

@@ -610,6 +610,37 @@ int64_t seg_read_many(int fd, int64_t segment, const uint8_t *index, int64_t n, 
                       int64_t end_offset, const int64_t *offsets, int64_t n_offsets, seg_point *p,
                       seg_points *out);
 
+/* --- range.c: many records from an offset on ----------------------------- */
+/* A segment as far as its reader may see it: below byte `end` and offset `below`. Its offset index has n entries;
+ * `segment` is a number that no other segment has, and not 0. */
+typedef struct seg_within {
+    int64_t segment;
+    const uint8_t *index;
+    int64_t n, base_offset, end, below;
+} seg_within;
+
+/* What a reader of ranges works with: one call at a time. Of an earlier read it remembers where that ended. */
+typedef struct seg_range {
+    seg_batch *batches;     /* the headers of what was read: there is room for `room` */
+    int64_t room;
+    int64_t of_segment, next_offset, next_position; /* where the next batch begins; of_segment 0: not known */
+    int64_t left;           /* a segment that is left to the long way: it has compressed batches, or too many */
+    int64_t reads;          /* calls of pread for batches, counted on and on */
+    int64_t position;       /* of the first batch */
+    int64_t n_batches, records;
+    int64_t with_headers;   /* records that have at least one header */
+    int64_t attributes;     /* of all batches, or-ed */
+} seg_range;
+
+/* Read `size` bytes of a segment, from the batch on that holds `offset`, and the columns of the records of all whole
+ * batches in them that begin below offset `limit`: 1. `rows` is a matrix of columns as seg_decode has them, each
+ * `stride` numbers behind the one before; where r->records is above `stride`, they are not all set. 0, and nothing was
+ * found, where anything is not as it is nearly always: fewer bytes may be there, the first batch be larger, a batch be
+ * compressed, damaged or of an older magic, the offset lie in a gap, the index be wrong, or the disk refuse to
+ * read. */
+int64_t seg_read_range(int fd, const seg_within *w, int64_t offset, int64_t limit, int32_t check_crcs, uint8_t *bytes,
+                       int64_t size, int64_t *rows, int64_t stride, seg_range *r);
+
 /* --- transfer.c: from a file to a sink, one system call each: what it gives, -errno ----------------- */
 enum { SEG_SINK_OTHER = 0, SEG_SINK_FILE = 1, SEG_SINK_PIPE = 2, SEG_SINK_TCP = 3, SEG_SINK_UNIX = 4 };
 

@@ -157,6 +157,11 @@ class Content:
         found: int = lib.seg_read_many(handle.fd, *place)
         return found
 
+    def read_range(self, handle: Handle, *place: Any) -> int:
+        """Return the result of `seg_read_range` (cdef.h): 1, or 0 where the long way must be taken."""
+        found: int = lib.seg_read_range(handle.fd, *place)
+        return found
+
     def read_by(self, handle: Handle, call: Callable[[int], int]) -> int:
         """Return the result of `call` for the descriptor, a function of C that reads by itself. Raises
         OSError where that is -errno.

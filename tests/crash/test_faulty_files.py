@@ -28,6 +28,7 @@ READS = {
         "read_by",
         "read_one",
         "read_many",
+        "read_range",
         "read_file",
         "listdir",
         "directories",

@@ -137,6 +137,15 @@ def test_a_read_of_one_record(log: segstore.PartitionLog) -> None:
     assert_at_most(30, calls(log.read, 3, 1))
 
 
+def test_a_read_of_many_records(log: segstore.PartitionLog) -> None:
+    """All that C does is one call."""
+    log.append_batch([b"%0100d" % i for i in range(10_000)])
+    at = log.read(log.read(0, 1 << 18).next_offset, 1 << 18).next_offset  # these make the memory
+    native: list[str] = []
+    assert_at_most(29, calls(log.read, at, 1 << 18, native=native))
+    assert native == ["seg_read_range"]
+
+
 def test_a_read_of_one_record_alone(log: segstore.PartitionLog) -> None:
     log.read_one(3)
     assert_at_most(9, calls(log.read_one, 3))

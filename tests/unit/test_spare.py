@@ -15,7 +15,7 @@ import segstore
 from segstore import spare
 from segstore.records import Records
 
-SIZE = spare.LEAST
+SIZE = 1 << 20
 PER_READ = 8_000
 READS = 4
 
@@ -111,23 +111,69 @@ def test_bytes_that_were_hashed_are_not_written_again(log: segstore.PartitionLog
     assert hash(second.arena) == hash(bytes(bytearray(second.arena))) != seen
 
 
-@pytest.mark.parametrize("size", [SIZE - 1, spare.MOST + 1], ids=["small", "huge"])
+@pytest.mark.parametrize("size", [spare.LEAST - 1, spare.MOST + 1], ids=["small", "huge"])
 def test_other_sizes_are_not_kept(size: int) -> None:
     def never(buffer: Any) -> int:
         raise AssertionError
 
     for _ in range(2):
         assert len(spare.filled(size, lambda: bytes(size), never)) == size
-    spare.matrix(1, size // 8 - 1 if size < SIZE else size // 8 + 1)
-    assert not spare._bytes._pieces
-    assert not spare._arrays._pieces
+    spare.matrix(1, size // 8 - 1 if size < spare.LEAST else size // 8 + 1)
+    assert not spare._bytes
+    assert not spare._arrays
 
 
 def test_at_most_so_many_pieces_are_kept() -> None:
     held = [spare.filled(SIZE, lambda: bytes(SIZE), lambda buffer: 0) for _ in range(5)]
     arrays = [spare.matrix(1, SIZE // 8) for _ in range(5)]
     assert len({id(piece) for piece in held}) == len({array.ctypes.data for array in arrays}) == 5
-    assert len(spare._bytes._pieces) == len(spare._arrays._pieces) == spare.KEPT
+    assert len(spare._bytes) == len(spare._arrays) == spare.KEPT
+
+
+def test_a_piece_serves_smaller_reads_too() -> None:
+    """Bytes are as long as was asked for, end as CPython wants it, and have the content of the last read."""
+    size = 4 * spare.LEAST
+
+    def fill(buffer: Any) -> int:
+        buffer[:] = b"x" * len(buffer)
+        return len(buffer)
+
+    places = {id(spare.filled(size, lambda: bytes(size), fill))}
+    for wanted in (size, size // 2, size // 4, size // 2 - 1, size // 3, size):
+        data = spare.filled(wanted, lambda: b"", fill)
+        assert data == b"x" * wanted
+        assert data + b"y" == b"x" * wanted + b"y"
+        places.add(id(data))
+        del data
+    assert len(places) == 1
+
+
+def test_a_piece_that_is_much_larger_is_left() -> None:
+    """Records that stay would keep all of it."""
+    spare.keep(5 * spare.LEAST, bytes(5 * spare.LEAST))
+    assert spare.unset(spare.LEAST) is None
+    assert spare.unset(2 * spare.LEAST) is not None
+
+
+def test_numbers_end_where_the_bytes_end() -> None:
+    """`float` and `int` of C read up to the NUL behind bytes."""
+    size = spare.LEAST
+
+    def fill(buffer: Any) -> int:
+        buffer[:] = b" " * (len(buffer) - 1) + b"7"
+        return len(buffer)
+
+    spare.filled(2 * size, lambda: bytes(2 * size), fill)
+    for wanted in (2 * size, 2 * size - 5, size, size + 1):
+        assert float(spare.filled(wanted, lambda: b"", fill)) == 7
+
+
+def test_small_reads_do_not_push_large_pieces_out() -> None:
+    sizes = [spare.LARGE, spare.LEAST, spare.LEAST, spare.LEAST, spare.LARGE]
+    held = [spare.filled(size, lambda size=size: bytes(size), lambda buffer: 0) for size in sizes[:-1]]
+    large = id(held[0])
+    del held
+    assert id(spare.filled(sizes[-1], lambda: b"", lambda buffer: len(buffer))) == large
 
 
 def test_less_than_was_asked_for() -> None:
@@ -140,9 +186,9 @@ def test_less_than_was_asked_for() -> None:
 
     assert spare.filled(SIZE, lambda: b"", fill) == b"bcd"
     assert spare.filled(SIZE, lambda: b"short", fill) == b"bcd"
-    spare._bytes._pieces.clear()
+    spare._bytes = spare.Spare()
     assert spare.filled(SIZE, lambda: b"short", fill) == b"short"
-    assert not spare._bytes._pieces
+    assert not spare._bytes
 
 
 def test_a_fill_that_fails_keeps_nothing() -> None:
@@ -153,7 +199,7 @@ def test_a_fill_that_fails_keeps_nothing() -> None:
 
     with pytest.raises(OSError, match="planted"):
         spare.filled(SIZE, lambda: b"", fail)
-    assert not spare._bytes._pieces
+    assert not spare._bytes
 
 
 def test_readers_in_several_threads(log: segstore.PartitionLog) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from segstore import spare
 from segstore.config import arguments
 from segstore.errors import (
     CorruptRecordError,
@@ -25,7 +26,7 @@ from segstore.leader_epochs import UNDEFINED, EpochEnd
 from segstore.mutex import check_apart
 from segstore.records import HEADER_SIZE, Record, Records, empty_records
 from segstore.storage.context import os_errors
-from segstore.storage.log import point_read, read
+from segstore.storage.log import point_read, range_read, read
 from segstore.storage.log.acks import Acks
 from segstore.storage.log.append import append_columns, append_one, append_short
 from segstore.storage.log.append_as_leader import AppendedBatch, append_as_leader
@@ -484,7 +485,8 @@ class PartitionLog:
         """
         try:
             return self._read(view or self._views.view, offset, max_bytes, committed, check_crcs, times)
-        except (OSError, CorruptRecordError):
+        except (OSError, CorruptRecordError) as error:
+            point_read.leave(error)
             return self.with_view(
                 lambda view: self._read(view, offset, max_bytes, committed, check_crcs, times)
             )
@@ -532,12 +534,15 @@ class PartitionLog:
             return empty_records(offset)
         limit = self._stable(view) if committed else view.end_offset
         at = offset
+        short = point_read.enabled and times is None and spare.LEAST <= max_bytes <= spare.MOST
         while at < limit:
-            found = read.fetch(view, at, limit, max_bytes, check_crcs, self._gaps)
-            if not found:
-                at = limit
-                break
-            records = read.to_records(found, offset, max_bytes, times)
+            records = range_read.read_range(view, at, limit, max_bytes, check_crcs) if short else None
+            if records is None:
+                found = read.fetch(view, at, limit, max_bytes, check_crcs, self._gaps)
+                if not found:
+                    at = limit
+                    break
+                records = read.to_records(found, offset, max_bytes, times)
             if committed:
                 records = self.aborted_transactions.without(view, records)
             if len(records) or times is not None:

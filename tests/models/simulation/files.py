@@ -21,7 +21,9 @@ from segstore import names
 from segstore.files import Files, Handle
 
 NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})
-READS = frozenset({"pread", "pread_into", "read_by", "read_one", "read_many", "seek_batch", "listdir"})
+READS = frozenset(
+    {"pread", "pread_into", "read_by", "read_one", "read_many", "read_range", "seek_batch", "listdir"}
+)
 GROUPS = {
     "write": WRITES | {"truncate", "allocate"},
     "sync": SYNCS,

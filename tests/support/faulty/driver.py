@@ -176,7 +176,17 @@ def _drop(world: World) -> None:
 
 _ROOM = frozenset({"pwrite", "pwritev", "copy_range", "allocate", "mkdir", "open"})
 _READS = frozenset(
-    {"pread", "pread_into", "seek_batch", "read_by", "read_one", "read_many", "listdir", "directories"}
+    {
+        "pread",
+        "pread_into",
+        "seek_batch",
+        "read_by",
+        "read_one",
+        "read_many",
+        "read_range",
+        "listdir",
+        "directories",
+    }
 )
 FAULTS = {
     "ENOSPC": Fault(_ROOM, errno.ENOSPC),

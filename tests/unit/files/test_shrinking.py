@@ -29,6 +29,7 @@ READS = (
     "read_by",
     "read_one",
     "read_many",
+    "read_range",
     "read_file",
     "sendfile",
     "send_stretch",

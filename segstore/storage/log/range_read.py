@@ -1,0 +1,132 @@
+"""The short way to many records: a read is one call of C, which looks up, reads, checks and decodes.
+
+On disk files are only read. Threads: any, without locks: a call takes working memory of its own. The long way
+is `read.py`; it alone is enough, and knows everything that the short one does not: compressed batches, gaps,
+damage, the end of a segment, errors. Where both find records, they are the same. `point_read.enabled` turns
+both short ways off.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from segstore import spare
+from segstore._native import ffi, held
+from segstore.errors import CorruptRecordError
+from segstore.records import BATCH, CONTROL_FLAG, Records, decode
+from segstore.records.records import OFFSET, ROWS, first_at
+from segstore.storage.log.point_read import leave
+from segstore.storage.log.read import without_control
+from segstore.storage.segment.log_view import LogView
+from segstore.storage.segment.segment import Segment
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+_HEADERS = 1 << 14
+"""Most batches of a read."""
+_RECORD_BYTES = 32
+"""A segment that has fewer bytes for each of its offsets has gaps, mostly."""
+
+_BYTES, _INT64S, _WITHIN = map(ffi.typeof, ("uint8_t[]", "int64_t *", "seg_within *"))
+
+
+class _Range:
+    """What one call works with: a `seg_range`, and how many records a byte had in the last read."""
+
+    __slots__ = ("batches", "c", "density")
+
+    def __init__(self) -> None:
+        # Pages that no header has come to take no memory.
+        self.batches = held("seg_batch *", np.empty(_HEADERS * BATCH.itemsize, np.uint8))
+        self.c = ffi.new("seg_range *", {"batches": self.batches, "room": _HEADERS})
+        self.density = 0.0
+
+
+_unused: list[_Range] = []
+"""A call takes one of these, and gives it back at its end: a signal handler may interrupt it, and read too.
+"""
+
+
+def read_range(view: LogView, offset: int, limit: int, max_bytes: int, check_crcs: bool) -> Records | None:
+    """Return the records from `offset` on, in whole batches up to `max_bytes` that begin below offset
+    `limit`, without control records; None where the long way must be taken.
+    """
+    segments, bases, _, below, end, _ = view
+    slot = bisect_right(bases, offset, 1)
+    segment = segments[slot - 1]
+    if slot < len(bases):
+        end, below = segment.size, min(bases[slot], below)
+    memory = spare.unset(max_bytes) if end >= max_bytes else None
+    if memory is None:
+        return None
+    data = memory[1]
+    try:
+        found = _unused.pop()
+    except IndexError:
+        found = _Range()
+    records = None
+    if found.c.left != segment.number:
+        records = _read(found, segment, end, below, offset, limit, data, check_crcs)
+    _unused.append(found)
+    spare.keep(*memory)
+    return records
+
+
+def _read(
+    found: _Range,
+    segment: Segment,
+    end: int,
+    below: int,
+    offset: int,
+    limit: int,
+    data: bytes,
+    check_crcs: bool,
+) -> Records | None:
+    size, number, c = len(data), segment.number, found.c
+    room = _room(found, segment, end, below, size)
+    matrix = np.empty((ROWS, room), np.int64) if 8 * ROWS * room < spare.LEAST else spare.matrix(ROWS, room)
+    try:
+        handle, (index, n, _memory) = segment.handle, segment.offset_index.view
+        within = ffi.new(_WITHIN, (number, index, n, segment.base_offset, end, below))
+        done = segment.pool.files.read_range(
+            handle, within, offset, limit, check_crcs,
+            held(_BYTES, data), size, held(_INT64S, matrix), room, c,
+        )  # fmt: skip
+    except (OSError, CorruptRecordError) as error:
+        leave(error)
+        return None
+    return _records(found, segment, offset, data, matrix) if done else None
+
+
+def _room(found: _Range, segment: Segment, end: int, below: int, size: int) -> int:
+    """Return for how many records of `size` bytes there is to be room: as many as the last bytes had, and
+    some more.
+    """
+    density = found.density
+    if found.c.of_segment != segment.number:
+        density = min((below - segment.base_offset) / end, 1 / _RECORD_BYTES)
+    return int(density * size * 1.0625) + 64
+
+
+def _records(
+    found: _Range, segment: Segment, offset: int, data: bytes, matrix: NDArray[np.int64]
+) -> Records | None:
+    c = found.c
+    n, position = c.records, c.position
+    batches = np.frombuffer(bytearray(ffi.buffer(c.batches, c.n_batches * BATCH.itemsize)), BATCH)
+    found.density = n / len(data)
+    if n > matrix.shape[1]:  # the records are smaller than they were
+        try:
+            records = decode(data, batches, segment.path, position, from_offset=offset)
+        except CorruptRecordError:
+            return None
+    else:
+        matrix = matrix[:, :n]
+        if n and offset > matrix.item(OFFSET, 0) and (skip := first_at(matrix, offset)):
+            matrix = matrix[:, skip:]
+        records = Records(data, matrix, c.next_offset, batches, c.with_headers > 0)
+    return without_control(records) if c.attributes & CONTROL_FLAG else records
