@@ -176,7 +176,8 @@ def two_gigabytes(path: Path, share: float) -> Measured:
     found["open s"] = seconds(lambda: segstore.open(path).close())
     with segstore.open(path, "r") as store:
         log = store.partition("t")
-        found["scan s"] = seconds(lambda: sum(1 for _ in log.scan()))
+        found["scan s"] = seconds(lambda: _read_through(log))
+        found["each record s"] = seconds(lambda: sum(1 for _ in log.scan()))
         found["columns s"] = seconds(lambda: [len(part.offsets) for part in log.scan().reads()])
         wanted = np.random.default_rng(1).integers(0, log.end_offset, 1000)
         found["point read µs"] = seconds(lambda: [log.read_one(int(at)) for at in wanted]) * 1000
@@ -185,6 +186,15 @@ def two_gigabytes(path: Path, share: float) -> Measured:
     found["resident MB"] = megabytes()
     found["export to Parquet s"] = seconds(partial(_command, "export", "t", f"{path}.parquet", "-s", path))
     return found
+
+
+def _read_through(log: Any) -> None:
+    """Read a partition to its end, as a first day's loop had to: there was no `scan`, and no loop over the
+    records themselves was quick. No record becomes an object by this.
+    """
+    offset = log.start_offset
+    while offset < log.end_offset:
+        offset = log.read(offset).next_offset
 
 
 def unclean(path: Path, share: float) -> Measured:
