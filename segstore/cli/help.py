@@ -82,7 +82,7 @@ _EXTRA = re.compile(r"Got unexpected extra arguments? \((\S+).*\)")
 
 def wrong_usage(error: click.ClickException) -> str:
     """Return an error of the arguments as one line, with the command that explains them."""
-    message = " ".join(error.format_message().split())
+    message = _no_store(error) or " ".join(error.format_message().split())
     context = getattr(error, "ctx", None)
     if context is None:
         return f"segstore: {message}"
@@ -90,6 +90,14 @@ def wrong_usage(error: click.ClickException) -> str:
         message = f"{message}: {_meant(context, extra[1])}"
     path, message = context.command_path, message.rstrip(".")
     return f"{path}: {message}{'' if message.endswith('?') else '.'} See `{path} --help`."
+
+
+def _no_store(error: click.ClickException) -> str:
+    """Return what to do where no store is named; "" for any other error."""
+    param = error.param if isinstance(error, click.MissingParameter) else None
+    if param is None or "--store" not in param.opts:
+        return ""
+    return f"Which store? Give --store PATH, or set {param.envvar}."
 
 
 def _meant(context: click.Context, extra: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import subprocess
 import sys
@@ -84,6 +85,14 @@ def test_a_command_without_arguments_is_wrong_usage(name: str) -> None:
     result = run(name)
     assert result.exit_code == 2
     assert result.stdout == ""
+
+
+@pytest.mark.parametrize(
+    "name", ["stats", "sweep", "upgrade", "check", "copy x", "export t -", "checkpoints ls"]
+)
+def test_a_command_that_needs_a_store_asks_for_it(name: str) -> None:
+    (line,) = run(*name.split()).stderr.splitlines()
+    assert re.search(r": Which store\? Give (its PATH, or )?--store( PATH)?, or set SEGSTORE_PATH\.", line)
 
 
 USAGE = {
