@@ -34,7 +34,7 @@ from segstore.cli.output import add_row, console
 from segstore.cli.output import table as plain_table
 from segstore.cli.place_first import PlaceFirst
 from segstore.cli.signals import ended_by_signals, status
-from segstore.errors import InvalidArgumentError
+from segstore.errors import InvalidArgumentError, MissingPackageError
 
 # --- command report ----------------------------------------------------------------------------
 
@@ -210,7 +210,17 @@ def _list() -> None:
 
 def _write(chosen_study: Study, outcome: Results, out: str) -> None:
     results.write(outcome, os.path.join(out, f"{chosen_study.NAME}.json"))
-    save(chosen_study.plot(outcome), os.path.join(out, chosen_study.NAME))
+    with _pictures_left_out():
+        save(chosen_study.plot(outcome), os.path.join(out, chosen_study.NAME))
+
+
+@contextmanager
+def _pictures_left_out() -> Iterator[None]:
+    """Run a block that draws; without matplotlib, say that there are no pictures, and go on."""
+    try:
+        yield
+    except MissingPackageError as error:
+        click.echo(f"no pictures are drawn: {error}", err=True)
 
 
 def _show(chosen_study: Study, outcome: Results, as_json: bool) -> None:
@@ -310,7 +320,8 @@ def _command_zero_copy_write(found: Results, out: str) -> None:
     from segstore.bench.zero_copy.report import draw
 
     results.write(found, os.path.join(out, f"{found.name}.json"))
-    draw(found, out)
+    with _pictures_left_out():
+        draw(found, out)
 
 
 def _command_zero_copy_show(found: Results, everything: bool, as_json: bool) -> None:

@@ -15,7 +15,7 @@ from io import BytesIO
 from typing import TYPE_CHECKING, Any
 
 from segstore.bench.figures import Figure
-from segstore.errors import InvalidArgumentError
+from segstore.errors import Needing
 from segstore.files import Path
 
 if TYPE_CHECKING:
@@ -48,12 +48,10 @@ Series = Mapping[str, Mapping[float, Figure]]
 @contextmanager
 def panels(title: str, count: int, columns: int | None = None) -> Iterator[list[Axes]]:
     """Yield `count` axes under one title, side by side or in rows of `columns`. The `figure` of any of them
-    is what `save` takes. Raises InvalidArgumentError without matplotlib.
+    is what `save` takes. Raises MissingPackageError without matplotlib.
     """
-    try:
+    with Needing("matplotlib", "bench", "a picture"):
         from matplotlib.figure import Figure as Picture
-    except ImportError:
-        raise InvalidArgumentError("plots need matplotlib: pip install 'segstore[bench]'") from None
     across = min(columns or count, count)
     down = -(-count // across)
     with _style():

@@ -25,7 +25,7 @@ ZERO_COPY = "zero-copy"
 
 def draw(results: Results, directory: str) -> list[str]:
     """Write the pictures of these results, and return their paths, PNG and SVG of each. Raises OSError;
-    InvalidArgumentError without matplotlib.
+    MissingPackageError without matplotlib.
     """
     if results.name == ZERO_COPY:
         from segstore.bench.zero_copy.report import draw as draw_zero_copy

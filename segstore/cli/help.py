@@ -77,11 +77,42 @@ def colour() -> bool | None:
     return False if unwanted else None
 
 
+_EXTRA = re.compile(r"Got unexpected extra arguments? \((\S+).*\)")
+
+
 def wrong_usage(error: click.ClickException) -> str:
     """Return an error of the arguments as one line, with the command that explains them."""
-    message = " ".join(error.format_message().split())
+    message = _no_store(error) or " ".join(error.format_message().split())
     context = getattr(error, "ctx", None)
     if context is None:
         return f"segstore: {message}"
-    path = context.command_path
-    return f"{path}: {message.rstrip('.')}. See `{path} --help`."
+    if extra := _EXTRA.fullmatch(message):
+        message = f"{message}: {_meant(context, extra[1])}"
+    path, message = context.command_path, message.rstrip(".")
+    return f"{path}: {message}{'' if message.endswith('?') else '.'} See `{path} --help`."
+
+
+def _no_store(error: click.ClickException) -> str:
+    """Return what to do where no store is named; "" for any other error."""
+    param = error.param if isinstance(error, click.MissingParameter) else None
+    if param is None or "--store" not in param.opts:
+        return ""
+    return f"Which store? Give --store PATH, or set {param.envvar}."
+
+
+def _meant(context: click.Context, extra: str) -> str:
+    """Return what may have been meant by an argument that a command does not take."""
+    of_command = [param for param in context.command.params if isinstance(param, click.Option)]
+    options = {name for option in of_command if not option.hidden for name in option.opts}
+    guesses = {
+        f"--{extra}": True,
+        f"--config {extra}": "=" in extra,
+        f"--partitions {extra}": extra.isdecimal(),
+        f"--max-records {extra}": extra.isdecimal(),
+        f"--store {extra}": os.sep in extra or os.path.isdir(extra),
+    }
+    for guess, fits in guesses.items():
+        if fits and guess.split()[0] in options:
+            return f"did you mean {guess}?"
+    taken = " ".join(context.command.collect_usage_pieces(context)[1:]) or "no argument"
+    return f"it takes {taken}" + (", and the store by --store PATH" if "--store" in options else "")

@@ -112,6 +112,9 @@ class KafkaSettings(Settings):
         ConfigError names setting, value and what is allowed; InvalidTypeError for what is no mapping.
         """
         values = cls._values(mapping)
+        if not values:  # those of most topics, of which a store may have thousands
+            found: K = _DEFAULTS.get(cls) or _DEFAULTS.setdefault(cls, cls())
+            return found
         return cls(explicit=frozenset(mapping), **values)
 
     def replace(self: K, mapping: Mapping[str, Value | None]) -> K:
@@ -132,6 +135,8 @@ class KafkaSettings(Settings):
 
 # --- table -------------------------------------------------------------------------------------
 
+_DEFAULTS: dict[type, Any] = {}
+"""For each class of KafkaSettings that was used: the settings of which none was made."""
 _TABLES: dict[type, dict[str, tuple[str, Option]]] = {}
 """For each settings class that was used: by name, the attribute and the option of each setting, in order."""
 

@@ -1,8 +1,8 @@
 """The process that the demo kills: it appends flights, and prints on standard output what was acknowledged.
 
 On disk: the store that it is given. Threads: one. Run as `python -m segstore.demo.child PATH RECORDS`. It
-ends by itself when its standard input is closed, which happens when the process that should kill it has
-ended.
+loads the flights, and begins at a line on its standard input. It ends by itself when that is closed, which
+happens when the process that should kill it has ended.
 """
 
 from __future__ import annotations
@@ -18,10 +18,12 @@ ROWS = 4096
 
 
 def append_all(path: str, records: int) -> None:
-    """Append flights in order of time, and print a line "partition next-offset" for each append that
-    returned.
+    """Append flights in order of time, once there is a line on standard input, and print a line "partition
+    next-offset" for each append that returned.
     """
     flights = load(records)
+    if not sys.stdin.readline():
+        return
     with segstore.open(path) as store:
         logs = [store.partition(TOPIC, p) for p in range(PARTITIONS)]
         for start in range(0, len(flights), ROWS):

@@ -15,10 +15,11 @@ import queue
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, replace
 from types import TracebackType
 from typing import Any, NamedTuple
 
@@ -41,23 +42,24 @@ Event = dict[str, Any]
 
 class Driver:
     """A Spark driver. It is a context manager: on exit none of its processes is left. `job` has the fields of
-    `demo.spark_job.Job`.
+    `demo.spark_job.Job`. One that `waits` brings Java and Spark up, and goes on at `go`.
     """
 
     def __init__(self, job: dict[str, Any]) -> None:
+        self.waits = bool(job.get("waits"))
         self._log = os.path.join(job["work"], _ERRORS)
         self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         command = [sys.executable, "-m", _MODULE, json.dumps(job)]
         with open(self._log, "wb") as errors:
             self._process = subprocess.Popen(
                 command,
-                stdin=subprocess.DEVNULL,
+                stdin=subprocess.PIPE if self.waits else subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=errors,
                 start_new_session=True,
                 env={**os.environ, "TMPDIR": job["work"]},
             )
-        self.pid = self._process.pid
+        self.pid, self._killed = self._process.pid, False
         self._reader = threading.Thread(target=self._read, name=f"demo-driver-{self.pid}", daemon=True)
         self._reader.start()
 
@@ -80,6 +82,12 @@ class Driver:
             return take(self._events, seconds)
         return None
 
+    def go(self) -> None:
+        """Let a driver that waits go on; does nothing with another one."""
+        if self._process.stdin is not None:
+            with contextlib.suppress(BrokenPipeError):  # it has ended: its events say why
+                os.write(self._process.stdin.fileno(), b"go\n")
+
     def last_words(self) -> str:
         """Return why the driver failed: the last line of its error file."""
         with open(self._log, encoding="utf-8", errors="replace") as file:
@@ -93,7 +101,7 @@ class Driver:
     def kill(self) -> int:
         """Send SIGKILL to all processes of the driver until none is left, and return how many there were."""
         killed: set[int] = set()
-        while members := session_members(self.pid):
+        while not self._killed and (members := session_members(self.pid)):
             for pid in members:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
@@ -102,6 +110,7 @@ class Driver:
             time.sleep(_POLL)
         self._process.wait()
         self._reader.join()
+        self._killed = True  # others may have these ids from now on
         return len(killed)
 
     def __enter__(self) -> Driver:
@@ -111,8 +120,9 @@ class Driver:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.kill()
-        assert self._process.stdout is not None
-        self._process.stdout.close()
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                pipe.close()
 
 
 def session_members(session: int) -> list[int]:
@@ -195,20 +205,33 @@ class Job:
     rows: int
     late_hours: int
     work: str
+    waits: bool = False
 
 
 class NotRunError(Exception):
     """Spark can't be run here. The message says what is missing, and how to get it."""
 
 
-def run_killed(job: Job, progress: Progress, show: Show) -> LastBatch:
-    """Start a driver, and kill all of its processes once half of the flights are read and the next
-    micro-batch is in the log: at that moment Spark has most likely not committed it. Raises NotRunError,
+@contextlib.contextmanager
+def first_driver(path: str, rows: int, late_hours: int) -> Iterator[tuple[Job, Driver]]:
+    """Start the first driver of a job, which waits until `run_killed` lets it go on, and make a directory for
+    temporary files of this driver and the next.
+    """
+    with tempfile.TemporaryDirectory(prefix="segstore-demo-spark-") as work:
+        job = Job(os.path.abspath(path), rows, late_hours, work)
+        with Driver(asdict(replace(job, waits=True))) as driver:
+            yield job, driver
+
+
+def run_killed(job: Job, driver: Driver, progress: Progress, show: Show) -> LastBatch:
+    """Let the first driver go on, and kill all of its processes once half of the flights are read and the
+    next micro-batch is in the log: at that moment Spark has most likely not committed it. Raises NotRunError,
     StorageError.
     """
     seen = -1
-    with Driver(asdict(job)) as driver:
+    with driver:
         _introduce(driver, progress, "the first driver")
+        driver.go()
         while True:
             event = _told(driver, progress, _PATIENCE if seen < 0 else _LOOK)
             show(False)
@@ -242,7 +265,8 @@ def run_to_the_end(job: Job, progress: Progress, show: Show, left: LastBatch) ->
 
 def _introduce(driver: Driver, progress: Progress, name: str) -> None:
     progress.driver = f"{name}, process {driver.pid}"
-    progress.say(f"{progress.driver}, starts Java and Spark")
+    started = "; Java has had a head start" if driver.waits else " Java and Spark"
+    progress.say(f"{progress.driver}, starts{started}")
 
 
 def _told(driver: Driver, progress: Progress, seconds: float) -> dict[str, Any] | None:

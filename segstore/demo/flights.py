@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     import pyarrow
     from numpy.typing import NDArray
 
+_NO_PYARROW = "the flights need pyarrow: pip install 'segstore[demo]'"
 ALL = 336_776
 TOPIC = "flights"
 PARTITIONS = 4
@@ -86,6 +87,13 @@ def load(records: int = ALL) -> Flights:
     return _columns(raw(records))
 
 
+def check_there() -> None:
+    """Raise InvalidArgumentError where `load` would, for want of a package. Nothing is imported."""
+    if importlib.util.find_spec("pyarrow") is None:
+        raise InvalidArgumentError(_NO_PYARROW)
+    _file()
+
+
 def raw(records: int = ALL) -> Any:
     """Return the first `records` flights by scheduled hour as an arrow table, with the package's own columns.
     Raises InvalidArgumentError where the package or pyarrow is not installed.
@@ -93,7 +101,7 @@ def raw(records: int = ALL) -> Any:
     try:
         import pyarrow.csv
     except ImportError:
-        raise InvalidArgumentError("the flights need pyarrow: pip install 'segstore[demo]'") from None
+        raise InvalidArgumentError(_NO_PYARROW) from None
     options = pyarrow.csv.ConvertOptions(
         null_values=["NA"], strings_can_be_null=True, column_types={"time_hour": pyarrow.string()}
     )

@@ -9,31 +9,46 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 
 from segstore.demo.flights import PARTITIONS
 from segstore.demo.screen import Screen
 from segstore.errors import StorageError
 
 
-def killed_midway(screen: Screen, path: str, records: int) -> list[int]:
-    """Return for each partition the offset up to which appends were acknowledged before the child was
-    killed.
+@contextmanager
+def victim(path: str, records: int) -> Iterator[subprocess.Popen[str]]:
+    """Start the process that is to be killed. It loads the flights at once, while others do so, too, and
+    opens the store at `path` when `killed_midway` has it append.
+    """
+    command = [sys.executable, "-m", "segstore.demo.child", os.path.abspath(path), str(records)]
+    pipe = subprocess.PIPE
+    # Ctrl-C is for the demo, which kills its child.
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, start_new_session=True) as child:
+        try:
+            yield child
+        finally:
+            child.kill()
+
+
+def killed_midway(screen: Screen, child: subprocess.Popen[str], records: int) -> list[int]:
+    """Let the `victim` append, and return for each partition the offset up to which appends were acknowledged
+    before it was killed.
     """
     with screen.step("A kill", "another process appends, and is killed with SIGKILL midway"):
-        command = [sys.executable, "-m", "segstore.demo.child", os.path.abspath(path), str(records)]
+        assert child.stdin is not None
+        assert child.stdout is not None
         ends = [0] * PARTITIONS
-        pipe = subprocess.PIPE
-        with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as child:
-            assert child.stdout is not None
-            try:
-                for line in child.stdout:  # to the end: what the child printed before it died counts too
-                    partition, end = map(int, line.split())
-                    ends[partition] = end
-                    if sum(ends) >= records // 2 and child.poll() is None:
-                        child.kill()
-            finally:
+        with suppress(BrokenPipeError):  # it has ended already, and its status says so
+            os.write(child.stdin.fileno(), b"go\n")
+        for line in child.stdout:  # to the end: what the child printed before it died counts too
+            partition, end = map(int, line.split())
+            ends[partition] = end
+            if sum(ends) >= records // 2 and child.poll() is None:
                 child.kill()
-        if child.returncode != -signal.SIGKILL:
+        child.kill()
+        if child.wait() != -signal.SIGKILL:
             raise StorageError(f"the appending process ended by itself, with {child.returncode}")
         screen.say(f"process {child.pid} was killed after {sum(ends):,} records were acknowledged")
     return ends

@@ -42,14 +42,15 @@ Tell = Callable[..., None]
 @dataclass(frozen=True)
 class Job:
     """What the driver is given: the store's `path`; the `rows` of a micro-batch; `late_hours`, by how many
-    hours a flight may be older than the newest one seen and still count; and `work`, a directory for
-    temporary files of Spark and Java.
+    hours a flight may be older than the newest one seen and still count; `work`, a directory for temporary
+    files of Spark and Java; and `waits`, whether it opens the store only at a line on its standard input.
     """
 
     path: str
     rows: int
     late_hours: int
     work: str
+    waits: bool = False
 
 
 def delays(rows: DataFrame, late_hours: int) -> DataFrame:
@@ -105,6 +106,8 @@ def run(job: Job, tell: Tell) -> None:
     spark = session("local[2]", quick=True, spark_sql_shuffle_partitions=2, spark_driver_memory="1g", **conf)
     spark.sparkContext.setLogLevel("ERROR")
     tell("session", version=spark.version)
+    if job.waits and not sys.stdin.readline():
+        return  # who should have said so has ended
     with segstore.open(job.path) as store, checkpoints(store) as ck:
         ck.configure(spark, rocksdb=True)
         _follow(start(spark, ck, job.path, job.rows, job.late_hours), tell)

@@ -9,16 +9,14 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import os
-import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import segstore
 from segstore.cli.output import add_row, table, time_text
 from segstore.cli.places.of_store import open_reading
-from segstore.demo.drivers import Job, NotRunError, run_killed, run_to_the_end
+from segstore.demo.drivers import Driver, Job, NotRunError, first_driver, run_killed, run_to_the_end
 from segstore.demo.flights import TOPIC, Flights, hours, raw
 from segstore.demo.screen import Screen
 from segstore.demo.stream_board import Progress, shown
@@ -113,14 +111,27 @@ _HOUR_MS = 3_600_000
 _WORST, _LEAST = 3, 10  # how many hours are shown, and how many flights must have left in one
 
 
-def stream(screen: Screen, path: str, flights: Flights) -> None:
-    """Run the Spark part. Raises StorageError where the result is not the batch answer, or a driver
-    failed.
+Begun = tuple[Job, Driver]
+
+
+@contextmanager
+def begun(path: str, flights: Flights) -> Iterator[Begun | None]:
+    """Bring the first driver's Java and Spark up while other parts of the demo run; None without PySpark."""
+    if importlib.util.find_spec("pyspark") is None:
+        yield None
+        return
+    with first_driver(path, rows(len(flights)), late_hours(flights)) as first:
+        yield first
+
+
+def stream(screen: Screen, path: str, flights: Flights, first: Begun | None = None) -> None:
+    """Run the Spark part, with the driver that has `begun` already. Raises StorageError where the result is
+    not the batch answer, or a driver failed.
     """
     with screen.step("Spark", "delays per airline and hour, streamed exactly once, through a kill"):
         try:
             with _mended(screen, path):
-                _run(screen, path, flights)
+                _run(screen, path, flights, first)
         except NotRunError as error:
             screen.say(f"left out: {error}")
             return
@@ -128,24 +139,24 @@ def stream(screen: Screen, path: str, flights: Flights) -> None:
         prove(screen, path, len(flights))
 
 
-def _run(screen: Screen, path: str, flights: Flights) -> None:
-    if importlib.util.find_spec("pyspark") is None:
-        raise NotRunError(
-            "PySpark is not installed: pip install 'segstore[spark]' (it brings Java too, if there is none)"
-        )
-    with (
-        tempfile.TemporaryDirectory(prefix="segstore-demo-spark-") as work,
-        open_reading(path) as store,
-    ):
-        job = Job(os.path.abspath(path), rows(len(flights)), late_hours(flights), work)
+def _run(screen: Screen, path: str, flights: Flights, first: Begun | None) -> None:
+    with ExitStack() as stack:
+        first = first or stack.enter_context(begun(path, flights))
+        if first is None:
+            raise NotRunError(
+                "PySpark is not installed: pip install 'segstore[spark]' "
+                "(it brings Java too, if there is none)"
+            )
+        job, driver = first
         screen.say(f"readStream of {TOPIC}, {job.rows:,} records a micro-batch; writeStream to {TARGET};")
         screen.say("checkpoints in a topic of the same store; an hour is over when a flight")
         screen.say(f"is seen that is {job.late_hours} hours later")
         _make_topics(path)
+        store = stack.enter_context(open_reading(path))
         logs = [store.partition(TARGET, p) for p in range(PARTITIONS)]
         progress = Progress(len(flights), lambda: sum(log.end_offset for log in logs))
         with shown(screen, progress) as show:
-            left = run_killed(job, progress, show)
+            left = run_killed(job, driver, progress, show)
             run_to_the_end(job, progress, show, left)
             show(True)
 

@@ -101,7 +101,8 @@ class ReplicatedPartitionLog(PartitionLog):
         nothing is promised. While no replica leads, the call waits for one. Raises besides
         NotEnoughReplicasError: nothing was written; and NotEnoughReplicasAfterAppendError,
         NotLeaderOrFollowerError, RequestTimedOutError after `timeout_ms`: whether the record stays is not
-        known (R23).
+        known (R23). The first append that the leader's disk refuses raises StorageError, and others go to the
+        replica that leads then (R32).
         """
         expected = self._expected(expected_offset)
         usual = acks == "all" and timeout_ms == 30_000 and not self._internal

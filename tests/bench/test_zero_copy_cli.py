@@ -7,6 +7,7 @@ import os
 import re
 import signal
 import subprocess
+import sys
 from contextlib import suppress
 from pathlib import Path
 
@@ -48,6 +49,25 @@ def test_files_are_written(tmp_path: Path) -> None:
     names = {name.rpartition(".")[2] for name in os.listdir(tmp_path / "new" / "out")}
     assert names == {"json", "png", "svg"}
     assert load(tmp_path / "new" / "out" / "zero-copy.json").settings["runs"] == 1
+
+
+def without_matplotlib(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in an environment that has segstore alone."""
+    for name in [name for name in sys.modules if name.partition(".")[0] == "matplotlib"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+
+
+def test_what_was_measured_is_shown_and_kept_without_matplotlib(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without_matplotlib(monkeypatch)
+    result = ok(*zero_copy("--directory", tmp_path, "--out", tmp_path / "out"))
+    assert "unix, warm: MB/s" in result.stdout
+    assert os.listdir(tmp_path / "out") == ["zero-copy.json"]
+    (line,) = result.stderr.splitlines()
+    assert line.startswith("no pictures are drawn: ")
+    assert line.endswith("needs matplotlib, which is not installed: pip install 'segstore[bench]'")
 
 
 REFUSED = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import subprocess
 import sys
@@ -86,6 +87,14 @@ def test_a_command_without_arguments_is_wrong_usage(name: str) -> None:
     assert result.stdout == ""
 
 
+@pytest.mark.parametrize(
+    "name", ["stats", "sweep", "upgrade", "check", "copy x", "export t -", "checkpoints ls"]
+)
+def test_a_command_that_needs_a_store_asks_for_it(name: str) -> None:
+    (line,) = run(*name.split()).stderr.splitlines()
+    assert re.search(r": Which store\? Give (its PATH, or )?--store( PATH)?, or set SEGSTORE_PATH\.", line)
+
+
 USAGE = {
     "no such command": ["topic"],
     "no such option": ["topics", "--stroe", "x"],
@@ -113,6 +122,32 @@ def test_wrong_usage(case: str, store_dir: Path) -> None:
     command = USAGE[case][0] if case != "no such command" else ""
     assert line.startswith(f"segstore {command}".strip() + ": ")
     assert line.endswith(f"See `segstore {command}".strip() + " --help`.")
+
+
+EXTRA = {
+    "a number of partitions": (["create", "t", "3"], "(3): did you mean --partitions 3?"),
+    "a number of records": (["consume", "t", "10"], "(10): did you mean --max-records 10?"),
+    "a setting": (["create", "t", "retention.ms=7d"], "did you mean --config retention.ms=7d?"),
+    "an option": (["consume", "t", "follow"], "(follow): did you mean --follow?"),
+    "a path": (["create", "t", "./log"], "(./log): did you mean --store ./log?"),
+    "the store first": (["create", "log", "t"], "(t): it takes TOPIC, and the store by --store PATH."),
+    "no argument": (["sweep", "t"], "(t): it takes no argument, and the store by --store PATH."),
+    "several": (["delete", "t", "u", "v"], "arguments (u v): it takes TOPIC, and the store by --store PATH."),
+    "without a store": (["demo", "now"], "(now): it takes no argument."),
+}
+
+
+@pytest.mark.parametrize("case", EXTRA)
+def test_an_argument_too_many_says_what_was_meant(case: str, store_dir: Path) -> None:
+    arguments, expected = EXTRA[case]
+    with_store = [] if arguments[0] == "demo" else ["-s", store_dir]
+    result = run(*arguments, *with_store)
+    assert result.exit_code == 2
+    (line,) = result.stderr.splitlines()
+    assert "Got unexpected extra argument" in line
+    assert expected in line
+    assert line.endswith(f"See `segstore {arguments[0]} --help`.")
+    assert not store_dir.exists()
 
 
 ERRORS = {

@@ -7,7 +7,7 @@ import os
 import re
 import subprocess
 from collections.abc import Iterable
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 
 import pytest
@@ -21,7 +21,7 @@ from segstore.client.producer.partitioner import partition_for_key
 from segstore.demo.crew import PARTITIONS as LIVE_PARTITIONS
 from segstore.demo.crew import TOPIC as LIVE_TOPIC
 from segstore.demo.flights import ALL, PARTITIONS, TOPIC, load
-from segstore.demo.kill import killed_midway
+from segstore.demo.kill import killed_midway, victim
 from segstore.demo.ledger import Ledger
 from segstore.demo.live import live
 from segstore.demo.reader import GROUP, GroupView
@@ -177,7 +177,8 @@ def test_the_kill_may_come_late(store_dir: Path, monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr("segstore.demo.kill.subprocess.Popen", Slow)
     create_topic(Screen(), str(store_dir))
-    acknowledged = killed_midway(Screen(), str(store_dir), 1000)
+    with victim(str(store_dir), 1000) as child:
+        acknowledged = killed_midway(Screen(), child, 1000)
     with segstore.open(store_dir) as store:
         found = sum(store.partition(TOPIC, p).end_offset for p in range(PARTITIONS))
     assert 500 <= sum(acknowledged) <= found <= 1000
@@ -186,6 +187,7 @@ def test_the_kill_may_come_late(store_dir: Path, monkeypatch: pytest.MonkeyPatch
 @pytest.fixture
 def nobody_killed(monkeypatch: pytest.MonkeyPatch) -> None:
     """The step that takes another process is left out."""
+    monkeypatch.setattr("segstore.demo.command.victim", lambda *_: nullcontext())
     monkeypatch.setattr("segstore.demo.command.killed_midway", lambda *_: [0] * PARTITIONS)
 
 

@@ -120,7 +120,7 @@ def test_a_driver_that_fails_is_a_failure(name: str, stand_in: Stand) -> None:
     source, message = BROKEN[name]
     job = stand_in(source)
     with pytest.raises(StorageError, match=message):
-        run_killed(job, Progress(100, lambda: 0), lambda _last: None)
+        run_killed(job, driver(job), Progress(100, lambda: 0), lambda _last: None)
     with pytest.raises(StorageError, match=message):
         run_to_the_end(job, Progress(100, lambda: 0), lambda _last: None, LastBatch(0, 0, None))
 
@@ -352,7 +352,7 @@ def test_it_says_that_java_is_missing(
 ) -> None:
     job = stand_in("tell('missing', error='Spark needs Java 17 or newer')")
     with pytest.raises(NotRunError, match="Java 17"):
-        run_killed(job, Progress(100, lambda: 0), lambda _last: None)
+        run_killed(job, driver(job), Progress(100, lambda: 0), lambda _last: None)
     pytest.importorskip("pyspark")
     with segstore.open(store_dir):
         pass

@@ -190,6 +190,7 @@ def test_a_lock_file_that_has_another_name(store_dir: Path, tmp_path: Path) -> N
 NEW = {
     "open_anew": lambda files, path: files.open_anew(path).close(),
     "write_atomic": lambda files, path: files.write_atomic(path.removesuffix(names.TEMPORARY), b"x"),
+    "write_together": lambda files, path: files.write_together([(path.removesuffix(names.TEMPORARY), b"x")]),
 }
 
 

@@ -159,9 +159,8 @@ def summary(results: Results) -> Iterator[RenderableType]:
     """
     yield Text(machine_text(results))
     runs = results.settings["runs"]
-    yield Text(
-        f"Medians of {runs} runs of log.transfer; {WON} wins: its interval lies apart from all others."
-    )
+    medians = "One run" if runs == 1 else f"Medians of {runs} runs"
+    yield Text(f"{medians} of log.transfer; {WON} wins: its interval lies apart from all others.")
     for sink in results.values("sink"):
         for cache in results.values("cache"):
             for measure in TITLES:
@@ -248,7 +247,7 @@ FILES = {THROUGHPUT: "throughput", CPU: "cpu"}
 
 
 def draw(results: Results, directory: str) -> list[str]:
-    """Write all pictures: their paths. Raises OSError; InvalidArgumentError without matplotlib."""
+    """Write all pictures: their paths. Raises OSError; MissingPackageError without matplotlib."""
     return [
         path
         for way in results.values("way")

@@ -2,9 +2,9 @@
 
 A file is a JSON object whose last member is "crc32c": eight hex digits, the CRC-32C of the bytes before that
 member. Files that an older segstore wrote have no such member; they are believed where nothing contradicts
-them. The second copy is written after the first one, so the first is believed where both are sound and
-differ. Files are replaced in one step and synced; anything else that lies in a small file's place is moved
-into `.segstore/quarantine`. Threads: any; one writer for each file.
+them. Both copies are written together: a power cut may leave either one as it was before, and the first is
+believed where both are sound and differ. Files are replaced in one step and synced; anything else that lies
+in a small file's place is moved into `.segstore/quarantine`. Threads: any; one writer for each file.
 """
 
 from __future__ import annotations
@@ -168,11 +168,10 @@ class Copies(Generic[T]):
         return Copy(path, data, content, checked)
 
     def write(self, data: bytes) -> None:
-        """Replace both copies, durable when this returns. Raises OSError; the first copy may be the new one
+        """Replace both copies, durable when this returns. Raises OSError; either copy may be the new one
         then.
         """
-        for path in self.paths:
-            self._files.write_atomic(path, data)
+        self._files.write_together([(path, data) for path in self.paths])
 
     def forget(self) -> None:
         """Remove both copies: the second first, durably, so that no outdated copy is left. Raises OSError."""

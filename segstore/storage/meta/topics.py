@@ -316,6 +316,8 @@ def check_collision(name: str, topics: Iterable[str]) -> None:
     """Raise InvalidTopicError where a topic's name differs from another one's in dots and underscores only:
     names of metrics have underscores for dots (Kafka: Topic.hasCollision).
     """
+    if "." not in name and "_" not in name:
+        return
     unified = name.replace(".", "_")
     same = sorted(each for each in topics if each != name and each.replace(".", "_") == unified)
     if same:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 
 from segstore import names
 from segstore.errors import CorruptCheckpointError, SegstoreError, StorageError, StoreClosedError, copy_of
@@ -26,7 +27,7 @@ from segstore.storage.log.recovery import Recovered
 from segstore.storage.log.replica import Replica
 from segstore.storage.log.visibility import Publisher
 from segstore.storage.meta.clean_shutdown import Left
-from segstore.storage.meta.offset_checkpoints import LeaderEpochs
+from segstore.storage.meta.offset_checkpoints import LeaderEpochs, format_leader_epochs
 from segstore.storage.meta.published_ends import Ends, EndsWriter, slot_key
 from segstore.storage.meta.root_checkpoints import RootCheckpoints, TopicPartitionKey, agreed_start
 from segstore.storage.meta.small_files import put_aside, reason
@@ -39,6 +40,9 @@ from segstore.storage.segment.segment_files import create_segment, list_segments
 
 _TEMPORARIES = frozenset(n + names.TEMPORARY for n in (names.LEADER_EPOCHS, names.PARTITION_METADATA))
 _LAYOUTS = 1 << 32  # the published layout number has 32 bits
+_AT_ONCE = 32  # partitions that are made together: each has two files open then
+Content = tuple[str, bytes]
+"""A file's path, and the bytes that it is to hold."""
 
 
 class PartitionLoader:
@@ -71,44 +75,53 @@ class PartitionLoader:
         self.recovered: list[Recovered] = []
 
     def make(self, info: TopicInfo) -> None:
-        """Make what is missing of a topic's partitions. Raises OSError."""
-        made = [partition for partition in info.partition_ids if self._make(info, partition)]
+        """Make what is missing of a topic's partitions, durably. Raises OSError."""
+        ids, files, made = info.partition_ids, self._context.files, False
+        for at in range(0, len(ids), _AT_ONCE):
+            begun = [self._begin(info, partition) for partition in ids[at : at + _AT_ONCE]]
+            missing = [contents for contents in begun if contents is not None]
+            if missing:
+                files.write_together([*chain.from_iterable(missing)])
+                made = True
         if made:
-            self._context.files.sync_dir(self._context.root)
+            files.sync_dir(self._context.root)
 
-    def _make(self, info: TopicInfo, partition: int) -> bool:
-        """Make what is missing of a partition; False where nothing is missing."""
+    def _begin(self, info: TopicInfo, partition: int) -> list[Content] | None:
+        """Make the directory and the segment of a partition, where they are missing, and return what is to be
+        written after them; None where nothing is missing.
+        """
         files, directory = self._context.files, self._topic_files.partition_path(info.name, partition)
         if files.exists(directory) and files.is_symlink(directory):
-            return False  # opening the partition raises the error
+            return None  # opening the partition raises the error
         if self._identified(info, partition):
-            return False
+            return None
         if not files.exists(directory):
             files.mkdir(directory)
+        contents: list[Content] = []
         epochs = os.path.join(directory, names.LEADER_EPOCHS)
         if not files.exists(epochs) or not files.size(epochs):
             self._context.make_way(epochs)
             # A replica never gives itself an epoch (R7): what begins one is a leader's.
-            LeaderEpochs(files, epochs, [] if self._replicated else [(0, 0)]).save()
+            contents.append((epochs, format_leader_epochs([] if self._replicated else [(0, 0)])))
         if not any(names.parse_segment_file(n) for n in files.listdir(directory)):
             create_segment(self._context.pool, directory, 0, info.settings)
-        self._finish(info, partition, directory)
-        return True
+        return [*contents, *self._last(info, partition, directory)]
 
-    def _finish(self, info: TopicInfo, partition: int, directory: str) -> None:
-        """Write the last of a partition's files: a partition that has it has all. It may have been lost.
-        Raises OSError.
+    def _last(self, info: TopicInfo, partition: int, directory: str) -> list[Content]:
+        """Return what the last of a partition's files is to hold: a partition that has it has all. It may
+        have been lost. Raises OSError.
         """
         files, metadata = self._context.files, os.path.join(directory, names.PARTITION_METADATA)
         logs = [names.segment_file(base, names.LOG) for base in list_segments(files, directory)]
         used = any(files.size(os.path.join(directory, log)) for log in logs)
-        if info.topic_id:  # a broker's topic of before topic ids has none
-            self._context.make_way(metadata)
-            files.write_atomic(metadata, names.partition_metadata(info.topic_id))
         if not used:
             self._made.add((info.name, partition))
-        elif info.topic_id:
+        if not info.topic_id:  # a broker's topic of before topic ids
+            return []
+        self._context.make_way(metadata)
+        if used:
             self._context.tell(metadata, "missing or empty", "made anew from the topic's settings")
+        return [(metadata, names.partition_metadata(info.topic_id))]
 
     def _identified(self, info: TopicInfo, partition: int) -> bool:
         """Return whether the partition's metadata have the topic's id; they are made anew where the id in

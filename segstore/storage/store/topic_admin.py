@@ -52,8 +52,9 @@ class TopicAdmin:
         """Topics whose deletion or failed creation left directories that could not be moved away."""
         copies: dict[str, Copy[Settings]] = {}
         found, dying = topic_files.load(copies)
+        published = ends.keys()
         self.topics = {
-            name: mend_settings(context, topic_files, info, ends.keys(), copies.get(name))
+            name: mend_settings(context, topic_files, info, published, copies.get(name))
             for name, info in found.items()
         }
         for topic in dying:

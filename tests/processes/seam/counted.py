@@ -102,7 +102,8 @@ def _noted(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
 
 for _name, _call in ONE_CALL.items():
     setattr(CountedChanges, _name, _one_call(_name, _call))
-CHANGING = {*MUTATING, "open", "map", "set_modified", "has_passed", "start_sync", "write_atomic", "lock"}
+CHANGING = {*MUTATING, "open", "map", "set_modified", "has_passed", "start_sync", "lock"}
+CHANGING |= {"write_atomic", "write_together"}
 """All methods that change something."""
 for _name in CHANGING:
     setattr(CountedChanges, _name, _noted(_name, getattr(CountedChanges, _name)))

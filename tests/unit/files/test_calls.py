@@ -302,6 +302,73 @@ def test_write_atomic_killed_at_every_step_leaves_old_or_new(path: Path) -> None
     assert nth == 6  # unlink (what the one before left), pwrite, sync, rename, sync_dir; no sixth
 
 
+def together(folder: Path, data: bytes) -> list[tuple[Path, bytes]]:
+    """Three files in two directories, with contents that differ."""
+    places = [folder / "b", folder / "a", folder / "inner" / "c"]
+    return [(place, data + place.name.encode()) for place in places]
+
+
+def found_together(folder: Path) -> list[bytes]:
+    return [place.read_bytes() for place, _ in together(folder, b"")]
+
+
+@pytest.fixture
+def old_together(tmp_path: Path) -> Path:
+    (tmp_path / "inner").mkdir()
+    for place, data in together(tmp_path, b"old "):
+        place.write_bytes(data)
+    return tmp_path
+
+
+def test_write_together_waits_for_all_contents_then_for_all_names(old_together: Path) -> None:
+    """All contents are on their way before the first is waited for, and each directory is synced once."""
+    counting = CountingFiles()
+    counting.write_together(together(old_together, b"new "))
+    assert found_together(old_together) == [b"new b", b"new a", b"new c"]
+    steps = [name for name, _ in counting.calls if name in MUTATING | {"start_sync"}]
+    assert steps == [
+        *["pwrite", "start_sync"] * 3,
+        *["sync"] * 3,
+        *["rename"] * 3,
+        *["sync_dir"] * 2,
+    ]
+    renamed = [args[1] for name, args in counting.calls if name == "rename"]
+    assert renamed == [str(place) for place, _ in together(old_together, b"")]
+
+
+@pytest.mark.parametrize("step", ["open", "pwrite", "sync", "rename"])
+@pytest.mark.parametrize("nth", [1, 3])
+def test_write_together_that_fails_leaves_no_temporary_file(old_together: Path, step: str, nth: int) -> None:
+    failing = FailingFiles([step], OSError(errno.EIO, "no"), nth)
+    with pytest.raises(OSError) as caught:
+        failing.write_together(together(old_together, b"new "))
+    assert (caught.value.errno, failing.hits) == (errno.EIO, 1)
+    new = nth - 1 if step == "rename" else 0
+    kinds = [data.split()[0] for data in found_together(old_together)]
+    assert kinds == [b"new"] * new + [b"old"] * (3 - new)
+    assert sorted(os.listdir(old_together)) == ["a", "b", "inner"]
+    assert os.listdir(old_together / "inner") == ["c"]
+
+
+def test_write_together_killed_at_every_step_leaves_each_file_old_or_new_in_order(
+    old_together: Path,
+) -> None:
+    for nth in range(1, 30):
+        pid = os.fork()
+        if not pid:
+            KillingFiles(nth, MUTATING).write_together(together(old_together, b"new "))
+            os._exit(0)
+        _, status = os.waitpid(pid, 0)
+        kinds = [data.split()[0] for data in found_together(old_together)]
+        assert kinds == sorted(kinds), nth  # "new" before "old"
+        if not os.WIFSIGNALED(status):
+            break
+        for place, data in together(old_together, b"old "):
+            place.write_bytes(data)
+    assert kinds == [b"new"] * 3
+    assert nth > 11
+
+
 def test_directories_are_told_from_files_and_links_from_both(tmp_path: Path) -> None:
     files = Files()
     files.mkdir(tmp_path / "folder")

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 import waiting
-from faults import MUTATING, FailingFiles
+from faults import MUTATING, CountingFiles, FailingFiles
 from partitions import GOLDEN
 from stores import values
 
@@ -408,3 +408,22 @@ def test_a_store_is_not_pickled(store: segstore.Store) -> None:
     for use in (pickle.dumps, copy.copy):
         with pytest.raises(segstore.InvalidTypeError, match="give its path to the other process"):
             use(store)
+
+
+@pytest.mark.parametrize("partitions", [1, 40])
+def test_a_new_topic_waits_for_the_disk_as_rarely_as_it_can(store_dir: Path, partitions: int) -> None:
+    """Settings are durable before a partition's directory is there. Of the contents, all are on their way
+    before the first is waited for, in at most 32 partitions at a time; each directory is synced once.
+    """
+    files = CountingFiles()
+    with segstore.open(store_dir, files=files) as store:
+        files.clear()
+        store.create_topic("t", partitions)
+        counts, steps = files.counts(), [name for name, _ in files.calls]
+        assert counts["sync"] == counts["start_sync"] == 2 + 2 * partitions
+        assert counts["sync_dir"] == 1 + partitions + 1  # of settings, each partition, the root
+        assert steps.index("sync_dir") < steps.index("mkdir")
+        begun = [n for n, name in enumerate(steps) if name == "start_sync"]
+        waited = [n for n, name in enumerate(steps) if name == "sync"]
+        assert begun[1] < waited[0]
+        assert begun[2 + 2 * min(partitions, 32) - 1] < waited[2]
