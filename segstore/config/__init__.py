@@ -151,7 +151,7 @@ class StoreConfig(KafkaSettings):
     @classmethod
     def parse(cls: type[C], mapping: Mapping[str, Value]) -> C:
         """See `KafkaSettings.parse`. A setting of topics is told from one that nobody knows."""
-        if mapping and isinstance(mapping, dict | Mapping):
+        if isinstance(mapping, dict | Mapping) and mapping:
             known, of_topics = options(cls), options(TopicConfig)
             strays = [name for name in mapping if name not in known and name in of_topics]
             if strays:
