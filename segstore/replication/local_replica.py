@@ -17,7 +17,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Protocol
 
@@ -72,6 +72,7 @@ if TYPE_CHECKING:
 
 log = Logger("segstore")
 Told = SimpleQueue[type[SegstoreError] | None]
+_nobody_lends = nullcontext()
 ALL = -1
 NOT_YET = (FencedLeaderEpochError, UnknownLeaderEpochError, NotLeaderOrFollowerError, ReplicaOfflineError)
 """A leader answers so while the metadata spreads: the follower asks again."""
@@ -234,7 +235,7 @@ class LocalReplica:
         log = self.core.log
         self._take_back()
         self._note_start()
-        if (shown := self.replica.high_watermark) > log.high_watermark:
+        if self._inline and (shown := self.replica.high_watermark) > log.high_watermark:
             self._carry_out(leader.on_handed_on(shown, now_ms()))
         waiting = [self._waiting.popleft() for _ in range(len(self._waiting))]
         end = self.replica.log_end_offset  # after who waits was taken: their records are there
@@ -477,7 +478,7 @@ class LocalReplica:
         if self._gets_from(leader):
             leader.answer_waiting()
             return False
-        with self._changes():
+        with self._changes() if self._inline else _nobody_lends:
             more = self._fetch(role, leader, own.epoch, reports)
         if more is False and self._inline:
             leader.lend()
@@ -537,7 +538,7 @@ class LocalReplica:
         self._fetching = None
         if not data:
             return None
-        with self._changes():
+        with self._changes() if self._inline else _nobody_lends:
             return self._take(role, request, answer, data, describe(data)[0])
 
     def _take(
