@@ -463,7 +463,7 @@ class LocalReplica:
     def step(self, reports: bool = False) -> bool | None:
         """Fetch once from the leader, if this replica follows one. Return whether there may be more; None
         where the leader can't answer yet; False also while records are read, which come by `resume`. A fetch
-        that only `reports` what was just appended passes over a high watermark, which comes with the next one.
+        that only `reports` what was just appended passes over a high watermark: the next one brings it.
 
         Raises StorageError of this replica's own disk, CorruptRecordError where what was fetched is damaged.
         """
@@ -484,9 +484,7 @@ class LocalReplica:
             leader.lend()
         return more
 
-    def _fetch(
-        self, role: Follower, leader: LocalReplica, broker_epoch: int, reports: bool
-    ) -> bool | None:
+    def _fetch(self, role: Follower, leader: LocalReplica, broker_epoch: int, reports: bool) -> bool | None:
         with self.lock:
             self._note_start()
             request = role.fetch(broker_epoch)

@@ -1,5 +1,5 @@
-"""Followers in the same process get what was just appended from memory: the leader's disk is not read for it, and
-its CRCs are checked all the same.
+"""Followers in the same process get what was just appended from memory: the leader's disk is not read for it,
+and its CRCs are checked all the same.
 """
 
 from __future__ import annotations

@@ -25,8 +25,8 @@ COPIED = CHUNK_BYTES // 8
 
 
 class Recent(NamedTuple):
-    """Whole batches that lie one behind the other in a log, up to `next_offset`. `epochs` has a pair of leader
-    epoch and base offset for the first batch, and each one with which an epoch begins.
+    """Whole batches that lie one behind the other in a log, up to `next_offset`. `epochs` has a pair of
+    leader epoch and base offset for the first batch, and each one with which an epoch begins.
     """
 
     data: bytes | memoryview

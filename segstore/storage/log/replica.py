@@ -222,7 +222,7 @@ class Replica:
         """Append whole batches as a leader wrote them, with its offsets, leader epochs and CRCs (R1); returns
         the log end offset. Offsets may have gaps, and batches of other epochs may lie side by side. A batch
         that `data` ends within is left out, as a fetch may end anywhere. Messages of magic 0 and 1, which a
-        broker may send, are brought up to magic 2. The log is shown up to the leader's `high_watermark`, where
+        broker may send, are brought up to magic 2. The log is shown up to the leader's `high_watermark` where
         that is higher than this one's: so it is published once.
 
         Raises CorruptRecordError where a batch is damaged, and InvalidArgumentError where the batches don't

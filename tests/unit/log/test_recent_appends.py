@@ -1,5 +1,5 @@
-"""Promise: what a leader keeps of its last appends is what lies in its log, and never what was cut; it is little,
-and nothing of it is kept by a log without followers.
+"""Promise: what a leader keeps of its last appends is what lies in its log, and never what was cut; it is
+little, and a log that follows keeps nothing.
 """
 
 from __future__ import annotations
