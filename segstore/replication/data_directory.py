@@ -300,8 +300,8 @@ class DataDirectory:
         replica.asked = False
         if self.error is not None or self.replicas.get(replica.key) is not replica:
             return False
-        for _ in range(ROUNDS):
-            more = replica.step()
+        for number in range(ROUNDS):
+            more = replica.step(reports=number > 0)
             if not more:
                 return more
         return True
@@ -521,5 +521,6 @@ class Fetching:
         elif more:
             self._directory.ask(replica)
         else:
+            if not self._once_more:  # later ones don't put it off
+                self._more_at = time.monotonic() + LAST_ROUND
             self._once_more[replica] = None
-            self._more_at = time.monotonic() + LAST_ROUND

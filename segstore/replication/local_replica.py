@@ -17,7 +17,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Protocol
 
@@ -59,7 +59,7 @@ from segstore.replication.core.messages import (
 )
 from segstore.replication.core.partition import Partition as Core
 from segstore.replication.core.registration import NO_LEADER, BrokerRegistration, PartitionRegistration
-from segstore.replication.fetched import describe, nothing
+from segstore.replication.fetched import describe
 from segstore.replication.metadata.image import PartitionKey
 from segstore.storage.store.replica_lags import bytes_from
 from segstore.threads import take
@@ -72,6 +72,7 @@ if TYPE_CHECKING:
 
 log = Logger("segstore")
 Told = SimpleQueue[type[SegstoreError] | None]
+_nobody_lends = nullcontext()
 ALL = -1
 NOT_YET = (FencedLeaderEpochError, UnknownLeaderEpochError, NotLeaderOrFollowerError, ReplicaOfflineError)
 """A leader answers so while the metadata spreads: the follower asks again."""
@@ -234,7 +235,7 @@ class LocalReplica:
         log = self.core.log
         self._take_back()
         self._note_start()
-        if (shown := self.replica.high_watermark) > log.high_watermark:
+        if self._inline and (shown := self.replica.high_watermark) > log.high_watermark:
             self._carry_out(leader.on_handed_on(shown, now_ms()))
         waiting = [self._waiting.popleft() for _ in range(len(self._waiting))]
         end = self.replica.log_end_offset  # after who waits was taken: their records are there
@@ -319,6 +320,7 @@ class LocalReplica:
             elif isinstance(effect, SetHighWatermark):
                 self.replica.set_high_watermark(effect.offset)
                 if isinstance(self.core.role, Leader):
+                    self.replica.recent.drop_below(effect.offset)
                     self._links.shown(self)
             elif isinstance(effect, Send):
                 self._links.send(self, effect.message)
@@ -425,6 +427,7 @@ class LocalReplica:
         replica = self.replica
         if isinstance(effect, AssignEpoch):
             replica.lead(effect.epoch)
+            replica.keep_recent()
         elif isinstance(effect, Truncate):
             end = replica.truncate_to(effect.offset).end_offset
             with self.lock:
@@ -457,9 +460,10 @@ class LocalReplica:
         role = self.core.role
         return role.leader if isinstance(role, Follower) else NO_LEADER
 
-    def step(self) -> bool | None:
+    def step(self, reports: bool = False) -> bool | None:
         """Fetch once from the leader, if this replica follows one. Return whether there may be more; None
-        where the leader can't answer yet; False also while records are read, which come by `resume`.
+        where the leader can't answer yet; False also while records are read, which come by `resume`. A fetch
+        that only `reports` what was just appended passes over a high watermark: the next one brings it.
 
         Raises StorageError of this replica's own disk, CorruptRecordError where what was fetched is damaged.
         """
@@ -474,13 +478,13 @@ class LocalReplica:
         if self._gets_from(leader):
             leader.answer_waiting()
             return False
-        with self._changes():
-            more = self._fetch(role, leader, own.epoch)
+        with self._changes() if self._inline else _nobody_lends:
+            more = self._fetch(role, leader, own.epoch, reports)
         if more is False and self._inline:
             leader.lend()
         return more
 
-    def _fetch(self, role: Follower, leader: LocalReplica, broker_epoch: int) -> bool | None:
+    def _fetch(self, role: Follower, leader: LocalReplica, broker_epoch: int, reports: bool) -> bool | None:
         with self.lock:
             self._note_start()
             request = role.fetch(broker_epoch)
@@ -491,10 +495,15 @@ class LocalReplica:
         except OffsetOutOfRangeError:
             return self._out_of_range(role, leader, request)
         if answer.diverging is None and answer.end_offset > request.fetch_offset:
+            recent = leader.replica.recent.take(request.fetch_offset, answer.end_offset, self._max_bytes)
+            if recent is not None:
+                return self._take(role, request, answer, recent.data, Fetched(*recent[1:]))
             self._fetching = request
             self._links.read(leader.broker, lambda: self._read(role, leader, request, answer))
             return False
-        return self._take(role, request, answer, b"")
+        if reports and (answer.diverging, answer.log_start_offset) == (None, request.log_start_offset):
+            return False
+        return self._take(role, request, answer, b"", None)
 
     def _out_of_range(self, role: Follower, leader: LocalReplica, request: FetchRequest) -> bool | None:
         try:
@@ -527,26 +536,36 @@ class LocalReplica:
         self._fetching = None
         if not data:
             return None
-        with self._changes():
-            return self._take(role, request, answer, data)
+        with self._changes() if self._inline else _nobody_lends:
+            return self._take(role, request, answer, data, describe(data)[0])
 
-    def _take(self, role: Follower, request: FetchRequest, answer: FetchAnswer, data: bytes) -> bool:
+    def _take(
+        self,
+        role: Follower,
+        request: FetchRequest,
+        answer: FetchAnswer,
+        data: bytes | memoryview,
+        fetched: Fetched | None,
+    ) -> bool:
         """Take an answer: append what it brings, or truncate."""
-        fetched, cut = describe(data) if data else (None, nothing)
         with self.lock:
             effects = role.on_answer(request, answer, fetched)
             rest = self._carry_out(effects)
         for effect in rest:
             if isinstance(effect, Append) and fetched is not None:
-                self._append(role, answer, fetched, data[: cut(effect.before)])
+                if effect.before < fetched.next_offset:
+                    data = data[: describe(data)[1](effect.before)]
+                self._append(role, answer, fetched, data)
             else:
                 self._change_log(effect)
         return bool(rest)
 
-    def _append(self, role: Follower, answer: FetchAnswer, fetched: Fetched, data: bytes) -> None:
+    def _append(
+        self, role: Follower, answer: FetchAnswer, fetched: Fetched, data: bytes | memoryview
+    ) -> None:
         if (first := role.restart(fetched)) is not None:
             self._change_log(first)
-        end = self.replica.append_as_follower(data)
+        end = self.replica.append_as_follower(data, answer.high_watermark)
         with self.lock:
             rest = self._carry_out(role.on_append(end, answer, fetched))
         for effect in rest:

@@ -25,6 +25,7 @@ from segstore.records import scan
 from segstore.replication.core import messages
 from segstore.replication.local_replica import LocalReplica
 from segstore.replication.metadata.image import PartitionKey
+from segstore.storage.log.recent_appends import RecentAppends
 
 FETCH, LIST_OFFSETS = 1, 2
 LATEST, EARLIEST = -1, -2
@@ -131,6 +132,9 @@ class RemoteLeader:
 
 class _Fetched:
     """Records that have come already."""
+
+    recent = RecentAppends()
+    """What another broker has appended is not in our memory."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data

@@ -21,6 +21,7 @@ from segstore.records import Encoded, bring_up, is_old, scan
 from segstore.storage.context import os_errors
 from segstore.storage.log.partition import Partition
 from segstore.storage.log.raw_read import raw_read
+from segstore.storage.log.recent_appends import RecentAppends
 from segstore.storage.segment import index_files
 from segstore.storage.segment.active import ActiveSegment
 from segstore.storage.segment.batch_scan import BAD
@@ -58,6 +59,8 @@ class Replica:
         start_moved: Callable[[int], None],
     ) -> None:
         self._partition, self._epochs, self._quarantine = partition, partition.epochs, quarantine
+        self.recent = RecentAppends()
+        """What was appended last, if this replica leads, and `keep_recent` was called."""
         self._recovery_point_moved, self._start_moved = recovery_point_moved, start_moved
         if high_watermark is not None:
             with partition.queue.token:
@@ -140,6 +143,11 @@ class Replica:
                 self._show_epoch()
             partition.writer.follows = False
 
+    def keep_recent(self) -> None:
+        """Keep in memory what is appended from now on, until this replica follows: see `recent`."""
+        with self._partition.queue.token:
+            self._partition.writer.recent = self.recent
+
     def save_epochs(self) -> None:
         """Let the file have the leader epoch under which this replica leads, if it has not yet. Raises
         StorageError: then the next append tries that again.
@@ -164,6 +172,8 @@ class Replica:
             partition.queue.drain()
             partition.writer.recall()
             partition.writer.follows = True
+            partition.writer.recent = None
+            self.recent.clear()
             return partition.segments.next_offset
 
     # --- reads ----------------------------------------------------------------------------
@@ -208,11 +218,12 @@ class Replica:
 
     # --- appends --------------------------------------------------------------------------
 
-    def append_as_follower(self, data: bytes | memoryview) -> int:
+    def append_as_follower(self, data: bytes | memoryview, high_watermark: int = -1) -> int:
         """Append whole batches as a leader wrote them, with its offsets, leader epochs and CRCs (R1); returns
         the log end offset. Offsets may have gaps, and batches of other epochs may lie side by side. A batch
         that `data` ends within is left out, as a fetch may end anywhere. Messages of magic 0 and 1, which a
-        broker may send, are brought up to magic 2.
+        broker may send, are brought up to magic 2. The log is shown up to the leader's `high_watermark` where
+        that is higher than this one's: so it is published once.
 
         Raises CorruptRecordError where a batch is damaged, and InvalidArgumentError where the batches don't
         follow the log's end, or their leader epochs fall: nothing is appended then. Raises StorageError.
@@ -243,9 +254,11 @@ class Replica:
                     with suppress(OSError):
                         self._epochs.save(sync=False)
                 raise
+            else:
+                end = int(batches["last_offset"][-1]) + 1
+                partition.visible.raise_high_watermark(min(high_watermark, end))
             finally:
                 partition.queue.show()
-        end = int(batches["last_offset"][-1]) + 1
         partition.flushing.flush_if_due(end)
         return end
 
@@ -273,10 +286,12 @@ class Replica:
 
     def _check_follows(self, batches: NDArray[np.void]) -> None:
         end, latest = self._partition.segments.next_offset, self._epochs.current
-        first, epochs = int(batches["base_offset"][0]), batches["leader_epoch"]
-        epochs = epochs[epochs >= 0]  # what was brought up has none
+        first, epochs = batches["base_offset"].item(0), batches["leader_epoch"]
         if first < end:
             raise InvalidArgumentError(f"offset {first} does not follow the log, which ends at {end}")
+        if (epochs == latest).all():
+            return
+        epochs = epochs[epochs >= 0]  # what was brought up has none
         if len(epochs) and (int(epochs[0]) < latest or (np.diff(epochs) < 0).any()):
             raise InvalidArgumentError(
                 f"leader epochs {epochs.tolist()} fall, or lie below the latest, {latest}"
@@ -503,6 +518,7 @@ class Replica:
             segments.layout += 1
             partition.flushing.changed = True
 
+        self.recent.clear()
         try:
             flusher.without_syncs(changed)
         except BaseException as error:

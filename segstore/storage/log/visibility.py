@@ -304,7 +304,7 @@ class Visible:
         thread may call this. Raises OSError where the high watermark goes back and the log can't be read.
         """
         ended: Sequence[Ended] | None = None
-        while not self._moved(offset, ended):
+        while not self._shows(offset) and not self._moved(offset, ended):
             self._publish_turned()
             if offset < (self._high_watermark or 0):
                 # What ended between both was forgotten when the high watermark had passed it.
@@ -313,6 +313,12 @@ class Visible:
                 ended = self._writer.producers.ended_behind(written, offset) if behind else ()
         for held in list(self._held.values()):
             held.look()
+
+    def _shows(self, offset: int) -> bool:
+        """Return whether all know of this high watermark, which an append has brought along."""
+        view = self.current
+        is_told = offset == self._high_watermark and not self._untold
+        return is_told and isinstance(view, LogView) and view.end_offset == offset
 
     def _moved(self, offset: int, ended: Sequence[Ended] | None) -> bool:
         """Return False where other partitions became visible together with this one, and must be published

@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from segstore.storage.log.lease_term import LeaseTerm
+    from segstore.storage.log.recent_appends import RecentAppends
 
 Take = Callable[["NDArray[np.void]"], list[AbortedTxn]]
 """Takes in batches of producers that were written; returns the transactions that they abort."""
@@ -121,6 +122,8 @@ class LogWriter:
         """The term of the lease by which the store leads, None where it needs none."""
         self.save_epochs: Callable[[], None] | None = None
         """Writes the file of leader epochs, which has `epoch` before a batch has it; None where it does."""
+        self.recent: RecentAppends | None = None
+        """Where a leader keeps what it has appended, for its followers; None without any."""
 
     # --- queued appends -------------------------------------------------------------------
 
@@ -283,6 +286,9 @@ class LogWriter:
             raise
         if together is None:
             self.owed = None
+            if self.recent is not None and isinstance(chunks, list) and not as_is:
+                self.recent.keep(chunks)
+                return restore
         for chunk in chunks:  # those of a long append are released by now
             if chunk.pooled:
                 chunk.release()

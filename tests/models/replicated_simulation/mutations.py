@@ -188,15 +188,19 @@ MANY = [
 KEPT, DURABLE = ("create", "a", 1, 2, False, "keep"), ("create", "a", 1, 2, True, "keep")
 SWEPT, COMPACTED = ("create", "a", 1, 2, True, "delete"), ("create", "a", 1, 2, True, "compact")
 STRANDED, STRANDED_MANY = ("strand", "a", 0, 5, "x", True), ("strand", "a", 0, 12, "", False)
+LEFT_BEHIND = ("pause", "fetcher", 1), ("pause", "fetcher", 2)
 WIDE, WIDE_DURABLE = ("create", "a", 2, 2, False, "keep"), ("create", "a", 2, 2, True, "keep")
 STAGED, ADOPTED = ("stage", 0, 5, (("a", 0), ("a", 1)), 4), ("adopt", 0, "kill", ())
 STAGED_AGAIN = ("stage", 1, 7, (("a", 0), ("a", 1)), 4)
 
 MUTATIONS: dict[str, Mutation] = {
     "acks=all answered at the log end": Mutation(
-        draw(17, STEPS), _of_core("acks=all answered at the log end"), 17),
+        [DURABLE, *LEFT_BEHIND, ("append", "a", 0, 2, 5, "all"), STRANDED],
+        _of_core("acks=all answered at the log end")),
     "election outside of the ISR": Mutation(draw(0, STEPS), _of_core("election outside of the ISR")),
-    "a log is not cut": Mutation([DURABLE, STRANDED], (
+    "a log is not cut": Mutation(
+        [KEPT, ("append", "a", 0, 2, 5, "all"), ("strand", "a", 0, 5, "x", False), ("tick", 300),
+         ("append", "a", 0, 7, 5, "all"), ("mend",)], (
         Change(Replica, "truncate_to", lambda self, offset: Truncated(min(offset, self.log_end_offset))),)),
     "a leader's epoch is not in its log": Mutation([DURABLE, ("append", "a", 0, 2, 5, "all"), STRANDED], (
         Change(LeaderEpochs, "assign", _unless_it_leads),)),
@@ -226,7 +230,7 @@ MUTATIONS: dict[str, Mutation] = {
         [DURABLE, ("burst", "a", 0, 2, 20), ("rot", "a", 0, 1, 50, False)],
         (Change(_Patient, "_expel", lambda self, core, now: Decision()),)),
     "sessions go by the wall clock": Mutation([DURABLE, ("jump", "a", 0, 2, -60_000)], (
-        Change(ReplicaManager, "heartbeat", _beat_by_the_wall_clock),)),
+        Change(ReplicaManager, "heartbeat", _beat_by_the_wall_clock),), 1),
     "an adoption that was committed is forgotten": Mutation(
         [WIDE_DURABLE, STAGED, ADOPTED, ("death", 80, "kill", ()), STAGED_AGAIN, ("tick", 1000)],
         (Change(AdoptedTopic, "load", _forget_ids),)),
@@ -240,11 +244,11 @@ MUTATIONS: dict[str, Mutation] = {
         draw(39, STEPS), (Change(TailLoan, "lend_leader", _lend_to_one),), 39),
     "offsets are read before all that was committed is shown": Mutation(
         [WIDE, ("commit", "a", 0, 0), ("kill",)],
-        (Change(ReplicatedPartitionLog, "await_committed", lambda self: None),), 21),
+        (Change(ReplicatedPartitionLog, "await_committed", lambda self: None),), 22),
     "a commit is acknowledged by the leader alone": Mutation(
         [DURABLE, ("append", "a", 0, 2, 5, "all"), ("commit", "a", 0, 0),
-         *[("pause", "fetcher", directory) for directory in range(3)], ("commit", "a", 0, 100), ("break", 2),
-         ("resume",), ("tick", 3000), ("kill",)],
+         ("pause", "fetcher", 0), ("pause", "fetcher", 1), ("commit", "a", 0, 100), ("break", 2),
+         ("tick", 300), ("resume",), ("tick", 3000), ("kill",)],
         (Change(offsets_topic, "append_batches", partial(append_batches, acks=_led_alone)),)),
     "what a member of a group has is not written": Mutation(
         [WIDE, ("beat", "m"), ("kill",), ("beat", "m")],

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import pytest
 from waiting import until
 
 from segstore.config import StoreConfig
+from segstore.replication import data_directory
 from segstore.replication.data_directory import DataDirectory, Fetching
 from segstore.replication.settings import ReplicationConfig
 
@@ -35,6 +39,40 @@ def test_a_busy_directory_sends_heartbeats_and_writes_checkpoints() -> None:
     directory.thread.start()
     try:
         until(lambda: directory.beats > 3 and directory.checkpoints > 3, 60)
+    finally:
+        directory.over = True
+        assert directory.thread.stop(60)
+
+
+class Following(Busy):
+    """A directory with one replica that always has something to fetch, and others."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stepped: list[Any] = []
+
+    def work(self) -> None:
+        if not self.over:
+            self.thread.fetch("busy", lambda: False)  # type: ignore[arg-type]
+            self.thread.post(self.work)
+
+    def step(self, replica: Any) -> bool | None:
+        self.stepped.append(replica)
+        return False
+
+
+def test_a_busy_replica_does_not_keep_an_idle_one_from_hearing_of_the_high_watermark(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each fetch put off the last round of all replicas of the directory."""
+    monkeypatch.setattr(data_directory, "LAST_ROUND", 0.05)
+    directory = Following()
+    idle: Any = "idle"
+    directory.thread.post(lambda: directory.thread.fetch(idle, lambda: False))
+    directory.work()
+    directory.thread.start()
+    try:
+        until(lambda: "idle" in directory.stepped, 60)
     finally:
         directory.over = True
         assert directory.thread.stop(60)
