@@ -80,6 +80,8 @@ class FollowedLog:
         self.source = SourceEnd()
         self.on_cut: Callable[[tuple[str, ...]], None] | None = None
         """Takes the paths of copies of what was cut."""
+        self.on_reached: Callable[[], None] | None = None
+        """Called once, when this log shows all that the leader had when it was first fetched."""
         self.error: Exception | None = None
         self.not_before = 0.0
         """When it may be fetched again, by the monotonic clock."""
@@ -142,14 +144,22 @@ class FollowedLog:
                 else:
                     self._change(effect, data.diverging)
             if data.diverging is None:
-                self.source.told(data.high_watermark, self.replica.log_end_offset, len(data.records))
+                self._told(data.high_watermark, self.replica.log_end_offset, len(data.records))
             self.error = None
         return bool(effects)
 
+    def _told(self, high_watermark: int, end: int, size: int) -> None:
+        """Note what an answer tells of the leader's log."""
+        self.source.told(high_watermark, end, size)
+        tell = self.on_reached
+        if tell is not None and self.source.has_reached_target(self.replica.high_watermark):
+            self.on_reached = None
+            tell()
+
     def take_next(self, led: Led, brought: Brought) -> bool:
-        """Do what `take` does with an answer of this leader, where it is one batch that goes on where the log
-        ends, under the same leader epoch. False, and nothing is done, where it is anything else. Raises
-        StorageError, StoreClosedError.
+        """Do what `take` does with an answer of this leader, where its batches go on where the log ends, under
+        the same leader epoch. False, and nothing is done, where it is anything else. Raises StorageError,
+        StoreClosedError.
         """
         high_watermark, _, start, records = brought
         with self.lock:
@@ -159,9 +169,21 @@ class FollowedLog:
             end = replica.append_next(records, high_watermark)
             if end is None:
                 return False
-            self.source.told(high_watermark, end, len(records))
+            self._told(high_watermark, end, len(records))
             self.error = None
         return True
+
+    def take_piece(self, led: Led, brought: Brought) -> bool:
+        """Do what `take` does with whole batches of an answer of this leader, of which those before were taken.
+        False, and nothing is done, where another one leads by now. Raises as `take`.
+        """
+        if self.take_next(led, brought):
+            return True
+        question = self.ask()
+        if question.led is not led:
+            return False
+        data = FetchedData(0, brought.high_watermark, brought.log_start_offset, None, brought.records)
+        return self.take(question, data)
 
     def out_of_range(self, question: Question, start: int, end: int) -> bool:
         """Cut the log, or begin it anew, where the leader's log has `start` and `end` and not the offset that
