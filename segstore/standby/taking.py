@@ -124,7 +124,7 @@ def check_returns(files: Files, root: str, metadata: Metadata, source: str) -> b
     False for an empty one. Raises InvalidArgumentError for a store of its own; StaleDirectoryError where it
     is not behind the cluster; CorruptCheckpointError, OSError.
     """
-    if not files.exists(root) or not files.listdir(root):
+    if _is_new(files, root):
         return False
     cluster_id = CLUSTER_ID.read(files, root)
     if cluster_id != metadata.cluster_id:
@@ -139,6 +139,16 @@ def check_returns(files: Files, root: str, metadata: Metadata, source: str) -> b
             " over from this directory, so nothing is cut here by what it has"
         )
     return True
+
+
+def _is_new(files: Files, root: str) -> bool:
+    """Return whether there is nothing in a directory but what a call of `begun` has left that was killed before
+    the role was there.
+    """
+    if not files.exists(root) or not (found := files.listdir(root)):
+        return True
+    ours = names.below(root, names.OURS)
+    return found == [names.OURS] and all(each.endswith(names.TEMPORARY) for each in files.listdir(ours))
 
 
 def _largest_of(metadata: Metadata) -> int:

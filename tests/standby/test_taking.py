@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
+from faults import FailingFiles
 from stores import values
 from waiting import PATIENCE, until
 
@@ -73,6 +76,12 @@ class Killed(BaseException):
     """The process ended here."""
 
 
+def killed(name: str, args: tuple[Any, ...]) -> None:
+    """End the process, if it is the caller of `follow`: behind that the standby's own thread goes on."""
+    if threading.current_thread() is threading.main_thread():
+        raise Killed
+
+
 @pytest.mark.parametrize("state", STATES)
 def test_a_process_that_ends_behind_its_registration_follows_again(
     broker: Broker, store_dir: Path, monkeypatch: pytest.MonkeyPatch
@@ -84,6 +93,23 @@ def test_a_process_that_ends_behind_its_registration_follows_again(
     with followed(broker, store_dir) as standby:
         assert standby.wait_caught_up(LIMIT)
         assert values(standby.store.partition("t")) == [b"1"]
+
+
+@pytest.mark.parametrize("name", ["sync_dir", "mkdir", "pwrite", "sync", "rename", "unlink"])
+def test_a_process_that_ends_anywhere_at_its_first_start_follows_again(
+    tmp_path: Path, name: str
+) -> None:
+    with Broker(tmp_path / "p", topics=["t"]) as broker:
+        broker.store.partition("t").append(b"1")
+        for nth in range(1, 8):
+            directory = tmp_path / str(nth)
+            with suppress(Killed):
+                followed(broker, directory, files=FailingFiles([name], killed, nth)).close()
+            with followed(broker, directory) as standby:
+                assert standby.wait_caught_up(LIMIT)
+                assert values(standby.store.partition("t")) == [b"1"]
+            assert segstore.check(directory) == []
+            broker.store._side.primary.unregister()  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("state", ["new", "returns"])

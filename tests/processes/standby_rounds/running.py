@@ -38,6 +38,8 @@ A_WHILE = 5.0
 """Seconds after which a round goes on though little was acknowledged."""
 ENDING = 10.0
 """Seconds in which a process ends that should have done something else."""
+KILLED_AT_START, STARTING = 0.3, 0.8
+"""How often a standby is killed before it follows, and within how many seconds."""
 DUMPED = 1.0
 """Seconds in which a process writes what its threads do."""
 Read = dict[Place, tuple[int, str]]
@@ -176,8 +178,13 @@ class Rounds:
         node.proxy.target = int(node.port_file.read_text())
 
     def _follow(self) -> None:
-        node = self.follower
-        node.process = self._start(node, "follow", self.leader.proxy.address, self.mode)
+        node, source = self.follower, self.leader.proxy.address
+        if self.rng.random() < KILLED_AT_START:
+            self.counts["killed at start"] += 1
+            node.process = self._start(node, "follow", source, self.mode)
+            time.sleep(self.rng.uniform(0, STARTING))
+            self._kill(node)
+        node.process = self._start(node, "follow", source, self.mode)
         assert node.process.stdout is not None
         came, _, _ = select.select([node.process.stdout], [], [], PATIENCE)
         assert came, f"not in {PATIENCE} s: {node.name} follows"
