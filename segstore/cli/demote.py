@@ -11,6 +11,7 @@ from click.core import ParameterSource
 import segstore
 from segstore.cli.client_option import client_option
 from segstore.cli.options import store_given
+from segstore.cli.places.of_store import open_reading
 from segstore.errors import InvalidArgumentError
 from segstore.protocol.error_codes import told_error
 from segstore.storage.store.primary import STANDBY_ID
@@ -48,7 +49,7 @@ def demote(ctx: click.Context, path: str | None, bootstrap: str | None, config: 
 
 
 def _of_store(path: str) -> bool:
-    with segstore.open(path, mode="r"):  # a directory that is none is not made
+    with open_reading(path):  # a directory that is none is not made
         pass
     with segstore.open(path) as store:
         side = store._side
@@ -58,8 +59,7 @@ def _of_store(path: str) -> bool:
 
 
 def _of_server(bootstrap: str, given: dict[str, str]) -> bool:
-    settings = WireConfig.parse({name.replace(".", "_"): value for name, value in given.items()})
-    cluster = Cluster(bootstrap, settings)
+    cluster = Cluster(bootstrap, WireConfig.parse(given))
     try:
         cluster.metadata([])
         answer = cluster.ask("UnregisterBroker", broker_id=STANDBY_ID)

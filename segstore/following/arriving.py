@@ -1,5 +1,5 @@
-"""`Arriving`: the records of a long answer while it arrives, so that what has come can be appended while more is
-on its way. Nothing is on disk. Threads: one.
+"""`Arriving`: the records of a long answer while it arrives, so that what has come can be appended while more
+is on its way. Nothing is on disk. Threads: one.
 """
 
 from __future__ import annotations

@@ -157,9 +157,9 @@ class FollowedLog:
             tell()
 
     def take_next(self, led: Led, brought: Brought) -> bool:
-        """Do what `take` does with an answer of this leader, where its batches go on where the log ends, under
-        the same leader epoch. False, and nothing is done, where it is anything else. Raises StorageError,
-        StoreClosedError.
+        """Do what `take` does with an answer of this leader, where its batches go on where the log ends,
+        under the same leader epoch. False, and nothing is done, where it is anything else. Raises
+        StorageError, StoreClosedError.
         """
         high_watermark, _, start, records = brought
         with self.lock:
@@ -174,8 +174,8 @@ class FollowedLog:
         return True
 
     def take_piece(self, led: Led, brought: Brought) -> bool:
-        """Do what `take` does with whole batches of an answer of this leader, of which those before were taken.
-        False, and nothing is done, where another one leads by now. Raises as `take`.
+        """Do what `take` does with whole batches of an answer of this leader, of which those before were
+        taken. False, and nothing is done, where another one leads by now. Raises as `take`.
         """
         if self.take_next(led, brought):
             return True

@@ -1,6 +1,6 @@
 """A directory is taken for a standby: a new one, one that was a standby of the same cluster, or that of an
-old primary, which comes back. On disk: `.segstore/role`, which is there before the primary knows the directory:
-a crash between the two leaves a standby that is registered by the next call. Threads: one.
+old primary, which comes back. On disk: `.segstore/role`, which is there before the primary knows the
+directory: a crash between the two leaves a standby that is registered by the next call. Threads: one.
 """
 
 from __future__ import annotations
@@ -128,9 +128,10 @@ def check_returns(files: Files, root: str, metadata: Metadata, source: str) -> b
         return False
     cluster_id = CLUSTER_ID.read(files, root)
     if cluster_id != metadata.cluster_id:
+        what = f"is a store of its own, of cluster {cluster_id}" if cluster_id else "is not empty"
         raise InvalidArgumentError(
-            f"{root} is a store of its own, of cluster {cluster_id or '(none)'}, and {source} is of cluster"
-            f" {metadata.cluster_id}: a standby needs a new directory, or that of an old primary"
+            f"{root} {what}, and {source} is of cluster {metadata.cluster_id}: a standby needs a new"
+            " directory, or that of an old primary"
         )
     ours, theirs = _largest_epoch(files, root), _largest_of(metadata)
     if ours >= theirs:
@@ -142,8 +143,8 @@ def check_returns(files: Files, root: str, metadata: Metadata, source: str) -> b
 
 
 def _is_new(files: Files, root: str) -> bool:
-    """Return whether there is nothing in a directory but what a call of `begun` has left that was killed before
-    the role was there.
+    """Return whether there is nothing in a directory but what a call of `begun` has left that was killed
+    before the role was there.
     """
     if not files.exists(root) or not (found := files.listdir(root)):
         return True

@@ -30,8 +30,8 @@ from segstore.wire.settings import WireConfig
 _INT32 = struct.Struct(">i")
 _HEADER = struct.Struct(">hhih")
 _ID_AT, _LEAST, _ROOM = 8, 8, 1 << 16
-"""Where a request with its size has the correlation id, the bytes of the least answer with its size, and those
-of an answer that one call receives.
+"""Where a request with its size has the correlation id, the bytes of the least answer with its size, and
+those of an answer that one call receives.
 """
 _NO_ROOM = memoryview(b"")
 _VERSIONS, _HANDSHAKE = "ApiVersions", "SaslHandshake"

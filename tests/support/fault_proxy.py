@@ -234,8 +234,8 @@ class Proxy:
         self._call(lambda: setattr(self, "refuses", True))
 
     def go_on(self) -> None:
-        """Deliver what was held up, and all that comes; nothing is torn any more. After `mute`, `cut` must have
-        come.
+        """Deliver what was held up, and all that comes; nothing is torn any more. After `mute`, `cut` must
+        have come.
         """
 
         def call() -> None:

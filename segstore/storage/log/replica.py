@@ -271,12 +271,12 @@ class Replica:
         partition.flushing.flush_if_due(end)
         return end
 
-    def _is_latest(self, epochs: NDArray[np.void]) -> bool:
-        """Return whether all these leader epochs are the latest. One is the usual count, which costs no call of
-        numpy.
+    def _is_latest(self, epochs: NDArray[np.int32]) -> bool:
+        """Return whether all these leader epochs are the latest. Of one, the usual count, numpy is not
+        asked.
         """
         latest = self._epochs.current
-        return bool(epochs.item(0) == latest and (len(epochs) == 1 or (epochs == latest).all()))
+        return epochs.item(0) == latest and (len(epochs) == 1 or bool((epochs == latest).all()))
 
     def _check_follows(self, batches: NDArray[np.void]) -> None:
         end, latest = self._partition.segments.next_offset, self._epochs.current
