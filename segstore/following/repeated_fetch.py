@@ -94,7 +94,7 @@ class RepeatedFetch:
         return found if found is not None and len(found.records) else None
 
     def begun(self, here: memoryview, size: int) -> BegunAnswer | None:
-        """Return what such an answer tells of this partition before its records, as `PartitionAnswer.begin`."""
+        """Return what such an answer tells before its records, as `PartitionAnswer.begin` does."""
         return self._answer.begin(here, size)
 
     def is_end(self, behind: memoryview) -> bool:
