@@ -60,9 +60,6 @@ class Control:
         self.rounds = 0
         self.done = Latch()
         """Opened where following has failed, or is closed."""
-        self.change = Latch()
-        """Opened, and replaced, when there may be news for those who wait until logs have caught up."""
-        self._topics.on_reached = self._changed
         self._news: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._ended = Latch()
         self._backoff = Backoff(self._config.reconnect_backoff_ms, self._config.reconnect_backoff_max_ms)
@@ -94,10 +91,6 @@ class Control:
     def soon(self, work: Callable[[], None]) -> None:
         """Have the thread do this, and ask the source again."""
         self._news.put(work)
-
-    def _changed(self) -> None:
-        before, self.change = self.change, Latch()
-        before.open()
 
     def _fail(self, error: Exception) -> None:
         self.failure = self.failure or error
@@ -177,7 +170,6 @@ class Control:
             ROLE.write(self._context.files, self._context.root, self.role)
         self.fetchers.follow(self._topics.logs, leaders)
         self.rounds += 1
-        self._changed()
 
     def _await(self, seconds: float) -> None:
         """Wait until the source is to be asked again; what comes together is heard together."""

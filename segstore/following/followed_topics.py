@@ -53,8 +53,6 @@ class FollowedTopics:
         """What prevents topics from being mirrored, by name."""
         self.on_cut: Callable[[tuple[str, ...]], None] | None = None
         """See `FollowedLog.on_cut`."""
-        self.on_reached: Callable[[], None] | None = None
-        """See `FollowedLog.on_reached`."""
         self.own: frozenset[str] = frozenset()
         """Ids of topics that this store has made itself, and that were not seen at the source yet: before one
         is deleted, its logs are kept in the quarantine.
@@ -168,5 +166,5 @@ class FollowedTopics:
     def _followed(self, key: Key) -> FollowedLog:
         replica = self._writer.partitions.replica(key.topic, key.partition)
         followed = FollowedLog(key.topic, key.topic_id, key.partition, replica, self._replica_id)
-        followed.on_cut, followed.on_reached = self.on_cut, self.on_reached
+        followed.on_cut = self.on_cut
         return followed

@@ -57,22 +57,12 @@ class Running(Closing, ABC):
 
     def _until(self, holds: Callable[[], bool], deadline: float | None) -> bool:
         """Wait until something holds; False where the deadline has passed. Raises what has ended it."""
-        while True:
-            change = self._change()  # taken first: what comes behind the look ends the wait
-            if holds():
-                return True
+        while not holds():
             left = _LOOK if deadline is None else min(_LOOK, deadline - time.monotonic())
-            if left > 0:
-                change.wait(left)
-            if left <= 0 or self._done.is_open:
+            if left <= 0 or self._done.wait(left):
                 self._check()
                 return False
-
-    def _change(self) -> Latch:
-        """Return what is opened where there may be news for those who wait; a look is taken now and then all
-        the same.
-        """
-        return self._done
+        return True
 
     @property
     def _failure(self) -> Exception | None:
@@ -96,9 +86,6 @@ class Following(Running, Generic[C]):
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.store.path} of {self._control.role.source}>"
-
-    def _change(self) -> Latch:
-        return self._control.change
 
     @property
     def error(self) -> Exception | None:
