@@ -9,7 +9,9 @@ import click
 from click.core import ParameterSource
 
 import segstore
-from segstore.cli.options import settings_option, store_given
+from segstore.cli.client_option import client_option
+from segstore.cli.options import store_given
+from segstore.cli.places.of_store import open_reading
 from segstore.errors import InvalidArgumentError
 from segstore.protocol.error_codes import told_error
 from segstore.storage.store.primary import STANDBY_ID
@@ -30,9 +32,9 @@ _NONE = "there is no standby"
 )
 @store_given("The primary's directory, which nobody has open.")
 @click.option("--bootstrap", "-b", metavar="HOST:PORT", help="The primary's server, in place of --store.")
-@settings_option("With --bootstrap: a setting of the client, such as security.protocol=SSL; may be repeated.")
+@client_option("With --bootstrap: a setting of the client, such as security.protocol=SSL; may be repeated.")
 @click.pass_context
-def demote(ctx: click.Context, path: str | None, bootstrap: str | None, given: dict[str, str]) -> None:
+def demote(ctx: click.Context, path: str | None, bootstrap: str | None, config: dict[str, str]) -> None:
     """Take a primary's standby away, so that acks=all is acknowledged by the primary alone.
 
     What the standby has stays there; it may follow again, as a new one.
@@ -42,12 +44,12 @@ def demote(ctx: click.Context, path: str | None, bootstrap: str | None, given: d
         path = None
     if (path is None) == (bootstrap is None):
         raise click.UsageError("Give either --store PATH or --bootstrap HOST:PORT.")
-    done = _of_server(bootstrap, given) if bootstrap is not None else _of_store(str(path))
+    done = _of_server(bootstrap, config) if bootstrap is not None else _of_store(str(path))
     click.echo("the standby was taken away" if done else _NONE)
 
 
 def _of_store(path: str) -> bool:
-    with segstore.open(path, mode="r"):  # a directory that is none is not made
+    with open_reading(path):  # a directory that is none is not made
         pass
     with segstore.open(path) as store:
         side = store._side
@@ -57,8 +59,7 @@ def _of_store(path: str) -> bool:
 
 
 def _of_server(bootstrap: str, given: dict[str, str]) -> bool:
-    settings = WireConfig.parse({name.replace(".", "_"): value for name, value in given.items()})
-    cluster = Cluster(bootstrap, settings)
+    cluster = Cluster(bootstrap, WireConfig.parse(given))
     try:
         cluster.metadata([])
         answer = cluster.ask("UnregisterBroker", broker_id=STANDBY_ID)

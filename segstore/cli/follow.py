@@ -4,12 +4,14 @@ primary's place. On disk: through the engine. Threads: the main thread waits; th
 
 from __future__ import annotations
 
+import sys
 import time
 
 import click
 
 import segstore
-from segstore.cli.options import no_bootstrap, settings_option
+from segstore.cli.client_option import client_option
+from segstore.cli.options import no_bootstrap
 from segstore.cli.output import size_text, status_line
 from segstore.cli.signals import ended_by_signals
 from segstore.errors import StoreLockedError
@@ -17,8 +19,10 @@ from segstore.files import Files
 from segstore.following.choice import ALL
 from segstore.following.primary import ASYNC
 from segstore.following.source_end import Lag
+from segstore.standby.excess import copies, read_copy
 from segstore.standby.promotion import DEAD, REACHABLE, ask_to_let_go, standby_role
 from segstore.standby.standby import MODES
+from segstore.storage.meta.role import ROLE, STANDBY
 
 _LOOK_MS = 500
 _LETTING_GO = 30.0
@@ -31,33 +35,57 @@ _CLIENT = "A setting of the client, such as security.protocol=SSL; may be repeat
 @click.option(
     "--mode",
     type=click.Choice(list(MODES)),
-    default=ASYNC,
-    show_default=True,
-    help="sync: acks=all of the primary waits for this standby; async: the primary never waits.",
+    help="sync: acks=all of the primary waits for this standby; async: the primary never waits. By default as"
+    " before, and async for a new standby.",
 )
 @click.option(
     "--topics", "-t", metavar="NAME", multiple=True, help="A topic, or a regular expression; may be repeated."
 )
 @click.option("--once", is_flag=True, help="End when all is there that the primary had at the start.")
-@settings_option(_CLIENT)
+@client_option(_CLIENT)
 def follow(
-    source: str, directory: str, mode: str, topics: tuple[str, ...], once: bool, given: dict[str, str]
+    source: str, directory: str, mode: str | None, topics: tuple[str, ...], once: bool, config: dict[str, str]
 ) -> None:
     """Keep DIRECTORY as the hot standby of the primary at HOST:PORT, until Ctrl-C.
 
     DIRECTORY is a new one, one that has followed before, or that of an old primary that comes back. It can be
     read all the while.
     """
+    mode = mode or _mode_of(directory)
     chosen = [part for text in topics for part in text.split(",") if part] or ALL
     with (
         ended_by_signals(),
-        segstore.follow(source, directory, mode=mode, topics=chosen, config=given) as running,
+        segstore.follow(source, directory, mode=mode, topics=chosen, config=config) as running,
     ):
         click.echo(f"{directory} follows {source} ({mode})")
         with status_line(f"{directory} follows") as line:
-            while not (running.wait_caught_up(_LOOK_MS) if once else running.wait(_LOOK_MS)):
+            told: set[str] = set()
+            while not _is_over(running, once):
                 line.update(line.task_ids[0], description=_shown(running.total_lag(), running.error))
-        for cut in running.excess():
+                _tell_excess(directory, told)
+        _tell_excess(directory, told)
+        if running.wait(0):
+            click.echo(f"{directory} follows no more: another process has asked for it")
+
+
+def _mode_of(directory: str) -> str:
+    held = ROLE.read(Files(), directory)
+    return held.mode if held is not None and held.kind == STANDBY else ASYNC
+
+
+def _is_over(running: segstore.Standby, once: bool) -> bool:
+    if once and running.wait_caught_up(_LOOK_MS):
+        return True
+    return running.wait(0 if once else _LOOK_MS)
+
+
+def _tell_excess(directory: str, told: set[str]) -> None:
+    """Print the records that were cut; the copies that are `told` already are left out, and others noted."""
+    for path in copies(Files(), directory):
+        if path in told:
+            continue
+        told.add(path)
+        for cut in read_copy(Files(), path):
             click.echo(
                 f"cut: {cut.topic}-{cut.partition} offset {cut.offset} leader epoch {cut.leader_epoch}"
                 f" key {cut.key!r} value {cut.value!r} ({cut.path})"
@@ -79,18 +107,18 @@ def _shown(lag: Lag, error: Exception | None) -> str:
     " ended.",
 )
 @click.option("--reason", default="", metavar="TEXT", help="What is noted of the promotion.")
-@click.option("--yes", is_flag=True, help="Ask nothing.")
-@settings_option(_CLIENT)
+@click.option("--yes", "-y", is_flag=True, help="Ask nothing.")
+@client_option(_CLIENT)
 @no_bootstrap
-def promote(directory: str, old: str, reason: str, yes: bool, given: dict[str, str]) -> None:
+def promote(directory: str, old: str, reason: str, yes: bool, config: dict[str, str]) -> int:
     """Let the standby in DIRECTORY take its primary's place. A `segstore follow` of it ends."""
     standby_role(Files(), directory)
-    if old == DEAD and not yes:
-        click.confirm("Records that only the old primary has are not in this standby. Go on?", abort=True)
+    if old == DEAD and not yes and not _confirmed():
+        return 1
     began = time.monotonic()
     while True:
         try:
-            store = segstore.promote(directory, old, reason, config=given)
+            store = segstore.promote(directory, old, reason, config=config)
             break
         except StoreLockedError:
             if time.monotonic() - began > _LETTING_GO:
@@ -98,4 +126,13 @@ def promote(directory: str, old: str, reason: str, yes: bool, given: dict[str, s
             ask_to_let_go(Files(), directory)
             time.sleep(0.05)
     with store:
-        click.echo(f"{directory} leads, with {len(store.topics())} topics")
+        count = len(store.topics())
+        click.echo(f"{directory} leads, with {count} topic{'s' * (count != 1)}")
+    return 0
+
+
+def _confirmed() -> bool:
+    if not sys.stdin.isatty():
+        raise click.UsageError("There is no terminal to ask for confirmation: give --yes.")
+    told = "Records that only the old primary has are not in this standby. Go on?"
+    return click.confirm(told, err=True)

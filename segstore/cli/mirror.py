@@ -8,18 +8,16 @@ Threads: the main thread waits; the mirror has its own.
 
 from __future__ import annotations
 
-from typing import Any
-
 import click
 from click import get_current_context
 from click.core import ParameterSource
 from rich.progress import Progress
 
 import segstore
-from segstore.cli.options import STORE, no_bootstrap, settings_option, store_given
+from segstore.cli.client_option import client_option
+from segstore.cli.options import STORE, no_bootstrap, store_given
 from segstore.cli.output import progress_bar
 from segstore.cli.places.of_store import open_reading
-from segstore.cli.places.properties import client_settings
 from segstore.cli.signals import ended_by_signals
 from segstore.following.choice import ALL
 from segstore.following.followed_topics import KEEP as KEEP_OLD
@@ -66,13 +64,7 @@ _LOOK_MS = 500
     show_default=True,
     help="What becomes of the mirror of a topic that was deleted at the source and made anew.",
 )
-@click.option(
-    "--command-config",
-    metavar="FILE",
-    type=click.File("r", encoding="utf-8"),
-    help="A properties file of the client, as Kafka's tools have it: TLS, SASL.",
-)
-@settings_option("A setting of the client or of the mirror, such as security.protocol=SSL; may be repeated.")
+@client_option("A setting of the client or of the mirror, such as security.protocol=SSL; may be repeated.")
 def mirror(
     bootstrap: str | None,
     directory: str | None,
@@ -82,8 +74,7 @@ def mirror(
     isolation: str,
     once: bool,
     recreated: str,
-    command_config: Any,
-    given: dict[str, str],
+    config: dict[str, str],
 ) -> None:
     """Mirror topics of the Kafka cluster at BOOTSTRAP (HOST:PORT, with commas between several) into
     DIRECTORY, until Ctrl-C.
@@ -96,8 +87,6 @@ def mirror(
     there the offset that it has here. Topics for which that is impossible are refused: compacted
     ones, those with transactions, and those that have other records there.
     """
-    held = {} if command_config is None else client_settings(command_config.read(), command_config.name)
-    config = {**held, **given}
     chosen = [part for text in topics for part in text.split(",") if part] or [ALL]
     if target is not None:
         _check_alone(bootstrap, path)

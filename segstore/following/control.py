@@ -88,9 +88,6 @@ class Control:
         log.error("%r can't be followed any more: %s", followed, error)
         self._fail(error)
 
-    def moved(self) -> None:
-        """See `Home.moved`."""
-
     def soon(self, work: Callable[[], None]) -> None:
         """Have the thread do this, and ask the source again."""
         self._news.put(work)

@@ -16,10 +16,12 @@ from segstore import names
 from segstore.errors import (
     BrokerError,
     CorruptRecordError,
+    DisconnectedError,
     InvalidArgumentError,
     StorageError,
     StoreClosedError,
 )
+from segstore.following.arriving import Arriving
 from segstore.following.fetch_request import FetchTerms, fetch_request, version_for
 from segstore.following.fetch_session import SESSION_ERRORS, Asked, FetchSession
 from segstore.following.fetched_data import UNCOMMITTED, read_part
@@ -28,10 +30,11 @@ from segstore.following.repeated_fetch import RepeatedFetch, Sent, learned
 from segstore.logger import Logger
 from segstore.protocol.codec import structs
 from segstore.protocol.error_codes import Code, told_error
+from segstore.protocol.fetch_bytes import Brought
 from segstore.storage.meta.small_files import NO_ROOM
 from segstore.wire.broker_thread import BrokerThread
 from segstore.wire.cluster import Cluster, is_passing
-from segstore.wire.connection import Connection
+from segstore.wire.connection import Coming, Connection
 
 log = Logger("segstore")
 _SESSIONS_SINCE = 7
@@ -54,9 +57,6 @@ class Home(Protocol):
 
     def ended(self, fetcher: Fetcher) -> bool:
         """Return whether a fetcher that has nothing to fetch may end; it is forgotten then."""
-
-    def moved(self) -> None:
-        """Note that logs have got more, or less."""
 
 
 class Fetcher(BrokerThread):
@@ -83,7 +83,7 @@ class Fetcher(BrokerThread):
 
     def _fetch_on(self, connection: Connection) -> None:
         session: FetchSession[Key, Position] = FetchSession()
-        self._again = None
+        self._again, self._arriving = None, Arriving(connection)
         while not self._closing.is_open:
             logs = self._home.led_by(self.node)
             if not logs:
@@ -166,15 +166,46 @@ class Fetcher(BrokerThread):
             request = None
         if request is None:
             return False
-        data = connection.pass_on("Fetch", request, self._config.fetch_max_wait_ms)
+        coming = connection.begin("Fetch", request, self._config.fetch_max_wait_ms)
+        if self._is_arriving(connection, again, session, coming):
+            return True
+        data = connection.rest(coming)
         if self._is_brought(again, session, data):
             return True
         if again.is_outdated:  # an answer to what is no longer asked changes nothing (R11)
-            session.begin_anew()
-            self._again = None
+            self._begin_anew(session)
             return True
         asked = {each.key: each for each in again.logs}
         self._answered(connection, session, again.version, asked, self._questions(asked), data)
+        return True
+
+    def _begin_anew(self, session: FetchSession[Key, Position]) -> None:
+        session.begin_anew()
+        self._again = None
+
+    def _is_arriving(
+        self,
+        connection: Connection,
+        again: RepeatedFetch,
+        session: FetchSession[Key, Position],
+        coming: Coming,
+    ) -> bool:
+        """Take an answer that is not here whole, and brings records of the partition that is known, while it
+        comes; return whether it is one. Behind a piece that is not taken the rest is dropped.
+        """
+        begun = again.begun(coming.here, coming.size) if len(coming.here) < coming.size else None
+        if begun is None:
+            return False
+        is_taken = True
+        for records in self._arriving.pieces(coming, begun):
+            brought = Brought(*begun[:3], records)
+            is_taken = is_taken and self._is_taken(again.followed, partial(again.take_piece, brought))
+        if not again.is_end(self._arriving.behind(coming, begun)):
+            raise DisconnectedError(f"{connection.address}: no answer of Kafka's to Fetch")
+        session.answered(session.id)
+        again.has_moved = is_taken
+        if again.is_outdated:
+            self._begin_anew(session)
         return True
 
     def _is_brought(
@@ -268,9 +299,7 @@ class Fetcher(BrokerThread):
         """
         pause = self._config.retry_backoff_ms / 1000
         try:
-            if take():
-                self._home.moved()
-                return True
+            return take()
         except StoreClosedError:  # the topic was deleted, or the store is being closed
             each.delay(pause, None)
         except StorageError as error:

@@ -24,9 +24,6 @@ class Watcher(Protocol):
     def failed(self, followed: FollowedLog, error: Exception) -> None:
         """See `Home.failed`."""
 
-    def moved(self) -> None:
-        """See `Home.moved`."""
-
 
 class Fetchers:
     """The `Home` of all fetchers."""
@@ -108,7 +105,3 @@ class Fetchers:
             }
             self._by_leader = by_leader
         self._watcher.failed(followed, error)
-
-    def moved(self) -> None:
-        """See `Home.moved`."""
-        self._watcher.moved()

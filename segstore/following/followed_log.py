@@ -147,8 +147,8 @@ class FollowedLog:
         return bool(effects)
 
     def take_next(self, led: Led, brought: Brought) -> bool:
-        """Do what `take` does with an answer of this leader, where it is one batch that goes on where the log
-        ends, under the same leader epoch. False, and nothing is done, where it is anything else. Raises
+        """Do what `take` does with an answer of this leader, where its batches go on where the log ends,
+        under the same leader epoch. False, and nothing is done, where it is anything else. Raises
         StorageError, StoreClosedError.
         """
         high_watermark, _, start, records = brought
@@ -162,6 +162,18 @@ class FollowedLog:
             self.source.told(high_watermark, end, len(records))
             self.error = None
         return True
+
+    def take_piece(self, led: Led, brought: Brought) -> bool:
+        """Do what `take` does with whole batches of an answer of this leader, of which those before were
+        taken. False, and nothing is done, where another one leads by now. Raises as `take`.
+        """
+        if self.take_next(led, brought):
+            return True
+        question = self.ask()
+        if question.led is not led:
+            return False
+        data = FetchedData(0, brought.high_watermark, brought.log_start_offset, None, brought.records)
+        return self.take(question, data)
 
     def out_of_range(self, question: Question, start: int, end: int) -> bool:
         """Cut the log, or begin it anew, where the leader's log has `start` and `end` and not the offset that

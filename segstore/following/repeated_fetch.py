@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from segstore import names
 from segstore.following.fetch_session import FetchSession
 from segstore.following.followed_log import FollowedLog, Key, Position
-from segstore.protocol.fetch_bytes import INT32, INT64, Brought, PartitionAnswer, place_of
+from segstore.protocol.fetch_bytes import INT32, INT64, BegunAnswer, Brought, PartitionAnswer, place_of
 from segstore.protocol.fetch_epochs import NO_SESSION
 
 _position: Callable[[tuple[Any, ...]], Position] = partial(tuple.__new__, Position)  # a call of C
@@ -61,7 +61,13 @@ class RepeatedFetch:
     def is_of(self, followed: FollowedLog, logs: Sequence[FollowedLog], session_id: int) -> bool:
         """Return whether this knows the requests for a log, among these logs and in this session."""
         same = followed is self.followed and logs is self.logs and session_id == self._session_id
-        return same and followed.led is self._led
+        return same and self._is_as_asked()
+
+    def _is_as_asked(self) -> bool:
+        """Return whether the next request has the leader, leader epochs and log start offset of the first."""
+        replica, (_, _, fetched_epoch, start) = self.followed.replica, self._position
+        same = self.followed.led is self._led and replica.epoch_cache.current == fetched_epoch
+        return same and start in (-1, replica.start_offset)
 
     def request(
         self, logs: Sequence[FollowedLog], session: FetchSession[Key, Position], broker_epoch: int
@@ -71,16 +77,13 @@ class RepeatedFetch:
         """
         if not self.has_moved or logs is not self.logs or session.id != self._session_id:
             return None
-        replica, (_, leader_epoch, fetched_epoch, start) = self.followed.replica, self._position
-        if self.followed.led is not self._led or broker_epoch != self._broker_epoch:
+        if broker_epoch != self._broker_epoch or not self._is_as_asked():
             return None
-        if replica.epoch_cache.current != fetched_epoch or start not in (-1, replica.start_offset):
-            return None
-        end, frame = replica.log_end_offset, self._frame
+        end, frame = self.followed.replica.log_end_offset, self._frame
         INT32.pack_into(frame, self._epoch_at, session.epoch)
         INT64.pack_into(frame, self._offset_at, end)
         self.has_moved = False
-        session.named(self.key, _position((end, leader_epoch, fetched_epoch, start)))
+        session.named(self.key, _position((end, *self._position[1:])))
         return frame
 
     def brought(self, answer: memoryview) -> Brought | None:
@@ -90,12 +93,26 @@ class RepeatedFetch:
         found = self._answer.read(answer)
         return found if found is not None and len(found.records) else None
 
+    def begun(self, here: memoryview, size: int) -> BegunAnswer | None:
+        """Return what such an answer tells before its records, as `PartitionAnswer.begin` does."""
+        return self._answer.begin(here, size)
+
+    def is_end(self, behind: memoryview) -> bool:
+        """Return whether this comes behind the records of such an answer."""
+        return self._answer.is_end(behind)
+
     def take(self, brought: Brought) -> bool:
         """Append what an answer brings; False, and nothing is done, where that is not the usual. Raises as
         `FollowedLog.take`.
         """
         self.has_moved = self.followed.take_next(self._led, brought)
         return self.has_moved
+
+    def take_piece(self, brought: Brought) -> bool:
+        """Append a piece of what an answer brings, usual or not; False where it is outdated. Raises as
+        `FollowedLog.take`.
+        """
+        return self.followed.take_piece(self._led, brought)
 
     @property
     def is_outdated(self) -> bool:

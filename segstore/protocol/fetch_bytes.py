@@ -70,6 +70,16 @@ class Brought(NamedTuple):
     records: memoryview
 
 
+class BegunAnswer(NamedTuple):
+    """What an answer tells of its partition before its records, which lie from `at` to `end`."""
+
+    high_watermark: int
+    last_stable_offset: int
+    log_start_offset: int
+    at: int
+    end: int
+
+
 class PartitionAnswer:
     """The answers that tell of one partition, without an error. `topic_id` counts from version 13 on, `topic`
     before; `committed`: aborted transactions are told, of which there are none.
@@ -133,27 +143,39 @@ class PartitionAnswer:
         self._told.pack_into(out, self._told_at, *ends[: 2 + self._tells_start])
         return out, [(place, batches)] if size else []
 
-    def read(self, answer: memoryview) -> Brought | None:
-        """Return what an answer brings, which is here without its size; None where it is no such answer. Its
-        correlation id is not looked at.
+    def begin(self, here: memoryview, size: int) -> BegunAnswer | None:
+        """Return what an answer tells before its records. It has `size` bytes without its size, and its
+        beginning is `here`; None where it is no such answer, or too little is here. Its correlation id is not
+        looked at.
         """
-        if answer[self._named_at] != self._named or answer[self._rest_at] != self._rest:
+        if here[self._named_at] != self._named or here[self._rest_at] != self._rest:
             return None
         at = self._rest_at.stop
         try:
             if self._is_flexible:
-                size, at = read_uvarint(answer, at)
-                size -= 1
+                length, at = read_uvarint(here, at)
+                length -= 1
             else:
-                size, at = INT32.unpack_from(answer, at)[0], at + INT32.size
+                length, at = INT32.unpack_from(here, at)[0], at + INT32.size
         except (IndexError, struct.error, InvalidRequestError):
             return None
-        end = at + size
-        if size < 0 or end + len(self._behind) != len(answer) or answer[end:] != self._behind:
+        if length < 0 or at + length + len(self._behind) != size:
             return None
-        ends = self._told.unpack_from(answer, self._told_at - _SIZE)
-        start = ends[2] if self._tells_start else -1
-        return Brought(ends[0], ends[1], start, answer[at:end])
+        ends = self._told.unpack_from(here, self._told_at - _SIZE)
+        return BegunAnswer(ends[0], ends[1], ends[2] if self._tells_start else -1, at, at + length)
+
+    def is_end(self, behind: memoryview) -> bool:
+        """Return whether this is what comes behind the records."""
+        return behind == self._behind
+
+    def read(self, answer: memoryview) -> Brought | None:
+        """Return what an answer brings, which is here without its size; None where it is no such answer. Its
+        correlation id is not looked at.
+        """
+        begun = self.begin(answer, len(answer))
+        if begun is None or answer[begun.end :] != self._behind:
+            return None
+        return Brought(*begun[:3], answer[begun.at : begun.end])
 
 
 class EmptyAnswer:

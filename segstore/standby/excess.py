@@ -38,14 +38,20 @@ def cut_records(directory: str | os.PathLike[str], *, files: Files | None = None
     is not among them, it has a note. Raises StorageError, CorruptRecordError.
     """
     root, files = arguments.path("directory", directory), files or Files()
+    for path in copies(files, root):
+        yield from read_copy(files, path)
+
+
+def copies(files: Files, root: str) -> list[str]:
+    """Return the paths of the copies that have such records. Raises StorageError."""
     with os_errors():
         kept = names.below(root, f"{names.OURS}/{names.QUARANTINE}")
         found = frozenset(files.listdir(kept)) if files.exists(kept) else frozenset()
-    for name in sorted(found):
-        if _NAME.fullmatch(name) is None or name.removesuffix(names.LOG) + NOTE in found:
-            continue
-        path = names.below(kept, name)
-        yield from read_copy(files, path)
+    return [
+        names.below(kept, name)
+        for name in sorted(found)
+        if _NAME.fullmatch(name) and name.removesuffix(names.LOG) + NOTE not in found
+    ]
 
 
 def read_copy(files: Files, path: str) -> Iterator[CutRecord]:

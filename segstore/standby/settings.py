@@ -6,17 +6,22 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from segstore.config.options import MAX_LONG, whole
+from segstore.config.options import MAX_INT, MAX_LONG, whole
 from segstore.following.settings import FollowingConfig
 from segstore.storage.store.lease import interval_option
 
 
 @dataclass(frozen=True, kw_only=True)
 class StandbyConfig(FollowingConfig):
-    """Settings of one standby, which asks oftener than a mirror what has changed at the primary."""
+    """Settings of one standby, which asks oftener than a mirror what has changed at the primary, and for more
+    at once.
+    """
 
     metadata_max_age_ms: int = whole(
         1_000, 1, MAX_LONG, "ms", "after how long the standby asks anew which topics there are"
+    )
+    max_partition_fetch_bytes: int = whole(
+        8_388_608, 1, MAX_INT, "bytes", "how much of one partition one answer holds"
     )
     sync_topic_configs_interval_seconds: int = whole(
         10, 1, MAX_LONG, "s", "how often settings of topics are taken over"

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from segstore import names
 from segstore.config import StoreConfig, arguments
 from segstore.coordinator.open import open as open_store
 from segstore.errors import InvalidArgumentError, RequestTimedOutError, SegstoreError
@@ -34,7 +33,7 @@ from segstore.standby.control import StandbyControl
 from segstore.standby.excess import CutRecord, cut_records, read_copy
 from segstore.standby.promotion import DEAD, REACHABLE, forget_request, promote_directory, standby_role
 from segstore.standby.settings import StandbyConfig
-from segstore.standby.taking import check_returns, found_role
+from segstore.standby.taking import State, begun, registered, returned, taken
 from segstore.storage.context import Clock, os_errors, wall_clock
 from segstore.storage.meta.role import ROLE, STANDBY, Role
 from segstore.storage.store.lag_keeper import EVERY, LagKeeper
@@ -44,7 +43,6 @@ from segstore.storage.store.store import Store, open_context
 from segstore.storage.store.writer import StoreWriter
 from segstore.threads import Background
 from segstore.wire.cluster import PASSING, Cluster
-from segstore.wire.metadata import Metadata
 
 log = Logger("segstore")
 MODES = (ASYNC, SYNC)
@@ -277,7 +275,8 @@ def follow(
 
     Raises InvalidArgumentError for a directory that holds a store of its own, and for a source that is no
     primary; StaleDirectoryError; BrokerError where the primary refuses the standby; StoreLockedError,
-    ConfigError, StorageError; for a new directory DisconnectedError, RequestTimedOutError.
+    ConfigError, StorageError; DisconnectedError and RequestTimedOutError for a directory that was no standby
+    before, also that of an old primary: what it has to be compared with is not known then.
     """
     check_apart("follow()")
     mode = arguments.one_of("mode", mode, MODES)
@@ -288,49 +287,17 @@ def follow(
     cluster = Cluster(source, settings)
     try:
         with os_errors():
-            role, returns, broker_epoch = _taken(files, root, cluster, source, choice, mode)
+            role, state = taken(files, root, cluster, source, choice, mode)
             context = open_context(root, of_store, clock, files, file_mode)
-            files.ensure_directory(names.below(root, names.OURS))
-            if not returns and found_role(files, root) is None:
-                ROLE.write(files, root, role)  # of any other directory the lock is held first
-            writer = StoreWriter(context, of_store, replicated=True, role=None if returns else STANDBY)
+            broker_epoch = begun(context, role, cluster) if state is State.NEW else -1
+            held = None if state is State.RETURNS else STANDBY
+            writer = StoreWriter(context, of_store, replicated=True, role=held)
             store = StandbyStore(context, writer)
         reopen = {"config": store_config, "clock": clock, "files": files}
-        return _running(store, writer, role, cluster, choice, returns, broker_epoch, reopen, lease)
+        return _running(store, writer, role, cluster, choice, state, broker_epoch, reopen, lease)
     except BaseException:
         cluster.close()
         raise
-
-
-def _taken(
-    files: Files, root: str, cluster: Cluster, source: str, choice: TopicChoice, mode: str
-) -> tuple[Role, bool, int]:
-    """Return the role of the directory, whether it is that of an old primary, and the broker epoch of the
-    registration, -1 where the primary does not answer now.
-    """
-    held = found_role(files, root)
-    try:
-        metadata: Metadata = cluster.metadata(None)
-    except PASSING:
-        if held is None:
-            raise
-        return _role(held, held.cluster_id, source, choice, mode), False, -1
-    if held is not None and held.cluster_id != metadata.cluster_id:
-        raise InvalidArgumentError(
-            f"{root} is a standby of cluster {held.cluster_id}, and {source} is of {metadata.cluster_id}"
-        )
-    returns = held is None and check_returns(files, root, metadata, source)
-    role = _role(held, metadata.cluster_id, source, choice, mode)
-    return role, returns, Primary(cluster, role.cluster_id, role.directory_id, mode).register()
-
-
-def _role(held: Role | None, cluster_id: str, source: str, choice: TopicChoice, mode: str) -> Role:
-    directory_id = names.new_topic_id() if held is None else held.directory_id
-    epoch, own = (-1, ()) if held is None else (held.leader_epoch, held.own)
-    return Role(
-        STANDBY, cluster_id, source, choice.given, "uncommitted", epoch, mode=mode,
-        directory_id=directory_id, own=own,
-    )  # fmt: skip
 
 
 def _running(
@@ -339,7 +306,7 @@ def _running(
     role: Role,
     cluster: Cluster,
     choice: TopicChoice,
-    returns: bool,
+    state: State,
     broker_epoch: int,
     reopen: Mapping[str, Any],
     lease: Lease | None,
@@ -349,9 +316,13 @@ def _running(
         settings = cluster.config
         assert isinstance(settings, StandbyConfig)
         forget_request(writer.context.files, writer.context.root)
-        if returns:
+        if state is State.RETURNS:
             role = replace(role, own=tuple(sorted(info.topic_id for info in writer.topics.values())))
-        ROLE.write(writer.context.files, writer.context.root, role)
+            broker_epoch = returned(writer.context, role, cluster)
+        elif state is not State.NEW:
+            if state is State.HELD:
+                broker_epoch = registered(role, cluster)
+            ROLE.write(writer.context.files, writer.context.root, role)
         followed = FollowedTopics(writer, choice, cluster, settings, DELETE, STANDBY_ID)
         followed.own = frozenset(role.own)
         primary = Primary(cluster, role.cluster_id, role.directory_id, role.mode)

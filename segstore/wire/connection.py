@@ -29,8 +29,11 @@ from segstore.wire.settings import WireConfig
 
 _INT32 = struct.Struct(">i")
 _HEADER = struct.Struct(">hhih")
-_ID_AT, _ROOM = 8, 1 << 16
-"""Where a request with its size has the correlation id, and the bytes of an answer that one call receives."""
+_ID_AT, _LEAST, _ROOM = 8, 8, 1 << 16
+"""Where a request with its size has the correlation id, the bytes of the least answer with its size, and
+those of an answer that one call receives.
+"""
+_NO_ROOM = memoryview(b"")
 _VERSIONS, _HANDSHAKE = "ApiVersions", "SaslHandshake"
 _HANDSHAKE_VERSION = 1
 """Version 0 would be followed by tokens without Kafka's framing."""
@@ -47,6 +50,17 @@ class Address(NamedTuple):
         return f"{host}:{self.port}"
 
 
+class Coming(NamedTuple):
+    """An answer to `api` of which the beginning is `here`; `size` is that of all of it, both without the size
+    that precedes it. `here` is good until the next call of its connection.
+    """
+
+    api: str
+    limit_ms: int
+    size: int
+    here: memoryview
+
+
 class Connection:
     """One connection. `context` is that of TLS, None without. It is made, encrypted and authenticated when
     the constructor returns.
@@ -56,7 +70,7 @@ class Connection:
 
     def __init__(self, address: Address, config: WireConfig, context: ssl.SSLContext | None) -> None:
         self.address, self._config = address, config
-        self._correlation_id, self._room = 0, bytearray()
+        self._correlation_id, self._room, self._large = 0, bytearray(), _NO_ROOM
         self._versions: dict[int, tuple[int, int]] = {}
         self._deadline = time.monotonic() + config.socket_connection_setup_timeout_ms / 1000
         self._aborted = False
@@ -119,19 +133,51 @@ class Connection:
 
     def pass_on(self, api: str, request: bytearray, extra_ms: int = 0) -> memoryview:
         """Do what `ask_in` does with a request as `encoded` gives it, which gets a correlation id; return the
-        answer as it came, without its size, for `decoded`. It is good until the next call. Each of the
-        socket's calls has the whole time.
+        answer as it came, without its size, for `decoded`. It is good until the next call. The socket's calls
+        have the whole time up to the answer's beginning, and together once more for the rest.
         """
+        return self.rest(self.begin(api, request, extra_ms))
+
+    def begin(self, api: str, request: bytearray, extra_ms: int = 0) -> Coming:
+        """Do what `pass_on` does, but return as soon as the answer has begun to come."""
         limit = self._config.request_timeout_ms + extra_ms
         self._correlation_id = (self._correlation_id + 1) & 0x7FFFFFFF
         _INT32.pack_into(request, _ID_AT, self._correlation_id)
         try:
             self._socket.settimeout(limit / 1000)
             self._socket.sendall(request)
-            data = self._received(limit)
+            size, here = self._begun()
         except (OSError, ValueError) as error:
             raise self._ended(api, f"{api} was not answered in {limit} ms", error) from error
-        return self._checked(data)
+        return Coming(api, limit, size, self._checked(here))
+
+    def rest(self, coming: Coming) -> memoryview:
+        """Return all of an answer that has begun. It is good until the next call. Raises as `ask`."""
+        api, limit, size, here = coming
+        if len(here) == size:
+            self._large = _NO_ROOM  # the caller has caught up
+            return here
+        late = f"an answer was not received in {limit} ms"
+        self._deadline = time.monotonic() + limit / 1000
+        if size > len(self._large):
+            self._large = memoryview(bytearray(size))
+        whole = self._large[:size]
+        whole[: len(here)] = here
+        try:
+            self._fill(whole, len(here), late)
+        except (OSError, ValueError) as error:
+            raise self._ended(api, late, error) from error
+        return whole
+
+    def more(self, coming: Coming, room: memoryview) -> int:
+        """Receive what comes next of an answer that has begun, as much as there is room, and return how many
+        bytes. Each call has the whole time. Raises as `ask`.
+        """
+        try:
+            return self._came(room)
+        except (OSError, ValueError) as error:
+            late = f"an answer was not received in {coming.limit_ms} ms"
+            raise self._ended(coming.api, late, error) from error
 
     def encoded(self, api: str, version: int, body: Any) -> bytearray:
         """Return a request with its size."""
@@ -249,35 +295,37 @@ class Connection:
             raise OSError(f"an answer of {size} bytes: receive.message.max.bytes={most}")
         return int(size)
 
-    def _received(self, limit_ms: int) -> memoryview:
-        """Return an answer, of which most come by one call of the system, into room that is kept."""
+    def _begun(self) -> tuple[int, memoryview]:
+        """Return the size of an answer, and what came of it by the first call of the system, which are most
+        answers whole, in room that is kept. Each call has the socket's whole time.
+        """
         room = self._room = self._room or bytearray(_ROOM)
+        got = self._came(room)
+        while got < _LEAST:
+            got += self._came(memoryview(room)[got:])
+        size = self._size(room)
+        if got - _INT32.size > size:
+            raise OSError(f"{got - _INT32.size - size} bytes came behind an answer")
+        return size, memoryview(room)[_INT32.size : got]
+
+    def _exactly(self, size: int, late: str) -> bytearray:
+        """Receive so many bytes."""
+        data = bytearray(size)
+        self._fill(memoryview(data), 0, late)
+        return data
+
+    def _fill(self, room: memoryview, at: int, late: str) -> None:
+        """Receive until this room, which is filled up to `at`, is full."""
+        while at < len(room):
+            self._bound(late)
+            at += self._came(room[at:])
+
+    def _came(self, room: bytearray | memoryview) -> int:
+        """Receive what there is, at least a byte."""
         got = self._socket.recv_into(room)
-        size = _INT32.unpack_from(room)[0] if got > _INT32.size else 0
-        if size == got - _INT32.size and size <= self._config.receive_message_max_bytes:
-            return memoryview(room)[_INT32.size : got]
-        late = f"an answer was not received in {limit_ms} ms"
-        self._deadline = time.monotonic() + limit_ms / 1000
         if not got:
             raise OSError("the broker has closed it")
-        begun = self._exactly(_INT32.size, late, room[:got]) if got < _INT32.size else room[:got]
-        whole = self._size(begun) + _INT32.size
-        if got > whole:
-            raise OSError(f"{got - whole} bytes came behind an answer")
-        return memoryview(self._exactly(whole, late, begun))[_INT32.size :]
-
-    def _exactly(self, size: int, late: str, begun: bytes | bytearray = b"") -> bytearray:
-        """Receive what begins with the bytes `begun` until it has this size."""
-        data = bytearray(size)
-        data[: len(begun)] = begun
-        view, at = memoryview(data), len(begun)
-        while at < size:
-            self._bound(late)
-            got = self._socket.recv_into(view[at:])
-            if not got:
-                raise OSError("the broker has closed it")
-            at += got
-        return data
+        return got
 
     def _bound(self, late: str) -> None:
         """Let the next call of the socket end at the deadline. Raises TimeoutError where it has passed."""

@@ -234,10 +234,12 @@ class Proxy:
         self._call(lambda: setattr(self, "refuses", True))
 
     def go_on(self) -> None:
-        """Deliver what was held up, and all that comes. After `mute`, `cut` must have come."""
+        """Deliver what was held up, and all that comes; nothing is torn any more. After `mute`, `cut` must
+        have come.
+        """
 
         def call() -> None:
-            self.mutes = self.refuses = False
+            self.mutes, self.refuses, self.torn = False, False, 0
             self.stalled, self.rate = frozenset(), 0.0
             for end in [*self.ends]:
                 end.deliver()

@@ -103,6 +103,13 @@ def test_a_torn_piece_comes_by_half(proxy: Proxy, client: socket.socket) -> None
     assert proxy.torn == 0
 
 
+def test_what_was_to_be_torn_comes_whole_once_it_goes_on(proxy: Proxy, client: socket.socket) -> None:
+    proxy.tear(1)
+    proxy.go_on()
+    client.sendall(b"01234567")
+    assert exactly(client, 8) == b"01234567"
+
+
 def test_answers_are_lost_while_it_is_mute(proxy: Proxy, client: socket.socket) -> None:
     proxy.mute()
     client.sendall(b"lost")

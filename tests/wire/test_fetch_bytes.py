@@ -56,6 +56,19 @@ def test_what_is_written_is_read(version: int, size: int) -> None:
     assert (part.partition_index, bytes(part.records or b""), part.high_watermark) == (3, data, 70)
 
 
+@pytest.mark.parametrize("version", VERSIONS)
+def test_an_answer_tells_what_comes_before_its_records_as_soon_as_that_is_here(version: int) -> None:
+    made, data = form(version), random.Random(version).randbytes(300)
+    answer = memoryview(written(made, data))
+    at = bytes(answer).index(data)
+    told = (70, 60, 50 if version >= 5 else -1, at, at + len(data))
+    for here in range(len(answer)):
+        assert made.begin(answer[:here], len(answer)) == (told if here >= at else None), here
+        assert made.begin(answer[:here], len(answer) + 1) is None
+    assert made.is_end(answer[at + len(data) :])
+    assert not made.is_end(answer[at + len(data) - 1 :])
+
+
 OTHERS: dict[str, Any] = {
     "another topic": {"topic": "u", "topic_id": bytes(16)},
     "another partition": {"partition": 4},

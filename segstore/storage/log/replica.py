@@ -263,18 +263,18 @@ class Replica:
         return end
 
     def append_next(self, data: bytes | memoryview, high_watermark: int) -> int | None:
-        """Do what `append_as_follower` does with one batch that goes on where the log ends, under the latest
-        leader epoch, and show the log up to a high watermark, which does not go back; return the log end
-        offset. None, and nothing is done, where `data` is anything else. Raises StorageError.
+        """Do what `append_as_follower` does with whole batches that go on where the log ends, all under the
+        latest leader epoch, and show the log up to a high watermark, which does not go back; return the log
+        end offset. None, and nothing is done, where `data` is anything else. Raises StorageError.
         """
         batches, stop = scan(data)
-        if len(batches) != 1 or stop.status != lib.SEG_END:
+        if not len(batches) or stop.status != lib.SEG_END:
             return None
-        partition, end = self._partition, int(batches["last_offset"].item(0)) + 1
+        partition, end = self._partition, int(batches["last_offset"].item(-1)) + 1
         with os_errors(), partition.queue.token:
             partition.queue.drain()
             follows = batches["base_offset"].item(0) >= partition.segments.next_offset
-            if not follows or batches["leader_epoch"].item(0) != self._epochs.current:
+            if not follows or not self._is_latest(batches["leader_epoch"]):
                 return None
             try:
                 partition.writer.write_as_follower(Encoded.of(data, batches))
@@ -283,6 +283,13 @@ class Replica:
                 partition.queue.show()
         partition.flushing.flush_if_due(end)
         return end
+
+    def _is_latest(self, epochs: NDArray[np.int32]) -> bool:
+        """Return whether all these leader epochs are the latest. Of one, the usual count, numpy is not
+        asked.
+        """
+        latest = self._epochs.current
+        return epochs.item(0) == latest and (len(epochs) == 1 or bool((epochs == latest).all()))
 
     def _check_follows(self, batches: NDArray[np.void]) -> None:
         end, latest = self._partition.segments.next_offset, self._epochs.current

@@ -36,6 +36,10 @@ ACKNOWLEDGED = (10, 80)
 """How many records are acknowledged in a round, at least."""
 A_WHILE = 5.0
 """Seconds after which a round goes on though little was acknowledged."""
+ENDING = 10.0
+"""Seconds in which a process ends that should have done something else."""
+KILLED_AT_START, STARTING = 0.3, 0.8
+"""How often a standby is killed before it follows, and within how many seconds."""
 DUMPED = 1.0
 """Seconds in which a process writes what its threads do."""
 Read = dict[Place, tuple[int, str]]
@@ -64,6 +68,7 @@ class Rounds:
         self.reign = 0
         self._stack = ExitStack()
         self._started: list[subprocess.Popen[bytes]] = []
+        self._began: dict[int, int] = {}
         self._at: Counter[int] = Counter()
         self.faults: dict[str, Callable[[], None]] = {
             "primary killed": self._primary_killed,
@@ -148,10 +153,12 @@ class Rounds:
     def _start(self, node: Node, work: str, *arguments: str) -> subprocess.Popen[bytes]:
         command = [sys.executable, "-m", "standby_rounds.node", work, str(node.directory), *arguments]
         with open(self.errors, "ab") as errors:
+            began = errors.tell()
             process = subprocess.Popen(
                 command, env=environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors
             )
         self._started.append(process)
+        self._began[process.pid] = began
         self._stack.callback(self._ended, process)
         return process
 
@@ -171,13 +178,28 @@ class Rounds:
         node.proxy.target = int(node.port_file.read_text())
 
     def _follow(self) -> None:
-        node = self.follower
-        node.process = self._start(node, "follow", self.leader.proxy.address, self.mode)
+        node, source = self.follower, self.leader.proxy.address
+        if self.rng.random() < KILLED_AT_START:
+            self.counts["killed at start"] += 1
+            node.process = self._start(node, "follow", source, self.mode)
+            time.sleep(self.rng.uniform(0, STARTING))
+            self._kill(node)
+        node.process = self._start(node, "follow", source, self.mode)
         assert node.process.stdout is not None
         came, _, _ = select.select([node.process.stdout], [], [], PATIENCE)
         assert came, f"not in {PATIENCE} s: {node.name} follows"
         line = node.process.stdout.readline()
-        assert line == b"following\n", f"{node.name} does not follow: {line!r}"
+        told = "" if line == b"following\n" else f"{line!r}; {self._ending(node.process)}"
+        assert not told, f"{node.name} does not follow: {told}"
+
+    def _ending(self, process: subprocess.Popen[bytes]) -> str:
+        """Return how a process ends, and what it and others have printed since it began."""
+        try:
+            output, _ = process.communicate(timeout=ENDING)
+        except subprocess.TimeoutExpired as error:
+            output = error.stdout or b""
+        errors = self.errors.read_bytes()[self._began[process.pid] :].decode(errors="replace")
+        return f"status {process.returncode}, output {output!r}, errors {errors[-20_000:]!r}"
 
     def _sends(self) -> None:
         self.sender.reign = f"{self.leader.name}{self.reign}", self.leader.proxy.target
@@ -189,7 +211,8 @@ class Rounds:
         while not holds():
             assert time.monotonic() < end, f"not in {PATIENCE} s: {what}"
             for process in processes:
-                assert process is None or process.poll() is None, f"{process.args} has ended"
+                if process is not None and process.poll() is not None:
+                    raise AssertionError(f"{process.args} has ended: {self._ending(process)}")
             time.sleep(0.01)
 
     def _kill(self, node: Node) -> None:
@@ -209,7 +232,8 @@ class Rounds:
             assert self.sender.error is None, repr(self.sender.error)
             for node in (self.leader, self.follower):
                 assert node.process is not None
-                assert node.process.poll() is None, f"{node.name} has ended: {node.process.returncode}"
+                if node.process.poll() is not None:
+                    raise AssertionError(f"{node.name} has ended: {self._ending(node.process)}")
 
     def _look(self) -> None:
         """Read on in the standby's directory, below its high watermark."""
@@ -333,10 +357,12 @@ class Rounds:
     def _promoted(self, old: str) -> None:
         assert self.follower.process is not None
         self.follower.process.communicate(old.encode() + b"\n", PATIENCE)
-        assert self.follower.process.returncode == 0, f"{self.follower.name} is not promoted"
+        done = self.follower.process
+        assert done.returncode == 0, f"{self.follower.name} is not promoted: {self._ending(done)}"
 
     def _change(self, sends: bool = True) -> None:
         self.leader, self.follower = self.follower, self.leader
+        self.leader.proxy.go_on()  # what was to be torn in its last reign may not have come to pass
         self.reign += 1
         self._lead()
         if sends:

@@ -1,0 +1,40 @@
+"""The options of a command whose client speaks Kafka's protocol: --command-config FILE and --set NAME=VALUE.
+
+On disk: reads the properties file that the user names. Threads: one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, TextIO, TypeVar, cast
+
+import click
+
+from segstore.cli.options import settings_option
+from segstore.cli.places.properties import client_settings
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def client_option(text: str) -> Callable[[F], F]:
+    """Return what adds both options, which give one argument `config`, a dict, in which --set counts more;
+    `text` is the help of --set.
+    """
+
+    def add(command: F) -> F:
+        @wraps(command)
+        def run(*args: Any, command_config: TextIO | None, given: dict[str, str], **named: Any) -> Any:
+            file = command_config
+            held = {} if file is None else client_settings(file.read(), file.name)
+            return command(*args, config={**held, **given}, **named)
+
+        of_file = click.option(
+            "--command-config",
+            metavar="FILE",
+            type=click.File("r", encoding="utf-8"),
+            help="A properties file of the client, as Kafka's tools have it: TLS, SASL.",
+        )
+        return cast(F, of_file(settings_option(text)(run)))
+
+    return add

@@ -1,0 +1,75 @@
+"""`Arriving`: the records of a long answer while it arrives, so that what has come can be appended while more
+is on its way. Nothing is on disk. Threads: one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from segstore._native import lib
+from segstore.protocol.fetch_bytes import BegunAnswer
+from segstore.records import scan
+from segstore.wire.connection import Coming, Connection
+
+_PIECE = 1 << 20
+"""Bytes that are taken together; fewer where the answer ends, more where one batch has more."""
+
+
+class Arriving:
+    """Receives answers of one connection, one after the other, into room that is kept."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection, self._room = connection, memoryview(b"")
+        self._have = self._left = 0  # bytes of records in the room, and those to come
+
+    def pieces(self, coming: Coming, begun: BegunAnswer) -> Iterator[memoryview]:
+        """Yield the records as they come, whole batches at a time; each piece is good until the next one. A
+        batch that the answer ends within is left out, and behind damage comes what there is. Raises as
+        `Connection.ask`.
+        """
+        self._begin(coming.here[begun.at : begun.end], begun.end - begun.at)
+        wanted = _PIECE
+        while self._have or self._left:
+            self._receive(coming, wanted)
+            cut, wanted = _whole(self._room[: self._have])
+            if cut:
+                yield self._room[:cut]
+            elif not self._left:
+                return
+            self._have -= cut
+            self._room[: self._have] = self._room[cut : cut + self._have]
+
+    def behind(self, coming: Coming, begun: BegunAnswer) -> memoryview:
+        """Return what comes behind the records, once these have come. Raises as `pieces`."""
+        self._begin(coming.here[begun.end :], coming.size - begun.end)
+        self._receive(coming, self._left + self._have)
+        return self._room[: self._have]
+
+    def _begin(self, here: memoryview, size: int) -> None:
+        """Begin with so many bytes, of which some are here."""
+        if not self._room:
+            self._room = memoryview(bytearray(2 * _PIECE))
+        self._have, self._left = len(here), size - len(here)
+        self._room[: self._have] = here
+
+    def _receive(self, coming: Coming, wanted: int) -> None:
+        """Have so many bytes here, or all that there are."""
+        wanted = min(wanted, self._have + self._left)
+        if wanted > len(self._room):
+            larger = memoryview(bytearray(wanted))
+            larger[: self._have] = self._room[: self._have]
+            self._room = larger
+        while self._have < wanted:
+            most = min(len(self._room), self._have + self._left)
+            got = self._connection.more(coming, self._room[self._have : most])
+            self._have, self._left = self._have + got, self._left - got
+
+
+def _whole(data: memoryview) -> tuple[int, int]:
+    """Return the bytes of the whole batches in `data`, or all of them where damage comes first; and how many
+    are wanted behind these.
+    """
+    _, stop = scan(data, check_crcs=False)
+    if stop.status in (lib.SEG_END, lib.SEG_SHORT):
+        return stop.position, max(stop.need, _PIECE)
+    return stop.position or len(data), _PIECE
