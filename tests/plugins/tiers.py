@@ -55,7 +55,7 @@ class Kind(NamedTuple):
 
 UNIT, STORMS = "unit", "storms on the wire"
 """Storms wait for time-outs, or have many rounds: they are for `make test-all` and `make wire-storm`."""
-QUICK_SHARE, UNIT_SHARE = 0.33, 0.6
+QUICK_SHARE, UNIT_SHARE = 0.33, 0.4
 """Of the cases of unit tests, in `--tier quick` and in `--tier test`: more than there are functions of tests,
 so that each function has one case or more.
 """
