@@ -197,12 +197,17 @@ def test_compressed_segments_are_left_alone(store_dir: Path) -> None:
         assert files_of(log).counts()["read_range"] == 1
 
 
+def filled(store: segstore.Store) -> segstore.PartitionLog:
+    store.create_topic("t")
+    log = store.partition("t")
+    log.append_batch([b"%0100d" % i for i in range(1000)], batch_bytes=3000)
+    return log
+
+
 def test_a_disk_that_refuses_to_read(store_dir: Path) -> None:
     files = FailingFiles({"read_range", "pread", "pread_into", "seek_batch"}, OSError(5, "I/O error"), nth=0)
     with segstore.open(store_dir, files=files) as store:
-        store.create_topic("t")
-        log = store.partition("t")
-        log.append_batch([b"%0100d" % i for i in range(1000)], batch_bytes=3000)
+        log = filled(store)
         wanted = read(log, 30, 9000)
         spare.keep(9000, used(9000))
         files.arm(1, 1)  # the short way alone fails: the long way reads
@@ -220,9 +225,7 @@ def test_what_a_handler_raises_within_a_read_is_not_lost(
 ) -> None:
     files = FailingFiles({"read_range"}, raised(), nth=0)
     with segstore.open(store_dir, files=files) as store:
-        store.create_topic("t")
-        log = store.partition("t")
-        log.append_batch([b"%0100d" % i for i in range(1000)], batch_bytes=3000)
+        log = filled(store)
         wanted = read(log, 30, 9000)
         spare.keep(9000, used(9000))
         files.arm(1, 1)
