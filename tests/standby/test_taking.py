@@ -14,7 +14,7 @@ from stores import values
 from waiting import PATIENCE, until
 
 import segstore
-from segstore.errors import BrokerError, DisconnectedError
+from segstore.errors import BrokerError, CorruptCheckpointError, DisconnectedError
 from segstore.following.primary import Primary
 from segstore.testing import Broker
 
@@ -125,3 +125,17 @@ def test_a_directory_that_is_refused_is_what_it_was(
     assert not (store_dir / ".segstore" / "role").exists()
     with segstore.open(store_dir) as store:
         assert values(store.partition("t")) == [b"1"]
+
+
+@pytest.mark.parametrize("state", ["returns"])
+def test_an_old_primary_whose_leader_epochs_are_damaged_is_refused(broker: Broker, store_dir: Path) -> None:
+    """How far it has led is not known; nothing is changed."""
+    epochs = store_dir / "t-0" / "leader-epoch-checkpoint"
+    sound = epochs.read_bytes()
+    epochs.write_bytes(b"0\n1\nno epoch\n")
+    with pytest.raises(CorruptCheckpointError, match="leader-epoch-checkpoint"):
+        followed(broker, store_dir)
+    assert not (store_dir / ".segstore" / "role").exists()
+    epochs.write_bytes(sound)
+    with followed(broker, store_dir) as standby:
+        assert standby.wait_caught_up(LIMIT)
