@@ -300,8 +300,8 @@ class DataDirectory:
         replica.asked = False
         if self.error is not None or self.replicas.get(replica.key) is not replica:
             return False
-        for number in range(ROUNDS):
-            more = replica.step(reports=number > 0)
+        for _ in range(ROUNDS):
+            more = replica.step()
             if not more:
                 return more
         return True

@@ -460,10 +460,9 @@ class LocalReplica:
         role = self.core.role
         return role.leader if isinstance(role, Follower) else NO_LEADER
 
-    def step(self, reports: bool = False) -> bool | None:
+    def step(self) -> bool | None:
         """Fetch once from the leader, if this replica follows one. Return whether there may be more; None
-        where the leader can't answer yet; False also while records are read, which come by `resume`. A fetch
-        that only `reports` what was just appended passes over a high watermark: the next one brings it.
+        where the leader can't answer yet; False also while records are read, which come by `resume`.
 
         Raises StorageError of this replica's own disk, CorruptRecordError where what was fetched is damaged.
         """
@@ -479,12 +478,12 @@ class LocalReplica:
             leader.answer_waiting()
             return False
         with self._changes() if self._inline else _nobody_lends:
-            more = self._fetch(role, leader, own.epoch, reports)
+            more = self._fetch(role, leader, own.epoch)
         if more is False and self._inline:
             leader.lend()
         return more
 
-    def _fetch(self, role: Follower, leader: LocalReplica, broker_epoch: int, reports: bool) -> bool | None:
+    def _fetch(self, role: Follower, leader: LocalReplica, broker_epoch: int) -> bool | None:
         with self.lock:
             self._note_start()
             request = role.fetch(broker_epoch)
@@ -500,8 +499,6 @@ class LocalReplica:
                 return self._take(role, request, answer, recent.data, Fetched(*recent[1:]))
             self._fetching = request
             self._links.read(leader.broker, lambda: self._read(role, leader, request, answer))
-            return False
-        if reports and (answer.diverging, answer.log_start_offset) == (None, request.log_start_offset):
             return False
         return self._take(role, request, answer, b"", None)
 
