@@ -17,7 +17,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Protocol
 
@@ -397,6 +397,10 @@ class LocalReplica:
         finally:
             self._changing = False
 
+    def _fetches(self) -> AbstractContextManager[None]:
+        """Return `_changes` for a fetch: by threads nobody lends tails, and there is nothing to do."""
+        return self._changes() if self._inline else _nobody_lends
+
     # --- the directory's thread ------------------------------------------------------------------
 
     def become(self, registration: PartitionRegistration) -> None:
@@ -477,7 +481,7 @@ class LocalReplica:
         if self._gets_from(leader):
             leader.answer_waiting()
             return False
-        with self._changes() if self._inline else _nobody_lends:
+        with self._fetches():
             more = self._fetch(role, leader, own.epoch)
         if more is False and self._inline:
             leader.lend()
@@ -533,7 +537,7 @@ class LocalReplica:
         self._fetching = None
         if not data:
             return None
-        with self._changes() if self._inline else _nobody_lends:
+        with self._fetches():
             return self._take(role, request, answer, data, describe(data)[0])
 
     def _take(

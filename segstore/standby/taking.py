@@ -21,7 +21,6 @@ from segstore.storage.meta.sealed_file import CLUSTER_ID
 from segstore.wire.cluster import PASSING, Cluster
 from segstore.wire.metadata import Metadata
 
-_EPOCHS = "leader-epoch-checkpoint"
 _NOT_REGISTERED = -1
 
 
@@ -160,7 +159,7 @@ def _largest_of(metadata: Metadata) -> int:
 def _largest_epoch(files: Files, root: str) -> int:
     largest = -1
     for name in files.listdir(root):
-        path = names.below(root, f"{name}/{_EPOCHS}")
-        if files.exists(path) and files.read_file(path):  # a power cut may leave it empty
+        path = names.below(root, f"{name}/{names.LEADER_EPOCHS}")
+        if files.exists(path) and files.size(path):  # a power cut may leave it empty
             largest = max(largest, LeaderEpochs.load(files, path).current)
     return largest

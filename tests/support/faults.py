@@ -19,6 +19,8 @@ from typing import Any
 from segstore import _native
 from segstore.files import Files, Handle
 
+READS = frozenset({"pread", "pread_into", "seek_batch", "read_by", "read_one", "read_many", "read_range"})
+"""Of the bytes of an open file, by its handle."""
 WRITES = frozenset({"pwrite", "pwritev", "copy_range", "restamp"})
 SYNCS = frozenset({"sync", "sync_dir"})
 NAMES = frozenset({"rename", "link", "unlink", "mkdir", "rmdir"})

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from enum import Enum, auto
 from errno import EAGAIN
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from segstore.errors import InvalidRequestError, UnsupportedVersionError
 from segstore.logger import Logger
@@ -35,9 +35,6 @@ from .loop import COME, GONE, IN, OUT, RDHUP
 from .outgoing import Outgoing, SealedOutgoing
 from .shared import Shared
 from .timers import Timer
-
-if TYPE_CHECKING:
-    pass
 
 log = Logger("segstore")
 ANONYMOUS = "ANONYMOUS"

@@ -88,7 +88,7 @@ def _read(
 ) -> Records | None:
     size, number, c = len(data), segment.number, found.c
     room = _room(found, segment, end, below, size)
-    matrix = np.empty((ROWS, room), np.int64) if 8 * ROWS * room < spare.LEAST else spare.matrix(ROWS, room)
+    matrix = spare.matrix(ROWS, room)
     try:
         handle, (index, n, _memory) = segment.handle, segment.offset_index.view
         within = ffi.new(_WITHIN, (number, index, n, segment.base_offset, end, below))

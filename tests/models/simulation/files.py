@@ -14,21 +14,18 @@ import zlib
 from collections import Counter
 from typing import Any
 
-from faults import NAMES, SYNCS, WRITES
+from faults import NAMES, READS, SYNCS, WRITES
 from faulty import CHANGES, FaultyFiles, Image
 
 from segstore import names
 from segstore.files import Files, Handle
 
 NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})
-READS = frozenset(
-    {"pread", "pread_into", "read_by", "read_one", "read_many", "read_range", "seek_batch", "listdir"}
-)
 GROUPS = {
     "write": WRITES | {"truncate", "allocate"},
     "sync": SYNCS,
     "name": NAMES | {"open"},
-    "read": READS,
+    "read": READS | {"listdir"},
     "any": CHANGES,
 }
 _UNTOLD = (names.LOCK, "owner")

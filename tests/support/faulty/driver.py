@@ -16,7 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from faults import SYNCS
+from faults import READS, SYNCS
 
 from segstore.errors import SegstoreError
 from segstore.files import Files
@@ -175,25 +175,12 @@ def _drop(world: World) -> None:
 
 
 _ROOM = frozenset({"pwrite", "pwritev", "copy_range", "allocate", "mkdir", "open"})
-_READS = frozenset(
-    {
-        "pread",
-        "pread_into",
-        "seek_batch",
-        "read_by",
-        "read_one",
-        "read_many",
-        "read_range",
-        "listdir",
-        "directories",
-    }
-)
 FAULTS = {
     "ENOSPC": Fault(_ROOM, errno.ENOSPC),
     "ENOSPC, half written": Fault(frozenset({"pwrite", "pwritev"}), errno.ENOSPC, part=0.5),
     "EDQUOT": Fault(_ROOM, errno.EDQUOT),
     "EIO": Fault(CHANGES - SYNCS, errno.EIO),
-    "EIO, reading": Fault(_READS, errno.EIO),
+    "EIO, reading": Fault(READS | {"listdir", "directories"}, errno.EIO),
     "failed sync": Fault(frozenset({"sync"}), errno.EIO),
     "failed sync, some written": Fault(frozenset({"sync"}), errno.EIO, sync_mode="sectors"),
     "failed sync of a directory": Fault(frozenset({"sync_dir"}), errno.EIO),
