@@ -40,8 +40,8 @@ _VERSIONS, _HANDSHAKE = "ApiVersions", "SaslHandshake"
 _HANDSHAKE_VERSION = 1
 """Version 0 would be followed by tokens without Kafka's framing."""
 _CERTIFICATE_ALERTS = re.compile("ALERT.*(CERT|UNKNOWN_CA|ACCESS_DENIED)")
-"""Reasons of OpenSSL's errors. With TLS 1.3 a broker judges the client's certificate behind the handshake (RFC
-8446, 4.6.2): what it says of that is read in place of the first answer (Kafka: SslTransportLayer).
+"""Reasons of OpenSSL's errors. With TLS 1.3 a broker judges the client's certificate behind the handshake
+(RFC 8446, 4.6.2): what it says of that is read in place of the first answer (Kafka: SslTransportLayer).
 """
 
 

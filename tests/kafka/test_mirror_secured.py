@@ -1,4 +1,4 @@
-"""Mirrors from and to a real Kafka broker that wants TLS, a client's certificate or SASL, by the command line."""
+"""Mirrors from and to a real Kafka broker that wants TLS, a certificate or SASL, by the command line."""
 
 from __future__ import annotations
 
