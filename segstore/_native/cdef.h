@@ -741,6 +741,13 @@ int64_t seg_exchange_produce(int sock, seg_exchange *x, seg_tail *t, const seg_r
 /* seg_find_stretch, and its bytes. Their number. */
 int64_t seg_exchange_fetch(int sock, seg_exchange *x, int fd, const seg_sendable *s, int64_t start, int64_t stable);
 
+/* A fetch in the epoch that is expected. Its offset. */
+int64_t seg_exchange_next(int sock, seg_exchange *x);
+/* Answer a fetch with whole batches, which lie at `position` to `stop`; `ends` are the n_told numbers, and `number` is
+ * the correlation id. Their bytes; SEG_SLOW: nothing was sent. */
+int64_t seg_exchange_give(int sock, seg_exchange *x, int fd, int64_t position, int64_t stop, const int64_t *ends,
+                          const uint8_t *number);
+
 /* --- zerocopy.c: MSG_ZEROCOPY ------------------------------------------------------------------ */
 /* Set SO_ZEROCOPY of a socket: what it was before, -errno. */
 int64_t seg_zerocopy(int fd, int32_t on);
