@@ -150,7 +150,8 @@ class Connection:
         self._correlation_id = (self._correlation_id + 1) & 0x7FFFFFFF
         _INT32.pack_into(request, _ID_AT, self._correlation_id)
         try:
-            self._socket.settimeout(limit / 1000)
+            if self._socket.gettimeout() != limit / 1000:  # a call of the system less
+                self._socket.settimeout(limit / 1000)
             self._socket.sendall(request)
             size, here = self._begun()
         except (OSError, ValueError) as error:
