@@ -69,7 +69,7 @@ def asked(broker: Broker) -> list[int]:
     return [found[0]["partition_max_bytes"] for found in parts if len(found) == 1]
 
 
-@pytest.mark.parametrize(("given", "later"), [({}, 16 * MIB), ({"max.partition.fetch.bytes": 3000}, 3000)])
+@pytest.mark.parametrize(("given", "later"), [({}, 32 * MIB), ({"max.partition.fetch.bytes": 3000}, 3000)])
 def test_answers_that_are_taken_while_they_come_are_long(
     tmp_path: Path, store_dir: Path, given: dict[str, Any], later: int
 ) -> None:
