@@ -32,7 +32,7 @@ INLINE void put_row(const columns *c, int all, int64_t row, const uint8_t *arena
 
 enum { PIECE = 64 };        /* records of a run whose words are gathered before they are decoded */
 
-typedef int64_t four __attribute__((vector_size(32), aligned(8)));
+typedef int64_t four __attribute__((vector_size(32), aligned(8), may_alias));
 
 /* first, first + step, ... */
 INLINE void fill(int64_t *column, int64_t first, int64_t step, int64_t n)
