@@ -55,6 +55,7 @@ HEADERS = (
     "reader.h",
     "record.h",
     "relax.h",
+    "shape.h",
     "system.h",
 )
 WARNINGS = ("-Wall", "-Wextra", "-Wshadow", "-Wno-unused-parameter", "-Wno-sign-compare")
