@@ -302,7 +302,7 @@ static PyObject *settle(PyObject *object, PyObject *arguments)
     q->n_cuts -= cuts;
     if (PyList_SetSlice(q->records, 0, first, NULL) < 0)
         return NULL;
-    Py_RETURN_NONE;
+    return PyBool_FromLong(q->n_cuts);
 }
 
 static PyMethodDef queue_methods[] = {
@@ -310,8 +310,8 @@ static PyMethodDef queue_methods[] = {
      "The full batches, and with True the records of the open one, which takes no more: a list of ((values, keys, "
      "times, sizes), bytes, when it was opened)."},
     {"settle", settle, METH_VARARGS,
-     "Put the records of as many of these parts as there are batches into the batches: (batches, all that are "
-     "incomplete, queues with sealed batches)."},
+     "Put the records of as many of these parts as there are batches into the batches, and return whether full batches "
+     "are left: (batches, all that are incomplete, queues with sealed batches)."},
     {NULL, NULL, 0, NULL},
 };
 

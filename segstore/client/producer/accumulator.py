@@ -270,7 +270,8 @@ class Accumulator:
                 full = self._full[:]
                 del self._full[: len(full)]
                 for queue in full:
-                    queue.seal(False, self.incomplete.batches, schedule.sealed)
+                    if queue.seal(False, self.incomplete.batches, schedule.sealed):
+                        self._full.append(queue)
                     if queue in schedule.open:  # its open batch is younger than those of before
                         del schedule.open[queue]
                         schedule.open[queue] = None
@@ -280,7 +281,7 @@ class Accumulator:
                     self._seal(queue)
             ready = schedule.take(now) if schedule.sealed or schedule.backing_off else []
             self.gate.asleep = not ready
-            if self._full:  # C has just cut, and found the sender awake
+            if self._full:  # C has just cut, and found the sender awake, or the queue told of already
                 return ready, 0.0
             look = schedule.next_look() if schedule.sealed or schedule.backing_off or schedule.open else None
             return ready, look

@@ -236,14 +236,14 @@ class PartitionQueue(Records):
 
     def seal(
         self, whole: bool, incomplete: dict[ProducerBatch, None], sealed: dict[PartitionQueue, None]
-    ) -> None:
+    ) -> bool:
         """Make batches of the records in full batches, with `whole` of all, at the deque's end, and place
-        them in the futures.
+        them in the futures. Return whether C has filled more of them meanwhile, which only a `whole` one
+        prevents: it has told nobody of those.
 
         After an interrupt either nothing was sealed, or all of it: C does it in one step.
         """
         made: list[ProducerBatch] = []
         for columns, size, created in self.parts(whole):
             made += (ProducerBatch(self.lock, self.topic_partition, *columns, size, created),)
-        if made:
-            self.settle(made, incomplete, sealed)
+        return bool(made) and self.settle(made, incomplete, sealed)

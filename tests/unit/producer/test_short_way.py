@@ -17,7 +17,9 @@ from waiting import PATIENCE
 import segstore
 from segstore import Producer, TopicPartition
 from segstore._native._producer import Sending
+from segstore.client.producer import batch
 from segstore.client.producer.accumulator import Accumulator, Schedule
+from segstore.client.producer.batch import PartitionQueue
 from segstore.client.producer.config import ProducerConfig
 
 NOW = 1_700_000_000_000
@@ -81,13 +83,19 @@ def test_full_batches_do_not_linger(store: segstore.Store) -> None:
         assert not futures[-1].is_done
 
 
-def test_a_batch_that_is_filled_while_the_sender_looks_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The sender was not asleep, so that nobody woke it."""
+def lent() -> tuple[Accumulator, PartitionQueue, Sending]:
+    """Return an accumulator, its only queue, and what C sends to that with."""
     accumulator = Accumulator(ProducerConfig.parse({"batch_size": 200, "linger_ms": 60_000}))
     queue, sending = accumulator.queue(TopicPartition("t", 0)), Sending()
     accumulator.lend(sending)
     sending.sticky, sending.by_key, sending.now = {"t": queue}, {}, None
     queue.alone, queue.cut_until = True, math.inf
+    return accumulator, queue, sending
+
+
+def test_a_batch_that_is_filled_while_the_sender_looks_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The sender was not asleep, so that nobody woke it."""
+    accumulator, queue, sending = lent()
 
     def send(*_: object) -> list[Any]:
         sending.send("t", b"x" * 100, None, None, None, None)
@@ -98,3 +106,32 @@ def test_a_batch_that_is_filled_while_the_sender_looks_is_found(monkeypatch: pyt
     assert accumulator.drain(0.0) == ([], 0.0)
     ((found, (batch,)),), _ = accumulator.drain(0.0)
     assert (found, batch.values) == (queue, [b"x" * 100])
+
+
+def test_a_batch_that_is_filled_while_others_are_sealed_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """C had told of the queue already, and tells of it once."""
+    accumulator, queue, sending = lent()
+    made: list[bytes] = []
+
+    def send(value: bytes) -> None:
+        sending.send("t", value, None, None, None, None)
+
+    class Meanwhile(batch.ProducerBatch):
+        __slots__ = ()
+
+        def __init__(self, *args: Any) -> None:
+            super().__init__(*args)
+            if len(made) < 3:
+                made.append(b"%d" % len(made) * 100)
+                send(made[-1])
+
+    for value in (first := [b"a" * 100, b"b" * 100]):
+        send(value)
+    monkeypatch.setattr(batch, "ProducerBatch", Meanwhile)
+    found: list[bytes] = []
+    look: float | None = 0.0
+    while look == 0.0:
+        ready, look = accumulator.drain(0.0)
+        found += [value for _, batches in ready for each in batches for value in each.values]
+    assert found == [*first, *made[:-1]]
+    assert len(made) == 3
