@@ -110,7 +110,7 @@ def test_a_batch_that_is_filled_while_the_sender_looks_is_found(monkeypatch: pyt
 
 def test_a_batch_that_is_filled_while_others_are_sealed_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """C had told of the queue already, and tells of it once."""
-    accumulator, queue, sending = lent()
+    accumulator, _, sending = lent()
     made: list[bytes] = []
 
     def send(value: bytes) -> None:
