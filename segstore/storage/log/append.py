@@ -164,7 +164,10 @@ def _write_short(partition: Partition, chunk: Encoded) -> int:
 def undone(loan: TailLoan, tail: NativeTail, answer: int) -> int:
     """Return what stands for an append that a follower lacks, or raise the error of one that failed."""
     if answer == BEHIND:
-        return BEHIND - int(tail.c.next_offset)
+        first = BEHIND - int(tail.c.next_offset)
+        with loan.token:
+            """The tail is taken back, so that followers can fetch what it has not shown."""
+        return first
     with loan.token:
         raise loan.torn(-answer)
 
