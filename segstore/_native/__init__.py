@@ -1,6 +1,6 @@
 """The C helper: `lib` has the functions of cdef.h, `ffi` makes what they take. Nothing on disk.
 
-Stateless; every call releases the GIL and may be made from any thread. Beside it lie `_future`, the type of
+Stateless, but for the threads that write for followers (`hand_over.c`); every call releases the GIL and may be made from any thread. Beside it lie `_future`, the type of
 the producer's futures, whose objects are Python's own; `_spans`, whose functions read Python's objects, and
 keep the GIL; and `_tail_append`, whose function mostly keeps it.
 

@@ -1,8 +1,8 @@
 /* The native contract: parsed by cffi and included by every C file here.
  *
  * Stateless: descriptors, pointers and lengths in; a count, or a negative
- * SEG_E_* / -errno, out. Nothing is allocated that the caller must free, and
- * nothing is read or written outside the lengths that were given, whatever
+ * SEG_E_* / -errno, out. Nothing is allocated that the caller must free, but for
+ * what hand_over.c makes, and nothing is read or written outside the lengths that were given, whatever
  * the bytes say. All structs are in host order and naturally aligned, so that
  * numpy structured arrays can stand for arrays of them.
  */
