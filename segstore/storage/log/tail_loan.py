@@ -66,7 +66,7 @@ class TailLoan:
         """Lend the tail of a follower to its leader's, as `lend_leader`. With a `thread` that writes what the
         leader's tail hands on, else the appender.
         """
-        if not self._is_whole(epoch, end_offset, follows=True):
+        if not native_tail.enabled or not self._is_whole(epoch, end_offset, follows=True):
             return None
         job = None if thread is None else thread.job()
         if thread is None or job is not None:
