@@ -56,6 +56,7 @@ class NativeTail:
         self.c = ffi.new("seg_tail *")
         self.address = address(self.c)
         self.c.fd, self.c.write, self.c.here = handle.fd, write, here
+        self.c.high_watermark = -1
         self.syncs = sync is not None
         """Whether C may sync the log."""
         if self.syncs:
@@ -94,6 +95,11 @@ class NativeTail:
     def by_thread(self) -> bool:
         """Return whether a thread of its directory writes for this tail."""
         return bool(self.c.job)
+
+    @property
+    def is_behind(self) -> bool:
+        """Return whether C appends to a log that readers see up to a high watermark only."""
+        return bool(self.c.high_watermark >= 0)
 
     @property
     def is_lent(self) -> bool:
@@ -147,6 +153,14 @@ class NativeTail:
             self.quit()
         else:
             self.stop()
+
+    def show(self, high_watermark: int) -> bool:
+        """Show the log up to a high watermark, and publish that; False where the tail is not lent any more,
+        or shows more.
+        """
+        while (shown := lib.seg_tail_show(self.c, high_watermark)) == -errno.EINTR:
+            """A signal's handler has run."""
+        return bool(shown)
 
     def publish_synced(self, synced: int) -> bool:
         """Publish how much is durable; False where the tail is not lent any more."""
