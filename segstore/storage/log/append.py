@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from segstore._native import address, ffi, lib, seg_tail_append
+from segstore._native import ffi, lib, seg_tail_append
 from segstore.config import arguments
 from segstore.errors import RecordTooLargeError, StorageError
 from segstore.mutex import check_apart
@@ -121,7 +121,7 @@ SLOW: int = lib.SEG_SLOW
 BEHIND: int = lib.SEG_BEHIND
 """What C answers where a follower lacks what was appended. Here `BEHIND - offset` stands for that."""
 _NOW: int = lib.SEG_NOW
-_write_at = lib.seg_tail_write
+_write_at, _cast = lib.seg_tail_write, ffi.cast
 
 
 def append_short(
@@ -368,7 +368,7 @@ def append_record(
         batch = ffi.new("seg_batch *")
         batch.producer_id, batch.producer_epoch = template.producer_id, template.producer_epoch
         batch.base_sequence, batch.attributes = template.base_sequence, template.attributes
-        record = partition.loan, value, key, headers, timestamp, None, address(batch)
+        record = partition.loan, value, key, headers, timestamp, None, int(_cast("uintptr_t", batch))
         first = (
             append_short(*record)
             if partition.acks is None
