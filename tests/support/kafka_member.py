@@ -258,6 +258,9 @@ class Member:
         """See `Links`."""
         self.directory.post(partial(self.directory.resume, replica, work))
 
+    def lends(self, leader: LocalReplica) -> None:
+        """See `Links`; followers elsewhere have no tails here."""
+
     def failed(self, broker: int, error: Exception) -> None:
         """See `Links`."""
         self.error = error
