@@ -20,9 +20,9 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     """How often a leader's log was read for a follower."""
     made, read = Counter[str](), Replica.read
 
-    def counted(self: Replica, offset: int, end_offset: int, max_bytes: int) -> bytes:
+    def counted(self: Replica, *asked: Any) -> bytes | memoryview:
         made["reads"] += 1
-        return read(self, offset, end_offset, max_bytes)
+        return read(self, *asked)
 
     monkeypatch.setattr(Replica, "read", counted)
     return made

@@ -250,7 +250,7 @@ class Member:
     def leads(self, replica: LocalReplica) -> None:
         """See `Links`."""
 
-    def read(self, broker: int, read: Callable[[], None]) -> None:
+    def read(self, broker: int, read: Read) -> None:
         """See `Links`."""
         self.directory.read(read)
 
