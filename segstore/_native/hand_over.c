@@ -22,8 +22,9 @@
 #include "system.h"
 
 enum { IDLE, POSTED, WRITING, OVER, CANCELLED }; /* states of a job */
-enum { TURNS = 32, SMALL = 512 };
-#define SPIN 50000         /* ns: longer than between two appends one behind the other, and than a thread takes to wake */
+enum { TURNS = 64, SMALL = 512 };     /* looks between two at the clock; bytes */
+#define IDLE_SPIN 30000    /* ns for which the thread looks for jobs: longer than from one append to the next */
+#define SPIN 10000         /* ns for which an appender looks whether a job is over */
 #define PATIENCE 20000000  /* ns for which an appender waits */
 #define SECOND 1000000000
 
@@ -33,7 +34,8 @@ struct seg_disk_thread {
     uint32_t ending;
     uint32_t ended;    /* a futex */
     int32_t owners;
-    int32_t spins;     /* whether there is a processor for this thread while it waits */
+    int32_t cpu;       /* on which it has served last; -1: not known */
+    int32_t spins;     /* whether there is a processor for this thread while it waits: no other thread needs it */
 };
 
 static seg_job last;   /* stands in the list of a thread that takes no more jobs */
@@ -100,6 +102,12 @@ static int has_room(seg_job *j, int64_t len)
 
 /* --- the thread ------------------------------------------------------------------ */
 
+/* Whether this is the processor on which another thread was seen: that can't go on while this one spins. */
+static int is_here(int32_t cpu)
+{
+    return cpu >= 0 && cpu == processor();
+}
+
 static void write_job(seg_job *j)
 {
     uint32_t posted = POSTED;
@@ -123,7 +131,8 @@ static void serve(seg_disk_thread *d, seg_job *newest)
     }
     for (; first != NULL; first = next) {
         next = first->next; /* before it is over: who posted it may post it again then */
-        d->spins = first->spins;
+        __atomic_store_n(&d->cpu, processor(), __ATOMIC_RELAXED);
+        d->spins = first->spins && !is_here(first->cpu);
         write_job(first);
         seg_job_free(first);
     }
@@ -136,7 +145,7 @@ static int is_asked(const seg_disk_thread *d)
 
 static void await_jobs(seg_disk_thread *d)
 {
-    for (int64_t end = d->spins ? clock_ns() + SPIN : 0; end && clock_ns() < end;)
+    for (int64_t end = d->spins ? clock_ns() + IDLE_SPIN : 0; end && clock_ns() < end;)
         for (int i = 0; i < TURNS; i++, relax())
             if (__atomic_load_n(&d->asked, __ATOMIC_RELAXED) != NULL)
                 return;
@@ -176,6 +185,7 @@ seg_disk_thread *seg_disk_thread_start(void)
     sigset_t all, before;
     if (d == NULL)
         return NULL;
+    d->cpu = -1;
     d->owners = 2; /* the caller, and the thread */
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
@@ -228,7 +238,8 @@ int64_t seg_job_post(seg_job *j, const seg_tail *f, const uint8_t *buf, int64_t 
     j->position = f->position;
     j->len = len;
     j->n = n;
-    j->spins = spins;
+    j->cpu = processor();
+    j->spins = spins && !is_here(__atomic_load_n(&j->thread->cpu, __ATOMIC_RELAXED));
     j->waited = 0;
     __atomic_store_n(&j->state, POSTED, __ATOMIC_RELAXED);
     own(&j->owners);
@@ -239,11 +250,6 @@ int64_t seg_job_post(seg_job *j, const seg_tail *f, const uint8_t *buf, int64_t 
     }
     wake(j->thread);
     return 0;
-}
-
-int64_t seg_job_deadline(void)
-{
-    return clock_ns() + PATIENCE;
 }
 
 int seg_job_is_over(const seg_job *j, int64_t *result)
@@ -275,14 +281,16 @@ int64_t seg_job_await_end(seg_job *j)
     return await_change(j, NULL);
 }
 
-int seg_job_await(seg_job *j, int64_t deadline, int64_t *result)
+int seg_job_await(seg_job *j, int64_t *deadline, int64_t *result)
 {
     uint32_t posted = POSTED;
-    for (int64_t end = j->spins ? deadline - PATIENCE + SPIN : 0; end && clock_ns() < end;)
-        for (int i = 0; i < TURNS; i++, relax())
+    do /* mostly it is over before the clock is asked */
+        for (int i = 0; j->spins && i < TURNS; i++, relax())
             if (seg_job_is_over(j, result))
                 return 1;
-    struct timespec until = timespec_of(deadline);
+    while (*deadline = *deadline ? *deadline : clock_ns() + PATIENCE,
+           j->spins && clock_ns() < *deadline - PATIENCE + SPIN);
+    struct timespec until = timespec_of(*deadline);
     if (await_change(j, &until) == -ETIMEDOUT)
         __atomic_compare_exchange_n(&j->state, &posted, CANCELLED, 0, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED);
     return seg_job_is_over(j, result);

@@ -20,7 +20,8 @@ struct seg_job {
     uint8_t *buf;
     int64_t room;
     int64_t n;
-    int32_t spins;
+    int32_t cpu;                /* on which it was posted */
+    int32_t spins;              /* whether who waits for it has a processor meanwhile that nobody needs */
     seg_batch batches[SEG_HANDED];
 };
 
@@ -29,12 +30,10 @@ __attribute__((visibility("hidden"))) int64_t seg_job_post(struct seg_job *j, co
                                                            int64_t len, const seg_batch *batches, int64_t n,
                                                            int64_t moved, int32_t spins);
 
-/* The monotonic clock, in ns, at which nobody waits any longer for what is posted now. */
-__attribute__((visibility("hidden"))) int64_t seg_job_deadline(void);
-
-/* Wait until what was posted is written: 1, and *result is that of the write. At the deadline what was not begun is
- * cancelled: 1, and -ECANCELED. 0: the write is still under way then. */
-__attribute__((visibility("hidden"))) int seg_job_await(struct seg_job *j, int64_t deadline, int64_t *result);
+/* Wait until what was posted is written: 1, and *result is that of the write. At the deadline, of the monotonic clock
+ * in ns, what was not begun is cancelled: 1, and -ECANCELED. 0: the write is still under way then. A deadline of 0 is
+ * set first, and may be used for all that was posted with it. */
+__attribute__((visibility("hidden"))) int seg_job_await(struct seg_job *j, int64_t *deadline, int64_t *result);
 
 /* Whether the write is over; *result is as above. */
 __attribute__((visibility("hidden"))) int seg_job_is_over(const struct seg_job *j, int64_t *result);

@@ -233,7 +233,7 @@ static int take_in(seg_tail *f, int64_t result)
 
 /* Whether a follower has what it was given. Where its disk does not answer, it is lent no more, and who takes it
  * back sees what has become of the write. */
-static int has_taken(seg_tail *f, int64_t deadline)
+static int has_taken(seg_tail *f, int64_t *deadline)
 {
     int64_t result;
     if (!f->job)
@@ -261,9 +261,9 @@ static int hand_on(seg_tail *t, const uint8_t *buf, int64_t len, seg_batch *batc
         else
             leave(f);
     }
-    int64_t deadline = t->hands_over ? seg_job_deadline() : 0;
+    int64_t deadline = 0;
     for (int i = 0; i < given; i++)
-        if (has_taken(taken[i], deadline))
+        if (has_taken(taken[i], &deadline))
             taken[count++] = taken[i];
         else
             leave(taken[i]);

@@ -23,6 +23,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Protocol
 
@@ -193,6 +194,8 @@ class LocalReplica:
         """Whether the directory's thread has been asked to fetch, and has not begun yet."""
         self.paused = False
         """Whether it fetches nothing, since its log is about to be cut: the directory's thread changes it."""
+        self.shown = partial(links.shown, self)
+        """Called to tell readers of what an append has written to all replicas."""
         self._waiting: deque[DelayedProduce] = deque()
         self._fetching: FetchRequest | None = None
         """The fetch whose records are being read. Another leader's fetches don't wait for it."""
@@ -232,10 +235,6 @@ class LocalReplica:
             error = RequestTimedOutError
         if error is not None:
             raise _unknown(error, self.key)
-
-    def shown(self) -> None:
-        """Tell readers of what an append has written to all replicas."""
-        self._links.shown(self)
 
     def failed(self, error: Exception) -> None:
         """Note that the disk has refused an append (R32)."""
