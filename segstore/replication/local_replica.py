@@ -495,7 +495,7 @@ class LocalReplica:
     @property
     def _offered(self) -> NativeTail | None:
         tail = self.partition.loan.tail
-        return tail if tail is not None and tail.is_lent and tail.by_thread else None
+        return tail if tail is not None and tail.is_lent and tail.c.follows else None
 
     def _recall(self) -> None:
         """Take the tail back, and tell the core what was appended by it. Called by the directory's thread,
