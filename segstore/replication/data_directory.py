@@ -2,8 +2,9 @@
 BrokerLifecycleManager; rules R27, R32).
 
 On disk is a Kafka log directory: the engine's, with `meta.properties`. Threads: three of its own. In one the
-directory's replicas change roles and fetch, in another its logs are read for replicas elsewhere, and the third,
-which is C's, writes what appends to leaders elsewhere hand over: so a disk that hangs holds up no other directory. `post`, `ask`, `read` and `go_offline` may be called by any thread.
+directory's replicas change roles and fetch; in another its logs are read for replicas elsewhere; and one of
+C's writes what appends to leaders elsewhere hand over. So a disk that hangs holds up no other directory.
+`post`, `ask`, `read` and `go_offline` may be called by any thread.
 """
 
 from __future__ import annotations

@@ -7,12 +7,12 @@ rest: under `lock`, where nothing waits for a disk, it tells the core, and carri
 done in memory. An application's thread only notes that it has appended, and waits: so Ctrl-C in it comes
 between no two effects.
 
-While all replicas have the whole log, their native tails are lent, and an application's append is one call of
-C for all of them. The core hears of that when somebody asks it again (`_catch_up`).
+While all replicas have the whole log, their native tails are lent, and an application's append is one call
+of C for all of them. The core hears of that when somebody asks it again (`_catch_up`).
 
 - By threads each directory's own thread lends and takes back the tails there (`_offer`, `lend_by_threads`,
-  `_recall`), with no lock but the append token, and a follower is written by its directory's native thread. So
-  nobody waits for another directory's disk.
+  `_recall`), with no lock but the append token, and a follower is written by its directory's native thread.
+  So nobody waits for another directory's disk.
 - `inline` the appender writes all replicas. Whoever lends does so for all of them (`lend`), and whoever asks
   the core takes the tails back first. Locks are taken in the order leader, follower, append token.
 """
