@@ -90,7 +90,8 @@ class ReplicaManager:
         """Return the follower in the directory whose id is `rack`, if consumers can read `offset` there."""
         leader = self.leader(key)
         role = None if leader is None else leader.core.role
-        if isinstance(role, Leader):
+        if leader is not None and isinstance(role, Leader):
+            leader.hear()
             for broker in role.can_serve(offset):
                 if str(broker) == rack:
                     return self.find(broker, key)
@@ -174,7 +175,7 @@ class ReplicaManager:
         self._ask_followers(leader)
         alone = not isinstance(role, Leader) or len(role.isr.maximal) == 1
         if alone and (directory := self.directories.get(leader.broker)) is not None:
-            directory.post(leader.settle)
+            directory.post(leader.settle_alone)
 
     def _ask_followers(self, leader: LocalReplica) -> None:
         if isinstance(role := leader.core.role, Leader):
@@ -236,6 +237,10 @@ class ReplicaManager:
         """See `Links`."""
         directory = self.directories[replica.broker]
         directory.post(partial(directory.resume, replica, work))
+
+    def lends(self, leader: LocalReplica) -> None:
+        """See `Links`."""
+        self.directories[leader.broker].post(leader.lend_by_threads)
 
     def failed(self, broker: int, error: Exception) -> None:
         """See `Links`."""

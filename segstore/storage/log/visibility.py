@@ -327,6 +327,8 @@ class Visible:
         """
         with self.publishing:
             current, before = self.current, self._high_watermark
+            if self.tail is not None and offset <= self.tail.c.next_offset:
+                return True  # C has shown that
             if isinstance(current, Turning) and current.together.done:
                 return False
             if before is not None and offset < before and ended is None:
