@@ -8,7 +8,7 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from replicated_stores import PATIENT, Directories, await_in_sync, log_bytes
+from replicated_stores import PATIENT, Directories, await_in_sync, follower_of, log_bytes
 from waiting import until
 
 from segstore.storage.log.recent_appends import Recent, RecentAppends
@@ -84,5 +84,25 @@ def test_r1_a_follower_checks_the_crcs_of_what_it_is_handed(
 
     until(all_flipped)
     await_in_sync(store)
+    three.close()
+    assert len({log_bytes(path / "t-0") for path in three.paths}) == 1
+
+
+def test_r8_a_follower_that_catches_up_has_each_piece_read_once(
+    three: Directories, reads: Counter[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pieces of replica.fetch.max.bytes, the next ones read ahead; the bytes are the leader's."""
+    store, log = opened(three, replica_fetch_max_bytes=20_000)
+    broker = follower_of(store.describe_partition("t"))
+    three.files.fail(three.paths[broker])
+    until(lambda: broker not in store.describe_partition("t").isr)
+    for number in range(100):
+        log.append_batch([b"%04d" % number * 1_000] * 2, acks=1)
+    three.files.mend()
+    reads.clear()
+    store.replace_directory(broker, three.paths[broker])
+    await_in_sync(store)
+    size = len(log_bytes(three.paths[broker] / "t-0"))
+    assert size // 20_000 <= reads["reads"] <= size // 8_000
     three.close()
     assert len({log_bytes(path / "t-0") for path in three.paths}) == 1
