@@ -127,7 +127,7 @@ def test_catch_up(benchmark: Any, results: Results, tmp_path: Path) -> None:
         for _ in range(CATCH_UP_MB):
             log.append_batch([b"x" * 1_000] * 1_000)
         for turn in range(1 + TURNS):
-            shutil.rmtree(lose(store, log.topic, path))
+            lost = lose(store, log.topic, path)
             warm_pages(tmp_path, CATCH_UP_MB)
             theirs.append(copied(tmp_path / "replicated" / "d0" / f"{log.topic}-0", tmp_path / "copy"))
             shutil.rmtree(tmp_path / "copy")
@@ -138,6 +138,7 @@ def test_catch_up(benchmark: Any, results: Results, tmp_path: Path) -> None:
             while len(store.describe_partition(log.topic, 0).isr) < 3:
                 time.sleep(0.001)
             ours.append(time.perf_counter() - began)
+            shutil.rmtree(lost)  # not before: what the store has open is freed when it lets go of that
         size = sum(each.stat().st_size for each in (path / f"{log.topic}-0").glob("*.log"))
         assert length(log) == CATCH_UP_MB * 1_000
     benchmark.pedantic(lambda: None, rounds=1)

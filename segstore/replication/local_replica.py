@@ -70,7 +70,7 @@ from segstore.replication.core.partition import Partition as Core
 from segstore.replication.core.registration import NO_LEADER, BrokerRegistration, PartitionRegistration
 from segstore.replication.fetched import Brought, brought
 from segstore.replication.metadata.image import PartitionKey
-from segstore.replication.read_ahead import Place, ReadAhead
+from segstore.replication.read_ahead import FETCHES, Place, ReadAhead
 from segstore.storage.store.replica_lags import bytes_from
 from segstore.threads import take
 
@@ -690,7 +690,7 @@ class LocalReplica:
         place = Place(leader, request.current_leader_epoch, request.fetch_offset)
         found: Brought | SegstoreError | None = self._ahead.take(place)  # it may have come meanwhile
         if found is None:
-            found = self._read_at(leader, request.fetch_offset, answer.end_offset)
+            found = self._read_at(leader, request.fetch_offset, answer.end_offset, self._max_bytes)
         self._links.resume(self, lambda: self._arrived(role, request, answer, found))
         if not isinstance(found, Brought):
             return None
@@ -702,19 +702,21 @@ class LocalReplica:
         at = self._ahead.next_from(place)
         if self._ahead.is_full or at.offset >= end_offset:
             return None
-        found = self._read_at(leader, at.offset, end_offset)
+        found = self._read_at(leader, at.offset, end_offset, FETCHES * self._max_bytes)
         if not isinstance(found, Brought):  # the fetch meets the error
             return None
         self._ahead.add(at, found)
         return lambda: self._read_ahead(leader, place, end_offset)
 
-    def _read_at(self, leader: LocalReplica, offset: int, end_offset: int) -> Brought | SegstoreError | None:
+    def _read_at(
+        self, leader: LocalReplica, offset: int, end_offset: int, max_bytes: int
+    ) -> Brought | SegstoreError | None:
         """Read from a leader's disk, and check CRCs; the error where what lies there is damaged, None where
         it can't be read.
         """
-        buffer = pool.take(self._max_bytes)
+        buffer = pool.take(max_bytes)
         try:
-            data = leader.replica.read(offset, end_offset, self._max_bytes, buffer)
+            data = leader.replica.read(offset, end_offset, max_bytes, buffer)
             return brought(data, end_offset, buffer)
         except StorageError as error:
             self._links.failed(leader.broker, error)

@@ -16,7 +16,11 @@ if TYPE_CHECKING:
     from segstore.replication.fetched import Brought
 
 MOST = 4
-"""Pieces of replica.fetch.max.bytes that are kept at most."""
+"""Pieces that are kept at most."""
+FETCHES = 2
+"""How many times replica.fetch.max.bytes a piece has: as much as a buffer of the pool by default. With pieces
+of once that a catch-up took a third more time, as each takes the follower some 250 calls of Python.
+"""
 
 
 class Place(NamedTuple):

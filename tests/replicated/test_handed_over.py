@@ -91,7 +91,9 @@ def test_r1_a_follower_checks_the_crcs_of_what_it_is_handed(
 def test_r8_a_follower_that_catches_up_has_each_piece_read_once(
     three: Directories, reads: Counter[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Pieces of replica.fetch.max.bytes, the next ones read ahead; the bytes are the leader's."""
+    """The first piece is of replica.fetch.max.bytes, the next ones are read ahead and larger; the bytes are
+    the leader's.
+    """
     store, log = opened(three, replica_fetch_max_bytes=20_000)
     broker = follower_of(store.describe_partition("t"))
     three.files.fail(three.paths[broker])
@@ -103,6 +105,6 @@ def test_r8_a_follower_that_catches_up_has_each_piece_read_once(
     store.replace_directory(broker, three.paths[broker])
     await_in_sync(store)
     size = len(log_bytes(three.paths[broker] / "t-0"))
-    assert size // 20_000 <= reads["reads"] <= size // 8_000
+    assert size // 40_000 <= reads["reads"] <= size // 8_000
     three.close()
     assert len({log_bytes(path / "t-0") for path in three.paths}) == 1
