@@ -266,7 +266,7 @@ int64_t seg_job_post(seg_job *j, const seg_tail *f, const uint8_t *buf, int64_t 
     j->n = n;
     j->cpu = processor();
     j->spins = spins && !is_here(__atomic_load_n(&j->thread->cpu, __ATOMIC_RELAXED));
-    j->waited = 0;
+    __atomic_store_n(&j->waited, 0, __ATOMIC_RELAXED);
     __atomic_store_n(&j->state, POSTED, __ATOMIC_RELAXED);
     own(&j->owners);
     if (!add(j->thread, j)) {

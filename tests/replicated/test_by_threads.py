@@ -291,7 +291,13 @@ def test_a_disk_that_hangs_is_left_to_its_threads(three: Directories) -> None:
         assert not tail.followers[0].is_lent
         apart = PartitionKey("apart", 0)
         handed_over(store, lambda: store.partition("apart").append(b"as fast as ever"), apart)
+        stopping = threading.Thread(target=tail.followers[0].stop)
+        stopping.start()
+        stopping.join(0.2)
+        assert stopping.is_alive()  # nobody has the log to change it as long as the write may still come
         three.files.mend()
+        stopping.join(60)
+        assert not tail.followers[0].c.unsettled
         await_in_sync(store)
         assert found(log)[offset] == b"handed over"
         lent(store)
