@@ -455,7 +455,7 @@ typedef struct seg_tail {
 } seg_tail;
 
 enum { SEG_ONE_ROOM = 16384 }; /* bytes of the largest batch that seg_tail_append writes */
-enum { SEG_HANDED = 4 };       /* batches that a job has at most; their bytes are SEG_ONE_ROOM at most */
+enum { SEG_HANDED = 1024, SEG_HANDED_ROOM = 2097152 }; /* batches that a job has at most, and their bytes */
 
 /* A record to append. A length of -1: null. `headers` is what a record's bytes end with: the number of its headers,
  * then name and value of each. */

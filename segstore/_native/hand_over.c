@@ -36,6 +36,7 @@ struct seg_disk_thread {
     int32_t owners;
     int32_t cpu;       /* on which it has served last; -1: not known */
     int32_t spins;     /* whether there is a processor for this thread while it waits: no other thread needs it */
+    struct seg_large *spare; /* memory for the next job in bulk; NULL: to be made */
 };
 
 static seg_job last;   /* stands in the list of a thread that takes no more jobs */
@@ -61,8 +62,10 @@ static void own(int32_t *owners)
 
 void seg_disk_thread_free(seg_disk_thread *d)
 {
-    if (d != NULL && __atomic_sub_fetch(&d->owners, 1, __ATOMIC_ACQ_REL) == 0)
-        free(d);
+    if (d == NULL || __atomic_sub_fetch(&d->owners, 1, __ATOMIC_ACQ_REL) > 0)
+        return;
+    free(d->spare);
+    free(d);
 }
 
 seg_job *seg_job_new(seg_disk_thread *d)
@@ -81,8 +84,16 @@ void seg_job_free(seg_job *j)
     if (j == NULL || __atomic_sub_fetch(&j->owners, 1, __ATOMIC_ACQ_REL) > 0)
         return;
     seg_disk_thread_free(j->thread);
+    free(j->large);
     free(j->buf);
     free(j);
+}
+
+void seg_job_done(seg_job *j)
+{
+    if (j->large != NULL)
+        free(__atomic_exchange_n(&j->thread->spare, j->large, __ATOMIC_ACQ_REL));
+    j->large = NULL;
 }
 
 static int has_room(seg_job *j, int64_t len)
@@ -100,6 +111,19 @@ static int has_room(seg_job *j, int64_t len)
     return 1;
 }
 
+/* Make room for bytes and batches: where they are to lie, NULL without memory. */
+static uint8_t *room_for(seg_job *j, int64_t len, int64_t n)
+{
+    if (n <= SEG_FEW && len <= SEG_ONE_ROOM)
+        return has_room(j, len) ? j->buf : NULL;
+    if (n > SEG_HANDED || len > SEG_HANDED_ROOM)
+        return NULL;
+    j->large = __atomic_exchange_n(&j->thread->spare, NULL, __ATOMIC_ACQ_REL);
+    if (j->large == NULL)
+        j->large = malloc(sizeof *j->large);
+    return j->large ? j->large->buf : NULL;
+}
+
 /* --- the thread ------------------------------------------------------------------ */
 
 /* Whether this is the processor on which another thread was seen: that can't go on while this one spins. */
@@ -113,8 +137,8 @@ static void write_job(seg_job *j)
     uint32_t posted = POSTED;
     if (!__atomic_compare_exchange_n(&j->state, &posted, WRITING, 0, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED))
         return; /* cancelled */
-    j->result = j->write ? j->write(j->fd, j->buf, j->len, j->position)
-                         : seg_pwrite(j->fd, j->buf, j->len, j->position);
+    const uint8_t *buf = j->large ? j->large->buf : j->buf;
+    j->result = j->write ? j->write(j->fd, buf, j->len, j->position) : seg_pwrite(j->fd, buf, j->len, j->position);
     __atomic_store_n(&j->state, OVER, __ATOMIC_SEQ_CST);
     if (__atomic_load_n(&j->waited, __ATOMIC_SEQ_CST))
         futex_wake(&j->state, INT32_MAX, SEG_OF_THREADS);
@@ -227,12 +251,14 @@ static int add(seg_disk_thread *d, seg_job *j)
 int64_t seg_job_post(seg_job *j, const seg_tail *f, const uint8_t *buf, int64_t len, const seg_batch *batches,
                      int64_t n, int64_t moved, int32_t spins)
 {
-    if (n > SEG_HANDED || !has_room(j, len))
+    uint8_t *to = room_for(j, len, n);
+    if (to == NULL)
         return -ENOMEM;
-    memcpy(j->buf, buf, (size_t)len);
-    memcpy(j->batches, batches, (size_t)n * sizeof *batches);
+    seg_batch *headers = j->large ? j->large->batches : j->batches;
+    memcpy(to, buf, (size_t)len);
+    memcpy(headers, batches, (size_t)n * sizeof *batches);
     for (int64_t i = 0; i < n; i++)
-        j->batches[i].position += moved;
+        headers[i].position += moved;
     j->fd = f->fd;
     j->write = f->write;
     j->position = f->position;
@@ -245,6 +271,7 @@ int64_t seg_job_post(seg_job *j, const seg_tail *f, const uint8_t *buf, int64_t 
     own(&j->owners);
     if (!add(j->thread, j)) {
         __atomic_store_n(&j->state, CANCELLED, __ATOMIC_RELAXED);
+        seg_job_done(j);
         seg_job_free(j);
         return -ECANCELED;
     }

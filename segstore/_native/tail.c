@@ -233,7 +233,7 @@ static int give(seg_tail *f, const seg_tail *t, const uint8_t *buf, int64_t len,
 static int take_in(seg_tail *f, int64_t result)
 {
     if (result >= 0)
-        note(f, f->job->batches, f->job->n);
+        note(f, seg_job_batches(f->job), f->job->n);
     else if (result != -ECANCELED)
         tear(f, result);
     return result >= 0;
@@ -246,10 +246,14 @@ static int has_taken(seg_tail *f, int64_t *deadline)
     int64_t result;
     if (!f->job)
         return 1;
-    if (!seg_job_await(f->job, deadline, &result))
+    if (!seg_job_await(f->job, deadline, &result)) {
         f->unsettled = 1;
-    else if (take_in(f, result))
-        return 1;
+    } else {
+        int taken = take_in(f, result);
+        seg_job_done(f->job);
+        if (taken)
+            return 1;
+    }
     __atomic_store_n(&f->lent, 0, __ATOMIC_RELAXED);
     return 0;
 }
@@ -383,7 +387,8 @@ static int64_t write_batches(seg_tail *t, uint8_t *buf, int64_t len, seg_batch *
 {
     int64_t offsets = 0;
     seg_claim *claim = NULL;
-    if (n <= 0 || (t->hands_over && (len > SEG_ONE_ROOM || n > SEG_HANDED)) || !takes(t, batches[0].producer_id) || measure(batches, n, &offsets) != len || !is_young(t, batches[0].max_timestamp) ||
+    if (n <= 0 || (t->hands_over && (len > SEG_HANDED_ROOM || n > SEG_HANDED)) ||
+        !takes(t, batches[0].producer_id) || measure(batches, n, &offsets) != len || !is_young(t, batches[0].max_timestamp) ||
         !has_room(t, len, offsets, n) || !claim_of(t, batches, n, &claim))
         return SEG_SLOW;
     if (seg_assign(buf, len, batches, n, t->next_offset, t->leader_epoch, -1, t->position) < 0)
@@ -510,7 +515,8 @@ static int settle(seg_tail *t)
     if (!seg_job_is_over(t->job, &result))
         return 0;
     if (take_in(t, result))
-        hide(t, t->job->len, t->job->batches, t->job->n);
+        hide(t, t->job->len, seg_job_batches(t->job), t->job->n);
+    seg_job_done(t->job);
     t->unsettled = 0;
     return 1;
 }

@@ -33,7 +33,7 @@ from segstore.errors import (
 )
 from segstore.logger import Logger
 from segstore.replication.core.registration import BrokerRegistration, PartitionRegistration
-from segstore.replication.local_replica import Links, LocalReplica
+from segstore.replication.local_replica import Links, LocalReplica, Read
 from segstore.replication.metadata.image import PartitionKey
 from segstore.replication.metadata.properties import write_properties
 from segstore.replication.metadata.voters import Place
@@ -119,8 +119,8 @@ class DataDirectory:
         self._thread.start()
         self._reading.start()
 
-    def read(self, read: Callable[[], None]) -> None:
-        """Have the reading thread call `read`, which raises nothing."""
+    def read(self, read: Read) -> None:
+        """Have the reading thread call `read`, which raises nothing; see `Links.read`."""
         self._reading.post(read)
 
     @property
@@ -380,14 +380,14 @@ class Reading:
 
     def __init__(self, broker: int) -> None:
         self._broker = broker
-        self._asked: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._asked: SimpleQueue[Read | None] = SimpleQueue()
         self._ended = Latch()
 
     def start(self) -> None:
         """Start the thread."""
         Background(self._run, f"segstore-reader-{self._broker}").start()
 
-    def post(self, read: Callable[[], None]) -> None:
+    def post(self, read: Read) -> None:
         """Queue a read."""
         self._asked.put(read)
 
@@ -399,7 +399,9 @@ class Reading:
     def _run(self) -> None:
         try:
             while (read := self._asked.get()) is not None:
-                read()
+                more = read()
+                while more is not None and self._asked.empty():
+                    more = more()
         finally:
             self._ended.open()
 

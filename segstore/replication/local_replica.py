@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from segstore._native import lib
 from segstore.errors import (
+    CorruptRecordError,
     FencedLeaderEpochError,
     NotEnoughReplicasAfterAppendError,
     NotLeaderOrFollowerError,
@@ -38,9 +39,11 @@ from segstore.errors import (
     SegstoreError,
     StorageError,
     UnknownLeaderEpochError,
+    copy_of,
 )
 from segstore.logger import Logger
 from segstore.mutex import Mutex
+from segstore.records.encoded import pool
 from segstore.replication.core.acks import DelayedProduce
 from segstore.replication.core.effects import (
     Append,
@@ -61,13 +64,13 @@ from segstore.replication.core.messages import (
     AlterPartition,
     AlterPartitionReply,
     FetchAnswer,
-    Fetched,
     FetchRequest,
 )
 from segstore.replication.core.partition import Partition as Core
 from segstore.replication.core.registration import NO_LEADER, BrokerRegistration, PartitionRegistration
-from segstore.replication.fetched import describe
+from segstore.replication.fetched import Brought, brought
 from segstore.replication.metadata.image import PartitionKey
+from segstore.replication.read_ahead import FETCHES, Place, ReadAhead
 from segstore.storage.store.replica_lags import bytes_from
 from segstore.threads import take
 
@@ -91,6 +94,13 @@ NOT_YET = (FencedLeaderEpochError, UnknownLeaderEpochError, NotLeaderOrFollowerE
 def now_ms() -> int:
     """Return the time by which lag and sessions are measured: ms of the monotonic clock."""
     return time.monotonic_ns() // 1_000_000
+
+
+class Read(Protocol):
+    """A read of a leader's log."""
+
+    def __call__(self) -> Read | None:
+        """Read, and return what may be read behind that."""
 
 
 class Loans:
@@ -139,9 +149,9 @@ class Links(Protocol):
     def leads(self, replica: LocalReplica) -> None:
         """Send appends and reads to this replica from now on, and have the followers fetch."""
 
-    def read(self, broker: int, read: Callable[[], None]) -> None:
+    def read(self, broker: int, read: Read) -> None:
         """Have `read` called in the thread that reads for others in this directory: where its disk hangs, so
-        does that thread alone.
+        does that thread alone. What it returns is called next, unless another read waits.
         """
 
     def resume(self, replica: LocalReplica, work: Callable[[], bool | None]) -> None:
@@ -199,6 +209,7 @@ class LocalReplica:
         self._waiting: deque[DelayedProduce] = deque()
         self._fetching: FetchRequest | None = None
         """The fetch whose records are being read. Another leader's fetches don't wait for it."""
+        self._ahead = ReadAhead()
         partition.acks = self
 
     def __repr__(self) -> str:
@@ -441,7 +452,7 @@ class LocalReplica:
         """Lend the tail of this follower, which has all that its leader has, and all of it committed, behind
         an append that C could have made. Called by the directory's thread.
         """
-        if not 0 < self._last_bytes <= lib.SEG_ONE_ROOM or not leader.takes_tails():
+        if not 0 < self._last_bytes <= lib.SEG_HANDED_ROOM or not leader.takes_tails():
             return
         with self.lock:
             role, led, log = self.core.role, leader.core.role, self.core.log
@@ -551,6 +562,7 @@ class LocalReplica:
     def _become(self, registration: PartitionRegistration) -> None:
         role = self.core.role
         self._fetching = None
+        self._ahead.clear()
         if isinstance(role, Leader) and not _stays(role, registration, self.broker):
             self.replica.follow()  # what was appended by now is in the log before the role changes
             self.settle()
@@ -643,11 +655,9 @@ class LocalReplica:
         if answer.diverging is None and answer.end_offset > request.fetch_offset:
             recent = leader.replica.recent.take(request.fetch_offset, answer.end_offset, self._max_bytes)
             if recent is not None:
-                return self._take(role, request, answer, recent.data, Fetched(*recent[1:]))
-            self._fetching = request
-            self._links.read(leader.broker, lambda: self._read(role, leader, request, answer))
-            return False
-        return self._take(role, request, answer, b"", None)
+                return self._take(role, request, answer, brought(recent.data))
+            return self._take_read(role, leader, request, answer)
+        return self._take(role, request, answer, None)
 
     def _out_of_range(self, role: Follower, leader: LocalReplica, request: FetchRequest) -> bool | None:
         try:
@@ -659,60 +669,106 @@ class LocalReplica:
             self._change_log(effect)
         return bool(effects) or None
 
-    def _read(self, role: Follower, leader: LocalReplica, request: FetchRequest, answer: FetchAnswer) -> None:
-        """Read what an answer brings, in the thread of the leader's directory."""
+    def _take_read(
+        self, role: Follower, leader: LocalReplica, request: FetchRequest, answer: FetchAnswer
+    ) -> bool:
+        """Take what was read ahead, and have more read meanwhile; or have read what the answer brings."""
+        place = Place(leader, request.current_leader_epoch, request.fetch_offset)
+        found = self._ahead.take(place)
+        if found is None:
+            self._fetching = request
+            self._links.read(leader.broker, lambda: self._read(role, leader, request, answer))
+            return False
+        behind = place._replace(offset=found.fetched.next_offset)
+        self._links.read(leader.broker, lambda: self._read_ahead(leader, behind, answer.end_offset))
+        return self._take(role, request, answer, found)
+
+    def _read(
+        self, role: Follower, leader: LocalReplica, request: FetchRequest, answer: FetchAnswer
+    ) -> Read | None:
+        """Read what an answer brings, in the thread of the leader's directory; return what reads on."""
+        place = Place(leader, request.current_leader_epoch, request.fetch_offset)
+        found: Brought | SegstoreError | None = self._ahead.take(place)  # it may have come meanwhile
+        if found is None:
+            found = self._read_at(leader, request.fetch_offset, answer.end_offset, self._max_bytes)
+        self._links.resume(self, lambda: self._arrived(role, request, answer, found))
+        if not isinstance(found, Brought):
+            return None
+        behind = place._replace(offset=found.fetched.next_offset)
+        return lambda: self._read_ahead(leader, behind, answer.end_offset)
+
+    def _read_ahead(self, leader: LocalReplica, place: Place, end_offset: int) -> Read | None:
+        """Read one piece more of what comes from `place` on, up to `end_offset`; return what reads on."""
+        at = self._ahead.next_from(place)
+        if self._ahead.is_full or at.offset >= end_offset:
+            return None
+        found = self._read_at(leader, at.offset, end_offset, FETCHES * self._max_bytes)
+        if not isinstance(found, Brought):  # the fetch meets the error
+            return None
+        self._ahead.add(at, found)
+        return lambda: self._read_ahead(leader, place, end_offset)
+
+    def _read_at(
+        self, leader: LocalReplica, offset: int, end_offset: int, max_bytes: int
+    ) -> Brought | SegstoreError | None:
+        """Read from a leader's disk, and check CRCs; the error where what lies there is damaged, None where
+        it can't be read.
+        """
+        buffer = pool.take(max_bytes)
         try:
-            data = leader.replica.read(request.fetch_offset, answer.end_offset, self._max_bytes)
+            data = leader.replica.read(offset, end_offset, max_bytes, buffer)
+            return brought(data, end_offset, buffer)
         except StorageError as error:
             self._links.failed(leader.broker, error)
-            data = b""
-        except SegstoreError as error:  # the log was cut or removed meanwhile, or is damaged
+        except CorruptRecordError as error:
+            return error
+        except SegstoreError as error:  # the log was cut or removed meanwhile
             log.warning("%r: %s", self, error)
-            data = b""
-        self._links.resume(self, lambda: self._arrived(role, request, answer, data))
+        return None
 
     def _arrived(
-        self, role: Follower, request: FetchRequest, answer: FetchAnswer, data: bytes
-    ) -> bool | None:
-        """Take what was read. Return as `step`: None where nothing could be read, as of a damaged log."""
-        if self._fetching is not request:
-            return False
-        self._fetching = None
-        if not data:
-            return None
-        with self._fetches():
-            return self._take(role, request, answer, data, describe(data)[0])
-
-    def _take(
         self,
         role: Follower,
         request: FetchRequest,
         answer: FetchAnswer,
-        data: bytes | memoryview,
-        fetched: Fetched | None,
+        found: Brought | SegstoreError | None,
+    ) -> bool | None:
+        """Take what was read. Return as `step`: None where nothing could be read. Raises CorruptRecordError
+        where that is damaged.
+        """
+        if self._fetching is not request:
+            return False
+        self._fetching = None
+        if isinstance(found, SegstoreError):
+            raise copy_of(found)
+        if found is None:
+            return None
+        with self._fetches():
+            return self._take(role, request, answer, found)
+
+    def _take(
+        self, role: Follower, request: FetchRequest, answer: FetchAnswer, found: Brought | None
     ) -> bool:
         """Take an answer: append what it brings, or truncate."""
         with self.lock:
-            effects = role.on_answer(request, answer, fetched)
+            effects = role.on_answer(request, answer, None if found is None else found.fetched)
             rest = self._carry_out(effects)
         for effect in rest:
-            if isinstance(effect, Append) and fetched is not None:
-                if effect.before < fetched.next_offset:
-                    data = data[: describe(data)[1](effect.before)]
-                self._append(role, answer, fetched, data)
+            if isinstance(effect, Append) and found is not None:
+                self._append(role, answer, found, effect.before)
             else:
                 self._change_log(effect)
+        if found is not None:
+            found.release()
         return bool(rest)
 
-    def _append(
-        self, role: Follower, answer: FetchAnswer, fetched: Fetched, data: bytes | memoryview
-    ) -> None:
-        if (first := role.restart(fetched)) is not None:
+    def _append(self, role: Follower, answer: FetchAnswer, found: Brought, before: int) -> None:
+        if (first := role.restart(found.fetched)) is not None:
             self._change_log(first)
-        self._last_bytes = len(data)
-        end = self.replica.append_as_follower(data, answer.high_watermark)
+        self._last_bytes = found.chunk.size
+        end = self.replica.append_checked(found.below(before), answer.high_watermark)
         with self.lock:
-            rest = self._carry_out(role.on_append(end, answer, fetched))
+            rest = self._carry_out(role.on_append(end, answer, found.fetched))
         for effect in rest:
             self._change_log(effect)
 

@@ -22,7 +22,7 @@ from segstore.replication.core.messages import AlterPartition, AlterPartitionRep
 from segstore.replication.core.registration import BrokerRegistration, PartitionRegistration
 from segstore.replication.counters import Counters
 from segstore.replication.data_directory import Change, DataDirectory
-from segstore.replication.local_replica import LocalReplica
+from segstore.replication.local_replica import LocalReplica, Read
 from segstore.replication.metadata.image import PartitionKey
 from segstore.replication.news import News
 from segstore.replication.quorum_controller import Decision, Published, QuorumController
@@ -229,7 +229,7 @@ class ReplicaManager:
         self._ask_followers(leader)
         self.directories[leader.broker].post(leader.replica.save_epochs)
 
-    def read(self, broker: int, read: Callable[[], None]) -> None:
+    def read(self, broker: int, read: Read) -> None:
         """See `Links`."""
         self.directories[broker].read(read)
 

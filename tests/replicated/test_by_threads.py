@@ -159,6 +159,73 @@ def test_the_bytes_are_those_of_the_long_way(tmp_path: Path, monkeypatch: pytest
     assert all(tree == trees[0] for tree in trees)
 
 
+BULK = {
+    "a batch with no room in a job": [b"v" * 20_000],
+    "more batches than a job has room for": [b"v" * 9_000] * 10,
+    "a call of 1 MB": [b"%04d" % n * 100 for n in range(2_500)],
+}
+
+
+@pytest.mark.parametrize("what", BULK)
+def test_r1_appends_in_bulk_are_handed_over(three: Directories, what: str) -> None:
+    """By C's thread, of which the memory serves one append after the other, also of other partitions."""
+    values = BULK[what]
+    with opened(three) as store:
+        other = PartitionKey("other", 0)
+        store.create_topic("other", assignments={0: list(store.describe_partition("t").replicas)})
+        for key in (KEY, other, KEY):
+            log = store.partition(*key)
+            offsets = handed_over(store, lambda log=log: log.append_batch(values), key)  # type: ignore[misc]
+            assert list(map(found(log).get, offsets)) == values
+        assert len({log_bytes(path / "t-0") for path in three.paths}) == 1
+        assert len({log_bytes(path / "other-0") for path in three.paths}) == 1
+
+
+def test_more_than_a_job_may_be_is_fetched(three: Directories) -> None:
+    with opened(three) as store:
+        log = store.partition("t")
+        for values, size in (([b"v"] * (lib.SEG_HANDED + 1), 1), ([b"v" * 1_000] * 3_000, 16_384)):
+            tail = lent(store)
+            before = tail.c.appends
+            offsets = log.append_batch(values, batch_bytes=size)
+            assert tail.c.appends == before
+            assert list(map(found(log).get, offsets)) == values
+
+
+def test_bulk_that_hangs_is_in_the_log_once_the_disk_answers(three: Directories) -> None:
+    """The thread writes from memory that nobody else has meanwhile, and that the partition gives up."""
+    values = BULK["a call of 1 MB"]
+    with opened(three, replica_lag_time_max_ms=400) as store:
+        tail, log = lent(store), store.partition("t")
+        stuck = next(each for each in replicas(store) if each.partition.loan.tail is tail.followers[0])
+        three.files.hang(three.paths[stuck.broker])
+        offsets = log.append_batch(values, timeout_ms=60_000)
+        later = log.append_batch(values[::-1], timeout_ms=60_000)
+        assert three.files.waiting
+        three.files.mend()
+        await_in_sync(store)
+        assert list(map(found(log).get, [*offsets, *later])) == values + values[::-1]
+        handed_over(store, lambda: log.append_batch(values))
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO])
+def test_bulk_that_a_follower_has_no_room_for_is_not_shown(three: Directories, code: int) -> None:
+    with opened(three) as store:
+        store.alter_topic("t", {"min.insync.replicas": 3})
+        lent(store)
+        log, before = store.partition("t"), store.partition("t").end_offset
+        broken = follower_of(store.describe_partition("t"))
+        three.files.fail(three.paths[broken] / "t-0", code, {"pwrite", "pwritev"})
+        with pytest.raises(segstore.SegstoreError):
+            log.append_batch(BULK["a call of 1 MB"], timeout_ms=300)
+        assert log.end_offset == before
+        three.files.mend()
+        if code == errno.ENOSPC:
+            until(lambda: log.end_offset == before + 2_500)
+        else:
+            until(lambda: store.describe_partition("t").offline)
+
+
 def test_the_core_hears_of_it_when_it_is_asked(three: Directories) -> None:
     with opened(three) as store:
         log = store.partition("t")
