@@ -194,13 +194,15 @@ class Visible:
 
     @property
     def is_plain(self) -> bool:
-        """Return whether the high watermark alone says what readers see: there is no transaction that is open
-        or has just ended, and it is not above the log's end. The caller holds the append token.
+        """Return whether the high watermark alone says what readers see, and lies in the active segment,
+        where C moves it: there is no transaction that is open or has just ended, and it is not above the
+        log's end. The caller holds the append token.
         """
         current, written, high_watermark = self.current, self._written, self._high_watermark
         return (
             isinstance(current, LogView)
             and high_watermark == current.end_offset == current.stable_offset
+            and high_watermark >= written.bases[-1]
             and written.stable_offset == written.end_offset
             and self._writer.producers.state.first_unstable_offset is None
             and not self._ended
