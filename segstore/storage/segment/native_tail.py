@@ -31,7 +31,18 @@ class NativeTail:
     `Files` give them; `clock` is None where C's clock is the store's; `here` is as `Context.here_for_c`.
     """
 
-    __slots__ = ("__weakref__", "_owners", "address", "c", "clock", "due", "followers", "handle", "syncs")
+    __slots__ = (
+        "__weakref__",
+        "_owners",
+        "address",
+        "c",
+        "clock",
+        "due",
+        "followers",
+        "handle",
+        "late",
+        "syncs",
+    )
 
     def __init__(
         self, handle: Handle, write: Any, sync: Any, clock: Callable[[], int] | None, here: Any
@@ -45,7 +56,9 @@ class NativeTail:
             self.c.sync = sync
         self.clock = clock
         self.due: Callable[[int], None] | None = None
-        """Called with the offset behind each append where the topic is flushed by messages or time."""
+        """Called with the offset behind each append where Python keeps flush.ms or flush.messages."""
+        self.late: Callable[[int], None] | None = None
+        """Called in place of `due` where C keeps flush.messages, once `c.late` says that C left a flush."""
         self.handle: Handle | None = handle
         """The log's file, None once the tail was stopped."""
         self.followers: Sequence[NativeTail] = ()
@@ -62,6 +75,11 @@ class NativeTail:
         self.c.n_followers = len(followers)
         for number, follower in enumerate(followers):
             self.c.followers[number] = follower.c
+
+    @property
+    def is_flushed(self) -> bool:
+        """Return whether the topic is flushed by messages or time."""
+        return self.due is not None or self.late is not None
 
     @property
     def is_lent(self) -> bool:
