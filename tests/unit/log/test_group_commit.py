@@ -188,9 +188,7 @@ def test_one_sync_serves_all_that_wait(store_dir: Path, way: str) -> None:
 
 
 @pytest.mark.usefixtures("short")
-def test_each_that_waits_is_woken_by_the_one_before(
-    store_dir: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_each_that_waits_is_woken_by_the_one_before(store_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Who is forgotten looks again after a second, and its flush takes the long way then."""
     files = Slow()
     log = opened(store_dir, files, {})
