@@ -8,8 +8,8 @@
  * all others would wait for two syncs. So it lets its sync wait for them, as long as they keep coming.
  *
  * The end of a sync wakes the thread that has waited longest, which wakes the next one before it goes on: woken
- * at once, all of them would meet at the interpreter's lock, and most would fall asleep again. A thread that waits for a
- * later sync wakes nobody: the end of that sync does.
+ * at once, all of them would meet at the interpreter's lock, and most would fall asleep again. A thread that
+ * waits for a later sync wakes nobody: the end of that sync does.
  *
  * Thread contract: any thread of the process that made the struct.
  */
