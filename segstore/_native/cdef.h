@@ -446,6 +446,8 @@ typedef struct seg_tail {
     int64_t unshown_bytes;   /* behind position, next_offset: appended here, but not to all replicas */
     int64_t unshown_offsets;
     int32_t late;            /* 1: a flush that flush.messages asked for was left to Python */
+    int64_t high_watermark;  /* -1: next_offset */
+    int64_t seen_offset;     /* up to where readers see: the lesser one of both */
     int32_t apart;           /* appends still to come that let go of the interpreter's lock (tail_append.c) */
 } seg_tail;
 
@@ -484,14 +486,23 @@ int64_t seg_tail_encode(seg_tail *t, const seg_column *keys, const seg_column *v
  * largest timestamp is the one that its header has. *h gets its header, and offset and position; its size is 0
  * where the check was not made, or found anything. */
 int64_t seg_tail_take(seg_tail *t, uint8_t *batch, int64_t len, const seg_rules *rules, int64_t now, seg_batch *h);
+/* Append batches as a leader wrote them, under the tail's leader epoch, by no producer with an id, from next_offset
+ * on; show the log up to the leader's high watermark, where that is higher. `batches` has room for `most`, and gets
+ * their headers. Returns next_offset behind them; SEG_SLOW also where anything is damaged; -errno as
+ * seg_tail_append. */
+int64_t seg_tail_follow(seg_tail *t, const uint8_t *buf, int64_t len, int64_t high_watermark, seg_batch *batches,
+                        int64_t most);
+/* Show the log up to a higher high watermark, if the tail is lent, and has one: 1; else 0; -EINTR for a signal. */
+int64_t seg_tail_show(seg_tail *t, int64_t high_watermark);
 /* Let appends begin; all other fields are set by then. */
 void seg_tail_begin(seg_tail *t);
 /* Let no append begin any more, and wait for one that is under way: 0, or -EINTR for a signal. */
 int64_t seg_tail_stop(seg_tail *t);
 /* Publish how much is synced, if the tail is lent: 1; 0 where it is not; -EINTR for a signal. */
 int64_t seg_tail_synced(seg_tail *t, int64_t synced);
-/* The next offset, and the position that belongs to it. SEG_SLOW in a child that was forked meanwhile. */
-int64_t seg_tail_end(const seg_tail *t, int64_t *position);
+/* The next offset, the position that belongs to it, and the seen offset of the same moment. SEG_SLOW in a child that
+ * was forked meanwhile. */
+int64_t seg_tail_end(const seg_tail *t, int64_t *position, int64_t *seen);
 
 /* --- commit.c: group commit ------------------------------------------- */
 /* Return when all below offset `upto` is durable: 0; 1: readers were not told of it. Else -EINTR for a signal,
@@ -706,6 +717,8 @@ typedef struct seg_exchange {
                              * at least. Others may have another correlation id, of fetch another offset. */
     int64_t asked_len;
     int64_t offset_at;      /* fetch: where the request has its offset */
+    int64_t epoch_at;       /* seg_exchange_next: where it has its session's epoch, before that */
+    int64_t epoch;          /* which is to be this one */
     const uint8_t *answer;  /* with its size; of fetch up to the length of the records */
     int64_t answer_len;
     int64_t told_at;        /* where it has `n_told` int64s; of produce base offset, append time, log start offset; of
@@ -730,6 +743,13 @@ typedef struct seg_exchange {
 int64_t seg_exchange_produce(int sock, seg_exchange *x, seg_tail *t, const seg_rules *rules, int64_t now, seg_batch *h);
 /* seg_find_stretch, and its bytes. Their number. */
 int64_t seg_exchange_fetch(int sock, seg_exchange *x, int fd, const seg_sendable *s, int64_t start, int64_t stable);
+
+/* A fetch in the epoch that is expected. Its offset. */
+int64_t seg_exchange_next(int sock, seg_exchange *x);
+/* Answer a fetch with whole batches, which lie at `position` to `stop`; `ends` are the n_told numbers, and `number` is
+ * the correlation id. Their bytes; SEG_SLOW: nothing was sent. */
+int64_t seg_exchange_give(int sock, seg_exchange *x, int fd, int64_t position, int64_t stop, const int64_t *ends,
+                          const uint8_t *number);
 
 /* --- zerocopy.c: MSG_ZEROCOPY ------------------------------------------------------------------ */
 /* Set SO_ZEROCOPY of a socket: what it was before, -errno. */

@@ -34,9 +34,9 @@ static uint8_t *place(const seg_exchange *x, int64_t most)
     return x->room_len - x->received >= most ? x->room + x->received : NULL;
 }
 
-static void answer(int sock, seg_exchange *x, uint8_t *out, int64_t len, const uint8_t *frame)
+static void answer(int sock, seg_exchange *x, uint8_t *out, int64_t len, const uint8_t *number)
 {
-    memcpy(out + SIZE, frame + NUMBER, BEHIND_NUMBER - NUMBER);
+    memcpy(out + SIZE, number, BEHIND_NUMBER - NUMBER);
     ssize_t sent = send(sock, out, (size_t)len, MSG_DONTWAIT | MSG_NOSIGNAL);
     x->answered = len;
     x->sent = sent < 0 ? 0 : sent; /* who sends the rest meets the error again */
@@ -95,7 +95,7 @@ int64_t seg_exchange_produce(int sock, seg_exchange *x, seg_tail *t, const seg_r
     put64(out + x->told_at, first);
     put64(out + x->told_at + 8, -1); /* the records keep their times */
     put64(out + x->told_at + 16, t->start_offset);
-    answer(sock, x, out, x->answer_len, frame);
+    answer(sock, x, out, x->answer_len, frame + NUMBER);
     return first;
 }
 
@@ -171,6 +171,39 @@ int64_t seg_exchange_fetch(int sock, seg_exchange *x, int fd, const seg_sendable
     int64_t len = put_answer(x, fd, &at, ends, out);
     if (!len)
         return SEG_SLOW;
-    answer(sock, x, out, len, frame);
+    answer(sock, x, out, len, frame + NUMBER);
+    return count;
+}
+
+/* --- a fetch of a session, which waits before it is answered -------------------- */
+
+static int is_same(const seg_exchange *x, const uint8_t *frame, int64_t from, int64_t to)
+{
+    return !memcmp(frame + from, x->asked + from, (size_t)(to - from));
+}
+
+int64_t seg_exchange_next(int sock, seg_exchange *x)
+{
+    uint8_t *frame = receive(sock, x);
+    int64_t behind = x->offset_at + 8;
+    if (!frame || x->received - SIZE != x->asked_len || get32(frame + x->epoch_at) != x->epoch ||
+        !is_same(x, frame, 0, NUMBER) || !is_same(x, frame, BEHIND_NUMBER, x->epoch_at) ||
+        !is_same(x, frame, x->epoch_at + 4, x->offset_at) || !is_same(x, frame, behind, x->asked_len))
+        return SEG_SLOW;
+    int64_t offset = get64(frame + x->offset_at);
+    return offset < 0 ? SEG_SLOW : offset;
+}
+
+int64_t seg_exchange_give(int sock, seg_exchange *x, int fd, int64_t position, int64_t stop, const int64_t *ends,
+                          const uint8_t *number)
+{
+    seg_found at = {.position = position, .stop = stop};
+    int64_t count = stop - position, len;
+    uint8_t *out;
+    x->received = x->answered = x->sent = 0;
+    if (count <= 0 || count > x->longest || count > x->most ||
+        !(out = place(x, x->answer_len + VARINT + count + x->behind_len)) || !(len = put_answer(x, fd, &at, ends, out)))
+        return SEG_SLOW;
+    answer(sock, x, out, len, number);
     return count;
 }

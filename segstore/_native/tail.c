@@ -46,30 +46,38 @@ static void leave(seg_tail *t)
 
 static void publish(const seg_tail *t)
 {
-    int64_t end = t->next_offset;
-    int64_t values[8] = {t->key,    t->start_offset, end, end, t->stable_offset < 0 ? end : t->stable_offset,
+    int64_t seen = t->seen_offset;
+    int64_t values[8] = {t->key,    t->start_offset, t->next_offset, seen, t->stable_offset < 0 ? seen : t->stable_offset,
                          t->synced, t->layout,       t->leader_epoch};
     seg_store_ends(t->ends, t->ends_len, &t->slot, values, 1);
 }
 
-/* Readers of this process see position and next offset of one moment. */
+static int64_t seen_of(const seg_tail *t, int64_t next_offset)
+{
+    return t->high_watermark < 0 || t->high_watermark > next_offset ? next_offset : t->high_watermark;
+}
+
+/* Readers of this process see position and offsets of one moment. */
 static void move_end(seg_tail *t, int64_t position, int64_t next_offset)
 {
     uint64_t odd = t->sequence + 1;
     __atomic_store_n(&t->sequence, odd, __ATOMIC_RELAXED);
     __atomic_store_n(&t->position, position, __ATOMIC_RELEASE);
     __atomic_store_n(&t->next_offset, next_offset, __ATOMIC_RELEASE);
+    __atomic_store_n(&t->seen_offset, seen_of(t, next_offset), __ATOMIC_RELEASE);
     __atomic_store_n(&t->sequence, odd + 1, __ATOMIC_RELEASE);
 }
 
-int64_t seg_tail_end(const seg_tail *t, int64_t *position)
+int64_t seg_tail_end(const seg_tail *t, int64_t *position, int64_t *seen)
 {
     for (;;) {
         uint64_t before = __atomic_load_n(&t->sequence, __ATOMIC_ACQUIRE);
         int64_t at = __atomic_load_n(&t->position, __ATOMIC_ACQUIRE);
         int64_t next = __atomic_load_n(&t->next_offset, __ATOMIC_ACQUIRE);
+        int64_t shown = __atomic_load_n(&t->seen_offset, __ATOMIC_ACQUIRE);
         if ((before & 1) == 0 && __atomic_load_n(&t->sequence, __ATOMIC_RELAXED) == before) {
             *position = at;
+            *seen = shown;
             return next;
         }
         if (!t->here[0])
@@ -274,7 +282,7 @@ static int64_t append(seg_tail *t, const seg_record *r, int64_t expected, int64_
  * producers. */
 static int takes(const seg_tail *t, int64_t producer_id)
 {
-    return !t->follows && (!t->n_followers || producer_id < 0);
+    return !t->follows && ((!t->n_followers && t->high_watermark < 0) || producer_id < 0);
 }
 
 /* Give the tail back after an append, wake those who wait for records, and keep flush.messages. */
@@ -378,6 +386,67 @@ int64_t seg_tail_take(seg_tail *t, uint8_t *batch, int64_t len, const seg_rules 
         return SEG_SLOW;
     }
     return seg_tail_write(t, batch, len, h, 1, now);
+}
+
+/* --- a log that follows another machine's ------------------------------------- */
+
+/* Whether these batches go on where the log ends, and tell of no producer: such are taken unread. */
+static int goes_on(const seg_tail *t, const seg_batch *batches, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        if (batches[i].magic != MAGIC || batches[i].producer_id >= 0 || batches[i].leader_epoch != t->leader_epoch ||
+            batches[i].attributes & (TRANSACTIONAL | CONTROL))
+            return 0;
+    return n > 0 && batches[0].base_offset >= t->next_offset;
+}
+
+static int64_t follow(seg_tail *t, const uint8_t *buf, int64_t len, int64_t high_watermark, seg_batch *batches,
+                      int64_t n)
+{
+    if (!t->follows || t->high_watermark < 0 || !goes_on(t, batches, n) || !is_young(t, batches[0].max_timestamp) ||
+        !has_room(t, len, batches[n - 1].last_offset + 1 - t->next_offset, n))
+        return SEG_SLOW;
+    for (int64_t i = 0; i < n; i++)
+        batches[i].position += t->position;
+    int64_t error = put_out(t, buf, len, batches, n), next = batches[n - 1].last_offset + 1;
+    if (error)
+        return error;
+    if (high_watermark > t->high_watermark)
+        t->high_watermark = high_watermark < next ? high_watermark : next;
+    show(t, len, batches, n);
+    return next;
+}
+
+int64_t seg_tail_follow(seg_tail *t, const uint8_t *buf, int64_t len, int64_t high_watermark, seg_batch *batches,
+                        int64_t most)
+{
+    seg_scan_end stop;
+    /* A look without the lock, as in seg_tail_take. */
+    if (!t->here[0] || !__atomic_load_n(&t->lent, __ATOMIC_RELAXED))
+        return SEG_SLOW;
+    int64_t n = seg_scan(buf, len, 0, -1, 0, INT64_MAX, INT64_MAX, 1, batches, most, &stop);
+    if (stop.status != SEG_END || !begin(t))
+        return SEG_SLOW;
+    return end(t, follow(t, buf, len, high_watermark, batches, n));
+}
+
+int64_t seg_tail_show(seg_tail *t, int64_t high_watermark)
+{
+    if (!t->here[0])
+        return 0;
+    int64_t error = enter(t);
+    if (error)
+        return error;
+    int64_t shows = t->lent && t->high_watermark >= 0 && high_watermark >= t->high_watermark;
+    if (shows) {
+        t->high_watermark = high_watermark;
+        move_end(t, t->position, t->next_offset);
+        publish(t);
+    }
+    leave(t);
+    if (shows)
+        seg_wake(t->ends, t->ends_len);
+    return shows;
 }
 
 void seg_tail_begin(seg_tail *t)

@@ -1,14 +1,16 @@
 """`Arriving`: the records of a long answer while it arrives, so that what has come can be appended while more
-is on its way. Nothing is on disk. Threads: one.
+is on its way. Nothing is on disk. Threads: one, and one of its own, which takes pieces.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 
 from segstore._native import lib
 from segstore.protocol.fetch_bytes import BegunAnswer
 from segstore.records import scan
+from segstore.threads import Worker
 from segstore.wire.connection import Coming, Connection
 
 _PIECE = 1 << 20
@@ -16,31 +18,73 @@ _PIECE = 1 << 20
 
 
 class Arriving:
-    """Receives answers of one connection, one after the other, into room that is kept."""
+    """Receives answers of one connection, one after the other, into room that is kept. A context manager,
+    which ends the thread.
+    """
 
     def __init__(self, connection: Connection) -> None:
-        self._connection, self._room = connection, memoryview(b"")
+        self._connection = connection
+        self._room = self._other = memoryview(b"")
         self._have = self._left = 0  # bytes of records in the room, and those to come
+        self._worker: Worker | None = None
 
-    def pieces(self, coming: Coming, begun: BegunAnswer) -> Iterator[memoryview]:
-        """Yield the records as they come, whole batches at a time; each piece is good until the next one. A
-        batch that the answer ends within is left out, and behind damage comes what there is. Raises as
-        `Connection.ask`.
+    def __enter__(self) -> Arriving:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._worker is not None:
+            self._worker.end()
+
+    def take(self, coming: Coming, begun: BegunAnswer, take: Callable[[memoryview], None]) -> None:
+        """Call `take` with the records as they come, whole batches at a time; each piece is good until `take`
+        returns. One piece is taken while the next one is received, the last one in this thread. A batch that
+        the answer ends within is left out, and behind damage comes what there is. Raises as `Connection.ask`,
+        and what `take` raises.
         """
+        taken: Worker | None = None
+        try:
+            for piece in self._pieces(coming, begun):
+                if taken is not None:
+                    taken.result()
+                    taken = None
+                if not self._left:
+                    take(piece)
+                    continue
+                taken = self._beside()
+                taken.do(partial(take, piece))
+        finally:
+            if taken is not None:
+                taken.result()
+
+    def _beside(self) -> Worker:
+        if self._worker is None:
+            self._worker = Worker("segstore-follow-append")  # first: its end also ends one that has not begun
+            self._worker.start()
+        return self._worker
+
+    def _pieces(self, coming: Coming, begun: BegunAnswer) -> Iterator[memoryview]:
+        """Yield the pieces; each is good until the next but one."""
         self._begin(coming.here[begun.at : begun.end], begun.end - begun.at)
         wanted = _PIECE
         while self._have or self._left:
             self._receive(coming, wanted)
             cut, wanted = _whole(self._room[: self._have])
+            if not cut and not self._left:
+                return
             if cut:
                 yield self._room[:cut]
-            elif not self._left:
-                return
-            self._have -= cut
-            self._room[: self._have] = self._room[cut : cut + self._have]
+                self._go_on(cut)
+
+    def _go_on(self, cut: int) -> None:
+        """Go on in the other room, of which nothing is taken any more, with the bytes from `cut` on."""
+        rest = self._room[cut : self._have]
+        if len(self._other) < max(len(rest), 2 * _PIECE):
+            self._other = memoryview(bytearray(max(len(rest), 2 * _PIECE)))
+        self._other[: len(rest)] = rest
+        self._room, self._other, self._have = self._other, self._room, len(rest)
 
     def behind(self, coming: Coming, begun: BegunAnswer) -> memoryview:
-        """Return what comes behind the records, once these have come. Raises as `pieces`."""
+        """Return what comes behind the records, once these have come. Raises as `Connection.ask`."""
         self._begin(coming.here[begun.end :], coming.size - begun.end)
         self._receive(coming, self._left + self._have)
         return self._room[: self._have]

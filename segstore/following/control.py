@@ -170,6 +170,7 @@ class Control:
             ROLE.write(self._context.files, self._context.root, self.role)
         self.fetchers.follow(self._topics.logs, leaders)
         self.rounds += 1
+        self.fetchers.changed()
 
     def _await(self, seconds: float) -> None:
         """Wait until the source is to be asked again; what comes together is heard together."""

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from segstore import names
 from segstore.following.fetch_session import Asked
+from segstore.following.fetched_data import UNCOMMITTED
 from segstore.following.followed_log import Key, Position
 from segstore.protocol.codec import structs
 from segstore.wire.connection import Connection
@@ -16,6 +17,9 @@ from segstore.wire.settings import WireConfig
 
 _Request = structs("FetchRequest")
 _IDS_SINCE, _STATE_SINCE = 13, 15
+_WHOLE, _FIRST = 8 << 20, 1 << 20
+"""The most bytes of one partition that are asked for where the answer is taken once it is here whole; and
+where the answers behind it are taken while they come (see `RepeatedFetch`)."""
 
 
 def no_epoch() -> int:
@@ -41,6 +45,7 @@ def fetch_request(
     config: WireConfig,
 ) -> Any:
     """Return a request's body; `broker_epoch` is that of the terms now."""
+    most = _FIRST if len(asked.positions) == 1 and terms.isolation == UNCOMMITTED else _WHOLE
     return _Request(
         replica_id=terms.replica_id if version < _STATE_SINCE else -1,
         replica_state=_Request.ReplicaState(replica_id=terms.replica_id, replica_epoch=broker_epoch),
@@ -50,7 +55,7 @@ def fetch_request(
         isolation_level=terms.isolation,
         session_id=asked.session_id,
         session_epoch=asked.session_epoch,
-        topics=_topics(version, asked.positions, config.max_partition_fetch_bytes),
+        topics=_topics(version, asked.positions, min(config.max_partition_fetch_bytes, most)),
         forgotten_topics_data=_forgotten(version, asked.forgotten),
     )
 

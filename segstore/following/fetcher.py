@@ -44,10 +44,17 @@ _FULL_DISK, _REFUSED = 1.0, 5.0
 
 
 class Home(Protocol):
-    """What a fetcher asks of those around it."""
+    """What a fetcher asks of those around it. `untold` are the logs that have reached what their leaders had
+    when they were first fetched, and whose leaders have not been told so.
+    """
+
+    untold: set[FollowedLog]
 
     def led_by(self, node: int) -> Sequence[FollowedLog]:
         """Return the logs that this broker leads now."""
+
+    def told(self, logs: Sequence[FollowedLog]) -> None:
+        """Note that the leader of these logs has been told how far they reach."""
 
     def stale(self, error: Exception) -> None:
         """Note that the cluster has to be asked anew who leads."""
@@ -83,13 +90,29 @@ class Fetcher(BrokerThread):
 
     def _fetch_on(self, connection: Connection) -> None:
         session: FetchSession[Key, Position] = FetchSession()
-        self._again, self._arriving = None, Arriving(connection)
-        while not self._closing.is_open:
-            logs = self._home.led_by(self.node)
-            if not logs:
-                return
-            if self._fetch_again(connection, session, logs) or self._fetch_ready(connection, session, logs):
-                self._backoff.succeeded()
+        self._again = None
+        with Arriving(connection) as self._arriving:
+            while not self._closing.is_open:
+                logs = self._home.led_by(self.node)
+                if not logs:
+                    return
+                if self._home.untold:
+                    self._tell(connection, session, logs)
+                if self._fetch_again(connection, session, logs) or self._fetch_ready(
+                    connection, session, logs
+                ):
+                    self._backoff.succeeded()
+
+    def _tell(
+        self, connection: Connection, session: FetchSession[Key, Position], logs: Sequence[FollowedLog]
+    ) -> None:
+        """Tell the broker of its logs that have reached all that it had: a fetch says so, and is answered at
+        once, so that who waits for these logs does not go on before the broker knows.
+        """
+        reached = [each for each in logs if each in self._home.untold]
+        if reached:
+            self._fetch(connection, session, {each.key: each for each in logs}, (), waits=False)
+            self._home.told(reached)
 
     def _fetch_ready(
         self, connection: Connection, session: FetchSession[Key, Position], logs: Sequence[FollowedLog]
@@ -109,15 +132,19 @@ class Fetcher(BrokerThread):
         session: FetchSession[Key, Position],
         ready: dict[Key, FollowedLog],
         logs: Sequence[FollowedLog],
+        *,
+        waits: bool = True,
     ) -> None:
         """Send one request, and take its answer. `logs` are those that are `ready`, as the home gave them;
-        none where some are left out.
+        none where some are left out. The broker `waits` for news, or answers at once.
         """
         questions = self._questions(ready)
         asked = session.ask({key: question.position for key, question in questions.items()})
         version = version_for(connection, (*ready, *asked.forgotten))
         broker_epoch = self._terms.broker_epoch()
         body = fetch_request(version, asked, self._terms, broker_epoch, self._config)
+        if not waits:
+            body.max_wait_ms = 0
         sent = Sent(connection.encoded("Fetch", version, body), body, version, broker_epoch)
         data = connection.pass_on("Fetch", sent.frame, self._config.fetch_max_wait_ms)
         again = self._again
@@ -146,7 +173,8 @@ class Fetcher(BrokerThread):
         again = self._again
         if again is None or not again.is_of(alone, logs, session_id):
             is_usual = self._terms.isolation == UNCOMMITTED
-            again = learned(sent, asked.positions, alone, logs, session_id) if is_usual else None
+            most = self._config.max_partition_fetch_bytes
+            again = learned(sent, asked.positions, alone, logs, session_id, most) if is_usual else None
         self._again = again
         if again is not None:
             again.has_moved = True
@@ -197,9 +225,13 @@ class Fetcher(BrokerThread):
         if begun is None:
             return False
         is_taken = True
-        for records in self._arriving.pieces(coming, begun):
+
+        def take(records: memoryview) -> None:
+            nonlocal is_taken
             brought = Brought(*begun[:3], records)
             is_taken = is_taken and self._is_taken(again.followed, partial(again.take_piece, brought))
+
+        self._arriving.take(coming, begun, take)
         if not again.is_end(self._arriving.behind(coming, begun)):
             raise DisconnectedError(f"{connection.address}: no answer of Kafka's to Fetch")
         session.answered(session.id)

@@ -11,6 +11,7 @@ from segstore.following.fetch_request import FetchTerms
 from segstore.following.fetcher import Fetcher
 from segstore.following.followed_log import FollowedLog, Key
 from segstore.mutex import Mutex
+from segstore.threads import Latch
 from segstore.wire.cluster import Cluster
 from segstore.wire.metadata import NO_LEADER, Led
 
@@ -35,6 +36,10 @@ class Fetchers:
         self._fetchers: dict[int, Fetcher] = {}
         self._logs: dict[Key, FollowedLog] = {}
         self._by_leader: dict[int, list[FollowedLog]] = {}
+        self.untold: set[FollowedLog] = set()
+        """See `Home.untold`."""
+        self.change = Latch()
+        """Opened, and replaced, when there may be news for those who wait until logs have caught up."""
 
     @property
     def logs(self) -> Mapping[Key, FollowedLog]:
@@ -48,7 +53,15 @@ class Fetchers:
             if key in held:
                 with held[key].lock:
                     held[key].follow(led)
+        for key in held.keys() - self._logs.keys():
+            held[key].on_reached = self.untold.add
         self._replace(held)
+        self.untold.intersection_update(held.values())
+
+    def changed(self) -> None:
+        """Let those who wait until logs have caught up look again."""
+        before, self.change = self.change, Latch()
+        before.open()
 
     def _replace(self, held: dict[Key, FollowedLog]) -> None:
         by_leader: dict[int, list[FollowedLog]] = {}
@@ -81,6 +94,13 @@ class Fetchers:
     def led_by(self, node: int) -> Sequence[FollowedLog]:
         """See `Home.led_by`."""
         return self._by_leader.get(node, ())
+
+    def told(self, logs: Sequence[FollowedLog]) -> None:
+        """See `Home.told`."""
+        self.untold.difference_update(logs)
+        for each in logs:
+            each.source.is_told = True
+        self.changed()
 
     def ended(self, fetcher: Fetcher) -> bool:
         """See `Home.ended`."""

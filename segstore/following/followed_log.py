@@ -80,6 +80,8 @@ class FollowedLog:
         self.source = SourceEnd()
         self.on_cut: Callable[[tuple[str, ...]], None] | None = None
         """Takes the paths of copies of what was cut."""
+        self.on_reached: Callable[[FollowedLog], None] | None = None
+        """Called once, when this log shows all that the leader had when it was first fetched."""
         self.error: Exception | None = None
         self.not_before = 0.0
         """When it may be fetched again, by the monotonic clock."""
@@ -142,9 +144,17 @@ class FollowedLog:
                 else:
                     self._change(effect, data.diverging)
             if data.diverging is None:
-                self.source.told(data.high_watermark, self.replica.log_end_offset, len(data.records))
+                self._told(data.high_watermark, self.replica.log_end_offset, len(data.records))
             self.error = None
         return bool(effects)
+
+    def _told(self, high_watermark: int, end: int, size: int) -> None:
+        """Note what an answer tells of the leader's log."""
+        self.source.told(high_watermark, end, size)
+        tell = self.on_reached
+        if tell is not None and self.source.has_reached_target(self.replica.high_watermark):
+            self.on_reached = None
+            tell(self)
 
     def take_next(self, led: Led, brought: Brought) -> bool:
         """Do what `take` does with an answer of this leader, where its batches go on where the log ends,
@@ -159,7 +169,7 @@ class FollowedLog:
             end = replica.append_next(records, high_watermark)
             if end is None:
                 return False
-            self.source.told(high_watermark, end, len(records))
+            self._told(high_watermark, end, len(records))
             self.error = None
         return True
 

@@ -126,9 +126,11 @@ def learned(
     followed: FollowedLog,
     logs: Sequence[FollowedLog],
     session_id: int,
+    most: int,
 ) -> RepeatedFetch | None:
-    """Return what knows the next requests like the one that was `sent` for these positions; None where it has
-    named other partitions than that of `followed`, or has begun the session.
+    """Return what knows the next requests like the one that was `sent` for these positions; they ask for
+    `most` bytes, as their answers are taken while they come. None where it has named other partitions than
+    that of `followed`, or has begun the session.
     """
     position, body = positions.get(followed.key), sent.body
     if position is None or len(positions) > 1 or body.forgotten_topics_data:
@@ -138,8 +140,11 @@ def learned(
     if not 0 <= position.last_fetched_epoch <= position.current_leader_epoch:
         return None
     frame = bytes(sent.frame)
+    part = body.topics[0].partitions[0]
     epoch_at = place_of(body, sent.version, frame, body, "session_epoch")
-    offset_at = place_of(body, sent.version, frame, body.topics[0].partitions[0], "fetch_offset")
-    if epoch_at is None or offset_at is None:
+    offset_at = place_of(body, sent.version, frame, part, "fetch_offset")
+    most_at = place_of(body, sent.version, frame, part, "partition_max_bytes")
+    if epoch_at is None or offset_at is None or most_at is None:
         return None
+    INT32.pack_into(sent.frame, most_at, most)
     return RepeatedFetch(sent, (epoch_at, offset_at), position, followed, logs, session_id)

@@ -57,12 +57,20 @@ class Running(Closing, ABC):
 
     def _until(self, holds: Callable[[], bool], deadline: float | None) -> bool:
         """Wait until something holds; False where the deadline has passed. Raises what has ended it."""
-        while not holds():
+        while True:
+            change = self._change()  # taken first: what comes behind the look ends the wait
+            if holds():
+                return True
             left = _LOOK if deadline is None else min(_LOOK, deadline - time.monotonic())
-            if left <= 0 or self._done.wait(left):
+            if left > 0:
+                change.wait(left)
+            if left <= 0 or self._done.is_open:
                 self._check()
                 return False
-        return True
+
+    def _change(self) -> Latch:
+        """Return what is opened by the next change that may end a wait early."""
+        return self._done
 
     @property
     def _failure(self) -> Exception | None:
@@ -97,15 +105,16 @@ class Following(Running, Generic[C]):
         return {(each.topic, each.partition): each.source.lag(end) for each, end in self._ends_here()}
 
     def wait_caught_up(self, timeout_ms: float | None = None) -> bool:
-        """Wait until each partition shows all that the source had when it was first fetched; False where
-        `timeout_ms` have passed. Raises as `wait`.
+        """Wait until each partition shows all that the source had when it was first fetched, and the source
+        has been told so; False where `timeout_ms` have passed. Raises as `wait`.
         """
         return self._until(self._has_caught_up, deadline_in(timeout_ms))
 
     def _has_caught_up(self) -> bool:
         for each in self._control.fetchers.logs.values():
             with suppress(StoreClosedError):  # a topic that was just deleted
-                if not each.source.has_reached_target(each.replica.high_watermark):
+                source = each.source
+                if not (source.has_reached_target(each.replica.high_watermark) and source.is_told):
                     return False
         return self._control.rounds > 0
 
@@ -118,6 +127,9 @@ class Following(Running, Generic[C]):
             with suppress(StoreClosedError):
                 found.append((each, each.replica.log_end_offset))
         return found
+
+    def _change(self) -> Latch:
+        return self._control.fetchers.change
 
     @property
     def _failure(self) -> Exception | None:

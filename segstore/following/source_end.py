@@ -28,6 +28,8 @@ class SourceEnd:
         self.end = -1
         self.target = -1
         """Where the leader's log ended in its first answer."""
+        self.is_told = False
+        """Whether the leader has been told, by a later fetch, that this log has all of that."""
         self.fetched_bytes = self.fetched_offsets = 0
         self._reached_at = time.monotonic()
         self._own_end = -1

@@ -67,6 +67,12 @@ class Sending:
         """
         return int(lib.seg_exchange_fetch(sock, exchange, source.fd, segment, *ends)) > 0
 
+    def exchange_give(
+        self, sock: int, source: Source, exchange: Any, position: int, stop: int, ends: Any, number: bytes
+    ) -> bool:
+        """Return whether `seg_exchange_give` (cdef.h) has answered."""
+        return int(lib.seg_exchange_give(sock, exchange, source.fd, position, stop, ends, number)) > 0
+
     def send_stretch(self, sink: int, source: Source, segment: Any, offset: int, max_bytes: int) -> int:
         """Call `seg_send_stretch` (cdef.h) for a `seg_sendable *`, and return what it gives. Raises
         OSError of sendfile(2); nothing was sent then.

@@ -32,9 +32,9 @@ SHORT = 4096
 """A stretch of a file of at most so many bytes is read, and sent with what lies around it: one call for all
 of it costs less than three.
 """
-Received = tuple[int, "Response | Answered | None"]
+Received = tuple[int, "Response | Answered | Later | None"]
 """How many bytes came, 0 where no more will come, -errno where that failed; and the rest of the answer,
-ANSWERED where there is none, or None where what came is not done yet.
+ANSWERED where there is none, LATER where it comes by the channel, or None where what came is not done yet.
 """
 
 
@@ -81,6 +81,9 @@ class Channel(Protocol):
 
     def give(self, out: bytearray, slices: Slices) -> None:
         """Send the response to the request that is under way, as `write_response` returns it."""
+
+    def answered(self) -> None:
+        """Take note that the socket has taken the response to the request that is under way."""
 
     def mute(self, milliseconds: int) -> None:
         """Read no more requests until so long from now, nor before the present one is answered."""

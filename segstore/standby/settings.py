@@ -21,7 +21,7 @@ class StandbyConfig(FollowingConfig):
         1_000, 1, MAX_LONG, "ms", "after how long the standby asks anew which topics there are"
     )
     max_partition_fetch_bytes: int = whole(
-        8_388_608, 1, MAX_INT, "bytes", "how much of one partition one answer holds"
+        33_554_432, 1, MAX_INT, "bytes", "how much of one partition one answer holds"
     )
     sync_topic_configs_interval_seconds: int = whole(
         10, 1, MAX_LONG, "s", "how often settings of topics are taken over"

@@ -6,6 +6,7 @@ Nothing is on disk. Threads: one asks at a time; `abort` may be called by any, a
 
 from __future__ import annotations
 
+import re
 import socket
 import ssl
 import struct
@@ -18,6 +19,7 @@ from segstore.errors import (
     DisconnectedError,
     InvalidRequestError,
     RequestTimedOutError,
+    SegstoreError,
     UnsupportedVersionError,
 )
 from segstore.protocol.codec import decode, encode, structs
@@ -37,6 +39,10 @@ _NO_ROOM = memoryview(b"")
 _VERSIONS, _HANDSHAKE = "ApiVersions", "SaslHandshake"
 _HANDSHAKE_VERSION = 1
 """Version 0 would be followed by tokens without Kafka's framing."""
+_CERTIFICATE_ALERTS = re.compile("ALERT.*(CERT|UNKNOWN_CA|ACCESS_DENIED)")
+"""Reasons of OpenSSL's errors. With TLS 1.3 a broker judges the client's certificate behind the handshake
+(RFC 8446, 4.6.2): what it says of that is read in place of the first answer (Kafka: SslTransportLayer).
+"""
 
 
 class Address(NamedTuple):
@@ -144,7 +150,8 @@ class Connection:
         self._correlation_id = (self._correlation_id + 1) & 0x7FFFFFFF
         _INT32.pack_into(request, _ID_AT, self._correlation_id)
         try:
-            self._socket.settimeout(limit / 1000)
+            if self._socket.gettimeout() != limit / 1000:  # a call of the system less
+                self._socket.settimeout(limit / 1000)
             self._socket.sendall(request)
             size, here = self._begun()
         except (OSError, ValueError) as error:
@@ -211,8 +218,10 @@ class Connection:
         except TimeoutError as error:
             raise self._timed_out("the TLS handshake was not finished in time") from error
         except OSError as error:
-            why = getattr(error, "reason", None) or error.strerror or error
-            raise DisconnectedError(f"{self.address}: the TLS handshake failed: {why}") from error
+            raise self._not_trusted(error) or DisconnectedError(
+                f"{self.address}: the TLS handshake failed: "
+                f"{getattr(error, 'reason', None) or error.strerror or error}"
+            ) from error
 
     def _negotiate(self) -> None:
         """Ask which versions the broker has (KIP-35); of an unknown version it says which ones it knows."""
@@ -264,10 +273,23 @@ class Connection:
             raise self._ended(api, late, error) from error
         return self._body(api, version, self._checked(data))
 
-    def _ended(self, api: str, late: str, error: Exception) -> DisconnectedError | RequestTimedOutError:
+    def _not_trusted(self, error: Exception) -> AuthenticationFailedError | None:
+        """Return the error where the broker does not take this client's certificate, or asks for one."""
+        reason = getattr(error, "reason", None) or ""
+        if not isinstance(error, ssl.SSLError) or not _CERTIFICATE_ALERTS.search(reason):
+            return None
+        given = self._config.ssl_certificate_location
+        shown = f"the certificate of ssl.certificate.location={given}" if given else "a client without one"
+        return AuthenticationFailedError(
+            f"{self.address}: the broker wants a certificate that it trusts, and refuses {shown}: {reason}"
+        )
+
+    def _ended(self, api: str, late: str, error: Exception) -> SegstoreError:
         """Return the error for one of the socket's; `late` is said of a time-out."""
         if isinstance(error, TimeoutError):
             return self._timed_out(late)
+        if (refused := self._not_trusted(error)) is not None:
+            return refused
         why = "it was ended here" if self._aborted else getattr(error, "strerror", None) or error
         return DisconnectedError(f"{self.address}: the connection has ended: {why} ({api})")
 

@@ -19,6 +19,7 @@ from segstore.protocol.codec import structs
 from segstore.server.fetching.purgatory import Purgatory
 from segstore.server.handlers.fetch import Fetches
 from segstore.server.handlers.repeated_session_fetch import RepeatedSessionFetch
+from segstore.server.handlers.standing_fetch import Spot, StandingFetch
 from segstore.storage.meta.fence import Fence
 
 _State = structs("FetchRequest").ReplicaState
@@ -48,10 +49,20 @@ def appended(number: int) -> Change:
     return lambda store: store.partition("t", number).append_as_leader(batch(), acks=1)
 
 
-def batch() -> bytearray:
+def batch(value: bytes = b"new") -> bytearray:
     from sent import of_values
 
-    return bytearray(of_values([b"new"]))
+    return bytearray(of_values([value]))
+
+
+def large(store: segstore.Store) -> None:
+    """More than C copies into an answer."""
+    store.partition("t").append_as_leader(batch(b"v" * 5000), acks=1)
+
+
+def in_a_new_segment(store: segstore.Store) -> None:
+    store.partition("t").partition_for_write().roll()
+    appended(0)(store)
 
 
 def fetched(*offsets: int | None, **more: Any) -> list[Fields | Change]:
@@ -138,6 +149,47 @@ def test_an_append_ends_the_wait(
         expected = twins.anew.told(received(other))
         assert twins.known.told(received(twins.known._wire)) == expected
     assert sum(told) == 1
+    twins.close()
+
+
+@pytest.mark.parametrize("version", [12, 17])
+@pytest.mark.parametrize("sync", [True, False], ids=["sync", "async"])
+def test_c_answers_a_standby_that_has_all(
+    sync: bool,
+    version: int,
+    filled: segstore.Store,
+    server: segstore.Server,
+    told: list[bool],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each answer is what a connection gets that asks for the first time, also what C leaves to others."""
+    given: list[bool] = []
+    give = StandingFetch._give
+
+    def giving(self: StandingFetch, spot: Spot) -> bool:
+        given.append(give(self, spot))
+        return given[-1]
+
+    monkeypatch.setattr(StandingFetch, "_give", giving)
+    who, log = registered(filled, version, sync), filled.partition("t")
+    twins = Twins(server, filled, version)
+    for n in (3, 4):
+        (step,) = fetched(n, **WAITS)
+        twins.ask(**step, **who)  # type: ignore[arg-type]
+    wire = twins.known._wire
+    assert wire is not None
+    changes = [*[appended(0)] * 4, large, in_a_new_segment, appended(0), appended(0)]
+    for change in changes:
+        (step,) = fetched(log.log_end_offset, **WAITS)
+        assert isinstance(step, dict)
+        with WireClient(server.host, server.port) as other:
+            other.socket.sendall(twins.anew.frame(**step, **who))
+            wire.socket.sendall(twins.known.frame(**step, **who))
+            until(lambda: parked(server) == 2)
+            change(filled)
+            assert twins.known.told(received(wire)) == twins.anew.told(received(other))
+    assert sum(told) == len(changes)
+    assert given == [True, True, True, False, False, True, True]
     twins.close()
 
 

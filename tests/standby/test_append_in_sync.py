@@ -21,7 +21,7 @@ from segstore.following import fetcher as module
 from segstore.following.repeated_fetch import RepeatedFetch
 
 TIMES, TURNS = 10, 10
-MOST = {"MainThread": 80, "segstore-server": 180, "segstore-fetcher": 115}
+MOST = {"MainThread": 22, "segstore-server": 110, "segstore-fetcher": 44}
 """The most Python calls of each thread for one append, where nothing else happens: on a busy machine some
 fetches are answered since their time is over, and the primary is asked what there is.
 """

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
@@ -122,6 +123,16 @@ def told_by(kind: type, monkeypatch: pytest.MonkeyPatch) -> list[bool]:
         return found
 
     monkeypatch.setattr(kind, "__call__", noted)
-    if (receive := kind.__dict__.get("receive")) is not None:
+    receive = kind.__dict__.get("receive")
+    if isinstance(receive, property):
+        get = receive.fget
+        assert get is not None
+
+        def noted_receive(self: Any) -> Any:
+            found = get(self)
+            return None if found is None else partial(_noted_answers(lambda _, *a: found(*a), seen), self)
+
+        monkeypatch.setattr(kind, "receive", property(noted_receive))
+    elif receive is not None:
         monkeypatch.setattr(kind, "receive", _noted_answers(receive, seen))
     return seen

@@ -225,6 +225,22 @@ def test_a_certificate_that_is_not_trusted(secured: Any) -> None:
         Cluster(server.bootstrap_servers, WireConfig.parse(given)).metadata([])
 
 
+@pytest.mark.parametrize("given", ["none", "one of another authority"])
+def test_a_client_s_certificate_that_the_broker_does_not_take(
+    store: segstore.Store, tmp_path: Path, given: str
+) -> None:
+    files = certificates(tmp_path)
+    asked = {"ssl_client_auth": "required", "ssl_truststore_location": str(files.authority)}
+    settings = {"ssl.ca.location": str(files.authority), "security.protocol": "SSL"}
+    if given != "none":
+        settings["ssl.certificate.location"] = str(files.stranger)
+    with segstore.serve(store, port=0, security_protocol="SSL", **files.of_server, **asked) as server:
+        cluster = Cluster(server.bootstrap_servers, WireConfig.parse(settings))
+        with pytest.raises(AuthenticationFailedError, match="wants a certificate that it trusts"):
+            cluster.metadata([])
+        cluster.close()
+
+
 def test_a_server_that_does_not_know_the_password_is_found_out() -> None:
     def impostor(peer: socket.socket) -> None:
         request = read_request(peer)

@@ -13,9 +13,11 @@ is in sync mode, C publishes nothing by itself: then each publication wakes the 
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from typing import NamedTuple
+from functools import partial
+from typing import NamedTuple, Protocol
 
 from segstore.errors import SegstoreError
 from segstore.server.fetching.reading import Look, Terms, counted
@@ -84,6 +86,25 @@ class Parked:
         return self.size >= self.terms.min_bytes
 
 
+class Standing(Protocol):
+    """A fetch of a standby that has all there is, which says by itself when it has moved. `timer` and `until`
+    are the purgatory's.
+    """
+
+    timer: Timer | None
+    until: float
+
+    @property
+    def is_open(self) -> bool:
+        """Return whether the client is there still."""
+
+    def has_moved(self) -> bool:
+        """Return whether there is an answer now."""
+
+    def answer(self) -> None:
+        """Answer the fetch, which waits no more. Raises nothing."""
+
+
 class _Spot:
     """A partition that parked fetches wait for: its log, and the ends that it had when they were counted."""
 
@@ -126,6 +147,7 @@ class Purgatory:
         self._store, self._loop, self._logs = node.store, node.loop, logs
         self._spots: dict[_Key, _Spot] = {}
         self._parked: dict[Parked, None] = {}
+        self._standing: dict[Standing, None] = {}
         self._swept_at = _SWEPT_AT_LEAST
         self._seen = -1  # publications before the last look, or before the last fetch was read
         self._watch = node.loop.watch(self._wake, self.look)
@@ -137,7 +159,7 @@ class Purgatory:
             side.tell_of_publications(self._published)
 
     def __len__(self) -> int:
-        return len(self._parked)
+        return len(self._parked) + len(self._standing)
 
     def park(self, parked: Parked, waits: Iterable[Awaited], seen: int) -> None:
         """Keep a fetch until it can be answered. `waits` says for which partitions, and `seen` are the
@@ -146,9 +168,7 @@ class Purgatory:
         """
         if len(self._parked) >= self._swept_at:
             self._sweep()
-        if not self._parked:  # else what was published before is not looked for yet
-            self._seen, self._thread = seen, threading.get_ident()
-        self._ask()  # first: where no thread can be started, the request fails, and is not parked
+        self._begin(seen)
         self._parked[parked] = None
         of_replica = parked.terms.replica_id >= 0
         for told in waits:
@@ -161,6 +181,37 @@ class Purgatory:
             spot.has_replica = spot.has_replica or of_replica
             parked.keys.append(key)
         parked.timer = self._loop.later(parked.terms.max_wait_ms / 1000, lambda: self._complete(parked))
+
+    def _begin(self, seen: int) -> None:
+        """Begin to wait: first, since where no thread can be started, the request fails."""
+        if not (self._parked or self._standing):  # else what was published before is not looked for yet
+            self._seen, self._thread = seen, threading.get_ident()
+        self._ask()
+
+    def stand(self, standing: Standing, seen: int, seconds: float) -> None:
+        """Do what `park` does with a standby's fetch, for so long. The timer of the one before is taken over:
+        most end soon.
+        """
+        self._begin(seen)
+        self._standing[standing] = None
+        standing.until = time.monotonic() + seconds
+        if standing.timer is None:
+            standing.timer = self._loop.later(seconds, partial(self._due, standing))
+
+    def _due(self, standing: Standing) -> None:
+        standing.timer = None
+        left = standing.until - time.monotonic()
+        if standing not in self._standing:
+            return
+        if left > 0 and standing.is_open:
+            standing.timer = self._loop.later(left, partial(self._due, standing))
+        else:
+            self._answer(standing)
+
+    def _answer(self, standing: Standing) -> None:
+        del self._standing[standing]
+        if standing.is_open:
+            standing.answer()
 
     def _ask(self) -> None:
         """Have the thread sleep until something is published that is not seen, where nobody else would tell.
@@ -175,7 +226,7 @@ class Purgatory:
         """Have the loop look for what another thread has published: any calls this. What is published before
         a fetch is parked is seen at the end of the turn.
         """
-        if self._is_told and self._parked and threading.get_ident() != self._thread:
+        if self._is_told and (self._parked or self._standing) and threading.get_ident() != self._thread:
             self._loop.soon(self._end_turn)
 
     def _wake(self) -> None:
@@ -184,31 +235,34 @@ class Purgatory:
 
     def _end_turn(self) -> None:
         """Look at once for what this turn's requests have appended."""
-        if self._parked and self.publications != self._seen:
+        if (self._parked or self._standing) and self.publications != self._seen:
             self.look()
 
     def look(self) -> None:
         """Answer the fetches that have enough by now: something was published."""
-        if not self._parked:
+        if not (self._parked or self._standing):
             return
         self._seen = self.publications  # first: what is published from here on ends the next sleep
         if self._seen < 0:
             for parked in list(self._parked):
                 self._complete(parked)
-            return
+        for standing in list(self._standing):
+            if self._seen < 0 or not standing.is_open or standing.has_moved():
+                self._answer(standing)
         for spot in list(self._spots.values()):
             if spot.has_moved(self._logs):
                 for parked, wanted in list(spot.parked.items()):
                     if parked in self._parked and parked.recount(self._logs, wanted, spot.seen):
                         self._complete(parked)
-        if self._parked:
+        if self._seen >= 0 and (self._parked or self._standing):
             self._ask()
 
     @property
     def publications(self) -> int:
         """Return the store's publications, -1 where it is closed."""
+        store = self._store
         try:
-            return self._store.publications
+            return -1 if store._context.closed else store._side.publications
         except SegstoreError:
             return -1
 
@@ -240,5 +294,9 @@ class Purgatory:
         """Forget all fetches: the server ends, and their connections with it."""
         for parked in list(self._parked):
             self._drop(parked)
+        for standing in self._standing:
+            if standing.timer is not None:
+                standing.timer.cancel()
+        self._standing.clear()
         if isinstance(side := self._store._side, StoreWriter):
             side.tell_no_more(self._published)

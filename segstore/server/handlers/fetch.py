@@ -41,7 +41,8 @@ from segstore.storage.producers.aborted_transactions import outcomes
 from segstore.storage.store.partition_log import PartitionLog
 
 from .repeated_fetch import RepeatedFetch, Target, repeated
-from .repeated_session_fetch import RepeatedSessionFetch, SessionTarget, repeated_in
+from .repeated_session_fetch import RepeatedSessionFetch, repeated_in
+from .session_target import SessionTarget
 from .working import work
 
 log = Logger("segstore")

@@ -8,23 +8,26 @@ Threads: the loop's.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import NamedTuple
 
-from segstore.coordinator.throttle import Throttle
 from segstore.errors import SegstoreError
 from segstore.logger import Logger
 from segstore.protocol.fetch_bytes import INT32, INT64, EmptyAnswer, PartitionAnswer, place_of
 from segstore.protocol.primitives import CORRELATION_ID
-from segstore.server.fetching.purgatory import Awaited, Parked, Purgatory
+from segstore.server.fetching.purgatory import Awaited, Parked
 from segstore.server.fetching.reading import Terms
-from segstore.server.fetching.sessions import IDS_SINCE, FetchSessions, Key, Session, Wanted
+from segstore.server.fetching.sessions import IDS_SINCE, Session, Wanted
 from segstore.server.logs import Logs
 from segstore.server.request import LATER, Later, Receive, Request, Response
 from segstore.storage.store.partition_log import PartitionLog
 from segstore.storage.transfer.stretch import Stretch
 
+from .session_target import Named, SessionTarget
+from .standing_fetch import Place, Spot, StandingFetch
+
 log = Logger("segstore")
+_NEVER = -2
+"""No number of publications, nor what a closed store has."""
 FEW, FEW_OF_REPLICA = 16, 256
 """The most partitions of a session whose requests are answered here; each request looks at them all. A
 replica follows all that there are.
@@ -43,49 +46,30 @@ class _Found(NamedTuple):
             stretch.release()
 
 
-class SessionTarget(NamedTuple):
-    """What a session's fetches share with all others. `serve` answers a request that has waited, as the
-    handler does, from the epoch to which it took the session and its correlation id.
-    """
-
-    logs: Logs
-    purgatory: Purgatory
-    sessions: FetchSessions
-    terms: Terms
-    throttle: Throttle
-    serve: Callable[[int, int], None]
-
-
-class _Named(NamedTuple):
-    """The partition that a request names: its place in the session, what the session has there, and what is
-    asked of it. The request's fetch offset is put into `asked` before each use.
-    """
-
-    key: Key
-    wanted: Wanted
-    asked: Wanted
-
-
 class RepeatedSessionFetch:
     """Implements `segstore.server.request.Repeat`: it answers requests like those that it has learned from
     the handler, which has answered them. `is_like`: the request that was seen last was like one of them,
     whether it was answered here or not.
     """
 
-    receive: Receive | None = None
-
     def __init__(self, request: Request, session: Session, target: SessionTarget) -> None:
         self._request, self._session, self._target = request, session, target
         self._before = b""  # the bytes between correlation id and epoch
         self._epoch_at = 0
         self._unnamed: bytes | None = None  # what stands behind the epoch where no partition is named
-        self._named: dict[bytes, _Named] = {}  # by what stands behind the epoch, without the fetch offset
+        self._named: dict[bytes, Named] = {}  # by what stands behind the epoch, without the fetch offset
         self._offset_at: dict[int, int] = {}  # where that was, by the length of what stands behind the epoch
         self._logs: dict[Wanted, PartitionLog] = {}
         self._answers: dict[Wanted, PartitionAnswer] = {}
         self._empty = EmptyAnswer(request.version, session.id)
         self._kind = b""
+        self._standing: StandingFetch | None = None
         self.is_like = False
+
+    @property
+    def receive(self) -> Receive | None:
+        """See `Repeat`."""
+        return None if self._standing is None else self._standing.receive
 
     # --- what is like earlier requests ----------------------------------------------------
 
@@ -100,7 +84,7 @@ class RepeatedSessionFetch:
         """Answer requests like this one from now on, which has come to its handler; returns whether they may
         be.
         """
-        body = request.body
+        body, self._standing = request.body, None
         parts = [part for topic in body.topics for part in topic.partitions]
         if len(parts) > 1 or body.forgotten_topics_data:
             return False
@@ -134,7 +118,7 @@ class RepeatedSessionFetch:
         cut = at - self._epoch_at - INT32.size
         self._offset_at[len(behind)] = cut
         asked = Wanted(wanted.topic, wanted.topic_id, part)
-        self._named[behind[:cut] + behind[cut + INT64.size :]] = _Named(key, wanted, asked)
+        self._named[behind[:cut] + behind[cut + INT64.size :]] = Named(key, wanted, asked)
         return True
 
     def _found(self, version: int) -> dict[Wanted, PartitionLog]:
@@ -168,9 +152,9 @@ class RepeatedSessionFetch:
         if not self._target.sessions.has(session):
             return None
         self.is_like = True
-        return self._answered(named, bytes(frame[CORRELATION_ID]))
+        return self._answered(named, frame)
 
-    def _name(self, behind: bytes) -> _Named | None:
+    def _name(self, behind: bytes) -> Named | None:
         """Return the partition that a request names; None where that is not known."""
         cut = self._offset_at.get(len(behind))
         if cut is None:
@@ -181,8 +165,8 @@ class RepeatedSessionFetch:
         (named.asked.offset,) = INT64.unpack_from(behind, cut)
         return named
 
-    def _answered(self, named: _Named | None, correlation_id: bytes) -> Response | Later | None:
-        terms = self._target.terms
+    def _answered(self, named: Named | None, frame: memoryview) -> Response | Later | None:
+        terms, correlation_id = self._target.terms, bytes(frame[CORRELATION_ID])
         if terms.replica_id >= 0 and not (self._is_replica() and self._note(named)):
             return None
         may_wait = terms.max_wait_ms > 0
@@ -199,15 +183,36 @@ class RepeatedSessionFetch:
         if found.size:
             found.release()
             return None
-        return self._park(self._advance(named), found, seen, correlation_id)
+        epoch = self._advance(named)
+        if named is not None and self._stands_with(named, frame, epoch, seen):
+            return LATER
+        return self._park(epoch, found, seen, correlation_id)
 
-    def _advance(self, named: _Named | None) -> int:
+    def _stands_with(self, named: Named, frame: memoryview, epoch: int, seen: int) -> bool:
+        """Have a standby that has all there is wait with a request, and with the next ones like this; return
+        whether it does.
+        """
+        standing, terms = self._standing, self._target.terms
+        if terms.replica_id < 0 or terms.min_bytes > 1:
+            return False
+        if standing is None or not standing.is_of(named):
+            spots = [Spot(wanted, held.partition_for_write()) for wanted, held in self._logs.items()]
+            offset_at = (
+                self._epoch_at + INT32.size + self._offset_at[len(frame) - self._epoch_at - INT32.size]
+            )
+            place, request = Place(bytes(frame), self._epoch_at, offset_at), self._request
+            standing = self._standing = StandingFetch(
+                request.channel, self._session, named, place, spots, self._target, self._finish_anew
+            )
+        return standing.begin(epoch, bytes(frame[CORRELATION_ID]), seen)
+
+    def _advance(self, named: Named | None) -> int:
         """Have the session go on; nothing has been done to it before."""
         if named is not None:
             named.wanted.update(named.asked)
         return self._target.sessions.advance(self._session)
 
-    def _look(self, named: _Named | None) -> _Found | None:
+    def _look(self, named: Named | None) -> _Found | None:
         """Return what the partitions have; None where the handler has to say it: that is also where several
         have records, which share the bytes of an answer.
         """
@@ -240,7 +245,7 @@ class RepeatedSessionFetch:
         except SegstoreError:
             return False
 
-    def _note(self, named: _Named | None) -> bool:
+    def _note(self, named: Named | None) -> bool:
         """Note how far the standby has all partitions: first, so that the answer tells of it. False where its
         log is not known to be a part of this one: then the handler looks at that.
         """
@@ -305,6 +310,9 @@ class RepeatedSessionFetch:
         """Return whether a fetch that has waited is the session's last one, of the client that it was."""
         is_last = self._session.epoch == epoch  # else the session went on without this fetch
         return is_last and (self._target.terms.replica_id < 0 or self._is_replica())
+
+    def _finish_anew(self, epoch: int, correlation_id: bytes) -> None:
+        self._finish(epoch, correlation_id, _Found([], 0), _NEVER)
 
     def _finish(self, epoch: int, correlation_id: bytes, found: _Found, seen: int) -> None:
         """Answer a fetch that has waited, with what there is: what it `found` where nothing was published

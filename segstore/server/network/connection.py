@@ -206,6 +206,9 @@ class Connection:
             self.active_at = shared.loop.now
         if told is ANSWERED and not shared.is_ending:
             return True
+        if isinstance(told, Later):
+            self.state = State.WORKING
+            return True
         self._go_on_with(count, told)
         return True
 
@@ -321,6 +324,11 @@ class Connection:
             self._lose(error)
             return
         self._sent(count)
+
+    def answered(self) -> None:
+        """See `Channel`."""
+        self.active_at = self._shared.loop.now
+        self._finish()
 
     def _lose(self, error: Exception) -> None:
         log.info("the connection of %s was closed: %s", self.peer, error)

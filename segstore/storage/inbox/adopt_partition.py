@@ -67,7 +67,8 @@ class PartitionAdoption:
 
         Raises the errors of `verify`; StorageError, OSError.
         """
-        checked = [self._verified(file) for file in self._staged]
+        with gatherer.looking():
+            checked = [self._verified(file) for file in self._staged]
         self.partition.flush()
         base, epoch = self.partition.visible.log_end_offset, self._writer.epoch
         written: list[Handle] = []

@@ -12,12 +12,14 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from queue import SimpleQueue
 
 from segstore import names
 from segstore.errors import StagedFilesError
 from segstore.files import Handle
 from segstore.files.locks import boot_id
+from segstore.mutex import Mutex
 from segstore.storage.inbox.layout import Folder
 from segstore.storage.inbox.staged_file import StagedFile
 from segstore.storage.inbox.verify import open_staged
@@ -34,7 +36,30 @@ class Gatherer:
     def __init__(self, folder: Folder) -> None:
         self._folder, self._files = folder, folder.files
         self._numbers = itertools.count()
+        self._looking = Mutex()
+        self._processors: SimpleQueue[None] = SimpleQueue()
+        for _ in range(os.cpu_count() or 1):
+            self._processors.put(None)
         self._used = False
+
+    @contextlib.contextmanager
+    def looking(self) -> Iterator[None]:
+        """While one thread looks at the files of a partition, which is work of the interpreter, no other
+        does, but other threads join files, which is work of the kernel.
+        """
+        with self._looking, self._on_processor():
+            yield
+
+    @contextlib.contextmanager
+    def _on_processor(self) -> Iterator[None]:
+        """No more threads work at a time than there are processors: they would hand the interpreter to and
+        fro.
+        """
+        self._processors.get()
+        try:
+            yield
+        finally:
+            self._processors.put(None)
 
     def gather(self, parts: Sequence[StagedFile], base: int, epoch: int, *, sync: bool) -> StagedFile:
         """Make one file of them all, with offsets from `base` on; `sync`: make it durable. Raises
@@ -45,9 +70,10 @@ class Gatherer:
         with self._create(name) as target:
             # With blocks chosen before, ext4 writes no bytes at a rename over an empty segment.
             self._files.allocate(target, 0, size)
-            self._join(parts, target, begin_sync=sync)
-            if self._files.restamp(target, size, base, epoch) != base + records:
-                raise StagedFilesError(f"{target.path} has not the {records:,} records that were staged")
+            with self._on_processor():
+                self._join(parts, target, begin_sync=sync)
+                if self._files.restamp(target, size, base, epoch) != base + records:
+                    raise StagedFilesError(f"{target.path} has not the {records:,} records that were staged")
             if sync:
                 self._files.sync(target)
             changed = self._files.changed(target)

@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import errno
 from collections.abc import Iterator
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -176,8 +177,9 @@ class _Look:
         said, keys = self._file, self._validator.needs_keys and not self._file.keyed
         durable = 0 < said.changed == files.changed(handle) and said.boot == boot_id() != ""
         if durable and not keys:
-            chunk = _SPARSE if said.size > said.batches * LARGE else CHUNK
-            for step in walk(files, handle, 0, said.size, check_crcs=False, chunk=chunk, sparse=True):
+            large = said.size > said.batches * LARGE
+            walked = partial(walk, files, handle, 0, said.size, check_crcs=False, sparse=True, large=large)
+            for step in walked(chunk=_SPARSE if large else CHUNK):
                 if len(step.batches):
                     self._take(step.batches, step.stop.position - self._at)
         else:

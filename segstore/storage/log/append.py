@@ -124,13 +124,14 @@ def append_short(
     timestamp: int | None,
     expected: int | None = None,
     batch: int = 0,
+    tail: NativeTail | None = None,
 ) -> int:
     """Append a record by one call of C, where nothing unusual is the case; returns its offset, or SLOW, also
     where that is not the `expected` one. `batch` (the address of a `seg_batch`, 0 for none) says which
-    producer with an id wrote it, and gets the other fields of its batch. Raises StorageError: the record is
-    not in the log.
+    producer with an id wrote it, and gets the other fields of its batch. `tail` is `loan.tail`, if it is not
+    given. Raises StorageError: the record is not in the log.
     """
-    tail = loan.tail
+    tail = tail or loan.tail
     if tail is None:
         return SLOW
     due, _file = tail.due, tail.handle  # which stays open
@@ -145,6 +146,26 @@ def append_short(
     elif tail.late is not None and tail.c.late:
         tail.late(offset + 1)
     return offset
+
+
+def _append_behind(
+    partition: Partition,
+    record: tuple[Any, Any, Any, int | None],
+    acks: Acks,
+    expected: ExpectedEnd | None,
+) -> int:
+    """Append a record as `append_short` does, to a log whose readers see what a standby has, too, and wait
+    for that.
+    """
+    acknowledger, tail = partition.acks, partition.loan.behind
+    if acknowledger is None or tail is None:
+        return SLOW
+    acknowledger.check(acks.acks)
+    first = append_short(partition.loan, *record, None if expected is None else expected.offset, tail=tail)
+    if first >= 0:
+        partition.visible.publisher.tell()
+        acknowledger.wait(first + 1, acks.acks, acks.timeout_ms)
+    return first
 
 
 def _write_short(partition: Partition, chunk: Encoded) -> int:
@@ -189,6 +210,10 @@ def append_one(
     expected: ExpectedEnd | None = None,
 ) -> int:
     """Append a record; returns its offset."""
+    if partition.loan.behind is not None:
+        first = _append_behind(partition, (value, key, headers, timestamp), acks, expected)
+        if first >= 0:
+            return first
     validator, now = partition.validator, partition.context.clock()
     stamp = now if timestamp is None else arguments.whole("timestamp", timestamp, -1)
     validator.check(stamp, stamp, key is None, now)

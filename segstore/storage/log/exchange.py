@@ -33,6 +33,7 @@ class Alike(NamedTuple):
     compact: bool
     behind: bytes = b""
     offset_at: int = 0
+    epoch_at: int = 0
     most: int = 0
     least: int = 0
     longest: int = 0
@@ -50,7 +51,8 @@ class Exchange:
         self._owners = [held("uint8_t[]", each) for each in (alike.asked, alike.answer, alike.behind)]
         c.asked, c.answer, c.behind = self._owners
         c.asked_len, c.answer_len, c.behind_len = len(alike.asked), len(alike.answer), len(alike.behind)
-        c.told_at, c.n_told, c.offset_at = alike.told_at, alike.n_told, alike.offset_at
+        c.told_at, c.n_told = alike.told_at, alike.n_told
+        c.offset_at, c.epoch_at = alike.offset_at, alike.epoch_at
         c.most, c.least, c.longest = alike.most, alike.least, alike.longest
         c.compact, c.committed = alike.compact, alike.committed
         self.committed = alike.committed

@@ -10,15 +10,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from segstore._native import lib
+from segstore._native import ffi, lib
 from segstore.errors import CorruptRecordError, InvalidArgumentError
 from segstore.leader_epochs import LeaderEpochCache
 from segstore.records import Encoded, bring_up, is_old, scan
 from segstore.storage.context import os_errors
+from segstore.storage.log.append import SLOW, undone
 from segstore.storage.log.partition import Partition
 from segstore.storage.log.raw_read import raw_read
 from segstore.storage.log.recent_appends import RecentAppends
@@ -32,6 +33,11 @@ from segstore.storage.segment.segment_files import create_segment, new_segment, 
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+    from segstore.storage.segment.native_tail import NativeTail
+
+_FEW = 16
+"""The most batches that C appends by one call; one call more for each piece of many costs nothing."""
 
 
 class Truncated(NamedTuple):
@@ -59,6 +65,7 @@ class Replica:
         start_moved: Callable[[int], None],
     ) -> None:
         self._partition, self._epochs, self._quarantine = partition, partition.epochs, quarantine
+        self._headers: Any = None  # room for those of batches that C appends
         self.recent = RecentAppends()
         """What was appended last, if this replica leads, and `keep_recent` was called."""
         self._recovery_point_moved, self._start_moved = recovery_point_moved, start_moved
@@ -267,10 +274,15 @@ class Replica:
         latest leader epoch, and show the log up to a high watermark, which does not go back; return the log
         end offset. None, and nothing is done, where `data` is anything else. Raises StorageError.
         """
+        partition = self._partition
+        if (tail := partition.loan.behind) is not None:
+            taken = self._append_short(tail, data, high_watermark)
+            if taken >= 0:
+                return taken
         batches, stop = scan(data)
         if not len(batches) or stop.status != lib.SEG_END:
             return None
-        partition, end = self._partition, int(batches["last_offset"].item(-1)) + 1
+        end = int(batches["last_offset"].item(-1)) + 1
         with os_errors(), partition.queue.token:
             partition.queue.drain()
             follows = batches["base_offset"].item(0) >= partition.segments.next_offset
@@ -281,7 +293,27 @@ class Replica:
                 partition.visible.raise_high_watermark(min(high_watermark, end))
             finally:
                 partition.queue.show()
+            if len(batches) <= _FEW and batches["producer_id"].item(0) < 0:  # the next may be C's
+                partition.loan.lend_behind(partition.validator)
         partition.flushing.flush_if_due(end)
+        return end
+
+    def _append_short(self, tail: NativeTail, data: bytes | memoryview, high_watermark: int) -> int:
+        """Do what `append_next` does by one call of C; return the log end offset, or SLOW: nothing is done
+        then. Raises StorageError.
+        """
+        due, _file = tail.due, tail.handle  # which stays open
+        if self._headers is None:
+            self._headers = ffi.new("seg_batch[]", _FEW)
+        end: int = lib.seg_tail_follow(
+            tail.c, ffi.from_buffer("uint8_t[]", data), len(data), high_watermark, self._headers, _FEW
+        )
+        if end < 0:
+            return end if end == SLOW else undone(self._partition.loan, tail, end)
+        if due is not None:
+            due(end)
+        elif tail.late is not None and tail.c.late:
+            tail.late(end)
         return end
 
     def _is_latest(self, epochs: NDArray[np.int32]) -> bool:
@@ -360,7 +392,7 @@ class Replica:
         partition = self._partition
         with os_errors(), partition.admin, partition.naming:
             if offset < partition.segments[0].base_offset:
-                kept = self._keep_all(partition.visible.ahead().segments)
+                kept = self._keep_all(self._ahead().segments)
                 return self._start_at(offset)._replace(kept=kept)
             with partition.queue.token:
                 partition.queue.drain()
@@ -385,7 +417,7 @@ class Replica:
         """
         partition = self._partition
         with os_errors(), partition.admin, partition.naming:
-            view = partition.visible.ahead()
+            view = self._ahead()
             slot = view.slot(offset)
             kept = self._keep_all(view.segments[slot:])
             if slot == 0:
@@ -404,7 +436,12 @@ class Replica:
         """
         partition = self._partition
         with os_errors(), partition.admin, partition.naming:
-            return self._keep_all(partition.visible.ahead().segments)
+            return self._keep_all(self._ahead().segments)
+
+    def _ahead(self) -> LogView:
+        """Return a view of all that was written, by C too."""
+        with self._partition.queue.token:
+            return self._partition.visible.ahead()
 
     def _keep_all(self, segments: Sequence[Segment]) -> tuple[str, ...]:
         kept = []

@@ -28,7 +28,10 @@ if TYPE_CHECKING:
 
 
 class TailLoan:
-    """The loan of one partition; `tail` is what C appends at, None where it may not."""
+    """The loan of one partition; `tail` is what C appends at, None where it may not. `behind` is such a tail
+    of a log that readers see up to a high watermark which another machine decides: who appends there, for a
+    leader, tells of that.
+    """
 
     def __init__(self, context: Context, writer: LogWriter, visible: Visible, flushing: Flushing) -> None:
         self._files, self._writer, self._visible, self._flushing = context.files, writer, visible, flushing
@@ -38,14 +41,28 @@ class TailLoan:
         self._here = context.here_for_c
         self._clock = None if context.clock is wall_clock else context.clock
         self.tail: NativeTail | None = None
+        self.behind: NativeTail | None = None
+        self.has_standby = False
+        """Whether the high watermark is what a standby in sync mode has."""
         writer.segments.stop_appends = self.stop
 
     # --- lending --------------------------------------------------------------------------
 
     def lend(self, validator: LogValidator) -> None:
         """Lend the tail, if nothing unusual is the case; the caller holds the append token."""
-        if not self._visible.is_replica and not self._writer.follows and self._writer.term is None:
+        if self._writer.follows or self._writer.term is not None:
+            return
+        if self.has_standby:
+            self.lend_behind(validator)
+        elif not self._visible.is_replica:
             self._lend(validator)
+
+    def lend_behind(self, validator: LogValidator) -> None:
+        """Lend the tail of one side of a primary and its standby, if nothing unusual is the case; the caller
+        holds the append token.
+        """
+        if self.behind is None and self._visible.is_plain:
+            self._lend(validator, follows=self._writer.follows, behind=True)
 
     def lend_leader(
         self, validator: LogValidator, epoch: int, end_offset: int, followers: Sequence[NativeTail]
@@ -79,7 +96,12 @@ class TailLoan:
         )
 
     def _lend(
-        self, validator: LogValidator, *, followers: Sequence[NativeTail] = (), follows: bool = False
+        self,
+        validator: LogValidator,
+        *,
+        followers: Sequence[NativeTail] = (),
+        follows: bool = False,
+        behind: bool = False,
     ) -> None:
         if self.tail is not None or not native_tail.enabled or not self._is_usual():
             return
@@ -89,7 +111,11 @@ class TailLoan:
             return
         writer = self._writer
         # Noted first: whatever an interrupt leaves undone here, the tail is taken back.
-        tail = self.tail = NativeTail(handle, write, self._files.native_sync(handle), self._clock, here)
+        tail = NativeTail(handle, write, self._files.native_sync(handle), self._clock, here)
+        if behind:
+            self.behind, tail.c.high_watermark = tail, 0
+        else:
+            self.tail = tail
         self._flushing.lend(tail)
         writer.segments.active.lend(tail)
         validator.lend(tail)
@@ -136,7 +162,7 @@ class TailLoan:
         """Take the tail back, if it is lent; the caller holds the append token. What an append that failed
         has left is noted in the writer. May be repeated.
         """
-        tail = self.tail
+        tail = self.tail or self.behind
         if tail is None:
             return
         tail.stop()
@@ -146,7 +172,7 @@ class TailLoan:
         if tail.c.torn and writer.owed is None:
             writer.owed = Restore(writer.segments)
         self._visible.take_back()
-        self.tail = None
+        self.tail = self.behind = None
 
     def torn(self, number: int) -> StorageError:
         """Take back what an append of C's, which failed with this errno, has left; return the error for its
@@ -158,6 +184,6 @@ class TailLoan:
 
     def stop(self) -> None:
         """Let no append of C's begin any more. Any thread may call this."""
-        tail = self.tail
+        tail = self.tail or self.behind
         if tail is not None:
             tail.stop()

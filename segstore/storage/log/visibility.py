@@ -51,6 +51,11 @@ class Publisher:
         """Publish a partition's view, which is that of all that was `written`, or a part of it."""
         self._ends.publish_one(self._slot, self._ends_of(view, written, flusher, layout))
 
+    def tell(self) -> None:
+        """Tell who wants to hear of publications in this process of one that C has made."""
+        for call in self._ends.on_published:
+            call()
+
     def lend(self, tail: NativeTail, view: LogView, flusher: Flusher, layout: int) -> None:
         """Lend a tail the partition's slot, in which C publishes as `publish` does."""
         c = tail.c
@@ -110,7 +115,9 @@ class Visible:
         self._high_watermark: int | None = None  # None: the log end offset
         self._ended: tuple[Ended, ...] = ()  # transactions whose markers may lie behind the high watermark
         self._held: dict[int, EndedTogether] = {}  # by the offset of the marker here
-        self._extended: tuple[LogView, LogView] | None = None  # a view, and what C's appends made of it
+        # Two views, and what C's appends made of them: the current one, and that of all that was written.
+        self._extended: tuple[LogView, LogView] | None = None
+        self._written_extended: tuple[LogView, LogView] | None = None
         self._written = view = self._look_at_all()
         if high_watermark is not None:
             view = self._begin_replica(view, min(high_watermark, view.end_offset))
@@ -121,13 +128,14 @@ class Visible:
         """Return the view that readers may see now. Raises StoreClosedError where the topic was deleted."""
         while isinstance(view := self.current, LogView):
             seen, tail = view, self.tail
-            if tail is not None and tail.c.next_offset > view.end_offset:
+            if tail is not None and tail.c.seen_offset > view.end_offset:
                 known, seen = self._extended or (None, view)
-                if known is not view or seen.end_offset != tail.c.next_offset:
+                if known is not view or seen.end_offset != tail.c.seen_offset:
                     # What C has appended is visible too. This is done in place, since each read comes here.
-                    end = lib.seg_tail_end(tail.c, position := ffi.new("int64_t *"))
-                    if end < 0:  # a child process, forked within an append
-                        return view
+                    position, shown = ffi.new("int64_t *"), ffi.new("int64_t *")
+                    if lib.seg_tail_end(tail.c, position, shown) < 0:
+                        return view  # a child process, forked within an append
+                    end = shown[0]
                     stable = end if view.stable_offset == view.end_offset else view.stable_offset
                     seen = _view((*view[:3], end, position[0], stable))
                     self._extended = view, seen
@@ -142,9 +150,13 @@ class Visible:
         """Return the view of all that was written and shown, up to the log end offset: what followers fetch
         and a flush syncs. Raises StoreClosedError where the topic was deleted.
         """
-        # To a replica's tail C appends only what it shows at once.
-        is_all = self._high_watermark is None or self.current is None or self.tail is not None
-        return self.view if is_all else self._written
+        tail = self.tail
+        if self._high_watermark is None or self.current is None:
+            return self.view
+        if tail is None:
+            return self._written
+        # To the tails of replicas in one process C appends only what it shows at once.
+        return self._written_behind(tail) if tail.is_behind else self.view
 
     @property
     def log_end_offset(self) -> int:
@@ -166,6 +178,35 @@ class Visible:
 
     # --- the native tail ------------------------------------------------------------------
 
+    def _written_behind(self, tail: NativeTail) -> LogView:
+        """Return what `written` does where C appends behind the high watermark."""
+        written, known = self._written, self._written_extended
+        end = tail.c.next_offset
+        if known is not None and known[0] is written and known[1].end_offset == end:
+            return known[1]
+        position, shown = ffi.new("int64_t *"), ffi.new("int64_t *")
+        end = lib.seg_tail_end(tail.c, position, shown)
+        if end <= written.end_offset:
+            return written
+        made = _view((*written[:3], end, position[0], end))
+        self._written_extended = written, made
+        return made
+
+    @property
+    def is_plain(self) -> bool:
+        """Return whether the high watermark alone says what readers see: there is no transaction that is open
+        or has just ended, and it is not above the log's end. The caller holds the append token.
+        """
+        current, written, high_watermark = self.current, self._written, self._high_watermark
+        return (
+            isinstance(current, LogView)
+            and high_watermark == current.end_offset == current.stable_offset
+            and written.stable_offset == written.end_offset
+            and self._writer.producers.state.first_unstable_offset is None
+            and not self._ended
+            and not self._held
+        )
+
     @property
     def stays_stable(self) -> bool:
         """Return whether the view alone says where the last stable offset is after the next appends: at the
@@ -178,14 +219,17 @@ class Visible:
         )
 
     def lend(self, tail: NativeTail) -> None:
-        """Let C move the end of the current view, and publish it, from now on; the caller holds the append
-        token.
+        """Let C move the end of the current view, and publish it, from now on; with a tail that `is_behind`
+        that of `written`, and the high watermark apart. The caller holds the append token.
         """
         # C begins under the lock: what another thread is about to publish would be older than C's first end.
         with self.publishing:
             assert isinstance(self.current, LogView)
             self.publisher.lend(tail, self.current, self.flusher, self.segments.layout)
-            self.flusher.lend(tail, self.current)
+            self.flusher.lend(tail, self._written if tail.is_behind else self.current)
+            tail.c.seen_offset = self.current.end_offset
+            if tail.is_behind:
+                tail.c.high_watermark = self.current.end_offset
             self.tail = tail
             tail.begin()
 
@@ -194,11 +238,19 @@ class Visible:
         These appends are published.
         """
         self.flusher.take_back()
-        if self.tail is not None and self.tail.moved:
-            if self._high_watermark is not None:
-                self._high_watermark = max(self._high_watermark, int(self.tail.c.next_offset))
-            self.current = self._look()
-        self.tail = self._extended = None
+        tail = self.tail
+        if tail is not None and tail.is_behind:
+            with self.publishing:  # any thread may move the high watermark
+                self._take_back(tail)
+        elif tail is not None and tail.moved:
+            self._take_back(tail)
+        self.tail = self._extended = self._written_extended = None
+
+    def _take_back(self, tail: NativeTail) -> None:
+        if self._high_watermark is not None:
+            self._high_watermark = max(self._high_watermark, int(tail.c.seen_offset))
+        self.current = self._look()
+        self.tail = None
 
     # --- looking --------------------------------------------------------------------------
 
@@ -221,7 +273,9 @@ class Visible:
         least. A transaction whose marker is not below it is not decided there, nor one that has not ended in
         its other partitions.
         """
-        view = self._written
+        tail, view = self.tail, self._written
+        if tail is not None and tail.is_behind:
+            view = self._written_behind(tail)
         end = min(max(high_watermark, view.start_offset), view.end_offset)
         undecided = [e.first_offset for e in self._ended if e.last_offset >= end or self._holds(e)]
         stable = max(min([view.stable_offset, end, *undecided]), view.start_offset)
@@ -334,12 +388,27 @@ class Visible:
             if ended is not None:
                 self._ended = tuple(dict.fromkeys((*ended, *self._ended)))
             self._high_watermark = offset
-            if isinstance(current, LogView):
+            if self._is_moved_by(self.tail, offset):
+                self.publisher.tell()
+            elif isinstance(current, LogView):
                 self._untold = True
                 self.current = view = self._below(offset)
-                self.publisher.publish(view, self._written, self.flusher, self.segments.layout)
+                self.publisher.publish(view, self.written, self.flusher, self.segments.layout)
                 self._untold = False
         return True
+
+    @staticmethod
+    def _is_moved_by(tail: NativeTail | None, offset: int) -> bool:
+        """Have C show the log up to a higher high watermark, where it appends behind that; return whether it
+        did. It appends no more where the high watermark goes back.
+        """
+        if tail is None or not tail.is_behind:
+            return False
+        if tail.show(offset):
+            return True
+        tail.stop()
+        tail.c.seen_offset = 0
+        return False
 
     # --- transactions over several replicas -----------------------------------------------
 

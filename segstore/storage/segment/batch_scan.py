@@ -50,16 +50,21 @@ def walk(
     check_crcs: bool,
     chunk: int = CHUNK,
     sparse: bool = False,
+    large: bool = False,
     least: int = -1,
 ) -> Iterator[Step]:
     """Yield steps of whole batches from `position` to `end`, about `chunk` bytes each.
 
     No batch begins below offset `least` (-1: not known), or below the batch before it. `sparse`: of large
-    batches only the headers are read; the steps with those have no data. All of the range was read when the
+    batches only the headers are read; the steps with those have no data. `large`: such batches come first,
+    as the caller knows. All of the range was read when the
     last step's `stop.position` is `end`; else that is where the first bytes lie that are no batch, are cut
     off, or (with `check_crcs`) fail their CRC.
     """
     size = chunk
+    if large:
+        yield (step := _headers_alone(files, handle, position, end, least))
+        position, least = step.stop.position, max(least, step.stop.last_offset + 1)
     while position < end:
         length = min(size, end - position)
         data = files.pread(handle, length, position)

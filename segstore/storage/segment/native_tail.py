@@ -50,6 +50,7 @@ class NativeTail:
         self.c = ffi.new("seg_tail *")
         self.address = address(self.c)
         self.c.fd, self.c.write, self.c.here = handle.fd, write, here
+        self.c.high_watermark = -1
         self.syncs = sync is not None
         """Whether C may sync the log."""
         if self.syncs:
@@ -80,6 +81,11 @@ class NativeTail:
     def is_flushed(self) -> bool:
         """Return whether the topic is flushed by messages or time."""
         return self.due is not None or self.late is not None
+
+    @property
+    def is_behind(self) -> bool:
+        """Return whether C appends to a log that readers see up to a high watermark only."""
+        return bool(self.c.high_watermark >= 0)
 
     @property
     def is_lent(self) -> bool:
@@ -116,6 +122,14 @@ class NativeTail:
         while lib.seg_tail_stop(self.c) == -errno.EINTR:
             """A signal's handler has run."""
         self.handle = None
+
+    def show(self, high_watermark: int) -> bool:
+        """Show the log up to a high watermark, and publish that; False where the tail is not lent any more,
+        or shows more.
+        """
+        while (shown := lib.seg_tail_show(self.c, high_watermark)) == -errno.EINTR:
+            """A signal's handler has run."""
+        return bool(shown)
 
     def publish_synced(self, synced: int) -> bool:
         """Publish how much is durable; False where the tail is not lent any more."""

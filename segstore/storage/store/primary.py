@@ -113,7 +113,7 @@ class Primary:
     def opened(self, partition: Partition) -> None:
         """Take in a partition that was just opened: the caller holds the store's lock."""
         if self.registration.sync:
-            partition.acks = StandbyAcks(partition, self._away)
+            self._wait_for_standby(partition)
         partition.writer.term = self._term
         if self.fence is not None:
             self._close_to_appends(partition)
@@ -186,7 +186,10 @@ class Primary:
                 with partition.queue.token:
                     partition.queue.drain()
                     partition.visible.begin_replica(partition.segments.next_offset)
-                partition.acks = StandbyAcks(partition, self._away)
+                self._wait_for_standby(partition)
+
+    def _wait_for_standby(self, partition: Partition) -> None:
+        partition.acks, partition.loan.has_standby = StandbyAcks(partition, self._away), True
 
     def unregister(self) -> bool:
         """Take the standby away, by the operator's word; return whether there was one. In each partition of a

@@ -1,4 +1,5 @@
-"""`python -m standby_rounds.node WORK DIRECTORY ...`: a process that has one of the two directories.
+"""`python -m standby_rounds.node DEFECT WORK DIRECTORY ...`: a process that has one of the two directories.
+DEFECT names one of `defects`, or is "none".
 
     lead DIRECTORY PORT_FILE ADVERTISED   serves it; the port is written to PORT_FILE
     follow DIRECTORY SOURCE MODE          prints "following"; "reachable" or "dead" as its input promotes it
@@ -16,6 +17,7 @@ from pathlib import Path
 
 import segstore
 
+from . import defects
 from .told import PARTITIONS, QUICK, TOPIC
 
 
@@ -45,4 +47,5 @@ def promote(directory: str, old: str) -> None:
 if __name__ == "__main__":
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR1)
-    {"lead": lead, "follow": follow, "promote": promote}[sys.argv[1]](*sys.argv[2:])
+    defects.plant(sys.argv[1])
+    {"lead": lead, "follow": follow, "promote": promote}[sys.argv[2]](*sys.argv[3:])

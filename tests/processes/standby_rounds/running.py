@@ -59,10 +59,12 @@ class Node:
 
 
 class Rounds:
-    """All in `directory`, which is empty. `mode` is that of the standby. A context manager."""
+    """All in `directory`, which is empty. `mode` is that of the standby; `defect` is one of `defects`, which
+    both sides are given. A context manager.
+    """
 
-    def __init__(self, directory: Path, seed: int, mode: str) -> None:
-        self.seed, self.rng, self.mode = seed, random.Random(seed), mode
+    def __init__(self, directory: Path, seed: int, mode: str, defect: str = "none") -> None:
+        self.seed, self.rng, self.mode, self.defect = seed, random.Random(seed), mode, defect
         self.directory, self.errors = directory, directory / "errors"
         self.told, self.counts = Told(may_cut=mode == "async"), Counter[str]()
         self.reign = 0
@@ -151,7 +153,8 @@ class Rounds:
     # --- processes ------------------------------------------------------------------------
 
     def _start(self, node: Node, work: str, *arguments: str) -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-m", "standby_rounds.node", work, str(node.directory), *arguments]
+        command = [sys.executable, "-m", "standby_rounds.node", self.defect, work]
+        command += [str(node.directory), *arguments]
         with open(self.errors, "ab") as errors:
             began = errors.tell()
             process = subprocess.Popen(
@@ -313,6 +316,8 @@ class Rounds:
         self._change()
 
     def _promote_reachable(self) -> None:
+        """The primary hands over: nothing that it has acknowledged is cut, in async mode neither."""
+        self.told.may_cut = False
         self._promoted("reachable")
         self._kill(self.leader)
         self.sender.stop()
@@ -329,6 +334,8 @@ class Rounds:
         old.proxy.go_on()
         fence = old.directory / ".segstore" / "fence"
         self._until(fence.exists, "the old primary is fenced", old.process, self.leader.process)
+        refused = self.sender.refused
+        self._until(lambda: self.sender.refused > refused, "the old primary refuses", old.process)
         self.sender.stop()
         self._kill(old)
         self._sends()
@@ -379,6 +386,7 @@ class Rounds:
         self._until(self._are_equal, "logs are equal", self.leader.process, self.follower.process)
         self._look()
         wrong = self.told.anomalies(self._stored(), self._cut())
+        self.told.may_cut = self.mode == "async"
         wrong += [str(each) for node in (self.leader, self.follower) for each in self._check(node)]
         assert not wrong, "\n".join(wrong[:20])
         self.counts["reunions"] += 1

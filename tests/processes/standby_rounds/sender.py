@@ -82,4 +82,4 @@ class Sender:
             time.sleep(_PAUSE)
             return
         for offset, value in enumerate(values, part.base_offset):
-            self.told.acknowledged[part.index, offset] = value
+            self.told.acknowledged.add(((part.index, offset), value))

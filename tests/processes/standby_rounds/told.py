@@ -28,11 +28,13 @@ class Cut(NamedTuple):
 
 @dataclass
 class Told:
-    """Values by place: what was acknowledged, what the standby has shown, what was told as cut."""
+    """What was acknowledged, which may be two values at one place; by place, what the standby has shown, and
+    what was told as cut.
+    """
 
     may_cut: bool
     """Whether an acknowledged record may be cut, where that is told: in async mode."""
-    acknowledged: dict[Place, str] = field(default_factory=dict)
+    acknowledged: set[tuple[Place, str]] = field(default_factory=set)
     seen: dict[Place, str] = field(default_factory=dict)
     cut: dict[Place, str] = field(default_factory=dict)
     writers: dict[int, str] = field(default_factory=dict)
@@ -41,11 +43,12 @@ class Told:
     def anomalies(self, stored: dict[Place, tuple[int, str]], cut: list[Cut]) -> list[str]:
         """Judge a log that both have now, leader epoch and value by place, and all records that were cut."""
         wrong, gone = [], {(each.place, each.value) for each in cut}
-        for place, value in list(self.acknowledged.items()):
+        for place, value in sorted(self.acknowledged):
             if stored.get(place, (0, None))[1] == value:
                 continue
             if self.may_cut and (place, value) in gone:
-                self.cut[place] = self.acknowledged.pop(place)
+                self.acknowledged.remove((place, value))
+                self.cut[place] = value
             else:
                 there = [each for each in cut if each.place == place]
                 wrong.append(f"lost: {value} at {place}, where {stored.get(place)} is; cut {there}")

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
+import pytest
 from faults import CountingFiles
 from staging import PARTS, begin, staged_paths
 from stores import values
 
 import segstore
-from segstore.files import Files
+from segstore.files import Files, Handle
 from segstore.storage.staging import Staged, Stager, seal
 
 PART = PARTS[0]
@@ -37,9 +42,61 @@ def test_the_headers_of_a_large_file_are_read_by_one_call(store_dir: Path) -> No
         seal(store_dir, "one", [message])
         calls = [name for name, args in files.calls if args and str(_path(args[0])).endswith(".batches")]
         assert calls.count("read_by") == 1
-        assert "seek_batch" not in calls
+        assert not {"seek_batch", "pread", "pread_into"}.intersection(calls)
         log = store.partition(*PART)
         assert [int(v[:4]) for v in values(log) if v] == list(range(1000, 1000 + BATCHES))
+
+
+class Watched(Files):
+    """Notes how many threads at most have looked at staged files or copied them at once, and have looked."""
+
+    def __init__(self) -> None:
+        self.now: list[str] = []
+        self.most = self.most_looked = 0
+
+    @contextmanager
+    def _during(self, what: str) -> Iterator[None]:
+        self.now.append(what)
+        time.sleep(0.002)  # so that another thread that may would come
+        self.most = max(self.most, len(self.now))
+        self.most_looked = max(self.most_looked, self.now.count("look"))
+        try:
+            yield
+        finally:
+            self.now.remove(what)
+
+    def copy_range(self, source: Handle, position: int, target: Handle, at: int, count: int) -> int:
+        with self._during("copy"):
+            return super().copy_range(source, position, target, at, count)
+
+    def read_by(self, handle: Handle, call: Callable[[int], int]) -> int:
+        if handle.path.endswith(".batches") and "gathered" not in handle.path:
+            with self._during("look"):
+                return super().read_by(handle, call)
+        return super().read_by(handle, call)
+
+
+@pytest.mark.parametrize("processors", [1, 2])
+def test_one_thread_looks_at_files_while_no_more_join_others_than_there_are_processors(
+    store_dir: Path, monkeypatch: pytest.MonkeyPatch, processors: int
+) -> None:
+    """What waits for the interpreter would be in the way of what works in the kernel."""
+    monkeypatch.setattr(os, "cpu_count", lambda: processors)
+    files, messages = Watched(), []
+    with segstore.open(store_dir, files=files) as store:
+        store.create_topic("u", 4)
+        for first in range(0, 60, 10):
+            with Stager(store_dir) as stager:
+                for partition in range(4):
+                    rows = [b"%d" % (1000 + first + i) * 20_000 for i in range(10)]
+                    stager.append_batch("u", partition, rows, batch_bytes=100_000)
+                messages.append(stager.finish())
+        seal(store_dir, "one", messages)
+        assert files.most == processors
+        assert files.most_looked == 1
+        for partition in range(4):
+            found = values(store.partition("u", partition))
+            assert [int(v[:4]) for v in found if v] == list(range(1000, 1060))
 
 
 def test_small_files_are_on_their_way_to_the_disk_while_more_are_joined(store_dir: Path) -> None:

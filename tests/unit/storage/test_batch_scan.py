@@ -12,7 +12,7 @@ import pytest
 
 import segstore
 from segstore.files import Files
-from segstore.storage.segment.batch_scan import AT_A_TIME, Step, walk_past_damage
+from segstore.storage.segment.batch_scan import AT_A_TIME, Step, walk, walk_past_damage
 
 VALUES = [bytes([i % 251]) * 5_000 for i in range(2_000)]  # more than two chunks of a walk
 
@@ -52,6 +52,22 @@ def test_sparse_walk_sees_the_same_batches(
     alone = [step for step in sparse if not step.data]
     assert bool(alone) == (batch_bytes > 16_384)
     assert all(len(step.batches) <= AT_A_TIME for step in alone)
+
+
+@pytest.mark.parametrize("batch_bytes", [6_000, 65_536, 500_000], ids=["small", "large", "huge"])
+def test_a_walk_that_begins_with_headers_alone_sees_the_same_batches(
+    tmp_path: Path, batch_bytes: int
+) -> None:
+    """Also where the caller was wrong about the size of batches."""
+    path, files = _log(tmp_path, batch_bytes), Files()
+    with files.open(path) as handle:
+        end = path.stat().st_size
+        dense = list(walk(files, handle, 0, end, check_crcs=False))
+        steps = list(walk(files, handle, 0, end, check_crcs=False, sparse=True, large=True))
+    batches = [np.concatenate([step.batches for step in each]) for each in (dense, steps)]
+    assert np.array_equal(*batches)
+    assert steps[-1].stop.position == end
+    assert not steps[0].data
 
 
 @pytest.mark.parametrize("sparse", [False, True])

@@ -1,0 +1,299 @@
+"""Promise: C appends to a log whose readers see up to a high watermark that another machine decides, as the
+long way does: the same bytes, indexes and ends, here and for others. Nothing is shown before its time.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from faults import FailingFiles
+from producers import Mixture
+from replica_logs import closed, log_bytes, opened, replica_of
+from waiting import PATIENCE, until
+
+import segstore
+from segstore import CorruptRecordError, InvalidArgumentError, OffsetMismatchError, StorageError
+from segstore.records import scan
+from segstore.storage.log.acks import Acks
+from segstore.storage.log.append import append_one
+from segstore.storage.log.replica import Replica
+from segstore.storage.meta.fence import Fence
+from segstore.storage.segment import native_tail
+
+STEPS = 150
+STANDBY = "A" * 22
+
+
+# --- a follower ----------------------------------------------------------------------------------
+
+
+class Twin:
+    """A follower that C may append to, or not."""
+
+    def __init__(self, path: Path, short: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.path, self._short, self._monkeypatch = path, short, monkeypatch
+        self.log = opened(path, config={"segment.bytes": 4000, "index.interval.bytes": 100})
+        self.replica = replica_of(self.log)
+        self.replica.follow()
+        self.lent = 0
+
+    def do(self, step: Any) -> Any:
+        """Return what a step gives, its error, and all that is seen of the log behind it."""
+        self._monkeypatch.setattr(native_tail, "enabled", self._short)
+        try:
+            told = step(self.replica)
+        except (CorruptRecordError, InvalidArgumentError) as error:
+            told = type(error)
+        partition = self.log.partition_for_write()
+        self.lent += partition.loan.behind is not None
+        view, slot = partition.visible.view, partition.visible.publisher._slot
+        written = partition.visible.written
+        published = partition.visible.publisher._ends._numbers([slot])
+        assert published is not None
+        return (
+            told, view[1:4], view.stable_offset, written.end_offset, written.end_position,
+            published[1:5], published[7],  # syncs in the background move the recovery point
+            self.replica.log_end_offset, self.replica.high_watermark,
+        )  # fmt: skip
+
+    def files(self) -> dict[str, bytes]:
+        closed(self.log)
+        found = sorted((self.path / "t-0").iterdir())
+        return {each.name: each.read_bytes() for each in found if each.suffix != ".metadata"}
+
+
+@pytest.fixture
+def led(tmp_path: Path, rng: random.Random) -> list[bytes]:
+    """The batches of a leader's log: mostly plain ones, some of producers and transactions, of two epochs."""
+    log = opened(tmp_path / "leader", config={})
+    mixture = Mixture(rng, log)
+    for n in range(STEPS):
+        if n in (STEPS // 3, STEPS // 2):
+            mixture.step()
+        elif n == STEPS * 2 // 3:
+            replica_of(log).begin_epoch(4)
+            replica_of(log).lead(4)
+        else:
+            log.append_batch(
+                [b"v" * rng.randrange(80)] * rng.randrange(1, 4), timestamps=1_000_000_000_000 + n
+            )
+    closed(log)
+    data = log_bytes(tmp_path / "leader" / "t-0")
+    found, at = [], 0
+    for size in scan(data)[0]["size"].tolist():
+        found.append(data[at : at + size])
+        at += size
+    return found
+
+
+def _taken(replica: Replica, data: bytes, high_watermark: int) -> int:
+    """Append as a fetcher does: the next batches the short way, all else the long way."""
+    end = replica.append_next(data, high_watermark) if high_watermark >= replica.high_watermark else None
+    return replica.append_as_follower(data, high_watermark) if end is None else end
+
+
+def test_both_ways_write_the_same(
+    tmp_path: Path, led: list[bytes], rng: random.Random, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    twins = [Twin(tmp_path / name, name == "short", monkeypatch) for name in ("short", "long")]
+
+    def both(step: Any) -> None:
+        short, long = (twin.do(step) for twin in twins)
+        assert short == long
+
+    at = 0
+    while at < len(led):
+        count = rng.choice((1, 1, 1, 1, 2, 5, 20))
+        data, end = b"".join(led[at : at + count]), twins[0].log.log_end_offset
+        shown = rng.choice((end, end, end - 1, end + 1, end + 1000, 0))
+        what = rng.random()
+        if what < 0.05:
+            bad = bytearray(data)
+            bad[rng.randrange(17, len(bad))] ^= 1  # behind the leader epoch, of which the CRC does not tell
+            both(lambda replica, bad=bytes(bad), shown=shown: _taken(replica, bad, shown))
+            continue
+        if what < 0.1 and at:
+            both(lambda replica, again=led[at - 1], shown=shown: _taken(replica, again, shown))
+            continue
+        both(lambda replica, data=data, shown=shown: _taken(replica, data, shown))
+        at += count
+        end = twins[0].log.log_end_offset
+        if what > 0.8:
+            to = rng.randrange(end + 1) if what > 0.95 else end
+            both(lambda replica, to=to: replica.set_high_watermark(to))
+        elif what > 0.77:
+            both(lambda replica: replica.flush())
+    assert twins[0].lent > 10, "C was hardly asked"
+    assert not twins[1].lent
+    assert twins[0].files() == twins[1].files()
+    for twin in twins:
+        assert segstore.check(twin.path) == []
+
+
+def test_a_cut_takes_the_tail_back(tmp_path: Path, led: list[bytes], monkeypatch: pytest.MonkeyPatch) -> None:
+    twin = Twin(tmp_path / "follower", True, monkeypatch)
+    for data in led[:20]:
+        twin.do(lambda replica, data=data: _taken(replica, data, 0))
+    end = int(scan(led[9])[0]["last_offset"][0]) + 1
+    assert twin.log.partition_for_write().loan.behind is not None
+    assert twin.replica.truncate_to(end).end_offset == end == twin.log.log_end_offset
+    for data in led[10:20]:
+        twin.do(lambda replica, data=data: _taken(replica, data, 3))
+    assert twin.log.partition_for_write().loan.behind.c.appends > 5  # type: ignore[union-attr]
+    assert log_bytes(twin.path / "t-0") == b"".join(led[:20])
+    assert twin.log.end_offset == 3
+    closed(twin.log)
+
+
+def test_all_that_c_has_appended_is_kept(
+    tmp_path: Path, led: list[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    twin = Twin(tmp_path / "follower", True, monkeypatch)
+    for data in led[:20]:
+        twin.do(lambda replica, data=data: _taken(replica, data, 0))
+    assert twin.log.partition_for_write().loan.behind.c.appends > 10  # type: ignore[union-attr]
+    kept = twin.replica.keep_all()
+    assert b"".join(Path(path).read_bytes() for path in kept) == b"".join(led[:20])
+    closed(twin.log)
+
+
+class HalfWritten(FailingFiles):
+    """Files of which a failing `pwrite` has written a half."""
+
+    def before(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        try:
+            super().before(name, args, kwargs)
+        except OSError:
+            handle, data, position = args
+            os.pwrite(handle.fd, data[: len(data) // 2], position)
+            raise
+
+
+def test_a_failed_write_leaves_nothing_at_a_follower(tmp_path: Path, led: list[bytes]) -> None:
+    files = HalfWritten({"pwrite"}, OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), nth=0)
+    log = opened(tmp_path / "follower", files, config={})
+    replica = replica_of(log)
+    replica.follow()
+    for data in led[:5]:
+        assert replica.append_next(data, 0) is not None
+    assert log.partition_for_write().loan.behind is not None
+    files.arm()
+    with pytest.raises(StorageError):
+        replica.append_next(led[5], 0)
+    assert log_bytes(tmp_path / "follower" / "t-0") == b"".join(led[:5])
+    for data in led[5:10]:
+        assert replica.append_next(data, 0) is not None
+    assert log_bytes(tmp_path / "follower" / "t-0") == b"".join(led[:10])
+    closed(log)
+    assert segstore.check(tmp_path / "follower") == []
+
+
+# --- a primary -----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def store(store_dir: Path) -> Iterator[segstore.Store]:
+    """A store whose standby, in sync mode, has fetched nothing yet."""
+    with segstore.open(store_dir) as store:
+        store.create_topic("t")
+        _primary(store).register(STANDBY, True)
+        yield store
+
+
+def _primary(store: segstore.Store) -> Any:
+    return store._side.primary  # type: ignore[union-attr]
+
+
+def _fetched(store: segstore.Store, offset: int) -> None:
+    _primary(store).fetched(("t", 0), store.partition("t").partition_for_write(), offset)
+
+
+def _append(store: segstore.Store, acks: int = 1) -> int:
+    return append_one(store.partition("t").partition_for_write(), b"v", None, (), None, Acks(acks, 60_000))
+
+
+def _appends(store: segstore.Store) -> int:
+    behind = store.partition("t").partition_for_write().loan.behind
+    return 0 if behind is None else int(behind.c.appends)
+
+
+def test_what_the_standby_lacks_is_not_shown(store: segstore.Store, store_dir: Path) -> None:
+    log = store.partition("t")
+    with segstore.open(store_dir, mode="r") as other:
+        for n in range(10):
+            assert _append(store) == n
+            _fetched(store, n)  # which has all but the last one
+            for seen in (log, other.partition("t")):
+                assert (seen.end_offset, seen.high_watermark, seen.log_end_offset) == (n, n, n + 1)
+                assert [each.offset for each in seen.scan()] == list(range(n))
+                assert seen.last_stable_offset == n
+    assert _appends(store) >= 8
+    _fetched(store, 4)  # a standby that goes back takes nothing away
+    assert log.end_offset == 9
+    log.partition_for_write().roll()
+    assert (log.end_offset, log.log_end_offset) == (9, 10)
+    _fetched(store, 10)
+    assert log.end_offset == 10
+
+
+def test_an_append_waits_for_the_standby(store: segstore.Store) -> None:
+    log, done = store.partition("t"), list[int]()
+    _append(store)
+    _append(store)
+    waits = threading.Thread(target=lambda: done.append(log.append(b"waits")))
+    waits.start()
+    until(lambda: log.log_end_offset == 3)
+    assert _appends(store) == 1  # those before were made the long way
+    _fetched(store, 2)
+    assert done == []
+    _fetched(store, 3)
+    waits.join(PATIENCE)
+    assert done == [2]
+
+
+def test_the_others_are_told_of_each_append(store: segstore.Store) -> None:
+    """The server's loop, which sleeps meanwhile, has the standby's fetch answered."""
+    told: list[int] = []
+    log = store.partition("t")
+    store._side.tell_of_publications(lambda: told.append(log.log_end_offset))  # type: ignore[union-attr]
+    for n in range(5):
+        _append(store)
+        assert told[-1] == n + 1
+    assert _appends(store) == 3
+    del told[:]
+    _fetched(store, 5)
+    assert told == [5]
+
+
+def test_an_expected_offset_is_compared(store: segstore.Store) -> None:
+    log = store.partition("t")
+    _append(store)
+    with pytest.raises(OffsetMismatchError):
+        log.append(b"v", expected_offset=7)
+    assert log.log_end_offset == 1
+
+
+@pytest.mark.parametrize("ends", ["unregister", "fence"])
+def test_nothing_goes_past_the_end_of_sync_mode(store: segstore.Store, ends: str) -> None:
+    log, partition = store.partition("t"), store.partition("t").partition_for_write()
+    _append(store)
+    _append(store)
+    assert partition.loan.behind is not None
+    if ends == "unregister":
+        _primary(store).unregister()
+        assert log.append(b"alone") == log.end_offset - 1 == 2
+    else:
+        _primary(store).demote(Fence(7, 2, STANDBY, 0, "it was promoted"))
+        with pytest.raises(segstore.errors.NotLeaderOrFollowerError):
+            log.append(b"refused")
+        with pytest.raises(segstore.errors.DemotedError):
+            _append(store)
+        assert log.log_end_offset == 2
+    assert partition.loan.behind is None
