@@ -1,6 +1,6 @@
 """What pyproject.toml can't say: the C helper is built by cffi, three modules of Python's own kind are built
-beside it (the producer's futures, columns of bytes objects, and the append of a record), and for which
-Pythons a wheel is.
+beside it (what a record meets in a producer's `send`, columns of bytes objects, and the append of a record),
+and for which Pythons a wheel is.
 
 cffi makes an extension of the stable ABI, so that one wheel serves Python 3.10 and all that follow.
 Free-threaded builds of CPython have no stable ABI: a wheel for one of them is for that version alone. None
@@ -20,13 +20,17 @@ COMPILE, LINK = runpy.run_path("segstore/_native/build.py")["flags"]()
 BESIDE = [
     Extension(
         f"segstore._native._{name}",
-        [f"segstore/_native/{name}.c"],
-        depends=["segstore/_native/bytes.h", "segstore/_native/cdef.h"],
+        [f"segstore/_native/{source}.c" for source in sources],
+        depends=[f"segstore/_native/{header}.h" for header in ("bytes", "cdef", "producer")],
         py_limited_api=not FREE_THREADED,
         extra_compile_args=COMPILE,
         extra_link_args=LINK,
     )
-    for name in ("future", "spans", "tail_append")
+    for name, *sources in (
+        ("producer", "producer", "queue", "future"),
+        ("spans", "spans"),
+        ("tail_append", "tail_append"),
+    )
 ]
 
 setup(ext_modules=BESIDE, cffi_modules=["segstore/_native/build.py:ffibuilder"], options=WHEEL)

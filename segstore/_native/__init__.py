@@ -1,8 +1,9 @@
 """The C helper: `lib` has the functions of cdef.h, `ffi` makes what they take. Nothing on disk.
 
-Stateless; every call releases the GIL and may be made from any thread. Beside it lie `_future`, the type of
-the producer's futures, whose objects are Python's own; `_spans`, whose functions read Python's objects, and
-keep the GIL; and `_tail_append`, whose function mostly keeps it.
+Stateless, but for the threads that write for followers (`hand_over.c`); every call releases the GIL and may
+be made from any thread. Beside it lie `_producer`, with types of the producer's, whose objects are Python's
+own; `_spans`, whose functions read Python's objects, and keep the GIL; and `_tail_append`, whose function
+mostly keeps it.
 
 Memory is lent to C in one of three ways, and tests/unit/test_lending.py reads the source and holds this:
 - `lib.f(ffi.from_buffer(kind, owner))`: nothing but the call itself refers to the view;

@@ -26,6 +26,7 @@ SOURCES = (
     "exchange.c",
     "follow.c",
     "gather.c",
+    "hand_over.c",
     "headers.c",
     "index.c",
     "io.c",
@@ -51,10 +52,12 @@ HEADERS = (
     "column.h",
     "crc.h",
     "darwin.h",
+    "hand_over.h",
     "message.h",
     "reader.h",
     "record.h",
     "relax.h",
+    "shape.h",
     "system.h",
 )
 WARNINGS = ("-Wall", "-Wextra", "-Wshadow", "-Wno-unused-parameter", "-Wno-sign-compare")
@@ -67,7 +70,7 @@ def flags() -> tuple[list[str], list[str]]:
         return ["-O0", "-std=gnu11", "-g", *count, *WARNINGS], ["--coverage"]
     sanitizers = os.environ.get("SEGSTORE_SANITIZE")
     if not sanitizers:
-        return ["-O3", "-std=gnu11", "-fvisibility=hidden", *WARNINGS], []
+        return ["-O3", "-std=gnu11", "-pthread", "-fvisibility=hidden", *WARNINGS], ["-pthread"]
     sanitize = f"-fsanitize={sanitizers}"
     debug = ["-O1", "-std=gnu11", "-g", "-UNDEBUG", "-fno-omit-frame-pointer", "-fno-sanitize-recover=all"]
     return [*debug, sanitize, *WARNINGS], [sanitize]

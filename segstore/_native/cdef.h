@@ -1,8 +1,8 @@
 /* The native contract: parsed by cffi and included by every C file here.
  *
  * Stateless: descriptors, pointers and lengths in; a count, or a negative
- * SEG_E_* / -errno, out. Nothing is allocated that the caller must free, and
- * nothing is read or written outside the lengths that were given, whatever
+ * SEG_E_* / -errno, out. Nothing is allocated that the caller must free, but for
+ * what hand_over.c makes, and nothing is read or written outside the lengths that were given, whatever
  * the bytes say. All structs are in host order and naturally aligned, so that
  * numpy structured arrays can stand for arrays of them.
  */
@@ -449,9 +449,14 @@ typedef struct seg_tail {
     int64_t high_watermark;  /* -1: next_offset */
     int64_t seen_offset;     /* up to where readers see: the lesser one of both */
     int32_t apart;           /* appends still to come that let go of the interpreter's lock (tail_append.c) */
+    struct seg_job *job;     /* of a follower that is written by its directory's thread; NULL: by the appender */
+    int32_t unsettled;       /* 1: nobody has seen yet how that thread's write has ended */
+    int32_t hands_over;      /* 1: a follower has a job, so what is appended is no larger than a job may be */
+    int32_t spins;           /* 1: there is a processor for the appender, and for each of those threads */
 } seg_tail;
 
 enum { SEG_ONE_ROOM = 16384 }; /* bytes of the largest batch that seg_tail_append writes */
+enum { SEG_HANDED = 1024, SEG_HANDED_ROOM = 2097152 }; /* batches that a job has at most, and their bytes */
 
 /* A record to append. A length of -1: null. `headers` is what a record's bytes end with: the number of its headers,
  * then name and value of each. */
@@ -496,13 +501,32 @@ int64_t seg_tail_follow(seg_tail *t, const uint8_t *buf, int64_t len, int64_t hi
 int64_t seg_tail_show(seg_tail *t, int64_t high_watermark);
 /* Let appends begin; all other fields are set by then. */
 void seg_tail_begin(seg_tail *t);
-/* Let no append begin any more, and wait for one that is under way: 0, or -EINTR for a signal. */
+/* Let no append begin any more, and wait for one that is under way, on a follower's disk too: 0, or -EINTR for a
+ * signal. */
 int64_t seg_tail_stop(seg_tail *t);
+/* Let no append begin any more, and wait for nothing: 1; 0 where one is under way, which may still end. */
+int64_t seg_tail_quit(seg_tail *t);
 /* Publish how much is synced, if the tail is lent: 1; 0 where it is not; -EINTR for a signal. */
 int64_t seg_tail_synced(seg_tail *t, int64_t synced);
 /* The next offset, the position that belongs to it, and the seen offset of the same moment. SEG_SLOW in a child that
  * was forked meanwhile. */
 int64_t seg_tail_end(const seg_tail *t, int64_t *position, int64_t *seen);
+
+/* --- hand_over.c: the thread of a directory that writes for followers' tails -------------------------------------- */
+/* Both are C's own memory, since a write may outlive all that Python knows of it: who started or made one lets go of
+ * it once, and the last one frees it. */
+typedef struct seg_disk_thread seg_disk_thread;
+typedef struct seg_job seg_job;
+
+/* Start a thread; NULL where there can't be one. */
+seg_disk_thread *seg_disk_thread_start(void);
+/* Have the thread end behind what was posted, and wait for that: 1; 0 after timeout_ns, or at a signal. May be
+ * repeated. */
+int64_t seg_disk_thread_end(seg_disk_thread *d, int64_t timeout_ns);
+void seg_disk_thread_free(seg_disk_thread *d);
+/* A job of a tail that this thread writes for; NULL without memory. */
+seg_job *seg_job_new(seg_disk_thread *d);
+void seg_job_free(seg_job *j);
 
 /* --- commit.c: group commit ------------------------------------------- */
 /* Return when all below offset `upto` is durable: 0; 1: readers were not told of it. Else -EINTR for a signal,

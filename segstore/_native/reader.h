@@ -47,6 +47,14 @@ static inline int64_t careful_bytes(const uint8_t **p, const uint8_t *end, int n
     return 0;
 }
 
+/* The lowest seven bits of each byte, joined; the highest bits must be 0. */
+INLINE uint64_t join_sevens(uint64_t v)
+{
+    v = (v & 0x007f007f007f007f) | (v & 0x7f007f007f007f00) >> 1;
+    v = (v & 0x00003fff00003fff) | (v & 0x3fff00003fff0000) >> 2;
+    return (v & 0x000000000fffffff) | (v & 0x0fffffff00000000) >> 4;
+}
+
 /* A varint of up to eight bytes, of which eight are readable. Returns its bytes, or 0. */
 INLINE int64_t quick_varint(const uint8_t *p, uint64_t *value)
 {
@@ -61,10 +69,7 @@ INLINE int64_t quick_varint(const uint8_t *p, uint64_t *value)
     uint64_t v = load64le(p), stop = ~v & 0x8080808080808080;
     if (stop == 0)
         return 0;
-    v &= (stop ^ (stop - 1)) & 0x7f7f7f7f7f7f7f7f;
-    v = (v & 0x007f007f007f007f) | (v & 0x7f007f007f007f00) >> 1;
-    v = (v & 0x00003fff00003fff) | (v & 0x3fff00003fff0000) >> 2;
-    *value = (v & 0x000000000fffffff) | (v & 0x0fffffff00000000) >> 4;
+    *value = join_sevens(v & (stop ^ (stop - 1)) & 0x7f7f7f7f7f7f7f7f);
     return (__builtin_ctzll(stop) >> 3) + 1;
 }
 

@@ -1,5 +1,5 @@
 /* Columns that C encodes from (column.h), made of Python's objects in one pass: the memory of many bytes objects, without
- * a copy of it; and the clock's times.
+ * a copy of it; and the span of their times.
  *
  * cffi and numpy let go of the interpreter's lock, here as elsewhere. A thread that does so beside one that runs Python
  * waits up to 5 ms for the lock, which is more than these functions take for a million records.
@@ -55,23 +55,18 @@ static PyObject *seg_spans(PyObject *module, PyObject *items)
     return Py_BuildValue("(NLLL)", made, (long long)m.size, (long long)m.longest, (long long)m.nulls);
 }
 
-static PyObject *seg_stamps(PyObject *module, PyObject *seconds)
+static PyObject *seg_stamps(PyObject *module, PyObject *times)
 {
     int64_t least = INT64_MAX, most = INT64_MIN;
-    if (!PyBytes_Check(seconds))
+    if (!PyBytes_Check(times))
         return PyErr_Format(PyExc_TypeError, "seg_stamps takes bytes");
-    Py_ssize_t n = PyBytes_Size(seconds) / (Py_ssize_t)sizeof(double);
-    PyObject *made = PyBytes_FromStringAndSize(NULL, n * (Py_ssize_t)sizeof(int64_t));
-    if (made == NULL)
-        return NULL;
-    const double *from = (const double *)PyBytes_AsString(seconds);
-    int64_t *to = (int64_t *)PyBytes_AsString(made);
+    Py_ssize_t n = PyBytes_Size(times) / (Py_ssize_t)sizeof(int64_t);
+    const int64_t *ms = (const int64_t *)PyBytes_AsString(times);
     for (Py_ssize_t i = 0; i < n; i++) {
-        int64_t ms = to[i] = (int64_t)(from[i] * 1000);
-        least = ms < least ? ms : least;
-        most = ms > most ? ms : most;
+        least = ms[i] < least ? ms[i] : least;
+        most = ms[i] > most ? ms[i] : most;
     }
-    return Py_BuildValue("(NLL)", made, (long long)least, (long long)most);
+    return Py_BuildValue("(LL)", (long long)least, (long long)most);
 }
 
 static PyMethodDef functions[] = {
@@ -79,7 +74,7 @@ static PyMethodDef functions[] = {
      "Of a tuple of bytes or None: a seg_span for each, as bytes; the sum of their lengths, the largest length, and "
      "how many are None. None where one is of another type."},
     {"seg_stamps", seg_stamps, METH_O,
-     "Of times in seconds (doubles, as bytes): int64 ms as bytes; the least and the most of them."},
+     "The least and the most of some int64, as bytes."},
     {NULL, NULL, 0, NULL},
 };
 

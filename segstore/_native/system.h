@@ -10,6 +10,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/futex.h>
+#include <sched.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/inotify.h>
@@ -50,6 +51,12 @@ static inline ssize_t copy_range(int in, off_t *from, int out, off_t *to, size_t
 #else
     return copy_file_range(in, from, out, to, len, 0);
 #endif
+}
+
+/* The number of the processor on which this thread runs; -1: not known. */
+static inline int processor(void)
+{
+    return sched_getcpu();
 }
 
 static inline int sync_data(int fd)

@@ -15,6 +15,7 @@
 
 #include "bytes.h"
 #include "claim.h"
+#include "hand_over.h"
 #include "relax.h"
 #include "system.h"
 
@@ -150,17 +151,17 @@ static int64_t clock_ms(void)
     return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
 }
 
-/* Write batches that have their offsets and their positions in this log, and index them. The end stays: 0, or
- * -errno. */
-static int64_t put_out(seg_tail *t, const uint8_t *buf, int64_t len, const seg_batch *batches, int64_t n)
+/* A write has failed: bytes may lie behind the end. */
+static void tear(seg_tail *t, int64_t error)
+{
+    t->torn = (int32_t)-error;
+    __atomic_store_n(&t->lent, 0, __ATOMIC_RELAXED);
+}
+
+/* Index batches that were written to this log. The end stays. */
+static void note(seg_tail *t, const seg_batch *batches, int64_t n)
 {
     int64_t timed = 0;
-    int64_t done = t->write ? t->write(t->fd, buf, len, t->position) : seg_pwrite(t->fd, buf, len, t->position);
-    if (done < 0) {
-        t->torn = (int32_t)-done;
-        __atomic_store_n(&t->lent, 0, __ATOMIC_RELAXED);
-        return done;
-    }
     int64_t made = seg_index_entries(batches, n, t->base_offset, t->interval, t->state,
                                      t->offset_index + OFFSET_ENTRY * t->offset_entries,
                                      t->time_index + TIME_ENTRY * t->time_entries, &timed);
@@ -169,6 +170,18 @@ static int64_t put_out(seg_tail *t, const uint8_t *buf, int64_t len, const seg_b
         __atomic_store_n(&t->time_entries, t->time_entries + timed, __ATOMIC_RELEASE);
     }
     t->appends++;
+}
+
+/* Write batches that have their offsets and their positions in this log, and index them. The end stays: 0, or
+ * -errno. */
+static int64_t put_out(seg_tail *t, const uint8_t *buf, int64_t len, const seg_batch *batches, int64_t n)
+{
+    int64_t done = t->write ? t->write(t->fd, buf, len, t->position) : seg_pwrite(t->fd, buf, len, t->position);
+    if (done < 0) {
+        tear(t, done);
+        return done;
+    }
+    note(t, batches, n);
     return 0;
 }
 
@@ -198,14 +211,17 @@ static int begin(seg_tail *t)
     return 0;
 }
 
-/* Put out at a follower what its leader's tail has put out. The positions are those of the leader's log. */
-static int put_at_follower(seg_tail *f, const seg_tail *t, const uint8_t *buf, int64_t len, seg_batch *batches,
-                           int64_t n)
+/* Whether a follower takes what its leader's tail has put out: it ends where the leader's log ended. */
+static int is_next(const seg_tail *f, const seg_tail *t, int64_t len, const seg_batch *batches, int64_t n)
 {
-    int64_t moved = f->position - t->position, offsets = batches[n - 1].last_offset + 1 - t->next_offset;
-    if (f->next_offset != t->next_offset || f->leader_epoch != t->leader_epoch ||
-        !is_young(f, batches[0].max_timestamp) || !has_room(f, len, offsets, n))
-        return 0;
+    return f->next_offset == t->next_offset && f->leader_epoch == t->leader_epoch &&
+        is_young(f, batches[0].max_timestamp) &&
+        has_room(f, len, batches[n - 1].last_offset + 1 - t->next_offset, n);
+}
+
+/* Put out at a follower. The positions are those of the leader's log, `moved` bytes before those here. */
+static int put_at_follower(seg_tail *f, const uint8_t *buf, int64_t len, seg_batch *batches, int64_t n, int64_t moved)
+{
     for (int64_t i = 0; moved && i < n; i++)
         batches[i].position += moved;
     int64_t error = put_out(f, buf, len, batches, n);
@@ -214,21 +230,68 @@ static int put_at_follower(seg_tail *f, const seg_tail *t, const uint8_t *buf, i
     return error == 0;
 }
 
+/* Put out at a follower what its leader's tail has put out, or have its directory's thread do so: whether that is
+ * done, or begun. */
+static int give(seg_tail *f, const seg_tail *t, const uint8_t *buf, int64_t len, seg_batch *batches, int64_t n)
+{
+    int64_t moved = f->position - t->position;
+    if (!is_next(f, t, len, batches, n))
+        return 0;
+    if (f->job)
+        return seg_job_post(f->job, f, buf, len, batches, n, moved, t->spins) == 0;
+    return put_at_follower(f, buf, len, batches, n, moved);
+}
+
+/* Take in how a follower's thread has ended its write: whether the batches are in the log. */
+static int take_in(seg_tail *f, int64_t result)
+{
+    if (result >= 0)
+        note(f, seg_job_batches(f->job), f->job->n);
+    else if (result != -ECANCELED)
+        tear(f, result);
+    return result >= 0;
+}
+
+/* Whether a follower has what it was given. Where its disk does not answer, it is lent no more, and who takes it
+ * back sees what has become of the write. */
+static int has_taken(seg_tail *f, int64_t *deadline)
+{
+    int64_t result;
+    if (!f->job)
+        return 1;
+    if (!seg_job_await(f->job, deadline, &result)) {
+        f->unsettled = 1;
+    } else {
+        int taken = take_in(f, result);
+        seg_job_done(f->job);
+        if (taken)
+            return 1;
+    }
+    __atomic_store_n(&f->lent, 0, __ATOMIC_RELAXED);
+    return 0;
+}
+
 /* Hand on to all followers what was put out, and show it at all of them, or at none. A follower that does not
  * take it now fetches it later, or its thread meets the error of its disk: 1 where all have it. */
 static int hand_on(seg_tail *t, const uint8_t *buf, int64_t len, seg_batch *batches, int64_t n)
 {
     seg_tail *taken[SEG_FOLLOWERS];
-    int count = 0;
+    int given = 0, count = 0;
     for (int i = 0; i < t->n_followers; i++) {
         seg_tail *f = t->followers[i];
         if (!begin(f))
             continue;
-        if (put_at_follower(f, t, buf, len, batches, n))
-            taken[count++] = f; /* its lock is kept */
+        if (give(f, t, buf, len, batches, n))
+            taken[given++] = f; /* its lock is kept */
         else
             leave(f);
     }
+    int64_t deadline = 0;
+    for (int i = 0; i < given; i++)
+        if (has_taken(taken[i], &deadline))
+            taken[count++] = taken[i];
+        else
+            leave(taken[i]);
     int whole = count == t->n_followers;
     (whole ? show : hide)(t, len, batches, n);
     for (int i = 0; i < count; i++) {
@@ -337,7 +400,8 @@ static int64_t write_batches(seg_tail *t, uint8_t *buf, int64_t len, seg_batch *
 {
     int64_t offsets = 0;
     seg_claim *claim = NULL;
-    if (n <= 0 || !takes(t, batches[0].producer_id) || measure(batches, n, &offsets) != len || !is_young(t, batches[0].max_timestamp) ||
+    if (n <= 0 || (t->hands_over && (len > SEG_HANDED_ROOM || n > SEG_HANDED)) ||
+        !takes(t, batches[0].producer_id) || measure(batches, n, &offsets) != len || !is_young(t, batches[0].max_timestamp) ||
         !has_room(t, len, offsets, n) || is_left(t, offsets) || !claim_of(t, batches, n, &claim))
         return SEG_SLOW;
     if (seg_assign(buf, len, batches, n, t->next_offset, t->leader_epoch, -1, t->position) < 0)
@@ -455,16 +519,47 @@ void seg_tail_begin(seg_tail *t)
     __atomic_store_n(&t->lent, 1, __ATOMIC_RELEASE);
 }
 
+/* Whether all is known of a tail that is lent no more. What a thread has written meanwhile stays, unseen. */
+static int settle(seg_tail *t)
+{
+    int64_t result;
+    if (!t->unsettled)
+        return 1;
+    if (!seg_job_is_over(t->job, &result))
+        return 0;
+    if (take_in(t, result))
+        hide(t, t->job->len, seg_job_batches(t->job), t->job->n);
+    seg_job_done(t->job);
+    t->unsettled = 0;
+    return 1;
+}
+
 int64_t seg_tail_stop(seg_tail *t)
 {
-    if (!t->here[0])
-        return 0;
-    int64_t error = enter(t);
-    if (error)
-        return error;
-    __atomic_store_n(&t->lent, 0, __ATOMIC_RELAXED);
-    leave(t);
+    for (int settled = !t->here[0]; !settled;) {
+        int64_t error = enter(t);
+        if (error)
+            return error;
+        __atomic_store_n(&t->lent, 0, __ATOMIC_RELAXED);
+        settled = settle(t);
+        leave(t);
+        if (!settled && (error = seg_job_await_end(t->job)))
+            return error;
+    }
     return 0;
+}
+
+int64_t seg_tail_quit(seg_tail *t)
+{
+    int32_t free = FREE;
+    if (!t->here[0])
+        return 1;
+    __atomic_store_n(&t->lent, 0, __ATOMIC_RELEASE);
+    if (!__atomic_compare_exchange_n(&t->lock, &free, TAKEN, 0, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED))
+        return 0;
+    int settled = settle(t);
+    leave(t);
+    return settled;
 }
 
 int64_t seg_tail_synced(seg_tail *t, int64_t synced)

@@ -17,8 +17,8 @@ CODING = sys.getfilesystemencoding(), sys.getfilesystemencodeerrors()
 class User(Protocol):
     """Uses a descriptor without a reference to its `Handle`."""
 
-    def stop(self) -> None:
-        """Use the descriptor no more, when this returns."""
+    def let_go(self) -> None:
+        """Use the descriptor no more, when this returns, or keep a reference to the handle for as long."""
 
 
 class Handle:
@@ -44,10 +44,10 @@ class Handle:
         self.fd = self._slot[0]
 
     def let_go(self) -> None:
-        """Let the descriptor's `user` stop, so that the last reference to this object closes it."""
+        """Let the descriptor's `user` let go of it, so that the last reference to this object closes it."""
         user = None if self.user is None else self.user()
         if user is not None:
-            user.stop()
+            user.let_go()
 
     def fileno(self) -> int:
         """Return the descriptor, -1 once closed."""

@@ -67,10 +67,9 @@ class Stamps(NamedTuple):
     most: int
 
 
-def clock_stamps(seconds: bytes) -> Stamps:
-    """Return the times of a clock, doubles that lie behind each other in `seconds`."""
-    ms, least, most = seg_stamps(seconds)
-    return Stamps(np.frombuffer(ms, np.int64), least, most)
+def valid_stamps(ms: bytes) -> Stamps:
+    """Return the timestamps that lie behind each other in `ms`, int64."""
+    return Stamps(np.frombuffer(ms, np.int64), *seg_stamps(ms))
 
 
 def _array(timestamps: Any) -> NDArray[Any]:

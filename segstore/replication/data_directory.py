@@ -1,9 +1,10 @@
 """A data directory of a replicated store, which is one broker (Kafka: ReplicaManager, ReplicaFetcherThread,
 BrokerLifecycleManager; rules R27, R32).
 
-On disk is a Kafka log directory: the engine's, with `meta.properties`. Threads: two of its own. In one the
-directory's replicas change roles and fetch, in the other its logs are read for replicas elsewhere: so a disk
-that hangs holds up no other directory. `post`, `ask`, `read` and `go_offline` may be called by any thread.
+On disk is a Kafka log directory: the engine's, with `meta.properties`. Threads: three of its own. In one the
+directory's replicas change roles and fetch; in another its logs are read for replicas elsewhere; and one of
+C's writes what appends to leaders elsewhere hand over. So a disk that hangs holds up no other directory.
+`post`, `ask`, `read` and `go_offline` may be called by any thread.
 """
 
 from __future__ import annotations
@@ -32,12 +33,13 @@ from segstore.errors import (
 )
 from segstore.logger import Logger
 from segstore.replication.core.registration import BrokerRegistration, PartitionRegistration
-from segstore.replication.local_replica import Links, LocalReplica
+from segstore.replication.local_replica import Links, LocalReplica, Read
 from segstore.replication.metadata.image import PartitionKey
 from segstore.replication.metadata.properties import write_properties
 from segstore.replication.metadata.voters import Place
 from segstore.storage.inbox.told_topics import tell_topics
 from segstore.storage.meta.small_files import NO_ROOM
+from segstore.storage.segment.disk_thread import DiskThread
 from segstore.storage.store.store import open_context
 from segstore.storage.store.writer import StoreWriter
 from segstore.threads import Background, Latch, take
@@ -103,6 +105,7 @@ class DataDirectory:
         self._told = False  # whether stagers could be told of all topics
         self._identity = self._look()
         self._thread, self._reading = Fetching(self, settings), Reading(broker)
+        self._disk_thread = DiskThread()
         self._fenced = False  # whether a log takes no appends any more, since the disk has refused a call
         writer.context.on_background_error = self._met
 
@@ -116,8 +119,8 @@ class DataDirectory:
         self._thread.start()
         self._reading.start()
 
-    def read(self, read: Callable[[], None]) -> None:
-        """Have the reading thread call `read`, which raises nothing."""
+    def read(self, read: Read) -> None:
+        """Have the reading thread call `read`, which raises nothing; see `Links.read`."""
         self._reading.post(read)
 
     @property
@@ -202,7 +205,8 @@ class DataDirectory:
     def stop(self, seconds: float) -> bool:
         """End the threads, and wait for at most `seconds`; return whether they have ended."""
         reading = self._reading.stop(seconds)
-        return self._thread.stop(seconds) and reading
+        ended = self._thread.stop(seconds)
+        return self._disk_thread.end(seconds if ended else 0) and ended and reading
 
     # --- the directory's thread ------------------------------------------------------------------
 
@@ -275,7 +279,7 @@ class DataDirectory:
                 config,
                 self._home,
                 self._settings.fetch_max_bytes,
-                self._settings.inline,
+                None if self._settings.inline else self._disk_thread,
             )
         return found
 
@@ -376,14 +380,14 @@ class Reading:
 
     def __init__(self, broker: int) -> None:
         self._broker = broker
-        self._asked: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._asked: SimpleQueue[Read | None] = SimpleQueue()
         self._ended = Latch()
 
     def start(self) -> None:
         """Start the thread."""
         Background(self._run, f"segstore-reader-{self._broker}").start()
 
-    def post(self, read: Callable[[], None]) -> None:
+    def post(self, read: Read) -> None:
         """Queue a read."""
         self._asked.put(read)
 
@@ -395,7 +399,9 @@ class Reading:
     def _run(self) -> None:
         try:
             while (read := self._asked.get()) is not None:
-                read()
+                more = read()
+                while more is not None and self._asked.empty():
+                    more = more()
         finally:
             self._ended.open()
 

@@ -7,9 +7,14 @@ rest: under `lock`, where nothing waits for a disk, it tells the core, and carri
 done in memory. An application's thread only notes that it has appended, and waits: so Ctrl-C in it comes
 between no two effects.
 
-`inline`: while all replicas have the whole log, their native tails are lent (`lend`), and an application's
-append is one call of C that writes all of them. The core hears of that when somebody asks it again
-(`_catch_up`), which takes the tails back first. Locks are taken in the order leader, follower, append token.
+While all replicas have the whole log, their native tails are lent, and an application's append is one call
+of C for all of them. The core hears of that when somebody asks it again (`_catch_up`).
+
+- By threads each directory's own thread lends and takes back the tails there (`_offer`, `lend_by_threads`,
+  `_recall`), with no lock but the append token, and a follower is written by its directory's native thread.
+  So nobody waits for another directory's disk.
+- `inline` the appender writes all replicas. Whoever lends does so for all of them (`lend`), and whoever asks
+  the core takes the tails back first. Locks are taken in the order leader, follower, append token.
 """
 
 from __future__ import annotations
@@ -18,10 +23,13 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Protocol
 
+from segstore._native import lib
 from segstore.errors import (
+    CorruptRecordError,
     FencedLeaderEpochError,
     NotEnoughReplicasAfterAppendError,
     NotLeaderOrFollowerError,
@@ -31,9 +39,11 @@ from segstore.errors import (
     SegstoreError,
     StorageError,
     UnknownLeaderEpochError,
+    copy_of,
 )
 from segstore.logger import Logger
 from segstore.mutex import Mutex
+from segstore.records.encoded import pool
 from segstore.replication.core.acks import DelayedProduce
 from segstore.replication.core.effects import (
     Append,
@@ -54,13 +64,13 @@ from segstore.replication.core.messages import (
     AlterPartition,
     AlterPartitionReply,
     FetchAnswer,
-    Fetched,
     FetchRequest,
 )
 from segstore.replication.core.partition import Partition as Core
 from segstore.replication.core.registration import NO_LEADER, BrokerRegistration, PartitionRegistration
-from segstore.replication.fetched import describe
+from segstore.replication.fetched import Brought, brought
 from segstore.replication.metadata.image import PartitionKey
+from segstore.replication.read_ahead import FETCHES, Place, ReadAhead
 from segstore.storage.store.replica_lags import bytes_from
 from segstore.threads import take
 
@@ -68,12 +78,15 @@ if TYPE_CHECKING:
     from segstore.replication.core.config import ReplicaConfig
     from segstore.storage.log.partition import Partition
     from segstore.storage.log.replica import Replica, Truncated
+    from segstore.storage.segment.disk_thread import DiskThread
     from segstore.storage.segment.native_tail import NativeTail
 
 log = Logger("segstore")
 Told = SimpleQueue[type[SegstoreError] | None]
 _nobody_lends = nullcontext()
 ALL = -1
+MOST_IN_VAIN = 63
+"""Chances to lend tails that are let go by at most, while nothing is appended by them."""
 NOT_YET = (FencedLeaderEpochError, UnknownLeaderEpochError, NotLeaderOrFollowerError, ReplicaOfflineError)
 """A leader answers so while the metadata spreads: the follower asks again."""
 
@@ -81,6 +94,38 @@ NOT_YET = (FencedLeaderEpochError, UnknownLeaderEpochError, NotLeaderOrFollowerE
 def now_ms() -> int:
     """Return the time by which lag and sessions are measured: ms of the monotonic clock."""
     return time.monotonic_ns() // 1_000_000
+
+
+class Read(Protocol):
+    """A read of a leader's log."""
+
+    def __call__(self) -> Read | None:
+        """Read, and return what may be read behind that."""
+
+
+class Loans:
+    """How the loans of a leader's tail by threads went. After one in vain, by which nothing was appended as
+    others took it back at once, so many chances are let go by; each time twice as many.
+    """
+
+    def __init__(self) -> None:
+        self._last: NativeTail | None = None
+        self._in_vain = self._left = 0
+
+    def are_due(self) -> bool:
+        """Return whether the tail is to be lent at this chance."""
+        last, self._last = self._last, None
+        if last is not None and not last.is_lent:
+            self._in_vain = 0 if last.moved else min(2 * self._in_vain + 1, MOST_IN_VAIN)
+            self._left = self._in_vain
+        elif last is not None:
+            self._last = last
+        self._left -= self._left > 0
+        return not self._left
+
+    def began(self, tail: NativeTail | None) -> None:
+        """Note a loan; None where the tail could not be lent."""
+        self._last = tail
 
 
 class Links(Protocol):
@@ -104,15 +149,18 @@ class Links(Protocol):
     def leads(self, replica: LocalReplica) -> None:
         """Send appends and reads to this replica from now on, and have the followers fetch."""
 
-    def read(self, broker: int, read: Callable[[], None]) -> None:
+    def read(self, broker: int, read: Read) -> None:
         """Have `read` called in the thread that reads for others in this directory: where its disk hangs, so
-        does that thread alone.
+        does that thread alone. What it returns is called next, unless another read waits.
         """
 
     def resume(self, replica: LocalReplica, work: Callable[[], bool | None]) -> None:
         """Have `work` called in the thread of the replica's own directory, and then fetch on, or later where
         it returns None.
         """
+
+    def lends(self, leader: LocalReplica) -> None:
+        """Have `lend_by_threads` called in the thread of the leader's own directory."""
 
     def failed(self, broker: int, error: Exception) -> None:
         """Take a directory offline, whose disk has refused a call (R32)."""
@@ -131,9 +179,17 @@ class LocalReplica:
         config: ReplicaConfig,
         links: Links,
         max_bytes: int,
-        inline: bool = False,
+        thread: DiskThread | None = None,
     ) -> None:
-        self._inline, self._changing = inline, False
+        """`thread` writes for this log's tail; None: the appender does (`inline`)."""
+        self._inline, self._changing, self._thread = thread is None, False, thread
+        self._handed_on = False
+        """Whether appends may have come to all replicas by one call since this one leads."""
+        self._is_lent = False
+        """Whether the core has not heard yet of what came by this follower's tail."""
+        self._last_bytes = 0
+        """How much the last append of this follower was, in this leader epoch."""
+        self._loans = Loans()
         self.key, self.broker, self.partition, self.replica = key, broker, partition, replica
         self._brokers, self._links, self._max_bytes = brokers, links, max_bytes
         self.lock = Mutex()
@@ -148,9 +204,12 @@ class LocalReplica:
         """Whether the directory's thread has been asked to fetch, and has not begun yet."""
         self.paused = False
         """Whether it fetches nothing, since its log is about to be cut: the directory's thread changes it."""
+        self.shown = partial(links.shown, self)
+        """Called to tell readers of what an append has written to all replicas."""
         self._waiting: deque[DelayedProduce] = deque()
         self._fetching: FetchRequest | None = None
         """The fetch whose records are being read. Another leader's fetches don't wait for it."""
+        self._ahead = ReadAhead()
         partition.acks = self
 
     def __repr__(self) -> str:
@@ -188,10 +247,6 @@ class LocalReplica:
         if error is not None:
             raise _unknown(error, self.key)
 
-    def shown(self) -> None:
-        """Tell readers of what an append has written to all replicas."""
-        self._links.shown(self)
-
     def failed(self, error: Exception) -> None:
         """Note that the disk has refused an append (R32)."""
         self._links.failed(self.broker, error)
@@ -220,6 +275,20 @@ class LocalReplica:
         if self._inline:  # one without followers: else these call `lend`
             self.lend()
 
+    def settle_alone(self) -> None:
+        """Do what `settle` does, for a leader without followers that are in sync. Called by the directory's
+        thread.
+        """
+        self.settle()
+        if self.takes_tails():
+            self.lend_by_threads()
+
+    def hear(self) -> None:
+        """Let the core hear of what was appended without it, if anything was."""
+        if self._handed_on:
+            with self.lock:
+                self._settle()
+
     def answer_waiting(self) -> None:
         """Answer an append that was made by the threads, and came to wait only as all replicas had its
         records and the tails were lent: no follower fetches any more then.
@@ -233,12 +302,15 @@ class LocalReplica:
             self._refuse_waiting()
             return
         log = self.core.log
-        self._take_back()
+        if self._inline:
+            self._take_back()
         self._note_start()
-        if self._inline and (shown := self.replica.high_watermark) > log.high_watermark:
+        if (self._inline or self._handed_on) and (shown := self.replica.high_watermark) > log.high_watermark:
             self._carry_out(leader.on_handed_on(shown, now_ms()))
         waiting = [self._waiting.popleft() for _ in range(len(self._waiting))]
-        end = self.replica.log_end_offset  # after who waits was taken: their records are there
+        # After who waits was taken: their records are there. What C has not shown is left out, as long as the
+        # tail is not taken back.
+        end = self.replica.written.end_offset
         if end > log.end_offset:
             self._carry_out(leader.on_append(end))
         for request in waiting:
@@ -288,8 +360,11 @@ class LocalReplica:
         replicas there are none; and one that waits for a disk must not hold up the caller, too.
         """
         tail = self.partition.loan.tail
-        if tail is not None and tail.is_lent:
-            return
+        if tail is not None:
+            if tail.is_lent:
+                return
+            if not self._inline:  # an interrupt has come to the append that a follower lacks
+                self._links.lends(self)
         with self.lock:
             self._settle()
             if isinstance(leader := self.core.role, Leader):
@@ -297,16 +372,18 @@ class LocalReplica:
                 self._carry_out(leader.expire(now_ms()))
 
     def configure(self, config: ReplicaConfig) -> None:
-        """Take changed settings."""
+        """Take changed settings. Called by the directory's thread."""
         if self.core.config == config:
             return
+        if not self._inline:
+            self._recall()
         with self.lock:
             self._settle()
             self._carry_out(self.core.configure(config, now_ms()))
 
     def go_offline(self) -> None:
         """Stop: the directory has failed, or the replica is taken away (R32)."""
-        self.partition.loan.stop()
+        (self.partition.loan.stop if self._inline else self.partition.loan.quit)()
         with self.lock:
             self._carry_out(self.core.go_offline())
             self._refuse_waiting()
@@ -371,6 +448,75 @@ class LocalReplica:
             with loan.token:
                 return loan.lend_follower(self.partition.validator, leader.leader_epoch, log.end_offset)
 
+    def _offer(self, leader: LocalReplica) -> None:
+        """Lend the tail of this follower, which has all that its leader has, and all of it committed, behind
+        an append that C could have made. Called by the directory's thread.
+        """
+        if not 0 < self._last_bytes <= lib.SEG_HANDED_ROOM or not leader.takes_tails():
+            return
+        with self.lock:
+            role, led, log = self.core.role, leader.core.role, self.core.log
+            if not isinstance(role, Follower) or not isinstance(led, Leader):
+                return
+            epoch, end = role.leader_epoch, log.end_offset
+            if (role.leader, epoch, log.high_watermark, led.log.end_offset) != (
+                led.replica_id,
+                led.leader_epoch,
+                end,
+                end,
+            ):
+                return
+        loan = self.partition.loan
+        self._is_lent = True
+        with loan.token:
+            lent = loan.lend_follower(self.partition.validator, epoch, end, self._thread)
+        if lent is not None:
+            self._links.lends(leader)
+
+    def takes_tails(self) -> bool:
+        """Return whether this leader's tail is to be lent by threads now."""
+        return not self._inline and self._loans.are_due()
+
+    def lend_by_threads(self) -> None:
+        """Lend the tail of a leader, once all followers lend theirs and have the whole log. Called by the
+        directory's thread.
+        """
+        loan = self.partition.loan
+        if (tail := loan.tail) is not None and tail.is_lent and all(each.is_lent for each in tail.followers):
+            return
+        self._recall()
+        if tail is not None and tail.c.unshown_offsets:
+            self._links.appended(self)
+        with self.lock:
+            leader = self.core.role
+            if not isinstance(leader, Leader) or not leader.is_whole:
+                return
+            epoch, end = leader.leader_epoch, leader.log.end_offset
+            followers = [self._links.find(broker, self.key) for broker in leader.remotes]
+        tails = [tail for each in followers if each is not None and (tail := each._offered) is not None]
+        if len(tails) < len(followers):
+            for each in followers:
+                if each is not None and each._offered is None:
+                    self._links.follows(each)
+            return
+        self._handed_on = True  # first: nobody knows of what C appends from now on
+        with loan.token:
+            self._loans.began(loan.lend_leader(self.partition.validator, epoch, end, tails))
+
+    @property
+    def _offered(self) -> NativeTail | None:
+        tail = self.partition.loan.tail
+        return tail if tail is not None and tail.is_lent and tail.c.follows else None
+
+    def _recall(self) -> None:
+        """Take the tail back, and tell the core what was appended by it. Called by the directory's thread,
+        which alone lends tails.
+        """
+        self._take_back()
+        with self.lock:
+            self._catch_up()
+        self._is_lent = False
+
     def _take_back(self) -> None:
         """Let nobody append to this log by its native tail any more."""
         loan = self.partition.loan
@@ -389,6 +535,10 @@ class LocalReplica:
     @contextmanager
     def _changes(self) -> Iterator[None]:
         """Run a block that changes role or log: nobody lends the tail meanwhile."""
+        if not self._inline:
+            self._recall()
+            yield
+            return
         with self.lock:
             self._catch_up()
             self._changing = True
@@ -398,8 +548,8 @@ class LocalReplica:
             self._changing = False
 
     def _fetches(self) -> AbstractContextManager[None]:
-        """Return `_changes` for a fetch: by threads nobody lends tails, and there is nothing to do."""
-        return self._changes() if self._inline else _nobody_lends
+        """Return `_changes` for a fetch: by threads there is nothing to do where no tail was lent."""
+        return self._changes() if self._inline or self._is_lent else _nobody_lends
 
     # --- the directory's thread ------------------------------------------------------------------
 
@@ -412,9 +562,11 @@ class LocalReplica:
     def _become(self, registration: PartitionRegistration) -> None:
         role = self.core.role
         self._fetching = None
+        self._ahead.clear()
         if isinstance(role, Leader) and not _stays(role, registration, self.broker):
             self.replica.follow()  # what was appended by now is in the log before the role changes
             self.settle()
+        self._handed_on, self._last_bytes = False, 0
         with self.lock:
             rest = self._carry_out(self.core.become(registration, now_ms()))
         for effect in rest:
@@ -450,6 +602,7 @@ class LocalReplica:
         if not isinstance(self.core.role, Follower):
             raise NotLeaderOrFollowerError(f"{self!r} does not follow, so it can't be cut")
         self._fetching = None
+        self._recall()
         cut = self.replica.cut_damaged(offset)
         with self.lock:
             if self.replica.epochs:
@@ -485,6 +638,8 @@ class LocalReplica:
             more = self._fetch(role, leader, own.epoch)
         if more is False and self._inline:
             leader.lend()
+        elif more is False and self._fetching is None:
+            self._offer(leader)
         return more
 
     def _fetch(self, role: Follower, leader: LocalReplica, broker_epoch: int) -> bool | None:
@@ -500,11 +655,9 @@ class LocalReplica:
         if answer.diverging is None and answer.end_offset > request.fetch_offset:
             recent = leader.replica.recent.take(request.fetch_offset, answer.end_offset, self._max_bytes)
             if recent is not None:
-                return self._take(role, request, answer, recent.data, Fetched(*recent[1:]))
-            self._fetching = request
-            self._links.read(leader.broker, lambda: self._read(role, leader, request, answer))
-            return False
-        return self._take(role, request, answer, b"", None)
+                return self._take(role, request, answer, brought(recent.data))
+            return self._take_read(role, leader, request, answer)
+        return self._take(role, request, answer, None)
 
     def _out_of_range(self, role: Follower, leader: LocalReplica, request: FetchRequest) -> bool | None:
         try:
@@ -516,59 +669,106 @@ class LocalReplica:
             self._change_log(effect)
         return bool(effects) or None
 
-    def _read(self, role: Follower, leader: LocalReplica, request: FetchRequest, answer: FetchAnswer) -> None:
-        """Read what an answer brings, in the thread of the leader's directory."""
+    def _take_read(
+        self, role: Follower, leader: LocalReplica, request: FetchRequest, answer: FetchAnswer
+    ) -> bool:
+        """Take what was read ahead, and have more read meanwhile; or have read what the answer brings."""
+        place = Place(leader, request.current_leader_epoch, request.fetch_offset)
+        found = self._ahead.take(place)
+        if found is None:
+            self._fetching = request
+            self._links.read(leader.broker, lambda: self._read(role, leader, request, answer))
+            return False
+        behind = place._replace(offset=found.fetched.next_offset)
+        self._links.read(leader.broker, lambda: self._read_ahead(leader, behind, answer.end_offset))
+        return self._take(role, request, answer, found)
+
+    def _read(
+        self, role: Follower, leader: LocalReplica, request: FetchRequest, answer: FetchAnswer
+    ) -> Read | None:
+        """Read what an answer brings, in the thread of the leader's directory; return what reads on."""
+        place = Place(leader, request.current_leader_epoch, request.fetch_offset)
+        found: Brought | SegstoreError | None = self._ahead.take(place)  # it may have come meanwhile
+        if found is None:
+            found = self._read_at(leader, request.fetch_offset, answer.end_offset, self._max_bytes)
+        self._links.resume(self, lambda: self._arrived(role, request, answer, found))
+        if not isinstance(found, Brought):
+            return None
+        behind = place._replace(offset=found.fetched.next_offset)
+        return lambda: self._read_ahead(leader, behind, answer.end_offset)
+
+    def _read_ahead(self, leader: LocalReplica, place: Place, end_offset: int) -> Read | None:
+        """Read one piece more of what comes from `place` on, up to `end_offset`; return what reads on."""
+        at = self._ahead.next_from(place)
+        if self._ahead.is_full or at.offset >= end_offset:
+            return None
+        found = self._read_at(leader, at.offset, end_offset, FETCHES * self._max_bytes)
+        if not isinstance(found, Brought):  # the fetch meets the error
+            return None
+        self._ahead.add(at, found)
+        return lambda: self._read_ahead(leader, place, end_offset)
+
+    def _read_at(
+        self, leader: LocalReplica, offset: int, end_offset: int, max_bytes: int
+    ) -> Brought | SegstoreError | None:
+        """Read from a leader's disk, and check CRCs; the error where what lies there is damaged, None where
+        it can't be read.
+        """
+        buffer = pool.take(max_bytes)
         try:
-            data = leader.replica.read(request.fetch_offset, answer.end_offset, self._max_bytes)
+            data = leader.replica.read(offset, end_offset, max_bytes, buffer)
+            return brought(data, end_offset, buffer)
         except StorageError as error:
             self._links.failed(leader.broker, error)
-            data = b""
-        except SegstoreError as error:  # the log was cut or removed meanwhile, or is damaged
+        except CorruptRecordError as error:
+            return error
+        except SegstoreError as error:  # the log was cut or removed meanwhile
             log.warning("%r: %s", self, error)
-            data = b""
-        self._links.resume(self, lambda: self._arrived(role, request, answer, data))
+        return None
 
     def _arrived(
-        self, role: Follower, request: FetchRequest, answer: FetchAnswer, data: bytes
-    ) -> bool | None:
-        """Take what was read. Return as `step`: None where nothing could be read, as of a damaged log."""
-        if self._fetching is not request:
-            return False
-        self._fetching = None
-        if not data:
-            return None
-        with self._fetches():
-            return self._take(role, request, answer, data, describe(data)[0])
-
-    def _take(
         self,
         role: Follower,
         request: FetchRequest,
         answer: FetchAnswer,
-        data: bytes | memoryview,
-        fetched: Fetched | None,
+        found: Brought | SegstoreError | None,
+    ) -> bool | None:
+        """Take what was read. Return as `step`: None where nothing could be read. Raises CorruptRecordError
+        where that is damaged.
+        """
+        if self._fetching is not request:
+            return False
+        self._fetching = None
+        if isinstance(found, SegstoreError):
+            raise copy_of(found)
+        if found is None:
+            return None
+        with self._fetches():
+            return self._take(role, request, answer, found)
+
+    def _take(
+        self, role: Follower, request: FetchRequest, answer: FetchAnswer, found: Brought | None
     ) -> bool:
         """Take an answer: append what it brings, or truncate."""
         with self.lock:
-            effects = role.on_answer(request, answer, fetched)
+            effects = role.on_answer(request, answer, None if found is None else found.fetched)
             rest = self._carry_out(effects)
         for effect in rest:
-            if isinstance(effect, Append) and fetched is not None:
-                if effect.before < fetched.next_offset:
-                    data = data[: describe(data)[1](effect.before)]
-                self._append(role, answer, fetched, data)
+            if isinstance(effect, Append) and found is not None:
+                self._append(role, answer, found, effect.before)
             else:
                 self._change_log(effect)
+        if found is not None:
+            found.release()
         return bool(rest)
 
-    def _append(
-        self, role: Follower, answer: FetchAnswer, fetched: Fetched, data: bytes | memoryview
-    ) -> None:
-        if (first := role.restart(fetched)) is not None:
+    def _append(self, role: Follower, answer: FetchAnswer, found: Brought, before: int) -> None:
+        if (first := role.restart(found.fetched)) is not None:
             self._change_log(first)
-        end = self.replica.append_as_follower(data, answer.high_watermark)
+        self._last_bytes = found.chunk.size
+        end = self.replica.append_checked(found.below(before), answer.high_watermark)
         with self.lock:
-            rest = self._carry_out(role.on_append(end, answer, fetched))
+            rest = self._carry_out(role.on_append(end, answer, found.fetched))
         for effect in rest:
             self._change_log(effect)
 

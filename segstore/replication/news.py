@@ -29,6 +29,8 @@ class News:
     def tell(self) -> None:
         """Let all waits end."""
         self.number = next(self._count) & 0xFFFFFFFF
+        if not self._waiting:  # one that comes now sees the number
+            return
         for waiter in list(self._waiting):
             waiter.put(None)
 

@@ -22,7 +22,7 @@ from segstore.replication.core.messages import AlterPartition, AlterPartitionRep
 from segstore.replication.core.registration import BrokerRegistration, PartitionRegistration
 from segstore.replication.counters import Counters
 from segstore.replication.data_directory import Change, DataDirectory
-from segstore.replication.local_replica import LocalReplica
+from segstore.replication.local_replica import LocalReplica, Read
 from segstore.replication.metadata.image import PartitionKey
 from segstore.replication.news import News
 from segstore.replication.quorum_controller import Decision, Published, QuorumController
@@ -90,7 +90,8 @@ class ReplicaManager:
         """Return the follower in the directory whose id is `rack`, if consumers can read `offset` there."""
         leader = self.leader(key)
         role = None if leader is None else leader.core.role
-        if isinstance(role, Leader):
+        if leader is not None and isinstance(role, Leader):
+            leader.hear()
             for broker in role.can_serve(offset):
                 if str(broker) == rack:
                     return self.find(broker, key)
@@ -174,7 +175,7 @@ class ReplicaManager:
         self._ask_followers(leader)
         alone = not isinstance(role, Leader) or len(role.isr.maximal) == 1
         if alone and (directory := self.directories.get(leader.broker)) is not None:
-            directory.post(leader.settle)
+            directory.post(leader.settle_alone)
 
     def _ask_followers(self, leader: LocalReplica) -> None:
         if isinstance(role := leader.core.role, Leader):
@@ -228,7 +229,7 @@ class ReplicaManager:
         self._ask_followers(leader)
         self.directories[leader.broker].post(leader.replica.save_epochs)
 
-    def read(self, broker: int, read: Callable[[], None]) -> None:
+    def read(self, broker: int, read: Read) -> None:
         """See `Links`."""
         self.directories[broker].read(read)
 
@@ -236,6 +237,10 @@ class ReplicaManager:
         """See `Links`."""
         directory = self.directories[replica.broker]
         directory.post(partial(directory.resume, replica, work))
+
+    def lends(self, leader: LocalReplica) -> None:
+        """See `Links`."""
+        self.directories[leader.broker].post(leader.lend_by_threads)
 
     def failed(self, broker: int, error: Exception) -> None:
         """See `Links`."""

@@ -20,7 +20,7 @@ import segstore
 from segstore import Producer
 from segstore.client.producer import FutureRecordMetadata, accumulator, batch, buffer_pool, incomplete_batches
 from segstore.client.producer.accumulator import Accumulator
-from segstore.client.producer.batch import ProducerBatch
+from segstore.client.producer.batch import PartitionQueue, ProducerBatch
 from segstore.client.producer.buffer_pool import BufferPool
 from segstore.coordinator.shared import shared
 from segstore.coordinator.transaction.coordinator import TransactionCoordinator
@@ -114,8 +114,8 @@ def test_a_close_that_is_interrupted_anywhere_leaves_no_record_without_an_outcom
 
 SEAMS = {
     "a batch is made": (batch, "ProducerBatch", False),
-    "its records are placed": (ProducerBatch, "place", False),
-    "they were placed": (ProducerBatch, "place", True),
+    "its records are placed": (PartitionQueue, "settle", False),
+    "they were placed": (PartitionQueue, "settle", True),
     "the decision is to be written": (Entries, "write", False),
     "it was written": (Entries, "write", True),
     "markers are to be shown": (Visible, "show_all", False),
@@ -190,7 +190,7 @@ def test_an_interrupted_send_keeps_no_memory(store: segstore.Store, monkeypatch:
             sent.append(producer.send("a", b"x" * 50))
 
     with Producer(store, batch_size=300, buffer_memory=600, linger_ms=60_000) as producer:
-        for owner, name in ((ProducerBatch, "place"), (batch, "ProducerBatch"), (BufferPool, "allocate")):
+        for owner, name in ((PartitionQueue, "settle"), (batch, "ProducerBatch"), (BufferPool, "allocate")):
             once(monkeypatch, owner, name, after=False)
             with pytest.raises(KeyboardInterrupt):
                 fill()

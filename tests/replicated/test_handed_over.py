@@ -8,7 +8,7 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from replicated_stores import PATIENT, Directories, await_in_sync, log_bytes
+from replicated_stores import PATIENT, Directories, await_in_sync, follower_of, log_bytes
 from waiting import until
 
 from segstore.storage.log.recent_appends import Recent, RecentAppends
@@ -20,9 +20,9 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     """How often a leader's log was read for a follower."""
     made, read = Counter[str](), Replica.read
 
-    def counted(self: Replica, offset: int, end_offset: int, max_bytes: int) -> bytes:
+    def counted(self: Replica, *asked: Any) -> bytes | memoryview:
         made["reads"] += 1
-        return read(self, offset, end_offset, max_bytes)
+        return read(self, *asked)
 
     monkeypatch.setattr(Replica, "read", counted)
     return made
@@ -84,5 +84,27 @@ def test_r1_a_follower_checks_the_crcs_of_what_it_is_handed(
 
     until(all_flipped)
     await_in_sync(store)
+    three.close()
+    assert len({log_bytes(path / "t-0") for path in three.paths}) == 1
+
+
+def test_r8_a_follower_that_catches_up_has_each_piece_read_once(
+    three: Directories, reads: Counter[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first piece is of replica.fetch.max.bytes, the next ones are read ahead and larger; the bytes are
+    the leader's.
+    """
+    store, log = opened(three, replica_fetch_max_bytes=20_000)
+    broker = follower_of(store.describe_partition("t"))
+    three.files.fail(three.paths[broker])
+    until(lambda: broker not in store.describe_partition("t").isr)
+    for number in range(100):
+        log.append_batch([b"%04d" % number * 1_000] * 2, acks=1)
+    three.files.mend()
+    reads.clear()
+    store.replace_directory(broker, three.paths[broker])
+    await_in_sync(store)
+    size = len(log_bytes(three.paths[broker] / "t-0"))
+    assert size // 40_000 <= reads["reads"] <= size // 8_000
     three.close()
     assert len({log_bytes(path / "t-0") for path in three.paths}) == 1

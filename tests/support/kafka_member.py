@@ -32,7 +32,7 @@ from segstore.replication.core.leader import Leader
 from segstore.replication.core.messages import AlterPartition
 from segstore.replication.core.registration import BrokerRegistration, PartitionRegistration
 from segstore.replication.data_directory import Change, DataDirectory, open_directory
-from segstore.replication.local_replica import LocalReplica
+from segstore.replication.local_replica import LocalReplica, Read
 from segstore.replication.metadata.image import PartitionKey
 from segstore.replication.metadata.properties import MetaProperties, read_properties
 from segstore.replication.metadata.voters import Place
@@ -250,13 +250,16 @@ class Member:
     def leads(self, replica: LocalReplica) -> None:
         """See `Links`."""
 
-    def read(self, broker: int, read: Callable[[], None]) -> None:
+    def read(self, broker: int, read: Read) -> None:
         """See `Links`."""
         self.directory.read(read)
 
     def resume(self, replica: LocalReplica, work: Callable[[], None]) -> None:
         """See `Links`."""
         self.directory.post(partial(self.directory.resume, replica, work))
+
+    def lends(self, leader: LocalReplica) -> None:
+        """See `Links`; followers elsewhere have no tails here."""
 
     def failed(self, broker: int, error: Exception) -> None:
         """See `Links`."""

@@ -7,7 +7,6 @@ its docstring says otherwise. Nothing slow is done under the lock, and no thread
 
 from __future__ import annotations
 
-import contextlib
 import threading
 import time
 from collections.abc import Sequence
@@ -15,7 +14,8 @@ from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from segstore.client.producer.batch import NO_BLOCK, PartitionQueue, ProducerBatch
+from segstore._native._producer import Sleep
+from segstore.client.producer.batch import PartitionQueue, ProducerBatch
 from segstore.client.producer.buffer_pool import BufferPool, Waiter
 from segstore.client.producer.future import FutureRecordMetadata
 from segstore.client.producer.incomplete_batches import Incomplete
@@ -26,6 +26,7 @@ from segstore.mutex import check_apart
 from segstore.records import HEADER_SIZE
 
 if TYPE_CHECKING:
+    from segstore._native._producer import Sending
     from segstore.client.producer.config import ProducerConfig
 
 
@@ -43,7 +44,7 @@ Ready = list[tuple[PartitionQueue, list[ProducerBatch]]]
 
 class Schedule:
     """`linger` is in seconds. `open` is in the order of opening, so that the first is due first; `sealed`
-    in the order of sealing.
+    in the order of sealing. C puts queues into `open` without the lock, so each look at it is one step.
     """
 
     def __init__(self, linger: float) -> None:
@@ -57,7 +58,7 @@ class Schedule:
         or with `at_once` some of all.
         """
         due: list[PartitionQueue] = []
-        for queue in islice(self.open, MOST_SEALED):
+        for queue in list(islice(self.open, MOST_SEALED)):
             if not at_once and queue.created + self._linger > now:
                 break
             due.append(queue)
@@ -71,25 +72,19 @@ class Schedule:
                 self.sealed[queue] = None
         ready: Ready = []
         for queue in list(self.sealed):
-            batches = self._take(queue)
-            if batches:
-                ready.append((queue, batches))
+            batches, size = queue.batches, 0
+            taken: list[ProducerBatch] = []
+            if queue not in self.backing_off:
+                while batches and (not taken or size + batches[0].size <= MOST_TAKEN):
+                    batch = batches.popleft()
+                    size += batch.size
+                    taken.append(batch)
+                if taken:
+                    ready.append((queue, taken))
+                if batches:
+                    continue
+            del self.sealed[queue]
         return ready
-
-    def _take(self, queue: PartitionQueue) -> list[ProducerBatch]:
-        taken: list[ProducerBatch] = []
-        size = 0
-        batches = queue.batches
-        if queue in self.backing_off:
-            del self.sealed[queue]
-            return taken
-        while batches and (not taken or size + batches[0].size <= MOST_TAKEN):
-            batch = batches.popleft()
-            size += batch.size
-            taken.append(batch)
-        if not batches:
-            del self.sealed[queue]
-        return taken
 
     def next_look(self) -> float:
         """Return when something is due next, in monotonic seconds; some batch waits."""
@@ -97,7 +92,8 @@ class Schedule:
             return 0.0
         looks = [queue.retry_at for queue in self.backing_off]
         if self.open:
-            looks.append(next(iter(self.open)).created + self._linger)
+            first = list(islice(self.open, 1))
+            looks.append(first[0].created + self._linger)
         return min(looks)
 
     def put_back(self, queue: PartitionQueue, batches: Sequence[ProducerBatch], retry_at: float) -> None:
@@ -116,41 +112,29 @@ class Schedule:
 # --- gate --------------------------------------------------------------------------------------
 
 # `Gate`: where the sender sleeps until there is something to do. Threads: the sender sleeps; any thread wakes
-# it, with the producer's lock held, except in `wake_from_anywhere`.
+# it.
 
 LONGEST_WAIT = threading.TIMEOUT_MAX
 
 
-class Gate:
+class Gate(Sleep):
     """`asleep` is set by the sender, with the producer's lock held, before it calls `sleep`."""
 
     def __init__(self, lock: ProducerLock) -> None:
-        self._lock, self._gate = lock, threading.Lock()
-        self._gate.acquire()
-        self.asleep = False
+        self._lock, self.gate = lock, threading.Lock()
+        self.gate.acquire()
 
     def sleep(self, until: float | None) -> None:
         """Return when the gate is opened, or at `until` (monotonic seconds). Takes the lock."""
         seconds = -1 if until is None else min(max(until - time.monotonic(), 0), LONGEST_WAIT)
-        if self._gate.acquire(timeout=seconds):
+        if self.gate.acquire(timeout=seconds):
             return
         with self._lock:
             if self.asleep:
                 self.asleep = False
                 return
         # The gate was opened at the last moment: close it again.
-        self._gate.acquire()
-
-    def wake(self) -> None:
-        """Wake the sender."""
-        if self.asleep:
-            self.asleep = False
-            self._gate.release()
-
-    def wake_from_anywhere(self) -> None:
-        """Wake the sender without the lock, which this thread may hold in another frame."""
-        with contextlib.suppress(RuntimeError):  # another opened it at this moment
-            self.wake()
+        self.gate.acquire()
 
 
 # --- accumulator ------------------------------------------------------------
@@ -170,11 +154,21 @@ class Accumulator:
         self.pool = BufferPool(config.buffer_memory, batch_size)
         self.queues: dict[TopicPartition, PartitionQueue] = {}
         self._schedule = Schedule(self._linger)
+        self._full: list[PartitionQueue] = []  # queues that C has begun batches in
         self.incomplete = Incomplete(self.lock, self.pool)
-        self.refusal: BaseException | None = None
+        self._refused: list[BaseException] = []
         self._aborted: list[ProducerBatch] = []  # until their outcome is known
         self._abortion: BaseException | None = None
         self._ended = False
+
+    @property
+    def refusal(self) -> BaseException | None:
+        """Return why no more records are taken; None where they are."""
+        return self._refused[0] if self._refused else None
+
+    @refusal.setter
+    def refusal(self, error: BaseException) -> None:
+        self._refused[:] = (error,)
 
     def queue(self, topic_partition: TopicPartition) -> PartitionQueue:
         """Return the partition's queue, which is always the same object."""
@@ -183,6 +177,12 @@ class Accumulator:
             if found is None:
                 found = self.queues[topic_partition] = PartitionQueue(self.lock, topic_partition)
             return found
+
+    def lend(self, sending: Sending) -> None:
+        """Let C append records and begin batches."""
+        sending.pool, sending.full, sending.room = self.pool, self._full, self._room
+        sending.gate, sending.open, sending.refused = self.gate, self._schedule.open, self._refused
+        sending.at_once, sending.time = not self._linger, time
 
     # --- appending ----------------------------------------------------------------------
 
@@ -202,8 +202,8 @@ class Accumulator:
         Raises `refusal`.
         """
         with self.lock:
-            if self.refusal is not None:
-                raise copy_of(self.refusal)
+            if self._refused:
+                raise copy_of(self._refused[0])
             left = queue.left - size
             try:
                 if left >= 0:
@@ -211,9 +211,8 @@ class Accumulator:
                 elif not self._open_batch(queue, size, waiter):
                     return False
                 record._holder = queue
-                queue.rich = queue.rich or record._key is not None or type(record._at) is tuple
-                queue.stamped = queue.stamped or type(record._time) is int
-                queue.append(record)
+                queue.rich = queue.rich or record._key is not None or type(record._value) is tuple
+                queue.records.append(record)
                 return True
             finally:
                 # Last: the sender waits for the interpreter from the moment that it wakes.
@@ -222,17 +221,20 @@ class Accumulator:
 
     def _open_batch(self, queue: PartitionQueue, size: int, waiter: Waiter | None) -> bool:
         """Open a batch for a first record of `size`, in place of the one that is open."""
-        if queue.block:
+        queue.held = True
+        while queue.block:
             self._seal(queue)
             self.gate.wake()
+            queue.held = True  # C may have opened a batch meanwhile
         room, queue.created = size if size > self._room else self._room, time.monotonic()
         # First: where an interrupt comes after `allocate`, the sender finds the block, and gives it back.
         self._schedule.open[queue] = None
         if not self.pool.allocate(room + HEADER_SIZE, waiter, queue):
             self._schedule.open.pop(queue, None)
+            queue.held = False
             self.gate.wake()  # what lingers is sent now
             return False
-        queue.room, queue.left = room, room - size
+        queue.room, queue.left, queue.held = room, room - size, False
         return True
 
     def close_batch(self, queue: PartitionQueue) -> None:
@@ -242,23 +244,13 @@ class Accumulator:
                 self._seal(queue)
                 self.gate.wake()
 
-    def late(self, queue: PartitionQueue) -> None:
-        """Handle a record that was appended while its batch was being sealed: it is sent all the same, or
-        fails where the sender has ended meanwhile.
-        """
-        with self.lock:
-            if queue.left != NO_BLOCK or not queue.records:
-                return
-            self._seal(queue)
-            self.gate.wake()
-            ended = self._ended
-        if ended and self.refusal is not None:
-            self.abort(self.refusal)
-
     def _seal(self, queue: PartitionQueue) -> None:
-        if queue.seal(time.monotonic(), self.incomplete.batches, self._schedule.sealed) is None:
+        queue.held = True
+        queue.seal(True, self.incomplete.batches, self._schedule.sealed)
+        if queue.block:  # without a record
             self.pool.give_back(queue)
         self._schedule.open.pop(queue, None)
+        queue.held = False
 
     def _seal_all(self) -> None:
         for queue in list(self.queues.values()):
@@ -274,12 +266,23 @@ class Accumulator:
         """
         with self.lock:
             schedule = self._schedule
+            if self._full:
+                full = self._full[:]
+                del self._full[: len(full)]
+                for queue in full:
+                    if queue.seal(False, self.incomplete.batches, schedule.sealed):
+                        self._full.append(queue)
+                    if queue in schedule.open:  # its open batch is younger than those of before
+                        del schedule.open[queue]
+                        schedule.open[queue] = None
             if schedule.open:
-                at_once = self.refusal is not None or bool(self.pool.waiters and self.pool.waiting)
+                at_once = bool(self._refused) or bool(self.pool.waiters and self.pool.waiting)
                 for queue in schedule.overdue(now, at_once):
                     self._seal(queue)
             ready = schedule.take(now) if schedule.sealed or schedule.backing_off else []
             self.gate.asleep = not ready
+            if self._full:  # C has just cut, and found the sender awake, or the queue told of already
+                return ready, 0.0
             look = schedule.next_look() if schedule.sealed or schedule.backing_off or schedule.open else None
             return ready, look
 
@@ -340,7 +343,7 @@ class Accumulator:
         """
         if self.refusal is None:
             self.refusal = error
-            self.gate.wake_from_anywhere()
+            self.gate.wake()
 
     def end(self) -> bool:
         """Return whether the sender may end: no record waits, and none will be taken."""

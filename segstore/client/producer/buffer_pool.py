@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
 
+from segstore._native._producer import Memory, Records
 from segstore.errors import BufferExhaustedError
 from segstore.threads import take
 
@@ -34,9 +35,10 @@ class Owner:
         self.block = 0
 
 
-class BufferPool:
+class BufferPool(Memory):
     """Kafka's BufferPool. `made` counts blocks of `block_size` that were taken from `total`, `reused` those
-    that had been used before; memory of other sizes is taken from the rest, and freed after use.
+    that had been used before; memory of other sizes is taken from the rest, and freed after use. `send` takes
+    a block by itself (`_native/queue.c`), where one is free and no thread waits.
     """
 
     def __init__(self, total: int, block_size: int) -> None:
@@ -59,7 +61,7 @@ class BufferPool:
         """Return the number of threads that wait for memory."""
         return sum(entry() is not None for entry in list(self.waiters))
 
-    def allocate(self, size: int, waiter: Waiter | None = None, owner: Owner | None = None) -> bool:
+    def allocate(self, size: int, waiter: Waiter | None = None, owner: Owner | Records | None = None) -> bool:
         """Take `size` bytes for `owner`, if they are free and no thread came before `waiter`. `owner.block`
         is set in the same step: no interrupt comes between taking and owning.
         """
@@ -86,7 +88,7 @@ class BufferPool:
             self.made += 1
         return True
 
-    def give_back(self, owner: Owner) -> None:
+    def give_back(self, owner: Owner | Records) -> None:
         """Free what `owner` holds, in one step."""
         size = owner.block
         if size == self.block_size:

@@ -1,13 +1,14 @@
 """`FutureRecordMetadata`: what `send` returns, and where the record was written or what failed, once that
 is known.
 
-A future has four fields: its place; the record's key and time until it lies in a batch; and the holder that
-knows the outcome, first the partition's queue, then the batch.
+A future has the record's value, key and time until it lies in a batch, then its place there; and the holder
+that knows the outcome, first the partition's queue, then the batch.
 
-The garbage collector does not know futures (`_native/future.c`), and would free none that lies in a reference
-cycle. None does once its outcome is known: a batch that is done refers to no future and no callback, and the
-error that it stores is given out as a copy, so it gets no traceback with frames of the application. A queue
-refers to its futures until they lie in a batch, which closing or dropping the producer brings about.
+The garbage collector does not know futures (`_native/future.c`), and would free none that lies in a
+reference cycle. None does once its outcome is known: a batch that is done refers to no future and no
+callback, and the error that it stores is given out as a copy, so it gets no traceback with frames of the
+application. A queue refers to its futures until they lie in a batch, which closing or dropping the producer
+brings about.
 Threads: any. Callbacks run in the sender's thread, or at once where the outcome is known.
 """
 
@@ -19,7 +20,7 @@ from functools import partial
 from types import MemberDescriptorType
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from segstore._native._future import FutureRecordMetadata as Untracked
+from segstore._native._producer import FutureRecordMetadata as Untracked
 from segstore.client.producer.lock import ProducerLock
 from segstore.client.producer.record import RecordMetadata
 from segstore.config import arguments
@@ -60,23 +61,24 @@ class Holder(Protocol):
 
 def _untracked(body: type[_Class]) -> type[_Class]:
     """Return the native type that the garbage collector does not know, with what this class defines."""
-    made: type[_Class] = Untracked
+    made: Any = Untracked
     for name, value in vars(body).items():
         if name != "__dict__" and not isinstance(value, MemberDescriptorType):
             setattr(made, name, value)
-    return made
+    return made  # type: ignore[no-any-return]
 
 
 @_untracked
 class FutureRecordMetadata:
     """The outcome of one `send`: a `RecordMetadata` or an error."""
 
-    __slots__ = ("_at", "_holder", "_key", "_time")
-    # The value (or a Headed) while the holder is a queue, the place in the batch afterwards.
-    _at: Any
+    __slots__ = ("_at", "_holder", "_key", "_time", "_value")
     _holder: Holder
-    _key: bytes | None  # while the holder is a queue
-    _time: float | int  # a float is the clock's seconds, an int ms as they were given
+    # While the holder is a queue; `_value` may be a Headed, `_time` is in ms.
+    _value: Any
+    _key: bytes | None
+    _time: int
+    _at: int  # the place in the batch, afterwards
 
     @property
     def is_done(self) -> bool:

@@ -34,8 +34,6 @@ class Incomplete:
         called: list[Any] = []
         with self._lock:
             for batch in batches:
-                if batch.unplaced is not None:
-                    batch.place()
                 if batch.values:
                     batch.forget_records()
                 if batch.block:

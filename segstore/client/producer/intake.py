@@ -28,7 +28,7 @@ from segstore.records import HEADER_SIZE
 
 
 class Intake:
-    """`now`: the clock's seconds. `plain`: the application has no interceptor, serializer or partitioner."""
+    """`clock`: ms since the epoch. `plain`: the application has no interceptor, serializer or partitioner."""
 
     def __init__(
         self,
@@ -36,10 +36,10 @@ class Intake:
         routing: Routing,
         accumulator: Accumulator,
         transactions: Transactions | None,
-        now: Callable[[], float],
+        clock: Callable[[], int],
     ) -> None:
         self._config, self._routing, self._accumulator = config, routing, accumulator
-        self._transactions, self._now = transactions, now
+        self._transactions, self._clock = transactions, clock
         self._interceptors = Interceptors(config.interceptors)
         self._key_bytes = record.serializer("key", config.key_serializer)
         self._value_bytes = record.serializer("value", config.value_serializer)
@@ -77,6 +77,17 @@ class Intake:
         future.add_callback(self._interceptors.acknowledged).add_errback(self._interceptors.failed)
         return future
 
+    def take_next(self, topic: str, value: bytes, time_ms: int) -> FutureRecordMetadata:
+        """Do as `take` does with a record that fits a batch of the usual size, for which `send` found no room
+        in an open batch.
+        """
+        future, size = FutureRecordMetadata(), len(value) + RECORD_OVERHEAD
+        future._value, future._time = value, time_ms
+        queue = self._routing.stick(topic, size)
+        if not self._accumulator.put(queue, future, size):
+            self._accumulator.append(queue, future, size)
+        return future
+
     def _append(self, record: ProducerRecord) -> FutureRecordMetadata:
         topic, stamp = record.topic, record.timestamp_ms
         headers = check_headers(record.headers)
@@ -85,8 +96,8 @@ class Intake:
         size = size_of(value, key, headers)
         self._check_size(size)
         future = FutureRecordMetadata()
-        future._at, future._key = (value, headers) if headers else value, key
-        future._time = self._now() if stamp is None else arguments.whole("timestamp_ms", stamp, -1)
+        future._value, future._key = (value, headers) if headers else value, key
+        future._time = self._clock() if stamp is None else arguments.whole("timestamp_ms", stamp, -1)
         queue = self._routing.pick(topic, record.partition, record.key, key, record.value, value)
         self._accumulator.append(queue, future, size + RECORD_OVERHEAD)
         return future

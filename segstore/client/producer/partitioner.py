@@ -122,9 +122,16 @@ class Route:
     def __init__(
         self, ids: tuple[int, ...], queues: dict[int, PartitionQueue], sticky: PartitionQueue
     ) -> None:
-        self.ids, self.queues, self.looked = ids, queues, time.monotonic()
+        self.ids, self.queues, self.looked = ids, queues, 0.0
+        self.look()
         self.by_key: dict[bytes, PartitionQueue] = {}
         self.sticky, self.since = sticky, sticky.produced
+
+    def look(self) -> None:
+        """Note that these are the topic's partitions now: until a look is due, C begins batches by itself."""
+        self.looked = time.monotonic()
+        for queue in self.queues.values():
+            queue.alone, queue.cut_until = len(self.ids) == 1, self.looked + _AGE
 
 
 class Routing:
@@ -180,6 +187,8 @@ class Routing:
         if route is None or time.monotonic() - route.looked > _AGE:
             route = self._look(topic)
         queue = route.sticky
+        if len(route.ids) == 1:
+            return queue  # which begins a batch after each full one
         went = queue.produced - route.since + queue.room - (queue.left if queue.left > 0 else 0)
         if went + size + HEADER_SIZE > self._batch_size and went:
             self._accumulator.close_batch(queue)
@@ -216,7 +225,7 @@ class Routing:
             raise UnknownTopicOrPartitionError(f"there is no topic {topic!r}")
         route = self._routes.get(topic)
         if route is not None and route.ids == info.partition_ids:
-            route.looked = time.monotonic()
+            route.look()
             return route
         queues = {p: self._accumulator.queue(TopicPartition(topic, p)) for p in info.partition_ids}
         route = Route(info.partition_ids, queues, queues[self._rng.choice(info.partition_ids)])

@@ -8,11 +8,11 @@ Threads: any. A child of a fork can't use its parent's producer.
 
 from __future__ import annotations
 
-import time
 import weakref
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from segstore._native._producer import Sending
 from segstore.client.producer.accumulator import Accumulator
 from segstore.client.producer.config import ProducerConfig
 from segstore.client.producer.ending import Ending
@@ -20,7 +20,6 @@ from segstore.client.producer.future import FutureRecordMetadata
 from segstore.client.producer.intake import Intake
 from segstore.client.producer.metrics import ProducerMetrics, Snapshot
 from segstore.client.producer.partitioner import Routing
-from segstore.client.producer.record import RECORD_OVERHEAD
 from segstore.client.producer.sender import Sender
 from segstore.client.producer.transactions import Transactions
 from segstore.closing import Closing
@@ -35,7 +34,6 @@ from segstore.errors import (
     ReadOnlyError,
     copy_of,
 )
-from segstore.records import HEADER_SIZE
 from segstore.storage.context import wall_clock
 from segstore.storage.store.store import Store
 
@@ -70,10 +68,13 @@ class Producer(Closing):
         self._routing = Routing(store, self._accumulator, config.partitioner, config.batch_size)
         self._metrics = ProducerMetrics(config, self._accumulator.pool)
         clock = store._context.clock
-        self._now = time.time if clock is wall_clock else lambda: (clock() + 0.5) / 1000
-        self._plain_size = min(config.batch_size, config.max_request_size, config.buffer_memory) - HEADER_SIZE
         self._transactions = transactions = self._made_transactional()
-        self._intake = Intake(config, self._routing, self._accumulator, transactions, self._now)
+        self._intake = Intake(config, self._routing, self._accumulator, transactions, clock)
+        self._sending = sending = Sending()
+        sending.now = None if clock is wall_clock else clock
+        sending.take, sending.take_next = self._intake.take, self._intake.take_next
+        self._accumulator.lend(sending)
+        self._send = sending.send
         self._gate(transactions is None)
         parts = self._accumulator, self._routing, self._metrics
         self._sender = Sender(store, config, *parts, transactions)
@@ -101,10 +102,10 @@ class Producer(Closing):
         """Open or close the short way of `send`; on the long way `Intake` checks first whether records may
         be sent.
         """
-        # `send` looks up a queue here first; a record without an entry goes through `Intake`.
+        # C looks up a queue here first; a record without an entry goes through `Intake`.
         plain = self._intake.plain and open_
-        self._sticky = self._routing.sticky if plain else {}
-        self._by_key = self._routing.by_key if plain else {}
+        self._sending.sticky = self._routing.sticky if plain else {}
+        self._sending.by_key = self._routing.by_key if plain else {}
 
     # --- sending ------------------------------------------------------------------------
 
@@ -127,43 +128,7 @@ class Producer(Closing):
         IllegalStateError outside of a transaction, TransactionAbortedError in one that can only be aborted,
         ProducerFencedError.
         """
-        if type(value) is bytes and partition is None and headers is None and timestamp_ms is None:
-            size = len(value) + RECORD_OVERHEAD
-            try:
-                if key is None:
-                    queue = self._sticky[topic]
-                elif type(key) is bytes:
-                    queue = self._by_key[topic][key]
-                    size += len(key)
-                    queue.rich = True
-                else:
-                    return self._intake.take(topic, value, key)
-            except (KeyError, TypeError):
-                return self._intake.take(topic, value, key)
-            # From reading `left` to writing it no function is called, so that CPython changes no thread in
-            # between; an interpreter that did would only make a batch too large or too small.
-            left = queue.left - size
-            if left >= 0:
-                queue.left = left
-                future = FutureRecordMetadata()
-                future._holder = queue
-                future._at = value
-                future._key = key
-                now = self._now  # a call through a local name is quicker
-                future._time = now()
-                append = queue.append
-                append(future)
-                if queue.left < 0:
-                    self._accumulator.late(queue)
-                return future
-            if key is None and size <= self._plain_size:
-                future = FutureRecordMetadata()
-                future._at, future._key, future._time = value, None, self._now()
-                queue = self._routing.stick(topic, size)
-                if not self._accumulator.put(queue, future, size):
-                    self._accumulator.append(queue, future, size)
-                return future
-        return self._intake.take(topic, value, key, headers, partition, timestamp_ms)
+        return self._send(topic, value, key, headers, partition, timestamp_ms)  # type: ignore[no-any-return]
 
     def partitions_for(self, topic: str) -> set[int]:
         """Return the numbers of a topic's partitions. Raises UnknownTopicOrPartitionError."""

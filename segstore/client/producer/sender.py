@@ -51,7 +51,7 @@ class Sender(Background):
         super().__init__(self._send_all, config.client_id)
         self._accumulator, self._transactions = accumulator, transactions
         self._throttle = quotas(store).throttle(PRODUCER_BYTE_RATE, config.client_id)
-        self._backoff = config.retry_backoff_ms / 1000
+        self._backoff, self._timeout = config.retry_backoff_ms / 1000, config.delivery_timeout_ms / 1000
         stamps = Stamps(store, sequences_of(store, config, transactions))
         compression = config.compression_type
         acks = Acks(config.acks, min(REQUEST_TIMEOUT_MS, config.delivery_timeout_ms))
@@ -107,7 +107,8 @@ class Sender(Background):
                 pass
 
     def _send_or_keep(self, queue: PartitionQueue, batches: list[ProducerBatch]) -> None:
-        batches = self._delivery.without_expired(batches)
+        if batches[0].created + self._timeout <= time.monotonic():
+            batches = self._delivery.without_expired(batches)
         if self._throttle.bound is not None:
             batches = self._admitted(queue, batches)
         left = self._delivery.send(batches)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from segstore._native import address, ffi, lib, seg_tail_append
+from segstore._native import ffi, lib, seg_tail_append
 from segstore.config import arguments
 from segstore.errors import RecordTooLargeError, StorageError
 from segstore.mutex import check_apart
@@ -73,13 +73,14 @@ def _acknowledged(partition: Partition, acks: Acks, n: int, write: Callable[[], 
         first = write()
         partition.flushing.flush_if_due(first + n)
     except StorageError as error:
-        _tell_of(error, partition, acknowledger)
+        tell_of(error, partition, acknowledger)
         raise
     acknowledger.wait(first + n, acks.acks, acks.timeout_ms)
     return first
 
 
-def _tell_of(error: StorageError, partition: Partition, acknowledger: Acknowledger) -> None:
+def tell_of(error: StorageError, partition: Partition, acknowledger: Acknowledger) -> None:
+    """Let the other replicas hear of an append that the disk has refused; room may come back."""
     if partition.segments.fenced is not None or error.errno not in NO_ROOM:
         acknowledger.failed(error)
 
@@ -89,20 +90,27 @@ def append_inline(partition: Partition, acks: Acks, n: int, write: Callable[[], 
     the first offset, or SLOW: nothing is done then. Where a follower did not take the records, wait for it
     as `acks` asks. Raises StorageError, and the errors of `Acknowledger`.
     """
-    if partition.loan.tail is None:
-        return SLOW
     acknowledger = partition.acks
-    assert acknowledger is not None
+    if partition.loan.tail is None or acknowledger is None:
+        return SLOW
     try:
         first = write()
     except StorageError as error:
-        _tell_of(error, partition, acknowledger)
+        tell_of(error, partition, acknowledger)
         raise
     if first >= 0:
         acknowledger.shown()
     elif first <= BEHIND:
-        first = BEHIND - first
-        acknowledger.wait(first + n, acks.acks, acks.timeout_ms)
+        first = behind(acknowledger, acks, n, first)
+    return first
+
+
+def behind(acknowledger: Acknowledger, acks: Acks, n: int, answer: int) -> int:
+    """Wait, as `acks` asks, for the followers that lack `n` records which C has appended to the leader's log;
+    return the first offset, which the `answer` stands for. Raises the errors of `Acknowledger`.
+    """
+    first = BEHIND - answer
+    acknowledger.wait(first + n, acks.acks, acks.timeout_ms)
     return first
 
 
@@ -113,7 +121,7 @@ SLOW: int = lib.SEG_SLOW
 BEHIND: int = lib.SEG_BEHIND
 """What C answers where a follower lacks what was appended. Here `BEHIND - offset` stands for that."""
 _NOW: int = lib.SEG_NOW
-_write_at = lib.seg_tail_write
+_write_at, _cast = lib.seg_tail_write, ffi.cast
 
 
 def append_short(
@@ -187,7 +195,10 @@ def _write_short(partition: Partition, chunk: Encoded) -> int:
 def undone(loan: TailLoan, tail: NativeTail, answer: int) -> int:
     """Return what stands for an append that a follower lacks, or raise the error of one that failed."""
     if answer == BEHIND:
-        return BEHIND - int(tail.c.next_offset)
+        first = BEHIND - int(tail.c.next_offset)
+        with loan.token:
+            """The tail is taken back, so that followers can fetch what it has not shown."""
+        return first
     with loan.token:
         raise loan.torn(-answer)
 
@@ -359,7 +370,7 @@ def append_record(
         batch = ffi.new("seg_batch *")
         batch.producer_id, batch.producer_epoch = template.producer_id, template.producer_epoch
         batch.base_sequence, batch.attributes = template.base_sequence, template.attributes
-        record = partition.loan, value, key, headers, timestamp, None, address(batch)
+        record = partition.loan, value, key, headers, timestamp, None, int(_cast("uintptr_t", batch))
         first = (
             append_short(*record)
             if partition.acks is None

@@ -6,64 +6,90 @@ On disk logs are only read. Threads: any; no lock is taken.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from segstore.errors import StoreClosedError
 from segstore.records import LEAST_ENTRY, bring_up, is_old, scan
 from segstore.storage.log.partition import Partition
 from segstore.storage.segment.log_view import LogView
 from segstore.storage.segment.segment import Segment
 
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
 _TRIES = 10  # segments may be removed between the view and the read: then the next view is tried
 _LENGTH_AT, _LENGTH_END = 8, 12
 """Where a batch has its length, which counts the bytes behind it."""
 
 
-def raw_read(partition: Partition, offset: int, end_offset: int, max_bytes: int) -> bytes:
+def raw_read(
+    partition: Partition, offset: int, end_offset: int, max_bytes: int, into: NDArray[np.uint8] | None = None
+) -> bytes | memoryview:
     """See `Replica.read`. Raises OSError."""
     for _ in range(_TRIES):
         view = partition.visible.written
         view.check(offset, partition.directory)
         try:
-            return _read(view, offset, min(end_offset, view.end_offset), max_bytes)
+            return _read(view, offset, min(end_offset, view.end_offset), max_bytes, into)
         except FileNotFoundError:
             continue  # retention has removed the segment: a later view begins behind it
     raise StoreClosedError(f"{partition.directory} is gone")
 
 
-def _read(view: LogView, offset: int, end_offset: int, max_bytes: int) -> bytes:
+def _read(
+    view: LogView, offset: int, end_offset: int, max_bytes: int, into: NDArray[np.uint8] | None
+) -> bytes | memoryview:
     """Read of one segment after the other, while there is room."""
-    pieces: list[bytes] = []
+    pieces: list[bytes | memoryview] = []
     left, slot = max_bytes, view.slot(offset)
     while slot < len(view.segments) and offset < end_offset:
         segment, (end, below) = view.segments[slot], view.bounds(slot)
         first = segment.locate(offset, end)
         if first is not None and first.base_offset < end_offset:
-            piece = _stretch(segment, int(first.position), end, end_offset, left, at_least_one=not pieces)
-            pieces.append(_brought_up(segment, int(first.position), piece))
+            at, room = int(first.position), None if pieces else into
+            piece = _stretch(segment, at, end, end_offset, left, room, at_least_one=not pieces)
+            pieces.append(_brought_up(segment, at, piece))
             left -= len(piece)
-            if int(first.position) + len(piece) < end:
+            if at + len(piece) < end:
                 break
         offset, slot = max(below, offset), slot + 1
-    return b"".join(pieces)
+    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
 def _stretch(
-    segment: Segment, position: int, end: int, end_offset: int, most: int, *, at_least_one: bool
-) -> bytes:
-    """Return whole batches of one segment, from byte `position` on."""
+    segment: Segment,
+    position: int,
+    end: int,
+    end_offset: int,
+    most: int,
+    into: NDArray[np.uint8] | None,
+    *,
+    at_least_one: bool,
+) -> bytes | memoryview:
+    """Return batches of one segment, from byte `position` on; see `Replica.read`."""
     files, handle = segment.pool.files, segment.handle
     size = min(end - position, max(most, LEAST_ENTRY if at_least_one else 0))
     if size < LEAST_ENTRY:
         return b""
+    if into is not None and size <= len(into):
+        there = into.data[: files.pread_into(handle, into.data[:size], position)]
+        if _first_size(there) <= len(there):
+            return there
     data = files.pread(handle, size, position)
     whole = _whole(data, end_offset)
     if not whole and at_least_one:
-        size = _LENGTH_END + int.from_bytes(data[_LENGTH_AT:_LENGTH_END], "big")
-        data = files.pread(handle, min(size, end - position), position)
+        data = files.pread(handle, min(_first_size(data), end - position), position)
         whole = _whole(data, end_offset)
-    return data[:whole]
+    return memoryview(data)[:whole]
 
 
-def _brought_up(segment: Segment, position: int, data: bytes) -> bytes:
+def _first_size(data: bytes | memoryview) -> int:
+    """Return the size of the batch that `data` begins with."""
+    return _LENGTH_END + int.from_bytes(data[_LENGTH_AT:_LENGTH_END], "big")
+
+
+def _brought_up(segment: Segment, position: int, data: bytes | memoryview) -> bytes | memoryview:
     """Return the batches in `data`, which lies at `position` of a segment, as batches of magic 2."""
     if not segment.may_be_old or not data:
         return data

@@ -16,6 +16,7 @@ import numpy as np
 
 from segstore._native import ffi, lib
 from segstore.errors import CorruptRecordError, InvalidArgumentError
+from segstore.integers import INT64_MAX
 from segstore.leader_epochs import LeaderEpochCache
 from segstore.records import Encoded, bring_up, is_old, scan
 from segstore.storage.context import os_errors
@@ -185,16 +186,19 @@ class Replica:
 
     # --- reads ----------------------------------------------------------------------------
 
-    def read(self, offset: int, end_offset: int, max_bytes: int) -> bytes:
+    def read(
+        self, offset: int, end_offset: int, max_bytes: int, into: NDArray[np.uint8] | None = None
+    ) -> bytes | memoryview:
         """Return whole batches as they are stored, for a follower: from the one that holds `offset`, or
         follows it, up to `end_offset`, which is not above LEO. They are `max_bytes` at most, but at least one
-        batch where there is any. No CRC is checked: the follower does that. No lock is taken.
+        batch where there is any. No CRC is checked, and no lock is taken. What fits the memory `into` lies
+        there; that may end within a batch, or beyond `end_offset`.
 
         Raises OffsetOutOfRangeError where `offset` is not in [start_offset, LEO]; CorruptRecordError where a
         header at `offset` is damaged; StorageError, StoreClosedError.
         """
         with os_errors():
-            return raw_read(self._partition, offset, end_offset, max_bytes)
+            return raw_read(self._partition, offset, end_offset, max_bytes, into)
 
     # --- epochs ---------------------------------------------------------------------------
 
@@ -235,17 +239,12 @@ class Replica:
         Raises CorruptRecordError where a batch is damaged, and InvalidArgumentError where the batches don't
         follow the log's end, or their leader epochs fall: nothing is appended then. Raises StorageError.
         """
-        batches, stop = scan(data)
-        if stop.status not in (lib.SEG_END, lib.SEG_SHORT):
-            raise CorruptRecordError(
-                "what was fetched", stop.position, stop.last_offset + 1, BAD[stop.status]
-            )
-        partition = self._partition
-        if not len(batches):
-            return partition.visible.log_end_offset
-        if is_old(batches):
-            data, batches = bring_up(data, batches, "what was fetched")
-        chunk = Encoded.of(data, batches)
+        chunk = checked(data)
+        return self.log_end_offset if chunk is None else self.append_checked(chunk, high_watermark)
+
+    def append_checked(self, chunk: Encoded, high_watermark: int = -1) -> int:
+        """Do what `append_as_follower` does with what `checked` has returned."""
+        partition, batches = self._partition, chunk.batches
         with os_errors(), partition.queue.token:
             partition.queue.drain()
             self._check_follows(batches)
@@ -571,3 +570,17 @@ class Replica:
 
     def _forget_epochs(self, end: int) -> None:
         self._change_epochs(lambda: self._epochs.truncate_from_end(end), sync=True)
+
+
+def checked(data: bytes | memoryview, end_offset: int = INT64_MAX) -> Encoded | None:
+    """Return the whole batches below `end_offset` of what was fetched, as a follower writes them, None where
+    there is none. Raises CorruptRecordError.
+    """
+    batches, stop = scan(data, end_offset=end_offset)
+    if stop.status not in (lib.SEG_END, lib.SEG_SHORT):
+        raise CorruptRecordError("what was fetched", stop.position, stop.last_offset + 1, BAD[stop.status])
+    if not len(batches):
+        return None
+    if is_old(batches):
+        data, batches = bring_up(data, batches, "what was fetched")
+    return Encoded.of(data, batches)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from segstore._native import lib
 from segstore.errors import StorageError, is_refusal
@@ -25,6 +25,7 @@ from segstore.storage.segment.native_tail import NativeTail
 if TYPE_CHECKING:
     from segstore.files import Handle
     from segstore.storage.log.visibility import Visible
+    from segstore.storage.segment.disk_thread import DiskThread
 
 
 class TailLoan:
@@ -76,11 +77,17 @@ class TailLoan:
         self._lend(validator, followers=followers)
         return self.tail
 
-    def lend_follower(self, validator: LogValidator, epoch: int, end_offset: int) -> NativeTail | None:
-        """Lend the tail of a follower to its leader's, as `lend_leader`."""
-        if not self._is_whole(epoch, end_offset, follows=True):
+    def lend_follower(
+        self, validator: LogValidator, epoch: int, end_offset: int, thread: DiskThread | None = None
+    ) -> NativeTail | None:
+        """Lend the tail of a follower to its leader's, as `lend_leader`. With a `thread` that writes what the
+        leader's tail hands on, else the appender.
+        """
+        if not native_tail.enabled or not self._is_whole(epoch, end_offset, follows=True):
             return None
-        self._lend(validator, follows=True)
+        job = None if thread is None else thread.job()
+        if thread is None or job is not None:
+            self._lend(validator, follows=True, job=job)
         return self.tail
 
     def _is_whole(self, epoch: int, end_offset: int, *, follows: bool) -> bool:
@@ -101,6 +108,7 @@ class TailLoan:
         *,
         followers: Sequence[NativeTail] = (),
         follows: bool = False,
+        job: Any = None,
         behind: bool = False,
     ) -> None:
         if self.tail is not None or not native_tail.enabled or not self._is_usual():
@@ -122,6 +130,8 @@ class TailLoan:
         writer.producers.lend(tail)
         tail.c.leader_epoch, tail.c.follows = writer.epoch, follows
         tail.hand_on(followers)
+        if job is not None:
+            tail.write_by(job)
         self._visible.lend(tail)
         # Meanwhile a sync may have failed, or the pool have let go of the file, of which it would not know.
         if writer.segments.fenced is not None or self._log() is not handle:
@@ -187,3 +197,9 @@ class TailLoan:
         tail = self.tail or self.behind
         if tail is not None:
             tail.stop()
+
+    def quit(self) -> None:
+        """Do what `stop` does, but wait for no disk: an append that is under way may still end."""
+        tail = self.tail or self.behind
+        if tail is not None:
+            tail.quit()

@@ -381,6 +381,9 @@ class Visible:
         """
         with self.publishing:
             current, before = self.current, self._high_watermark
+            tail = self.tail
+            if tail is not None and not tail.is_behind and offset <= tail.c.next_offset:
+                return True  # C has shown that
             if isinstance(current, Turning) and current.together.done:
                 return False
             if before is not None and offset < before and ended is None:

@@ -214,6 +214,9 @@ class LogWriter:
         """
         self.check()
         ids = chunk.batches["producer_id"]
+        if (ids < 0).all():
+            self._attempt([chunk], as_is=True)
+            return
         saved = self.producers.save([each for each in set(ids.tolist()) if each >= 0])
         self._attempt([chunk], saved, partial(self.producers.take_as_follower, data=chunk.buffer), as_is=True)
 

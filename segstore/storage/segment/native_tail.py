@@ -26,6 +26,12 @@ append takes that.
 """
 
 
+def _processors() -> int:
+    """Return how many processors this process may use."""
+    allowed = getattr(os, "sched_getaffinity", None)  # Linux has it
+    return (os.cpu_count() or 1) if allowed is None else len(allowed(0))
+
+
 class NativeTail:
     """A tail of which C's struct is `c`. `write` and `sync` are as `native_write` and `native_sync` of
     `Files` give them; `clock` is None where C's clock is the store's; `here` is as `Context.here_for_c`.
@@ -33,6 +39,7 @@ class NativeTail:
 
     __slots__ = (
         "__weakref__",
+        "_is_left",
         "_owners",
         "address",
         "c",
@@ -65,6 +72,7 @@ class NativeTail:
         self.followers: Sequence[NativeTail] = ()
         """The tails of other replicas, which get what is appended to this one before readers see it."""
         self._owners: list[Any] = [write, sync, here]
+        self._is_left = False  # whether somebody has quit, who waits for no disk
 
     def keep(self, *owners: Any) -> None:
         """Keep objects to whose memory the struct points, for as long as the tail lives."""
@@ -74,8 +82,22 @@ class NativeTail:
         """Have C append to these tails of followers, too; called before `begin`."""
         self.followers = followers  # they live as long as this tail
         self.c.n_followers = len(followers)
+        self.c.spins = len(followers) < _processors()
         for number, follower in enumerate(followers):
             self.c.followers[number] = follower.c
+            self.c.hands_over |= follower.by_thread
+
+    def write_by(self, job: Any) -> None:
+        """Have what a leader's tail hands on to this one written by the thread that `job` is of, as
+        `DiskThread.job` gives it; called before `begin`.
+        """
+        self.c.job = job
+        self.keep(job)
+
+    @property
+    def by_thread(self) -> bool:
+        """Return whether a thread of its directory writes for this tail."""
+        return bool(self.c.job)
 
     @property
     def is_flushed(self) -> bool:
@@ -122,6 +144,23 @@ class NativeTail:
         while lib.seg_tail_stop(self.c) == -errno.EINTR:
             """A signal's handler has run."""
         self.handle = None
+
+    def quit(self) -> None:
+        """Let no append begin any more, and wait for nothing. The file stays open for one that is under way:
+        that may still end.
+        """
+        self._is_left = True
+        if lib.seg_tail_quit(self.c):
+            self.handle = None
+
+    def let_go(self) -> None:
+        """Stop, so that the file can be closed. An append of replicas by threads is not waited for: then the
+        file stays open as long.
+        """
+        if self._is_left or self.by_thread or self.c.hands_over:
+            self.quit()
+        else:
+            self.stop()
 
     def show(self, high_watermark: int) -> bool:
         """Show the log up to a high watermark, and publish that; False where the tail is not lent any more,

@@ -20,6 +20,7 @@ from simulation.files import Killed
 from simulation.hand import Hand, by_hand
 from simulation.model import Wrong, hold
 
+from segstore._native import ffi
 from segstore.coordinator import shared
 from segstore.coordinator.group import group_table
 from segstore.coordinator.inboxes import adoptions, inboxes
@@ -30,6 +31,7 @@ from segstore.replication.metadata import metadata_log, snapshot_generator, snap
 from segstore.storage import scheduler
 from segstore.storage.inbox import inbox
 from segstore.storage.scheduler import Scheduler
+from segstore.storage.segment.disk_thread import DiskThread
 from segstore.storage.store import store, sweeper
 
 MOST_TURNS = 20_000
@@ -344,6 +346,8 @@ def in_turns(hand: Hand, turns: Turns) -> Iterator[None]:
         (opening, "now_ms", lambda: int(hand.seconds * 1000)),
         (quorum_controller, "now_ms", lambda: int(hand.seconds * 1000)),
         (local_replica, "_told", lambda ticket: ticket),
+        # C's thread takes no turns: the appender writes the followers, and lends as by threads.
+        (DiskThread, "job", lambda thread: ffi.NULL),
     ]
     with by_hand(hand), ExitStack() as stack:
         for whose, name, ours in instead:

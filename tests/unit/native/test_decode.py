@@ -60,6 +60,84 @@ def test_a_cut_of_the_payload_at_every_byte() -> None:
         )
 
 
+# Runs of like records, which are decoded a piece of 64 at a time by what the first two of them are like.
+
+
+def like_records(rng: random.Random, count: int) -> list[Record]:
+    """Records, most of which are like the one before: other sizes, nulls, headers and gaps come between."""
+    records: list[Record] = []
+    offset, stamp, key, value = 10, 1000, None, b"v" * rng.choice([0, 1, 9, 60, 100])
+    steps, change = rng.choice([[1], [1, 1, 2], [1, 300]]), rng.choice([0, 0.01, 0.2])
+    pace = rng.choice([0, 1, 700, -1, 1 << 20, 1 << 40])
+    for _ in range(count):
+        if rng.random() < change:
+            key = rng.choice([None, b"", b"k", b"k" * 40, b"k" * 70])
+            value = rng.choice([None, b"", b"v", rng.randbytes(rng.randint(2, 200))])
+        if value:
+            value = rng.randbytes(len(value))
+        headers = [(b"h", rng.choice([None, b"", b"x"]))] if rng.random() < change / 2 else []
+        records.append(Record(offset, stamp, key, value, headers))
+        offset, stamp = offset + rng.choice(steps), stamp + rng.choice([pace, pace, pace // 2])
+    return records
+
+
+def batch_of(records: list[Record], attributes: int = 0) -> Batch:
+    delta = records[-1].offset - 10
+    return Batch(10, 4, attributes, delta, 1000, records[-1].timestamp, records=records)
+
+
+@pytest.mark.parametrize("turn", range(40))
+def test_like_records(turn: int, rng: random.Random) -> None:
+    batch = batch_of(like_records(rng, rng.choice([2, 3, 40, 66, 130, 300])), rng.choice([0, 8]))
+    got, want = decode_both(batch, len(batch.records), oracle.encode_records(batch), rng.choice([0, 64]))
+    assert want is not None
+    assert got == want
+
+
+def test_like_records_cut_at_every_byte(rng: random.Random) -> None:
+    batch = batch_of([Record(10 + i, 1000 + i, b"key", rng.randbytes(9), []) for i in range(20)])
+    plain = oracle.encode_records(batch)
+    for cut in range(len(plain)):
+        error, want = decode_both(batch, 20, plain[:cut])
+        assert (want, error in ("SEG_E_FEW", "SEG_E_RECORD", "SEG_E_VARINT")) == (None, True), f"cut at {cut}"
+
+
+@pytest.mark.parametrize("key", [None, b"key"])
+def test_each_byte_of_a_record_among_like_ones_changed(key: bytes | None, rng: random.Random) -> None:
+    """Whatever a changed byte makes of a record, it is not taken for one like the last."""
+    records = [Record(10 + i, 1000 + 99 * i, key, rng.randbytes(9), []) for i in range(12)]
+    batch, size = batch_of(records), len(oracle.encode_records(batch_of(records[:2]))) // 2
+    plain = oracle.encode_records(batch)
+    for at in range(6 * size, 8 * size):
+        for byte in (0, 1, 2, 3, 0x7F, 0x80, 0xFF, plain[at] ^ 1, plain[at] ^ 0x80):
+            changed = plain[:at] + bytes([byte]) + plain[at + 1 :]
+            got, want = decode_both(batch, 12, changed)
+            assert got == want if want is not None else isinstance(got, str), f"byte {at} became {byte}"
+
+
+def test_a_record_like_the_last_at_a_lower_offset_is_refused() -> None:
+    records = [Record(10 + i, 1000, None, b"v" * 30, []) for i in range(200)]
+    for at, offset in ((5, 14), (150, 10), (199, 150), (100, 11 + 100)):
+        wrong = [*records[:at], records[at]._replace(offset=offset), *records[at + 1 :]]
+        plain = oracle.encode_records(batch_of(wrong))
+        assert decode_both(batch_of(records), 200, plain) == ("SEG_E_RECORD", None)
+
+
+@pytest.mark.parametrize("missing", range(7))
+def test_columns_of_like_records_that_are_not_wanted(missing: int) -> None:
+    batch = batch_of([Record(10 + i, 1000 + i, b"key", b"v" * 30, []) for i in range(100)])
+    plain = oracle.encode_records(batch)
+    all_rows, some = np.full((7, 100), -7, np.int64), np.full((7, 100), -7, np.int64)
+    for rows, out in ((all_rows, None), (some, missing)):
+        columns = [ffi.NULL if i == out else held("int64_t *", row) for i, row in enumerate(rows)]
+        fixed = native.exact(plain), len(plain), held("seg_batch *", native.as_batch(batch, 100))
+        size = native.int64s([0]), native.int64s([len(plain)])
+        assert lib.seg_decode(*fixed, *size, 1, 100, *columns, ffi.new("seg_decoded *")) == 100
+    assert (some[missing] == -7).all()
+    kept = [i for i in range(7) if i != missing]
+    assert (some[kept] == all_rows[kept]).all()
+
+
 @pytest.mark.parametrize("name", SPANS)
 def test_decode_refuses_a_span_outside_the_arena(name: str) -> None:
     at, size = SPANS[name]

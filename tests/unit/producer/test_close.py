@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import time
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +13,7 @@ from waiting import PATIENCE
 
 import segstore
 from segstore import errors
-from segstore.client.producer import FutureRecordMetadata, Producer
-from segstore.coordinator.structs import TopicPartition
+from segstore.client.producer import Producer
 
 
 def test_a_closed_producer_refuses(store: segstore.Store) -> None:
@@ -36,21 +34,6 @@ def test_close_sends_what_lingers(store: segstore.Store) -> None:
     with Producer(store, linger_ms=60_000) as producer:
         future = producer.send("t", b"x")
     assert future.get(0).offset == 0
-
-
-def test_a_send_that_close_overtakes_fails(store: segstore.Store) -> None:
-    producer = Producer(store)
-    producer.send("t", b"x").get(PATIENCE)
-    queue = producer._accumulator.queue(TopicPartition("t", 0))
-    # As `send` does when its thread stood still between looking `queue` up and appending.
-    future = FutureRecordMetadata()
-    future._holder, future._at, future._key, future._time = queue, b"late", None, time.time()
-    producer.close()
-    queue.append(future)
-    producer._accumulator.late(queue)
-    with pytest.raises(errors.ClientClosedError):
-        future.get(0)
-    assert values(store.partition("t")) == [b"x"]
 
 
 def test_close_in_a_callback(store: segstore.Store) -> None:

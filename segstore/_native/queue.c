@@ -1,0 +1,331 @@
+/* Queues of records that wait in a producer, the memory that their batches take, and where the sender sleeps.
+ *
+ * The records of a queue are its futures, in a list. Those of full batches lie before those of the open batch: a *cut*
+ * says how many of them a full batch has. A full batch becomes a ProducerBatch later, by `parts` and `settle`, so that
+ * the thread that sends has nothing to do with it.
+ *
+ * Thread contract: the interpreter's lock is held in every call. No other code of Python's runs within one, except
+ * where `parts` makes objects: so batches are begun, or settled, as a whole or not at all, also where an interrupt comes.
+ * `parts` and `settle` need the producer's lock besides.
+ */
+#include "producer.h"
+
+enum { NO_BLOCK = -1 }; /* no batch is open */
+
+/* --- the memory that batches take ---------------------------------------------------------- */
+
+static PyMemberDef pool_members[] = {
+    {"waiters", T_OBJECT_EX, offsetof(Pool, waiters), 0, NULL},
+    {"block_size", T_LONGLONG, offsetof(Pool, block_size), 0, NULL},
+    {"_unpooled", T_LONGLONG, offsetof(Pool, unpooled), 0, NULL},
+    {"_free", T_LONGLONG, offsetof(Pool, free), 0, NULL},
+    {"made", T_LONGLONG, offsetof(Pool, made), 0, NULL},
+    {"reused", T_LONGLONG, offsetof(Pool, reused), 0, NULL},
+    {NULL, 0, 0, 0, NULL},
+};
+
+static void free_pool(PyObject *object)
+{
+    Py_XDECREF(((Pool *)object)->waiters);
+    free_object(object);
+}
+
+static PyType_Slot pool_slots[] = {
+    {Py_tp_members, pool_members},
+    {Py_tp_dealloc, (void *)free_pool},
+    {0, NULL},
+};
+
+PyType_Spec seg_pool_spec = {
+    .name = "segstore.client.producer.buffer_pool.Memory",
+    .basicsize = sizeof(Pool),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE,
+    .slots = pool_slots,
+};
+
+/* Take a block, if one is free and no thread waits for memory. */
+static int take_block(Pool *pool)
+{
+    if (PyObject_Size(pool->waiters) != 0)
+        return 0;
+    if (pool->free > 0) {
+        pool->free--;
+        pool->reused++;
+        return 1;
+    }
+    if (pool->unpooled < pool->block_size)
+        return 0;
+    pool->unpooled -= pool->block_size;
+    pool->made++;
+    return 1;
+}
+
+/* --- where the sender sleeps ----------------------------------------------------------------- */
+
+static PyMemberDef gate_members[] = {
+    {"gate", T_OBJECT_EX, offsetof(Gate, gate), 0, NULL},
+    {"asleep", T_BOOL, offsetof(Gate, asleep), 0, NULL},
+    {NULL, 0, 0, 0, NULL},
+};
+
+static void free_gate(PyObject *object)
+{
+    Py_XDECREF(((Gate *)object)->gate);
+    free_object(object);
+}
+
+PyObject *seg_wake_sender(PyObject *object, PyObject *nothing)
+{
+    Gate *g = (Gate *)object;
+    if (!g->asleep)
+        Py_RETURN_NONE;
+    g->asleep = 0;
+    return PyObject_CallMethod(g->gate, "release", NULL);
+}
+
+static PyMethodDef gate_methods[] = {
+    {"wake", seg_wake_sender, METH_NOARGS,
+     "Wake the sender, if it sleeps. For any thread, also without the producer's lock."},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyType_Slot gate_slots[] = {
+    {Py_tp_members, gate_members},
+    {Py_tp_methods, gate_methods},
+    {Py_tp_dealloc, (void *)free_gate},
+    {0, NULL},
+};
+
+PyType_Spec seg_gate_spec = {
+    .name = "segstore.client.producer.accumulator.Sleep",
+    .basicsize = sizeof(Gate),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE,
+    .slots = gate_slots,
+};
+
+/* --- queues ---------------------------------------------------------------------------------- */
+
+static PyMemberDef queue_members[] = {
+    {"records", T_OBJECT_EX, offsetof(Queue, records), 0, NULL},
+    {"batches", T_OBJECT_EX, offsetof(Queue, batches), 0, NULL},
+    {"latch", T_OBJECT, offsetof(Queue, latch), 0, NULL},
+    {"callbacks", T_OBJECT, offsetof(Queue, callbacks), 0, NULL},
+    {"left", T_LONGLONG, offsetof(Queue, left), 0, NULL},
+    {"room", T_LONGLONG, offsetof(Queue, room), 0, NULL},
+    {"block", T_LONGLONG, offsetof(Queue, block), 0, NULL},
+    {"produced", T_LONGLONG, offsetof(Queue, produced), 0, NULL},
+    {"created", T_DOUBLE, offsetof(Queue, created), 0, NULL},
+    {"cut_until", T_DOUBLE, offsetof(Queue, cut_until), 0, NULL},
+    {"rich", T_BOOL, offsetof(Queue, rich), 0, NULL},
+    {"alone", T_BOOL, offsetof(Queue, alone), 0, NULL},
+    {"held", T_BOOL, offsetof(Queue, held), 0, NULL},
+    {NULL, 0, 0, 0, NULL},
+};
+
+static void free_queue(PyObject *object)
+{
+    Queue *self = (Queue *)object;
+    Py_XDECREF(self->records);
+    Py_XDECREF(self->batches);
+    Py_XDECREF(self->latch);
+    Py_XDECREF(self->callbacks);
+    PyMem_Free(self->cuts);
+    free_object(object);
+}
+
+static int has_room_for_a_cut(Queue *q)
+{
+    if (q->n_cuts < q->room_cuts)
+        return 1;
+    Py_ssize_t room = q->room_cuts ? 2 * q->room_cuts : 8;
+    Cut *cuts = PyMem_Realloc(q->cuts, room * sizeof(Cut));
+    if (cuts == NULL)
+        return 0;
+    q->cuts = cuts;
+    q->room_cuts = room;
+    return 1;
+}
+
+int seg_cut(Queue *q, Pool *pool, long long room, double now)
+{
+    if (q->left < 0 || now >= q->cut_until || !has_room_for_a_cut(q) || !take_block(pool))
+        return 0;
+    Py_ssize_t n = PyList_Size(q->records) - q->in_cuts;
+    long long size = q->room - q->left;
+    q->cuts[q->n_cuts++] = (Cut){n, size, q->block, q->created};
+    q->in_cuts += n;
+    q->produced += size;
+    q->block = pool->block_size;
+    q->room = q->left = room;
+    q->created = now;
+    return 1;
+}
+
+int seg_open_batch(Queue *q, Pool *pool, long long room, double now)
+{
+    if (q->block || q->held || PyList_Size(q->records) || now >= q->cut_until || !take_block(pool))
+        return 0;
+    q->block = pool->block_size;
+    q->room = q->left = room;
+    q->created = now;
+    return 1;
+}
+
+/* The garbage collector may run as objects are made here, and other threads with it: they append records, and cut.
+ *
+ * The records from `first` on: values, keys or None, times (int64, ms) and sizes of values (int32, -1 for None), both
+ * as bytes. Sizes are None where there are keys. */
+static PyObject *columns_of(Queue *q, Py_ssize_t first, Py_ssize_t n)
+{
+    int rich = q->rich; /* of all these records; one that comes meanwhile may change it */
+    PyObject *values = PyList_New(n), *keys = rich ? PyList_New(n) : Py_NewRef(Py_None);
+    PyObject *times = PyBytes_FromStringAndSize(NULL, n * (Py_ssize_t)sizeof(int64_t));
+    PyObject *sizes = rich ? Py_NewRef(Py_None) : PyBytes_FromStringAndSize(NULL, n * (Py_ssize_t)sizeof(int32_t));
+    if (values == NULL || keys == NULL || times == NULL || sizes == NULL) {
+        Py_XDECREF(values);
+        Py_XDECREF(keys);
+        Py_XDECREF(times);
+        Py_XDECREF(sizes);
+        return NULL;
+    }
+    int64_t *time = (int64_t *)PyBytes_AsString(times);
+    int32_t *size = rich ? NULL : (int32_t *)PyBytes_AsString(sizes);
+    for (Py_ssize_t i = 0; i < n; i++) {
+        Future *record = (Future *)PyList_GetItem(q->records, first + i);
+        PyObject *value = record->value ? record->value : Py_None;
+        PyList_SetItem(values, i, Py_NewRef(value));
+        if (rich)
+            PyList_SetItem(keys, i, Py_NewRef(record->key ? record->key : Py_None));
+        else
+            size[i] = value == Py_None ? -1 : (int32_t)PyBytes_Size(value);
+        time[i] = record->number;
+    }
+    return Py_BuildValue("(NNNN)", values, keys, times, sizes);
+}
+
+/* `c` is a copy: the array of cuts may move meanwhile. */
+static int add_part(PyObject *parts, Queue *q, Py_ssize_t first, Cut c)
+{
+    PyObject *columns = columns_of(q, first, c.n);
+    PyObject *part = columns == NULL ? NULL : Py_BuildValue("(NLd)", columns, c.size, c.created);
+    int failed = part == NULL || PyList_Append(parts, part) < 0;
+    Py_XDECREF(part);
+    return failed ? -1 : 0;
+}
+
+static PyObject *parts(PyObject *object, PyObject *whole)
+{
+    Queue *q = (Queue *)object;
+    Py_ssize_t first = 0;
+    PyObject *made = PyList_New(0);
+    int failed = made == NULL;
+    for (Py_ssize_t i = 0; !failed && i < q->n_cuts; first += q->cuts[i++].n)
+        failed = add_part(made, q, first, q->cuts[i]) < 0;
+    if (!failed && whole == Py_True) {
+        if (q->left >= 0)
+            q->closed = q->room - q->left;
+        q->left = NO_BLOCK;
+        Cut open = {PyList_Size(q->records) - first, q->closed, q->block, q->created};
+        failed = open.n > 0 && add_part(made, q, first, open) < 0;
+    }
+    if (failed)
+        Py_CLEAR(made);
+    return made;
+}
+
+/* Put the next records of the queue into a batch. */
+static int place(Queue *q, PyObject *batch, Py_ssize_t first, Py_ssize_t n)
+{
+    for (Py_ssize_t i = 0; i < n; i++) {
+        Future *record = (Future *)PyList_GetItem(q->records, first + i);
+        put(&record->holder, batch);
+        put(&record->value, NULL);
+        put(&record->key, NULL);
+        record->number = i;
+    }
+    return 0;
+}
+
+static int set_number(PyObject *batch, const char *name, long long number)
+{
+    PyObject *made = PyLong_FromLongLong(number);
+    int failed = made == NULL || PyObject_SetAttrString(batch, name, made) < 0;
+    Py_XDECREF(made);
+    return failed ? -1 : 0;
+}
+
+/* Whoever waits for a record of this queue looks again when the first batch is done. */
+static int hand_on(Queue *q, PyObject *batch)
+{
+    if (q->latch && q->latch != Py_None && PyObject_SetAttrString(batch, "latch", q->latch) < 0)
+        return -1;
+    if (q->callbacks && q->callbacks != Py_None && PyObject_SetAttrString(batch, "callbacks", q->callbacks) < 0)
+        return -1;
+    put(&q->latch, NULL);
+    put(&q->callbacks, NULL);
+    return 0;
+}
+
+static PyObject *settle(PyObject *object, PyObject *arguments)
+{
+    Queue *q = (Queue *)object;
+    PyObject *made, *incomplete, *sealed;
+    if (!PyArg_ParseTuple(arguments, "O!O!O!", &PyList_Type, &made, &PyDict_Type, &incomplete, &PyDict_Type, &sealed))
+        return NULL;
+    Py_ssize_t n_made = PyList_Size(made), first = 0, cuts = n_made < q->n_cuts ? n_made : q->n_cuts;
+    for (Py_ssize_t i = 0; i < n_made; i++) {
+        PyObject *batch = PyList_GetItem(made, i);
+        if (PyDict_SetItem(incomplete, batch, Py_None) < 0 ||
+            set_number(batch, "block", i < cuts ? q->cuts[i].block : q->block) < 0)
+            return NULL;
+    }
+    PyObject *extended = PySequence_InPlaceConcat(q->batches, made);
+    if (extended == NULL || PyDict_SetItem(sealed, object, Py_None) < 0 ||
+        hand_on(q, PyList_GetItem(made, 0)) < 0) {
+        Py_XDECREF(extended);
+        return NULL;
+    }
+    Py_DECREF(extended);
+    for (Py_ssize_t i = 0; i < n_made; i++) {
+        Py_ssize_t n = i < cuts ? q->cuts[i].n : PyList_Size(q->records) - first;
+        place(q, PyList_GetItem(made, i), first, n);
+        first += n;
+    }
+    if (n_made > cuts) {
+        q->produced += q->closed;
+        q->block = q->room = q->closed = 0;
+    }
+    for (Py_ssize_t i = 0; i < cuts; i++)
+        q->in_cuts -= q->cuts[i].n;
+    for (Py_ssize_t i = cuts; i < q->n_cuts; i++)
+        q->cuts[i - cuts] = q->cuts[i];
+    q->n_cuts -= cuts;
+    if (PyList_SetSlice(q->records, 0, first, NULL) < 0)
+        return NULL;
+    return PyBool_FromLong(q->n_cuts);
+}
+
+static PyMethodDef queue_methods[] = {
+    {"parts", parts, METH_O,
+     "The full batches, and with True the records of the open one, which takes no more: a list of ((values, keys, "
+     "times, sizes), bytes, when it was opened)."},
+    {"settle", settle, METH_VARARGS,
+     "Put the records of as many of these parts as there are batches into the batches, and return whether full batches "
+     "are left: (batches, all that are incomplete, queues with sealed batches)."},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyType_Slot queue_slots[] = {
+    {Py_tp_members, queue_members},
+    {Py_tp_methods, queue_methods},
+    {Py_tp_dealloc, (void *)free_queue},
+    {0, NULL},
+};
+
+PyType_Spec seg_queue_spec = {
+    .name = "segstore.client.producer.batch.Records",
+    .basicsize = sizeof(Queue),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE,
+    .slots = queue_slots,
+};
+

@@ -1,0 +1,41 @@
+"""The native thread of a directory: it writes what an append to a leader in another directory hands over to
+the tails of followers here (`_native/hand_over.c`), and so holds up nobody else where this disk hangs.
+
+On disk it writes bytes of active segments, each behind the end of a log whose native tail is lent, and
+nothing else. Threads: the directory's own thread calls `job`; any thread `end`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from segstore._native import ffi, lib
+
+_SECOND = 10**9
+
+
+class DiskThread:
+    """The thread of one directory; there is none before the first job is made."""
+
+    def __init__(self) -> None:
+        self._thread: Any = None
+        self._over = False
+
+    def job(self) -> Any:
+        """Return what a follower's tail needs to be written by this thread; None where there is no thread or
+        no memory for it.
+        """
+        if self._thread is None and not self._over:
+            started = lib.seg_disk_thread_start()
+            if started != ffi.NULL:
+                self._thread = ffi.gc(started, lib.seg_disk_thread_free)
+        made = ffi.NULL if self._thread is None else lib.seg_job_new(self._thread)
+        return None if made == ffi.NULL else ffi.gc(made, lib.seg_job_free)
+
+    def end(self, seconds: float) -> bool:
+        """End the thread, and wait for at most `seconds`; return whether it has ended. What is handed over
+        later is not written.
+        """
+        self._over = True
+        thread = self._thread
+        return thread is None or bool(lib.seg_disk_thread_end(thread, int(max(seconds, 0) * _SECOND)))
