@@ -136,15 +136,16 @@ static int64_t sync_log(seg_tail *t, seg_commit *c, int64_t upto)
 
 int64_t seg_tail_syncs(const seg_tail *t)
 {
-    const seg_commit *c = t->commit;
-    return t->here[0] && !*c->failed && __atomic_load_n(&t->lent, __ATOMIC_ACQUIRE) &&
-        __atomic_load_n(&t->log_only, __ATOMIC_ACQUIRE) && !is_closed(c);
+    /* First: a tail that was never lent has no commit. */
+    if (!t->here[0] || !__atomic_load_n(&t->lent, __ATOMIC_ACQUIRE))
+        return 0;
+    return !*t->commit->failed && __atomic_load_n(&t->log_only, __ATOMIC_ACQUIRE) && !is_closed(t->commit);
 }
 
 int64_t seg_tail_flush(seg_tail *t, int64_t upto)
 {
-    seg_commit *c = t->commit;
     while (seg_tail_syncs(t)) {
+        seg_commit *c = t->commit;
         uint32_t word = __atomic_load_n(&c->word, __ATOMIC_SEQ_CST);
         int64_t code = 0;
         if (__atomic_load_n(&c->synced, __ATOMIC_SEQ_CST) >= upto)
