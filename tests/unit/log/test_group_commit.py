@@ -488,6 +488,13 @@ def test_a_store_whose_files_sync_in_python(store_dir: Path) -> None:
         assert Own.syncs - before == 5
 
 
+def test_a_tail_that_is_just_being_made_is_not_flushed_by_c() -> None:
+    """It is found in the loan before it has a commit."""
+    c, here = ffi.new("seg_tail *"), ffi.new("uint8_t[1]", b"\1")
+    c.here = here
+    assert lib.seg_tail_flush(c, 1) == lib.SEG_SLOW
+
+
 def test_a_commit_that_is_closed_and_never_opened() -> None:
     """An interrupt may leave it so: whoever waits looks again after a second."""
     c = ffi.new("seg_commit *")
