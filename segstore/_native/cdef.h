@@ -445,6 +445,7 @@ typedef struct seg_tail {
     struct seg_tail *followers[SEG_FOLLOWERS];
     int64_t unshown_bytes;   /* behind position, next_offset: appended here, but not to all replicas */
     int64_t unshown_offsets;
+    int32_t late;            /* 1: a flush that flush.messages asked for was left to Python */
     int64_t high_watermark;  /* -1: next_offset */
     int64_t seen_offset;     /* up to where readers see: the lesser one of both */
     int32_t apart;           /* appends still to come that let go of the interpreter's lock (tail_append.c) */
@@ -531,6 +532,8 @@ void seg_job_free(seg_job *j);
 /* Return when all below offset `upto` is durable: 0; 1: readers were not told of it. Else -EINTR for a signal,
  * or SEG_SLOW: Python must sync, or has to tell of a sync that failed. */
 int64_t seg_tail_flush(seg_tail *t, int64_t upto);
+/* Whether seg_tail_flush would sync now, and not leave it to Python. */
+int64_t seg_tail_syncs(const seg_tail *t);
 /* Wait for the end of a sync: 1; 0 where none is under way; SEG_SLOW after a second, -EINTR for a signal. */
 int64_t seg_commit_wait(seg_commit *c);
 /* Let no sync of C's begin, and wait for one that is under way: 0, or -EINTR for a signal; then let them. */

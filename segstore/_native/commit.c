@@ -7,11 +7,14 @@
  * Threads that a sync has served mostly append again at once. The first one back would sync for itself alone, and
  * all others would wait for two syncs. So it lets its sync wait for them, as long as they keep coming.
  *
+ * The end of a sync wakes the thread that has waited longest, which wakes the next one before it goes on: woken
+ * at once, all of them would meet at the interpreter's lock, and most would fall asleep again. A thread that
+ * waits for a later sync wakes nobody: the end of that sync does.
+ *
  * Thread contract: any thread of the process that made the struct.
  */
 #define _GNU_SOURCE
 #include <errno.h>
-#include <limits.h>
 #include <sched.h>
 #include <stdint.h>
 #include <time.h>
@@ -25,16 +28,27 @@ static const struct timespec LONGEST = {.tv_sec = 1};
 
 enum { MOST_PATIENCE = 250000, SECOND = 1000000000 }; /* ns */
 
-static int is_under_way(const seg_commit *c, uint32_t word)
+static int is_closed(const seg_commit *c)
 {
-    return (word & 1) || __atomic_load_n(&c->closed, __ATOMIC_SEQ_CST);
+    return __atomic_load_n(&c->closed, __ATOMIC_SEQ_CST);
 }
 
-/* 0 once the word may have changed; SEG_SLOW after a second; -EINTR for a signal. */
+static void wake_next(const seg_commit *c)
+{
+    futex_wake(&c->word, 1, SEG_OF_THREADS);
+}
+
+/* 0 once the word has changed; SEG_SLOW after a second; -EINTR for a signal. */
 static int64_t await(seg_commit *c, uint32_t word)
 {
-    __atomic_fetch_add(&c->waiting, 1, __ATOMIC_RELAXED); /* `tell` takes back all that it wakes */
-    if (futex_wait(&c->word, word, &LONGEST, SEG_OF_THREADS) == 0 || errno == EAGAIN)
+    int64_t failed;
+    __atomic_fetch_add(&c->waiting, 1, __ATOMIC_RELAXED); /* `tell` takes back all that wait */
+    do
+        failed = futex_wait(&c->word, word, &LONGEST, SEG_OF_THREADS);
+    while (!failed && __atomic_load_n(&c->word, __ATOMIC_SEQ_CST) == word);
+    if (!failed)
+        wake_next(c);
+    if (!failed || errno == EAGAIN)
         return 0;
     __atomic_fetch_sub(&c->waiting, 1, __ATOMIC_RELAXED);
     return errno == EINTR ? -EINTR : SEG_SLOW;
@@ -45,13 +59,13 @@ static void tell(seg_commit *c, uint32_t n)
 {
     __atomic_store_n(&c->served, __atomic_exchange_n(&c->waiting, 0, __ATOMIC_RELAXED), __ATOMIC_RELAXED);
     __atomic_fetch_add(&c->word, n, __ATOMIC_SEQ_CST);
-    futex_wake(&c->word, INT_MAX, SEG_OF_THREADS);
+    wake_next(c);
 }
 
 int64_t seg_commit_wait(seg_commit *c)
 {
     uint32_t word = __atomic_load_n(&c->word, __ATOMIC_SEQ_CST);
-    if (!is_under_way(c, word))
+    if (!(word & 1) && !is_closed(c))
         return 0;
     int64_t code = await(c, word);
     return code ? code : 1;
@@ -90,7 +104,7 @@ static void gather(const seg_commit *c)
 {
     int32_t seen = 0, wanted = __atomic_load_n(&c->served, __ATOMIC_RELAXED);
     int64_t since = wanted > 0 ? clock_ns() : 0;
-    while (seen < wanted && clock_ns() - since < c->patience && !__atomic_load_n(&c->closed, __ATOMIC_SEQ_CST)) {
+    while (seen < wanted && clock_ns() - since < c->patience && !is_closed(c)) {
         int32_t waiting = __atomic_load_n(&c->waiting, __ATOMIC_RELAXED);
         if (waiting > seen) {
             seen = waiting;
@@ -120,20 +134,27 @@ static int64_t sync_log(seg_tail *t, seg_commit *c, int64_t upto)
     return end < upto ? SEG_SLOW : !told;
 }
 
+int64_t seg_tail_syncs(const seg_tail *t)
+{
+    /* First: a tail that was never lent has no commit. */
+    if (!t->here[0] || !__atomic_load_n(&t->lent, __ATOMIC_ACQUIRE))
+        return 0;
+    return !*t->commit->failed && __atomic_load_n(&t->log_only, __ATOMIC_ACQUIRE) && !is_closed(t->commit);
+}
+
 int64_t seg_tail_flush(seg_tail *t, int64_t upto)
 {
-    seg_commit *c = t->commit;
-    while (t->here[0] && !*c->failed && __atomic_load_n(&t->lent, __ATOMIC_ACQUIRE) &&
-           __atomic_load_n(&t->log_only, __ATOMIC_ACQUIRE)) {
+    while (seg_tail_syncs(t)) {
+        seg_commit *c = t->commit;
         uint32_t word = __atomic_load_n(&c->word, __ATOMIC_SEQ_CST);
         int64_t code = 0;
         if (__atomic_load_n(&c->synced, __ATOMIC_SEQ_CST) >= upto)
             return 0;
-        if (is_under_way(c, word)) {
+        if (word & 1) {
             code = await(c, word);
         } else if (__atomic_compare_exchange_n(&c->word, &word, word + 1, 0, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)) {
             /* Whoever closes it now waits for the word; who has closed it before is seen here. */
-            code = __atomic_load_n(&c->closed, __ATOMIC_SEQ_CST) ? 0 : sync_log(t, c, upto);
+            code = is_closed(c) ? 0 : sync_log(t, c, upto);
             tell(c, 1);
         }
         if (code)

@@ -89,6 +89,19 @@ int64_t seg_tail_end(const seg_tail *t, int64_t *position, int64_t *seen)
 
 /* --- appends ------------------------------------------------------------------ */
 
+/* Whether flush.messages asks for a flush once the log ends so. */
+static int is_due(const seg_tail *t, int64_t end)
+{
+    return t->flush_messages && end - __atomic_load_n(&t->commit->synced, __ATOMIC_RELAXED) >= t->flush_messages;
+}
+
+/* Whether so many more offsets ask for a flush that Python has to make: it may wait for other threads, which
+ * `check_apart` refuses in a handler before anything is written. */
+static int is_left(const seg_tail *t, int64_t offsets)
+{
+    return is_due(t, t->next_offset + offsets) && !seg_tail_syncs(t);
+}
+
 /* Whether no roll is due before a batch of this time. */
 static int is_young(const seg_tail *t, int64_t timestamp)
 {
@@ -321,6 +334,7 @@ static int64_t append(seg_tail *t, const seg_record *r, int64_t expected, int64_
     seg_claim *claim = NULL;
     if ((expected >= 0 && expected != t->next_offset) || b->size > t->largest_batch ||
         !is_near(t, timestamp, now) || !is_young(t, timestamp) || !has_room(t, b->size, 1, 1) ||
+        is_left(t, 1) ||
         !claim_of(t, b, 1, &claim))
         return SEG_SLOW;
     put_batch(r, body, out, b);
@@ -334,8 +348,7 @@ static int takes(const seg_tail *t, int64_t producer_id)
     return !t->follows && ((!t->n_followers && t->high_watermark < 0) || producer_id < 0);
 }
 
-/* Give the tail back after an append, wake those who wait for records, and keep flush.messages. Where that
- * fails, Python sees it in the recovery point. */
+/* Give the tail back after an append, wake those who wait for records, and keep flush.messages. */
 static int64_t end(seg_tail *t, int64_t offset)
 {
     int64_t after = t->next_offset;
@@ -343,8 +356,8 @@ static int64_t end(seg_tail *t, int64_t offset)
     if (offset < 0)
         return offset;
     seg_wake(t->ends, t->ends_len);
-    if (t->flush_messages && after - __atomic_load_n(&t->commit->synced, __ATOMIC_RELAXED) >= t->flush_messages)
-        seg_tail_flush(t, after);
+    if (is_due(t, after) && seg_tail_flush(t, after) < 0 && is_due(t, after))
+        __atomic_store_n(&t->late, 1, __ATOMIC_RELEASE);
     return offset;
 }
 
@@ -389,7 +402,7 @@ static int64_t write_batches(seg_tail *t, uint8_t *buf, int64_t len, seg_batch *
     seg_claim *claim = NULL;
     if (n <= 0 || (t->hands_over && (len > SEG_HANDED_ROOM || n > SEG_HANDED)) ||
         !takes(t, batches[0].producer_id) || measure(batches, n, &offsets) != len || !is_young(t, batches[0].max_timestamp) ||
-        !has_room(t, len, offsets, n) || !claim_of(t, batches, n, &claim))
+        !has_room(t, len, offsets, n) || is_left(t, offsets) || !claim_of(t, batches, n, &claim))
         return SEG_SLOW;
     if (seg_assign(buf, len, batches, n, t->next_offset, t->leader_epoch, -1, t->position) < 0)
         return SEG_SLOW;

@@ -238,6 +238,28 @@ def test_an_append_to_another_store_is_done_or_refused_by_name(
         assert there.append(b"next") == (0 if durable else 1)
 
 
+@pytest.mark.parametrize("by_python", [False, True])
+def test_a_durable_append_within_a_call_waits_for_no_other_call(
+    log: segstore.PartitionLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by_python: bool
+) -> None:
+    """C appends and syncs, and needs nobody for it. Where Python syncs, which may need what the outer call
+    holds, nothing is written.
+    """
+    monkeypatch.setattr(native_tail, "enabled", True)
+    with segstore.open(tmp_path / "other") as other:
+        other.create_topic("t", config={"flush.messages": 1})
+        there = other.partition("t")
+        for n in range(2):
+            assert there.append(b"%d" % n) == n
+        commit = there.partition_for_write().flusher._commit
+        commit.closed = by_python
+        with entered(log._source.writer, "write_queued", lambda: there.append(b"inner")) as raised:  # type: ignore[union-attr]
+            assert log.append(b"outer") == 0
+        commit.closed = 0
+        assert [type(error) for error in raised] == ([ReentrantCallError] if by_python else [])
+        assert there.end_offset == commit.synced == (2 if by_python else 3)
+
+
 def test_a_reader_is_not_closed_where_a_call_of_its_own_has_its_lock(log: segstore.PartitionLog) -> None:
     with segstore.open(log._store.path, "r") as reader:
         follower: Any = reader.partition("t")._source

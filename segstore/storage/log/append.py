@@ -151,6 +151,8 @@ def append_short(
         return offset if offset == SLOW else undone(loan, tail, offset)
     if due is not None:
         due(offset + 1)
+    elif tail.late is not None and tail.c.late:
+        tail.late(offset + 1)
     return offset
 
 

@@ -48,7 +48,7 @@ def append_pieces(
     """
     partition = log.partition_for_write()
     tail, validator = partition.loan.tail, partition.validator
-    if tail is None or tail.due is not None or partition.acks is not None:
+    if tail is None or tail.is_flushed or partition.acks is not None:
         return NOTHING
     if validator.codec_for(compression)[0] or columns.timestamps is None:
         return NOTHING

@@ -85,7 +85,7 @@ class Flusher:
             and self._names_synced == (view.bases[-1], self._segments.removals)
         )
 
-    def _flush_short(self, tail: NativeTail, upto: int) -> bool:
+    def flush_short(self, tail: NativeTail, upto: int) -> bool:
         """Flush by one call of C; False where the long way must be taken."""
         handle = tail.handle  # keeps the file open
         if handle is None:
@@ -103,7 +103,7 @@ class Flusher:
         is fenced then.
         """
         tail = self._tail
-        if tail is not None and self._flush_short(tail, upto):
+        if tail is not None and self.flush_short(tail, upto):
             return
         while not self._is_done(upto):
             code = lib.seg_commit_wait(self._commit)

@@ -29,6 +29,7 @@ class Flushing:
         self, context: Context, writer: LogWriter, flusher: Flusher, visible: Visible, changed: bool
     ) -> None:
         self._context, self._writer, self._flusher, self._visible = context, writer, flusher, visible
+        self.flush_short = flusher.flush_short
         self.changed = changed
         self._planned = False
         self.untold: StorageError | None = None
@@ -50,13 +51,15 @@ class Flushing:
         self.changed = True
 
     def lend(self, tail: NativeTail) -> None:
-        """Lend a tail what says when an append is flushed: C keeps `flush.messages` where it can, and
+        """Lend a tail what says when an append is flushed: C keeps `flush.messages` where it may sync, and
         `flush_if_due` does the rest.
         """
         config = self._writer.config
-        if config.flush_messages != NEVER:
+        by_messages = config.flush_messages != NEVER
+        if by_messages and tail.syncs:
             tail.c.flush_messages = config.flush_messages
-        if config.flush_messages != NEVER or config.flush_ms < NEVER:
+            tail.late = self.flush_if_due
+        if config.flush_ms < NEVER or (by_messages and not tail.syncs):
             tail.due = self.flush_if_due
 
     def _plan(self, seconds: float) -> None:

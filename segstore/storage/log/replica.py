@@ -311,6 +311,8 @@ class Replica:
             return end if end == SLOW else undone(self._partition.loan, tail, end)
         if due is not None:
             due(end)
+        elif tail.late is not None and tail.c.late:
+            tail.late(end)
         return end
 
     def _is_latest(self, epochs: NDArray[np.int32]) -> bool:

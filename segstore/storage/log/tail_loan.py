@@ -161,6 +161,11 @@ class TailLoan:
             and self._writer.config.message_timestamp_type == "CreateTime"
         )
 
+    def flush(self) -> bool:
+        """Make durable what C has appended, by one call of C; False where the long way must be taken."""
+        tail = self.tail
+        return tail is not None and self._flushing.flush_short(tail, tail.c.next_offset)
+
     # --- taking back ----------------------------------------------------------------------
 
     def take_back(self) -> None:

@@ -47,6 +47,7 @@ class NativeTail:
         "due",
         "followers",
         "handle",
+        "late",
         "syncs",
     )
 
@@ -63,7 +64,9 @@ class NativeTail:
             self.c.sync = sync
         self.clock = clock
         self.due: Callable[[int], None] | None = None
-        """Called with the offset behind each append where the topic is flushed by messages or time."""
+        """Called with the offset behind each append where Python keeps flush.ms or flush.messages."""
+        self.late: Callable[[int], None] | None = None
+        """Called in place of `due` where C keeps flush.messages, once `c.late` says that C left a flush."""
         self.handle: Handle | None = handle
         """The log's file, None once the tail was stopped."""
         self.followers: Sequence[NativeTail] = ()
@@ -95,6 +98,11 @@ class NativeTail:
     def by_thread(self) -> bool:
         """Return whether a thread of its directory writes for this tail."""
         return bool(self.c.job)
+
+    @property
+    def is_flushed(self) -> bool:
+        """Return whether the topic is flushed by messages or time."""
+        return self.due is not None or self.late is not None
 
     @property
     def is_behind(self) -> bool:

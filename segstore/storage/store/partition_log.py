@@ -317,8 +317,10 @@ class PartitionLog:
         """Make all that was appended durable (fdatasync). Raises StorageError; the partition is fenced
         then.
         """
-        check_apart("flush()")
-        self.partition_for_write().flush()
+        loan = self._loan
+        if loan is None or self._context.closed or not loan.flush():
+            check_apart("flush()")
+            self.partition_for_write().flush()
 
     def delete_records(self, before_offset: int) -> int:
         """Move the log start offset up to `before_offset` (-1: the high watermark); returns the new log start

@@ -10,6 +10,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from faults import CountingFiles, FailingFiles, HookedFiles
 import segstore
 from segstore import StorageError
 from segstore._native import ffi, lib
-from segstore.files import Handle
+from segstore.files import Files, Handle
 from segstore.storage.log.flusher import Flusher
 from segstore.storage.segment import native_tail
 
@@ -38,7 +39,7 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(native_tail, "enabled", True)
 
 
-def opened(path: Path, files: HookedFiles, config: dict[str, Any]) -> segstore.PartitionLog:
+def opened(path: Path, files: Files, config: dict[str, Any]) -> segstore.PartitionLog:
     """Return a log whose first record, which makes the files, is synced, and whose tail is lent, if it is
     ever.
     """
@@ -93,32 +94,46 @@ def in_threads(*runs: Callable[[], object]) -> list[threading.Thread]:
 # --- calls ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.usefixtures("short")
-def test_one_call_of_c_appends_and_syncs(store_dir: Path) -> None:
-    called: list[str] = []
-    python = 0
+def profiled(run: Callable[[], object]) -> tuple[list[str], list[str]]:
+    """Return the functions of Python, and those of C, that `run` calls."""
+    python: list[str] = []
+    native: list[str] = []
 
     def profile(frame: Any, event: str, argument: Any) -> None:
-        nonlocal python
-        # How many calls look for an interrupted one depends on the depth of the stack.
-        python += event == "call" and not frame.f_code.co_filename.endswith("mutex.py")
+        if event == "call":
+            python.append(frame.f_code.co_name)
         if event == "c_call" and argument.__name__.startswith("seg_"):
-            called.append(argument.__name__)
+            native.append(argument.__name__)
 
-    store = segstore.open(store_dir)
-    store.create_topic("t", 1, DURABLE)
-    log = store.partition("t")
-    for n in range(3):
-        log.append(b"%d" % n)
     sys.setprofile(profile)
     try:
-        log.append(b"value", b"key")
+        run()
     finally:
         sys.setprofile(None)
-    assert called == ["seg_tail_append"]
-    assert python <= 10
-    assert flusher_of(log).recovery_point == 4
-    store.close()
+    return python, native
+
+
+@pytest.mark.usefixtures("short")
+def test_one_call_of_c_appends_and_syncs(store_dir: Path) -> None:
+    """What Python does behind it, the next thread waits for."""
+    log = opened(store_dir, Files(), DURABLE)
+    for n in range(3):
+        python, native = profiled(partial(log.append, b"value", b"key"))
+        assert native == ["seg_tail_append"]
+        assert python == ["append", "append_short"]
+        assert flusher_of(log).recovery_point == 3 + n
+    closed(log)
+
+
+@pytest.mark.usefixtures("short")
+def test_one_call_of_c_flushes(store_dir: Path) -> None:
+    log = opened(store_dir, Files(), {})
+    log.append(b"value")
+    python, native = profiled(log.flush)
+    assert native == ["seg_tail_flush"]
+    assert python == ["flush", "flush", "flush_short"]
+    assert flusher_of(log).recovery_point == 3
+    closed(log)
 
 
 def test_one_write_and_one_sync(store_dir: Path, way: str) -> None:
@@ -169,6 +184,36 @@ def test_one_sync_serves_all_that_wait(store_dir: Path, way: str) -> None:
     assert files.most == 1
     assert files.syncs - before == 2
     assert flusher_of(log).recovery_point == log.end_offset == 3 + THREADS
+    closed(log)
+
+
+@pytest.mark.usefixtures("short")
+def test_each_that_waits_is_woken_by_the_one_before(store_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who is forgotten looks again after a second, and its flush takes the long way then."""
+    files = Slow()
+    log = opened(store_dir, files, {})
+    flushing, short = log.partition_for_write().flushing, list[bool]()
+    flush = flushing.flush_short
+
+    def noted(tail: Any, upto: int) -> bool:
+        short.append(flush(tail, upto))
+        return short[-1]
+
+    monkeypatch.setattr(flushing, "flush_short", noted)
+    commit = flusher_of(log)._commit
+    log.append(b"for all")
+    files.go.clear()
+    files.begun.clear()
+    threads = in_threads(log.flush)
+    files.begun.wait()
+    threads += in_threads(*[log.flush] * THREADS)
+    while commit.waiting < THREADS:
+        threads[-1].join(0.01)
+    files.go.set()
+    for thread in threads:
+        thread.join()
+    assert short == [True] * (1 + THREADS)
+    assert (commit.waiting, commit.served) == (0, THREADS)
     closed(log)
 
 
@@ -443,6 +488,13 @@ def test_a_store_whose_files_sync_in_python(store_dir: Path) -> None:
         assert Own.syncs - before == 5
 
 
+def test_a_tail_that_is_just_being_made_is_not_flushed_by_c() -> None:
+    """It is found in the loan before it has a commit."""
+    c, here = ffi.new("seg_tail *"), ffi.new("uint8_t[1]", b"\1")
+    c.here = here
+    assert lib.seg_tail_flush(c, 1) == lib.SEG_SLOW
+
+
 def test_a_commit_that_is_closed_and_never_opened() -> None:
     """An interrupt may leave it so: whoever waits looks again after a second."""
     c = ffi.new("seg_commit *")
@@ -465,6 +517,34 @@ def interrupts() -> Iterator[Callable[[], None]]:
     before = signal.signal(signal.SIGUSR1, stop)
     yield lambda: signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
     signal.signal(signal.SIGUSR1, before)
+
+
+@pytest.mark.usefixtures("short")
+def test_an_append_whose_wait_a_signal_has_ended_is_durable_when_it_returns(store_dir: Path) -> None:
+    """C leaves the rest of the wait to Python."""
+    files = Slow()
+    files.log = log = opened(store_dir, files, DURABLE)
+    files.go.clear()
+    files.begun.clear()
+    threads = in_threads(partial(log.append, b"of the first sync"))
+    files.begun.wait()
+
+    def go_on(_signal: int, _frame: object) -> None:
+        files.go.set()
+
+    before = signal.signal(signal.SIGALRM, go_on)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.05)
+        offset = log.append(b"of the second")
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert files.synced > offset
+    assert flusher_of(log).recovery_point > offset
+    threads[0].join()
+    tail = log.partition_for_write().loan.tail
+    assert tail is None or tail.c.late
+    closed(log)
 
 
 def test_an_interrupt_of_who_waits(store_dir: Path, way: str, interrupts: Callable[[], None]) -> None:

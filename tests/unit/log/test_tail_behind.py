@@ -191,6 +191,29 @@ def test_all_that_c_has_appended_is_kept(
     closed(twin.log)
 
 
+@pytest.mark.parametrize("closed_to_c", [False, True])
+def test_a_follower_s_flush_that_c_leaves_is_made_by_python(
+    tmp_path: Path, led: list[bytes], monkeypatch: pytest.MonkeyPatch, closed_to_c: bool
+) -> None:
+    """C leaves it where Python may be about to sync."""
+    monkeypatch.setattr(native_tail, "enabled", True)
+    log = opened(tmp_path / "follower", config={"flush.messages": 1})
+    replica = replica_of(log)
+    replica.follow()
+    for data in led[:5]:
+        _taken(replica, data, 0)
+    partition = log.partition_for_write()
+    tail, commit = partition.loan.behind, partition.flusher._commit
+    assert tail is not None
+    appends = tail.c.appends
+    assert tail.c.log_only
+    commit.closed = closed_to_c
+    end = replica.append_next(led[5], 0)
+    assert (tail.c.appends, tail.c.late) == (appends + 1, closed_to_c)
+    assert partition.recovery_point == end == log.log_end_offset
+    closed(log)
+
+
 class HalfWritten(FailingFiles):
     """Files of which a failing `pwrite` has written a half."""
 
