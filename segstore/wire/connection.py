@@ -19,7 +19,6 @@ from segstore.errors import (
     DisconnectedError,
     InvalidRequestError,
     RequestTimedOutError,
-    SegstoreError,
     UnsupportedVersionError,
 )
 from segstore.protocol.codec import decode, encode, structs
@@ -218,10 +217,9 @@ class Connection:
         except TimeoutError as error:
             raise self._timed_out("the TLS handshake was not finished in time") from error
         except OSError as error:
-            raise self._not_trusted(error) or DisconnectedError(
-                f"{self.address}: the TLS handshake failed: "
-                f"{getattr(error, 'reason', None) or error.strerror or error}"
-            ) from error
+            self._check_trusted(error)
+            why = getattr(error, "reason", None) or error.strerror or error
+            raise DisconnectedError(f"{self.address}: the TLS handshake failed: {why}") from error
 
     def _negotiate(self) -> None:
         """Ask which versions the broker has (KIP-35); of an unknown version it says which ones it knows."""
@@ -273,23 +271,26 @@ class Connection:
             raise self._ended(api, late, error) from error
         return self._body(api, version, self._checked(data))
 
-    def _not_trusted(self, error: Exception) -> AuthenticationFailedError | None:
-        """Return the error where the broker does not take this client's certificate, or asks for one."""
+    def _check_trusted(self, error: Exception) -> None:
+        """Raise AuthenticationFailedError where the broker does not take this client's certificate, or asks
+        for one.
+        """
         reason = getattr(error, "reason", None) or ""
-        if not isinstance(error, ssl.SSLError) or not _CERTIFICATE_ALERTS.search(reason):
-            return None
-        given = self._config.ssl_certificate_location
-        shown = f"the certificate of ssl.certificate.location={given}" if given else "a client without one"
-        return AuthenticationFailedError(
-            f"{self.address}: the broker wants a certificate that it trusts, and refuses {shown}: {reason}"
-        )
+        if isinstance(error, ssl.SSLError) and _CERTIFICATE_ALERTS.search(reason):
+            given = self._config.ssl_certificate_location
+            shown = f"that of ssl.certificate.location={given}" if given else "a client without one"
+            raise AuthenticationFailedError(
+                f"{self.address}: the broker wants a certificate that it trusts, and refuses {shown}: "
+                f"{reason}"
+            ) from error
 
-    def _ended(self, api: str, late: str, error: Exception) -> SegstoreError:
-        """Return the error for one of the socket's; `late` is said of a time-out."""
+    def _ended(self, api: str, late: str, error: Exception) -> DisconnectedError | RequestTimedOutError:
+        """Return the error for one of the socket's; `late` is said of a time-out. Raises
+        AuthenticationFailedError where that is what it means.
+        """
         if isinstance(error, TimeoutError):
             return self._timed_out(late)
-        if (refused := self._not_trusted(error)) is not None:
-            return refused
+        self._check_trusted(error)
         why = "it was ended here" if self._aborted else getattr(error, "strerror", None) or error
         return DisconnectedError(f"{self.address}: the connection has ended: {why} ({api})")
 
