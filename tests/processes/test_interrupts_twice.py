@@ -279,25 +279,32 @@ def test_python_s_fstat_has_no_part_in_a_roll(store_dir: Path, monkeypatch: pyte
 
 
 def test_python_s_status_calls_have_no_part_in_an_open(
-    store_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two signals within `os.path.realpath`, which asks `os.lstat`, made an open raise SystemError."""
 
     def fails(*_: object, **__: object) -> os.stat_result:
         raise SystemError("<class 'KeyboardInterrupt'> returned a result with an exception set")
 
+    def use(directory: Path) -> None:
+        with segstore.open(directory / "store") as store:
+            store.create_topic("t")
+            store.partition("t").append(b"one")
+            with segstore.open(directory / "store", mode="r") as reader:
+                assert values_from(reader.partition("t"), 0) == [b"one"]
+            segstore.copy(directory / "store", directory / "copy")
+        with segstore.open(directory / "store") as store:
+            assert values_from(store.partition("t"), 0) == [b"one"]
+
+    for name in ("imports", "again"):
+        (tmp_path / name).mkdir()
+    use(tmp_path / "imports")  # modules are found by such calls
     for name in ("stat", "lstat", "fstat"):
         monkeypatch.setattr(os, name, fails)
-    with segstore.open(store_dir) as store:
-        store.create_topic("t")
-        store.partition("t").append(b"one")
-        with segstore.open(store_dir, mode="r") as reader:
-            assert values_from(reader.partition("t"), 0) == [b"one"]
-        segstore.copy(store_dir, tmp_path / "copy")
-    with segstore.open(store_dir) as store:
-        assert values_from(store.partition("t"), 0) == [b"one"]
+    use(tmp_path / "again")
     monkeypatch.undo()
-    assert segstore.check(tmp_path / "copy") == []
+    assert segstore.check(tmp_path / "again" / "store") == []
+    assert segstore.check(tmp_path / "again" / "copy") == []
 
 
 @pytest.mark.parametrize("left", ["token", "publishing"])
