@@ -17,6 +17,7 @@ from segstore import errors
 from segstore.coordinator.offsets.group_offsets import GroupOffsets
 from segstore.coordinator.shared import shared
 from segstore.coordinator.structs import OffsetAndMetadata, TopicPartition
+from segstore.replication.metadata.image import PartitionKey
 from segstore.replication.quorum_controller import Decision, QuorumController
 from segstore.replication.topic_admin import ReplicatedTopicAdmin
 from segstore.storage.staging import Stager, seal
@@ -42,6 +43,41 @@ def at_once(*calls: Callable[[], object]) -> list[Exception | None]:
     return [told[number] for number in range(len(calls))]
 
 
+def decided_together(store: Any, *calls: Callable[[], object]) -> list[Exception | None]:
+    """Make calls that the controller decides in this order, of which it publishes none before all are
+    decided; return what each raised.
+    """
+    controller, go, asked = store._replicated.controller, threading.Event(), threading.Semaphore(0)
+    told, threads = dict[int, Exception | None](), list[threading.Thread]()
+
+    def run(number: int) -> None:
+        try:
+            calls[number]()
+            told[number] = None
+        except Exception as error:
+            told[number] = error
+
+    def hold(core: object, now: int) -> Decision:
+        go.wait()
+        return Decision()
+
+    def post(event: Any, answer: Any = None) -> None:
+        QuorumController.post(controller, event, answer)
+        if threading.current_thread() in threads:
+            asked.release()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(controller, "post", post)
+        controller.post(hold)
+        for number in range(len(calls)):
+            threads.append(threading.Thread(target=run, args=(number,)))
+            threads[-1].start()
+            assert asked.acquire(timeout=60)
+        go.set()
+        [thread.join() for thread in threads]
+    return [told[number] for number in range(len(calls))]
+
+
 def test_one_of_many_creates_the_topic(three: Directories) -> None:
     store = three.open()
     for name in ("a", "b", "c"):
@@ -64,6 +100,48 @@ def test_partitions_are_added_once(three: Directories) -> None:
     for number in (1, 2):
         assert store.partition("t", number).append(b"first") == 0
     assert store.partition("t", 0).append(b"second") == 1
+
+
+def test_a_topic_is_deleted_once_and_does_not_grow_any_more(three: Directories) -> None:
+    """The controller stopped where partitions were added to a topic whose deletion it had just decided."""
+    store = three.open()
+    store.create_topic("t", replication_factor=3)
+    delete, grow = partial(store.delete_topic, "t"), partial(store.add_partitions, "t", 3)
+    alter = partial(store.alter_topic, "t", {"retention.ms": 1_000})
+    told = decided_together(store, delete, grow, alter, delete)
+    assert list(map(type, told)) == [type(None), *[errors.UnknownTopicOrPartitionError] * 3]
+    assert store.create_topic("t", 2, replication_factor=3).partitions == 2
+    await_in_sync(store)
+
+
+def test_a_topic_that_is_created_again_is_altered_and_grows(three: Directories) -> None:
+    store = three.open()
+    store.create_topic("t", 3, {"retention.ms": 1_000}, replication_factor=3)
+    told = decided_together(
+        store,
+        partial(store.delete_topic, "t"),
+        partial(store.create_topic, "t", replication_factor=2),
+        partial(store.alter_topic, "t", {"segment.bytes": 100_000}),
+        partial(store.add_partitions, "t", 2),
+    )
+    assert told == [None] * 4
+    assert store.topics()["t"].config == {"segment.bytes": 100_000}
+    assert [len(store.describe_partition("t", number).replicas) for number in range(2)] == [2, 2]
+    await_in_sync(store)
+
+
+def test_settings_that_are_changed_together_count_all(three: Directories) -> None:
+    """The controller went by those alone that were changed last."""
+    store = three.open()
+    store.create_topic("t", replication_factor=3)
+    changed = {"min.insync.replicas": 2, "unclean.leader.election.enable": True, "segment.bytes": 100_000}
+    told = decided_together(
+        store, *[partial(store.alter_topic, "t", {name: value}) for name, value in changed.items()]
+    )
+    assert told == [None] * 3
+    assert store.topics()["t"].config == changed
+    settings = store._replicated.controller._core.settings[PartitionKey("t", 0)]
+    assert (settings.min_insync_replicas, settings.unclean_leader_election) == (2, True)
 
 
 def test_a_name_is_used_again_and_again(three: Directories) -> None:
