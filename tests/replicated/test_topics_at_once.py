@@ -17,6 +17,7 @@ from segstore import errors
 from segstore.coordinator.offsets.group_offsets import GroupOffsets
 from segstore.coordinator.shared import shared
 from segstore.coordinator.structs import OffsetAndMetadata, TopicPartition
+from segstore.filetree.topic import make_topic
 from segstore.replication.metadata.image import PartitionKey
 from segstore.replication.quorum_controller import Decision, QuorumController
 from segstore.replication.topic_admin import ReplicatedTopicAdmin
@@ -157,7 +158,7 @@ def test_a_name_is_used_again_and_again(three: Directories) -> None:
     await_in_sync(store)
 
 
-# --- topics of the store's own -----------------------------------------------------------------
+# --- topics that are made when they are needed -------------------------------------------------
 
 
 def commit(three: Directories, store: Any) -> None:
@@ -182,7 +183,15 @@ def stage(three: Directories, store: Any) -> None:
     assert seal(three.paths[0], "id", [], timeout=60).records == 1  # what was sealed before is adopted
 
 
+def keep_files(three: Directories, store: Any) -> None:
+    with pytest.raises(errors.RequestTimedOutError):
+        make_topic(store, "files", {})
+    make_topic(store, "files", {})
+    assert store.partition("files").append(b"value", key=b"key") == 0
+
+
 USES = {
+    "a tree of files": (keep_files, "files"),
     "a commit": (commit, "__consumer_offsets"),
     "a transaction": (transact, "__transaction_state"),
     "an adoption, in a transaction": (stage, "__transaction_state"),
