@@ -52,7 +52,7 @@ def make_topic(store: Store, topic: str, config: Mapping[str, Any]) -> None:
     try:
         store.create_topic(topic, config={**SETTINGS, **config})
     except TopicAlreadyExistsError:
-        return  # another thread has just created it
+        store._await_topic(topic)  # another thread has just created it
 
 
 # --- writing -----------------------------------------------------------------------------------

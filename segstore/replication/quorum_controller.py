@@ -170,7 +170,8 @@ class QuorumController:
             self._snapshots.look(self.image)
         for answer, told, failed in answers:
             try:
-                answer(told, failed or self.error)
+                # Where the write failed, an error may rest on what was decided here, and is not so.
+                answer(told, self.error or failed)
             except Exception:
                 log.exception("an answer of the controller failed")
 

@@ -331,7 +331,10 @@ class ReplicatedStore(Store):
                 found["replication_factor"] = replicas, factor
             return found
 
-        return made_or_found(make, lambda: self._replicated.topic_admin.await_topic(name), differ)
+        return made_or_found(make, lambda: self._await_topic(name), differ)
+
+    def _await_topic(self, name: str) -> TopicInfo | None:
+        return self._replicated.topic_admin.await_topic(name)
 
     def sweep_states(self) -> dict[tuple[str, int], SweepState]:
         """See `Store.sweep_states`: of the replicas that lead."""

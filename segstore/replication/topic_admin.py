@@ -16,7 +16,7 @@ from segstore.replication.core.config import ReplicaConfig, TopicSettings
 from segstore.replication.core.controller import Controller, Key
 from segstore.replication.core.effects import Effects
 from segstore.replication.data_directory import Change
-from segstore.replication.metadata.image import TOPIC_RESOURCE, MetadataImage, PartitionKey
+from segstore.replication.metadata.image import TOPIC_RESOURCE, MetadataImage, MetadataTopic, PartitionKey
 from segstore.replication.metadata.records import (
     ConfigRecord,
     MetadataRecord,
@@ -25,7 +25,14 @@ from segstore.replication.metadata.records import (
 )
 from segstore.replication.placement import check_assignments, place
 from segstore.replication.quorum_controller import Decision, Published
-from segstore.storage.meta.topics import TopicInfo, check_collision, find_topic, new_topic, with_config
+from segstore.storage.meta.topics import (
+    TopicInfo,
+    check_collision,
+    check_there,
+    find_topic,
+    new_topic,
+    with_config,
+)
 
 if TYPE_CHECKING:
     from segstore.replication.quorum_controller import QuorumController
@@ -59,11 +66,9 @@ class ReplicatedTopicAdmin:
         for key in image.partitions:
             numbers.setdefault(key.topic, []).append(key.partition)
         for name, topic in image.topics.items():
-            made = new_topic(name, 1, topic.config)
-            ids = tuple(sorted(numbers.get(name, ())))
-            self.topics[name] = info = replace(made, topic_id=topic.topic_id, partition_ids=ids)
+            self.topics[name] = info = _info(name, topic, numbers.get(name, ()))
             settings = self._settings.topic_settings(info)
-            core.settings.update({PartitionKey(name, number): settings for number in ids})
+            core.settings.update({PartitionKey(name, number): settings for number in info.partition_ids})
 
     @property
     def _controller(self) -> QuorumController:
@@ -93,7 +98,6 @@ class ReplicatedTopicAdmin:
         info = new_topic(name, partitions, config)
 
         def decide(core: Controller, now: int) -> Decision:
-            # The image, not `topics`: what was decided just before is not published yet.
             if name in self._controller.image.topics:
                 raise TopicAlreadyExistsError(f"topic {name!r} is there already")
             check_collision(name, self._controller.image.topics)
@@ -125,7 +129,7 @@ class ReplicatedTopicAdmin:
         made: list[TopicInfo] = []
 
         def decide(core: Controller, now: int) -> Decision:
-            before = find_topic(self.topics, name)
+            before = self._decided(name)
             made.append(with_config(before, config))
             return Decision(_changed_settings(before, made[-1]), self._reconfigured(core, made[-1]))
 
@@ -135,10 +139,13 @@ class ReplicatedTopicAdmin:
 
     def _await_settings(self, info: TopicInfo) -> None:
         """Wait until the leaders go by the topic's settings, but for those whose directories hang."""
-        wanted = self.replica_config(info)
         keys = [PartitionKey(info.name, number) for number in info.partition_ids]
 
         def settled() -> bool:
+            now = self.topics.get(info.name)
+            if now is None:
+                return True
+            wanted = self.replica_config(now)
             leaders = [leader for key in keys if (leader := self._manager.leader(key)) is not None]
             return all(leader.core.config == wanted for leader in leaders)
 
@@ -156,31 +163,40 @@ class ReplicatedTopicAdmin:
         added: list[int] = []
 
         def decide(core: Controller, now: int) -> Decision:
-            info = find_topic(self.topics, name)
-            count = sum(key.topic == name for key in self._controller.image.partitions)
+            info = self._decided(name)
+            count = info.partitions
             if total <= count:
                 raise InvalidArgumentError(
                     f"total={total}: topic {name!r} has partitions {list(range(count))}; they can only "
                     "become more"
                 )
             added.extend(range(count, total))
-            factor = len(self._manager.partitions[PartitionKey(name, 0)].replicas)
+            factor = len(self._controller.image.partitions[PartitionKey(name, 0)].replicas)
             placed = self._placed(core, range(count, total), factor, None)
             return Decision(effects=_created(core, name, placed, self._settings.topic_settings(info)))
 
         self._controller.call(decide)
         self._await(name, added)
-        return self.topics[name]
+        return find_topic(self.topics, name)
 
     def delete(self, name: str) -> None:
         """Delete a topic. Raises UnknownTopicOrPartitionError, QuorumLostError."""
 
         def decide(core: Controller, now: int) -> Decision:
-            info = find_topic(self.topics, name)
+            info = self._decided(name)
             core.remove([PartitionKey(name, number) for number in info.partition_ids])
             return Decision([RemoveTopicRecord(info.topic_id)])
 
         self._controller.call(decide)
+
+    def _decided(self, name: str) -> TopicInfo:
+        """Return a topic as the image has it: in `topics` what was decided just before is missing, since it
+        is not published yet. Raises UnknownTopicOrPartitionError, InvalidTypeError.
+        """
+        image = self._controller.image
+        check_there(image.topics, name)
+        numbers = [key.partition for key in image.partitions if key.topic == name]
+        return _info(name, image.topics[name], numbers)
 
     def await_topic(self, name: str) -> TopicInfo | None:
         """Return a topic that somebody has created, once it has leaders, as the call that creates it does;
@@ -251,6 +267,12 @@ class ReplicatedTopicAdmin:
     def replica_config(self, info: TopicInfo) -> ReplicaConfig:
         """Return the settings of a topic's replicas."""
         return self._settings.replica_config(info)
+
+
+def _info(name: str, topic: MetadataTopic, numbers: Iterable[int]) -> TopicInfo:
+    """Return a topic of the image that has these partitions."""
+    made = new_topic(name, 1, topic.config)
+    return replace(made, topic_id=topic.topic_id, partition_ids=tuple(sorted(numbers)))
 
 
 def _by_topic(keys: Iterable[Key]) -> dict[str, list[int]]:

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from segstore.coordinator.loader import Unreadable, load_last, warn
-from segstore.errors import TopicAlreadyExistsError
 from segstore.records import Template
 from segstore.records.encoded import PLAIN
 from segstore.storage.inbox.adopted_ids import format_adoption, parse_adoption
@@ -78,10 +77,7 @@ class AdoptedTopic:
                 "compression.type": "producer",
                 "segment.bytes": segment_bytes,
             }
-            try:
-                store._create_topic(ADOPTED, 1, settings)
-            except TopicAlreadyExistsError:
-                """Another thread has made it, a moment ago."""
+            store._own_topic(ADOPTED, 1, settings)
         return store.partition(ADOPTED, PARTITION)
 
     def records(self, adoption: Adoption) -> list[tuple[str, bytes | None]]:

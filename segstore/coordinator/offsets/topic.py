@@ -25,7 +25,6 @@ from segstore.errors import (
     OffsetMetadataTooLargeError,
     RecordTooLargeError,
     StoreClosedError,
-    TopicAlreadyExistsError,
     UnknownTopicOrPartitionError,
 )
 from segstore.integers import INT32_MAX
@@ -66,8 +65,7 @@ class OffsetsTopic:
         ids = self.ids
         if ids and ids == tuple(range(len(ids))):
             return partition_of(group, len(ids))
-        configured = self._store._writer().config.offsets_topic_num_partitions
-        return partition_of(group, max(configured, max(ids, default=0) + 1))
+        return partition_of(group, max(self._count, max(ids, default=0) + 1))
 
     def log(self, partition: int) -> PartitionLog | None:
         """Return a partition's log to read; None where it does not exist."""
@@ -80,17 +78,14 @@ class OffsetsTopic:
         """
         info = self.info
         if info is None:
-            self._make()
+            self._store._own_topic(TOPIC, self._count, self._settings())
         elif not info.ours:
             self._store._alter_topic(TOPIC, self._settings())
         return self._store.partition(TOPIC, self.partition_for(group))
 
-    def _make(self) -> None:
-        count = self._store._writer().config.offsets_topic_num_partitions
-        try:
-            self._store._create_topic(TOPIC, count, self._settings())
-        except TopicAlreadyExistsError:
-            return  # by another thread, a moment ago
+    @property
+    def _count(self) -> int:
+        return self._store._writer().config.offsets_topic_num_partitions
 
     def _settings(self) -> dict[str, str | int]:
         config = self._store._writer().config

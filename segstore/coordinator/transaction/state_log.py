@@ -156,7 +156,7 @@ class TransactionStateLog:
             "segment.bytes": config.transaction_state_log_segment_bytes,
         }
         if new:
-            return self._store._create_topic(TOPIC, config.transaction_state_log_num_partitions, settings)
+            return self._store._own_topic(TOPIC, config.transaction_state_log_num_partitions, settings)
         return self._store._alter_topic(TOPIC, settings)
 
 

@@ -577,7 +577,7 @@ def checked(data: bytes | memoryview, end_offset: int = INT64_MAX) -> Encoded | 
     there is none. Raises CorruptRecordError.
     """
     batches, stop = scan(data, end_offset=end_offset)
-    if stop.status not in (lib.SEG_END, lib.SEG_SHORT):
+    if stop.status not in (lib.SEG_END, lib.SEG_SHORT, lib.SEG_STOP):
         raise CorruptRecordError("what was fetched", stop.position, stop.last_offset + 1, BAD[stop.status])
     if not len(batches):
         return None

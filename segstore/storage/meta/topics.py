@@ -332,15 +332,20 @@ def with_config(info: TopicInfo, config: Mapping[str, Any]) -> TopicInfo:
     return replace(info, settings=info.settings.replace(config), ours=True, lost=None)
 
 
-def find_topic(topics: Mapping[str, TopicInfo], name: str, partition: int | None = None) -> TopicInfo:
-    """Return the topic. Raises UnknownTopicOrPartitionError, which names what exists; InvalidTypeError; the
-    topic's own `error`.
+def check_there(topics: Collection[str], name: str) -> None:
+    """Raise UnknownTopicOrPartitionError, which names what exists, unless the topic is one of these;
+    InvalidTypeError.
     """
     if not isinstance(name, str):
         raise InvalidTypeError(f"topic must be a str, not {type(name).__name__}")
     if name not in topics:
         there = ", ".join(sorted(topics)) or "none"
         raise UnknownTopicOrPartitionError(f"no topic {name!r}; there are: {there}")
+
+
+def find_topic(topics: Mapping[str, TopicInfo], name: str, partition: int | None = None) -> TopicInfo:
+    """Return the topic. Raises what `check_there` raises; the topic's own `error`."""
+    check_there(topics, name)
     info = topics[name]
     if info.error is not None:
         raise copy_of(info.error)

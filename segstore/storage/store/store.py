@@ -246,8 +246,26 @@ class Store:
     def _made_or_found(self, name: str, partitions: int | None, config: Mapping[str, Any]) -> TopicInfo:
         return made_or_found(
             lambda: self._create_topic(name, partitions or 1, config),
-            lambda: find_topic(topics, name) if name in (topics := self._side.topics) else None,
+            lambda: self._await_topic(name),
             lambda info: differences(info, partitions, config),
+        )
+
+    def _await_topic(self, name: str) -> TopicInfo | None:
+        """Return a topic that somebody else has created, once it can be used; None where it is not there any
+        more.
+        """
+        topics = self._side.topics
+        return find_topic(topics, name) if name in topics else None
+
+    def _own_topic(self, name: str, partitions: int, config: Mapping[str, Any]) -> TopicInfo:
+        """Return a topic of the engine's own, and create it where it is missing. Others may do so at the same
+        time; a replicated store may also decide a creation late, whose caller was told of a timeout. Raises
+        the errors of `create_topic`, but for TopicAlreadyExistsError.
+        """
+        return made_or_found(
+            lambda: self._create_topic(name, partitions, config),
+            lambda: self._await_topic(name),
+            lambda info: {},
         )
 
     def _create_topic(self, name: str, partitions: int, config: Mapping[str, Any]) -> TopicInfo:

@@ -49,6 +49,19 @@ CASES: dict[str, tuple[object, list[Step]]] = {
         ("commit", "a", 0, 0),
         ("kill",),
     ]),
+    "what was sealed was refused since a creation of __transaction_state was decided after its time": (1002, [
+        ("create", "a", 1, 2, False, "keep"),
+        ("consume", "static", False),
+        ("produce", "a", 0, "y", 18, 1, 0),
+        ("beat", "static"),
+        ("beat", "dynamic"),
+        ("pause", "metadata", 2),
+        ("stage", 0, 26, (("a", 0), ("a", 1)), 4),
+        ("alter", "a", 3),
+        ("break", 1),
+        ("transact", "m", 31, (("a", 0), ("a", 1)), False),
+        ("stage", 2, 33, (("a", 0), ("a", 1)), 12),
+    ]),
 }  # fmt: skip
 """Runs that found a fault of the product once, and the seeds that led there."""
 

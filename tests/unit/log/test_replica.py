@@ -18,7 +18,7 @@ from replica_logs import SMALL, closed, ends, log_bytes, opened, part_below, rea
 import segstore
 from segstore import CorruptRecordError, InvalidArgumentError, OffsetOutOfRangeError, StorageError
 from segstore.records import scan
-from segstore.storage.log.replica import Replica
+from segstore.storage.log.replica import Replica, checked
 from segstore.storage.log.transaction_markers import end_transaction
 
 STEPS = 40
@@ -56,6 +56,28 @@ def fetch(replica: Replica, data: bytes, rng: random.Random) -> None:
 
 
 # --- appends -------------------------------------------------------------------------------------
+
+
+def test_of_what_was_fetched_the_whole_batches_below_an_end_are_taken(led: bytes, rng: random.Random) -> None:
+    """What is read may go on behind the end that the leader gave: the thread that checks it ended there."""
+    at = [*scan(led)[0]["position"].tolist(), len(led)]
+    for _ in range(100):
+        ended, end_offset = rng.randrange(at[0] + 1, len(led) + 1), rng.choice([*ends(led)])
+        whole = max(position for position in at if position <= ended)
+        expected = min(whole, len(part_below(led, end_offset)))
+        found = checked(led[:ended], end_offset)
+        assert (0 if found is None else sum(found.batches["size"].tolist())) == expected
+
+
+def test_damage_in_what_was_fetched_is_told_below_an_end_alone(led: bytes) -> None:
+    base, size = scan(led)[0]["base_offset"].tolist(), scan(led)[0]["size"].tolist()
+    damaged = bytearray(led)
+    damaged[sum(size[:4]) - 1] ^= 1
+    found = checked(bytes(damaged), base[3])
+    assert found is not None
+    assert found.batches["size"].tolist() == size[:3]
+    with pytest.raises(CorruptRecordError, match="CRC mismatch"):
+        checked(bytes(damaged), base[4])
 
 
 def test_a_follower_has_its_leaders_bytes(

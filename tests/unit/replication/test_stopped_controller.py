@@ -1,4 +1,4 @@
-"""A controller that has stopped is asked nothing for ever."""
+"""A controller that has stopped is asked nothing for ever, and decides nothing any more."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ from typing import Any
 
 import pytest
 
-from segstore.errors import StorageError
-from segstore.replication.metadata.image import PartitionKey
-from segstore.replication.quorum_controller import QuorumController
+from segstore.errors import QuorumLostError, StorageError, TopicAlreadyExistsError
+from segstore.replication.core.controller import Controller, ControllerConfig
+from segstore.replication.metadata.image import MetadataImage, PartitionKey
+from segstore.replication.metadata.records import TopicRecord
+from segstore.replication.quorum_controller import Decision, QuorumController
 from segstore.replication.replica_manager import ReplicaManager
 
 
@@ -45,3 +47,30 @@ def test_r21_a_proposal_is_not_sent_to_a_controller_that_has_stopped(error: Exce
     controller.stop(0)
     controller._run()
     assert leader.heard == 0
+
+
+class Lost:
+    """A metadata log that no majority of voters takes."""
+
+    next_offset = 0
+
+    def append(self, records: Any) -> None:
+        raise QuorumLostError("2 of the 3 voters are needed")
+
+
+def test_r31_nobody_is_refused_by_what_was_decided_and_did_not_become_durable() -> None:
+    """Who was told that a topic is there already looked for it, in vain."""
+    none: Any = None
+    image, lost = MetadataImage(), Lost()
+    controller = QuorumController(
+        lost, image, Controller(ControllerConfig()), lambda published: None, 1000, none
+    )
+    told: list[Any] = []
+
+    def create(core: Controller, now: int) -> Decision:
+        if "t" in image.topics:
+            raise TopicAlreadyExistsError("topic 't' is there already")
+        return Decision([TopicRecord("t", "id")])
+
+    controller.decide([(create, lambda answers, error: told.append(error))] * 2)
+    assert list(map(type, told)) == [QuorumLostError] * 2
