@@ -78,7 +78,7 @@ class Exchange:
         """
         loan, validator = partition.loan, partition.validator
         tail = loan.tail
-        if tail is None or tail.is_flushed or partition.acks is not None:
+        if tail is None or tail.due or tail.late or partition.acks is not None:  # one call of Python less
             return None
         if validator.codec and not validator.keeps_codec:
             return None
