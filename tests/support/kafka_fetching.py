@@ -95,6 +95,10 @@ class RemoteLeader:
             diverging = EpochEnd(found.diverging_epoch.epoch, found.diverging_epoch.end_offset)
         return messages.FetchAnswer(diverging, found.high_watermark, found.log_start_offset, end)
 
+    def takes_tails(self) -> bool:
+        """Return False: what is appended on another machine comes by fetches alone."""
+        return False
+
     def offsets(self, current_leader_epoch: int) -> tuple[int, int]:
         """See `LocalReplica.offsets`."""
         return self._offset(EARLIEST, current_leader_epoch), self._offset(LATEST, current_leader_epoch)
@@ -139,7 +143,7 @@ class _Fetched:
     def __init__(self, data: bytes) -> None:
         self._data = data
 
-    def read(self, offset: int, end_offset: int, max_bytes: int) -> bytes:
+    def read(self, offset: int, end_offset: int, max_bytes: int, into: object = None) -> bytes:
         """See `Replica.read`."""
         return self._data
 
