@@ -12,6 +12,7 @@ import inspect
 import os
 import signal
 import threading
+import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -51,12 +52,15 @@ for _name, _function in inspect.getmembers(Files, inspect.isfunction):
 
 
 def _native_write(self: HookedFiles, handle: Handle) -> Any:
-    """The short way's write goes through `pwrite`, so that every hook sees it."""
+    """The short way's write goes through `pwrite`, so that every hook sees it. A tail that is stopped has no
+    file any more: what C calls must not keep it open.
+    """
+    held = weakref.ref(handle)
 
     @_native.ffi.callback("int64_t(int32_t, const uint8_t *, int64_t, int64_t)", error=-errno.EIO)
     def called_by_c(fd: int, data: Any, size: int, position: int) -> int:
         try:
-            return self.pwrite(handle, _native.ffi.buffer(data, size)[:], position)
+            return self.pwrite(_open(held), _native.ffi.buffer(data, size)[:], position)
         except OSError as error:
             return -(error.errno or errno.EIO)
         except self.deaths_of_the_process:  # each later call raises it again
@@ -67,11 +71,12 @@ def _native_write(self: HookedFiles, handle: Handle) -> Any:
 
 def _native_sync(self: HookedFiles, handle: Handle) -> Any:
     """The short way's sync goes through `sync`."""
+    held = weakref.ref(handle)
 
     @_native.ffi.callback("int64_t(int32_t, int32_t *)", error=-errno.EIO)
     def called_by_c(fd: int, failed: Any) -> int:
         try:
-            self.sync(handle)
+            self.sync(_open(held))
         except OSError as error:
             return -(error.errno or errno.EIO)
         except self.deaths_of_the_process:  # Python's sync raises it again
@@ -79,6 +84,12 @@ def _native_sync(self: HookedFiles, handle: Handle) -> Any:
         return 0
 
     return called_by_c
+
+
+def _open(held: Callable[[], Handle | None]) -> Handle:
+    handle = held()
+    assert handle is not None, "C uses a file that nobody holds"
+    return handle
 
 
 HookedFiles.native_write = _native_write  # type: ignore[method-assign]
