@@ -19,6 +19,7 @@ from waiting import until
 
 import segstore
 from segstore.files.handle import Handle
+from segstore.storage.segment import native_tail
 
 QUICK = {
     "broker.heartbeat.interval.ms": 50,
@@ -235,11 +236,19 @@ def retrying(call: Callable[[], Any], seconds: float = 60) -> Any:
 
 
 def append_alone(three: Directories, store: Any, log: Any, count: int) -> None:
-    """Replica 1 hangs, and 0 takes records alone, which consumers see."""
-    three.files.hang(three.paths[1])
-    until(lambda: store.describe_partition("t", 0).isr == (0,))
-    for number in range(count):
-        log.append(b"lost %d" % number, timeout_ms=60_000)
+    """Replica 1 hangs, and 0 takes records alone, which consumers see. Nothing is handed over: a write that
+    hangs would be in the log of 1 once its disk answers.
+    """
+    enabled, native_tail.enabled = native_tail.enabled, False
+    try:
+        with log.partition_for_write().loan.token:
+            """The tail is taken back."""
+        three.files.hang(three.paths[1])
+        until(lambda: store.describe_partition("t", 0).isr == (0,))
+        for number in range(count):
+            log.append(b"lost %d" % number, timeout_ms=60_000)
+    finally:
+        native_tail.enabled = enabled
 
 
 def elect_the_other(three: Directories, store: Any) -> None:
