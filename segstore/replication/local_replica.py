@@ -69,6 +69,7 @@ from segstore.replication.core.messages import (
 from segstore.replication.core.partition import Partition as Core
 from segstore.replication.core.registration import NO_LEADER, BrokerRegistration, PartitionRegistration
 from segstore.replication.fetched import Brought, brought
+from segstore.replication.loans import Loans
 from segstore.replication.metadata.image import PartitionKey
 from segstore.replication.read_ahead import FETCHES, Place, ReadAhead
 from segstore.storage.store.replica_lags import bytes_from
@@ -85,8 +86,6 @@ log = Logger("segstore")
 Told = SimpleQueue[type[SegstoreError] | None]
 _nobody_lends = nullcontext()
 ALL = -1
-MOST_IN_VAIN = 63
-"""Chances to lend tails that are let go by at most, while nothing is appended by them."""
 NOT_YET = (FencedLeaderEpochError, UnknownLeaderEpochError, NotLeaderOrFollowerError, ReplicaOfflineError)
 """A leader answers so while the metadata spreads: the follower asks again."""
 
@@ -101,31 +100,6 @@ class Read(Protocol):
 
     def __call__(self) -> Read | None:
         """Read, and return what may be read behind that."""
-
-
-class Loans:
-    """How the loans of a leader's tail by threads went. After one in vain, by which nothing was appended as
-    others took it back at once, so many chances are let go by; each time twice as many.
-    """
-
-    def __init__(self) -> None:
-        self._last: NativeTail | None = None
-        self._in_vain = self._left = 0
-
-    def are_due(self) -> bool:
-        """Return whether the tail is to be lent at this chance."""
-        last, self._last = self._last, None
-        if last is not None and not last.is_lent:
-            self._in_vain = 0 if last.moved else min(2 * self._in_vain + 1, MOST_IN_VAIN)
-            self._left = self._in_vain
-        elif last is not None:
-            self._last = last
-        self._left -= self._left > 0
-        return not self._left
-
-    def began(self, tail: NativeTail | None) -> None:
-        """Note a loan; None where the tail could not be lent."""
-        self._last = tail
 
 
 class Links(Protocol):

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from replicated_stores import Directories, await_in_sync, follower_of, found, log_bytes
+from replicated_stores import Directories, await_in_sync, follower_of, found, lack, log_bytes
 from waiting import until
 
 import segstore
@@ -208,24 +208,6 @@ def test_bulk_that_hangs_is_in_the_log_once_the_disk_answers(three: Directories)
         handed_over(store, lambda: log.append_batch(values))
 
 
-@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO])
-def test_bulk_that_a_follower_has_no_room_for_is_not_shown(three: Directories, code: int) -> None:
-    with opened(three) as store:
-        store.alter_topic("t", {"min.insync.replicas": 3})
-        lent(store)
-        log, before = store.partition("t"), store.partition("t").end_offset
-        broken = follower_of(store.describe_partition("t"))
-        three.files.fail(three.paths[broken] / "t-0", code, {"pwrite", "pwritev"})
-        with pytest.raises(segstore.SegstoreError):
-            log.append_batch(BULK["a call of 1 MB"], timeout_ms=300)
-        assert log.end_offset == before
-        three.files.mend()
-        if code == errno.ENOSPC:
-            until(lambda: log.end_offset == before + 2_500)
-        else:
-            until(lambda: store.describe_partition("t").offline)
-
-
 def test_the_core_hears_of_it_when_it_is_asked(three: Directories) -> None:
     with opened(three) as store:
         log = store.partition("t")
@@ -238,24 +220,16 @@ def test_the_core_hears_of_it_when_it_is_asked(three: Directories) -> None:
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO])
-def test_what_a_follower_lacks_is_not_shown_and_not_acknowledged(three: Directories, code: int) -> None:
+@pytest.mark.parametrize("values", [[b"lacks"], BULK["a call of 1 MB"]], ids=["one", "bulk"])
+def test_what_a_follower_lacks_is_not_shown_and_not_acknowledged(
+    three: Directories, code: int, values: list[bytes]
+) -> None:
     with opened(three) as store:
         store.alter_topic("t", {"min.insync.replicas": 3})
         lent(store)
-        log, before = store.partition("t"), store.partition("t").end_offset
-        leader, broken = leader_of(store), follower_of(store.describe_partition("t"))
-        three.files.fail(three.paths[broken] / "t-0", code, {"pwrite", "pwritev"})
-        with pytest.raises(segstore.SegstoreError):
-            log.append(b"lacks", timeout_ms=300)
-        assert log.end_offset == before
-        assert leader.replica.log_end_offset == before + 1
-        three.files.mend()
-        if code == errno.ENOSPC:  # there is room again: the follower fetches it
-            until(lambda: log.end_offset == before + 1)
-            assert found(log)[before] == b"lacks"
+        lack(three, store, leader_of(store), code, values)
+        if code == errno.ENOSPC:
             lent(store)
-        else:
-            until(lambda: store.describe_partition("t").offline)
 
 
 def test_a_disk_without_room_as_the_kernel_tells_it(three: Directories) -> None:

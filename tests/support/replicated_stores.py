@@ -7,11 +7,13 @@ import os
 import shutil
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pytest
 from faults import HookedFiles
 from replica_logs import ends
 from stores import records
@@ -249,6 +251,26 @@ def append_alone(three: Directories, store: Any, log: Any, count: int) -> None:
             log.append(b"lost %d" % number, timeout_ms=60_000)
     finally:
         native_tail.enabled = enabled
+
+
+def lack(directories: Directories, store: Any, leader: Any, code: int, values: Sequence[bytes]) -> None:
+    """A follower's disk refuses an append to "t", of which all tails are lent. With min.insync.replicas=3
+    nobody else may acknowledge it either; where there is room again, the follower fetches it.
+    """
+    log, before = store.partition("t"), store.partition("t").end_offset
+    broken = follower_of(store.describe_partition("t"))
+    directories.files.fail(directories.paths[broken] / "t-0", code, {"pwrite", "pwritev"})
+    append = partial(log.append, values[0]) if len(values) == 1 else partial(log.append_batch, values)
+    with pytest.raises(segstore.SegstoreError):
+        append(timeout_ms=300)
+    assert log.end_offset == before
+    assert leader.replica.log_end_offset == before + len(values)
+    directories.files.mend()
+    if code == errno.ENOSPC:
+        until(lambda: log.end_offset == before + len(values))
+        assert found(log)[before] == values[0]
+    else:
+        until(lambda: store.describe_partition("t").offline)
 
 
 def elect_the_other(three: Directories, store: Any) -> None:
