@@ -164,6 +164,22 @@ def test_while_a_replica_is_cut_and_written_anew(
     assert [found for found in findings if "no epoch is in it" not in found.message] == []
 
 
+def test_while_a_high_watermark_goes_back(tmp_path: Path, out: int) -> None:
+    """What was sent before is sent only as far as it is still to be seen."""
+    log = opened_replica(tmp_path / "store", config={})
+    log.append_batch([b"x"] * 20, batch_bytes=1)
+    size = log.size // 20
+    visible = log.partition_for_write().visible
+    for most in (size, 5 * size, 10 * size, 1 << 20):
+        for high_watermark in (20, 7, 12, 20, 3):
+            visible.set_high_watermark(high_watermark)
+            for offset in (0, 2):
+                expected = outcome(log._transfer, out, offset, most, "sendfile")
+                assert expected[0][1] <= high_watermark
+                assert [outcome(log.transfer, out, offset, most) for _ in range(2)] == [expected] * 2
+    closed(log)
+
+
 def test_logs_do_not_mix(store_dir: Path, out: int, rng: random.Random) -> None:
     """What is remembered of one log has offsets that another one has too, elsewhere."""
     with segstore.open(store_dir) as store:
