@@ -2,8 +2,8 @@
 
 Stateless, but for the threads that write for followers (`hand_over.c`); every call releases the GIL and may
 be made from any thread. Beside it lie `_producer`, with types of the producer's, whose objects are Python's
-own; `_spans`, whose functions read Python's objects, and keep the GIL; and `_tail_append`, whose function
-mostly keeps it.
+own; `_spans`, whose functions read Python's objects, and keep the GIL; and `_tail_append`, where an append
+mostly keeps it, and a flush releases it.
 
 Memory is lent to C in one of three ways, and tests/unit/test_lending.py reads the source and holds this:
 - `lib.f(ffi.from_buffer(kind, owner))`: nothing but the call itself refers to the view;
@@ -25,7 +25,7 @@ from typing import Any
 try:
     from segstore._native._segstore import ffi, lib
     from segstore._native._spans import seg_spans, seg_stamps
-    from segstore._native._tail_append import bind, seg_tail_append
+    from segstore._native._tail_append import bind, seg_tail_append, seg_tail_flush
 except ModuleNotFoundError as error:
     raise ImportError(
         f"segstore's C helper is not built in {__path__[0]}, which is its source tree: run Python from "
@@ -44,6 +44,7 @@ __all__ = [
     "seg_spans",
     "seg_stamps",
     "seg_tail_append",
+    "seg_tail_flush",
 ]
 
 
@@ -52,7 +53,7 @@ def address(pointer: Any) -> int:
     return int(ffi.cast("uintptr_t", pointer))
 
 
-bind(address(ffi.addressof(lib, "seg_tail_append")))
+bind(*(address(ffi.addressof(lib, name)) for name in ("seg_tail_append", "seg_tail_flush")))
 
 
 def descriptors() -> Any:
