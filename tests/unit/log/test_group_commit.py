@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -246,7 +247,22 @@ def test_a_sync_waits_for_those_whom_the_last_one_served(store_dir: Path, config
     assert files.syncs - before == 1
     assert flusher_of(log).recovery_point == log.end_offset == 2 + THREADS
     assert (commit.served, commit.waiting) == (THREADS - 1, 0)
-    assert 0 <= commit.patience <= 250_000  # a quarter of that sync, of which a slow one is worth no more
+    assert 0 <= commit.patience <= 250_000  # half of that sync, of which a slow one is worth no more
+    closed(log)
+
+
+@pytest.mark.usefixtures("short")
+def test_half_of_a_sync_is_waited_for_the_next_one_where_all_came(store_dir: Path) -> None:
+    class Long(HookedFiles):
+        def sync(self, handle: Handle) -> None:
+            super().sync(handle)
+            time.sleep(0.0005)  # half of which is the most
+
+    log = opened(store_dir, Long(), DURABLE)
+    commit = flusher_of(log)._commit
+    commit.served = commit.patience = 0
+    log.append(b"nobody else was to come")
+    assert commit.patience == 250_000
     closed(log)
 
 
