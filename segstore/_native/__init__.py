@@ -2,8 +2,8 @@
 
 Stateless, but for the threads that write for followers (`hand_over.c`); every call releases the GIL and may
 be made from any thread. Beside it lie `_producer`, with types of the producer's, whose objects are Python's
-own; `_spans`, whose functions read Python's objects, and keep the GIL; `_tail_append`, whose function mostly
-keeps it; and `_transfer`, which releases it once it has looked at Python's objects.
+own; `_spans`, whose functions read Python's objects, and keep the GIL; `_tail_append`, where an append mostly
+keeps it, and a flush releases it; and `_transfer`, which releases it once it has looked at Python's objects.
 
 Memory is lent to C in one of three ways, and tests/unit/test_lending.py reads the source and holds this:
 - `lib.f(ffi.from_buffer(kind, owner))`: nothing but the call itself refers to the view;
@@ -26,7 +26,7 @@ try:
     from segstore._native._segstore import ffi, lib
     from segstore._native._spans import seg_spans, seg_stamps
     from segstore._native._tail_append import bind as bind_append
-    from segstore._native._tail_append import seg_tail_append
+    from segstore._native._tail_append import seg_tail_append, seg_tail_flush
     from segstore._native._transfer import Sendable, seg_transfer
     from segstore._native._transfer import bind as bind_transfer
 except ModuleNotFoundError as error:
@@ -48,6 +48,7 @@ __all__ = [
     "seg_spans",
     "seg_stamps",
     "seg_tail_append",
+    "seg_tail_flush",
     "seg_transfer",
 ]
 
@@ -57,7 +58,7 @@ def address(pointer: Any) -> int:
     return int(ffi.cast("uintptr_t", pointer))
 
 
-bind_append(address(ffi.addressof(lib, "seg_tail_append")))
+bind_append(*(address(ffi.addressof(lib, name)) for name in ("seg_tail_append", "seg_tail_flush")))
 bind_transfer(address(ffi.addressof(lib, "seg_send_stretch")))
 
 
