@@ -30,9 +30,10 @@ KEPT = 2
 """How many small and how many large pieces of each kind are kept: most readers have one result while they
 make the next.
 """
-_WASTE = 4
-"""A piece serves reads of a quarter of it and more: Records that stay keep at most four times the memory that
-they need.
+_WASTE = 5
+"""A piece serves reads of a fifth of it and more: Records that stay keep at most five times the memory that
+they need. So the pieces of reads of 16 MiB, which have some room to spare, serve reads of 4 MiB, and reads by
+turns of both sizes don't push out each other's pieces.
 """
 _ALONE = 2  # references to a piece that only `take` knows: its variable, and the argument of `getrefcount`
 

@@ -144,6 +144,9 @@ int64_t seg_headers(const uint8_t *arena, int64_t arena_len, const int64_t *head
                     int64_t capacity, int64_t *counts, int64_t *name_at, int64_t *name_len,
                     int64_t *value_at, int64_t *value_len);
 
+/* Bytes of n byte strings of these lengths, and how many of them are null (-1). */
+int64_t seg_extent(const int64_t *lens, int64_t n, int64_t *nulls);
+
 /* Copy n slices of the arena one after the other into out, and write n + 1
  * Arrow offsets (int32 where wide is 0, else int64). Nulls (-1) are empty.
  * Returns bytes, or SEG_E_ROOM, SEG_E_COLUMN. */

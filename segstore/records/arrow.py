@@ -192,17 +192,16 @@ def arrays(records: Rows, names: Sequence[str] = SCHEMA.names) -> Iterator[list[
 
 def _largest_column(records: Rows) -> int:
     lengths = (records.keys.lengths, records.values.lengths)
-    return max(int(np.maximum(column, 0).sum()) for column in lengths)
+    return max(_extent(np.ascontiguousarray(column))[0] for column in lengths)
 
 
-def gather(column: ByteColumn, kind: Any = None) -> pa.Array:
-    """Return a pa.binary() array (or `kind`) of a column, copied out of its arena by C."""
+def gather(column: ByteColumn) -> pa.Array:
+    """Return a pa.binary() array of a column, copied out of its arena by C."""
     n, at, lengths = len(column), np.ascontiguousarray(column.at), np.ascontiguousarray(column.lengths)
-    nulls = n > 0 and lengths.min() < 0
-    if nulls and lengths.max() < 0:
-        return all_null(n, kind or pa.binary())
-    data = np.empty(max(int((np.maximum(lengths, 0) if nulls else lengths).sum()), 1), np.uint8)
-    offsets = np.empty(n + 1, np.int32)
+    size, nulls = _extent(lengths)
+    if 0 < nulls == n:
+        return beginning(_nulls, n)
+    data, offsets = np.empty(max(size, 1), np.uint8), np.empty(n + 1, np.int32)
     done = lib.seg_gather(
         ffi.from_buffer("uint8_t[]", column.arena), len(column.arena), _int64s(at), _int64s(lengths), n, 0,
         ffi.from_buffer("uint8_t[]", data), len(data), ffi.from_buffer("int32_t[]", offsets),
@@ -210,23 +209,27 @@ def gather(column: ByteColumn, kind: Any = None) -> pa.Array:
     if done < 0:
         raise AssertionError(f"columns of Records can't be gathered: {done}")
     validity = validity_bitmap(lengths) if nulls else None
-    buffers = [validity, pa.py_buffer(offsets), pa.py_buffer(data)]
-    return pa.Array.from_buffers(kind or pa.binary(), n, buffers)
+    return pa.Array.from_buffers(pa.binary(), n, [validity, pa.py_buffer(offsets), pa.py_buffer(data)])
 
 
-def all_null(n: int, kind: pa.DataType) -> pa.Array:
-    """Return an array of `n` nulls."""
-    return beginning(_nulls, n, kind)
+def _extent(lengths: NDArray[np.int64]) -> tuple[int, int]:
+    """Return the bytes of byte strings of these lengths, and how many of them are null (-1)."""
+    nulls = ffi.new("int64_t *")
+    size = lib.seg_extent(_int64s(lengths), len(lengths), nulls)
+    return int(size), int(nulls[0])
 
 
-@lru_cache(maxsize=16)
-def _nulls(n: int, kind: pa.DataType) -> pa.Array:
-    made = pa.nulls(n, kind)
-    if not pa.types.is_list(kind):
-        return made
+@lru_cache(maxsize=4)
+def _nulls(n: int) -> pa.Array:
+    return pa.nulls(n, pa.binary())
+
+
+@lru_cache(maxsize=4)
+def _no_headers(n: int) -> pa.Array:
     # Empty children replace those of `made`, whose buffers are as long as its own: IPC would write all of
     # them.
-    return pa.Array.from_buffers(kind, n, made.buffers()[:2], n, children=[pa.array([], kind.value_type)])
+    made, children = pa.nulls(n, HEADER_TYPE), [pa.array([], HEADER_TYPE.value_type)]
+    return pa.Array.from_buffers(HEADER_TYPE, n, made.buffers()[:2], n, children=children)
 
 
 def beginning(make: Callable[..., pa.Array], n: int, *of: object) -> pa.Array:
@@ -247,7 +250,7 @@ def _int64s(array: NDArray[np.int64]) -> Any:
 def _headers(records: Rows) -> pa.Array:
     n = len(records)
     if not records.headers.present or not n:
-        return all_null(n, HEADER_TYPE)
+        return beginning(_no_headers, n)
     counts, names, values = records.headers.flat()
     offsets = np.zeros(n + 1, np.int32)
     np.cumsum(counts, out=offsets[1:])

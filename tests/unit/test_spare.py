@@ -90,12 +90,14 @@ def test_pages_are_used_again(log: segstore.PartitionLog) -> None:
     """A reader that drops each result before the next read needs one piece of each kind, one that has the
     last result meanwhile two.
     """
-    places: set[tuple[int, int]] = set()
+    arenas, matrices = set(), set()
     for _ in range(2):
         for records in read_all(log):
             if len(records.arena) == SIZE:
-                places.add((id(records.arena), id(records._matrix.base)))
-    assert 1 <= len(places) <= 2
+                arenas.add(id(records.arena))
+                matrices.add(id(records._matrix.base))
+    assert 1 <= len(arenas) <= 2
+    assert 1 <= len(matrices) <= 2
 
 
 def test_bytes_that_were_hashed_are_not_written_again(log: segstore.PartitionLog) -> None:
@@ -150,7 +152,7 @@ def test_a_piece_serves_smaller_reads_too() -> None:
 
 def test_a_piece_that_is_much_larger_is_left() -> None:
     """Records that stay would keep all of it."""
-    spare.keep(5 * spare.LEAST, bytes(5 * spare.LEAST))
+    spare.keep(6 * spare.LEAST, bytes(6 * spare.LEAST))
     assert spare.unset(spare.LEAST) is None
     assert spare.unset(2 * spare.LEAST) is not None
 

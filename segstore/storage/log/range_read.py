@@ -58,21 +58,22 @@ def read_range(view: LogView, offset: int, limit: int, max_bytes: int, check_crc
     segments, bases, _, below, end, _ = view
     slot = bisect_right(bases, offset, 1)
     segment = segments[slot - 1]
-    if slot < len(bases):
+    is_last = slot == len(bases)
+    if not is_last:  # a read that ends with it goes on in the next one
         end, below = segment.size, min(bases[slot], below)
-    memory = spare.unset(max_bytes) if end >= max_bytes else None
-    if memory is None:
-        return None
-    data = memory[1]
     try:
         found = _unused.pop()
     except IndexError:
         found = _Range()
-    records = None
-    if found.c.left != segment.number:
-        records = _read(found, segment, end, below, offset, limit, data, check_crcs)
+    c, size, records = found.c, max_bytes, None
+    if is_last and check_crcs and c.of_segment == segment.number and c.next_offset == offset:
+        size = min(size, end - c.next_position)  # the last bytes of the log
+    if c.left != segment.number and spare.LEAST <= size <= end:
+        memory = spare.unset(size)
+        if memory is not None:
+            records = _read(found, segment, end, below, offset, limit, memory[1], check_crcs)
+            spare.keep(*memory)
     _unused.append(found)
-    spare.keep(*memory)
     return records
 
 

@@ -167,6 +167,25 @@ def test_one_call_for_each_read(log: Log) -> None:
     assert worked.c.reads == before + 3
 
 
+def test_the_end_of_a_log_is_one_call_too(log: Log) -> None:
+    """Where the read before ended at its first byte: a reader's last read brings fewer bytes than it may."""
+    files, size, starts = files_of(log), 700_000, [0]
+    while starts[-1] < log.end_offset:
+        last = log.read(starts[-1], size)
+        starts.append(last.next_offset)
+    wanted, arena = list(last), bytes(bytearray(last.arena))
+    spare.keep(size, used(size))
+    assert log.read(starts[-3], size).next_offset == starts[-2]
+    more = 2 * len(arena)
+    spare.keep(more, used(more))
+    files.clear()
+    files.found = 0
+    found = log.read(starts[-2], more)
+    assert files.counts() == {"read_range": 1}
+    assert files.found == 1
+    assert (list(found), found.arena, found.next_offset) == (wanted, arena, log.end_offset)
+
+
 def test_records_become_smaller(store_dir: Path) -> None:
     """There is room for as many records as the last read had: where that is too little, they are all decoded
     anew.

@@ -200,6 +200,15 @@ def test_headers_refuse(name: str) -> None:
 # --- gather ---
 
 
+def test_the_extent_of_a_column(rng: random.Random) -> None:
+    """Its bytes, and how many of its elements are null."""
+    nulls = ffi.new("int64_t *", 99)
+    for n in range(40):
+        lens = [rng.choice([-1, 0, 1, 100, 1 << 31]) for _ in range(n)]
+        assert lib.seg_extent(native.int64s(lens), n, nulls) == sum(size for size in lens if size > 0)
+        assert nulls[0] == lens.count(-1)
+
+
 def gather(arena: bytes, at: list[int], lens: list[int], wide: int, capacity: int) -> tuple[bytes, list[int]]:
     out, n = ffi.new("uint8_t[]", capacity), len(at)
     offsets = ffi.new("int64_t[]" if wide else "int32_t[]", n + 1)
