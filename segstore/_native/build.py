@@ -32,6 +32,7 @@ SOURCES = (
     "io.c",
     "murmur2.c",
     "point.c",
+    "processor.c",
     "range.c",
     "scan.c",
     "seal.c",

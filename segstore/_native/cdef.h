@@ -531,6 +531,12 @@ void seg_disk_thread_free(seg_disk_thread *d);
 seg_job *seg_job_new(seg_disk_thread *d);
 void seg_job_free(seg_job *j);
 
+/* --- processor.c ------------------------------------------------------------------------------------------------- */
+/* The number of the processor on which this thread runs; -1: not known, as on macOS. */
+int32_t seg_processor(void);
+/* Have the kernel move this thread from that processor to another one that it may use: 0; -1 where there is none. */
+int32_t seg_leave_processor(int32_t number);
+
 /* --- commit.c: group commit ------------------------------------------- */
 /* Return when all below offset `upto` is durable: 0; 1: readers were not told of it. Else -EINTR for a signal,
  * or SEG_SLOW: Python must sync, or has to tell of a sync that failed. */

@@ -72,12 +72,17 @@ static inline ssize_t copy_range(int in, off_t *from, int out, off_t *to, size_t
     return not_here();
 }
 
-/* fsync(2) of macOS leaves bytes in the disk's own memory. */
 static inline int processor(void)
 {
     return -1;
 }
 
+static inline int leave_processor(int number)
+{
+    return not_here();
+}
+
+/* fsync(2) of macOS leaves bytes in the disk's own memory. */
 static inline int sync_data(int fd)
 {
     return fcntl(fd, F_FULLFSYNC);

@@ -9,6 +9,10 @@
  * Thread contract: any thread. A job is posted again only when it is over. Jobs are a list by compare-and-swap, with
  * the newest first; the thread takes all of it at once. A process that was forked has no such thread, and posts
  * nothing: its tails are not lent (seg_tail.here).
+ *
+ * The kernel may leave the thread on its appender's processor for long, as each of them sleeps while the other runs, and
+ * neither can spin there. The thread then goes on as a new one, which the kernel begins on the idlest processor that
+ * this process may use.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -26,6 +30,8 @@ enum { TURNS = 64, SMALL = 512 };     /* looks between two at the clock; bytes *
 #define IDLE_SPIN 30000    /* ns for which the thread looks for jobs: longer than from one append to the next */
 #define SPIN 10000         /* ns for which an appender looks whether a job is over */
 #define PATIENCE 20000000  /* ns for which an appender waits */
+#define CLOSE 100000       /* ns from one job to the next of an appender that does little else */
+enum { FEWEST = 32, MOST = 1 << 16 }; /* such jobs on the appender's processor, after which the thread moves */
 #define SECOND 1000000000
 
 struct seg_disk_thread {
@@ -36,6 +42,9 @@ struct seg_disk_thread {
     int32_t owners;
     int32_t cpu;       /* on which it has served last; -1: not known */
     int32_t spins;     /* whether there is a processor for this thread while it waits: no other thread needs it */
+    int32_t together;  /* how many jobs in a row it has served on their appender's processor, close to each other */
+    int32_t bears;     /* after how many of them it moves: twice as many each time, less with each job served apart */
+    int64_t served;    /* when the last of them was */
     struct seg_large *spare; /* memory for the next job in bulk; NULL: to be made */
 };
 
@@ -132,6 +141,22 @@ static int is_here(int32_t cpu)
     return cpu >= 0 && cpu == processor();
 }
 
+/* Note where a job finds the thread. */
+static void note_place(seg_disk_thread *d, const seg_job *j)
+{
+    int here = is_here(j->cpu);
+    __atomic_store_n(&d->cpu, processor(), __ATOMIC_RELAXED);
+    d->spins = j->apart && !here;
+    if (!j->apart || !here) {
+        d->together = 0;
+        d->bears -= d->bears > FEWEST;
+        return;
+    }
+    int64_t now = clock_ns();
+    d->together = now - d->served < CLOSE ? d->together + 1 : 0;
+    d->served = now;
+}
+
 static void write_job(seg_job *j)
 {
     uint32_t posted = POSTED;
@@ -155,8 +180,7 @@ static void serve(seg_disk_thread *d, seg_job *newest)
     }
     for (; first != NULL; first = next) {
         next = first->next; /* before it is over: who posted it may post it again then */
-        __atomic_store_n(&d->cpu, processor(), __ATOMIC_RELAXED);
-        d->spins = first->spins && !is_here(first->cpu);
+        note_place(d, first);
         write_job(first);
         seg_job_free(first);
     }
@@ -185,10 +209,33 @@ static void wake(seg_disk_thread *d)
         futex_wake(&d->asleep, 1, SEG_OF_THREADS);
 }
 
+static void *run(void *argument);
+
+static int start(seg_disk_thread *d)
+{
+    pthread_t thread;
+    int error = pthread_create(&thread, NULL, run, d);
+    if (!error)
+        pthread_detach(thread);
+    return error;
+}
+
+/* Whether another thread goes on in place of this one. */
+static int has_moved(seg_disk_thread *d)
+{
+    if (d->together < d->bears)
+        return 0;
+    d->together = 0;
+    d->bears = d->bears < MOST ? 2 * d->bears : MOST;
+    return start(d) == 0;
+}
+
 static void *run(void *argument)
 {
     seg_disk_thread *d = argument;
     while (!__atomic_load_n(&d->ending, __ATOMIC_ACQUIRE)) {
+        if (has_moved(d))
+            return NULL;
         seg_job *jobs = __atomic_exchange_n(&d->asked, NULL, __ATOMIC_ACQUIRE);
         if (jobs != NULL)
             serve(d, jobs);
@@ -205,21 +252,20 @@ static void *run(void *argument)
 seg_disk_thread *seg_disk_thread_start(void)
 {
     seg_disk_thread *d = calloc(1, sizeof *d);
-    pthread_t thread;
     sigset_t all, before;
     if (d == NULL)
         return NULL;
     d->cpu = -1;
+    d->bears = FEWEST;
     d->owners = 2; /* the caller, and the thread */
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
-    int error = pthread_create(&thread, NULL, run, d);
+    int error = start(d);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (error) {
         free(d);
         return NULL;
     }
-    pthread_detach(thread);
     return d;
 }
 
@@ -249,7 +295,7 @@ static int add(seg_disk_thread *d, seg_job *j)
 }
 
 int64_t seg_job_post(seg_job *j, const seg_tail *f, const uint8_t *buf, int64_t len, const seg_batch *batches,
-                     int64_t n, int64_t moved, int32_t spins)
+                     int64_t n, int64_t moved, int32_t apart)
 {
     uint8_t *to = room_for(j, len, n);
     if (to == NULL)
@@ -265,7 +311,8 @@ int64_t seg_job_post(seg_job *j, const seg_tail *f, const uint8_t *buf, int64_t 
     j->len = len;
     j->n = n;
     j->cpu = processor();
-    j->spins = spins && !is_here(__atomic_load_n(&j->thread->cpu, __ATOMIC_RELAXED));
+    j->apart = apart;
+    j->spins = apart && !is_here(__atomic_load_n(&j->thread->cpu, __ATOMIC_RELAXED));
     __atomic_store_n(&j->waited, 0, __ATOMIC_RELAXED);
     __atomic_store_n(&j->state, POSTED, __ATOMIC_RELAXED);
     own(&j->owners);

@@ -29,6 +29,7 @@ struct seg_job {
     int64_t room;
     int64_t n;
     int32_t cpu;                /* on which it was posted */
+    int32_t apart;              /* whether there is a processor for the thread beside that of who waits */
     int32_t spins;              /* whether who waits for it has a processor meanwhile that nobody needs */
     struct seg_large *large;    /* where the bytes and the batches are, if they have no room here; else NULL */
     seg_batch batches[SEG_FEW];
@@ -37,7 +38,7 @@ struct seg_job {
 /* Post the bytes of these batches, `moved` bytes behind their positions: 0; -errno where that can't be done now. */
 __attribute__((visibility("hidden"))) int64_t seg_job_post(struct seg_job *j, const seg_tail *f, const uint8_t *buf,
                                                            int64_t len, const seg_batch *batches, int64_t n,
-                                                           int64_t moved, int32_t spins);
+                                                           int64_t moved, int32_t apart);
 
 /* The batches of what was posted, until seg_job_done. */
 static inline const seg_batch *seg_job_batches(const struct seg_job *j)

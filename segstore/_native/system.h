@@ -59,6 +59,20 @@ static inline int processor(void)
     return sched_getcpu();
 }
 
+/* Have the kernel move this thread to another processor that it may use, and leave it the same choice as before: 0;
+ * -1 where there is no other, or the kernel refuses. */
+static inline int leave_processor(int number)
+{
+    cpu_set_t allowed, others;
+    if (number < 0 || number >= CPU_SETSIZE || sched_getaffinity(0, sizeof allowed, &allowed) < 0)
+        return -1;
+    others = allowed;
+    CPU_CLR(number, &others);
+    if (CPU_COUNT(&others) == 0 || sched_setaffinity(0, sizeof others, &others) < 0)
+        return -1;
+    return sched_setaffinity(0, sizeof allowed, &allowed);
+}
+
 static inline int sync_data(int fd)
 {
     return fdatasync(fd);

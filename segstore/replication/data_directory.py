@@ -37,6 +37,7 @@ from segstore.replication.local_replica import Links, LocalReplica, Read
 from segstore.replication.metadata.image import PartitionKey
 from segstore.replication.metadata.properties import write_properties
 from segstore.replication.metadata.voters import Place
+from segstore.replication.separation import Separation
 from segstore.storage.inbox.told_topics import tell_topics
 from segstore.storage.meta.small_files import NO_ROOM
 from segstore.storage.segment.disk_thread import DiskThread
@@ -382,6 +383,8 @@ class Reading:
         self._broker = broker
         self._asked: SimpleQueue[Read | None] = SimpleQueue()
         self._ended = Latch()
+        self._apart = Separation()
+        """From who writes meanwhile what was read."""
 
     def start(self) -> None:
         """Start the thread."""
@@ -389,6 +392,7 @@ class Reading:
 
     def post(self, read: Read) -> None:
         """Queue a read."""
+        self._apart.told()
         self._asked.put(read)
 
     def stop(self, seconds: float) -> bool:
@@ -399,11 +403,16 @@ class Reading:
     def _run(self) -> None:
         try:
             while (read := self._asked.get()) is not None:
-                more = read()
+                more = self._call(read)
                 while more is not None and self._asked.empty():
-                    more = more()
+                    more = self._call(more)
         finally:
             self._ended.open()
+
+    def _call(self, read: Read) -> Read | None:
+        if (more := read()) is not None:  # a follower catches up
+            self._apart.keep()
+        return more
 
 
 class Fetching:

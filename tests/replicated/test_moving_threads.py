@@ -1,0 +1,137 @@
+"""The native thread that writes for a follower moves off its appender's processor, where the kernel has put
+both: it goes on as a new one, which begins elsewhere. Counted: the threads, and their switches.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from replicated_stores import Directories, found
+from waiting import until
+
+from segstore.storage.segment import native_tail
+
+FEWEST, CLOSELY = 32, 4_000
+"""Appends after which a thread moves first, and how many of them a test makes."""
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="Linux tells of processors")
+
+
+class Appender:
+    """A store of two directories, and the native thread which writes for the follower."""
+
+    def __init__(self, directories: Directories) -> None:
+        others = {int(task.name) for task in Path("/proc/self/task").iterdir()}
+        self.store = directories.open(broker_session_timeout_ms=60_000, replica_lag_time_max_ms=60_000)
+        self.store.create_topic("t", replication_factor=2)
+        self.log, self._others = self.store.partition("t"), others
+        until(self._is_handed_over)
+
+    def _is_handed_over(self) -> bool:
+        self.log.append(b"before")
+        leader = self.store._side.manager.leader(("t", 0))
+        tail = leader.partition.loan.tail
+        return tail is not None and tail.is_lent and all(each.is_lent for each in tail.followers)
+
+    @property
+    def thread(self) -> int:
+        """The id of the native thread: of two, while one goes on for the other, that of the newer one."""
+        known = self._others | {each.native_id for each in threading.enumerate()}
+        native = [
+            (began(task), int(task.name))
+            for task in Path("/proc/self/task").iterdir()
+            if int(task.name) not in known
+        ]
+        return max(native)[1]
+
+    def threads(self, appends: int) -> set[int]:
+        """Append so often; return which threads have written."""
+        seen = set()
+        for _ in range(appends // 25):
+            seen.add(self.thread)
+            for _ in range(25):
+                self.log.append(b"v")
+        return seen | {self.thread}
+
+
+def began(task: Path) -> int:
+    """When a thread began, in ticks; -1 where it has ended."""
+    try:
+        return int((task / "stat").read_text().rsplit(")", 1)[1].split()[19])
+    except OSError:
+        return -1
+
+
+@pytest.fixture
+def two(tmp_path: Path) -> Iterator[Directories]:
+    directories = Directories(tmp_path, 2)
+    yield directories
+    directories.close()
+    directories.judge()
+
+
+@pytest.fixture
+def one_processor() -> Iterator[int]:
+    """The number of the only processor on which this thread, which appends, may run."""
+    allowed = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(allowed)})
+    yield min(allowed)
+    os.sched_setaffinity(0, allowed)
+
+
+@pytest.fixture(autouse=True)
+def short_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where all tests run with SEGSTORE_LONG_WAY."""
+    monkeypatch.setattr(native_tail, "enabled", True)
+
+
+def test_a_thread_that_shares_its_appenders_processor_moves_ever_less_often(
+    two: Directories, monkeypatch: pytest.MonkeyPatch, one_processor: int
+) -> None:
+    """It may run on that processor only, here, so that each move is in vain."""
+    monkeypatch.setattr(native_tail, "_processors", lambda: 2)
+    appender = Appender(two)
+    os.sched_setaffinity(appender.thread, {one_processor})
+    seen = appender.threads(CLOSELY)
+
+    def moves() -> bool:
+        seen.update(appender.threads(100))
+        return len(seen) > 2
+
+    until(moves)
+    twice_as_many_each_time = (appender.log.end_offset // FEWEST + 1).bit_length()
+    assert len(seen) <= 1 + twice_as_many_each_time
+    assert os.sched_getaffinity(appender.thread) == {one_processor}
+    assert len(found(appender.log)) == appender.log.end_offset
+
+
+def test_a_thread_does_not_move_where_there_is_one_processor(
+    two: Directories, monkeypatch: pytest.MonkeyPatch, one_processor: int
+) -> None:
+    monkeypatch.setattr(native_tail, "_processors", lambda: 1)
+    appender = Appender(two)
+    os.sched_setaffinity(appender.thread, {one_processor})
+    assert len(appender.threads(CLOSELY)) == 1
+
+
+def switches(thread: int) -> Any:
+    status = Path(f"/proc/self/task/{thread}/status").read_text().splitlines()
+    return [line for line in status if "ctxt_switches" in line or line.startswith("State")]
+
+
+def test_the_thread_of_an_idle_store_sleeps(two: Directories) -> None:
+    """Without a switch it makes no call that waits, and it does not spin: it is asleep all the time."""
+    appender = Appender(two)
+    appender.threads(100)
+    until(lambda: "sleeping" in switches(appender.thread)[0])
+    time.sleep(0.05)
+    before = switches(appender.thread)
+    time.sleep(0.5)
+    assert switches(appender.thread) == before
+    assert "sleeping" in before[0]
