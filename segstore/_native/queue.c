@@ -174,11 +174,13 @@ int seg_open_batch(Queue *q, Pool *pool, long long room, double now)
 /* The garbage collector may run as objects are made here, and other threads with it: they append records, and cut.
  *
  * The records from `first` on: values, keys or None, times (int64, ms) and sizes of values (int32, -1 for None), both
- * as bytes. Sizes are None where there are keys. */
+ * as bytes. Sizes are None where there are keys. The collector would look at each value of each batch again and again,
+ * where bytes and None are no part of any cycle: a tuple that has nothing else is hidden from it, as it hides one itself. */
 static PyObject *columns_of(Queue *q, Py_ssize_t first, Py_ssize_t n)
 {
     int rich = q->rich; /* of all these records; one that comes meanwhile may change it */
-    PyObject *values = PyList_New(n), *keys = rich ? PyList_New(n) : Py_NewRef(Py_None);
+    int hidden = 1;
+    PyObject *values = PyTuple_New(n), *keys = rich ? PyList_New(n) : Py_NewRef(Py_None);
     PyObject *times = PyBytes_FromStringAndSize(NULL, n * (Py_ssize_t)sizeof(int64_t));
     PyObject *sizes = rich ? Py_NewRef(Py_None) : PyBytes_FromStringAndSize(NULL, n * (Py_ssize_t)sizeof(int32_t));
     if (values == NULL || keys == NULL || times == NULL || sizes == NULL) {
@@ -193,13 +195,16 @@ static PyObject *columns_of(Queue *q, Py_ssize_t first, Py_ssize_t n)
     for (Py_ssize_t i = 0; i < n; i++) {
         Future *record = (Future *)PyList_GetItem(q->records, first + i);
         PyObject *value = record->value ? record->value : Py_None;
-        PyList_SetItem(values, i, Py_NewRef(value));
+        PyTuple_SetItem(values, i, Py_NewRef(value));
+        hidden = hidden && (value == Py_None || PyBytes_CheckExact(value));
         if (rich)
             PyList_SetItem(keys, i, Py_NewRef(record->key ? record->key : Py_None));
         else
             size[i] = value == Py_None ? -1 : (int32_t)PyBytes_Size(value);
         time[i] = record->number;
     }
+    if (hidden && n > 0) /* there is one empty tuple, which is everybody's */
+        PyObject_GC_UnTrack(values);
     return Py_BuildValue("(NNNN)", values, keys, times, sizes);
 }
 
