@@ -62,6 +62,7 @@ class ProducerBatch(Owner):
             "latch",
             "lock",
             "n",
+            "other_sizes",
             "results",
             "size",
             "sizes",
@@ -97,8 +98,9 @@ class ProducerBatch(Owner):
         self.base_offset = self.append_time = -1
         # The outcome of each record, an offset or an error, where the batch had to be split.
         self.results: list[int | BaseException] | None = None
-        # The sizes of values, keys and headers: int32, as bytes; those of values alone are known at once.
-        self.sizes: tuple[Sizes, Sizes, Sizes] = (sizes, None, None)
+        # The sizes of values, those of keys and of headers: int32, as bytes. Those of values alone are known at once.
+        self.sizes = sizes
+        self.other_sizes: tuple[Sizes, Sizes] | None = None
         self._split: Split | None = None
 
     # --- the outcome ----------------------------------------------------------------------
@@ -134,7 +136,7 @@ class ProducerBatch(Owner):
         timestamp = self.append_time
         if timestamp < 0:
             (timestamp,) = _time_at(self.times, 8 * at)
-        values, keys, headers = self.sizes
+        values, (keys, headers) = self.sizes, self.other_sizes or (None, None)
         return _metadata(
             (
                 *(topic, partition, self.topic_partition, offset, timestamp, None),
@@ -157,8 +159,8 @@ class ProducerBatch(Owner):
         if self.keys is not None:
             values, keys, headers = self.split()
             of_headers = [headers_size(h) if h else -1 for h in headers] if any(headers) else None
-            self.sizes = (
-                _lengths(values),
+            self.sizes = _lengths(values)
+            self.other_sizes = (
                 _lengths(keys),
                 array("i", of_headers).tobytes() if of_headers else None,
             )
@@ -248,6 +250,6 @@ class PartitionQueue(Records):
         After an interrupt either nothing was sealed, or all of it: C does it in one step.
         """
         made: list[ProducerBatch] = []
-        for columns, size, created in self.parts(whole):
-            made += (ProducerBatch(self.lock, self.topic_partition, *columns, size, created),)
+        for part in self.parts(whole):
+            made += (ProducerBatch(self.lock, self.topic_partition, *part),)
         return bool(made) and self.settle(made, incomplete, sealed)
