@@ -11,6 +11,7 @@
 #include "producer.h"
 
 enum { NO_BLOCK = -1 }; /* no batch is open */
+enum { AHEAD = 8 };     /* records */
 
 /* --- the memory that batches take ---------------------------------------------------------- */
 
@@ -171,14 +172,27 @@ int seg_open_batch(Queue *q, Pool *pool, long long room, double now)
     return 1;
 }
 
+/* Have the records and values that come next brought into the cache: they lie all over the memory. Both may be
+ * anything where there is no such record. */
+static void look_ahead(PyObject *records, Py_ssize_t at, Py_ssize_t end)
+{
+    if (at + 2 * AHEAD < end)
+        __builtin_prefetch(PyList_GetItem(records, at + 2 * AHEAD));
+    if (at + AHEAD < end)
+        __builtin_prefetch(((Future *)PyList_GetItem(records, at + AHEAD))->value);
+}
+
 /* The garbage collector may run as objects are made here, and other threads with it: they append records, and cut.
  *
  * The records from `first` on: values, keys or None, times (int64, ms) and sizes of values (int32, -1 for None), both
- * as bytes. Sizes are None where there are keys. */
-static PyObject *columns_of(Queue *q, Py_ssize_t first, Py_ssize_t n)
+ * as bytes; bytes in all, and when the batch was opened. Sizes are None where there are keys. The collector would look
+ * at each value of each batch again and again, where bytes and None are no part of any cycle: a tuple that leads to
+ * nothing else is hidden from it, as it hides one itself. */
+static PyObject *part_of(Queue *q, Py_ssize_t first, Cut c)
 {
-    int rich = q->rich; /* of all these records; one that comes meanwhile may change it */
-    PyObject *values = PyList_New(n), *keys = rich ? PyList_New(n) : Py_NewRef(Py_None);
+    Py_ssize_t n = c.n, end = PyList_Size(q->records);
+    int rich = q->rich, hidden = n > 0; /* of all these records; one that comes meanwhile may change it */
+    PyObject *values = PyTuple_New(n), *keys = rich ? PyList_New(n) : Py_NewRef(Py_None);
     PyObject *times = PyBytes_FromStringAndSize(NULL, n * (Py_ssize_t)sizeof(int64_t));
     PyObject *sizes = rich ? Py_NewRef(Py_None) : PyBytes_FromStringAndSize(NULL, n * (Py_ssize_t)sizeof(int32_t));
     if (values == NULL || keys == NULL || times == NULL || sizes == NULL) {
@@ -191,23 +205,29 @@ static PyObject *columns_of(Queue *q, Py_ssize_t first, Py_ssize_t n)
     int64_t *time = (int64_t *)PyBytes_AsString(times);
     int32_t *size = rich ? NULL : (int32_t *)PyBytes_AsString(sizes);
     for (Py_ssize_t i = 0; i < n; i++) {
+        look_ahead(q->records, first + i, end);
         Future *record = (Future *)PyList_GetItem(q->records, first + i);
         PyObject *value = record->value ? record->value : Py_None;
-        PyList_SetItem(values, i, Py_NewRef(value));
+        PyTuple_SetItem(values, i, Py_NewRef(value));
+        hidden = hidden && (value == Py_None || PyBytes_CheckExact(value));
         if (rich)
             PyList_SetItem(keys, i, Py_NewRef(record->key ? record->key : Py_None));
         else
             size[i] = value == Py_None ? -1 : (int32_t)PyBytes_Size(value);
         time[i] = record->number;
     }
-    return Py_BuildValue("(NNNN)", values, keys, times, sizes);
+    if (hidden)
+        PyObject_GC_UnTrack(values);
+    PyObject *part = Py_BuildValue("(NNNNLd)", values, keys, times, sizes, c.size, c.created);
+    if (part != NULL && hidden && !rich)
+        PyObject_GC_UnTrack(part);
+    return part;
 }
 
 /* `c` is a copy: the array of cuts may move meanwhile. */
 static int add_part(PyObject *parts, Queue *q, Py_ssize_t first, Cut c)
 {
-    PyObject *columns = columns_of(q, first, c.n);
-    PyObject *part = columns == NULL ? NULL : Py_BuildValue("(NLd)", columns, c.size, c.created);
+    PyObject *part = part_of(q, first, c);
     int failed = part == NULL || PyList_Append(parts, part) < 0;
     Py_XDECREF(part);
     return failed ? -1 : 0;
@@ -307,8 +327,8 @@ static PyObject *settle(PyObject *object, PyObject *arguments)
 
 static PyMethodDef queue_methods[] = {
     {"parts", parts, METH_O,
-     "The full batches, and with True the records of the open one, which takes no more: a list of ((values, keys, "
-     "times, sizes), bytes, when it was opened)."},
+     "The full batches, and with True the records of the open one, which takes no more: a list of (values, keys, "
+     "times, sizes, bytes, when it was opened)."},
     {"settle", settle, METH_VARARGS,
      "Put the records of as many of these parts as there are batches into the batches, and return whether full batches "
      "are left: (batches, all that are incomplete, queues with sealed batches)."},

@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import chain
+from operator import attrgetter
 from struct import Struct
 from typing import Any, NamedTuple
 
@@ -27,6 +28,7 @@ from segstore.records import Columns
 from segstore.records.columns import valid_stamps
 from segstore.threads import Latch
 
+_times_of, _keys_of, _values_of = map(attrgetter, ("times", "keys", "values"))  # each is a call of C
 _metadata: Callable[[tuple[Any, ...]], RecordMetadata] = partial(tuple.__new__, RecordMetadata)  # a call of C
 
 
@@ -40,7 +42,7 @@ class Stamp(NamedTuple):
 
 Sizes = bytes | None
 _time_at, _size_at = Struct("=q").unpack_from, Struct("=i").unpack_from
-Split = tuple[list["bytes | None"], list["bytes | None"], list[Headers]]
+Split = tuple[Sequence["bytes | None"], list["bytes | None"], list[Headers]]
 _NONE: list[Headers] = [()]
 
 
@@ -60,6 +62,7 @@ class ProducerBatch(Owner):
             "latch",
             "lock",
             "n",
+            "other_sizes",
             "results",
             "size",
             "sizes",
@@ -75,7 +78,7 @@ class ProducerBatch(Owner):
         self,
         lock: ProducerLock,
         topic_partition: TopicPartition,
-        values: list[Any],
+        values: Sequence[Any],
         keys: list[bytes | None] | None,
         times: bytes,
         sizes: bytes | None,
@@ -83,7 +86,8 @@ class ProducerBatch(Owner):
         created: float,
     ) -> None:
         self.lock, self.topic_partition = lock, topic_partition
-        self.values, self.n = values, len(values)
+        self.values: Sequence[Any] = values
+        self.n = len(values)
         self.keys, self.times, self.size, self.created = keys, times, size, created
         self.block = self.attempts = 0
         self.latch: Latch | None = None
@@ -94,8 +98,9 @@ class ProducerBatch(Owner):
         self.base_offset = self.append_time = -1
         # The outcome of each record, an offset or an error, where the batch had to be split.
         self.results: list[int | BaseException] | None = None
-        # The sizes of values, keys and headers: int32, as bytes; those of values alone are known at once.
-        self.sizes: tuple[Sizes, Sizes, Sizes] = (sizes, None, None)
+        # The sizes of values, those of keys and of headers: int32, as bytes. Those of values alone are known at once.
+        self.sizes = sizes
+        self.other_sizes: tuple[Sizes, Sizes] | None = None
         self._split: Split | None = None
 
     # --- the outcome ----------------------------------------------------------------------
@@ -131,7 +136,7 @@ class ProducerBatch(Owner):
         timestamp = self.append_time
         if timestamp < 0:
             (timestamp,) = _time_at(self.times, 8 * at)
-        values, keys, headers = self.sizes
+        values, (keys, headers) = self.sizes, self.other_sizes or (None, None)
         return _metadata(
             (
                 *(topic, partition, self.topic_partition, offset, timestamp, None),
@@ -154,17 +159,18 @@ class ProducerBatch(Owner):
         if self.keys is not None:
             values, keys, headers = self.split()
             of_headers = [headers_size(h) if h else -1 for h in headers] if any(headers) else None
-            self.sizes = (
-                _lengths(values),
+            self.sizes = _lengths(values)
+            self.other_sizes = (
                 _lengths(keys),
                 array("i", of_headers).tobytes() if of_headers else None,
             )
-        self.values, self.keys, self._split = [], None, None
+        self.values, self.keys, self._split = (), None, None
 
     def split(self) -> Split:
         """Return columns of values, keys and headers."""
         if self._split is None:
-            values, keys, headers = self.values, self.keys or [None] * self.n, _NONE * self.n
+            keys, headers = self.keys or [None] * self.n, _NONE * self.n
+            values: Sequence[Any] = self.values
             if tuple in set(map(type, values)):
                 headed: list[Headed] = [each if type(each) is tuple else (each, ()) for each in values]
                 values, headers = [value for value, _ in headed], [pairs for _, pairs in headed]
@@ -191,15 +197,15 @@ def within(batches: list[ProducerBatch], most: int) -> Iterator[list[ProducerBat
 
 def columns_of(batches: Sequence[ProducerBatch]) -> Columns:
     """Return the records of some batches, one after the other."""
-    stamps = valid_stamps(b"".join([batch.times for batch in batches]))
-    if all(batch.keys is None for batch in batches):
-        return Columns(_joined(batch.values for batch in batches), timestamps=stamps)
+    stamps = valid_stamps(b"".join(map(_times_of, batches)))
+    if not any(map(_keys_of, batches)):
+        return Columns(_joined(map(_values_of, batches)), timestamps=stamps)
     values, keys, headers = map(_joined, zip(*[batch.split() for batch in batches], strict=True))
     return Columns(values, keys, stamps, headers if any(headers) else None)
 
 
-def _joined(lists: Iterable[list[Any]]) -> list[Any]:
-    return list(chain.from_iterable(lists))
+def _joined(lists: Iterable[Sequence[Any]]) -> tuple[Any, ...]:
+    return tuple(chain.from_iterable(lists))
 
 
 # --- queue -------------------------------------------------------------------------------------
@@ -244,6 +250,6 @@ class PartitionQueue(Records):
         After an interrupt either nothing was sealed, or all of it: C does it in one step.
         """
         made: list[ProducerBatch] = []
-        for columns, size, created in self.parts(whole):
-            made += (ProducerBatch(self.lock, self.topic_partition, *columns, size, created),)
+        for part in self.parts(whole):
+            made += (ProducerBatch(self.lock, self.topic_partition, *part),)
         return bool(made) and self.settle(made, incomplete, sealed)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from operator import attrgetter
 from typing import Any
 
 from segstore.client.producer.batch import ProducerBatch, Stamp
@@ -43,7 +44,8 @@ from segstore.storage.store.store import Store
 _LAST = INT32_MAX  # the sequence after it is 0
 _MAX_EPOCH = (1 << 15) - 1
 Identity = tuple[int, int]
-_stamp: Callable[[tuple[Any, ...]], Stamp] = partial(tuple.__new__, Stamp)  # a call of C
+_doubt_of = attrgetter("doubt")  # a call of C, as are the next two
+_stamp: Callable[[tuple[Any, ...]], Stamp] = partial(tuple.__new__, Stamp)
 _template: Callable[[tuple[Any, ...]], Template] = partial(tuple.__new__, Template)
 
 
@@ -198,7 +200,7 @@ class Stamps:
 
     def one_by_one(self, batches: Sequence[ProducerBatch]) -> bool:
         """Return whether some of the batches may be in the log, which recognises them only one at a time."""
-        return self._sequences is not None and any(batch.doubt for batch in batches)
+        return self._sequences is not None and any(map(_doubt_of, batches))
 
     # --- after it ---------------------------------------------------------------------------
 

@@ -4,6 +4,7 @@ full batch is sent at once, whoever began it.
 
 from __future__ import annotations
 
+import gc
 import math
 import random
 import sys
@@ -105,7 +106,16 @@ def test_a_batch_that_is_filled_while_the_sender_looks_is_found(monkeypatch: pyt
     monkeypatch.setattr(Schedule, "overdue", send)
     assert accumulator.drain(0.0) == ([], 0.0)
     ((found, (batch,)),), _ = accumulator.drain(0.0)
-    assert (found, batch.values) == (queue, [b"x" * 100])
+    assert (found, batch.values) == (queue, (b"x" * 100,))
+
+
+@pytest.mark.parametrize(("value", "headers"), [(b"x" * 100, None), (None, None), (b"x" * 100, [("h", b"")])])
+def test_the_collector_looks_at_values_that_may_lead_to_others(value: bytes | None, headers: Any) -> None:
+    accumulator, _, sending = lent()
+    sending.send("t", value, None, headers, None, None)
+    (((_, (batch,)),), _) = (accumulator.hand_over(), accumulator.drain(0.0))[1]
+    assert len(batch.values) == 1
+    assert gc.is_tracked(batch.values) == (headers is not None)
 
 
 def test_a_batch_that_is_filled_while_others_are_sealed_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
