@@ -2,8 +2,8 @@
 
 Stateless, but for the threads that write for followers (`hand_over.c`); every call releases the GIL and may
 be made from any thread. Beside it lie `_producer`, with types of the producer's, whose objects are Python's
-own; `_spans`, whose functions read Python's objects, and keep the GIL; and `_tail_append`, whose function
-mostly keeps it.
+own; `_spans`, whose functions read Python's objects, and keep the GIL; `_tail_append`, whose function
+mostly keeps it; and `_follower`, whose wait makes a consumer's record.
 
 Memory is lent to C in one of three ways, and tests/unit/test_lending.py reads the source and holds this:
 - `lib.f(ffi.from_buffer(kind, owner))`: nothing but the call itself refers to the view;
@@ -23,6 +23,8 @@ from types import TracebackType
 from typing import Any
 
 try:
+    from segstore._native._follower import Follower
+    from segstore._native._follower import bind as bind_follower
     from segstore._native._segstore import ffi, lib
     from segstore._native._spans import seg_spans, seg_stamps
     from segstore._native._tail_append import bind, seg_tail_append
@@ -33,6 +35,7 @@ except ModuleNotFoundError as error:
     ) from error
 
 __all__ = [
+    "Follower",
     "address",
     "crc32c",
     "crc32c_by",
@@ -53,6 +56,7 @@ def address(pointer: Any) -> int:
 
 
 bind(address(ffi.addressof(lib, "seg_tail_append")))
+bind_follower(address(ffi.addressof(lib, "seg_await_record")))
 
 
 def descriptors() -> Any:

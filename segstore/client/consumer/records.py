@@ -16,8 +16,6 @@ from segstore.records import Records
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from segstore.storage.log.log_end import LastRecord
-
 Headers = list[tuple[str, "bytes | None"]]
 
 
@@ -42,6 +40,7 @@ class ConsumerRecord(NamedTuple):
     serialized_header_size: int
 
 
+# `_native/follower.c` makes such records, too.
 _make: Callable[[Iterable[Any]], ConsumerRecord] = partial(tuple.__new__, ConsumerRecord)
 _APPEND_TIME_BIT = 3
 
@@ -100,13 +99,6 @@ def _only(tp: TopicPartition, records: Records) -> ConsumerRecord:
             _header_size(headers) if headers else -1,
         )
     )
-
-
-def last_record_of(tp: TopicPartition, found: LastRecord) -> ConsumerRecord:
-    """Return the record that came at the end of a partition, which has no headers."""
-    epoch, offset, timestamp, kind, key, value, _, _ = found
-    key_size, value_size = -1 if key is None else len(key), -1 if value is None else len(value)
-    return _make((*tp, epoch, offset, timestamp, kind, key, value, [], None, key_size, value_size, -1))
 
 
 @calls_out
