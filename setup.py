@@ -21,13 +21,13 @@ BESIDE = [
     Extension(
         f"segstore._native._{name}",
         [f"segstore/_native/{source}.c" for source in sources],
-        depends=[f"segstore/_native/{header}.h" for header in ("bytes", "cdef", "producer")],
+        depends=[f"segstore/_native/{header}.h" for header in ("bytes", "cdef", "keep_lock", "producer")],
         py_limited_api=not FREE_THREADED,
         extra_compile_args=COMPILE,
         extra_link_args=LINK,
     )
     for name, *sources in (
-        ("producer", "producer", "queue", "future"),
+        ("producer", "producer", "queue", "future", "post"),
         ("spans", "spans"),
         ("tail_append", "tail_append"),
         ("follower", "follower"),

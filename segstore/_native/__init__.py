@@ -25,6 +25,7 @@ from typing import Any
 try:
     from segstore._native._follower import Follower
     from segstore._native._follower import bind as bind_follower
+    from segstore._native._producer import bind as bind_producer
     from segstore._native._segstore import ffi, lib
     from segstore._native._spans import seg_spans, seg_stamps
     from segstore._native._tail_append import bind, seg_tail_append
@@ -56,6 +57,7 @@ def address(pointer: Any) -> int:
 
 
 bind(address(ffi.addressof(lib, "seg_tail_append")))
+bind_producer(address(ffi.addressof(lib, "seg_tail_append")))
 bind_follower(address(ffi.addressof(lib, "seg_await_record")))
 
 
