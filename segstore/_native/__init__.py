@@ -25,6 +25,7 @@ from typing import Any
 try:
     from segstore._native._follower import Follower
     from segstore._native._follower import bind as bind_follower
+    from segstore._native._follower import records as make_consumer_records
     from segstore._native._producer import bind as bind_producer
     from segstore._native._segstore import ffi, lib
     from segstore._native._spans import seg_spans, seg_stamps
@@ -45,6 +46,7 @@ __all__ = [
     "held",
     "lent",
     "lib",
+    "make_consumer_records",
     "seg_spans",
     "seg_stamps",
     "seg_tail_append",

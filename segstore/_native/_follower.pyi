@@ -9,4 +9,14 @@ class Follower:
     follower: int
     def wait(self, nudges: int, seconds: float, /) -> int: ...
 
+def records(
+    kind: type[Any],
+    topic: str,
+    partition: int,
+    epochs: int | list[int],
+    types: int | list[int],
+    offsets: bytes,
+    timestamps: bytes,
+    *slices: bytes,
+) -> list[Any]: ...
 def bind(address: int, /) -> None: ...

@@ -1,5 +1,6 @@
 /* seg_await_record (follow.c) as a method of Python's that makes the consumer's record, too, and all that `poll`
- * returns: behind a wait, code and memory of Python's lie in no cache, and each function costs some us.
+ * returns: behind a wait, code and memory of Python's lie in no cache, and each function costs some us. And the
+ * consumer's records of columns.
  *
  * Thread contract: that of any object of Python's. One thread waits; the interpreter's lock is let go for as long.
  */
@@ -171,7 +172,114 @@ static PyObject *bind(PyObject *module, PyObject *address)
     Py_RETURN_NONE;
 }
 
+/* --- records of columns -------------------------------------------------------------------------- */
+
+/* Keys or values: slices of an arena, a length of -1: None. */
+typedef struct {
+    const char *arena;
+    int64_t size;
+    const int64_t *at, *lengths;
+} Slices;
+
+enum { KIND, TOPIC, PARTITION, EPOCHS, TYPES, OFFSETS, TIMESTAMPS, KEYS, VALUES = KEYS + 3, ARGUMENTS = VALUES + 3, FIELDS = 13 };
+
+/* `n` int64 in bytes; NULL with an exception. */
+static const int64_t *column_of(PyObject *bytes, Py_ssize_t n)
+{
+    if (PyBytes_Check(bytes) && PyBytes_Size(bytes) == n * (Py_ssize_t)sizeof(int64_t))
+        return (const int64_t *)PyBytes_AsString(bytes);
+    PyErr_Format(PyExc_TypeError, "a column must be bytes of %zd int64", n);
+    return NULL;
+}
+
+static int slices_of(PyObject *const *a, Py_ssize_t n, Slices *s)
+{
+    if (!PyBytes_Check(a[0])) {
+        PyErr_Format(PyExc_TypeError, "an arena must be bytes");
+        return 0;
+    }
+    *s = (Slices){PyBytes_AsString(a[0]), PyBytes_Size(a[0]), column_of(a[1], n), column_of(a[2], n)};
+    return s->at && s->lengths;
+}
+
+static PyObject *slice(const Slices *s, Py_ssize_t i)
+{
+    int64_t at = s->at[i], length = s->lengths[i];
+    if (length < 0)
+        return Py_NewRef(Py_None);
+    if (at < 0 || at > s->size || length > s->size - at)
+        return PyErr_Format(PyExc_ValueError, "a slice is outside of its arena");
+    return PyBytes_FromStringAndSize(s->arena + at, length);
+}
+
+/* One value of all records, or the one of record i. */
+static PyObject *of_each(PyObject *given, Py_ssize_t i)
+{
+    return Py_XNewRef(PyList_Check(given) ? PyList_GetItem(given, i) : given);
+}
+
+static long long shown(int64_t length)
+{
+    return length < 0 ? -1 : length;
+}
+
+static PyObject *record_at(PyObject *const *a, const int64_t *offsets, const int64_t *timestamps, const Slices *keys,
+                           const Slices *values, Py_ssize_t i)
+{
+    allocfunc allocate = (allocfunc)PyType_GetSlot((PyTypeObject *)a[KIND], Py_tp_alloc);
+    PyObject *made = allocate((PyTypeObject *)a[KIND], FIELDS);
+    PyObject *fields[FIELDS] = {
+        Py_NewRef(a[TOPIC]),
+        Py_NewRef(a[PARTITION]),
+        of_each(a[EPOCHS], i),
+        PyLong_FromLongLong(offsets[i]),
+        PyLong_FromLongLong(timestamps[i]),
+        of_each(a[TYPES], i),
+        slice(keys, i),
+        slice(values, i),
+        PyList_New(0),
+        Py_NewRef(Py_None),
+        PyLong_FromLongLong(shown(keys->lengths[i])),
+        PyLong_FromLongLong(shown(values->lengths[i])),
+        PyLong_FromLong(-1),
+    };
+    int failed = made == NULL;
+    for (int f = 0; f < FIELDS; f++) {
+        failed |= fields[f] == NULL;
+        if (failed)
+            Py_XDECREF(fields[f]);
+        else
+            failed = PyTuple_SetItem(made, f, fields[f]) < 0; /* which takes the reference in any case */
+    }
+    if (failed)
+        Py_CLEAR(made);
+    return made;
+}
+
+static PyObject *records(PyObject *module, PyObject *const *a, Py_ssize_t given)
+{
+    Slices keys, values;
+    if (given != ARGUMENTS || !PyBytes_Check(a[OFFSETS]) || !PyType_Check(a[KIND]) ||
+        !PyType_IsSubtype((PyTypeObject *)a[KIND], &PyTuple_Type))
+        return PyErr_Format(PyExc_TypeError, "records takes %d arguments of other types", (int)ARGUMENTS);
+    Py_ssize_t n = PyBytes_Size(a[OFFSETS]) / (Py_ssize_t)sizeof(int64_t);
+    const int64_t *offsets = column_of(a[OFFSETS], n), *timestamps = column_of(a[TIMESTAMPS], n);
+    if (!offsets || !timestamps || !slices_of(a + KEYS, n, &keys) || !slices_of(a + VALUES, n, &values))
+        return NULL;
+    PyObject *made = PyList_New(n);
+    for (Py_ssize_t i = 0; made && i < n; i++) {
+        PyObject *record = record_at(a, offsets, timestamps, &keys, &values, i);
+        if (record == NULL || PyList_SetItem(made, i, record) < 0)
+            Py_CLEAR(made);
+    }
+    return made;
+}
+
 static PyMethodDef functions[] = {
+    {"records", (PyCFunction)(void (*)(void))records, METH_FASTCALL,
+     "Records without headers, of columns: (kind, topic, partition, leader epochs, timestamp types, offsets, timestamps; "
+     "arena, places and lengths of the keys; and of the values). An int, or a list of one for each record, is what the "
+     "epochs and types are; columns are int64, as bytes."},
     {"bind", bind, METH_O, "Take the address of seg_await_record of cffi's module."},
     {NULL, NULL, 0, NULL},
 };
