@@ -1,6 +1,6 @@
-"""What pyproject.toml can't say: the C helper is built by cffi, four modules of Python's own kind are built
-beside it (what a record meets in a producer's `send`, columns of bytes objects, the append of a record, and
-small transfers), and for which Pythons a wheel is.
+"""What pyproject.toml can't say: the C helper is built by cffi, five modules of Python's own kind are built
+beside it (what a record meets in a producer's `send`, columns of bytes objects, the append of a record, small
+transfers, and a consumer's wait), and for which Pythons a wheel is.
 
 cffi makes an extension of the stable ABI, so that one wheel serves Python 3.10 and all that follow.
 Free-threaded builds of CPython have no stable ABI: a wheel for one of them is for that version alone. None
@@ -21,16 +21,17 @@ BESIDE = [
     Extension(
         f"segstore._native._{name}",
         [f"segstore/_native/{source}.c" for source in sources],
-        depends=[f"segstore/_native/{header}.h" for header in ("bytes", "cdef", "producer")],
+        depends=[f"segstore/_native/{header}.h" for header in ("bytes", "cdef", "keep_lock", "producer")],
         py_limited_api=not FREE_THREADED,
         extra_compile_args=COMPILE,
         extra_link_args=LINK,
     )
     for name, *sources in (
-        ("producer", "producer", "queue", "future"),
+        ("producer", "producer", "queue", "future", "post"),
         ("spans", "spans"),
         ("tail_append", "tail_append"),
         ("transfer", "transfer_call"),
+        ("follower", "follower"),
     )
 ]
 

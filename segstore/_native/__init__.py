@@ -3,7 +3,8 @@
 Stateless, but for the threads that write for followers (`hand_over.c`); every call releases the GIL and may
 be made from any thread. Beside it lie `_producer`, with types of the producer's, whose objects are Python's
 own; `_spans`, whose functions read Python's objects, and keep the GIL; `_tail_append`, where an append mostly
-keeps it, and a flush releases it; and `_transfer`, which releases it once it has looked at Python's objects.
+keeps it, and a flush releases it; `_transfer`, which releases it once it has looked at Python's objects; and
+`_follower`, whose wait makes a consumer's record.
 
 Memory is lent to C in one of three ways, and tests/unit/test_lending.py reads the source and holds this:
 - `lib.f(ffi.from_buffer(kind, owner))`: nothing but the call itself refers to the view;
@@ -23,6 +24,10 @@ from types import TracebackType
 from typing import Any
 
 try:
+    from segstore._native._follower import Follower
+    from segstore._native._follower import bind as bind_follower
+    from segstore._native._follower import records as make_consumer_records
+    from segstore._native._producer import bind as bind_producer
     from segstore._native._segstore import ffi, lib
     from segstore._native._spans import seg_spans, seg_stamps
     from segstore._native._tail_append import bind as bind_append
@@ -36,6 +41,7 @@ except ModuleNotFoundError as error:
     ) from error
 
 __all__ = [
+    "Follower",
     "Sendable",
     "address",
     "crc32c",
@@ -45,6 +51,7 @@ __all__ = [
     "held",
     "lent",
     "lib",
+    "make_consumer_records",
     "seg_spans",
     "seg_stamps",
     "seg_tail_append",
@@ -60,6 +67,8 @@ def address(pointer: Any) -> int:
 
 bind_append(*(address(ffi.addressof(lib, name)) for name in ("seg_tail_append", "seg_tail_flush")))
 bind_transfer(address(ffi.addressof(lib, "seg_send_stretch")))
+bind_producer(address(ffi.addressof(lib, "seg_tail_append")))
+bind_follower(address(ffi.addressof(lib, "seg_await_record")))
 
 
 def descriptors() -> Any:

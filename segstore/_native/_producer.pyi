@@ -1,4 +1,4 @@
-"""Types of `producer.c`, `queue.c` and `future.c`; see there."""
+"""Types of `producer.c`, `queue.c`, `future.c` and `post.c`; see there."""
 
 from collections import deque
 from collections.abc import Callable
@@ -29,6 +29,7 @@ class Records:
     batches: deque[Any]
     latch: Any
     callbacks: list[Any] | None
+    lane: Lane | None
     left: int
     room: int
     block: int
@@ -40,6 +41,39 @@ class Records:
     held: bool
     def parts(self, whole: bool, /) -> list[tuple[Any, Any, bytes, bytes | None, int, float]]: ...
     def settle(self, made: Any, incomplete: Any, sealed: Any, /) -> bool: ...
+
+class Written:
+    lock: Any
+    topic_partition: Any
+    offset: int
+    timestamp: int
+    key_size: int
+    value_size: int
+
+class Lane:
+    topic_partition: Any
+    loan: Any
+    partition: Any
+    context: Any
+    sequences: Any
+
+class Post:
+    lock: Any
+    pool: Memory
+    full: list[Any]
+    open: dict[Any, None]
+    refused: list[BaseException]
+    gate: Sleep
+    time: Any
+    sealed: dict[Any, None]
+    backing_off: dict[Any, None]
+    told: dict[Any, Any]
+    throttle: Any
+    noted: Any
+    linger: float
+    timeout: float
+    most_noted: int
+    def run(self) -> None: ...
 
 class Sending:
     sticky: dict[str, Any]
@@ -58,3 +92,5 @@ class Sending:
     def send(
         self, topic: Any, value: Any, key: Any, headers: Any, partition: Any, timestamp_ms: Any, /
     ) -> Any: ...
+
+def bind(address: int, /) -> None: ...

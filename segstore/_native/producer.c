@@ -1,5 +1,5 @@
 /* The short way of a producer's `send`, in one call; and the module that has it, and the types that it works on:
- * futures (future.c), queues, memory and the sender's gate (queue.c).
+ * futures (future.c), queues, memory and the sender's gate (queue.c), and the short way of the sender (post.c).
  *
  * Thread contract: the interpreter's lock is held in every call, and no other code of Python's runs within one, except
  * in the calls that `send` ends with, and before it looks at a queue. So a record is appended as a whole or not at all,
@@ -274,11 +274,17 @@ static PyType_Spec sending_spec = {
 
 /* --- the module ---------------------------------------------------------------------------- */
 
+static PyMethodDef functions[] = {
+    {"bind", seg_bind_append, METH_O, "Take the address of seg_tail_append of cffi's module."},
+    {NULL, NULL, 0, NULL},
+};
+
 static struct PyModuleDef module = {
     PyModuleDef_HEAD_INIT,
     .m_name = "segstore._native._producer",
     .m_doc = "What a record meets in a producer's send: its future, memory, its queue, and the short way of send.",
     .m_size = -1,
+    .m_methods = functions,
 };
 
 static PyObject *added(PyObject *to, PyType_Spec *spec, const char *name)
@@ -291,15 +297,19 @@ static PyObject *added(PyObject *to, PyType_Spec *spec, const char *name)
 
 PyMODINIT_FUNC PyInit__producer(void)
 {
-    static const char *const names[] = {"FutureRecordMetadata", "Memory", "Sleep", "Records", "Sending"};
-    PyType_Spec *specs[] = {&seg_future_spec, &seg_pool_spec, &seg_gate_spec, &seg_queue_spec, &sending_spec};
+    static const char *const names[] = {"FutureRecordMetadata", "Memory", "Sleep", "Records", "Sending", "Written",
+                                        "Lane", "Post"};
+    PyType_Spec *specs[] = {&seg_future_spec, &seg_pool_spec,    &seg_gate_spec, &seg_queue_spec,
+                            &sending_spec,    &seg_written_spec, &seg_lane_spec, &seg_post_spec};
     PyObject *made = PyModule_Create(&module);
-    for (int i = 0; made && i < 5; i++) {
+    for (int i = 0; made && i < 8; i++) {
         PyObject *type = added(made, specs[i], names[i]);
         if (type == NULL)
             Py_CLEAR(made);
         if (i == 0)
             future_type = (PyTypeObject *)Py_XNewRef(type);
+        if (specs[i] == &seg_written_spec)
+            seg_written_type = (PyTypeObject *)Py_XNewRef(type);
         Py_XDECREF(type);
     }
     return made;

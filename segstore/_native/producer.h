@@ -41,10 +41,10 @@ typedef struct {
 
 /* See batch.py. `in_cuts`: how many records lie in full batches. `closed`: bytes of the open batch, once it takes no
  * more. `held`: a thread that has the producer's lock
- * opens or seals a batch; an interrupt may leave it set until the next one. */
+ * opens or seals a batch; an interrupt may leave it set until the next one. `lane`: see post.c; None: there is none. */
 typedef struct {
     PyObject_HEAD
-    PyObject *records, *batches, *latch, *callbacks;
+    PyObject *records, *batches, *latch, *callbacks, *lane;
     long long left, room, block, produced, closed;
     double created, cut_until;
     char rich, alone, held;
@@ -53,6 +53,8 @@ typedef struct {
 } Queue;
 
 extern PyType_Spec seg_future_spec, seg_pool_spec, seg_gate_spec, seg_queue_spec;
+extern PyTypeObject *seg_written_type; /* set once, as the module is made */
+extern PyType_Spec seg_written_spec, seg_lane_spec, seg_post_spec;
 
 /* Let a field refer to another object, or to none. */
 static inline void put(PyObject **field, PyObject *value)
@@ -77,6 +79,9 @@ int seg_cut(Queue *q, Pool *pool, long long room, double now);
 
 /* Open a batch in a queue that is empty; whether that was done. */
 int seg_open_batch(Queue *q, Pool *pool, long long room, double now);
+
+/* Take the address of seg_tail_append, for the sender. */
+PyObject *seg_bind_append(PyObject *module, PyObject *address);
 
 /* Wake the sender; whoever finds it asleep, and nobody else, opens the gate. */
 PyObject *seg_wake_sender(PyObject *gate, PyObject *nothing);

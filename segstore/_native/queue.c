@@ -111,6 +111,7 @@ static PyMemberDef queue_members[] = {
     {"batches", T_OBJECT_EX, offsetof(Queue, batches), 0, NULL},
     {"latch", T_OBJECT, offsetof(Queue, latch), 0, NULL},
     {"callbacks", T_OBJECT, offsetof(Queue, callbacks), 0, NULL},
+    {"lane", T_OBJECT, offsetof(Queue, lane), 0, NULL},
     {"left", T_LONGLONG, offsetof(Queue, left), 0, NULL},
     {"room", T_LONGLONG, offsetof(Queue, room), 0, NULL},
     {"block", T_LONGLONG, offsetof(Queue, block), 0, NULL},
@@ -130,6 +131,7 @@ static void free_queue(PyObject *object)
     Py_XDECREF(self->batches);
     Py_XDECREF(self->latch);
     Py_XDECREF(self->callbacks);
+    Py_XDECREF(self->lane);
     PyMem_Free(self->cuts);
     free_object(object);
 }

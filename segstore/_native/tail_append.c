@@ -23,12 +23,11 @@
 #include <time.h>
 
 #include "bytes.h"
+#include "keep_lock.h"
 
 enum { TAIL, VALUE, KEY, HEADERS, TIMESTAMP, EXPECTED, NOW, BATCH, ARGUMENTS };
 enum { UPTO = 1, FLUSH_ARGUMENTS };
-enum { APART = 1000 };      /* appends */
 enum { LENGTHS = 10 };      /* bytes of two lengths as varints, at most */
-#define TOO_LONG 20000000   /* ns; the interpreter itself lets a thread keep the lock for 5 ms */
 
 #ifdef CLOCK_MONOTONIC_COARSE /* of some ms, which is enough, and much cheaper */
 #define CLOCK CLOCK_MONOTONIC_COARSE
@@ -66,7 +65,7 @@ static int64_t make(const append_call *c)
 /* Whether the call is made with the lock let go; it counts then. */
 static int is_apart(seg_tail *t)
 {
-    if (t->write || t->flush_messages || t->n_followers)
+    if (!is_plain_write(t))
         return 1;
     return __atomic_load_n(&t->apart, __ATOMIC_RELAXED) > 0 &&
         __atomic_fetch_sub(&t->apart, 1, __ATOMIC_RELAXED) > 0;
@@ -75,8 +74,7 @@ static int is_apart(seg_tail *t)
 static int64_t make_holding_the_lock(const append_call *c)
 {
     int64_t began = clock_ns(), offset = make(c);
-    if (clock_ns() - began >= TOO_LONG)
-        __atomic_store_n(&c->tail->apart, APART, __ATOMIC_RELAXED);
+    note_time(c->tail, clock_ns() - began);
     return offset;
 }
 

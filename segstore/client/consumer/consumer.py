@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 from segstore.client.consumer.base import alone
 from segstore.client.consumer.config import ConsumerConfig
 from segstore.client.consumer.ending import Ending
-from segstore.client.consumer.following import Short
+from segstore.client.consumer.following import given_of
 from segstore.client.consumer.loading import back_off
 from segstore.client.consumer.metrics import Polled
 from segstore.client.consumer.records import ConsumerRecord
@@ -106,18 +106,30 @@ class Consumer(Assigning, Seeking, Committing):
             now = time.monotonic()
             usual = type(timeout_ms) is int and 0 <= timeout_ms <= _USUAL_MS
             deadline = now + timeout_ms / 1000 if usual else self._deadline(timeout_ms)
-            records, polled = partial(self._fetcher.records, most), {}
-            given = self._wait(records, now, deadline, self._following)
-            for part in given:
-                polled[part.tp] = part.records
+            self._metrics.polled(now)
+            came = self._following.again(now, deadline)
+            if came is None:
+                return self._poll(most, deadline, update_offsets)
+            polled, state, at, leader_epoch = came
             if polled and self._interceptors.all:
                 polled = self._interceptors.on_consume(polled)
-            if not update_offsets:
-                return polled
             # Last: records that an interrupt keeps from the application count as not read.
-            for part in given:
-                part.state.seek(part.at, part.leader_epoch)
+            if update_offsets and state is not None:
+                state.position, state.leader_epoch, state.reset = at, leader_epoch, None
             return polled
+
+    def _poll(self, most: int, deadline: float, update_offsets: bool) -> Polled:
+        """Return what a look finds, or what comes until `deadline`."""
+        polled: Polled = {}
+        given = self._wait(partial(self._fetcher.records, most), deadline, self._following.wait)
+        for part in given:
+            polled[part.tp] = part.records
+        if polled and self._interceptors.all:
+            polled = self._interceptors.on_consume(polled)
+        if update_offsets:
+            for part in given:  # last, as in `poll`
+                part.state.seek(part.at, part.leader_epoch)
+        return polled
 
     @alone
     def poll_arrow(self, timeout_ms: float = 0) -> pyarrow.Table:
@@ -132,7 +144,9 @@ class Consumer(Assigning, Seeking, Committing):
         from segstore.client.consumer.arrow_tables import table
 
         self._iteration.clear()
-        fetched = self._wait(self._fetcher.columns, time.monotonic(), self._deadline(timeout_ms))
+        deadline = self._deadline(timeout_ms)
+        self._metrics.polled(time.monotonic())
+        fetched = self._wait(self._fetcher.columns, deadline, self._following.sleep)
         made = table([(part.tp, part.records) for part in fetched])
         for part in fetched:
             part.state.seek(part.records.next_offset, int(part.records.batches["leader_epoch"][-1]))
@@ -152,23 +166,16 @@ class Consumer(Assigning, Seeking, Committing):
     def _wait(
         self,
         look: Callable[[], list[T]],
-        now: float,
         deadline: float,
-        short: Short[T] | None = None,
+        sleep: Callable[[float, float], list[T] | None],
     ) -> list[T]:
-        """Return what `look` or `short` finds `now` or until `deadline`, or until a listener or signal
-        handler closes the consumer, or another thread the store. Between two looks the thread waits until
-        something is published; `short` waits too, and may return what came.
+        """Return what `look` or `sleep` finds until `deadline`, or until a listener or signal handler closes
+        the consumer, or another thread the store. Between two looks the thread waits by `sleep`, until
+        something is published, and gets what came, or None.
         """
-        self._metrics.polled(now)
         subscription, coordination, guard = self._subscription, self._coordination, self._guard
-        following = self._following
-        if short is not None:
-            came = short.again(now, deadline)
-            if came is not None and not guard.closed and guard.ender is None:
-                return came
         while True:
-            following.begin()
+            self._following.begin()
             if guard.ender is not None and guard.ending:
                 guard.given_up = True
                 return []
@@ -189,12 +196,9 @@ class Consumer(Assigning, Seeking, Committing):
             if left <= 0:
                 return found
             others_ms = min(coordination.wait_ms(), self._fetcher.wait_ms())
-            if short is None:
-                following.sleep(deadline, others_ms)
-                continue
-            found = short.wait(deadline, others_ms)
-            if found and not guard.closed and guard.ender is None:
-                return found
+            came = sleep(deadline, others_ms)
+            if came:
+                return came
 
     def _may_resolve(self) -> bool:
         """Return whether missing positions can be found at once: a log was cut under the reader."""
@@ -223,8 +227,14 @@ class Consumer(Assigning, Seeking, Committing):
 
     def _fill(self, deadline: float) -> bool:
         """Find records to iterate over, until `deadline`; return whether there are some."""
-        records = partial(self._fetcher.records, self.config.max_poll_records)
-        given = self._wait(records, time.monotonic(), deadline, self._following)
+        now = time.monotonic()
+        self._metrics.polled(now)
+        came = self._following.again(now, deadline)
+        if came is None:
+            records = partial(self._fetcher.records, self.config.max_poll_records)
+            given = self._wait(records, deadline, self._following.wait)
+        else:
+            given = given_of(came)
         polled = {part.tp: part.records for part in given}
         if polled and self._interceptors.all:
             polled = self._interceptors.on_consume(polled)

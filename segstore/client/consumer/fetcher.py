@@ -22,14 +22,13 @@ from segstore.client.consumer.records import (
     ConsumerRecord,
     Deserializers,
     consumer_records,
-    last_record_of,
 )
 from segstore.client.consumer.subscription import PartitionState, Subscription
 from segstore.coordinator.quotas import MOST_WAIT_MS, Throttle
 from segstore.coordinator.structs import TopicPartition
 from segstore.errors import OffsetOutOfRangeError, SegstoreError, StoreClosedError, copy_of
 from segstore.records import Records
-from segstore.storage.log.log_end import LastRecord, end_of
+from segstore.storage.log.log_end import end_of
 from segstore.storage.segment.log_view import LogView
 from segstore.storage.store.partition_log import PartitionLog
 
@@ -123,7 +122,7 @@ class Fetcher:
         throttle: Throttle,
     ) -> None:
         self._subscription, self._positions = subscription, positions
-        self._config, self._metrics, self._throttle = config, metrics, throttle
+        self._config, self._metrics, self.throttle = config, metrics, throttle
         self._committed = config.isolation_level == "read_committed"
         self._throttled = False  # whether something was not read for the byte rate
         self._deserializers = Deserializers(
@@ -134,7 +133,8 @@ class Fetcher:
         self._memory = 0
         self._kept: _Kept | None = None
         self._some_since = math.nan
-        self._began: list[tuple[PartitionState, int, int]] = []
+        self.began: list[tuple[PartitionState, int, int]] = []
+        """Where each partition was, and its leader epoch, before the last look or wait gave records of it."""
 
     # --- what the application gets -----------------------------------------------------------
 
@@ -146,7 +146,7 @@ class Fetcher:
         """
         if self._kept is not None:
             self._raise_kept()
-        self._began.clear()
+        self.began.clear()
         given: list[Given] = []
         if self._config.fetch_min_bytes > 1 and not self._enough():
             return given
@@ -170,9 +170,9 @@ class Fetcher:
         buffer = self._buffer(tp, state, self._config.max_partition_fetch_bytes)
         if buffer is None:
             return None
-        if self._throttle.bound is not None:
+        if self.throttle.bound is not None:
             self._charge(buffer)
-        self._began.append((state, buffer.at, state.leader_epoch))
+        self.began.append((state, buffer.at, state.leader_epoch))
         columns = buffer.take(most)
         records, error = consumer_records(tp, columns, self._deserializers)
         if error is not None:
@@ -194,23 +194,7 @@ class Fetcher:
         """Return whether nothing is kept that was read or raised before, and a record that comes next may be
         returned as it is, and at once.
         """
-        return self._as_is and self._throttle.bound is None and self._kept is None and not self._buffers
-
-    def single(self, tp: TopicPartition, state: PartitionState, found: LastRecord) -> Given | None:
-        """Return the last record of a partition, which was `found` within a wait, as `records` would; None
-        where `records` would not: a signal's handler, or another thread, may have changed that meanwhile.
-        """
-        offset = found.offset
-        if state.position != offset or state.paused or not state.assigned or not self.has_nothing:
-            return None
-        at = offset + 1
-        self._began[:] = ((state, offset, state.leader_epoch),)
-        self._metrics.single(tp, at, found.start, found.size)
-        return _given((tp, state, [last_record_of(tp, found)], at, found.leader_epoch))
-
-    def gave_nothing(self) -> None:
-        """Note that a poll returned nothing, without a look."""
-        self._began.clear()
+        return self._as_is and self.throttle.bound is None and self._kept is None and not self._buffers
 
     def columns(self) -> list[Fetched]:
         """Return a whole fetch: up to max_partition_fetch_bytes of each partition, up to fetch_max_bytes in
@@ -218,7 +202,7 @@ class Fetcher:
         """
         if self._kept is not None:
             self._raise_kept()
-        self._began.clear()
+        self.began.clear()
         found: list[Fetched] = []
         if self._config.fetch_min_bytes > 1 and not self._enough():
             return found
@@ -233,9 +217,9 @@ class Fetcher:
                 self._kept = _Kept(state, position, copy_of(error))
                 break
             if buffer is not None:
-                if self._throttle.bound is not None:
+                if self.throttle.bound is not None:
                     self._charge(buffer)
-                self._began.append((state, buffer.at, state.leader_epoch))
+                self.began.append((state, buffer.at, state.leader_epoch))
                 found.append(Fetched(tp, state, buffer.take()))
                 self._drop(state)
                 self._metrics.given(tp, buffer.at, buffer.start, buffer.end)
@@ -248,13 +232,13 @@ class Fetcher:
         """Charge the client's byte rate for what was read."""
         if not buffer.charged:
             buffer.charged = True
-            self._metrics.throttled(self._throttle.charge(buffer.stored))
+            self._metrics.throttled(self.throttle.charge(buffer.stored))
 
     def give_back(self) -> None:
         """Let the next look return again what the last one returned."""
-        for state, position, leader_epoch in self._began:
+        for state, position, leader_epoch in self.began:
             state.seek(position, leader_epoch)
-        self._began.clear()
+        self.began.clear()
 
     def wait_ms(self) -> float:
         """Return how long the consumer may wait for more: inf, unless fetch_min_bytes or a byte rate holds
@@ -262,7 +246,7 @@ class Fetcher:
         """
         if self._throttled:
             self._throttled = False
-            return min(self._throttle.wait_ms(), MOST_WAIT_MS)
+            return min(self.throttle.wait_ms(), MOST_WAIT_MS)
         if math.isnan(self._some_since):
             return math.inf
         waited = (time.monotonic() - self._some_since) * 1000
@@ -341,11 +325,11 @@ class Fetcher:
                 if state.end is None or state.end.offset != position:
                     state.end = end_of(view)
                 return None
-            if self._throttle.bound is not None:
-                if self._throttle.wait_ms():
+            if self.throttle.bound is not None:
+                if self.throttle.wait_ms():
                     self._throttled = True
                     return None
-                max_bytes = min(max_bytes, self._throttle.most_at_once)
+                max_bytes = min(max_bytes, self.throttle.most_at_once)
             began = time.perf_counter()
             records = self._fetch(log, leader, view, position, max_bytes)
         except OffsetOutOfRangeError:

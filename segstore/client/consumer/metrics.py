@@ -40,7 +40,11 @@ class ConsumerMetrics:
         self._polled = math.nan
         # Flat, since a tuple for each would soon have the garbage collector look at all that the process has.
         self._noted: list[Any] = []  # sensor, value, time; and so on
-        self._singles: list[Any] = []  # the arguments of `single`, and when that was; and so on
+        self.singles: list[Any] | None = []
+        """Five items for each record that was read within a wait, the last one of its partition: partition,
+        log start offset, the record's offset, bytes of its batch, and when it came, in monotonic seconds.
+        None where nothing is measured.
+        """
 
     def _sensor(self) -> Sensor:
         return Sensor(self._config.metrics_num_samples, self._config.metrics_sample_window_ms)
@@ -54,19 +58,10 @@ class ConsumerMetrics:
 
     def given(self, tp: TopicPartition, at: int, start: int, end: int) -> None:
         """Count records that the application got; its position is now `at`, in a log of `start` to `end`."""
-        if self._singles:
+        if self.singles:
             self._take_in()  # which are older
         self._lags[tp] = end - at, at - start
         self._noted += self._lag, end - at, time.monotonic() * 1000
-
-    def single(self, tp: TopicPartition, at: int, start: int, stored: int) -> None:
-        """Count the last record of a partition, which the application got: its position is now `at`, in a log
-        that begins at `start`. It is `stored` bytes, and was read within a wait, which is
-        no latency.
-        """
-        self._singles += tp, at, start, stored, time.monotonic()
-        if len(self._singles) > _MOST_NOTED:
-            self._take_in()
 
     def throttled(self, wait_ms: int) -> None:
         """Record how long the client has to wait for its byte rate after what it fetched."""
@@ -75,6 +70,8 @@ class ConsumerMetrics:
     def polled(self, now: float) -> None:
         """Record that a call of poll began, `now` in seconds."""
         now *= 1000
+        if self.singles and len(self.singles) > _MOST_NOTED:
+            self._take_in()
         if self._polled == self._polled:  # which NaN is not
             self._noted += self._between_polls, now - self._polled, now
             if len(self._noted) > _MOST_NOTED:
@@ -82,12 +79,14 @@ class ConsumerMetrics:
         self._polled = now
 
     def _take_in(self) -> None:
-        singles, self._singles = self._singles, []
-        for tp, at, start, stored, ended in zip(*[iter(singles)] * 5, strict=True):
+        noted_singles = self.singles or []
+        singles = noted_singles[:]
+        noted_singles.clear()
+        for tp, start, offset, stored, ended in zip(*[iter(singles)] * 5, strict=True):
             now = ended * 1000
             self._noted += self._bytes, stored, now, self._records, 1, now
             self._noted += self._latency, 0.0, now, self._lag, 0, now
-            self._lags[tp] = 0, at - start
+            self._lags[tp] = 0, offset + 1 - start
         noted, self._noted = self._noted, []
         for sensor, value, now in zip(*[iter(noted)] * 3, strict=True):
             sensor.record(value, now)
@@ -138,13 +137,14 @@ class ConsumerMetrics:
 class NoMetrics(ConsumerMetrics):
     """Used with metrics_enabled=False."""
 
+    def __init__(self, config: ConsumerConfig) -> None:
+        super().__init__(config)
+        self.singles = None
+
     def fetched(self, stored: int, records: int, took_ms: float) -> None:
         """Measure nothing."""
 
     def given(self, tp: TopicPartition, at: int, start: int, end: int) -> None:
-        """Measure nothing."""
-
-    def single(self, tp: TopicPartition, at: int, start: int, stored: int) -> None:
         """Measure nothing."""
 
     def throttled(self, wait_ms: int) -> None:

@@ -7,6 +7,7 @@ from functools import partial
 from itertools import repeat
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from segstore._native import make_consumer_records
 from segstore.client.consumer.config import Deserialize
 from segstore.coordinator.structs import TopicPartition
 from segstore.errors import RecordDeserializationError
@@ -15,8 +16,6 @@ from segstore.records import Records
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-
-    from segstore.storage.log.log_end import LastRecord
 
 Headers = list[tuple[str, "bytes | None"]]
 
@@ -42,6 +41,7 @@ class ConsumerRecord(NamedTuple):
     serialized_header_size: int
 
 
+# `_native/follower.c` makes such records, too.
 _make: Callable[[Iterable[Any]], ConsumerRecord] = partial(tuple.__new__, ConsumerRecord)
 _APPEND_TIME_BIT = 3
 
@@ -60,8 +60,8 @@ def consumer_records(
     tp: TopicPartition, records: Records, deserializers: Deserializers
 ) -> tuple[list[ConsumerRecord], RecordDeserializationError | None]:
     """Return the records up to the first one that can't be deserialized, and the error of that one."""
-    if len(records) == len(records.batches) == 1 and deserializers == NO_DESERIALIZERS:
-        return [_only(tp, records)], None
+    if deserializers == NO_DESERIALIZERS and not records.headers.present:
+        return _plain(tp, records), None
     keys, values = records.keys, records.values
     offsets, headers = records.offsets.tolist(), records.headers.tolist()
     key_column: Sequence[Any] = keys.tolist()
@@ -76,8 +76,8 @@ def consumer_records(
         error = error or before
         del before
     columns = zip(
-        repeat(tp.topic), repeat(tp.partition), _epochs(records), offsets, records.timestamps.tolist(),
-        _timestamp_types(records), key_column, value_column, headers, repeat(None),
+        repeat(tp.topic), repeat(tp.partition), _each(_epochs(records)), offsets, records.timestamps.tolist(),
+        _each(_timestamp_types(records)), key_column, value_column, headers, repeat(None),
         keys.lengths.tolist(), values.lengths.tolist(), _header_sizes(records, headers),
     )  # fmt: skip
     try:
@@ -86,27 +86,15 @@ def consumer_records(
         del error  # see `_deserialized`
 
 
-def _only(tp: TopicPartition, records: Records) -> ConsumerRecord:
-    """Do as `consumer_records` for the only record of one batch, which is what a consumer that keeps up
-    mostly gets.
-    """
-    offset, timestamp, key, value, headers = records[0]
-    batches = records.batches
-    return _make(
-        (
-            *(tp.topic, tp.partition, batches["leader_epoch"].item(), offset, timestamp),
-            *(batches["attributes"].item() >> _APPEND_TIME_BIT & 1, key, value, headers, None),
-            *(-1 if key is None else len(key), -1 if value is None else len(value)),
-            _header_size(headers) if headers else -1,
-        )
+def _plain(tp: TopicPartition, records: Records) -> list[ConsumerRecord]:
+    """Return records without headers, with keys and values as they are: by one call of C."""
+    keys, values = records.keys, records.values
+    return make_consumer_records(
+        *(ConsumerRecord, tp.topic, tp.partition, _epochs(records), _timestamp_types(records)),
+        *(records.offsets.tobytes(), records.timestamps.tobytes()),
+        *(keys.arena, keys.at.tobytes(), keys.lengths.tobytes()),
+        *(values.arena, values.at.tobytes(), values.lengths.tobytes()),
     )
-
-
-def last_record_of(tp: TopicPartition, found: LastRecord) -> ConsumerRecord:
-    """Return the record that came at the end of a partition, which has no headers."""
-    epoch, offset, timestamp, kind, key, value, _, _ = found
-    key_size, value_size = -1 if key is None else len(key), -1 if value is None else len(value)
-    return _make((*tp, epoch, offset, timestamp, kind, key, value, [], None, key_size, value_size, -1))
 
 
 @calls_out
@@ -133,21 +121,25 @@ def _deserialized(
     return made, None
 
 
-def _epochs(records: Records) -> Iterable[int]:
+def _epochs(records: Records) -> int | list[int]:
     return _per_record(records.batches["leader_epoch"], records)
 
 
-def _timestamp_types(records: Records) -> Iterable[int]:
+def _timestamp_types(records: Records) -> int | list[int]:
     return _per_record(records.batches["attributes"] >> _APPEND_TIME_BIT & 1, records)
 
 
-def _per_record(of_batch: NDArray[Any], records: Records) -> Iterable[int]:
-    """Return for each record what its batch says; mostly all batches say the same."""
-    first = of_batch.item(0)
+def _per_record(of_batch: NDArray[Any], records: Records) -> int | list[int]:
+    """Return for each record what its batch says, or what mostly all batches say."""
+    first: int = of_batch.item(0)
     if len(of_batch) == 1 or (of_batch == first).all():
-        return repeat(first)
+        return first
     said: list[int] = of_batch[records.batch_indexes()].tolist()
     return said
+
+
+def _each(said: int | list[int]) -> Iterable[int]:
+    return said if isinstance(said, list) else repeat(said)
 
 
 def _header_sizes(records: Records, headers: list[Headers]) -> Iterable[int]:

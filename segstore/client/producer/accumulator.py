@@ -26,7 +26,7 @@ from segstore.mutex import check_apart
 from segstore.records import HEADER_SIZE
 
 if TYPE_CHECKING:
-    from segstore._native._producer import Sending
+    from segstore._native._producer import Post, Sending
     from segstore.client.producer.config import ProducerConfig
 
 
@@ -183,6 +183,13 @@ class Accumulator:
         sending.pool, sending.full, sending.room = self.pool, self._full, self._room
         sending.gate, sending.open, sending.refused = self.gate, self._schedule.open, self._refused
         sending.at_once, sending.time = not self._linger, time
+
+    def lend_sender(self, post: Post) -> None:
+        """Let C append single records, and sleep."""
+        schedule = self._schedule
+        post.lock, post.pool, post.gate, post.time = self.lock, self.pool, self.gate, time
+        post.full, post.open, post.refused = self._full, schedule.open, self._refused
+        post.sealed, post.backing_off, post.linger = schedule.sealed, schedule.backing_off, self._linger
 
     # --- appending ----------------------------------------------------------------------
 

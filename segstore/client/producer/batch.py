@@ -17,9 +17,10 @@ from operator import attrgetter
 from struct import Struct
 from typing import Any, NamedTuple
 
+from segstore._native import _producer
 from segstore._native._producer import Records
 from segstore.client.producer.buffer_pool import Owner
-from segstore.client.producer.future import FutureRecordMetadata
+from segstore.client.producer.future import FutureRecordMetadata, untracked
 from segstore.client.producer.lock import ProducerLock
 from segstore.client.producer.record import Headed, Headers, RecordMetadata, headers_size
 from segstore.coordinator.structs import TopicPartition
@@ -176,6 +177,35 @@ class ProducerBatch(Owner):
                 values, headers = [value for value, _ in headed], [pairs for _, pairs in headed]
             self._split = values, keys, headers
         return self._split
+
+
+@untracked(_producer.Written)
+class Written:
+    """A record that C has appended by itself (`_native/post.c`), without a batch of Python's: what its future
+    refers to from then on. It has no headers, and sizes are -1 for None.
+    """
+
+    __slots__ = ("key_size", "lock", "offset", "timestamp", "topic_partition", "value_size")
+    lock: ProducerLock
+    topic_partition: TopicPartition
+    offset: int
+    timestamp: int
+    key_size: int
+    value_size: int
+    done, latch, callbacks = True, None, None
+
+    def error_of(self, at: int) -> None:
+        """Return None: it is in the log."""
+
+    def metadata(self, at: int) -> RecordMetadata:
+        """Return where the record was written."""
+        topic, partition = self.topic_partition
+        return _metadata(
+            (
+                *(topic, partition, self.topic_partition, self.offset, self.timestamp, None),
+                *(self.key_size, self.value_size, -1),
+            )
+        )
 
 
 def _lengths(items: Sequence[bytes | None]) -> bytes:

@@ -14,6 +14,7 @@ from itertools import accumulate
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
+from segstore._native._producer import Lane
 from segstore.client.producer.batch import ProducerBatch, columns_of, within
 from segstore.client.producer.config import ProducerConfig
 from segstore.client.producer.idempotence import Stamps
@@ -38,6 +39,7 @@ from segstore.records import HEADER_SIZE, Template
 from segstore.storage.log.acks import ALL, Acks
 from segstore.storage.log.append import Appended, append_batches, append_record
 from segstore.storage.log.append_pieces import NOTHING, PIECE_BYTES, Pieces, append_pieces
+from segstore.storage.segment import native_tail
 from segstore.storage.told import Told
 
 if TYPE_CHECKING:
@@ -68,6 +70,9 @@ class Appender:
     ) -> None:
         self._acks = acks
         self._store, self._stamps, self._transactions = store, stamps, transactions
+        self._has_lanes = (
+            native_tail.enabled and transactions is None and compression is None and acks.acks != 0
+        )
         self._throttle, self._metrics, self._compression = throttle, metrics, compression
         # The logs are held here, or the store would make a log anew for each append.
         self._logs: dict[TopicPartition, PartitionLog] = {}
@@ -146,6 +151,24 @@ class Appender:
         if self._throttle.bound is not None:
             self._metrics.throttled(self._throttle.charge(size))
 
+    def lane(self, lane: Lane | None, where: TopicPartition) -> Lane | None:
+        """Return what C needs to append single records of this partition, if it may do so: `lane`, if that is
+        so still.
+        """
+        log = self._logs.get(where)
+        if not self._has_lanes or log is None or log.has_replicas:
+            return None
+        try:
+            partition = log.partition_for_write()
+        except SegstoreError:
+            return None
+        if lane is not None and lane.partition is partition:
+            return lane
+        made = Lane()
+        made.topic_partition, made.context = where, partition.context
+        made.partition, made.loan = partition, partition.loan
+        return made if self._stamps.lend(made) else None
+
     def forget(self, where: TopicPartition) -> None:
         """Drop the log of a topic that was deleted, or made anew."""
         self._logs.pop(where, None)
@@ -182,7 +205,7 @@ class Delivery:
         self._metrics, self._stamps, self._appender = metrics, stamps, appender
         self._transactions = transactions
         self._timeout = config.delivery_timeout_ms / 1000
-        self._told = Told()  # by partition: why its batches are tried again
+        self.told = Told()  # by partition: why its batches are tried again
         self.aborted: BaseException | None = None
 
     def send(self, batches: list[ProducerBatch], renewed: bool = False) -> list[ProducerBatch]:
@@ -242,10 +265,14 @@ class Delivery:
             f"{batch.n} records for {batch.topic_partition} were not written within "
             f"delivery_timeout_ms={self._config.delivery_timeout_ms}"
         )
-        last = self._told.since(batch.topic_partition, batch.created)
+        last = self.told.since(batch.topic_partition, batch.created)
         error = KafkaTimeoutError(said if last is None else f"{said}; the last error: {last}")
         error.__cause__ = last
         return error
+
+    def lane(self, lane: Lane | None, where: TopicPartition) -> Lane | None:
+        """See `Appender.lane`."""
+        return self._appender.lane(lane, where)
 
     def expiry(self, batch: ProducerBatch) -> float:
         """Return when the batch fails if it is not written, in monotonic seconds."""
@@ -255,7 +282,7 @@ class Delivery:
         """Return why one of these batches could not be written at its last attempt, if there was one. For
         any thread.
         """
-        errors = (self._told.since(batch.topic_partition, batch.created) for batch in batches)
+        errors = (self.told.since(batch.topic_partition, batch.created) for batch in batches)
         return next((error for error in errors if error is not None), None)
 
     # --- one append --------------------------------------------------------------------------
@@ -284,7 +311,7 @@ class Delivery:
         if not batches:
             return
         self._metrics.sent(batches, size, began, time.monotonic())  # before anybody learns the outcome
-        if self._told:
+        if self.told:
             self._goes_on(batches[0])
         self._incomplete.complete(batches)
 
@@ -308,7 +335,7 @@ class Delivery:
         return None
 
     def _goes_on(self, batch: ProducerBatch) -> None:
-        if self._told.over(batch.topic_partition):
+        if self.told.over(batch.topic_partition):
             log.info("records for %s are written again", batch.topic_partition)
 
     def _fire(self, batches: list[ProducerBatch]) -> None:
@@ -317,7 +344,7 @@ class Delivery:
         try:
             appended = self._appender.append(batches)
         except Exception as error:
-            if self._told.is_new(batches[0].topic_partition, error):
+            if self.told.is_new(batches[0].topic_partition, error):
                 log.warning("acks=0: records for %s are not written: %s", batches[0].topic_partition, error)
             for batch in batches:
                 self._metrics.failed(batch, batch.n)
@@ -396,7 +423,7 @@ class Delivery:
 
     def _tell(self, batch: ProducerBatch, error: Exception) -> None:
         """Log one warning for each cause, however often it comes again."""
-        if self._told.is_new(batch.topic_partition, error):
+        if self.told.is_new(batch.topic_partition, error):
             log.warning(
                 "records for %s can't be written now, and are tried again for delivery_timeout_ms=%s: %s",
                 batch.topic_partition,
@@ -414,7 +441,7 @@ class Delivery:
         if isinstance(error, StoreClosedError | UnknownTopicOrPartitionError):
             self._routing.forget(where.topic)
             self._appender.forget(where)
-            self._told.over(where)
+            self.told.over(where)
         error = self._outcome(error)
         for batch in batches:
             batch.error = error

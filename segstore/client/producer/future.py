@@ -59,16 +59,19 @@ class Holder(Protocol):
         """Return the error of the record in this place, once it is done."""
 
 
-def _untracked(body: type[_Class]) -> type[_Class]:
-    """Return the native type that the garbage collector does not know, with what this class defines."""
-    made: Any = Untracked
-    for name, value in vars(body).items():
-        if name != "__dict__" and not isinstance(value, MemberDescriptorType):
-            setattr(made, name, value)
-    return made  # type: ignore[no-any-return]
+def untracked(native: Any) -> Callable[[type[_Class]], type[_Class]]:
+    """Have a class be a native type that the garbage collector does not know, with what the class defines."""
+
+    def defined(body: type[_Class]) -> type[_Class]:
+        for name, value in vars(body).items():
+            if name != "__dict__" and not isinstance(value, MemberDescriptorType):
+                setattr(native, name, value)
+        return native  # type: ignore[no-any-return]
+
+    return defined
 
 
-@_untracked
+@untracked(Untracked)
 class FutureRecordMetadata:
     """The outcome of one `send`: a `RecordMetadata` or an error."""
 

@@ -11,6 +11,7 @@ from functools import partial
 from operator import attrgetter
 from typing import Any
 
+from segstore._native._producer import Lane
 from segstore.client.producer.batch import ProducerBatch, Stamp
 from segstore.client.producer.config import ProducerConfig
 from segstore.client.producer.record import MAX_RECORD_OVERHEAD
@@ -50,7 +51,9 @@ _template: Callable[[tuple[Any, ...]], Template] = partial(tuple.__new__, Templa
 
 
 class _Partition:
-    """The state of one partition: `next` is the sequence of its next new record."""
+    """The state of one partition: `next` is the sequence of its next new record, which C may count on
+    (`_native/post.c`).
+    """
 
     __slots__ = ("epoch", "next", "producer_id")
 
@@ -85,6 +88,10 @@ class Sequences:
                 self._identity = self._first()
             found = self._partitions[topic_partition] = _Partition(self._identity)
         return found
+
+    def of(self, topic_partition: TopicPartition) -> _Partition | None:
+        """Return the state of a partition, if it has one."""
+        return self._partitions.get(topic_partition)
 
     def template(self, batches: Sequence[ProducerBatch]) -> Template:
         """Return the header of batches of one partition that are appended together: all new, or one alone."""
@@ -189,6 +196,11 @@ class Stamps:
         self.template: Callable[[Sequence[ProducerBatch]], Template]
         """Returns the header of batches of one partition that are appended together."""
         self.template = (lambda _: PLAIN) if sequences is None else sequences.template
+
+    def lend(self, lane: Lane) -> bool:
+        """Let C stamp the next records of this partition; return False where that can't be."""
+        lane.sequences = None if self._sequences is None else self._sequences.of(lane.topic_partition)
+        return self._sequences is None or lane.sequences is not None
 
     # --- before an append -------------------------------------------------------------------
 

@@ -46,7 +46,7 @@ class _Topic:
         }
 
 
-_MOST_NOTED = 1000
+MOST_NOTED = 1000
 
 
 class _Sent(NamedTuple):
@@ -69,7 +69,7 @@ class ProducerMetrics:
     """Kafka's producer-metrics and producer-topic-metrics (SenderMetricsRegistry, BufferPool)."""
 
     def __init__(self, config: ProducerConfig, pool: BufferPool) -> None:
-        self._enabled, self._pool = config.metrics_enabled, pool
+        self.enabled, self._pool = config.metrics_enabled, pool
         self._samples, self._window = config.metrics_num_samples, config.metrics_sample_window_ms
         self._all = self._new()
         self._topics: dict[str, _Topic] = {}
@@ -78,7 +78,8 @@ class ProducerMetrics:
         self._latency, self._splits = self._sensor(), self._sensor()
         self._throttle = self._sensor()
         self.in_flight = 0
-        self._noted: deque[_Sent] = deque()
+        self.noted: deque[_Sent] = deque()
+        """What was sent, which C adds to (`_native/post.c`)."""
         self._taking_in = nesting()
 
     def _sensor(self) -> Sensor:
@@ -95,17 +96,17 @@ class ProducerMetrics:
 
     def sent(self, batches: Sequence[ProducerBatch], stored: int, began: float, ended: float) -> None:
         """Count batches of one partition that were appended together: bytes on disk, monotonic seconds."""
-        if not self._enabled:
+        if not self.enabled:
             return
         sizes = list(map(_sizes_of, batches))
-        self._noted.append(_sent((batches[0].topic_partition.topic, sizes, stored, began, ended)))
-        if len(self._noted) > _MOST_NOTED:
+        self.noted.append(_sent((batches[0].topic_partition.topic, sizes, stored, began, ended)))
+        if len(self.noted) > MOST_NOTED:
             self._take_in()
 
     def _take_in(self) -> None:
         with self._taking_in:
-            while self._noted:
-                self._record(self._noted.popleft())
+            while self.noted:
+                self._record(self.noted.popleft())
 
     def _record(self, sent: _Sent) -> None:
         topic, batches, stored, began, ended = sent
@@ -125,26 +126,26 @@ class ProducerMetrics:
 
     def retried(self, batches: Sequence[ProducerBatch]) -> None:
         """Count batches that failed, and will be tried again."""
-        if self._enabled:
+        if self.enabled:
             for sensors in self._both(batches[0].topic_partition.topic):
                 sensors.retries.record(sum(batch.n for batch in batches))
 
     def failed(self, batch: ProducerBatch, records: int) -> None:
         """Count records that failed for good."""
-        if self._enabled and records:
+        if self.enabled and records:
             for sensors in self._both(batch.topic_partition.topic):
                 sensors.errors.record(records)
 
     def throttled(self, wait_ms: int) -> None:
         """Record how long the client has to wait for its byte rate after what it sent."""
-        if self._enabled:
+        if self.enabled:
             self._throttle.record(wait_ms)
 
     def split(self) -> None:
         """Count a batch that was too large as a whole, or of which one record was refused: its records went
         one by one.
         """
-        if self._enabled:
+        if self.enabled:
             self._splits.record(1)
 
     def snapshot(self) -> Snapshot:

@@ -13,12 +13,13 @@ from collections.abc import Iterable
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
+from segstore._native._producer import Post
 from segstore.client.producer.accumulator import Accumulator, Ready
 from segstore.client.producer.batch import PartitionQueue, ProducerBatch
 from segstore.client.producer.config import ProducerConfig
 from segstore.client.producer.delivery import Appender, Delivery
 from segstore.client.producer.idempotence import Stamps, sequences_of
-from segstore.client.producer.metrics import ProducerMetrics
+from segstore.client.producer.metrics import MOST_NOTED, ProducerMetrics
 from segstore.client.producer.partitioner import Routing
 from segstore.client.producer.transactions import Transactions
 from segstore.coordinator.quotas import MOST_WAIT_MS, PRODUCER_BYTE_RATE, quotas
@@ -58,13 +59,22 @@ class Sender(Background):
         appender = Appender(store, stamps, transactions, self._throttle, metrics, compression, acks)
         incomplete = accumulator.incomplete
         self._delivery = Delivery(config, incomplete, routing, metrics, stamps, appender, transactions)
+        self._post = self._made_post(metrics)
         self._sending: list[ProducerBatch] = []
         self.ending: object = None  # see `Ending`, which the thread keeps
+
+    def _made_post(self, metrics: ProducerMetrics) -> Post:
+        post = Post()
+        self._accumulator.lend_sender(post)
+        post.told, post.throttle, post.timeout = self._delivery.told, self._throttle, self._timeout
+        post.noted, post.most_noted = metrics.noted if metrics.enabled else None, MOST_NOTED
+        return post
 
     def _send_all(self) -> None:
         accumulator = self._accumulator
         accumulator.lock.sender = threading.get_ident()
         while True:
+            self._post_singles()
             ready, look = accumulator.drain(time.monotonic())
             if len(ready) > 1 and self._transactions is not None:
                 self._enlist(ready, self._transactions)
@@ -82,6 +92,13 @@ class Sender(Background):
                 accumulator.gate.sleep(look)
         if self._transactions is not None:
             self._transactions.close()
+
+    def _post_singles(self) -> None:
+        """Send single records the short way, and sleep, until there is something that it leaves."""
+        try:
+            self._post.run()
+        except BaseException:  # no memory: the long way finds an outcome for what is left
+            log.exception("the producer's sender failed")
 
     def abort(self, error: BaseException) -> None:
         """Try nothing again: what is not written fails with `error`."""
@@ -112,7 +129,9 @@ class Sender(Background):
         if self._throttle.bound is not None:
             batches = self._admitted(queue, batches)
         left = self._delivery.send(batches)
-        if left:
+        if not left:
+            queue.lane = self._delivery.lane(queue.lane, queue.topic_partition)
+        else:
             expiry = self._delivery.expiry(left[0])
             self._accumulator.put_back(queue, left, min(time.monotonic() + self._backoff, expiry))
 

@@ -9,28 +9,32 @@ The mapping of `.segstore/ends` is only read. Threads: one, the follower's.
 
 from __future__ import annotations
 
-import errno
-import os
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from segstore._native import ffi, lib
-from segstore.mutex import calls_out
+from segstore._native import Follower, address, ffi, lib
 
 LOOK = -1
 """A wait ended, and not because of one of the partitions: there may be other news, a signal, or nothing."""
 LATE = -2
 """A wait ended because its time was over."""
-_LONGEST_WAIT = 86_400.0  # seconds
-_LONGEST_NS = int(_LONGEST_WAIT * 1e9)
 _SPINS = 1000
-_await_record = lib.seg_await_record
 
 
-class FollowedEnds:
-    """The `n` partitions are numbered from 0, in the order of `slots`. `content` has a `seg_followed` for
-    each, and `last` is the `seg_last_record` that the last wait has read. `outdated`: another file has the
+class FollowedEnds(Follower):
+    """`wait(nudges, seconds)` is C's (_native/follower.c): it returns the number of a partition whose ends
+    have changed since they were last seen here, and sees them; LOOK after a nudge or a signal, LATE after
+    `seconds`; 0 or less is a look. It raises OSError. Whoever calls it is marked by `calls_out`: a signal
+    handler that runs while it sleeps may call the store.
+
+    `came` is what that wait has read, None where it has read nothing: ({key: [record]}, offset, leader epoch,
+    log start offset, bytes of the batch, and when it came, in monotonic seconds). The key is that of `keys`
+    with the partition's number, (topic, partition), and the record a `kind`: a NamedTuple with the fields of
+    the consumer's record. Where `kind` is None nothing is made.
+
+    The `n` partitions are numbered from 0, in the order of `slots`. `content` has a `seg_followed` for
+    each, `last` is the `seg_last_record` of the last wait. `outdated`: another file has the
     name of the one that `memory` maps, and a follower must begin anew.
     """
 
@@ -48,6 +52,7 @@ class FollowedEnds:
                 raise LookupError(f"slot {slot} of the published ends can't be read")
         follower = {"map": memory, "len": size, "followed": self.content, "n": self.n, "spins": _SPINS}
         self._follower = ffi.new("seg_follower *", follower | {"last": self.last})
+        self.follower = address(self._follower)
         self.nudges: Callable[[], int] = partial(lib.seg_nudges, memory, size)
         """Returns a number that changes with every nudge. Read it first, then look for news, then wait."""
 
@@ -61,18 +66,3 @@ class FollowedEnds:
                 return False
             place.words[lib.SEG_FOLLOWED_END] = place.words[lib.SEG_FOLLOWED_STABLE] = end
         return True
-
-    @calls_out  # a signal handler that runs while this sleeps may call the store
-    def wait(self, nudges: int, seconds: float) -> int:
-        """Return the number of a partition whose ends have changed since they were last seen here, and see
-        them; LOOK after a nudge or a signal, LATE after `seconds`; 0 or less is a look. Raises OSError.
-        """
-        timeout = int(seconds * 1e9) if 0 < seconds < _LONGEST_WAIT else 0 if seconds <= 0 else _LONGEST_NS
-        code: int = _await_record(self._follower, nudges, timeout)
-        if 0 <= code < self.n:
-            return code
-        if code == -errno.ETIMEDOUT:
-            return LATE
-        if code == self.n or -code in (errno.EINTR, errno.EAGAIN):
-            return LOOK
-        raise OSError(-code, os.strerror(-code))

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from segstore import names
 from segstore.files import locks
-from segstore.mutex import Mutex
+from segstore.mutex import Mutex, calls_out
 from segstore.storage.context import Context
 from segstore.storage.log.read_only_partition import Follower
 from segstore.storage.meta.clean_shutdown import read_marker
@@ -310,6 +310,7 @@ class StoreReader:
         followed.outdated = not believed or ends is None or ends.memory is not followed.memory
         return not followed.outdated
 
+    @calls_out  # as `Store._wait_for`
     def wait_for(self, followed: FollowedEnds, nudges: int, seconds: float) -> int:
         """See `Store._wait_for`. As long as a writer that publishes has the store, nobody else changes it:
         then the sleep is a long one.
@@ -329,6 +330,7 @@ class StoreReader:
         finally:
             self._waiting.remove(me)
 
+    @calls_out
     def _wait_on(self, followed: FollowedEnds, nudges: int, seconds: float) -> int:
         end = time.monotonic() + seconds
         while self._follows(followed) and self._is_ours() and not self.context.closed:

@@ -18,7 +18,7 @@ from segstore import names
 from segstore.config import StoreConfig
 from segstore.errors import InvalidArgumentError, StorageError, StoreLockedError, first_of
 from segstore.files import Files, Handle
-from segstore.mutex import Mutex
+from segstore.mutex import Mutex, calls_out
 from segstore.storage.context import Context
 from segstore.storage.inbox.inbox import Inbox
 from segstore.storage.log.partition import Partition
@@ -328,6 +328,7 @@ class StoreWriter:
         except LookupError:
             return None
 
+    @calls_out  # as `Store._wait_for`
     def wait_for(self, followed: FollowedEnds, nudges: int, seconds: float) -> int:
         """See `Store._wait_for`."""
         return followed.wait(nudges, seconds)

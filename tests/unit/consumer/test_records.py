@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import random
+import struct
 from typing import Any
 
 import pytest
 
 import segstore
+from segstore._native import make_consumer_records
 from segstore.client.consumer.arrow_tables import table
-from segstore.client.consumer.records import Deserializers, consumer_records
+from segstore.client.consumer.records import ConsumerRecord, Deserializers, consumer_records
 from segstore.coordinator.structs import TopicPartition
 from segstore.records import arrow
 
@@ -35,6 +38,67 @@ def test_alone_as_among_others(store: segstore.Store, stamps: str) -> None:
         alone, error = consumer_records(TP, log.read(at, 1), PLAIN)
         assert (alone, error) == ([together[at]], None), name
         assert type(alone[0]) is type(together[at])
+
+
+def test_c_makes_the_records_that_python_makes(store: segstore.Store, rng: random.Random) -> None:
+    """Batches of several leader epochs and kinds of timestamps; the deserializers leave bytes as they are."""
+
+    def same(_topic: str, _headers: Any, data: bytes | None) -> bytes | None:
+        return data
+
+    def drawn() -> bytes | None:
+        return rng.choice([None, b"", rng.randbytes(rng.randrange(300))])
+
+    store.create_topic("t")
+    for kind in ("CreateTime", "LogAppendTime"):
+        store.alter_topic("t", {"message.timestamp.type": kind})
+        for _ in range(20):
+            n = rng.randrange(1, 30)
+            store.partition("t").append_batch([drawn() for _ in range(n)], keys=[drawn() for _ in range(n)])
+    found = store.partition("t").read(0, 1 << 24)
+    for records in (found, found[3:4], found[5:-5], found[7:7]):
+        plain, error = consumer_records(TP, records, PLAIN)
+        assert (plain, error) == consumer_records(TP, records, Deserializers(same, same))
+        assert {type(record) for record in plain} <= {ConsumerRecord}
+
+
+def one(n: int) -> bytes:
+    return struct.pack("=q", n)
+
+
+WRONG: dict[str, dict[int, Any]] = {
+    "a slice behind its arena": {8: one(3)},
+    "a slice before it": {8: one(-1)},
+    "a slice that is too long": {9: one(4)},
+    "another number of rows": {6: one(0) * 2},
+    "another type": {7: bytearray(b"abc")},
+    "no subclass of tuple": {0: list},
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_wrong_columns_are_refused(name: str) -> None:
+    given: list[Any] = [
+        ConsumerRecord,
+        "t",
+        0,
+        0,
+        0,
+        one(5),
+        one(9),
+        b"abc",
+        one(1),
+        one(2),
+        b"",
+        one(0),
+        one(-1),
+    ]
+    (record,) = make_consumer_records(*given)
+    assert record == ("t", 0, 0, 5, 9, 0, b"bc", None, [], None, 2, -1, -1)
+    for at, item in WRONG[name].items():
+        given[at] = item
+    with pytest.raises((TypeError, ValueError)):
+        make_consumer_records(*given)
 
 
 def test_the_last_record_left_of_several(store: segstore.Store) -> None:

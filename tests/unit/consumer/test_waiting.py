@@ -26,7 +26,6 @@ from waiting import PATIENCE, until
 import segstore
 from segstore._native import lib
 from segstore.client.consumer.fetcher import Fetcher
-from segstore.storage.log.log_end import LastRecords
 from segstore.storage.meta.followed_ends import LATE, FollowedEnds
 from segstore.storage.store import reader
 
@@ -56,15 +55,15 @@ def at_the_end(store: segstore.Store, **settings: Any) -> segstore.Consumer:
 def singles(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The offsets of records that were read within a wait."""
     taken: list[int] = []
-    take = LastRecords.take
+    wait = FollowedEnds.wait
 
-    def counted(self: LastRecords) -> Any:
-        found = take(self)
-        if found is not None:
-            taken.append(found.offset)
-        return found
+    def counted(self: FollowedEnds, nudges: int, seconds: float) -> int:
+        number = wait(self, nudges, seconds)
+        if self.came is not None:
+            taken.append(self.came[1])
+        return number
 
-    monkeypatch.setattr(LastRecords, "take", counted)
+    monkeypatch.setattr(FollowedEnds, "wait", counted)
     return taken
 
 

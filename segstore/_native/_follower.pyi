@@ -1,0 +1,22 @@
+"""Types of `follower.c`; see there."""
+
+from typing import Any
+
+class Follower:
+    keys: Any
+    kind: Any
+    came: Any
+    follower: int
+    def wait(self, nudges: int, seconds: float, /) -> int: ...
+
+def records(
+    kind: type[Any],
+    topic: str,
+    partition: int,
+    epochs: int | list[int],
+    types: int | list[int],
+    offsets: bytes,
+    timestamps: bytes,
+    *slices: bytes,
+) -> list[Any]: ...
+def bind(address: int, /) -> None: ...
