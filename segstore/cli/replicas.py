@@ -7,6 +7,8 @@ process may have it open. Threads: one.
 
 from __future__ import annotations
 
+import errno
+import os
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
@@ -19,10 +21,17 @@ from segstore.cli.options import STORE, json_option, no_bootstrap
 from segstore.cli.output import NOTED, add_row, console, print_json, progress_bar, size_text, table
 from segstore.cli.pair import print_side
 from segstore.cli.places.disk_use import log_bytes
-from segstore.errors import NoSoundReplicaError, UnknownTopicOrPartitionError
+from segstore.cli.places.of_store import NO_STORE
+from segstore.errors import (
+    InvalidReplicaAssignmentError,
+    NoSoundReplicaError,
+    StorageError,
+    UnknownTopicOrPartitionError,
+)
 from segstore.replication.healing import Healed
 from segstore.replication.observer import ObservedPartition, observe
 from segstore.standby.pair import SidePartition, side_of
+from segstore.storage.meta.directory_safety import is_store
 
 F = TypeVar("F", bound=Callable[..., Any])
 P = TypeVar("P", ObservedPartition, SidePartition)
@@ -272,12 +281,23 @@ def replicate(target: str | None, paths: tuple[str, ...], witness: str | None) -
     get replicas there, the preferred leader first; else they have one, which `segstore reassign` changes.
     """
     wanted = None if target is None else _replicas(target)
+    _check_before(paths, target, wanted)
     with segstore.open_replicated(paths, witness=witness, adopt=True) as store:
         chosen = _chosen(store, sorted(store.topics()))
         if wanted is not None:
             store.reassign(dict.fromkeys(chosen, tuple(wanted)))
             _wait(store, chosen)
         click.echo(f"{len(chosen)} partitions of {len(store.topics())} topics")
+
+
+def _check_before(paths: tuple[str, ...], target: str | None, wanted: list[int] | None) -> None:
+    """Refuse what can't be done before the store that there is becomes a replicated one."""
+    if not any(os.path.isdir(path) and is_store({*os.listdir(path)}) for path in paths):
+        raise StorageError(errno.ENOENT, NO_STORE, ", ".join(paths))
+    if wanted is not None and not (len({*wanted}) == len(wanted) and max(wanted) < len(paths)):
+        raise InvalidReplicaAssignmentError(
+            f"replicas {target} must be different ids of the {len(paths)} directories, from 0 on"
+        )
 
 
 @click.command()

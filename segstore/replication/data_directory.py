@@ -60,6 +60,9 @@ LOOK = 0.5
 """Seconds between two looks of who waits for the thread, whether it runs."""
 ROUNDS = 8
 """Fetches of one partition in a row, before another partition has its turn."""
+SILENCE = 60.0
+"""Seconds in which the same warning is logged once: a follower without room tries with each append of its
+leader."""
 LAST_ROUND = 0.5
 """Seconds after which a follower fetches once more, to hear of the high watermark (Kafka:
 replica.fetch.wait.max.ms)."""
@@ -107,6 +110,7 @@ class DataDirectory:
         self._identity = self._look()
         self._thread, self._reading = Fetching(self, settings), Reading(broker)
         self._disk_thread = DiskThread()
+        self._warned: dict[str, float] = {}  # what was logged in the last time, and when
         self._fenced = False  # whether a log takes no appends any more, since the disk has refused a call
         writer.context.on_background_error = self._met
 
@@ -333,13 +337,21 @@ class DataDirectory:
         if isinstance(error, StoreClosedError):
             return False
         if isinstance(error, CorruptRecordError):  # what the leader has is damaged
-            log.warning("%r: %s", self, error)
+            self._warn(str(error))
             return True
         if isinstance(error, OSError) and error.errno in NO_ROOM and not self._fenced:
-            log.warning("%r: %s", self, error)
+            self._warn(str(error))
             return True
         self._home.failed(self.broker, error)
         return False
+
+    def _warn(self, text: str) -> None:
+        """Log what may come with every append of the leader, but not as often."""
+        now = time.monotonic()
+        self._warned = {said: at for said, at in self._warned.items() if now - at < SILENCE}
+        if text not in self._warned:
+            self._warned[text] = now
+            log.warning("%r: %s", self, text)
 
     def checkpoint(self) -> None:
         """Write the high watermarks, and the other checkpoints, where they have changed (R36)."""

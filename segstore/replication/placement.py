@@ -5,11 +5,15 @@ on disk. Threads: any; functions without state.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+import numpy as np
 
 from segstore.config import arguments
 from segstore.errors import InvalidReplicaAssignmentError, InvalidReplicationFactorError, InvalidTypeError
 
 Replicas = tuple[int, ...]
+BYTES = bytes | bytearray | memoryview
 
 
 def place(partitions: int, replication_factor: int, live: Collection[int], start: int = 0) -> list[Replicas]:
@@ -43,23 +47,36 @@ def _striped(ids: Sequence[int], factor: int, at: int) -> Replicas:
     return (ids[leader], *(others[moved:] + others[:moved])[: factor - 1])
 
 
+def as_assignments(given: Any) -> dict[int, Replicas]:
+    """Return the replicas that were asked for partitions, as ints only: what the controller decides must not
+    fail by the caller's objects. Raises InvalidTypeError.
+    """
+    if not isinstance(given, Mapping):
+        raise InvalidTypeError(
+            f"assignments must be a mapping of partitions to replicas, not {type(given).__name__}"
+        )
+    return {
+        arguments.whole("partition", number, None): as_replicas(f"assignments[{number!r}]", given[number])
+        for number in given
+    }
+
+
+def as_replicas(name: str, given: Any) -> Replicas:
+    """Return the ids of directories that were asked for. Raises InvalidTypeError."""
+    if not isinstance(given, Sequence | np.ndarray) or isinstance(given, str | BYTES):
+        raise InvalidTypeError(f"{name} must be a sequence of directories' ids, not {type(given).__name__}")
+    return tuple(arguments.whole(name, replica, None) for replica in given)
+
+
 def check_assignments(
-    assignments: Mapping[int, Sequence[int]], numbers: Sequence[int], known: Collection[int]
+    made: Mapping[int, Replicas], numbers: Sequence[int], known: Collection[int]
 ) -> dict[int, Replicas]:
-    """Return the replicas that were asked for each partition; `numbers` are the partitions to be made, and
-    `known` the ids of all directories.
+    """Return the replicas that were asked for each partition (`as_assignments`); `numbers` are the partitions
+    to be made, and `known` the ids of all directories.
 
     Raises InvalidReplicaAssignmentError where partitions are missing or too many, replicas are unknown or
-    there twice, or not each partition has as many; InvalidTypeError.
+    there twice, or not each partition has as many.
     """
-    if not isinstance(assignments, Mapping):
-        raise InvalidTypeError(
-            f"assignments must be a mapping of partitions to replicas, not {type(assignments).__name__}"
-        )
-    made = {
-        arguments.whole("partition", number, None): _replicas(number, assignments[number])
-        for number in assignments
-    }
     if sorted(made) != list(numbers):
         raise InvalidReplicaAssignmentError(
             f"assignments has the partitions {_listed(sorted(made))}; must be {_listed(numbers)}"
@@ -78,14 +95,6 @@ def _check_one(number: int, replicas: Replicas, factor: int, known: Collection[i
         )
     if len(replicas) != factor:
         raise InvalidReplicaAssignmentError(f"{asked}: must be {factor} replicas, as of the first one")
-
-
-def _replicas(number: int, given: object) -> Replicas:
-    if not isinstance(given, Sequence) or isinstance(given, str | bytes):
-        raise InvalidTypeError(
-            f"assignments[{number}] must be a sequence of directories' ids, not {type(given).__name__}"
-        )
-    return tuple(arguments.whole(f"assignments[{number}]", replica, None) for replica in given)
 
 
 def _listed(ids: Sequence[int]) -> str:

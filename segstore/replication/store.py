@@ -35,6 +35,7 @@ from segstore.replication.metrics import (
     samples,
     standings,
 )
+from segstore.replication.placement import as_replicas
 from segstore.replication.quorum_controller import Decision
 from segstore.replication.replacing import replace_directory
 from segstore.replication.side import ReplicatedSide
@@ -351,8 +352,8 @@ class ReplicatedStore(Store):
         """
         self._context.check_open()
         side = self._replicated
-        find_topic(side.topics, topic, partition)
         key = PartitionKey(topic, arguments.whole("partition", partition, None))
+        find_topic(side.topics, *key)
         state, manager = side.manager.partitions[key], side.manager
         online = {directory.broker for directory in manager.online}
         return PartitionState(
@@ -452,13 +453,13 @@ class ReplicatedStore(Store):
                 'election="unclean" may lose records that were acknowledged: it needs confirm=True'
             )
         self._context.check_writable()
-        side = self._replicated
+        side, most = self._replicated, arguments.milliseconds("timeout_ms", timeout_ms)
         keys = list(side.manager.partitions) if partitions is None else _keys("partitions", partitions)
         for key in keys:
             find_topic(side.topics, key.topic, key.partition)
         results: dict[tuple[str, int], Exception | None] = {}
         for key in keys:
-            results[key.topic, key.partition] = self._elect(key, chosen, timeout_ms)
+            results[key.topic, key.partition] = self._elect(key, chosen, most)
         return results
 
     def _elect(self, key: PartitionKey, election: Election, timeout_ms: float) -> Exception | None:
@@ -496,9 +497,12 @@ class ReplicatedStore(Store):
         keys = _keys("target", target)
         for key in keys:
             find_topic(side.topics, key.topic, key.partition)
-        for key, replicas in zip(keys, target.values(), strict=True):
-            wanted = None if replicas is None else tuple(replicas)
-            side.controller.call(_reassignment(key, wanted))
+        wanted = [
+            None if replicas is None else as_replicas(f"replicas of {key}", replicas)
+            for key, replicas in zip(keys, target.values(), strict=True)
+        ]
+        for key, replicas in zip(keys, wanted, strict=True):
+            side.controller.call(_reassignment(key, replicas))
 
     def replace_directory(self, directory: int, path: str | os.PathLike[str]) -> None:
         """Let `path` take the place of a directory that has failed or is missing: a new directory, which is
@@ -540,6 +544,8 @@ class ReplicatedStore(Store):
         for key in keys:
             find_topic(side.topics, key.topic, key.partition)
         limit = arguments.milliseconds("timeout_ms", timeout_ms)
+        if not (progress is None or callable(progress)):
+            raise InvalidTypeError(f"progress must be callable or None, not {type(progress).__name__}")
         with os_errors():
             return heal(side, keys, limit, progress or (lambda size: None))
 

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from segstore.config import arguments
 from segstore.errors import InvalidArgumentError, KafkaTimeoutError, TopicAlreadyExistsError
 from segstore.replication.core.config import ReplicaConfig, TopicSettings
 from segstore.replication.core.controller import Controller, Key
@@ -23,7 +24,7 @@ from segstore.replication.metadata.records import (
     RemoveTopicRecord,
     TopicRecord,
 )
-from segstore.replication.placement import check_assignments, place
+from segstore.replication.placement import as_assignments, check_assignments, place
 from segstore.replication.quorum_controller import Decision, Published
 from segstore.storage.meta.topics import (
     TopicInfo,
@@ -96,12 +97,14 @@ class ReplicatedTopicAdmin:
         InvalidReplicaAssignmentError, QuorumLostError; KafkaTimeoutError: it is there, without some leaders.
         """
         info = new_topic(name, partitions, config)
+        factor = arguments.whole("replication_factor", factor, None)
+        asked = None if assignments is None else as_assignments(assignments)
 
         def decide(core: Controller, now: int) -> Decision:
             if name in self._controller.image.topics:
                 raise TopicAlreadyExistsError(f"topic {name!r} is there already")
             check_collision(name, self._controller.image.topics)
-            placed = self._placed(core, range(partitions), factor, assignments)
+            placed = self._placed(core, range(partitions), factor, asked)
             effects = _created(core, name, placed, self._settings.topic_settings(info))
             return Decision([TopicRecord(name, info.topic_id), *settings_of(info)], effects)
 
@@ -114,7 +117,7 @@ class ReplicatedTopicAdmin:
         core: Controller,
         numbers: range,
         factor: int,
-        assignments: Mapping[int, Sequence[int]] | None,
+        assignments: Mapping[int, tuple[int, ...]] | None,
     ) -> dict[int, tuple[int, ...]]:
         if assignments is not None:
             return check_assignments(assignments, numbers, core.cluster.brokers)
@@ -127,10 +130,11 @@ class ReplicatedTopicAdmin:
         QuorumLostError.
         """
         made: list[TopicInfo] = []
+        wanted = dict(config) if isinstance(config, Mapping) else config
 
         def decide(core: Controller, now: int) -> Decision:
             before = self._decided(name)
-            made.append(with_config(before, config))
+            made.append(with_config(before, wanted))
             return Decision(_changed_settings(before, made[-1]), self._reconfigured(core, made[-1]))
 
         self._controller.call(decide)

@@ -130,6 +130,28 @@ def test_a_plain_store_becomes_replicated_and_plain_again(tmp_path: Path) -> Non
         assert plain.partition("t", 0).end_offset == 2
 
 
+@pytest.mark.parametrize("target", ["0,2", "1,1", "99999999999999999999", "0,a"])
+def test_a_plain_store_stays_plain_where_the_replicas_can_t_be(tmp_path: Path, target: str) -> None:
+    """It became a replicated one before the ids were looked at."""
+    three = Directories(tmp_path, 2)
+    with segstore.open(three.paths[0]) as plain:
+        plain.create_topic("t")
+    before = tree(tmp_path)
+    result = run("replicate", target, *stores(three))
+    assert result.exit_code == (2 if "a" in target else 1)
+    assert target in result.output
+    assert tree(tmp_path) == before
+
+
+def test_no_replicated_store_is_made_of_wrong_paths(tmp_path: Path) -> None:
+    three = Directories(tmp_path, 2)
+    three.paths[1].mkdir()
+    result = run("replicate", "0,1", *stores(three))
+    assert result.exit_code == 1
+    assert "no such store" in result.output
+    assert (three.paths[0].exists(), [*three.paths[1].iterdir()]) == (False, [])
+
+
 REFUSED: dict[str, tuple[list[str], int, str]] = {
     "replicas of an unknown topic": (["replicas", "nix"], 1, "there is no topic 'nix'"),
     "an unclean election without --yes": (["elect", "unclean"], 2, "--yes"),

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from replicated_stores import QUICK, Directories, states
 from stores import tree
@@ -178,6 +179,56 @@ def test_what_is_not_there(three: Directories, name: str) -> None:
     with pytest.raises(errors.UnknownTopicOrPartitionError):
         ASKED[name](store)
     assert states(store).keys() == before.keys()
+
+
+class Fails:
+    """Its value is asked for in vain."""
+
+    def __index__(self) -> int:
+        raise ZeroDivisionError("of the caller's object")
+
+
+MISUSED: dict[str, tuple[Callable[[Any], object], type[Exception]]] = {
+    "move to lists": (lambda store: store.reassign({("t", 0): [[1]]}), errors.InvalidTypeError),
+    "move to a number": (lambda store: store.reassign({("t", 0): 1}), errors.InvalidTypeError),
+    "move to bytes": (lambda store: store.reassign({("t", 0): b"\0"}), errors.InvalidTypeError),
+    "move to True": (lambda store: store.reassign({("t", 0): [True]}), errors.InvalidTypeError),
+    "move to a fraction": (lambda store: store.reassign({("t", 0): [1.0]}), errors.InvalidTypeError),
+    "move two, one wrongly": (
+        lambda store: store.reassign({("t", 0): [2], ("t", 1): ["2"]}), errors.InvalidTypeError),
+    "move to what fails": (lambda store: store.reassign({("t", 0): [Fails()]}), ZeroDivisionError),
+    "make one on what fails": (
+        lambda store: store.create_topic("u", assignments={0: [Fails()]}), ZeroDivisionError),
+    "make one with a factor that fails": (
+        lambda store: store.create_topic("u", replication_factor=Fails()), ZeroDivisionError),
+    "make one on released memory": (
+        lambda store: store.create_topic("u", assignments={0: released()}), errors.InvalidTypeError),
+    "elect for no time": (
+        lambda store: store.elect_leaders("preferred", timeout_ms="soon"), errors.InvalidTypeError),
+    "heal and tell a number": (lambda store: store.heal(progress=7), errors.InvalidTypeError),
+    "describe an array": (
+        lambda store: store.describe_partition("t", np.array([0, 1])), errors.InvalidTypeError),
+}  # fmt: skip
+
+
+def released() -> memoryview:
+    view = memoryview(b"\0")
+    view.release()
+    return view
+
+
+@pytest.mark.parametrize("name", MISUSED)
+def test_what_is_refused_stops_no_controller_and_begins_nothing(three: Directories, name: str) -> None:
+    """A list among the replicas, or an object that fails, stopped the controller of the store for good."""
+    call, error = MISUSED[name]
+    store = three.open()
+    store.create_topic("t", partitions=2, replication_factor=2)
+    before = states(store)
+    with pytest.raises(error):
+        call(store)
+    assert (states(store), store.reassignments()) == (before, {})
+    store.create_topic("u", replication_factor=3)
+    assert store.partition("u").append(b"x") == 0
 
 
 @pytest.mark.parametrize("acks", [0, 1, "all", -1, "0", "1", "-1"])

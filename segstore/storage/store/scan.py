@@ -61,11 +61,12 @@ class Scan:
     def __init__(self, log: Log, start: int | None, end: int | None, how: dict[str, Any]) -> None:
         first, last = log.start_offset, log.end_offset
         self.start = first if start is None else arguments.whole("start", start, None)
-        self.end = last if end is None else min(arguments.whole("end", end, None), last)
+        asked = last if end is None else arguments.whole("end", end, None)
+        self.end = min(asked, last)
         if start is not None and not first <= self.start <= last:
             raise OffsetOutOfRangeError(self.start, first, last, f"{log.topic}-{log.partition}")
-        if end is not None and end < self.start:
-            raise InvalidArgumentError(f"end={end}: must not be below the start, {self.start}")
+        if end is not None and asked < self.start:
+            raise InvalidArgumentError(f"end={asked}: must not be below the start, {self.start}")
         self._log, self._from_start, self._how = log, start is None, how
 
     def __repr__(self) -> str:

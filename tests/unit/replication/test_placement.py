@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from segstore.errors import InvalidReplicaAssignmentError, InvalidReplicationFactorError, InvalidTypeError
-from segstore.replication.placement import check_assignments, place
+from segstore.replication.placement import as_assignments, check_assignments, place
 
 PLACED: dict[str, tuple[tuple[Any, ...], list[tuple[int, ...]]]] = {
     "round the directories": ((3, 2, {2, 0, 1}), [(0, 1), (1, 2), (2, 0)]),
@@ -72,8 +72,8 @@ def test_a_factor_is_an_integer(factor: Any) -> None:
 
 def test_assignments_as_they_were_asked_for() -> None:
     asked: Mapping[int, Sequence[int]] = {1: [2, 0], 0: (1, np.int64(2))}
-    assert check_assignments(asked, range(2), [0, 1, 2]) == {0: (1, 2), 1: (2, 0)}
-    assert check_assignments({4: [0]}, range(4, 5), [0]) == {4: (0,)}
+    assert check_assignments(as_assignments(asked), range(2), [0, 1, 2]) == {0: (1, 2), 1: (2, 0)}
+    assert check_assignments({4: (0,)}, range(4, 5), [0]) == {4: (0,)}
 
 
 BAD: dict[str, tuple[Any, type[Exception], str]] = {
@@ -99,4 +99,4 @@ BAD: dict[str, tuple[Any, type[Exception], str]] = {
 def test_bad_assignments(name: str) -> None:
     asked, error, message = BAD[name]
     with pytest.raises(error, match=message):
-        check_assignments(asked, range(2), [0, 1, 2])
+        check_assignments(as_assignments(asked), range(2), [0, 1, 2])

@@ -120,6 +120,7 @@ BAD: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "a start above the log's end": ({"start": N + 1}, OffsetOutOfRangeError, f"offset {N + 1}"),
     "an end below the start": ({"start": 50, "end": 40}, InvalidArgumentError, "end=40"),
     "an end below the log's start": ({"end": 5}, InvalidArgumentError, "end=5"),
+    "an index below the log's start": ({"end": np.int8(5)}, InvalidArgumentError, "end=5"),
     "a start that is no number": ({"start": "0"}, InvalidTypeError, "start"),
     "an end that is no number": ({"end": 1.5}, InvalidTypeError, "end"),
     "another isolation level": ({"isolation_level": "snapshot"}, InvalidArgumentError, "'snapshot'"),
