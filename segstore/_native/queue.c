@@ -174,8 +174,7 @@ int seg_open_batch(Queue *q, Pool *pool, long long room, double now)
     return 1;
 }
 
-/* Have the records and values that come next brought into the cache: they lie all over the memory. Both may be
- * anything where there is no such record. */
+/* Have the records and values that come next brought into the cache: they lie all over the memory. */
 static void look_ahead(PyObject *records, Py_ssize_t at, Py_ssize_t end)
 {
     if (at + 2 * AHEAD < end)

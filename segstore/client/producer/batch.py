@@ -99,7 +99,8 @@ class ProducerBatch(Owner):
         self.base_offset = self.append_time = -1
         # The outcome of each record, an offset or an error, where the batch had to be split.
         self.results: list[int | BaseException] | None = None
-        # The sizes of values, those of keys and of headers: int32, as bytes. Those of values alone are known at once.
+        # The sizes of values, and those of keys and of headers: int32, as bytes. Those of values alone are
+        # known at once.
         self.sizes = sizes
         self.other_sizes: tuple[Sizes, Sizes] | None = None
         self._split: Split | None = None
