@@ -1,6 +1,6 @@
-"""What pyproject.toml can't say: the C helper is built by cffi, four modules of Python's own kind are built
-beside it (what a record meets in a producer's `send`, columns of bytes objects, the append of a record, and a
-consumer's wait), and for which Pythons a wheel is.
+"""What pyproject.toml can't say: the C helper is built by cffi, five modules of Python's own kind are built
+beside it (what a record meets in a producer's `send`, columns of bytes objects, the append of a record, small
+transfers, and a consumer's wait), and for which Pythons a wheel is.
 
 cffi makes an extension of the stable ABI, so that one wheel serves Python 3.10 and all that follow.
 Free-threaded builds of CPython have no stable ABI: a wheel for one of them is for that version alone. None
@@ -30,6 +30,7 @@ BESIDE = [
         ("producer", "producer", "queue", "future", "post"),
         ("spans", "spans"),
         ("tail_append", "tail_append"),
+        ("transfer", "transfer_call"),
         ("follower", "follower"),
     )
 ]

@@ -2,8 +2,9 @@
 
 Stateless, but for the threads that write for followers (`hand_over.c`); every call releases the GIL and may
 be made from any thread. Beside it lie `_producer`, with types of the producer's, whose objects are Python's
-own; `_spans`, whose functions read Python's objects, and keep the GIL; `_tail_append`, whose function
-mostly keeps it; and `_follower`, whose wait makes a consumer's record.
+own; `_spans`, whose functions read Python's objects, and keep the GIL; `_tail_append`, where an append mostly
+keeps it, and a flush releases it; `_transfer`, which releases it once it has looked at Python's objects; and
+`_follower`, whose wait makes a consumer's record.
 
 Memory is lent to C in one of three ways, and tests/unit/test_lending.py reads the source and holds this:
 - `lib.f(ffi.from_buffer(kind, owner))`: nothing but the call itself refers to the view;
@@ -29,7 +30,10 @@ try:
     from segstore._native._producer import bind as bind_producer
     from segstore._native._segstore import ffi, lib
     from segstore._native._spans import seg_spans, seg_stamps
-    from segstore._native._tail_append import bind, seg_tail_append
+    from segstore._native._tail_append import bind as bind_append
+    from segstore._native._tail_append import seg_tail_append, seg_tail_flush
+    from segstore._native._transfer import Sendable, seg_transfer
+    from segstore._native._transfer import bind as bind_transfer
 except ModuleNotFoundError as error:
     raise ImportError(
         f"segstore's C helper is not built in {__path__[0]}, which is its source tree: run Python from "
@@ -38,6 +42,7 @@ except ModuleNotFoundError as error:
 
 __all__ = [
     "Follower",
+    "Sendable",
     "address",
     "crc32c",
     "crc32c_by",
@@ -50,6 +55,8 @@ __all__ = [
     "seg_spans",
     "seg_stamps",
     "seg_tail_append",
+    "seg_tail_flush",
+    "seg_transfer",
 ]
 
 
@@ -58,7 +65,8 @@ def address(pointer: Any) -> int:
     return int(ffi.cast("uintptr_t", pointer))
 
 
-bind(address(ffi.addressof(lib, "seg_tail_append")))
+bind_append(*(address(ffi.addressof(lib, name)) for name in ("seg_tail_append", "seg_tail_flush")))
+bind_transfer(address(ffi.addressof(lib, "seg_send_stretch")))
 bind_producer(address(ffi.addressof(lib, "seg_tail_append")))
 bind_follower(address(ffi.addressof(lib, "seg_await_record")))
 

@@ -601,6 +601,8 @@ typedef struct seg_found {
     int64_t stop;           /* behind the last one */
     int64_t next_offset;    /* behind the last one */
     int64_t reads;          /* calls of pread */
+    int64_t first;          /* bytes of the first batch; 0: next_offset is told by the batch behind the last one */
+    int64_t final;          /* 1: for as many bytes it is the same, whatever is appended; 0: not known */
 } seg_found;
 
 /* Whole batches one after the other: from the one that holds `offset` on, of max_bytes in all, at least that one,
@@ -699,13 +701,14 @@ typedef struct seg_sendable {
     int64_t below;          /* all its offsets are; where that is less than end_offset, another segment follows */
     int64_t next_offset, next_position; /* where the last stretch ended: that offset's batch begins there, if any does */
     const uint8_t *here;    /* 1 in the one process that may send it, 0 in its children; NULL: any may */
+    int64_t segment;        /* a number under which no other bytes are ever seen; 0: nothing is remembered of it */
 } seg_sendable;
 
 /* What seg_send_stretch gives besides bytes and errors. SEG_SLOW: nothing was sent, and the caller has to look;
  * SEG_PART - n: n bytes of the stretch were sent, fewer than all. */
 enum { SEG_PART = -65537 };
 
-/* seg_find_stretch by the index, then seg_sendfile of what was found: (bytes << 32 | next offset - offset), SEG_SLOW,
+/* seg_find_stretch by the index, or from memory where the stretch was found before, then seg_sendfile of it: (bytes << 32 | next offset - offset), SEG_SLOW,
  * SEG_PART - bytes, -errno of sendfile. Any threads may send at once: they change next_offset and next_position only.
  * SEG_SLOW also where the stretch may go on in the next segment, and in another process. *found (NULL:
  * not wanted) gets the stretch, or what was read in search of it. */

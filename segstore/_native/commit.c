@@ -98,9 +98,9 @@ static int64_t clock_ns(void)
     return (int64_t)now.tv_sec * SECOND + now.tv_nsec;
 }
 
-/* Wait until as many threads wait for this sync as for the last one. It ends when nobody has come for as long as
- * the patience lasts: a wrong guess costs a quarter of a sync. */
-static void gather(const seg_commit *c)
+/* Wait until as many threads wait for this sync as for the last one; whether they do. It ends when nobody has come
+ * for as long as the patience lasts: half of a sync, and a quarter of one behind a wait in vain. */
+static int gather(const seg_commit *c)
 {
     int32_t seen = 0, wanted = __atomic_load_n(&c->served, __ATOMIC_RELAXED);
     int64_t since = wanted > 0 ? clock_ns() : 0;
@@ -112,17 +112,18 @@ static void gather(const seg_commit *c)
         }
         sched_yield();
     }
+    return seen >= wanted;
 }
 
 /* Sync the log of a tail up to its end, by the thread that has made the word odd. 0; SEG_SLOW where the sync
  * failed, or the log ends below `upto`; 1 where the tail was taken back meanwhile: readers are not told. */
 static int64_t sync_log(seg_tail *t, seg_commit *c, int64_t upto)
 {
-    gather(c);
+    int all = gather(c);
     int64_t told, end = __atomic_load_n(&t->next_offset, __ATOMIC_ACQUIRE), began = clock_ns();
     int64_t code = t->sync ? t->sync(t->fd, c->failed) : seg_fdatasync(t->fd, c->failed);
-    int64_t quarter = (clock_ns() - began) / 4;
-    c->patience = quarter < MOST_PATIENCE ? quarter : MOST_PATIENCE;
+    int64_t share = (clock_ns() - began) / (all ? 2 : 4);
+    c->patience = share < MOST_PATIENCE ? share : MOST_PATIENCE;
     if (code < 0 && code != SEG_SLOW)
         *c->failed = (int32_t)-code;
     if (code < 0)

@@ -373,12 +373,16 @@ static void find_stop(segment *s, int64_t most, const seg_batch *batch, seg_foun
     seg_batch next;
     out->stop = batch->position;
     out->next_offset = batch->base_offset;
-    if (batch->position > out->position && batch->position + batch->size > most)
+    if (batch->position > out->position && batch->position + batch->size > most) {
+        out->first = 0;
+        out->final = 1;
         return;
+    }
     out->stop += batch->size;
     out->next_offset = batch->last_offset + 1;
     while (out->stop < most && !header_at(&s->h, out->stop, -1, &next)) {
         int rises = next.base_offset >= out->next_offset && next.base_offset < s->end_offset;
+        out->final |= rises && out->stop + next.size > most;
         if (!rises || out->stop + next.size > most)
             break;
         out->stop += next.size;
@@ -401,7 +405,10 @@ int64_t seg_find_stretch(int fd, const uint8_t *index, int64_t n, int64_t base_o
         int64_t room = end - first.position, most = first.position + (max_bytes < room ? max_bytes : room);
         int far = most > first.position + first.size && skips(&s, most, &first, &hint);
         out->position = first.position;
+        out->first = first.size;
+        out->final = 0;
         find_stop(&s, most, far ? &hint : &first, out);
+        out->final |= out->stop - out->position >= max_bytes;
     }
     out->reads = s.h.reads;
     return found;

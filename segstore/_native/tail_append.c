@@ -1,4 +1,6 @@
-/* seg_tail_append (tail.c) as a function of Python's that mostly keeps the interpreter's lock.
+/* seg_tail_append (tail.c) as a function of Python's that mostly keeps the interpreter's lock, and seg_tail_flush
+ * (commit.c) as one that lets go of it, and costs less than cffi's: threads that a sync has served come back one
+ * after the other, by that lock.
  *
  * cffi lets go of that lock for every call. Where several threads append, each of them then waits for the lock
  * after each record, which costs more than the write itself: 1 to 2 us into the page cache. So the lock is kept
@@ -16,6 +18,7 @@
 #define Py_LIMITED_API 0x030A0000 /* as cffi's module: one wheel for all versions */
 #endif
 #include <Python.h>
+#include <errno.h>
 #include <stdint.h>
 #include <time.h>
 
@@ -23,6 +26,7 @@
 #include "keep_lock.h"
 
 enum { TAIL, VALUE, KEY, HEADERS, TIMESTAMP, EXPECTED, NOW, BATCH, ARGUMENTS };
+enum { UPTO = 1, FLUSH_ARGUMENTS };
 enum { LENGTHS = 10 };      /* bytes of two lengths as varints, at most */
 
 #ifdef CLOCK_MONOTONIC_COARSE /* of some ms, which is enough, and much cheaper */
@@ -32,9 +36,11 @@ enum { LENGTHS = 10 };      /* bytes of two lengths as varints, at most */
 #endif
 
 typedef int64_t (*append_function)(seg_tail *, const seg_record *, int64_t, int64_t, seg_batch *);
+typedef int64_t (*flush_function)(seg_tail *, int64_t);
 
-/* seg_tail_append, which lies in cffi's module; set once, as the package is imported. */
+/* seg_tail_append and seg_tail_flush, which lie in cffi's module; set once, as the package is imported. */
 static append_function seg_append;
+static flush_function seg_flush;
 
 /* What seg_tail_append is called with. */
 typedef struct {
@@ -169,12 +175,41 @@ static PyObject *tail_append(PyObject *module, PyObject *const *arguments, Py_ss
     return PyLong_FromLongLong(is_apart(c.tail) ? make_apart(&c) : make_holding_the_lock(&c));
 }
 
-static PyObject *bind(PyObject *module, PyObject *address)
+/* seg_tail_flush, which goes on behind a signal whose handler has raised nothing. */
+static PyObject *tail_flush(PyObject *module, PyObject *const *arguments, Py_ssize_t n)
 {
-    void *function = PyLong_AsVoidPtr(address);
+    int64_t code;
+    if (n != FLUSH_ARGUMENTS) {
+        PyErr_Format(PyExc_TypeError, "seg_tail_flush takes %d arguments, not %zd", (int)FLUSH_ARGUMENTS, n);
+        return NULL;
+    }
+    seg_tail *t = PyLong_AsVoidPtr(arguments[TAIL]);
+    int64_t upto = PyLong_AsLongLong(arguments[UPTO]);
     if (PyErr_Occurred())
         return NULL;
-    seg_append = (append_function)function;
+    if (upto < 0)
+        upto = __atomic_load_n(&t->next_offset, __ATOMIC_ACQUIRE);
+    do {
+        Py_BEGIN_ALLOW_THREADS
+        code = seg_flush(t, upto);
+        Py_END_ALLOW_THREADS
+        if (code == -EINTR && PyErr_CheckSignals())
+            return NULL;
+    } while (code == -EINTR);
+    return PyLong_FromLongLong(code);
+}
+
+static PyObject *bind(PyObject *module, PyObject *const *addresses, Py_ssize_t n)
+{
+    if (n != 2) {
+        PyErr_Format(PyExc_TypeError, "bind takes 2 arguments, not %zd", n);
+        return NULL;
+    }
+    void *append = PyLong_AsVoidPtr(addresses[0]), *flush = PyLong_AsVoidPtr(addresses[1]);
+    if (PyErr_Occurred())
+        return NULL;
+    seg_append = (append_function)append;
+    seg_flush = (flush_function)flush;
     Py_RETURN_NONE;
 }
 
@@ -184,14 +219,18 @@ static PyMethodDef functions[] = {
      "neither bytes nor None, the headers no list or tuple of (str, bytes or None), or timestamp or expected "
      "offset neither None nor an int from 0 to the largest int64. The tail and the seg_batch (0: none) are "
      "addresses."},
-    {"bind", bind, METH_O, "Take the address of seg_tail_append of cffi's module."},
+    {"seg_tail_flush", (PyCFunction)(void (*)(void))tail_flush, METH_FASTCALL,
+     "What seg_tail_flush (cdef.h) answers, for an offset, or up to the tail's end (-1); never -EINTR. The tail "
+     "is an address."},
+    {"bind", (PyCFunction)(void (*)(void))bind, METH_FASTCALL,
+     "Take the addresses of seg_tail_append and seg_tail_flush of cffi's module."},
     {NULL, NULL, 0, NULL},
 };
 
 static struct PyModuleDef module_definition = {
     PyModuleDef_HEAD_INIT,
     .m_name = "segstore._native._tail_append",
-    .m_doc = "seg_tail_append, with the interpreter's lock kept where that is no harm.",
+    .m_doc = "seg_tail_append, with the interpreter's lock kept where that is no harm; seg_tail_flush.",
     .m_size = -1,
     .m_methods = functions,
 };

@@ -1,6 +1,7 @@
-/* The system calls that move bytes of a file to a socket, pipe or file.
+/* The system calls that move bytes of a file to a socket, pipe or file; and stretches of batches that were found in
+ * a log are remembered, so that one that is sent again needs no look into the file.
  *
- * Thread contract: no state; what a mapping needs to be let go of lies with the caller. One call each: they may
+ * Thread contract: no state but these, which any threads may look up and put in at once; what a mapping needs to be let go of lies with the caller. One call each: they may
  * wait for a sink without end, and -EINTR and short counts go back to the caller, whose signal handlers run
  * before it goes on.
  */
@@ -68,6 +69,69 @@ int64_t seg_sendfile(int out, int in, int64_t offset, int64_t count)
     return or_errno(send_file(out, in, &from, one_call(count)));
 }
 
+/* --- stretches that were found ------------------------------------------------ */
+
+/* Readable batches of a segment never change (`Segment.number`), so what is remembered needs no forgetting: it says
+ * where whole batches lie side by side, and is used where all of them are still to be seen. What ends a stretch may
+ * change as the log grows: see recall(). A line of the cache each; a new one takes the place of what has its slot. */
+typedef struct {
+    uint64_t sequence;      /* odd while the rest changes */
+    int64_t segment, offset;
+    int64_t position, stop, next_offset, first; /* as in seg_found */
+    int64_t asked;          /* max_bytes for which it is final; -1: not known to be */
+} remembered;
+
+enum { REMEMBERED_BITS = 13 };
+static remembered table[1 << REMEMBERED_BITS] __attribute__((aligned(64)));
+
+static remembered *slot_of(const seg_sendable *s, int64_t offset)
+{
+    uint64_t mixed = ((uint64_t)offset + ((uint64_t)s->segment << 40)) * 0x9e3779b97f4a7c15u;
+    return &table[mixed >> (64 - REMEMBERED_BITS)];
+}
+
+#define GET(field) __atomic_load_n(&(field), __ATOMIC_ACQUIRE)
+#define PUT(field, value) __atomic_store_n(&(field), (value), __ATOMIC_RELEASE)
+
+/* Whether *at is what seg_find_stretch would give: all of it is to be seen, and it ends where the wanted bytes end
+ * (they are of its one batch, or were wanted before), or where the log ends. */
+static int is_answer(const seg_sendable *s, int64_t max_bytes, int64_t asked, const seg_found *at)
+{
+    int64_t size = at->stop - at->position;
+    if (at->stop > s->end || at->next_offset > s->end_offset)
+        return 0;
+    return (size == at->first && max_bytes <= size) || max_bytes == asked || (at->stop == s->end && max_bytes >= size);
+}
+
+static int recall(const seg_sendable *s, int64_t offset, int64_t max_bytes, seg_found *at)
+{
+    const remembered *r = slot_of(s, offset);
+    uint64_t before = GET(r->sequence);
+    if (!s->segment || before & 1 || GET(r->segment) != s->segment || GET(r->offset) != offset)
+        return 0;
+    int64_t asked = GET(r->asked);
+    *at = (seg_found){.position = GET(r->position), .stop = GET(r->stop), .next_offset = GET(r->next_offset),
+                      .first = GET(r->first)};
+    return __atomic_load_n(&r->sequence, __ATOMIC_RELAXED) == before && is_answer(s, max_bytes, asked, at);
+}
+
+static void remember(const seg_sendable *s, int64_t offset, int64_t max_bytes, const seg_found *at)
+{
+    remembered *r = slot_of(s, offset);
+    uint64_t before = __atomic_load_n(&r->sequence, __ATOMIC_RELAXED);
+    if (!s->segment || before & 1 ||
+        !__atomic_compare_exchange_n(&r->sequence, &before, before + 1, 0, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED))
+        return;
+    PUT(r->segment, s->segment);
+    PUT(r->offset, offset);
+    PUT(r->position, at->position);
+    PUT(r->stop, at->stop);
+    PUT(r->next_offset, at->next_offset);
+    PUT(r->first, at->first);
+    PUT(r->asked, at->final ? max_bytes : -1);
+    PUT(r->sequence, before + 2);
+}
+
 /* seg_find_stretch, from where the last stretch ended if this one begins there. Two threads may mix up what they
  * write there: every position is one where a batch begins, and its header says whether it is the right one. */
 static int find_from_last(int fd, const seg_sendable *s, int64_t offset, int64_t max_bytes, seg_found *at)
@@ -91,8 +155,12 @@ int64_t seg_send_stretch(int sink, int fd, seg_sendable *s, int64_t offset, int6
     at->reads = 0;
     if (offset < s->base_offset || offset >= s->below || max_bytes < 0 || (s->here && !s->here[0]))
         return SEG_SLOW;
-    if (!find_from_last(fd, s, offset, max_bytes, at))
-        return SEG_SLOW;
+    if (!recall(s, offset, max_bytes, at)) {
+        at->reads = 0;
+        if (!find_from_last(fd, s, offset, max_bytes, at))
+            return SEG_SLOW;
+        remember(s, offset, max_bytes, at);
+    }
     int64_t count = at->stop - at->position, next = at->next_offset < s->below ? at->next_offset : s->below;
     int goes_on = at->stop == s->end && count < max_bytes && s->below < s->end_offset;
     if (goes_on || count <= 0 || count > INT32_MAX || next <= offset || next - offset > INT32_MAX)

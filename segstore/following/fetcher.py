@@ -26,9 +26,9 @@ from segstore.following.fetch_request import FetchTerms, fetch_request, version_
 from segstore.following.fetch_session import SESSION_ERRORS, Asked, FetchSession
 from segstore.following.fetched_data import UNCOMMITTED, read_part
 from segstore.following.followed_log import FollowedLog, Key, Position, Question
+from segstore.following.leader_ends import EARLIEST, LATEST, gap_to_end, offset_of
 from segstore.following.repeated_fetch import RepeatedFetch, Sent, learned
 from segstore.logger import Logger
-from segstore.protocol.codec import structs
 from segstore.protocol.error_codes import Code, told_error
 from segstore.protocol.fetch_bytes import Brought
 from segstore.storage.meta.small_files import NO_ROOM
@@ -38,7 +38,6 @@ from segstore.wire.connection import Coming, Connection
 
 log = Logger("segstore")
 _SESSIONS_SINCE = 7
-_LATEST, _EARLIEST = -1, -2
 _FULL_DISK, _REFUSED = 1.0, 5.0
 """Seconds until a log is fetched again whose disk was full, or that the broker refuses."""
 
@@ -271,7 +270,7 @@ class Fetcher(BrokerThread):
             return None
         session.answered(answer.session_id if version >= _SESSIONS_SINCE else 0)
         alone: FollowedLog | None = None
-        parts = 0
+        parts, is_quiet = 0, True
         by_id = {names.topic_id_bytes(key.topic_id): key.topic_id for key in logs if key.topic_id}
         by_name = {key.topic: key.topic_id for key in logs}
         of_id = {key.topic_id: key.topic for key in logs}
@@ -286,11 +285,27 @@ class Fetcher(BrokerThread):
                     continue
                 if self._take(connection, logs[key], questions[key], part) and part.records:
                     alone = logs[key]
+                is_quiet = is_quiet and not part.error_code and not part.records
                 if part.error_code == Code.OFFSET_OUT_OF_RANGE or part.diverging_epoch.epoch >= 0:
                     # An incremental answer leaves out what has not changed at the leader, although the
                     # position has changed here, and how far the leader shows its log is to be told anew.
                     session.begin_anew()
+        if is_quiet:
+            self._go_on(connection, logs, questions)
         return alone if parts == 1 else None
+
+    def _go_on(
+        self, connection: Connection, logs: Mapping[Key, FollowedLog], questions: Mapping[Key, Question]
+    ) -> None:
+        """Let those logs end where their leaders' do that show more, and have nothing there (R41), behind an
+        answer without any records.
+        """
+        for key, question in questions.items():
+            each = logs[key]
+            if each.source.end <= question.position.offset or each.error is not None:
+                continue
+            if (found := gap_to_end(connection, self._terms, self._config, each, question)) is not None:
+                self._is_taken(each, partial(each.go_on, question, *found))
 
     def _refused(self, code: int) -> None:
         """Begin the session anew after an error of a whole answer. Raises BrokerError for any other error."""
@@ -361,8 +376,8 @@ class Fetcher(BrokerThread):
     def _out_of_range(self, connection: Connection, each: FollowedLog, question: Question) -> None:
         """Ask where the leader's log ends, and where it begins (R12)."""
         try:
-            end = self._offset(connection, question, each, _LATEST)
-            start = self._offset(connection, question, each, _EARLIEST)
+            end = offset_of(connection, self._terms, each, question, LATEST)
+            start = offset_of(connection, self._terms, each, question, EARLIEST)
         except BrokerError as error:
             each.delay(self._config.retry_backoff_ms / 1000, error)
             self._home.stale(error)
@@ -373,21 +388,3 @@ class Fetcher(BrokerThread):
             refused = told_error(Code.OFFSET_OUT_OF_RANGE, what)
             each.delay(self._config.retry_backoff_ms / 1000, refused)
             self._home.stale(refused)
-
-    def _offset(self, connection: Connection, question: Question, each: FollowedLog, which: int) -> int:
-        kind = structs("ListOffsetsRequest")
-        epoch = question.position.current_leader_epoch
-        part = kind.ListOffsetsPartition(
-            partition_index=each.partition, current_leader_epoch=epoch, timestamp=which
-        )
-        topic = kind.ListOffsetsTopic(name=each.topic, partitions=[part])
-        answer = connection.ask(
-            "ListOffsets",
-            replica_id=self._terms.replica_id,
-            isolation_level=self._terms.isolation,
-            topics=[topic],
-        )
-        found = answer.topics[0].partitions[0]
-        if found.error_code:
-            raise told_error(found.error_code, f"ListOffsets of {each!r} from broker {self.node}")
-        return int(found.offset)

@@ -1,6 +1,6 @@
 """`FollowedLog`: one partition's log, which follows that of a leader on another machine: what the core
 decides, carried out on the engine's log (Kafka: ReplicaFetcherThread, AbstractFetcherThread; rules R1, R6,
-R9 to R13).
+R9 to R13, R41).
 
 On disk is what `storage.log.replica` writes. Threads: any, one at a time, by `lock`; an answer to a question
 that is no longer asked changes nothing (R11).
@@ -22,6 +22,7 @@ from segstore.protocol.fetch_bytes import Brought
 from segstore.replication.core.effects import (
     Append,
     Effects,
+    GoOnAt,
     SetHighWatermark,
     SetLogStartOffset,
     Truncate,
@@ -184,6 +185,24 @@ class FollowedLog:
             return False
         data = FetchedData(0, brought.high_watermark, brought.log_start_offset, None, brought.records)
         return self.take(question, data)
+
+    def go_on(self, question: Question, end_offset: int, data: FetchedData) -> bool:
+        """Let the log end at `end_offset`, where the leader's does, which has no batch from the position that
+        was asked for to there; `data` has its high watermark (R41). Return whether that was done. Raises
+        StorageError, StoreClosedError.
+        """
+        answer = FetchAnswer(None, data.high_watermark, data.log_start_offset, end_offset)
+        with self.lock:
+            if question.led != self.led or self.replica.log_end_offset != question.position.offset:
+                return False
+            effects = question.follower.on_nothing(question.request, answer)
+            for effect in effects:
+                assert isinstance(effect, GoOnAt)
+                self.replica.go_on_at(effect.offset, effect.epoch)
+                for each in question.follower.on_gone_on(effect, answer):
+                    self._change(each, None)
+            self._told(data.high_watermark, self.replica.log_end_offset, 0)
+        return bool(effects)
 
     def out_of_range(self, question: Question, start: int, end: int) -> bool:
         """Cut the log, or begin it anew, where the leader's log has `start` and `end` and not the offset that

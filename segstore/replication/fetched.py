@@ -46,6 +46,13 @@ def _fetched(batches: NDArray[np.void]) -> Fetched:
     return Fetched(int(batches["last_offset"][-1]) + 1, pairs)
 
 
+class Nothing:
+    """What an answer brings where the leader has no batch up to its end."""
+
+
+NOTHING = Nothing()
+
+
 class Brought(NamedTuple):
     """Batches that came with an answer, and whose CRCs hold. `buffer` is memory of the pool in which they
     lie, and which `release` gives back.

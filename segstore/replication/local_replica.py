@@ -51,6 +51,7 @@ from segstore.replication.core.effects import (
     Complete,
     Effect,
     Effects,
+    GoOnAt,
     Send,
     SetHighWatermark,
     SetLogStartOffset,
@@ -68,7 +69,7 @@ from segstore.replication.core.messages import (
 )
 from segstore.replication.core.partition import Partition as Core
 from segstore.replication.core.registration import NO_LEADER, BrokerRegistration, PartitionRegistration
-from segstore.replication.fetched import Brought, brought
+from segstore.replication.fetched import NOTHING, Brought, Nothing, brought
 from segstore.replication.loans import Loans
 from segstore.replication.metadata.image import PartitionKey
 from segstore.replication.read_ahead import FETCHES, Place, ReadAhead
@@ -662,7 +663,9 @@ class LocalReplica:
     ) -> Read | None:
         """Read what an answer brings, in the thread of the leader's directory; return what reads on."""
         place = Place(leader, request.current_leader_epoch, request.fetch_offset)
-        found: Brought | SegstoreError | None = self._ahead.take(place)  # it may have come meanwhile
+        found: Brought | Nothing | SegstoreError | None = self._ahead.take(
+            place
+        )  # it may have come meanwhile
         if found is None:
             found = self._read_at(leader, request.fetch_offset, answer.end_offset, self._max_bytes)
         self._links.resume(self, lambda: self._arrived(role, request, answer, found))
@@ -684,14 +687,17 @@ class LocalReplica:
 
     def _read_at(
         self, leader: LocalReplica, offset: int, end_offset: int, max_bytes: int
-    ) -> Brought | SegstoreError | None:
-        """Read from a leader's disk, and check CRCs; the error where what lies there is damaged, None where
-        it can't be read.
+    ) -> Brought | Nothing | SegstoreError | None:
+        """Read from a leader's disk, and check CRCs; NOTHING where no batch lies there, the error where what
+        does is damaged, None where it can't be read.
         """
         buffer = pool.take(max_bytes)
         try:
             data = leader.replica.read(offset, end_offset, max_bytes, buffer)
-            return brought(data, end_offset, buffer)
+            found = brought(data, end_offset, buffer)
+            if found is None and leader.replica.is_gap(offset, end_offset):
+                return NOTHING
+            return found
         except StorageError as error:
             self._links.failed(leader.broker, error)
         except CorruptRecordError as error:
@@ -705,7 +711,7 @@ class LocalReplica:
         role: Follower,
         request: FetchRequest,
         answer: FetchAnswer,
-        found: Brought | SegstoreError | None,
+        found: Brought | Nothing | SegstoreError | None,
     ) -> bool | None:
         """Take what was read. Return as `step`: None where nothing could be read. Raises CorruptRecordError
         where that is damaged.
@@ -718,6 +724,8 @@ class LocalReplica:
         if found is None:
             return None
         with self._fetches():
+            if isinstance(found, Nothing):
+                return self._go_on(role, request, answer)
             return self._take(role, request, answer, found)
 
     def _take(
@@ -735,6 +743,19 @@ class LocalReplica:
         if found is not None:
             found.release()
         return bool(rest)
+
+    def _go_on(self, role: Follower, request: FetchRequest, answer: FetchAnswer) -> bool:
+        """Let the log end where the leader's does, which has no batch before that (R41)."""
+        with self.lock:
+            effects = role.on_nothing(request, answer)
+        for effect in effects:
+            assert isinstance(effect, GoOnAt)
+            self.replica.go_on_at(effect.offset, effect.epoch)
+            with self.lock:
+                rest = self._carry_out(role.on_gone_on(effect, answer))
+            for each in rest:
+                self._change_log(each)
+        return bool(effects)
 
     def _append(self, role: Follower, answer: FetchAnswer, found: Brought, before: int) -> None:
         if (first := role.restart(found.fetched)) is not None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from compaction import end_in_gap
 from faults import FailingFiles
 from mirrors import assert_equal, await_equal, mirror, mirrored, stored
 from waiting import PATIENCE, until
@@ -546,3 +547,31 @@ def act(broker: Broker, rng: random.Random) -> None:
             broker.faults.error("Fetch", rng.choice(ERRORS), nth=rng.randrange(1, 4), times=1)
         case _:
             log.append(b"one")
+
+
+@pytest.mark.parametrize("isolation", ["uncommitted", "committed"])
+def test_r41_a_mirror_reaches_a_source_that_ends_behind_a_gap(
+    source: Path, directory: Path, isolation: str
+) -> None:
+    """Its command with `--once` never ended."""
+    end_in_gap(source)
+    with Broker(source) as broker, mirror(broker, directory, isolation=isolation) as running:
+        assert running.wait_caught_up(PATIENCE * 1000)
+        assert [(each.end_offset, each.lag.records) for each in running.partitions()] == [(60, 0)]
+        broker.store.partition("t").append(b"and on", key=b"k")
+        await_equal(running, broker.store)
+    assert_equal(directory, source)
+
+
+def test_r41_a_source_that_shows_less_than_it_has_is_not_passed_over(source: Path, directory: Path) -> None:
+    """An open transaction lies behind the last stable offset: nothing comes, and there is something."""
+    with Broker(source, topics=["t"]) as broker, segstore.Producer(broker.store, transactional_id="x") as one:
+        broker.store.partition("t").append(b"first")
+        one.init_transactions()
+        one.begin_transaction()
+        one.send("t", b"open").get(PATIENCE)
+        with mirror(broker, directory, "t", isolation="committed") as running:
+            assert running.wait_caught_up(PATIENCE * 1000)
+            assert [each.end_offset for each in running.partitions()] == [1]
+            one.commit_transaction()
+            await_equal(running, broker.store)

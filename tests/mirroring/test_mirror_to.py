@@ -338,3 +338,31 @@ def test_problems_end_the_command_with_1(store_dir: Path) -> None:
         result = run("mirror", "--to", broker.bootstrap_servers, "--store", store_dir, "--once")
     assert result.exit_code == 1
     assert "is compacted, or was" in result.stderr
+
+
+@pytest.mark.parametrize("topics", [(), ("a",)], ids=["without topics", "with one"])
+def test_a_wrong_address_is_told(store_dir: Path, topics: tuple[str, ...]) -> None:
+    """A store without topics asked nobody: "0 partitions", and the exit code was 0."""
+    with segstore.open(store_dir) as store:
+        for name in topics:
+            store.create_topic(name)
+    wrong = f"127.0.0.1:{free_port()}"
+    with mirror_to(store_dir, wrong) as running:
+        assert not running.wait_caught_up(300)
+        until(lambda: running.error)
+        assert wrong in str(running.error)
+    process = start_program("mirror", "--to", wrong, "--store", store_dir, "--once")
+    assert process.stderr is not None
+    told = process.stderr.readline()
+    process.send_signal(signal.SIGTERM)
+    rest = process.communicate(timeout=PATIENCE)
+    assert wrong.encode() in told, (told, rest)
+    assert process.returncode == 128 + signal.SIGTERM
+
+
+def test_a_store_without_topics_is_mirrored_at_once(store_dir: Path) -> None:
+    segstore.open(store_dir).close()
+    with Broker() as broker:
+        told = ok("mirror", "--to", broker.bootstrap_servers, "--store", store_dir, "--once")
+        assert "has 0 partitions, 0 offsets" in told.stdout
+        assert broker.requests

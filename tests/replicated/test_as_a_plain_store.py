@@ -8,7 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from replicated_stores import Directories, await_in_sync, found
+from compaction import end_in_gap
+from replicated_stores import Directories, await_in_sync, found, retrying
 from stores import in_child, records, tree
 from waiting import until
 
@@ -96,6 +97,25 @@ def test_r34_compaction_runs_on_each_replica_and_keeps_the_latest_of_each_key(th
             latest = {record.key: record.value for record in records(reader.partition("t", 0))}
             assert latest == {b"k%d" % number: b"latest" for number in range(5)}
             assert len(found(reader.partition("t", 0))) < 305
+
+
+def test_r41_a_new_replica_reaches_a_leader_that_ends_behind_a_gap(three: Directories) -> None:
+    """It stayed out of the ISR until something was appended."""
+    end_in_gap(three.paths[0])
+    store = three.open(adopt=True)
+    store.reassign({("t", 0): [0, 1, 2]})
+    await_in_sync(store, seconds=20)
+    log = store.partition("t", 0)
+    assert [each.log_end_offset for each in store.describe_partition("t", 0).replica_states] == [60] * 3
+    assert [*found(log)] == [*range(9)]
+    store.close()
+    store = three.open()
+    store.elect_leaders("preferred", [("t", 0)])
+    assert store.partition("t", 0).append(b"and on", key=b"k") == 60
+    three.files.fail(three.paths[0])
+    until(lambda: store.describe_partition("t", 0).leader > 0)
+    assert retrying(lambda: store.partition("t", 0).append(b"on", key=b"k")) >= 61
+    assert [*found(store.partition("t", 0))][:10] == [*range(9), 60]
 
 
 def test_reading_by_offset_by_time_and_by_transfer(three: Directories) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from compaction import end_in_gap
 from mirrors import stored
 from waiting import PATIENCE, until
 
@@ -104,4 +105,21 @@ def test_one_piece_is_appended_while_the_next_one_is_received(
     assert set(takers) == {"segstore-follow-append", "segstore-fetcher-1"}
     assert takers[-1] == "segstore-fetcher-1"
     until(lambda: "segstore-follow-append" not in {each.name for each in threading.enumerate()})
+    assert segstore.check(store_dir) == []
+
+
+@pytest.mark.parametrize("mode", ["async", "sync"])
+def test_r41_a_standby_reaches_a_primary_that_ends_behind_a_gap(
+    tmp_path: Path, store_dir: Path, mode: str
+) -> None:
+    """It waited until something was appended."""
+    end_in_gap(tmp_path / "p")
+    with Broker(tmp_path / "p") as broker:
+        quick = SLOW | {"fetch.max.wait.ms": 50}
+        with segstore.follow(broker.bootstrap_servers, store_dir, mode=mode, config=quick) as standby:
+            assert standby.wait_caught_up(LIMIT)
+            until(lambda: reached(broker)["t", 0] == 60)
+            assert broker.store.partition("t").append(b"and on", key=b"k") == 60
+            until(lambda: reached(broker)["t", 0] == 61)
+        assert stored(store_dir, "t", 0) == stored(tmp_path / "p", "t", 0)
     assert segstore.check(store_dir) == []

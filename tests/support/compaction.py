@@ -96,6 +96,19 @@ def roll(store: segstore.Store, topic: str = "t") -> None:
             partition.visible.show()
 
 
+def end_in_gap(path: Path) -> None:
+    """Make a store whose topic "t" has records up to offset 8, and goes on at 60 in an empty segment, as
+    Kafka's cleaner leaves it where the last records were tombstones. Ours keeps the last batch.
+    """
+    with segstore.open(path) as store:
+        store.create_topic("t", config={"cleanup.policy": "compact"})
+        for count in (9, 51):
+            put(store.partition("t"), *[(b"%d" % n, b"kept") for n in range(count)])
+            roll(store)
+    for gone in (path / "t-0").glob(f"{9:020d}.*"):
+        gone.unlink()
+
+
 class Looks(cleaner.Throttle):
     """A throttle that calls `look` with the number of each call of it, from 1."""
 

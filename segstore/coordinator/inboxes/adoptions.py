@@ -126,7 +126,7 @@ class Adoptions:
         durable on all in-sync replicas, and visible.
 
         Raises UnknownTopicOrPartitionError, StagedFilesError, RecordTooLargeError, InvalidRecordError where
-        it can never be adopted; what `manifest.NOT_NOW` lists where it can't be now.
+        it can never be adopted; any other error where it can't be now.
         """
         until = time.monotonic() + PATIENCE
         with self._alone(manifest.id):

@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import count
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from segstore.coordinator.open import open as open_store
 from segstore.errors import (
@@ -36,9 +36,6 @@ from segstore.threads import Background, Latch, take
 from segstore.wire.backoff import Backoff
 from segstore.wire.cluster import Cluster
 from segstore.wire.metadata import NO_LEADER
-
-if TYPE_CHECKING:
-    pass
 
 log = Logger("segstore")
 _ENDING = 30.0
@@ -203,7 +200,7 @@ class MirrorTo(Running):
     def _take(self) -> None:
         """Bring what is sent, and to whom, to what there is here and at the target."""
         chosen, problems = self._chosen()
-        topics = self._target.topics(chosen, problems) if chosen else {}
+        topics = self._target.topics(chosen, problems)  # of none, too: whether the target answers at all
         logs: dict[Part, SentLog] = {}
         leaders: dict[Part, int] = {}
         for name, found in topics.items():

@@ -1,8 +1,9 @@
 """What the core asks of its caller: effects, each an immutable tuple, to be carried out in their order.
 
-Of a log the core believes only what it was told to be done: after `Append`, `Truncate` and
-`TruncateFullyAndStartAt` the caller reports the new log end offset, by `Follower.on_append`, `on_truncate` or
-`on_start_over`. Where an effect fails, the ones behind it are not carried out. Offsets are int64, times ms.
+Of a log the core believes only what it was told to be done: after `Append`, `Truncate`,
+`TruncateFullyAndStartAt` and `GoOnAt` the caller reports the new log end offset, by `Follower.on_append`,
+`on_truncate`, `on_start_over` or `on_gone_on`. Where an effect fails, the ones behind it are not carried out.
+Offsets are int64, times ms.
 """
 
 from __future__ import annotations
@@ -35,6 +36,15 @@ class TruncateFullyAndStartAt(NamedTuple):
     """
 
     offset: int
+
+
+class GoOnAt(NamedTuple):
+    """Let the log end at `offset`, above its last batch: the leader's does, and has no batch between. `epoch`
+    begins there, under which the leader goes on; -1: it is not known (R41).
+    """
+
+    offset: int
+    epoch: int
 
 
 class AssignEpoch(NamedTuple):
@@ -83,6 +93,7 @@ Effect = (
     Append
     | Truncate
     | TruncateFullyAndStartAt
+    | GoOnAt
     | AssignEpoch
     | SetHighWatermark
     | SetLogStartOffset

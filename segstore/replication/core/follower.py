@@ -1,5 +1,5 @@
 """A follower of a partition: it fetches from the leader, and truncates what the leader does not have (Kafka:
-ReplicaFetcherThread, AbstractFetcherThread; rules R8, R10 to R13).
+ReplicaFetcherThread, AbstractFetcherThread; rules R8, R10 to R13, R41).
 
 A `Follower` stands for one leader epoch. One fetch is under way at a time. Its order is `fetch`, then
 `on_answer`, or `on_out_of_range` where the leader has no such offset; whatever changed meanwhile, an answer
@@ -11,6 +11,7 @@ from __future__ import annotations
 from segstore.replication.core.effects import (
     Append,
     Effects,
+    GoOnAt,
     SetHighWatermark,
     SetLogStartOffset,
     Truncate,
@@ -79,6 +80,23 @@ class Follower:
     def on_append(self, end_offset: int, answer: FetchAnswer, fetched: Fetched) -> Effects:
         """Note that the records of an answer were appended, up to `end_offset` (R3, R13)."""
         self.log.appended(end_offset, fetched.epochs)
+        return self._keep_up(answer)
+
+    def on_nothing(self, request: FetchRequest, answer: FetchAnswer) -> Effects:
+        """Take that the leader has no batch from the fetch offset to the end of its log, as where all records
+        there were compacted away: then this log ends there too (R41; Kafka's followers stay behind).
+
+        Under its leader epoch the leader has cut nothing since, and what it appends there is of that epoch.
+        So the epoch begins there in this log: its last one may end below in the leader's.
+        """
+        if not self.awaits(request) or answer.diverging is not None:
+            return ()
+        ahead = answer.end_offset > request.fetch_offset
+        return (GoOnAt(answer.end_offset, self.leader_epoch),) if ahead else ()
+
+    def on_gone_on(self, done: GoOnAt, answer: FetchAnswer) -> Effects:
+        """Note that the log ends where the leader's does (R41, R13)."""
+        self.log.gone_on(done.offset, done.epoch)
         return self._keep_up(answer)
 
     def _keep_up(self, answer: FetchAnswer) -> Effects:

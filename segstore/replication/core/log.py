@@ -41,6 +41,12 @@ class ReplicaLog:
                 self.epochs.assign(epoch, start_offset)
         self.end_offset = end_offset
 
+    def gone_on(self, offset: int, epoch: int) -> None:
+        """Note that the log ends at `offset`, with no batch right before, where `epoch` begins (R41)."""
+        if epoch >= 0:
+            self.epochs.assign(epoch, offset)
+        self.end_offset = offset
+
     def truncated(self, target: int, end_offset: int) -> None:
         """Note that the log was cut at `target`, and ends at `end_offset` now (R5). Epochs that begin there
         go, also where nothing was cut.

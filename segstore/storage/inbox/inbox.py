@@ -34,7 +34,7 @@ from segstore.storage.inbox.cleanup import put_aside, remove_earlier, sweep
 from segstore.storage.inbox.intent import read_intent, remove_intent, undo
 from segstore.storage.inbox.known_ids import Adoption
 from segstore.storage.inbox.layout import Folder
-from segstore.storage.inbox.manifest import NOT_NOW, Manifest, new_manifest, read_manifest, write_result
+from segstore.storage.inbox.manifest import NEVER, Manifest, new_manifest, read_manifest, write_result
 from segstore.storage.inbox.staged_file import StagedFile
 from segstore.storage.inbox.unsynced_joins import UnsyncedJoins
 from segstore.storage.log.partition import Partition
@@ -104,7 +104,7 @@ class Adopts(Protocol):
     """Adopts a manifest, once: `Adopter` in a store of one directory; a layer above may have one for more."""
 
     def adopt(self, manifest: Manifest) -> Adoption:
-        """See `Adopter.adopt`. What `NOT_NOW` lists is raised where the manifest may be adopted later."""
+        """See `Adopter.adopt`. After what `NEVER` lists the manifest can't be adopted later, either."""
 
 
 class Inbox:
@@ -310,7 +310,7 @@ class Inbox:
                     self._adopt(stem, stuck)
                     if self._told.over(stem):
                         log.info("%s is adopted, or refused, now", stem)
-                except NOT_NOW as error:
+                except (SegstoreError, OSError) as error:
                     if self._told.is_new(stem, error):  # each look tries the manifest again
                         log.warning("%s can't be adopted now: %s", stem, error)
                     write_result(self.folder, stem, error)
@@ -364,12 +364,12 @@ class Inbox:
             if keys & stuck and self._ids.find(manifest.id) is None:
                 raise StorageError(f"what was sealed before for {sorted(keys & stuck)} can't be adopted now")
             self.note(self._adopter.adopt(manifest))
-        except NOT_NOW:
-            stuck |= keys
-            raise
-        except SegstoreError as error:
+        except NEVER as error:
             self._refuse(stem, manifest, error)
             return
+        except (SegstoreError, OSError):
+            stuck |= keys
+            raise
         self._clear(manifest)
 
     def _clear(self, manifest: Manifest) -> None:

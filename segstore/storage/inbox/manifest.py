@@ -119,32 +119,28 @@ def named(folder: Folder) -> set[tuple[str, str]]:
 # waits. It is one framed line: {"error", "arguments"}, by the name of an exception of `segstore.errors`.
 # The store's writer writes it, the sealer reads and removes it.
 
-_LATER: tuple[type[SegstoreError], ...] = (
-    ConcurrentTransactionsError,
-    InvalidReplicationFactorError,  # of the topics that an adoption makes: too few directories work
-    KafkaTimeoutError,  # of the same: they have no leaders yet
-    NotEnoughReplicasAfterAppendError,
-    NotEnoughReplicasError,
-    NotLeaderOrFollowerError,
-    OffsetNotAvailableError,
-    QuorumLostError,
-    ReplicaOfflineError,
-    RequestTimedOutError,
-    StoreClosedError,
-)
-NOT_NOW: tuple[type[Exception], ...] = (OSError, *_LATER)
-"""Errors with which an adoption fails that may be made later: the manifest stays."""
+NEVER = (InvalidRecordError, RecordTooLargeError, StagedFilesError, UnknownTopicOrPartitionError)
+"""Errors of what is sealed, with which an adoption fails for ever. After any other one the manifest stays,
+and is adopted once that has passed.
+"""
 
 _KNOWN: dict[str, type[SegstoreError]] = {
     kind.__name__: kind
     for kind in (
-        *_LATER,
-        InvalidRecordError,
-        RecordTooLargeError,
+        *NEVER,
+        ConcurrentTransactionsError,
+        InvalidReplicationFactorError,  # of the topics that an adoption makes: too few directories work
+        KafkaTimeoutError,  # of the same: they have no leaders yet
+        NotEnoughReplicasAfterAppendError,
+        NotEnoughReplicasError,
+        NotLeaderOrFollowerError,
+        OffsetNotAvailableError,
+        QuorumLostError,
+        ReplicaOfflineError,
+        RequestTimedOutError,
         SegstoreError,
-        StagedFilesError,
         StorageError,
-        UnknownTopicOrPartitionError,
+        StoreClosedError,
     )
 }
 

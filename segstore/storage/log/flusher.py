@@ -17,7 +17,7 @@ from contextlib import suppress
 from functools import partial
 
 from segstore import names
-from segstore._native import ffi, lib
+from segstore._native import ffi, lib, seg_tail_flush
 from segstore.errors import StorageError, is_refusal
 from segstore.files import Handle
 from segstore.mutex import Mutex
@@ -85,16 +85,15 @@ class Flusher:
             and self._names_synced == (view.bases[-1], self._segments.removals)
         )
 
-    def flush_short(self, tail: NativeTail, upto: int) -> bool:
+    def _flush_short(self, tail: NativeTail, upto: int) -> bool:
         """Flush by one call of C; False where the long way must be taken."""
         handle = tail.handle  # keeps the file open
         if handle is None:
             return False
-        while (code := lib.seg_tail_flush(tail.c, upto)) == -errno.EINTR:
-            """A signal's handler has run."""
+        code: int = seg_tail_flush(tail.address, upto)
         if code == 1:
             self._advanced(upto)
-        return bool(code >= 0)
+        return code >= 0
 
     # --- flushing -------------------------------------------------------------------------
 
@@ -103,7 +102,7 @@ class Flusher:
         is fenced then.
         """
         tail = self._tail
-        if tail is not None and self.flush_short(tail, upto):
+        if tail is not None and self._flush_short(tail, upto):
             return
         while not self._is_done(upto):
             code = lib.seg_commit_wait(self._commit)

@@ -29,7 +29,6 @@ class Flushing:
         self, context: Context, writer: LogWriter, flusher: Flusher, visible: Visible, changed: bool
     ) -> None:
         self._context, self._writer, self._flusher, self._visible = context, writer, flusher, visible
-        self.flush_short = flusher.flush_short
         self.changed = changed
         self._planned = False
         self.untold: StorageError | None = None

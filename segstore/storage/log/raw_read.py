@@ -37,6 +37,20 @@ def raw_read(
     raise StoreClosedError(f"{partition.directory} is gone")
 
 
+def is_gap(partition: Partition, offset: int, end_offset: int) -> bool:
+    """See `Replica.is_gap`. Raises OSError."""
+    view = partition.visible.written
+    view.check(offset, partition.directory)
+    for slot in range(view.slot(offset), len(view.segments)):
+        try:
+            found = view.segments[slot].locate(offset, view.bounds(slot)[0])
+        except FileNotFoundError:  # retention has removed the segment since
+            return False
+        if found is not None:
+            return bool(found.base_offset >= end_offset)
+    return end_offset <= view.end_offset
+
+
 def _read(
     view: LogView, offset: int, end_offset: int, max_bytes: int, into: NDArray[np.uint8] | None
 ) -> bytes | memoryview:

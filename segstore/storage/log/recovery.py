@@ -15,7 +15,9 @@ half done.
    between leaves the same first bad batch to the next recovery.
 4. Where even bytes below the recovery point are missing, the log goes on in a new segment at the recovery
    point: an offset that was durable once is not given again. Not so the log of a replica: it is cut behind
-   its last whole batch, and its leader gives it the rest (R7).
+   its last whole batch, and its leader gives it the rest (R7). Nor does that log end in segments without a
+   byte that begin behind a gap above the recovery point: their bytes were lost, and where they begin would
+   hide that from the others (R41).
 5. The new end is synced, and the caller begins a new leader epoch there, but for a replica.
 """
 
@@ -133,7 +135,26 @@ class PartitionRecovery:
                 done = self._cut(slot, valid, end, reason)
                 break
             slot += 1
+        if self.replicated:
+            done, end = self._cut_gap(done, end)
         return self._finish(done, end)
+
+    def _cut_gap(self, done: Recovered, end: int) -> tuple[Recovered, int]:
+        """See step 4; `end` is where the last segment ends."""
+        slot = len(self.segments) - 1
+        while slot and not self.segments[slot].size:
+            slot -= 1
+        last = self.segments[slot]
+        if last is self.segments[-1]:
+            return done, end
+        behind = last.last_offset_before(last.size) + 1
+        if not self.recovery_point <= behind < end:
+            return done, end
+        cut = self._cut(slot, last.size, behind, "the segments behind it are empty, and do not follow")
+        if done.cut_bytes:
+            removed = done.removed_segments + cut.removed_segments
+            return replace(done, removed_segments=removed), behind
+        return cut, behind
 
     def _is_hole(self, end: int, base: int) -> bool:
         return end < base and end >= self.recovery_point and 0 <= self.gaps_end <= end

@@ -22,7 +22,7 @@ from segstore.records import Encoded, bring_up, is_old, scan
 from segstore.storage.context import os_errors
 from segstore.storage.log.append import SLOW, undone
 from segstore.storage.log.partition import Partition
-from segstore.storage.log.raw_read import raw_read
+from segstore.storage.log.raw_read import is_gap, raw_read
 from segstore.storage.log.recent_appends import RecentAppends
 from segstore.storage.segment import index_files
 from segstore.storage.segment.active import ActiveSegment
@@ -200,6 +200,13 @@ class Replica:
         with os_errors():
             return raw_read(self._partition, offset, end_offset, max_bytes, into)
 
+    def is_gap(self, offset: int, end_offset: int) -> bool:
+        """Return whether no batch lies between these offsets. Raises as `read`, and CorruptRecordError where
+        damage does.
+        """
+        with os_errors():
+            return is_gap(self._partition, offset, end_offset)
+
     # --- epochs ---------------------------------------------------------------------------
 
     @property
@@ -255,10 +262,7 @@ class Replica:
                 partition.writer.write_as_follower(chunk)
             except BaseException:
                 # The next fetch may end before these epochs begin, or bring others.
-                if self._epochs.entries != before:
-                    self._go_back_to(before)
-                    with suppress(OSError):
-                        self._epochs.save(sync=False)
+                self._restore_epochs(before)
                 raise
             else:
                 end = int(batches["last_offset"][-1]) + 1
@@ -314,6 +318,32 @@ class Replica:
         elif tail.late is not None and tail.c.late:
             tail.late(end)
         return end
+
+    def go_on_at(self, offset: int, epoch: int) -> None:
+        """Let the log go on at `offset`, above its end, in a new segment, and let a leader epoch begin there,
+        where that is not -1: the leader has no batch before it (R41). A power cut may take the new segment.
+        Raises StorageError.
+        """
+        partition = self._partition
+        with os_errors(), partition.queue.token:
+            partition.queue.drain()
+            before = self._epochs.entries
+            if epoch >= 0:
+                self._change_epochs(lambda: self._epochs.assign(epoch, offset), sync=False)
+            try:
+                partition.writer.roll_apart(offset)
+            except BaseException:
+                self._restore_epochs(before)
+                raise
+            finally:
+                partition.queue.show()
+
+    def _restore_epochs(self, before: Sequence[tuple[int, int]]) -> None:
+        """Let the epochs be as before what failed, in the file too where that can be written."""
+        if self._epochs.entries != before:
+            self._go_back_to(before)
+            with suppress(OSError):
+                self._epochs.save(sync=False)
 
     def _is_latest(self, epochs: NDArray[np.int32]) -> bool:
         """Return whether all these leader epochs are the latest. Of one, the usual count, numpy is not

@@ -11,7 +11,7 @@ import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from segstore._native import lib
+from segstore._native import lib, seg_tail_flush
 from segstore.errors import StorageError, is_refusal
 from segstore.mutex import Mutex
 from segstore.storage.context import Context, wall_clock
@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from segstore.files import Handle
     from segstore.storage.log.visibility import Visible
     from segstore.storage.segment.disk_thread import DiskThread
+
+ALL = -1
+"""What `seg_tail_flush` takes for the offset where the tail ends."""
 
 
 class TailLoan:
@@ -162,9 +165,16 @@ class TailLoan:
         )
 
     def flush(self) -> bool:
-        """Make durable what C has appended, by one call of C; False where the long way must be taken."""
+        """Make durable what C has appended, by one call of C; False where the long way must be taken. Threads
+        that a sync has served come back one after the other: each waits for what Python does in those before.
+        """
         tail = self.tail
-        return tail is not None and self._flushing.flush_short(tail, tail.c.next_offset)
+        if tail is None or (_file := tail.handle) is None:  # which stays open
+            return False
+        code: int = seg_tail_flush(tail.address, ALL)
+        if code == 1:  # readers were not told
+            self._visible.publish()
+        return code >= 0
 
     # --- taking back ----------------------------------------------------------------------
 

@@ -145,6 +145,18 @@ class Visible:
             raise StoreClosedError(f"{self.segments.directory}: the topic was deleted")
         return view.view
 
+    def bearer(self, view: LogView) -> tuple[LogView, NativeTail | None] | None:
+        """Return the current view, if readers see just what `view`, got before, shows, and the tail whose
+        appends go on from there, if there is one. For as long as both of these stay what they are, and
+        `seen_offset` of that tail is the end of `view`, readers see the same. None where more or less is
+        seen.
+        """
+        current, tail = self.current, self.tail
+        if not isinstance(current, LogView) or current[:3] != view[:3]:
+            return None
+        end = current.end_offset if tail is None else tail.c.seen_offset
+        return (current, tail) if end == view.end_offset >= current.end_offset else None
+
     @property
     def written(self) -> LogView:
         """Return the view of all that was written and shown, up to the log end offset: what followers fetch

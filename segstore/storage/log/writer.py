@@ -373,14 +373,14 @@ class LogWriter:
         active.seal()
         self.rolled(segment.base_offset)  # a producer snapshot, and a flush in the background
 
-    def roll_apart(self) -> None:
-        """Roll outside of an append, after what a failed append left was taken back. Raises StorageError; the
-        log is as before then.
+    def roll_apart(self, base_offset: int | None = None) -> None:
+        """Roll outside of an append, as `roll`, after what a failed append left was taken back. Raises
+        StorageError; the log is as before then.
         """
         self.check()
         self.owed = Restore(self.segments)
         try:
-            self.roll()
+            self.roll(base_offset)
         except BaseException as error:
             self.take_back()
             if is_refusal(error) and not isinstance(error, SegstoreError):

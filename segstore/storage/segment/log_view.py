@@ -34,6 +34,11 @@ class LogView(_Fields):
     view.
     """
 
+    at_once: Any = None
+    """The same, for what readers see now from this view and the appends of its tail: `seg_transfer` looks
+    here.
+    """
+
     def check(self, offset: int, where: str) -> None:
         """Raise OffsetOutOfRangeError where `offset` is not in [start, end]."""
         if not self.start_offset <= offset <= self.end_offset:

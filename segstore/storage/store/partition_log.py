@@ -11,6 +11,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from segstore import spare
+from segstore._native import seg_transfer
 from segstore.config import arguments
 from segstore.errors import (
     CorruptRecordError,
@@ -40,7 +41,7 @@ from segstore.storage.producers.aborted_transactions import AbortedTransactions
 from segstore.storage.producers.append_info import ExpectedEnd
 from segstore.storage.segment.log_view import LogView
 from segstore.storage.store.scan import Scan
-from segstore.storage.transfer import METHODS, SENDFILE, descriptor, send_at_once, transfer
+from segstore.storage.transfer import METHODS, SENDFILE, descriptor, go_on, send_at_once, transfer
 from segstore.storage.transfer.stretch import (
     Place,
     Stretch,
@@ -101,6 +102,7 @@ class PartitionLog:
         self.aborted_transactions = AbortedTransactions(self._context.files)
         self._gaps = Gaps(self._context.files, root, self.topic, self.partition)
         self._views = source.visible if isinstance(source, Partition) else source
+        self._visible = source.visible if isinstance(source, Partition) else None
         self._source = source
 
     def __repr__(self) -> str:
@@ -683,10 +685,17 @@ class PartitionLog:
         if type(sink) is not int:
             context.check_open()
             sink = descriptor(sink)
+        answer = seg_transfer(self._visible, context, sink, offset, max_bytes, method)
+        if isinstance(answer, tuple):
+            return answer
+        if answer is not None:
+            result, known, handle = answer
+            sent = go_on(result, known, handle, sink, offset, max_bytes, context.files)
+            return self._transfer(sink, offset, max_bytes, method) if sent is None else sent
         plain = type(offset) is int and type(max_bytes) is int and type(method) is str
         inside = plain and 0 <= sink <= INT32_MAX and 0 <= max_bytes <= arguments.INT64_MAX
         if inside and method == SENDFILE and not context.closed:
-            sent = send_at_once(self._views.view, sink, offset, max_bytes, context)
+            sent = send_at_once(self._views.view, sink, offset, max_bytes, context, self._visible)
             if sent is not None:
                 return sent
         return self._transfer(sink, offset, max_bytes, method)

@@ -13,8 +13,8 @@ methods.
 from __future__ import annotations
 
 from segstore.storage.transfer.methods import METHODS, SENDFILE, Method
-from segstore.storage.transfer.short_way import send_at_once
+from segstore.storage.transfer.short_way import go_on, send_at_once
 from segstore.storage.transfer.sinks import descriptor, kind_of
 from segstore.storage.transfer.transfer import transfer
 
-__all__ = ["METHODS", "SENDFILE", "Method", "descriptor", "kind_of", "send_at_once", "transfer"]
+__all__ = ["METHODS", "SENDFILE", "Method", "descriptor", "go_on", "kind_of", "send_at_once", "transfer"]

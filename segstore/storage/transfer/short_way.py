@@ -1,5 +1,8 @@
 """The short way of a transfer: the look-up and one sendfile(2) in one native call, where nothing is unusual.
 
+Where a view has sent before, `seg_transfer` makes that call, from a `Sendable` of the view; else
+`send_at_once` does, and leaves one.
+
 Unusual is: a file that is not open, or an index that is not loaded; a log that may have messages of magic 0
 or 1, which are not sent as they are; a stretch that may go on in another segment; an index or a header that
 is not what it must be; a sink that takes nothing for now; a SIGPIPE that would end the process. `transfer` is
@@ -10,15 +13,17 @@ On disk files are only read. Threads: any, without locks, on an immutable view.
 
 from __future__ import annotations
 
+import os
+
 # `signal` makes an enum of what these give, which takes as long as the look-up.
 from _signal import SIG_IGN, getsignal  # type: ignore[import-not-found]
 from signal import SIGPIPE
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from weakref import ref
 
-from segstore._native import ffi, lib
+from segstore._native import Sendable, address, ffi, lib
 from segstore.files import Files, Handle
-from segstore.index.sparse import View
+from segstore.sending import Sending, sent
 from segstore.storage.segment.log_view import LogView
 from segstore.storage.transfer.methods import METHODS, SENDFILE
 from segstore.storage.transfer.senders import Straight
@@ -27,8 +32,13 @@ from segstore.storage.transfer.transfer import deliver, shorter, told
 
 if TYPE_CHECKING:
     from segstore.storage.context import Context
+    from segstore.storage.log.visibility import Visible
 
 _BY = METHODS[SENDFILE]
+enabled = "SEGSTORE_LONG_WAY" not in os.environ
+"""Whether `seg_transfer` may make calls, and stretches are remembered. Where the environment has
+SEGSTORE_LONG_WAY, as in tests of the long way, neither is so.
+"""
 _FOUND, _SENDABLE = ffi.typeof("seg_found *"), ffi.typeof("seg_sendable *")
 _SLOW: int = lib.SEG_SLOW
 _PART: int = lib.SEG_PART
@@ -36,68 +46,93 @@ _NEXT = (1 << 32) - 1
 
 
 def send_at_once(
-    view: LogView, fd: int, offset: int, max_bytes: int, context: Context
+    view: LogView, fd: int, offset: int, max_bytes: int, context: Context, views: Visible | None = None
 ) -> tuple[int, int] | None:
     """Do what `transfer` does by sendfile, from an open store. None where that is left to it, and nothing was
-    sent; so it is in the child of a fork of the writer.
+    sent; so it is in the child of a fork of the writer. `views` are those of which `view` is the current one:
+    for the next transfer from there `seg_transfer` can make the call.
 
     Raises SinkError; InvalidArgumentError where sendfile can't serve the sink; StorageError of the segment's
     file.
     """
     known: Sendable | None = view.sendable
-    if known is None or not known.first <= offset < known.below:
-        known = sendable(view, offset, context)
+    inside = known is not None and not known.spent and known.first <= offset < known.below
+    if known is None or not inside or (views is not None and not known.offered):
+        known = sendable(view, offset, context, views)
     handle = None if known is None else known.handle()
     if known is None or handle is None or getsignal(SIGPIPE) != SIG_IGN:
         view.sendable = None
         return None
     try:
         result = context.files.send_stretch(fd, handle, known.segment, offset, max_bytes)
-    except (InterruptedError, BlockingIOError):
-        return None
     except OSError as error:
-        raise told(error, handle, _BY, fd, context.files) from error
+        _leave(error, handle, fd, context.files)
+        return None
+    return go_on(result, known, handle, fd, offset, max_bytes, context.files)
+
+
+def go_on(
+    result: int, known: Sendable, handle: Handle, fd: int, offset: int, max_bytes: int, files: Files
+) -> tuple[int, int] | None:
+    """Return what `send_at_once` does, and raise as it does, for a `result` of `seg_send_stretch`."""
     if result > 0:
         return result >> 32, offset + (result & _NEXT)
     if result == _SLOW:
-        view.sendable = None
+        known.spent = True
         return None
-    return _finish(fd, handle, known, offset, max_bytes, _PART - result, context.files)
+    if result <= _PART:
+        return _finish(fd, handle, known, offset, max_bytes, _PART - result, files)
+    try:
+        sent(result, handle)
+    except OSError as error:
+        _leave(error, handle, fd, files)
+    return None
 
 
-class Sendable:
-    """A segment of a view as `seg_send_stretch` takes it, for offsets from `first` on that are less than
-    `below`. The log is not held open.
-    """
-
-    __slots__ = ("_memory", "below", "first", "handle", "segment")
-
-    def __init__(self, view: LogView, slot: int, handle: Handle, index: View, here: Any) -> None:
-        segment = view.segments[slot]
-        end, self.below = view.bounds(slot)
-        self.first = max(segment.base_offset, view.start_offset)
-        self.handle = ref(handle)
-        self._memory = index, here  # which are there for as long as `segment` refers to them
-        fields = index.pointer, index.n, segment.base_offset, end, view.end_offset, self.below, -1, -1, here
-        self.segment = ffi.new(_SENDABLE, fields)
+def _leave(error: OSError, handle: Handle, fd: int, files: Files) -> None:
+    """Leave a sink that takes nothing for now to the long way; raise other errors of sendfile(2)."""
+    if not isinstance(error, InterruptedError | BlockingIOError):
+        raise told(error, handle, _BY, fd, files) from error
 
 
-def sendable(view: LogView, offset: int, context: Context) -> Sendable | None:
+def sendable(view: LogView, offset: int, context: Context, views: Visible | None = None) -> Sendable | None:
     """Have `view` remember the segment that holds `offset`, and return it; None where it is not in the view,
     or has to be opened first.
     """
-    view.sendable = known = _sendable(view, offset, context)
+    view.sendable = known = _sendable(view, offset, context, views)
     return known
 
 
-def _sendable(view: LogView, offset: int, context: Context) -> Sendable | None:
+def _sendable(view: LogView, offset: int, context: Context, views: Visible | None) -> Sendable | None:
     if not view.start_offset <= offset < view.end_offset:
         return None
     slot = view.slot(offset)
     segment = view.segments[slot]
     ready = None if segment.may_be_old else segment.ready()
     here = context.here_for_c if context.writable else ffi.NULL
-    return None if ready is None or here is None else Sendable(view, slot, *ready, here)
+    if ready is None or here is None:
+        return None
+    handle, index = ready
+    end, below = view.bounds(slot)
+    first = max(segment.base_offset, view.start_offset)
+    # What another process cuts, after a power cut, it writes anew under the same name: nothing is remembered.
+    number = segment.number if context.writable and enabled else 0
+    fields = index.pointer, index.n, segment.base_offset, end, view.end_offset, below, -1, -1, here, number
+    c = ffi.new(_SENDABLE, fields)
+    bearer = views.bearer(view) if views is not None and enabled and _is_plain(context.files) else None
+    tail = None if bearer is None or bearer[1] is None else bearer[1].c
+    # `index` and `here` have the memory that `c` points to.
+    where = address(tail or ffi.NULL)
+    known = Sendable(ref(handle), c, address(c), (index, here), first, tail, where)
+    known.offered = views is not None
+    if bearer is not None:
+        bearer[0].at_once = known
+    return known
+
+
+def _is_plain(files: Files) -> bool:
+    """Return whether these have no `send_stretch` of their own, which C would pass by."""
+    return type(files).send_stretch is Sending.send_stretch
 
 
 def _finish(

@@ -10,13 +10,13 @@ from __future__ import annotations
 from types import TracebackType
 from typing import TYPE_CHECKING, NamedTuple
 
-from segstore._native import ffi
+from segstore._native import Sendable, ffi
 from segstore.files import Files, Handle
 from segstore.records import TRANSACTIONAL_FLAG
 from segstore.storage.log.exchange import Exchange
 from segstore.storage.log.read import MayBeMissing
 from segstore.storage.segment.log_view import LogView
-from segstore.storage.transfer.short_way import Sendable, sendable
+from segstore.storage.transfer.short_way import sendable
 from segstore.storage.transfer.transfer import find
 
 if TYPE_CHECKING:
@@ -131,7 +131,7 @@ def stretch_at_once(
     if offset == end:
         return Stretch(None, offset, start, end, stable, [] if committed else None)
     known: Sendable | None = view.sendable
-    if known is None or not known.first <= offset < known.below:
+    if known is None or known.spent or not known.first <= offset < known.below:
         known = sendable(view, offset, context)
     handle = None if known is None else known.handle()
     if known is None or handle is None:
@@ -154,7 +154,9 @@ def exchange_at_once(view: LogView, sock: int, exchange: Exchange, context: Cont
     start, end, stable = view.start_offset, view.end_offset, view.stable_offset
     if stable < 0 or (stable != end and exchange.committed):
         return None
-    known: Sendable | None = view.sendable or sendable(view, end - 1, context)
+    known: Sendable | None = view.sendable
+    if known is None or known.spent:
+        known = sendable(view, end - 1, context)
     handle = None if known is None else known.handle()
     if known is None or handle is None:
         return None

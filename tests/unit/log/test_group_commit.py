@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -19,9 +20,10 @@ from faults import CountingFiles, FailingFiles, HookedFiles
 
 import segstore
 from segstore import StorageError
-from segstore._native import ffi, lib
+from segstore._native import ffi, lib, seg_tail_flush
 from segstore.files import Files, Handle
 from segstore.storage.log.flusher import Flusher
+from segstore.storage.log.tail_loan import ALL
 from segstore.storage.segment import native_tail
 
 THREADS, EACH = 6, 40
@@ -131,7 +133,7 @@ def test_one_call_of_c_flushes(store_dir: Path) -> None:
     log.append(b"value")
     python, native = profiled(log.flush)
     assert native == ["seg_tail_flush"]
-    assert python == ["flush", "flush", "flush_short"]
+    assert python == ["flush", "flush"]
     assert flusher_of(log).recovery_point == 3
     closed(log)
 
@@ -192,14 +194,14 @@ def test_each_that_waits_is_woken_by_the_one_before(store_dir: Path, monkeypatch
     """Who is forgotten looks again after a second, and its flush takes the long way then."""
     files = Slow()
     log = opened(store_dir, files, {})
-    flushing, short = log.partition_for_write().flushing, list[bool]()
-    flush = flushing.flush_short
+    loan, short = log.partition_for_write().loan, list[bool]()
+    flush = loan.flush
 
-    def noted(tail: Any, upto: int) -> bool:
-        short.append(flush(tail, upto))
+    def noted() -> bool:
+        short.append(flush())
         return short[-1]
 
-    monkeypatch.setattr(flushing, "flush_short", noted)
+    monkeypatch.setattr(loan, "flush", noted)
     commit = flusher_of(log)._commit
     log.append(b"for all")
     files.go.clear()
@@ -245,7 +247,22 @@ def test_a_sync_waits_for_those_whom_the_last_one_served(store_dir: Path, config
     assert files.syncs - before == 1
     assert flusher_of(log).recovery_point == log.end_offset == 2 + THREADS
     assert (commit.served, commit.waiting) == (THREADS - 1, 0)
-    assert 0 <= commit.patience <= 250_000  # a quarter of that sync, of which a slow one is worth no more
+    assert 0 <= commit.patience <= 250_000  # half of that sync, of which a slow one is worth no more
+    closed(log)
+
+
+@pytest.mark.usefixtures("short")
+def test_half_of_a_sync_is_waited_for_the_next_one_where_all_came(store_dir: Path) -> None:
+    class Long(HookedFiles):
+        def sync(self, handle: Handle) -> None:
+            super().sync(handle)
+            time.sleep(0.0005)  # half of which is the most
+
+    log = opened(store_dir, Long(), DURABLE)
+    commit = flusher_of(log)._commit
+    commit.served = commit.patience = 0
+    log.append(b"nobody else was to come")
+    assert commit.patience == 250_000
     closed(log)
 
 
@@ -495,6 +512,32 @@ def test_a_tail_that_is_just_being_made_is_not_flushed_by_c() -> None:
     assert lib.seg_tail_flush(c, 1) == lib.SEG_SLOW
 
 
+@pytest.mark.parametrize("arguments", [(), (0,), (0, 1, 2), (None, 1), (0, "1"), (0, 2**63)])
+def test_what_the_call_of_c_that_flushes_does_not_take(arguments: tuple[Any, ...]) -> None:
+    with pytest.raises((TypeError, OverflowError)):
+        seg_tail_flush(*arguments)
+
+
+@pytest.mark.usefixtures("short")
+def test_the_call_of_c_that_flushes_takes_an_offset(store_dir: Path) -> None:
+    files = CountingFiles()
+    log = opened(store_dir, files, {})
+    tail = log.partition_for_write().loan.tail
+    assert tail is not None
+    log.append(b"below the offset")
+    files.clear()
+    assert seg_tail_flush(tail.address, 2) == 0
+    assert files.count("sync") == 0
+    assert seg_tail_flush(tail.address, 3) == seg_tail_flush(tail.address, ALL) == 0
+    assert files.count("sync") == 1
+    log.append(b"behind it")
+    assert seg_tail_flush(tail.address, ALL) == 0
+    assert files.count("sync") == 2
+    tail.stop()
+    assert seg_tail_flush(tail.address, ALL) == lib.SEG_SLOW
+    closed(log)
+
+
 def test_a_commit_that_is_closed_and_never_opened() -> None:
     """An interrupt may leave it so: whoever waits looks again after a second."""
     c = ffi.new("seg_commit *")
@@ -544,6 +587,37 @@ def test_an_append_whose_wait_a_signal_has_ended_is_durable_when_it_returns(stor
     threads[0].join()
     tail = log.partition_for_write().loan.tail
     assert tail is None or tail.c.late
+    closed(log)
+
+
+@pytest.mark.usefixtures("short")
+def test_a_flush_whose_wait_a_signal_has_ended_waits_on(store_dir: Path) -> None:
+    """It is one call of C all the same."""
+    files = Slow()
+    log = opened(store_dir, files, {})
+    log.append(b"waited for")
+    files.go.clear()
+    files.begun.clear()
+    threads = in_threads(log.flush)
+    files.begun.wait()
+    syncs, seen = files.syncs, list[int]()
+
+    def look(_signal: int, _frame: object) -> None:
+        seen.append(flusher_of(log).recovery_point)
+        if len(seen) == 2:
+            files.go.set()
+
+    before = signal.signal(signal.SIGALRM, look)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.05, 0.05)
+        _, native = profiled(log.flush)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    threads[0].join()
+    assert seen[:2] == [2, 2]
+    assert [name for name in native if name == "seg_tail_flush"] == ["seg_tail_flush"]
+    assert (flusher_of(log).recovery_point, files.syncs) == (3, syncs)
     closed(log)
 
 

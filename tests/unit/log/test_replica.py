@@ -354,7 +354,7 @@ def test_appends_of_a_leader_are_seen_with_the_high_watermark(log: segstore.Part
 
 
 @pytest.mark.costly
-@pytest.mark.parametrize("what", ["append", "truncate", "begin anew"])
+@pytest.mark.parametrize("what", ["append", "truncate", "begin anew", "go on"])
 def test_each_call_fails(tmp_path: Path, led: bytes, what: str, rng: random.Random) -> None:
     """The log is as before, or as afterwards, or fenced; after the next open it is a part of the leader's."""
     many = 24 if what == "begin anew" else len(ends(led))
@@ -362,7 +362,8 @@ def test_each_call_fails(tmp_path: Path, led: bytes, what: str, rng: random.Rand
     for nth in range(1, 500):
         path = tmp_path / f"{nth}"
         files = FailingFiles(MUTATING, OSError(5, "EIO"), nth=0)
-        log = opened(path, files)
+        gaps = {"cleanup.policy": "compact"} if what == "go on" else {}
+        log = opened(path, files, SMALL | gaps)
         replica = replica_of(log, 1 << 60)
         replica.append_as_follower(half)
         log.flush()
@@ -372,6 +373,8 @@ def test_each_call_fails(tmp_path: Path, led: bytes, what: str, rng: random.Rand
                 replica.append_as_follower(led[len(half) :])
             elif what == "truncate":
                 replica.truncate_to(ends(half)[-9])
+            elif what == "go on":
+                replica.go_on_at(10_000, 9)
             else:
                 replica.truncate_fully_and_start_at(10_000)
         except StorageError:

@@ -11,10 +11,11 @@ import pytest
 from faults import FailingFiles
 from producers import committed, send, state_of
 from replica_logs import closed, log_bytes, opened, read, replica_of
+from replicated_writers import open_writer, topic
 from stores import raw_batches
 
 import segstore
-from segstore import StorageError
+from segstore import CorruptRecordError, StorageError
 from segstore._native import crc32c
 from segstore.records import scan
 from segstore.records.control import ABORT, Marker, end_marker
@@ -243,3 +244,104 @@ def test_a_checkpoint_under_way_does_not_bring_a_recovery_point_back(tmp_path: P
     partitions.checkpoint()
     assert partitions._checkpoints.recovery_points.get(("t", 0)) == 10
     closed(log)
+
+
+# --- a gap at the log's end ----------------------------------------------------------------------
+
+
+def test_r41_a_log_goes_on_behind_a_gap(tmp_path: Path) -> None:
+    log = opened(tmp_path / "f", config=COMPACTED)
+    replica = replica_of(log, 1 << 60)
+    replica.append_as_follower(with_epoch(raw_batches(range(9)), 3))
+    replica.go_on_at(60, 5)
+    assert (replica.log_end_offset, replica.epochs, log.end_offset) == (60, ((3, 0), (5, 60)), 60)
+    assert [record.offset for record in read(log)] == [*range(9)]
+    assert replica.read(9, 60, 1000) == b""
+    assert replica.is_gap(9, 60)
+    assert not replica.is_gap(8, 60)
+    closed(log)
+    assert segstore.check(tmp_path / "f") == []
+    log = opened(tmp_path / "f")
+    replica = replica_of(log, 1 << 60)
+    assert replica.append_as_follower(with_epoch(raw_batches([70, 71]), 5)) == 72
+    assert replica.is_gap(9, 70)
+    assert not replica.is_gap(9, 71)
+    assert [record.offset for record in read(log)] == [*range(9), 70, 71]
+    assert replica.truncate_to(60).end_offset == 60
+    assert replica.truncate_to(30).end_offset == 9
+    closed(log)
+
+
+def test_r41_an_empty_log_goes_on_behind_a_gap(tmp_path: Path) -> None:
+    log = opened(tmp_path / "f", config=COMPACTED)
+    replica = replica_of(log, 1 << 60)
+    replica.go_on_at(60, 5)
+    assert (log.start_offset, log.end_offset, read(log)) == (0, 60, [])
+    assert replica.append_as_follower(with_epoch(raw_batches([60]), 5)) == 61
+    closed(log)
+    assert segstore.check(tmp_path / "f") == []
+
+
+def test_r41_damage_is_no_gap(tmp_path: Path) -> None:
+    log = opened(tmp_path / "f", config=COMPACTED)
+    replica = replica_of(log, 1 << 60)
+    replica.append_as_follower(raw_batches(range(9)))
+    replica.go_on_at(60, 5)
+    path = tmp_path / "f" / "t-0" / f"{0:020d}.log"
+    with path.open("r+b") as file:
+        file.write(bytes(path.stat().st_size))
+    with pytest.raises(CorruptRecordError):
+        replica.is_gap(0, 60)
+    log._store.close()
+
+
+@pytest.mark.parametrize("call", ["open", "pwrite", "rename"])
+def test_r41_a_disk_that_refuses_leaves_the_end_where_it_was(tmp_path: Path, call: str) -> None:
+    files = FailingFiles([call], OSError(errno.ENOSPC, "ENOSPC"), nth=0)
+    log = opened(tmp_path / "f", files, config=COMPACTED)
+    replica = replica_of(log, 1 << 60)
+    replica.append_as_follower(with_epoch(raw_batches(range(9)), 3))
+    files.arm(1)
+    with pytest.raises(StorageError):
+        replica.go_on_at(60, 5)
+    files.arm(0)
+    assert (replica.log_end_offset, replica.epochs) == (9, ((3, 0),))
+    replica.go_on_at(60, 5)
+    assert (replica.log_end_offset, replica.epochs) == (60, ((3, 0), (5, 60)))
+    closed(log)
+    assert segstore.check(tmp_path / "f") == []
+
+
+LOST = {
+    "all behind the gap": ((9, 27, 60), 9),
+    "the last ones alone": ((27, 60), 27),
+    "none": ((60,), 60),
+}
+
+
+@pytest.mark.parametrize("name", LOST)
+@pytest.mark.parametrize("synced", [False, True], ids=["unsynced", "synced"])
+def test_r41_a_replica_does_not_end_in_segments_that_lost_their_bytes(
+    tmp_path: Path, name: str, synced: bool
+) -> None:
+    """A power cut has left the names. The end would say that the log has what others have up to there: a
+    leader would not cut what it lacks, and goes on where others hold records. What was synced is kept: there
+    Kafka's cleaner has left the gap.
+    """
+    emptied, end = LOST[name]
+    writer = open_writer(tmp_path / "d")
+    writer.topic_admin.make(topic(cleanup_policy="compact"))
+    replica, partition = writer.partitions.replica("t", 0), writer.partition("t", 0)
+    for first, last in ((0, 9), (9, 27), (27, 60)):
+        replica.append_as_follower(raw_batches(range(first, last)))
+        partition.roll()
+    writer.close()
+    (tmp_path / "d" / ".kafka_cleanshutdown").unlink()
+    for base in emptied:
+        (tmp_path / "d" / "t-0" / f"{base:020d}.log").write_bytes(b"")
+    if not synced:
+        for name in ("recovery-point-offset-checkpoint", ".segstore/checkpoints", ".segstore/ends"):
+            (tmp_path / "d" / name).unlink()
+    writer = open_writer(tmp_path / "d")
+    assert writer.partitions.replica("t", 0).log_end_offset == (60 if synced else end)
+    writer.close()

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import pytest
-from replication import NOW, brokers, following, log, state
+from replication import NOW, brokers, following, leading, log, state
 
+from segstore.errors import OffsetOutOfRangeError
 from segstore.leader_epochs import EpochEnd
 from segstore.replication.core.config import ReplicaConfig
 from segstore.replication.core.effects import (
     Append,
+    GoOnAt,
     SetHighWatermark,
     SetLogStartOffset,
     Truncate,
@@ -157,6 +159,68 @@ def test_r13_the_start_never_goes_back() -> None:
     part, follower = following(log((1, 3), start=3, end=9, shown=6))
     assert follower.on_answer(follower.fetch(71), FetchAnswer(None, 1, 0, 9), None) == (SetHighWatermark(3),)
     assert part.log.start_offset == 3
+
+
+def test_r41_a_log_ends_where_its_leaders_does_that_has_no_batch_before() -> None:
+    part, follower = following(log((1, 0), end=9, shown=6))
+    request, answer = follower.fetch(71), FetchAnswer(None, 60, 0, 60)
+    (effect,) = follower.on_nothing(request, answer)
+    assert effect == GoOnAt(60, 5)
+    assert part.log.end_offset == 9, "it is not done yet"
+    assert follower.on_gone_on(effect, answer) == (SetHighWatermark(60),)
+    assert follower.fetch(71) == FetchRequest(1, 71, 5, 60, 5, 0)
+
+
+def test_r41_the_high_watermark_may_lie_in_the_gap() -> None:
+    part, follower = following(log((1, 0), end=9, shown=6))
+    assert follower.on_gone_on(GoOnAt(60, 5), FetchAnswer(None, 9, 0, 60)) == (SetHighWatermark(9),)
+    assert (part.log.high_watermark, part.log.end_offset) == (9, 60)
+
+
+@pytest.mark.parametrize("name", STALE)
+def test_r41_what_is_no_longer_asked_makes_no_gap(name: str) -> None:
+    part, follower = following(log((1, 0), end=9, shown=9))
+    request = follower.fetch(71)
+    STALE[name](part)
+    assert isinstance(part.role, Follower)
+    assert part.role.on_nothing(request, FetchAnswer(None, 9, 0, 60)) == ()
+
+
+BEFORE_A_GAP = {
+    "the epoch before": log((3, 0), end=9),
+    "an empty log": log(),
+    "a record of an epoch that the leader never had": log((3, 0), (4, 9), end=10),
+    "an epoch of which the leader has nothing left": log((2, 0), (4, 6), end=12),
+}
+
+
+@pytest.mark.parametrize("name", BEFORE_A_GAP)
+@pytest.mark.parametrize("epochs", [((3, 0),), ((2, 0), (3, 7), (4, 20)), ()], ids=str)
+def test_r41_behind_a_gap_no_log_diverges(name: str, epochs: tuple[tuple[int, int], ...]) -> None:
+    """Of the leader's epochs below its own the records may be gone: where the follower's last epoch ends in
+    the leader's log, the follower would have to be cut again and again.
+    """
+    led, _ = leading(log(*epochs, end=60, shown=60))
+    part, follower = following(BEFORE_A_GAP[name].copy())
+    for _ in range(5):
+        request = follower.fetch(71)
+        try:
+            answer, _ = led.on_fetch(request, NOW)
+        except OffsetOutOfRangeError:
+            (cut,) = follower.on_out_of_range(request, 0, 60) or (Truncate(0),)
+            assert isinstance(cut, Truncate)
+            follower.on_truncate(cut.offset, min(cut.offset, part.log.end_offset))
+            continue
+        if answer.diverging is not None:
+            (cut,) = follower.on_answer(request, answer, None)
+            assert isinstance(cut, Truncate)
+            follower.on_truncate(cut.offset, min(cut.offset, 9, part.log.end_offset))
+            continue
+        for effect in follower.on_nothing(request, answer):
+            assert isinstance(effect, GoOnAt)
+            follower.on_gone_on(effect, answer)
+    assert (part.log.end_offset, part.log.high_watermark, part.log.epochs.current) == (60, 60, 5)
+    assert led.leader.remotes[1].end_offset == 60
 
 
 WITHOUT_EPOCHS = {

@@ -194,6 +194,36 @@ def test_a_partition_that_never_was(store_dir: Path) -> None:
     assert len(quarantined(store_dir)) == 3
 
 
+PASSING = {
+    "damage elsewhere": errors.CorruptRecordError("the log", 7, 3, "wrong CRC"),
+    "an error that nobody has thought of": errors.UnverifiedTransactionError("not verified"),
+    "a setting that may be changed": errors.ConfigError("a codec that is not installed"),
+}
+
+
+@pytest.mark.parametrize("case", PASSING)
+def test_what_may_pass_keeps_the_manifest(
+    store_dir: Path, monkeypatch: pytest.MonkeyPatch, case: str
+) -> None:
+    """What was not known to pass was refused for ever."""
+    begin(store_dir)
+    message = stage(store_dir, "a")
+
+    def failing(self: adopt.Adopter, manifest: Any) -> Any:
+        raise PASSING[case]
+
+    with segstore.open(store_dir) as store:
+        with monkeypatch.context() as patch:
+            patch.setattr(adopt.Adopter, "adopt", failing)
+            with pytest.raises(errors.SegstoreError, match=str(PASSING[case])[:20]):
+                seal(store_dir, "one", [message])
+        assert quarantined(store_dir) == []
+        store._side.inbox._look()  # type: ignore[union-attr]
+        assert contents(store) == [rows("a", 20)] * 2
+        assert seal(store_dir, "one", [message]).offsets == dict.fromkeys(PARTS, (0, 20))
+    assert left_in_inbox(store_dir) == []
+
+
 # --- the disk refuses ------------------------------------------------------------------------------
 
 

@@ -201,17 +201,16 @@ def test_a_small_range_is_one_native_call(
     log.transfer(out, 40, BATCH)  # opens the file
     log.transfer(out, 40, BATCH)  # finds out where its index is
     files.clear()
-    assert log.transfer(out, 40, BATCH) == (BATCH, 41)
+    assert log.transfer(out, 40, BATCH) == (BATCH, 41)  # as before: nothing is read
     assert log.transfer(out, 41, BATCH) == (BATCH, 42)  # goes on where the last one ended
-    assert files.calls == {"pread64": 2, "sendfile": 2}
+    assert files.calls == {"pread64": 1, "sendfile": 2}
     files.clear()
     assert log.transfer(out, 61, BATCH) == (BATCH, 62)  # the batch before has the index entry
     assert files.calls == {"pread64": 1, "sendfile": 1}  # one read gets the headers of both
-    log._context.files = Files()  # without what counts
     with profiled() as seen:
         log.transfer(out, 40, BATCH)
-    assert seen[:5] == ["transfer", "view", "send_at_once", "send_stretch", "seg_send_stretch"]
-    assert not [name for name in seen[5:] if name.startswith("seg_")]
+    by_python = ["transfer", "seg_transfer", "view", "send_at_once", "send_stretch", "seg_send_stretch"]
+    assert [name for name in seen if name in by_python] == by_python
 
 
 @pytest.mark.parametrize(
@@ -240,7 +239,7 @@ def test_the_header_behind_an_index_entry_comes_by_the_same_read(
             files.clear()
             assert log.transfer(out, offset, 1) == (size, offset + 1)
             log.transfer(out, 0, 1)
-            taken.add(files.calls["pread64"] - 1)
+            taken.add(files.calls["pread64"])
         assert taken == {1, reads}
 
 
