@@ -99,7 +99,7 @@ class Flusher:
 
     def flush(self, upto: int) -> None:
         """Return when all below `upto` is durable. Raises StorageError where the sync failed; the partition
-        is fenced then.
+        is fenced then. StoreClosedError where the partition was deleted.
         """
         tail = self._tail
         if tail is not None and self._flush_short(tail, upto):
@@ -158,6 +158,8 @@ class Flusher:
         except OSError as error:
             if not is_refusal(error):
                 raise
+            if error.errno == errno.ENOENT:
+                self._view()  # raises StoreClosedError where the partition was deleted meanwhile
             # The kernel may have dropped the pages and called them clean: a second sync proves nothing.
             self._segments.fence(error)
             self.failed = True

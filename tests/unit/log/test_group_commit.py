@@ -687,3 +687,31 @@ def test_a_tail_that_is_being_lent_learns_of_names_that_are_not_synced(
     assert loan.tail is not None
     assert (asked_of, loan.tail.c.log_only) == ([True], 0)
     closed(log)
+
+
+def test_a_partition_that_is_deleted_while_it_is_synced_is_no_failed_disk(store_dir: Path) -> None:
+    """Its directory gets another name, so the sync of its names finds none. That fenced the log, and took the
+    directory of a replicated store offline, from which a partition moved away.
+    """
+
+    class Deleted(HookedFiles):
+        armed = False
+
+        def before(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            if self.armed and name == "sync_dir":
+                self.armed = False
+                deleting = threading.Thread(target=store.delete_topic, args=("t",))
+                deleting.start()
+                deleting.join()
+
+    files = Deleted()
+    with segstore.open(store_dir, files=files) as store:
+        store.create_topic("t", 1, {"segment.bytes": 200})
+        log = store.partition("t")
+        for _ in range(3):
+            log.append(b"v" * 100)
+        partition = log.partition_for_write()
+        files.armed = True
+        with pytest.raises(segstore.StoreClosedError):
+            partition.flusher.flush(log.end_offset)
+        assert (files.armed, partition.flusher.failed, partition.segments.fenced) == (False, False, None)
