@@ -125,8 +125,8 @@ class Adoptions:
         """Adopt a manifest whose files lie in this inbox; return what was adopted, now or before, once it is
         durable on all in-sync replicas, and visible.
 
-        Raises UnknownTopicOrPartitionError, StagedFilesError, RecordTooLargeError, InvalidRecordError where
-        it can never be adopted; any other error where it can't be now.
+        Raises UnknownTopicOrPartitionError, StagedFilesError, RecordTooLargeError, InvalidRecordError,
+        OffsetsExhaustedError where it can never be adopted; any other error where it can't be now.
         """
         until = time.monotonic() + PATIENCE
         with self._alone(manifest.id):

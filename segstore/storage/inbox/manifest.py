@@ -25,6 +25,7 @@ from segstore.errors import (
     NotEnoughReplicasError,
     NotLeaderOrFollowerError,
     OffsetNotAvailableError,
+    OffsetsExhaustedError,
     QuorumLostError,
     RecordTooLargeError,
     ReplicaOfflineError,
@@ -119,7 +120,13 @@ def named(folder: Folder) -> set[tuple[str, str]]:
 # waits. It is one framed line: {"error", "arguments"}, by the name of an exception of `segstore.errors`.
 # The store's writer writes it, the sealer reads and removes it.
 
-NEVER = (InvalidRecordError, RecordTooLargeError, StagedFilesError, UnknownTopicOrPartitionError)
+NEVER = (
+    InvalidRecordError,
+    OffsetsExhaustedError,
+    RecordTooLargeError,
+    StagedFilesError,
+    UnknownTopicOrPartitionError,
+)
 """Errors of what is sealed, with which an adoption fails for ever. After any other one the manifest stays,
 and is adopted once that has passed.
 """
