@@ -65,6 +65,21 @@ def test_our_follower_is_killed_while_it_fetches(pair: Pair) -> None:
     pair.judge()
 
 
+def test_our_follower_is_paused_until_it_is_out_of_sync(pair: Pair) -> None:
+    """For longer than its session and replica.lag.time.max.ms: the leader commits without it."""
+    from kafka_pair import values
+
+    pair.create(leader=pair.kafka)
+    pair.produce(values("before"))
+    pair.await_in_sync()
+    pair.member.signal(signal.SIGSTOP)
+    pair.await_alone(pair.kafka)
+    pair.produce(values("meanwhile", 200))
+    pair.member.signal(signal.SIGCONT)
+    pair.judge()
+    assert pair.stored() == [*values("before"), *values("meanwhile", 200)]
+
+
 def test_kafka_is_paused_and_we_lead_meanwhile(pair: Pair) -> None:
     from kafka_pair import values
 

@@ -48,6 +48,21 @@ def test_kafka_is_killed_and_follows_again(pair: Pair) -> None:
     pair.judge()
 
 
+def test_kafka_is_paused_until_it_is_out_of_sync(pair: Pair) -> None:
+    """For longer than its session and replica.lag.time.max.ms: we commit without it."""
+    from kafka_pair import values
+
+    pair.create(leader=pair.node)
+    pair.ask("append", pair.topic, values("before"))
+    pair.await_in_sync()
+    pair.cluster.broker.signal(signal.SIGSTOP)
+    pair.await_alone(pair.node)
+    pair.ask("append", pair.topic, values("meanwhile", 200))
+    pair.cluster.broker.signal(signal.SIGCONT)
+    pair.judge()
+    assert pair.stored() == [*values("before"), *values("meanwhile", 200)]
+
+
 def test_our_leader_is_killed_and_follows(pair: Pair) -> None:
     from kafka_pair import values
 
