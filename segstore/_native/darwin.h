@@ -7,6 +7,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <netinet/in.h>
+#include <pthread.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/socket.h>
@@ -80,6 +81,11 @@ static inline int processor(void)
 static inline int leave_processor(int number)
 {
     return not_here();
+}
+
+static inline void name_thread(const char *name)
+{
+    pthread_setname_np(name);
 }
 
 /* fsync(2) of macOS leaves bytes in the disk's own memory. */

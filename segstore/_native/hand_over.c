@@ -233,6 +233,7 @@ static int has_moved(seg_disk_thread *d)
 static void *run(void *argument)
 {
     seg_disk_thread *d = argument;
+    name_thread("segstore-disk");
     while (!__atomic_load_n(&d->ending, __ATOMIC_ACQUIRE)) {
         if (has_moved(d))
             return NULL;

@@ -5,7 +5,6 @@ both: it goes on as a new one, which begins elsewhere. Counted: the threads, and
 from __future__ import annotations
 
 import os
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,8 +16,11 @@ from waiting import until
 
 from segstore.storage.segment import native_tail
 
-FEWEST, CLOSELY = 32, 4_000
-"""Appends after which a thread moves first, and how many of them a test makes."""
+FEWEST, TOGETHER, CLOSELY = 32, 200, 4_000
+"""Appends after which a thread moves first, how many are made without a look at the threads, which ends a
+row of them, and how many a test makes.
+"""
+NAME = "segstore-disk"
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="Linux tells of processors")
 
@@ -27,10 +29,9 @@ class Appender:
     """A store of two directories, and the native thread which writes for the follower."""
 
     def __init__(self, directories: Directories) -> None:
-        others = {int(task.name) for task in Path("/proc/self/task").iterdir()}
         self.store = directories.open(broker_session_timeout_ms=60_000, replica_lag_time_max_ms=60_000)
         self.store.create_topic("t", replication_factor=2)
-        self.log, self._others = self.store.partition("t"), others
+        self.log = self.store.partition("t")
         until(self._is_handed_over)
 
     def _is_handed_over(self) -> bool:
@@ -42,22 +43,27 @@ class Appender:
     @property
     def thread(self) -> int:
         """The id of the native thread: of two, while one goes on for the other, that of the newer one."""
-        known = self._others | {each.native_id for each in threading.enumerate()}
         native = [
-            (began(task), int(task.name))
-            for task in Path("/proc/self/task").iterdir()
-            if int(task.name) not in known
+            (began(task), int(task.name)) for task in Path("/proc/self/task").iterdir() if name(task) == NAME
         ]
         return max(native)[1]
 
     def threads(self, appends: int) -> set[int]:
-        """Append so often; return which threads have written."""
+        """Append so often, and so many together that the thread may move; return which threads have written."""
         seen = set()
-        for _ in range(appends // 25):
+        for _ in range(appends // TOGETHER):
             seen.add(self.thread)
-            for _ in range(25):
+            for _ in range(TOGETHER):
                 self.log.append(b"v")
         return seen | {self.thread}
+
+
+def name(task: Path) -> str:
+    """The name of a thread; "" where it has ended."""
+    try:
+        return (task / "comm").read_text().strip()
+    except OSError:
+        return ""
 
 
 def began(task: Path) -> int:
@@ -101,7 +107,7 @@ def test_a_thread_that_shares_its_appenders_processor_moves_ever_less_often(
     seen = appender.threads(CLOSELY)
 
     def moves() -> bool:
-        seen.update(appender.threads(100))
+        seen.update(appender.threads(TOGETHER))
         return len(seen) > 2
 
     until(moves)
@@ -128,7 +134,7 @@ def switches(thread: int) -> Any:
 def test_the_thread_of_an_idle_store_sleeps(two: Directories) -> None:
     """Without a switch it makes no call that waits, and it does not spin: it is asleep all the time."""
     appender = Appender(two)
-    appender.threads(100)
+    appender.threads(TOGETHER)
     until(lambda: "sleeping" in switches(appender.thread)[0])
     time.sleep(0.05)
     before = switches(appender.thread)
