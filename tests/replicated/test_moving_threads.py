@@ -49,7 +49,7 @@ class Appender:
         return max(native)[1]
 
     def threads(self, appends: int) -> set[int]:
-        """Append so often, and so many together that the thread may move; return which threads have written."""
+        """Append so often, as many in a row as let the thread move; return which threads have written."""
         seen = set()
         for _ in range(appends // TOGETHER):
             seen.add(self.thread)

