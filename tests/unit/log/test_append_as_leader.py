@@ -440,7 +440,9 @@ def test_an_append_killed_at_each_call_leaves_a_good_log(tmp_path: Path) -> None
         log = segstore.open(path, files=files, clock=Clock(NOW)).partition("t")
         for i in range(3):  # over several segments
             log.append_as_leader(batch(i))
+            log.flush()  # what a roll leaves to another thread is done before the next append, as in each run
             log.append_as_leader(of_producer(i))
+            log.flush()
 
     ends = []
     for nth, path in killed_at_each_call(tmp_path / "state", tmp_path, run):
@@ -452,4 +454,4 @@ def test_an_append_killed_at_each_call_leaves_a_good_log(tmp_path: Path) -> None
             assert_live(log, path / "t-0", reopened=True)
         assert segstore.check(path) == [], nth
     assert ends[-1] == 3 + 3 * 4
-    assert len(set(ends)) > 3  # how many is chance: beside the appends a segment that was rolled is synced
+    assert len(set(ends)) > 5
