@@ -96,6 +96,10 @@ def now_ms() -> int:
     return time.monotonic_ns() // 1_000_000
 
 
+Found = Brought | Nothing | SegstoreError | None
+"""What a read of a leader's disk gives: see `LocalReplica._read_at`."""
+
+
 class Read(Protocol):
     """A read of a leader's log."""
 
@@ -663,9 +667,7 @@ class LocalReplica:
     ) -> Read | None:
         """Read what an answer brings, in the thread of the leader's directory; return what reads on."""
         place = Place(leader, request.current_leader_epoch, request.fetch_offset)
-        found: Brought | Nothing | SegstoreError | None = self._ahead.take(
-            place
-        )  # it may have come meanwhile
+        found: Found = self._ahead.take(place)  # it may have come meanwhile
         if found is None:
             found = self._read_at(leader, request.fetch_offset, answer.end_offset, self._max_bytes)
         self._links.resume(self, lambda: self._arrived(role, request, answer, found))
@@ -685,9 +687,7 @@ class LocalReplica:
         self._ahead.add(at, found)
         return lambda: self._read_ahead(leader, place, end_offset)
 
-    def _read_at(
-        self, leader: LocalReplica, offset: int, end_offset: int, max_bytes: int
-    ) -> Brought | Nothing | SegstoreError | None:
+    def _read_at(self, leader: LocalReplica, offset: int, end_offset: int, max_bytes: int) -> Found:
         """Read from a leader's disk, and check CRCs; NOTHING where no batch lies there, the error where what
         does is damaged, None where it can't be read.
         """
@@ -711,7 +711,7 @@ class LocalReplica:
         role: Follower,
         request: FetchRequest,
         answer: FetchAnswer,
-        found: Brought | Nothing | SegstoreError | None,
+        found: Found,
     ) -> bool | None:
         """Take what was read. Return as `step`: None where nothing could be read. Raises CorruptRecordError
         where that is damaged.

@@ -237,6 +237,11 @@ class Parts:
         throttle = quotas(store).throttle(CONSUMER_BYTE_RATE, self.config.client_id)
         self._fetcher = Fetcher(self._subscription, self._positions, self.config, self._metrics, throttle)
         self._following = Following(
-            *(store, self._guard, self._subscription, self._coordination),
-            *(self._fetcher, self._metrics, self.config),
+            store,
+            self._guard,
+            self._subscription,
+            self._coordination,
+            self._fetcher,
+            self._metrics,
+            self.config,
         )

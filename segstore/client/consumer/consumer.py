@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 from segstore.client.consumer.base import alone
 from segstore.client.consumer.config import ConsumerConfig
 from segstore.client.consumer.ending import Ending
+from segstore.client.consumer.fetcher import Given
 from segstore.client.consumer.following import given_of
 from segstore.client.consumer.loading import back_off
 from segstore.client.consumer.metrics import Polled
@@ -120,12 +121,8 @@ class Consumer(Assigning, Seeking, Committing):
 
     def _poll(self, most: int, deadline: float, update_offsets: bool) -> Polled:
         """Return what a look finds, or what comes until `deadline`."""
-        polled: Polled = {}
         given = self._wait(partial(self._fetcher.records, most), deadline, self._following.wait)
-        for part in given:
-            polled[part.tp] = part.records
-        if polled and self._interceptors.all:
-            polled = self._interceptors.on_consume(polled)
+        polled = self._consumed(given)
         if update_offsets:
             for part in given:  # last, as in `poll`
                 part.state.seek(part.at, part.leader_epoch)
@@ -235,12 +232,15 @@ class Consumer(Assigning, Seeking, Committing):
             given = self._wait(records, deadline, self._following.wait)
         else:
             given = given_of(came)
-        polled = {part.tp: part.records for part in given}
-        if polled and self._interceptors.all:
-            polled = self._interceptors.on_consume(polled)
+        polled = self._consumed(given)
         for part in given:
             self._iteration.put(part, polled.get(part.tp, ()))
         return bool(given)
+
+    def _consumed(self, given: list[Given]) -> Polled:
+        """Return the records of these partitions, as interceptors leave them."""
+        polled = {part.tp: part.records for part in given}
+        return self._interceptors.on_consume(polled) if polled and self._interceptors.all else polled
 
     def _check_store(self) -> None:
         """Raise StoreClosedError where the consumer was closed with its store; an iteration over a closed

@@ -47,7 +47,9 @@ has the record, and the record's leader epoch; or nothing, and no partition.
 
 def given_of(came: Came | None) -> list[Given]:
     """Return the same as a look does."""
-    polled, state, at, leader_epoch = ({}, None, 0, 0) if came is None else came
+    if came is None:
+        return []
+    polled, state, at, leader_epoch = came
     return (
         []
         if state is None
