@@ -1,4 +1,8 @@
 # Every target sets itself up in .venv; `make` alone lists them.
+# An empty environment (env -i, some cron and container starts) has no PATH, without which make finds no program.
+ifeq ($(origin PATH),undefined)
+export PATH := /usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
+endif
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
