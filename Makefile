@@ -1,5 +1,5 @@
 # Every target sets itself up in .venv; `make` alone lists them.
-# An empty environment (env -i, some cron and container starts) has no PATH, without which make finds no program.
+# An empty environment (env -i) has no PATH, without which make finds no program; $(shell) then needs a real shell, hence the "<".
 ifeq ($(origin PATH),undefined)
 export PATH := /usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 endif
@@ -22,7 +22,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 # Every target that has a word of help, and check-machine, is no file.
-.PHONY: check-machine $(shell sed -n 's/^\([a-z-]*\):.*\#\# .*/\1/p' $(firstword $(MAKEFILE_LIST)))
+.PHONY: check-machine $(shell sed -n 's/^\([a-z-]*\):.*\#\# .*/\1/p' <$(firstword $(MAKEFILE_LIST)))
 
 help:  ## list the targets
 	@echo "make TARGET, where TARGET is one of:"
