@@ -12,6 +12,7 @@ from threading import Event
 from typing import Any
 
 import pytest
+from descriptors import allowed
 from replicated_stores import QUICK
 from serving import HEARTBEAT, FileSlice, Parked, connections, fetched, heartbeat, serving, within
 from waiting import PATIENCE, told, until
@@ -411,7 +412,7 @@ def test_a_fork_leaves_the_parents_connections_alone(store: segstore.Store) -> N
 def test_a_thousand_idle_connections_cost_nothing(store: segstore.Store) -> None:
     """No memory for buffers, and no turn of the loop."""
     count = 1000
-    with segstore.serve(store, port=0) as server:
+    with allowed(4 * count), segstore.serve(store, port=0) as server:
         clients = [socket.create_connection((server.host, server.port)) for _ in range(count)]
         for client in clients:
             client.sendall(request("ApiVersions", 0, 1))

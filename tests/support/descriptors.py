@@ -6,8 +6,12 @@ from __future__ import annotations
 
 import os
 import re
-from contextlib import suppress
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+
+import pytest
 
 
 def opened(place: Path) -> list[str]:
@@ -27,3 +31,18 @@ def never_blocks(fd: str) -> bool:
         return False
     flags = re.search(r"^flags:\s+(\d+)", Path(f"/proc/self/fdinfo/{fd}").read_text(), re.MULTILINE)
     return flags is not None and bool(int(flags[1], 8) & os.O_NONBLOCK)
+
+
+@contextmanager
+def allowed(count: int) -> Iterator[None]:
+    """Raise this process's limit to `count` descriptors: an ordinary user begins with 1,024. Skips the test if the
+    hard limit is lower.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard < count:
+        pytest.skip(f"the hard limit of descriptors is {hard}, and {count} are needed")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, count), hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
