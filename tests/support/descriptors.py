@@ -35,8 +35,9 @@ def never_blocks(fd: str) -> bool:
 
 @contextmanager
 def allowed(count: int) -> Iterator[None]:
-    """Raise this process's limit to `count` descriptors: an ordinary user begins with 1,024. Skips the test if the
-    hard limit is lower.
+    """Raise this process's limit to `count` descriptors; an ordinary user begins with 1,024.
+
+    Skips the test if the hard limit is lower.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard < count:
