@@ -38,6 +38,7 @@ __all__ = [
     "GroupIdNotFoundError",
     "GroupMaxSizeReachedError",
     "GroupNotFoundError",
+    "IdempotencyConflictError",
     "IllegalArgumentError",
     "IllegalGenerationError",
     "IllegalStateError",
@@ -498,6 +499,12 @@ class RecordDeserializationError(SerializationError):
 
     def __reduce__(self) -> tuple[object, ...]:
         return _rebuild, (type(self), self.args, self.__dict__)
+
+
+class IdempotencyConflictError(SegstoreError):
+    """An id of staged records was adopted with other records than those that come now; the message names
+    both. None of the records that come now was appended.
+    """
 
 
 class StagedFilesError(SegstoreError):

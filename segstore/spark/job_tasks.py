@@ -164,7 +164,7 @@ def reprocess(
 
     held = {name: str(value) for name, value in source_options(path, source, options).items()}
     said = {"path": held["path"], "topic": target, **({} if job_id is None else {"jobId": job_id})}
-    said |= {name: value for name, value in held.items() if name.lower() == "witness"}
+    said |= {name: value for name, value in held.items() if name.lower() in ("witness", "failondataloss")}
     written = parse_sink_options(said, streaming=False)
     sink = Sink.of(written)
     sink.check(["key", "value"])

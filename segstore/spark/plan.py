@@ -137,8 +137,14 @@ class Lookup(Closing):
     # --- offsets --------------------------------------------------------------------------
 
     def earliest(self, partitions: list[TopicPartition]) -> Offsets:
-        """Return the log start offsets."""
-        return {each: self._start_of(each) for each in partitions}
+        """Return the log start offsets of those partitions that still exist."""
+        found: Offsets = {}
+        for each in partitions:
+            try:
+                found[each] = self._start_of(each)
+            except GONE:
+                log.debug("%s was deleted after its end was looked up", each)
+        return found
 
     def latest(self, partitions: list[TopicPartition], begin: Positions | None = None) -> Positions:
         """Return the present ends of those partitions that still exist; `begin` is up to where they were

@@ -108,7 +108,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         if len(queries) > 1 or any(batch != batchId for _, batch in queries):
             raise IllegalStateError(f"micro-batch {batchId} was given what tasks wrote for {sorted(queries)}")
         for query, batch in queries:
-            self.sink.seal(f"spark-stream/{query}/{batch}", _staged(messages))
+            self.sink.seal_micro_batch(query, batch, _staged(messages))
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         self.sink.abort(_staged(messages))

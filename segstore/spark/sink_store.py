@@ -12,7 +12,6 @@ import logging
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -21,6 +20,7 @@ from segstore import names as file_names
 from segstore.coordinator.open_replicated import open_replicated
 from segstore.errors import (
     ConfigError,
+    IdempotencyConflictError,
     InvalidTopicError,
     KafkaTimeoutError,
     SegstoreError,
@@ -29,10 +29,12 @@ from segstore.errors import (
 )
 from segstore.files import Files, locks
 from segstore.spark.columns import HEADERS
-from segstore.spark.offsets import by_lower_names, duration_ms
+from segstore.spark.offsets import by_lower_names, duration_ms, flag
 from segstore.spark.options import needs_broker, store_paths, store_witness
+from segstore.spark.planned_batch import REMEDY, id_of, source_offsets
 from segstore.spark.sink_rows import Divider, columns_of
 from segstore.storage.context import os_errors, wall_clock
+from segstore.storage.inbox.layout import Folder
 from segstore.storage.inbox.told_topics import StagersTopics
 from segstore.storage.meta.topic_info import check_not_internal
 from segstore.storage.meta.topics import TopicInfo
@@ -53,7 +55,8 @@ GATHERED_BYTES = 8 << 20
 class Sink:
     """Stages rows in the store, or directory of a replicated store, at `path`, and seals them. `topic` is
     that of SinkOptions; `directories` and `witness` are those of a replicated store, none where the process
-    that has it open is to adopt; tests set `files`.
+    that has it open is to adopt; tests set `files`. `checkpoint` is that of a stream, as its option says;
+    `fail_on_data_loss` is that of SinkOptions.
     """
 
     path: str
@@ -62,6 +65,8 @@ class Sink:
     files: Files | None = None
     directories: tuple[str, ...] = ()
     witness: str | None = None
+    checkpoint: str | None = None
+    fail_on_data_loss: bool = True
 
     @classmethod
     def of(cls, options: SinkOptions) -> Sink:
@@ -70,7 +75,13 @@ class Sink:
         path = next(filter(_takes_files, paths), paths[0]) if len(paths) > 1 else paths[0]
         several = paths if len(paths) > 1 else ()
         return cls(
-            path, options.topic, options.seal_timeout_ms, None, directories=several, witness=options.witness
+            path,
+            options.topic,
+            options.seal_timeout_ms,
+            directories=several,
+            witness=options.witness,
+            checkpoint=options.checkpoint,
+            fail_on_data_loss=options.fail_on_data_loss,
         )
 
     # --- the driver, before ------------------------------------------------------------------
@@ -143,25 +154,54 @@ class Sink:
 
     # --- the driver, after --------------------------------------------------------------------
 
-    def seal(self, id_: str, staged: Sequence[Staged]) -> Adoption | None:
+    def seal_micro_batch(self, query: str, batch: int, staged: Sequence[Staged]) -> Adoption | None:
+        """Seal the rows of a stream's micro-batch: see `seal`. The offsets of Spark's plan tell whether rows
+        that come again are of the same plan.
+        """
+        if not staged:
+            return None
+        files = self.files or Files()
+        try:
+            with os_errors():
+                id_ = id_of(files, Folder(files, self._root(staged)).adopted, query, batch)
+        except IdempotencyConflictError as error:
+            self._drop(error, staged)
+            return None
+        return self.seal(id_, staged, source_offsets(self.checkpoint, batch))
+
+    def seal(self, id_: str, staged: Sequence[Staged], source: str = "") -> Adoption | None:
         """Seal the staged rows under this id, and wait until they are in the log, once. Return None where
-        nothing was staged. Raises what `seal` raises.
+        nothing was staged. Raises what `seal` raises; if failOnDataLoss is false, rows that are in conflict
+        with those of the id are dropped with a warning.
         """
         if not staged:
             return None
         try:
-            done = seal(
-                staged[0].path if self.directories else self.path,
-                id_,
-                staged,
-                self.seal_timeout_ms / 1000,
-                files=self.files,
-                opener=self._open if self.directories else None,
-            )
+            done = self._sealed(id_, self._root(staged), staged, source)
+        except IdempotencyConflictError as error:
+            self._drop(error, staged)
+            return self._sealed(id_, self._root(staged), (), "")
+        came = sum(each.records for each in staged)
+        if done.records != came:
+            log.warning("%s; %d came again and are dropped: they are not the same each time", done, came)
+        return done
+
+    def _sealed(self, id_: str, root: str, staged: Sequence[Staged], source: str) -> Adoption:
+        opener, seconds = self._open if self.directories else None, self.seal_timeout_ms / 1000
+        try:
+            return seal(root, id_, staged, seconds, source=source, files=self.files, opener=opener)
         except KafkaTimeoutError as error:
             raise KafkaTimeoutError(f"{error} (option sealTimeout={self.seal_timeout_ms}ms)") from error
-        _compare(id_, done, sum(each.records for each in staged))
-        return done
+
+    def _root(self, staged: Sequence[Staged]) -> str:
+        return staged[0].path if self.directories else self.path
+
+    def _drop(self, error: IdempotencyConflictError, staged: Sequence[Staged]) -> None:
+        """Drop rows that are in conflict with those of the log. Raises the error unless that is allowed."""
+        if self.fail_on_data_loss:
+            raise IdempotencyConflictError(f"{error}. {REMEDY}") from error
+        log.warning("%s; failOnDataLoss=false: the rows that came now are dropped", error)
+        self.abort(staged)
 
     def _open(self) -> Store:
         return open_replicated(self.directories, witness=self.witness)
@@ -178,18 +218,6 @@ def _takes_files(path: str) -> bool:
     except SegstoreError:
         return False
     return True
-
-
-def _compare(id_: str, done: Adoption, records: int) -> None:
-    """Warn where the log has something else under the id than what was sent again under it."""
-    if done.records != records:
-        log.warning(
-            "%s is in the log since %s with %d rows, and the %d that came now are dropped: it was run from "
-            "another plan (an older checkpoint, a job id that is used for other rows), or its rows are not "
-            "the same each time",
-            *(id_, datetime.fromtimestamp(done.adopted_ms / 1000, timezone.utc).isoformat()),
-            *(done.records, records),
-        )
 
 
 class Topics:
@@ -269,7 +297,7 @@ PASSED_OVER = ("offset", "timestampType")
 as they are.
 """
 
-KNOWN = ("path", "topic", "sealTimeout", "jobId", "checkpointLocation", "witness")
+KNOWN = ("path", "topic", "sealTimeout", "jobId", "checkpointLocation", "failOnDataLoss", "witness")
 TIMEOUT_MS = 120_000
 """The time that Kafka's producer tries to deliver (delivery.timeout.ms)."""
 
@@ -277,14 +305,17 @@ TIMEOUT_MS = 120_000
 @dataclass(frozen=True)
 class SinkOptions:
     """The options of a write. `paths` are several of a replicated store. `topic` is None where a column names
-    the topic; `job_id` is None where none was given.
+    the topic; `job_id` and `checkpoint` are None where none was given. `fail_on_data_loss`: whether rows that
+    would be dropped, as others were written under their id, are an error.
     """
 
     paths: tuple[str, ...]
     topic: str | None
     seal_timeout_ms: int
     job_id: str | None
-    witness: str | None = None
+    witness: str | None
+    checkpoint: str | None
+    fail_on_data_loss: bool
 
 
 def parse_sink_options(given: Mapping[str, str], *, streaming: bool) -> SinkOptions:
@@ -301,7 +332,8 @@ def parse_sink_options(given: Mapping[str, str], *, streaming: bool) -> SinkOpti
     timeout = duration_ms("sealTimeout", options.get("sealtimeout"), TIMEOUT_MS)
     paths = store_paths(options)
     witness = store_witness(options, paths)
-    return SinkOptions(paths, topic, timeout, job, witness)
+    fail = flag("failOnDataLoss", options.get("failondataloss"), True)
+    return SinkOptions(paths, topic, timeout, job, witness, options.get("checkpointlocation"), fail)
 
 
 def _check_known(options: Mapping[str, str]) -> None:

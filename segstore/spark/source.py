@@ -184,9 +184,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def initialOffset(self) -> dict[str, dict[str, Any]]:
         """Return where a query without a checkpoint begins. Raises ConfigError, DataLossError."""
         assert self.columns is not None
-        begin = self.options.begin(streaming=True)
-        found = self._lookup.resolve(begin, self._lookup.partitions(), begin=True)
-        return _to_json(self._lookup.positions(found))
+        begin, available = self.options.begin(streaming=True), self._available
+        every = self._lookup.partitions()
+        # Spark asks for this after `prepareForTriggerAvailableNow`: a partition may have been added since.
+        partitions = [each for each in every if available is None or each in available]
+        found = self._lookup.positions(self._lookup.resolve(begin, partitions, begin=True))
+        self._end_no_earlier(found)
+        return _to_json(found)
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """Return the limit that Spark hands back to `latestOffset`, except where it wants all that there
@@ -199,7 +203,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Fix the end: only what is in the log now will be read."""
+        """Fix the partitions and their ends: only records that are in the logs now will be read."""
         self._available = self._latest()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, dict[str, Any]]:
@@ -222,28 +226,45 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._lookup.latest(partitions, begin)
 
     def _still(self, available: Positions, begin: Positions) -> Positions:
-        """Return the ends of a query that is to read what was there when it began. Where more was read by
-        then, a new leader did not show all yet.
+        """Return the fixed ends. If a new leader did not show all records at the start, the query may begin
+        after such an end: then the end is looked up again, once.
         """
-        early = [
-            each for each, at in begin.items() if each in available and available[each].offset < at.offset
-        ]
-        return {**available, **self._lookup.latest(early, begin)} if early else available
+        early = [at for at in begin if at in available and available[at].offset < begin[at].offset]
+        self._available = {**available, **self._lookup.latest(early, begin)} if early else available
+        return self._available
+
+    def _end_no_earlier(self, begin: Positions) -> None:
+        """Move fixed ends that lie before the beginning, as records came between Spark's two questions."""
+        available = self._available or {}
+        early = [each for each in begin if each in available and available[each].offset < begin[each].offset]
+        available |= {each: begin[each] for each in early}
 
     def _has_to_wait(self, begin: Positions, latest: Positions) -> bool:
         """Return whether there is less than minOffsetsPerTrigger, and maxTriggerDelay has not passed."""
         least, now = self.options.min_offsets_per_trigger, time.monotonic()
         if least is None or self._available is not None:
             return False
-        new = sum(end.offset - (begin[each].offset if each in begin else 0) for each, end in latest.items())
+        began, new = self._present(begin, latest), 0
+        for each, end in latest.items():
+            if each in begin and end.offset < begin[each].offset:
+                return False  # the log went back: the micro-batch reports it
+            new += max(end.offset - began[each], 0)
         if new < least and (now - self._triggered_at) * 1000 < self.options.max_trigger_delay_ms:
             return True
         self._triggered_at = now
         return False
 
+    def _present(self, begin: Positions, latest: Positions) -> Offsets:
+        """Return the first offset of each partition that can be read: offsets below the log start offset
+        count against no limit.
+        """
+        begins = {each: begin[each].offset if each in begin else 0 for each in latest}
+        return begins | {
+            each: max(start, begins[each]) for each, start in self._lookup.earliest(list(latest)).items()
+        }
+
     def _admitted(self, begin: Positions, latest: Positions, limit: ReadMaxRows) -> Positions:
-        new = self._lookup.earliest([each for each in latest if each not in begin])
-        begins = {**new, **{each: at.offset for each, at in begin.items()}}
+        begins = self._present(begin, latest)
         ends = rate_limited(begins, {each: at.offset for each, at in latest.items()}, limit.max_rows)
         return self._lookup.positions(ends, latest, begin)
 

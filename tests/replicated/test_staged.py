@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from faults import KillingFiles
 from replicated_stores import PATIENT, Directories, await_in_sync, retrying
-from staging import rows, sealed_only
+from staging import quarantined, rows, sealed_only
 from stores import in_child, killed, values
 from waiting import until
 
@@ -126,6 +126,24 @@ def test_others_may_append_between(two: Directories, monkeypatch: pytest.MonkeyP
     assert (done.records, done.others) == (6, end - first - 6)
     assert done.others > 0
     assert seal(two.paths[1], "id", []) == done
+
+
+def test_an_id_stands_for_one_piece_of_work(three: Directories) -> None:
+    """In whichever directory other work comes under it, also after the ids were read anew."""
+    store = opened(three)
+    done = sealed(three.paths[0], source="offsets up to 20")
+    for path in three.paths:
+        with pytest.raises(
+            errors.IdempotencyConflictError, match="60 records of offsets up to 20; 60 records"
+        ):
+            sealed(path, tag="other rows", source="offsets up to 30")
+        assert sealed(path, tag="other rows", source="offsets up to 20") == done
+        sealed_only(path, "id", [staged(path, "other rows", n=30)])
+        store.close()
+        store = opened(three)
+        assert len(quarantined(path)) == 1 + len(PARTS)
+    assert_once(store, "a")
+    assert all(not any(Folder(store._context.files, str(path)).stems()) for path in three.paths)
 
 
 def test_an_id_is_known_to_all_directories(three: Directories) -> None:

@@ -172,17 +172,6 @@ def test_commit_again_with_the_same_messages_and_with_new_ones(state: Path) -> N
     assert left_in_inbox(state) == []
 
 
-def test_another_plan_for_the_same_micro_batch_is_told(state: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """As from an older copy of the checkpoint: it stays as it was, and there is a warning."""
-    one = writer(state)
-    one.commit(write(one, 1, rows(1)), 1)
-    assert not caplog.records
-    one.commit(write(one, 1, rows(1)[:1]), 1)
-    assert "spark-stream/q/1 is in the log since 20" in caplog.text
-    assert f"with {ROWS * len(PARTS)} rows, and the {ROWS} that came now are dropped" in caplog.text
-    assert seen(state) == expected(0, 1)
-
-
 def test_abort_after_a_commit_undoes_nothing(state: Path) -> None:
     """Spark aborts with the same messages when commit has raised, whatever it had done by then."""
     one = writer(state)

@@ -68,7 +68,9 @@ def test_what_is_allowed(store: Path) -> None:
     assert (made.id, made.sink.path, made.sink.topic) == ("spark-job/nightly 7", str(store), None)
     assert made.sink.seal_timeout_ms == 120_000
     given = {"path": str(store), "topic": "t", "sealtimeout": "90s", "checkpointlocation": "/x"}
-    assert stream_writer(given, VALUE).sink.seal_timeout_ms == 90_000
+    found = stream_writer(given, VALUE).sink
+    assert (found.seal_timeout_ms, found.checkpoint, found.fail_on_data_loss) == (90_000, "/x", True)
+    assert not stream_writer({**given, "failondataloss": "false"}, VALUE).sink.fail_on_data_loss
     ids = {writer({"path": str(store), "topic": "t"}, VALUE, False).id for _ in range(3)}
     assert len(ids) == 3
     # Output mode complete; Kafka's sink takes it, too.
@@ -98,6 +100,11 @@ BAD: dict[str, tuple[dict[str, str], StructType, tuple[str, ...]]] = {
         ("option kafka.bootstrap.servers", "option path"),
     ),
     "a bad timeout": ({**T, "sealtimeout": "soon"}, VALUE, ("option sealTimeout='soon'", "10s")),
+    "no flag": (
+        {**T, "failondataloss": "no"},
+        VALUE,
+        ("option failOnDataLoss='no'", "one of true, false"),
+    ),
     "a bad id": ({**T, "jobid": "a\nb"}, VALUE, (r"option jobId='a\nb'", "500 characters")),
     "no value": (T, columns(key=BinaryType()), ("column value is missing", "binary or string")),
     "a value's type": (T, columns(value=LongType()), ("column value is bigint: must be binary or string",)),

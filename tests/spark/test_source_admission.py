@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import time
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
@@ -157,6 +158,119 @@ def test_available_now_ends_where_the_log_was(store: segstore.Store) -> None:
     append(store, 100)
     assert stream.batch() == ["t-0 6-12", "t-1 2-4"]
     assert stream.batch() == []
+
+
+def test_available_now_takes_no_partition_that_appears_while_it_starts(store: segstore.Store) -> None:
+    """Spark fixes the end, and then asks where to begin: it was told of a partition without an end, which
+    was taken for a deleted one.
+    """
+    reader = StreamReader(
+        {"path": store.path, "subscribePattern": "t.*", "startingOffsets": "earliest"}, COLUMNS
+    )
+    reader.prepareForTriggerAvailableNow()
+    store.add_partitions("t", 3)
+    append(store, 5, partition=2)
+    fill(store, "tt", records=3)
+    begin = reader.initialOffset()
+    end = reader.latestOffset(begin, ALL)
+    assert [str(part) for part in reader.partitions(begin, end)] == ["t-0", "t-1"]
+    assert reader.latestOffset(end, ALL) == end
+    again = Stream(Path(store.path), at=end, subscribePattern="t.*")
+    assert again.batch() == ["t-2 0-5", "tt-0 0-3"]
+
+
+def test_available_now_from_the_latest_offset_ends_beside_a_writer(store: segstore.Store) -> None:
+    """Records that came between Spark's two questions let the query begin after its fixed end: it looked for
+    an end again in each micro-batch, and so read on for as long as others appended.
+    """
+    reader = StreamReader({"path": store.path, "subscribe": "t"}, COLUMNS)
+    reader.prepareForTriggerAvailableNow()
+    append(store, 2)
+    begin = reader.initialOffset()
+    for _ in range(3):
+        append(store, 3)
+        assert reader.latestOffset(begin, ALL) == begin == {"t": {"0": 14, "1": 4}}
+
+
+@pytest.mark.parametrize(
+    ("limit", "expected"), [(8, ["t-0 90-95", "t-1 0-2"]), (3, ["t-0 90-92", "t-1 0-1"])]
+)
+def test_removed_offsets_do_not_count_against_the_limit(
+    limit: int, expected: list[str], store: segstore.Store
+) -> None:
+    """Of 100 offsets retention had removed 90: empty micro-batches went through these, a limit at a time."""
+    append(store, 88)
+    store.partition("t", 0).delete_records(90)
+    options = {"failOnDataLoss": "false", "maxOffsetsPerTrigger": str(limit)}
+    stream = Stream(Path(store.path), at={"t": {"0": 0, "1": 0}}, **options)
+    assert stream.batch() == expected
+
+
+def test_a_stream_keeps_up_with_retention(store: segstore.Store) -> None:
+    """Each micro-batch reads records, however far the start has moved since the last one."""
+    stream = Stream(
+        Path(store.path), at={"t": {"0": 0, "1": 4}}, failOnDataLoss="false", maxOffsetsPerTrigger="10"
+    )
+    for number in range(1, 6):
+        append(store, 100)
+        store.partition("t", 0).delete_records(100 * number)
+        assert stream.batch() == [f"t-0 {100 * number}-{100 * number + 10}"]
+
+
+def test_removed_offsets_do_not_count_as_enough(
+    store: segstore.Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [1000.0]
+    monkeypatch.setattr(source, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    stream = Stream(Path(store.path), failOnDataLoss="false", minOffsetsPerTrigger="5", maxTriggerDelay="10s")
+    append(store, 1)
+    assert stream.batch() == ["t-0 12-13"]  # the first batch never waits
+    append(store, 20)
+    store.partition("t", 0).delete_records(30)
+    assert stream.batch() == []
+    append(store, 2)
+    assert stream.batch() == ["t-0 30-35"]
+
+
+def test_a_partition_that_vanishes_while_it_is_looked_at(store: segstore.Store) -> None:
+    stream = Stream(
+        Path(store.path), startingOffsets="earliest", failOnDataLoss="false", maxOffsetsPerTrigger="9"
+    )
+    ends = stream.reader._latest()
+    store.delete_topic("t")
+    begins = {each: at._replace(offset=0) for each, at in ends.items()}
+    assert stream.reader._admitted(begins, ends, ReadMaxRows(16)) == ends
+
+
+OLDER: dict[str, dict[str, str]] = {
+    "no limit": {},
+    "maxOffsetsPerTrigger": {"maxOffsetsPerTrigger": "5"},
+    "minOffsetsPerTrigger": {"minOffsetsPerTrigger": "5"},
+}
+
+
+@pytest.mark.parametrize("available_now", [False, True])
+@pytest.mark.parametrize("limit", OLDER)
+def test_an_older_copy_of_the_source_is_told(
+    limit: str, available_now: bool, store_dir: Path, tmp_path: Path
+) -> None:
+    """The checkpoint's offsets lie beyond the log's end. With minOffsetsPerTrigger the query waited."""
+    with segstore.open(store_dir) as store:
+        fill(store, records=8, partitions=2)
+    shutil.copytree(store_dir, tmp_path / "older")
+    with segstore.open(store_dir) as store:
+        append(store, 4)
+        stream = Stream(store_dir, startingOffsets="earliest", **OLDER[limit])
+        stream.batch(ALL)
+        stream.reader.latestOffset(stream.at, stream.limit)  # the first one never waits
+        stream.reader.stop()
+    reader = StreamReader({"path": str(tmp_path / "older"), "subscribe": "t", **OLDER[limit]}, COLUMNS)
+    if available_now:
+        reader.prepareForTriggerAvailableNow()
+    reader._triggered_at = time.monotonic()
+    with pytest.raises(DataLossError, match="t-0: its offset went from 12 back to 8"):
+        reader.partitions(stream.at, reader.latestOffset(stream.at, reader.getDefaultReadLimit()))
+    reader.stop()
 
 
 def test_new_partitions_and_topics_are_read_from_their_start(store: segstore.Store) -> None:

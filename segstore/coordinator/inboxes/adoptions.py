@@ -52,7 +52,7 @@ from segstore.records import TRANSACTIONAL_FLAG, Encoded, Template
 from segstore.records.encoded import checked
 from segstore.replication.side import ReplicatedSide
 from segstore.storage.inbox.adopt import check_staged
-from segstore.storage.inbox.known_ids import Adoption
+from segstore.storage.inbox.known_ids import Adoption, check_again
 from segstore.storage.inbox.layout import Folder
 from segstore.storage.inbox.manifest import Manifest
 from segstore.storage.inbox.staged_file import StagedFile
@@ -126,7 +126,8 @@ class Adoptions:
         durable on all in-sync replicas, and visible.
 
         Raises UnknownTopicOrPartitionError, StagedFilesError, RecordTooLargeError, InvalidRecordError,
-        OffsetsExhaustedError where it can never be adopted; any other error where it can't be now.
+        OffsetsExhaustedError, IdempotencyConflictError if it can never be adopted; any other error if it
+        can't be now.
         """
         until = time.monotonic() + PATIENCE
         with self._alone(manifest.id):
@@ -167,6 +168,7 @@ class Adoptions:
                 if known is None:
                     known = self._run(transaction, folder, manifest, by_partition)
         self._settle(transaction, known)
+        check_again(known, manifest.records, manifest.source)
         return known
 
     def _again(self, id_: str) -> Adoption | None:
@@ -203,8 +205,8 @@ class Adoptions:
             for at, part in logs.items():
                 spans[at.topic, at.partition] = _append(transaction, folder, part, by_partition[at])
             spanned = sum(end - first for first, end in spans.values())
-            others = spanned - sum(file.records for file in manifest.files)
-            adoption = Adoption(manifest.id, store._context.clock(), spans, others)
+            others = spanned - manifest.records
+            adoption = Adoption(manifest.id, store._context.clock(), spans, others, manifest.source)
             with self._lock:
                 records = ids.records(adoption)
             with transaction.appending(own) as template:

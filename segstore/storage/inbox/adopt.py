@@ -1,9 +1,9 @@
 """Adoption of one sealed manifest in a store without replicas: all of it, once, or nothing, in an order of
 steps that stands below.
 
-1. The id is looked up: what was adopted is not adopted again. Topics, partitions and every staged file are
-   checked; small files are gathered, large ones get the offsets of now; these are synced, and what the
-   partitions hold already; no append waits meanwhile.
+1. The id is looked up: what was adopted is not adopted again, and other records under its id are refused.
+   Topics, partitions and every staged file are checked; small files are gathered, large ones get the offsets
+   of now; these are synced, and what the partitions hold already; no append waits meanwhile.
 2. The append tokens of the partitions are taken, in order of their directories. The intent is written and
    synced: where each log ends. So is a note (`joined`) of the segments that are joined from small files.
 3. The batches are appended.
@@ -34,7 +34,7 @@ from segstore.storage.inbox.adopted_ids import AdoptedIds
 from segstore.storage.inbox.gatherer import Gatherer
 from segstore.storage.inbox.intent import Intent, Place, remove_intent, write_intent
 from segstore.storage.inbox.joined import Joined, forget_joined, write_joined
-from segstore.storage.inbox.known_ids import Adoption
+from segstore.storage.inbox.known_ids import Adoption, check_again
 from segstore.storage.inbox.layout import Folder
 from segstore.storage.inbox.manifest import Manifest
 from segstore.storage.inbox.staged_file import StagedFile
@@ -69,11 +69,12 @@ class Adopter:
 
     def adopt(self, manifest: Manifest) -> Adoption:
         """Do steps 1 to 6. Raises UnknownTopicOrPartitionError, StagedFilesError, RecordTooLargeError,
-        InvalidRecordError where the manifest can never be adopted; StorageError, OSError where it can't be
-        now.
+        InvalidRecordError, IdempotencyConflictError if the manifest can never be adopted; StorageError,
+        OSError if it can't be now.
         """
         known = self._ids.find(manifest.id)
         if known is not None:
+            check_again(known, manifest.records, manifest.source)
             return known
         try:
             return self._adopt(manifest)
@@ -118,7 +119,7 @@ class Adopter:
             joined = self._note_what_is_joined(joined, _joined(manifest, work))
             _each(lambda one: one.sync(), work)
             offsets = {(one.topic.topic, one.topic.partition): one.offsets for one in work}
-            adoption = Adoption(manifest.id, self._clock(), offsets)
+            adoption = Adoption(manifest.id, self._clock(), offsets, source=manifest.source)
             self._ids.record(adoption)
         except BaseException:
             self._undo(manifest, work, places)

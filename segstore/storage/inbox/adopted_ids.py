@@ -1,11 +1,11 @@
 """The ids of adopted manifests with their offsets, `.segstore/adopted` and its second copy `adopted.copy`.
 
-Each line is framed: {"id", "ms", "offsets": [[topic, partition, first, end], ...]}, and "others" where that
-is not 0; lines are appended and
-synced. The file is written anew, without ids whose time is over, when it has twice the lines that it needs. A
-line that is cut off or damaged counts for no id; the second copy, which is written after the file and not
-synced, has it. An id that is in either of them was adopted. Threads: one at a time, under the inbox's lock.
-Other processes read: `read_adoption`.
+Each line is framed: {"id", "ms", "offsets": [[topic, partition, first, end], ...]}, with "others" unless that
+is 0, and "source" unless that is empty; lines are appended and synced. The file is written anew, without ids
+whose time is over, when it has twice the lines that it needs. A line that is cut off or damaged counts for no
+id; the second copy, which is written after the file and not synced, has it. An id that is in either of them
+was adopted. Threads: one at a time, under the inbox's lock. Other processes read: `read_adoption`,
+`read_newest`.
 """
 
 from __future__ import annotations
@@ -187,7 +187,8 @@ def format_adoption(adoption: Adoption) -> bytes:
     """Return the line of an adopted id."""
     rows = [[topic, partition, *ends] for (topic, partition), ends in adoption.offsets.items()]
     others = {"others": adoption.others} if adoption.others else {}
-    return frame({"id": adoption.id, "ms": adoption.adopted_ms, "offsets": rows, **others})
+    source = {"source": adoption.source} if adoption.source else {}
+    return frame({"id": adoption.id, "ms": adoption.adopted_ms, "offsets": rows, **others, **source})
 
 
 def parse_adoption(line: bytes) -> Adoption:
@@ -195,29 +196,38 @@ def parse_adoption(line: bytes) -> Adoption:
     held: dict[str, Any] = unframe(line)
     try:
         rows = [tuple(row) for row in held["offsets"]]
-        others = held.get("others", 0)
-        kinds = [type(held["id"]), type(held["ms"]), type(others), *(type(v) for row in rows for v in row)]
-        if kinds != [str, int, int, *_ROW * len(rows)]:
+        id_, ms, others, source = held["id"], held["ms"], held.get("others", 0), held.get("source", "")
+        kinds = [type(value) for value in (id_, ms, others, source, *(v for row in rows for v in row))]
+        if kinds != [str, int, int, str, *_ROW * len(rows)]:
             raise ValueError("no adopted id: a value of it is of another kind")
-        return Adoption(held["id"], held["ms"], {row[:2]: row[2:] for row in rows}, others)
+        return Adoption(id_, ms, {row[:2]: row[2:] for row in rows}, others, source)
     except (KeyError, TypeError) as error:
         raise ValueError(f"no adopted id: {error}") from error
 
 
 def read_adoption(files: Files, path: str, id_: str) -> Adoption | None:
     """Return the adoption of one id in the file; None where the file does not have it. Raises OSError."""
+    return _last_line(files, path, b' {"id":%s,' % compact(id_))
+
+
+def read_newest(files: Files, path: str, series: str) -> Adoption | None:
+    """Return the last adoption in the file of an id that is `series`, "/" and more. Raises OSError."""
+    return _last_line(files, path, b' {"id":%s' % compact(f"{series}/")[:-1])
+
+
+def _last_line(files: Files, path: str, begin: bytes) -> Adoption | None:
     try:
         data = files.read_file(path, _MOST_BYTES)
     except OSError as error:
         if error.errno not in NOT_A_FILE | {errno.ENOENT}:
             raise
         return None
-    start = data.rfind(b' {"id":%s,' % compact(id_))
+    start = data.rfind(begin)
     if start < 0:
         return None
-    begin = data.rfind(b"\n", 0, start) + 1
+    first = data.rfind(b"\n", 0, start) + 1
     try:
-        return parse_adoption(data[begin : data.index(b"\n", start) + 1])
+        return parse_adoption(data[first : data.index(b"\n", start) + 1])
     except ValueError:
         return None  # the line is being written
 

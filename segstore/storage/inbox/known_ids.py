@@ -1,29 +1,58 @@
-"""`KnownIds`: the ids of adopted manifests in memory, and which of them are dropped when there are too many.
+"""`KnownIds`: the ids of adopted manifests in memory, and which of them are dropped when there are too many;
+`check_again` compares records that come under an adopted id.
 
 Nothing is on disk: `adopted_ids` has the file of one directory. Threads: one at a time.
 """
 
 from __future__ import annotations
 
+from datetime import datetime, timezone
 from typing import NamedTuple
+
+from segstore.errors import IdempotencyConflictError
 
 
 class Adoption(NamedTuple):
     """A manifest that was adopted: its id, when (ms), and first and end offset by partition.
 
     `others` counts the offsets in these spans that are none of its records: 0, but in a replicated store,
-    where others may append between its batches.
+    where others may append between its batches. `source` is what its sealer said the records were made of.
     """
 
     id: str
     adopted_ms: int
     offsets: dict[tuple[str, int], tuple[int, int]]
     others: int = 0
+    source: str = ""
 
     @property
     def records(self) -> int:
         """Return how many records were adopted."""
         return sum(end - first for first, end in self.offsets.values()) - self.others
+
+    def __str__(self) -> str:
+        since = datetime.fromtimestamp(self.adopted_ms / 1000, timezone.utc).isoformat()
+        return f"{self.id!r} is in the log since {since} with {_counted(self.records, self.source)}"
+
+
+def check_again(known: Adoption, records: int, source: str) -> None:
+    """Raise IdempotencyConflictError unless `records` that come under an adopted id are the same work again.
+
+    The source decides if both have one: of the same source a second run may make other rows, in another
+    order (random columns, a query that was changed), and they were written once all the same. Without it the
+    numbers of records must agree. No records are no conflict: nothing is dropped.
+    """
+    by_source = known.source and source
+    same = known.source == source if by_source else known.records == records
+    if records and not same:
+        raise IdempotencyConflictError(
+            f"{known}; {_counted(records, source)} came under this id now, and were not appended: an id is "
+            "for one piece of work, which is the same each time"
+        )
+
+
+def _counted(records: int, source: str) -> str:
+    return f"{records} records" + (f" of {source}" if source else "")
 
 
 class KnownIds:

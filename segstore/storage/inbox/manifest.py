@@ -1,6 +1,7 @@
 """Manifests, `.segstore/inbox/sealed/<stem>.manifest`: which staged files belong together, under which id.
 
-A manifest is one framed line: {"version", "id", "files": rows of StagedFile}. Its rename is the seal; the
+A manifest is one framed line: {"version", "id", "files": rows of StagedFile}; version 3, which is written if
+the sealer has said of what the records were made, has "source" too. Its rename is the seal; the
 sequence in its name is above all that were sealed when it was written. Threads and processes: any may write,
 each under a name of its own; the store's writer reads and removes.
 """
@@ -16,6 +17,7 @@ from typing import Any, NamedTuple
 from segstore import names
 from segstore.errors import (
     ConcurrentTransactionsError,
+    IdempotencyConflictError,
     InvalidArgumentError,
     InvalidRecordError,
     InvalidReplicationFactorError,
@@ -38,11 +40,13 @@ from segstore.errors import (
 )
 from segstore.storage.inbox.joined import kept
 from segstore.storage.inbox.layout import Folder
-from segstore.storage.inbox.staged_file import StagedFile, check_id
+from segstore.storage.inbox.staged_file import StagedFile, check_id, check_source
 from segstore.storage.meta.framed import frame, unframe
 from segstore.storage.meta.small_files import NOT_A_FILE
 
 VERSION = 2
+WITH_SOURCE = 3
+_MEMBERS = {VERSION: {"version", "id", "files"}, WITH_SOURCE: {"version", "id", "files", "source"}}
 MOST_BYTES = 1 << 28
 
 
@@ -50,6 +54,11 @@ class Manifest(NamedTuple):
     stem: str
     id: str
     files: tuple[StagedFile, ...]
+    source: str = ""
+
+    @property
+    def records(self) -> int:
+        return sum(file.records for file in self.files)
 
 
 def digest_of(id_: str) -> str:
@@ -57,17 +66,19 @@ def digest_of(id_: str) -> str:
     return hashlib.blake2b(id_.encode(), digest_size=8).hexdigest()
 
 
-def new_manifest(folder: Folder, id_: str, files: Sequence[StagedFile]) -> Manifest:
+def new_manifest(folder: Folder, id_: str, files: Sequence[StagedFile], source: str = "") -> Manifest:
     """Return a manifest that is not sealed. Raises OSError."""
     stems = folder.stems()
     sequence = stems[-1][1] + 1 if stems else 1
-    return Manifest(names.manifest_stem(sequence, digest_of(id_), secrets.token_hex(8)), id_, tuple(files))
+    stem = names.manifest_stem(sequence, digest_of(id_), secrets.token_hex(8))
+    return Manifest(stem, id_, tuple(files), source)
 
 
-def write_manifest(folder: Folder, id_: str, files: Sequence[StagedFile]) -> Manifest:
+def write_manifest(folder: Folder, id_: str, files: Sequence[StagedFile], source: str = "") -> Manifest:
     """Seal a manifest, durably. Raises OSError; whether it is sealed is not known then."""
-    manifest = new_manifest(folder, id_, files)
-    held = {"version": VERSION, "id": id_, "files": files}
+    manifest = new_manifest(folder, id_, files, source)
+    held: dict[str, Any] = {"version": VERSION, "id": id_, "files": files}
+    held |= {"version": WITH_SOURCE, "source": source} if source else {}
     folder.files.write_atomic(folder.manifest(manifest.stem), frame(held))
     return manifest
 
@@ -85,7 +96,7 @@ def read_manifest(folder: Folder, stem: str) -> Manifest:
         raise
     try:
         held = unframe(data)
-        if held.keys() != {"version", "id", "files"} or held["version"] != VERSION:
+        if held.get("version") not in list(_MEMBERS) or held.keys() != _MEMBERS[held["version"]]:
             raise ValueError(
                 f"keys {sorted(held)} and version {held.get('version')!r}: not what is known here"
             )
@@ -94,7 +105,7 @@ def read_manifest(folder: Folder, stem: str) -> Manifest:
         rows = tuple(StagedFile.parse(row) for row in held["files"])
         if len({(row.stager, row.name) for row in rows}) < len(rows):
             raise ValueError("a file is named twice")
-        return Manifest(stem, check_id(held["id"]), rows)
+        return Manifest(stem, check_id(held["id"]), rows, check_source(held.get("source", "")))
     except (ValueError, InvalidArgumentError, InvalidTypeError) as error:
         raise StagedFilesError(f"{path} is no manifest: {error}") from error
 
@@ -121,6 +132,7 @@ def named(folder: Folder) -> set[tuple[str, str]]:
 # The store's writer writes it, the sealer reads and removes it.
 
 NEVER = (
+    IdempotencyConflictError,
     InvalidRecordError,
     OffsetsExhaustedError,
     RecordTooLargeError,

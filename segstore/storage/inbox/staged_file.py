@@ -108,6 +108,21 @@ def check_id(value: Any) -> str:
     """
     if not isinstance(value, str):
         raise InvalidTypeError(f"id must be a str, not {type(value).__name__}")
-    if not 0 < len(value) <= 1000 or not re.fullmatch(r"[^\x00-\x1f\x7f\ud800-\udfff]+", value):
+    if not _is_text(value):
         raise InvalidArgumentError(f"id={value!r:.100}: must be 1 to 1,000 printable characters")
     return value
+
+
+def check_source(value: Any) -> str:
+    """Return what records were made of, as a manifest may have it: up to 1,000 printable characters. Raises
+    InvalidTypeError, InvalidArgumentError.
+    """
+    if not isinstance(value, str):
+        raise InvalidTypeError(f"source must be a str, not {type(value).__name__}")
+    if value and not _is_text(value):
+        raise InvalidArgumentError(f"source={value!r:.100}: must be up to 1,000 printable characters")
+    return value
+
+
+def _is_text(value: str) -> bool:
+    return len(value) <= 1000 and re.fullmatch(r"[^\x00-\x1f\x7f\ud800-\udfff]+", value) is not None

@@ -26,10 +26,10 @@ from segstore.errors import (
 from segstore.files import Files
 from segstore.storage.context import Clock, os_errors, wall_clock
 from segstore.storage.inbox.adopted_ids import read_adoption
-from segstore.storage.inbox.known_ids import Adoption
+from segstore.storage.inbox.known_ids import Adoption, check_again
 from segstore.storage.inbox.layout import Folder
-from segstore.storage.inbox.manifest import digest_of, named, take_result, write_manifest
-from segstore.storage.inbox.staged_file import Staged, StagedFile, check_id, files_of
+from segstore.storage.inbox.manifest import Manifest, digest_of, named, take_result, write_manifest
+from segstore.storage.inbox.staged_file import Staged, StagedFile, check_id, check_source, files_of
 from segstore.storage.meta.directory_safety import check_places, kept_mode
 from segstore.storage.meta.published_ends import EndsReader, open_reader
 from segstore.storage.meta.topics import TopicFiles
@@ -50,6 +50,7 @@ def seal(
     messages: Iterable[Staged],
     timeout: float = 60.0,
     *,
+    source: str = "",
     clock: Clock = wall_clock,
     files: Files | None = None,
     opener: Opener | None = None,
@@ -59,7 +60,11 @@ def seal(
 
     Returns when the records are durable and visible, with the offsets of each partition. What was sealed
     under `id` before is not appended again: its offsets are returned, and these staged files are removed; ids
-    are kept as StoreConfig says (inbox.ids.retention.ms, inbox.ids.retention.count).
+    are kept as StoreConfig says (inbox.ids.retention.ms, inbox.ids.retention.count). `source` says of what
+    the records were made, such as offsets that were read, in up to 1,000 characters.
+
+    Raises IdempotencyConflictError if other records were adopted under `id`: of another `source`, or of
+    another number if one of the two sealers gave no source. The staged files stay, or are in the quarantine.
 
     Raises UnknownTopicOrPartitionError (a topic was deleted meanwhile, a partition is missing),
     StagedFilesError, RecordTooLargeError: nothing was appended, nor will be; what was sealed is in the
@@ -74,9 +79,9 @@ def seal(
     ConcurrentTransactionsError and QuorumLostError, as StorageError is: the files are sealed. Where the
     directory is lost, the same id may be staged and sealed in another one: it is adopted once.
     """
-    name = check_id(id)
+    work = Manifest("", check_id(id), files_of(messages), check_source(source))
     seconds = arguments.milliseconds("timeout", timeout)
-    return _Sealing(_root(path), name, files_of(messages), clock, files or Files(), opener).run(seconds)
+    return _Sealing(_root(path), work, clock, files or Files(), opener).run(seconds)
 
 
 def abort(
@@ -107,13 +112,13 @@ class _Sealing:
     def __init__(
         self,
         root: str,
-        id_: str,
-        staged: tuple[StagedFile, ...],
+        work: Manifest,
         clock: Clock,
         files: Files,
         opener: Opener | None,
     ) -> None:
-        self._root, self._id, self._staged, self._clock, self._files = root, id_, staged, clock, files
+        self._root, self._work, self._id, self._staged = root, work, work.id, work.files
+        self._clock, self._files = clock, files
         self._folder, self._opener, self._replicated = Folder(files, root), opener, False
         self._ends: EndsReader | None = None
         self._stem = ""
@@ -126,6 +131,7 @@ class _Sealing:
             while True:
                 known = self._outcome() or self._adopt()
                 if known is not None:
+                    check_again(known, self._work.records, self._work.source)
                     return known
                 left = until - time.monotonic()
                 if left <= 0:
@@ -141,14 +147,16 @@ class _Sealing:
         check_places(self._files, self._root)
         self._replicated = TopicFiles(self._files, self._root).is_replicated()
         self._files.file_mode = kept_mode(self._files, self._root)
-        if self._recorded() is not None:
+        known = self._recorded()
+        if known is not None:
+            check_again(known, self._work.records, self._work.source)
             _remove_unsealed(self._folder, self._staged)
             return
         missing = [path for path in map(self._folder.staged, self._staged) if not self._files.exists(path)]
         if missing:
             raise StagedFilesError(f"{len(missing)} staged files are missing: {missing[0]}")
         self._folder.prepare()
-        self._stem = write_manifest(self._folder, self._id, self._staged).stem
+        self._stem = write_manifest(self._folder, self._id, self._staged, self._work.source).stem
 
     def _recorded(self) -> Adoption | None:
         return read_adoption(self._files, self._folder.adopted, self._id)
@@ -238,8 +246,8 @@ def adopt(store: Store, id_: str, messages: Iterable[Staged]) -> Adoption:
 
     No manifest is sealed, so an adoption that fails is not tried again, and its staged files are removed.
     Raises UnknownTopicOrPartitionError, StagedFilesError, RecordTooLargeError, InvalidRecordError,
-    StorageError: nothing was appended then; ReadOnlyError, StoreClosedError, InvalidTypeError,
-    InvalidArgumentError. Threads: any.
+    IdempotencyConflictError, StorageError: nothing was appended then; ReadOnlyError, StoreClosedError,
+    InvalidTypeError, InvalidArgumentError. Threads: any.
     """
     staged = files_of(messages)
     with os_errors():

@@ -110,6 +110,7 @@ def adopted(data: bytes) -> str:
     """Lines that are damaged count for nothing, for whoever reads them."""
     held = adopted_ids.AdoptedIds(_Kept(data), "input", 1000, 10)
     adopted_ids.read_adoption(Given(data), "input", "q/7")
+    adopted_ids.read_newest(Given(data), "input", "q")
     adopted_ids.damaged_lines(Given(data), "input")
     left = adopted_ids.within(data, {("t", 0): 10})
     assert adopted_ids.damaged_lines(Given(left), "input") == 0
@@ -170,7 +171,8 @@ def _settings() -> list[bytes]:
 def _staged() -> list[bytes]:
     row = ["a" * 32, "00000001.batches", "t", "", 0, 1, 10, 700, 5, "boot", False]
     other = [*row[:1], "00000002.batches", *row[2:]]
-    return [framed.frame({"version": 2, "id": "q/7", "files": rows}) for rows in ([], [row], [row, other])]
+    kept = [{"version": 2, "id": "q/7", "files": rows} for rows in ([], [row], [row, other])]
+    return [framed.frame(held) for held in (*kept, {**kept[1], "version": 3, "source": "offsets up to 7"})]
 
 
 def _intents() -> list[bytes]:
@@ -185,7 +187,8 @@ def _results() -> list[bytes]:
 
 def _adoptions() -> list[bytes]:
     lines = [{"id": f"q/{n}", "ms": n, "offsets": [["t", 0, n, n + 1], ["u", 1, 5, 9]]} for n in range(9)]
-    return [b"".join(map(framed.frame, lines[:n])) for n in (0, 1, 9)]
+    lines.append({**lines[-1], "id": "q/9", "others": 1, "source": "offsets up to 9"})
+    return [b"".join(map(framed.frame, lines[:n])) for n in (0, 1, 10)]
 
 
 def _given(*data: bytes) -> Callable[[], list[bytes]]:

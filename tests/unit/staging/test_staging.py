@@ -150,7 +150,7 @@ def test_a_large_adoption_moves_few_bytes(store_dir: Path) -> None:
 def test_an_empty_manifest_has_its_id_recorded(store_dir: Path) -> None:
     begin(store_dir)
     assert seal(store_dir, "none", []).offsets == {}
-    assert seal(store_dir, "none", [stage(store_dir, "a")]).offsets == {}
+    assert seal(store_dir, "none", []).offsets == {}
     assert left_in_inbox(store_dir) == []
 
 
@@ -187,7 +187,7 @@ def test_ids_are_kept_by_count_and_by_time(store_dir: Path) -> None:
         assert seal(store_dir, "later", []).adopted_ms == clock.now
     with segstore.open(store_dir, clock=clock, config=options):
         seal(store_dir, "x", [stage(store_dir, "a")])
-        assert seal(store_dir, "later", [stage(store_dir, "b")]).offsets == {}
+        assert seal(store_dir, "later", []).offsets == {}
         assert seal(store_dir, "x", [stage(store_dir, "b")]).offsets == dict.fromkeys(PARTS, (0, 20))
 
 
@@ -343,6 +343,21 @@ ARGUMENTS: dict[str, tuple[Callable[[Path, Staged], Any], type[Exception], str]]
         lambda p, m: seal(p, "a", [replace(m, files=m.files[:1])]),
         errors.InvalidArgumentError,
         "wrong CRC",
+    ),
+    "a source of another type": (
+        lambda p, m: seal(p, "a", [m], source=7),
+        errors.InvalidTypeError,
+        "source must be",
+    ),
+    "a line break in a source": (
+        lambda p, m: seal(p, "a", [m], source="a\nb"),
+        errors.InvalidArgumentError,
+        "source=.*up to 1,000 printable",
+    ),
+    "a long source": (
+        lambda p, m: seal(p, "a", [m], source="x" * 1001),
+        errors.InvalidArgumentError,
+        "up to 1,000",
     ),
     "no store": (lambda p, m: seal(p / "no", "a", [m]), errors.StorageError, "No such store"),
     "no path": (lambda p, m: seal(7, "a", [m]), errors.InvalidTypeError, "path must be"),

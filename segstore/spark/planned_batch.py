@@ -1,0 +1,95 @@
+"""A micro-batch as Spark has planned it: `id_of` is its id in the log, `source_offsets` the ends of its plan.
+
+Spark writes a plan into the checkpoint, `offsets/<batch>`, before the micro-batch runs, and reads it there
+to run it again. So the offsets tell a replay, whose rows may come in another order and even differ, from the
+plan of an older checkpoint under the same number, whose rows are others.
+
+On disk: only reads, of the adopted ids and a local checkpoint; one of `segstore.spark.checkpoints` is asked
+by HTTP. Threads: any; functions without state.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import re
+from http.client import HTTPConnection, HTTPException
+from urllib.parse import quote
+
+from segstore.errors import IdempotencyConflictError
+from segstore.files import Files
+from segstore.storage.inbox.adopted_ids import read_adoption, read_newest
+
+log = logging.getLogger("segstore.spark")
+
+_LOCATION = re.compile(r"([a-z][a-z0-9+.-]*):(?://([^/]*))?(/.*)")
+_BEFORE = (
+    2  # lines: the version; watermark, time and settings, which a new plan of equal offsets has otherwise
+)
+_MOST_TEXT = 400
+_MOST_BYTES = 1 << 26
+_PATIENCE = 10.0
+
+REMEDY = (
+    "A stream's checkpoint that does this is an older copy, or has lost its last plan: put the newest one in "
+    "place, or start a query with a new checkpointLocation, at the offsets of the source up to which the log "
+    "has rows. Of a batch, jobId stands for other rows: give these another one. With option "
+    "failOnDataLoss=false the rows that come now are dropped"
+)
+"""What to do after an IdempotencyConflictError."""
+
+
+def id_of(files: Files, adopted: str, query: str, batch: int) -> str:
+    """Return the id under which a micro-batch is sealed. Raises IdempotencyConflictError if it is not in the
+    log and a later one is, since Spark plans none before its predecessor is committed; OSError.
+    """
+    series = f"spark-stream/{query}"
+    id_, newest = f"{series}/{batch}", read_newest(files, adopted, series)
+    if newest is not None and _number(newest.id) > batch and read_adoption(files, adopted, id_) is None:
+        raise IdempotencyConflictError(
+            f"{newest}; rows of micro-batch {batch} come now, of which none was in the log before"
+        )
+    return id_
+
+
+def _number(id_: str) -> int:
+    last = id_.rpartition("/")[2]
+    return int(last) if last.isdecimal() else -1
+
+
+def source_offsets(checkpoint: str | None, batch: int) -> str:
+    """Return the ends of a micro-batch in its sources, a digest if they are long; "" if the checkpoint is not
+    known or can't be read from here.
+    """
+    try:
+        text = _read(checkpoint or "", f"offsets/{batch}").decode()
+    except (OSError, HTTPException, ValueError) as error:
+        log.debug("the plan of micro-batch %d can't be read: %s", batch, error)
+        return ""
+    found = ", ".join(text.splitlines()[_BEFORE:])
+    if len(found) <= _MOST_TEXT and found.isprintable():
+        return f"offsets up to {found}"
+    return f"offsets with the digest {hashlib.blake2b(found.encode(), digest_size=16).hexdigest()}"
+
+
+def _read(checkpoint: str, name: str) -> bytes:
+    """Return a file of the checkpoint. Raises OSError, HTTPException, ValueError."""
+    location = _LOCATION.fullmatch(checkpoint)
+    scheme, host, path = location.groups() if location else ("file", "", checkpoint)
+    if scheme in ("segstore", "webhdfs"):
+        return _fetched(host or "", f"/webhdfs/v1{quote(path)}/{name}?op=OPEN")
+    if scheme != "file" or host or not path:
+        raise ValueError(f"checkpoint {checkpoint!r}: its file system is not read here")
+    return Files().read_file(f"{path}/{name}", _MOST_BYTES)
+
+
+def _fetched(host: str, target: str) -> bytes:
+    connection = HTTPConnection(host, timeout=_PATIENCE)
+    try:
+        connection.request("GET", target)
+        answer = connection.getresponse()
+        if answer.status != 200:
+            raise ValueError(f"{host} answers {answer.status}")
+        return answer.read(_MOST_BYTES)
+    finally:
+        connection.close()
