@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from segstore.config import arguments
 from segstore.errors import InvalidRecordError, OffsetOutOfRangeError
 from segstore.files import Files
 from segstore.filetree import nodes
@@ -178,7 +179,7 @@ def restore(log: PartitionLog, seen: Snapshot, path: str, target: str | os.PathL
     Raises FileNotFoundError where the snapshot has nothing at `path`; FileExistsError where `target` is not
     empty; OSError; CorruptRecordError. The files that were written by then stay.
     """
-    path, root, files = clean_path(path), os.path.abspath(os.fspath(target)), log._context.files
+    path, root, files = clean_path(path), arguments.path("target", target), log._context.files
     nodes = list(seen.nodes.walk(path))
     if not nodes:
         raise error(errno.ENOENT, path)
