@@ -83,7 +83,12 @@ _COMMITTED = {"kafka.isolation.level": "read_committed", "includeHeaders": "true
 
 
 def source_options(path: str | os.PathLike[str], topic: str, options: dict[str, Any]) -> dict[str, Any]:
-    """Return the source's options for a read of a topic; by default all committed records are read."""
+    """Return the source's options for a read of a topic; by default all committed records are read. Raises
+    InvalidTypeError for None, which Spark drops: without a bound that was looked up all would be read.
+    """
+    for name, value in options.items():
+        if value is None:
+            raise InvalidTypeError(f"option {name}=None: must have a value; leave it out for the default")
     return {**_COMMITTED, **options, "subscribe": topic, "path": arguments.path("path", path)}
 
 
