@@ -16,6 +16,7 @@ import sys
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from threading import Event, Thread
 from typing import Any
 
 if __name__ == "__main__":
@@ -148,6 +149,47 @@ def replaced(here: Path) -> Generator[None, None, None]:
     store.close()
     with segstore.open_replicated([*paths[:2], here / "new"]) as store:
         assert values(store) == numbered(60)
+
+
+def waits(here: Path) -> Generator[None, None, None]:
+    yield from while_waiting(
+        lambda files: segstore.open("log", files=files, timeout=PATIENCE), lambda: segstore.open(here / "log")
+    )
+
+
+def waits_with_replicas(here: Path) -> Generator[None, None, None]:
+    paths = ["d0", "d1", "d2"]
+    yield from while_waiting(
+        lambda files: segstore.open_replicated(paths, witness="w", files=files, timeout=PATIENCE),
+        lambda: segstore.open_replicated([here / path for path in paths], witness=here / "w"),
+    )
+
+
+def while_waiting(
+    opened: Callable[[segstore.files.Files], segstore.Store], holder: Callable[[], segstore.Store]
+) -> Generator[None, None, None]:
+    """Yield while an open waits until the store is closed elsewhere."""
+    tried = Event()
+
+    class Telling(segstore.files.Files):
+        def lock_holder(self, path: Any) -> int | None:
+            """Tell that somebody was found to have the store: the wait begins."""
+            tried.set()
+            return super().lock_holder(path)
+
+    held = holder()
+    held.create_topic("t", config=SMALL)
+    found: list[segstore.Store] = []
+    thread = Thread(target=lambda: found.append(opened(Telling())))
+    thread.start()
+    assert tried.wait(PATIENCE)
+    yield
+    held.close()
+    thread.join(PATIENCE)
+    fill(found[0])
+    found[0].close()
+    with holder() as store:
+        assert values(store) == numbered(30)
 
 
 def standby(here: Path) -> Generator[None, None, None]:
@@ -339,8 +381,6 @@ def repaired(here: Path) -> Generator[None, None, None]:
 
 def while_running(call: Callable[[Callable[[int], None]], object]) -> Generator[None, None, None]:
     """Yield within a call, at the first progress that it tells of: this thread changes the directory then."""
-    from threading import Event, Thread
-
     begun, changed, failed = Event(), Event(), []
 
     def at(_: int) -> None:
@@ -448,6 +488,8 @@ CASES: dict[str, Case] = {
     "open to read": reader,
     "open_replicated": replicas,
     "replace_directory": replaced,
+    "open that waits": waits,
+    "open_replicated that waits": waits_with_replicas,
     "follow": standby,
     "promote": promoted,
     "mirror": mirrored,
