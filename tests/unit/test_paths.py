@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import os
 from pathlib import Path
 from typing import Any
 
 import pytest
+from places import REPOSITORY
 
 from segstore.config import arguments
 from segstore.config.paths import settled
@@ -125,3 +127,40 @@ def test_every_setting_whose_name_says_a_place_is_one_of_these() -> None:
     for kind, names in LOCATIONS.values():
         said = {row.name for row in kind.describe() if "path" in row.allowed}  # type: ignore[attr-defined]
         assert said == {*names}
+
+
+# --- one place ------------------------------------------------------------------------------------
+
+CONVERSIONS = {"os.fspath", "os.fsdecode", "os.getcwd", "os.path.abspath", "os.path.realpath"}
+EXCEPT = {
+    "files": "paths that callers have settled",
+    "index": "paths that callers have settled",
+    "config": "here they are settled",
+    "cli": "a command ends before its directory changes",
+    "demo": "a command",
+    "bench": "a command",
+    "spark.java": "Java's directory, which is used at once",
+    "spark.launch": "Java's directory, which is used at once",
+}
+KNOWN = {
+    ("replication.metadata.voters", "os.path.abspath"): "compares settled paths that can't be read",
+    ("server.security.settings", "os.fspath"): "is it empty?",
+    ("server.security.settings", "os.fsdecode"): "settled in the same line",
+    ("spark.job_tasks", "os.fsdecode"): "a place of Spark's",
+}
+
+
+def conversions(tree: ast.AST) -> set[str]:
+    """Return the calls by which a module takes a path from outside by itself."""
+    return {ast.unparse(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)} & CONVERSIONS
+
+
+def test_paths_from_outside_are_taken_in_one_place() -> None:
+    """What takes a path calls `arguments.path` or has a setting of the kind `location`."""
+    package = REPOSITORY / "segstore"
+    found = set()
+    for path in package.rglob("*.py"):
+        module = ".".join(path.relative_to(package).with_suffix("").parts)
+        if not any(module == each or module.startswith(f"{each}.") for each in EXCEPT):
+            found |= {(module, call) for call in conversions(ast.parse(path.read_text(encoding="utf-8")))}
+    assert found == {*KNOWN}
