@@ -23,6 +23,7 @@ from segstore.cli.places.of_store import open_reading
 from segstore.errors import OffsetOutOfRangeError
 from segstore.filetree import File, Snapshot, clean_path, files_log, read_file, snapshot
 from segstore.storage.store.partition_log import PartitionLog
+from segstore.storage.store.scan import EARLIEST, LATEST
 
 # --- checkpoints options -----------------------------------------------------------------------
 
@@ -66,7 +67,7 @@ def seen(log: PartitionLog, at: int | None) -> Snapshot:
     seen as of it.
     """
     try:
-        return snapshot(log, at)
+        return snapshot(log, LATEST if at is None else at)
     except OffsetOutOfRangeError as error:
         if error.offset < error.start:
             error.args = (f"{error}: compaction has been at what was before",)
@@ -249,7 +250,8 @@ def history(
     creation, unless --all is given.
     """
     with opened(path, topic) as log:
-        changes = [c for c in filetree.history(log, file, start, end) if everything or not _temporary(c.path)]
+        bounds = EARLIEST if start is None else start, LATEST if end is None else end
+        changes = [c for c in filetree.history(log, file, *bounds) if everything or not _temporary(c.path)]
     if as_json:
         for change in changes:
             print_json(change._asdict())

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from segstore.config.options import shown
+from segstore.config.paths import settled
 from segstore.errors import InvalidArgumentError, InvalidTypeError
 from segstore.integers import INT64_MAX as INT64_MAX
 
@@ -94,7 +95,9 @@ def switch(name: str, value: Any) -> bool:
 
 
 def path(name: str, value: Any) -> str:
-    """Return the path of a directory, from a str, bytes or os.PathLike."""
+    """Return the absolute path of a directory, from a str, bytes or os.PathLike: `settled`. Raises
+    StorageError too, if the path is relative and the current directory was deleted.
+    """
     try:
         found = os.fsdecode(value)
         os.fsencode(found)
@@ -106,7 +109,7 @@ def path(name: str, value: Any) -> str:
         ) from None
     if not found or "\0" in found:
         raise InvalidArgumentError(f"{name}={shown(found)}: must be the path of a directory")
-    return found
+    return settled(found)
 
 
 def one_of(name: str, value: Any, allowed: Collection[str]) -> str:

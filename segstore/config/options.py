@@ -16,6 +16,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from segstore.config.paths import settled
 from segstore.errors import ConfigError
 from segstore.integers import INT32_MAX, INT64_MAX
 
@@ -75,6 +76,19 @@ def text(allowed: str, doc: str, *, secret: bool = False) -> Any:
         return value
 
     return made(None, allowed, doc, read, secret=secret)
+
+
+def location(doc: str) -> Any:
+    """Return a field for the path of a file, which is made absolute when the settings are made: the file may
+    be read later, by then from another current directory. None, the default, stands for none.
+    """
+
+    def read(value: object) -> str:
+        if not isinstance(value, str) or not value:
+            raise ValueError
+        return settled(value)
+
+    return made(None, "a path", doc, read)
 
 
 def whole(default: int, least: int, most: int, unit: str, doc: str, special: int | None = None) -> Any:

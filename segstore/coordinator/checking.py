@@ -10,6 +10,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 
 from segstore import names
+from segstore.config import arguments
 from segstore.coordinator.inboxes.adopted_topic import unreadable
 from segstore.coordinator.loader import Unreadable
 from segstore.coordinator.offsets.state import understand
@@ -40,7 +41,8 @@ def check(path: str | os.PathLike[str], *, progress: Callable[[int], None] | Non
     read. `progress` is called with the bytes of each segment that was checked. Raises StorageError where
     there is no store.
     """
-    return [*bytes_of.check(path, progress=progress), *check_internal(path)]
+    root = arguments.path("path", path)
+    return [*bytes_of.check(root, progress=progress), *check_internal(root)]
 
 
 def check_internal(path: str | os.PathLike[str]) -> list[Finding]:

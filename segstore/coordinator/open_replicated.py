@@ -16,6 +16,7 @@ from segstore.coordinator.inboxes.inboxes import serve_inboxes
 from segstore.coordinator.open import end_transactions, forget_offsets
 from segstore.files import Files
 from segstore.replication import opening
+from segstore.replication.metadata.voters import given_paths
 from segstore.replication.store import ReplicatedStore
 from segstore.storage.context import Clock, wall_clock
 from segstore.storage.store.waiting import until_unlocked
@@ -52,10 +53,11 @@ def open_replicated(
     Raises QuorumLostError without a majority; StaleDirectoryError for a directory of another store, or in the
     place of another; StoreLockedError, StorageError, ConfigError, InvalidArgumentError, InvalidTypeError.
     """
+    given = given_paths(paths, witness)  # before the wait, during which the current directory may change
     opened = partial(
         opening.open_replicated,
-        paths,
-        witness=witness,
+        given if witness is None else given[:-1],
+        witness=None if witness is None else given[-1],
         adopt=adopt,
         config=config,
         clock=clock,

@@ -14,7 +14,7 @@ from segstore.filetree.nodes import File, Node, clean_path, lies_below
 from segstore.filetree.snapshot import floor, snapshot
 from segstore.records import Record, Records
 from segstore.storage.store.partition_log import PartitionLog
-from segstore.storage.store.scan import reads
+from segstore.storage.store.scan import EARLIEST, LATEST, Edge, given_bound, reads
 
 
 class Change(NamedTuple):
@@ -34,7 +34,7 @@ class Change(NamedTuple):
 
 
 def history(
-    log: PartitionLog, path: str = "/", start: int | None = None, end: int | None = None
+    log: PartitionLog, path: str = "/", start: int | Edge = EARLIEST, end: int | Edge = LATEST
 ) -> Iterator[Change]:
     """Yield the changes at `path` and below it in the records from `start` up to `end`, in order.
 
@@ -43,7 +43,8 @@ def history(
     """
     path = clean_path(path)
     lowest, now = floor(log), log.end_offset
-    start, end = lowest if start is None else start, now if end is None else end
+    start = lowest if start is EARLIEST else given_bound("start", start)
+    end = now if end is LATEST else given_bound("end", end)
     if not lowest <= start <= end <= now:
         raise OffsetOutOfRangeError(start if start < lowest else end, lowest, now, f"{log.topic}, as files,")
     nodes_by_path = dict(snapshot(log, start).nodes.walk("/"))

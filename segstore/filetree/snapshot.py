@@ -15,13 +15,14 @@ from typing import NamedTuple
 
 import numpy as np
 
+from segstore.config import arguments
 from segstore.errors import InvalidRecordError, OffsetOutOfRangeError
 from segstore.files import Files
 from segstore.filetree import nodes
 from segstore.filetree.nodes import Directory, File, Node, Nodes, clean_path, error
 from segstore.storage.store.last_records import LastRecord, last_records
 from segstore.storage.store.partition_log import PartitionLog
-from segstore.storage.store.scan import reads
+from segstore.storage.store.scan import LATEST, Edge, given_bound, reads
 from segstore.storage.store.store import Store
 
 _HAS_HORIZON = 1 << 6
@@ -37,14 +38,14 @@ class Snapshot:
     next_id: int = 0
 
 
-def snapshot(log: PartitionLog, end: int | None = None, *, trusted: bool = False) -> Snapshot:
+def snapshot(log: PartitionLog, end: int | Edge = LATEST, *, trusted: bool = False) -> Snapshot:
     """Return the tree as of the offset `end`, from the records before it; by default from all.
 
     Raises OffsetOutOfRangeError where compaction has passed `end`, unless it is `trusted`;
     InvalidRecordError for a record that is not of a file tree; CorruptRecordError, StorageError.
     """
     now = log.end_offset
-    end = now if end is None else end
+    end = now if end is LATEST else given_bound("end", end)
     if end > now or (end < now and not trusted and end < floor(log)):
         raise OffsetOutOfRangeError(end, floor(log), now, f"{log.topic}, as files,")
     last = last_records(log, end, valued=lambda key: key[:1] == nodes.PATH_TAG).settled
@@ -178,7 +179,7 @@ def restore(log: PartitionLog, seen: Snapshot, path: str, target: str | os.PathL
     Raises FileNotFoundError where the snapshot has nothing at `path`; FileExistsError where `target` is not
     empty; OSError; CorruptRecordError. The files that were written by then stay.
     """
-    path, root, files = clean_path(path), os.path.abspath(os.fspath(target)), log._context.files
+    path, root, files = clean_path(path), arguments.path("target", target), log._context.files
     nodes = list(seen.nodes.walk(path))
     if not nodes:
         raise error(errno.ENOENT, path)

@@ -58,7 +58,8 @@ def unreplicate(
     seconds = arguments.milliseconds("timeout_ms", timeout_ms) / 1000
     path = given[number]
     _check_replicated(files, given, witness is not None)
-    with opening.open_replicated(paths, witness=witness, config=config, clock=clock, files=files) as store:
+    directories, last = (given, None) if witness is None else (given[:-1], given[-1])
+    with opening.open_replicated(directories, witness=last, config=config, clock=clock, files=files) as store:
         side = store._replicated
         _await_all(side, number, seconds)
         _record(side, number)

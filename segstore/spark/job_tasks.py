@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 
+from segstore.config import arguments
 from segstore.coordinator.checking import check_internal
 from segstore.errors import InvalidTypeError
 from segstore.spark.columns import arrow_schema, ddl
@@ -82,8 +83,13 @@ _COMMITTED = {"kafka.isolation.level": "read_committed", "includeHeaders": "true
 
 
 def source_options(path: str | os.PathLike[str], topic: str, options: dict[str, Any]) -> dict[str, Any]:
-    """Return the source's options for a read of a topic; by default all committed records are read."""
-    return {**_COMMITTED, **options, "subscribe": topic, "path": os.path.abspath(os.fsdecode(path))}
+    """Return the source's options for a read of a topic; by default all committed records are read. Raises
+    InvalidTypeError for None, which Spark drops: without a bound that was looked up all would be read.
+    """
+    for name, value in options.items():
+        if value is None:
+            raise InvalidTypeError(f"option {name}=None: must have a value; leave it out for the default")
+    return {**_COMMITTED, **options, "subscribe": topic, "path": arguments.path("path", path)}
 
 
 def _read(
@@ -230,7 +236,7 @@ TASK_BYTES = 64 << 20
 
 def verify(spark: SparkSession, path: str | os.PathLike[str]) -> list[Finding]:
     """See `segstore.spark.verify`."""
-    roots = store_paths({"path": os.path.abspath(os.fsdecode(path))})
+    roots = store_paths({"path": arguments.path("path", path)})
     tasks = bundles([part for root in roots for part in parts(root)], lambda part: part.size, TASK_BYTES)
     done = (checked for each in run(spark, tasks, _check_all) for checked in each)
     by_part = {checked.part: checked for checked in done}

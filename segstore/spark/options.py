@@ -7,14 +7,14 @@ functions without state.
 from __future__ import annotations
 
 import difflib
-import os
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from segstore.config import arguments
-from segstore.errors import ConfigError, InvalidArgumentError
+from segstore.errors import ConfigError, InvalidArgumentError, StorageError
 from segstore.files import Files
 from segstore.spark.offsets import (
     OffsetSpec,
@@ -177,13 +177,14 @@ def store_paths(options: Mapping[str, str]) -> tuple[str, ...]:
     colons as in SEGSTORE_PATH. A colon in a name is part of it where no slash follows, or the whole path is
     there. Errors as `store_path`, also for a directory that is named twice, or lies within another one.
     """
+    given = _given_path(options)
     path = store_path(options)
-    several = [path] if Files().exists(path) else re.split(":(?=/)", path)
+    several = [given] if Files().exists(path) else re.split(":(?=/)", given)
     if len(several) == 1:
         return (path,)
     if not all(each.startswith("/") for each in several):
         raise ConfigError(
-            f"option path={path!r}: several directories must be absolute, as /disk1/log:/disk2/log, since "
+            f"option path={given!r}: several directories must be absolute, as /disk1/log:/disk2/log, since "
             "tasks have working directories of their own"
         )
     from segstore.replication.metadata.voters import check_paths
@@ -191,7 +192,18 @@ def store_paths(options: Mapping[str, str]) -> tuple[str, ...]:
     try:
         return tuple(check_paths(Files(), several, options.get("witness")))[: len(several)]
     except InvalidArgumentError as error:
-        raise ConfigError(f"option path={path!r}: {error}") from None
+        raise ConfigError(f"option path={given!r}: {error}") from None
+
+
+def settled_path(given: Mapping[str, str]) -> dict[str, str]:
+    """Return the options, with an absolute path of one directory. What is wrong with the path is left to
+    `store_path`.
+    """
+    with suppress(ConfigError, StorageError):
+        options = by_lower_names(given)
+        paths = store_paths(options)
+        return {**options, "path": paths[0]} if len(paths) == 1 else options
+    return dict(given.items())
 
 
 def options_of(store: Store) -> dict[str, str]:
@@ -202,10 +214,10 @@ def options_of(store: Store) -> dict[str, str]:
 
     if not isinstance(store, ReplicatedStore):
         return {"path": store.path}
-    directories = tuple(map(os.path.abspath, store.directories))
+    directories = tuple(store.directories)
     found = {"path": ":".join(directories)}
     if store.witness is not None and len(directories) > 1:
-        found["witness"] = os.path.abspath(store.witness)
+        found["witness"] = store.witness
     if store_paths(found) != directories:
         raise ConfigError(f"option path={found['path']!r}: a directory's name must not end with a colon")
     return found
@@ -219,18 +231,24 @@ def store_witness(options: Mapping[str, str], paths: Sequence[str]) -> str | Non
             f"option witness={witness!r}: only a replicated store has one, all of whose directories are "
             "given by option path, separated by colons"
         )
-    return witness
+    return None if witness is None else arguments.path("option witness", witness)
 
 
 def store_path(options: Mapping[str, str]) -> str:
-    """Return the value of the option path; `options` are by their names in lower case. Raises ConfigError."""
-    path = re.sub(r"^file:(//)?(?=/)", "", options.get("path", ""))
+    """Return the value of the option path, made absolute; `options` are by their names in lower case. Raises
+    ConfigError; StorageError if the current directory was deleted.
+    """
+    path = _given_path(options)
     if not path:
         raise ConfigError('option path is missing: .option("path", "/the/store"), or .load("/the/store")')
     try:
         return arguments.path("option path", path)
     except InvalidArgumentError as error:
         raise ConfigError(str(error)) from None
+
+
+def _given_path(options: Mapping[str, str]) -> str:
+    return re.sub(r"^file:(//)?(?=/)", "", options.get("path", ""))
 
 
 def _subscription(options: Mapping[str, str]) -> Subscription:

@@ -28,7 +28,7 @@ from segstore.spark.columns import arrow_schema, ddl
 from segstore.spark.filters import Bounds, Pushed, push
 from segstore.spark.micro_batch import range_of
 from segstore.spark.offsets import Offsets, epochs_from_json, from_json, names, to_json
-from segstore.spark.options import SourceOptions, parse_options
+from segstore.spark.options import SourceOptions, parse_options, settled_path
 from segstore.spark.plan import Lookup, Positions, Range, divide
 from segstore.spark.slices import Slice, SliceReader
 
@@ -63,7 +63,7 @@ def reader(given: Mapping[str, str], columns: StructType) -> DataSourceReader:
 def stream_reader(given: Mapping[str, str], columns: StructType) -> DataSourceStreamReader:
     """Return a reader of a streaming query; its first method that is called raises what is wrong."""
 
-    return StreamReader(dict(given.items()), columns)
+    return StreamReader(settled_path(given), columns)
 
 
 class BatchReader(DataSourceReader):

@@ -33,11 +33,14 @@ class CutRecord(NamedTuple):
 
 
 def cut_records(directory: str | os.PathLike[str], *, files: Files | None = None) -> Iterator[CutRecord]:
-    """Yield the records that were cut from the logs of a directory, and are kept in its quarantine: because a
-    new primary had not got them, or because a recovery found damage before them. What `repair` has taken out
-    is not among them, it has a note. Raises StorageError, CorruptRecordError.
+    """Return the records that were cut from the logs of a directory, and are kept in its quarantine: because
+    a new primary had not got them, or because a recovery found damage before them. What `repair` has taken
+    out is not among them, it has a note. Iterating raises StorageError, CorruptRecordError.
     """
-    root, files = arguments.path("directory", directory), files or Files()
+    return _cut(arguments.path("directory", directory), files or Files())
+
+
+def _cut(root: str, files: Files) -> Iterator[CutRecord]:
     for path in copies(files, root):
         yield from read_copy(files, path)
 

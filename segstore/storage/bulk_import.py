@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from typing import Any, NamedTuple
 
-from segstore.config import TopicConfig
+from segstore.config import TopicConfig, arguments
 from segstore.errors import SegstoreError
 from segstore.files import Files
 from segstore.logger import Logger
@@ -55,7 +55,7 @@ def importing(
     records are in the log.
     """
     check_not_internal(topic, "nothing is imported into it")
-    files = files or Files()
+    path, files = arguments.path("path", path), files or Files()
     with ExitStack() as stack:
         if partitions is None:
             with store_module.open(path, mode="r", files=files) as reader:
@@ -107,7 +107,7 @@ def _perhaps_new(path: str, files: Files) -> Iterator[None]:
 def _unmake(path: str, files: Files, missing: bool) -> None:
     if files.exists(path) and remove_unused(files, path) and missing:
         files.rmdir(path)
-        files.sync_dir(os.path.dirname(os.path.abspath(path)))
+        files.sync_dir(os.path.dirname(path))
 
 
 @contextmanager

@@ -205,7 +205,7 @@ def copy(
         if made is None:
             raise StorageError(errno.EAGAIN, "it was compacted again and again: copy once more", store.path)
         files.rename(half, path)
-        files.sync_dir(os.path.dirname(os.path.abspath(path)))
+        files.sync_dir(os.path.dirname(path))
     return made
 
 
@@ -224,7 +224,7 @@ def _check_opens(files: Files, path: str) -> None:
 
 
 def _half(target: str) -> str:
-    return os.path.abspath(target) + ".copying"
+    return target + ".copying"
 
 
 @contextmanager

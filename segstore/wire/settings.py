@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from segstore.config.options import MAX_INT, MAX_LONG, choice, text, whole
+from segstore.config.options import MAX_INT, MAX_LONG, choice, location, text, whole
 from segstore.config.settings import KafkaSettings
 from segstore.protocol.scram_keys import HASHES
 from segstore.wire.jaas import login_of
@@ -41,16 +41,16 @@ class WireConfig(KafkaSettings):
         "user and password in the form of Java's clients",
         secret=True,
     )
-    ssl_ca_location: str | None = text(
-        "a path", "a PEM file with the certificates that are trusted; by default those of the system"
+    ssl_ca_location: str | None = location(
+        "a PEM file with the certificates that are trusted; by default those of the system"
     )
     ssl_truststore_type: str = choice("PEM", ("PEM",), "the form of ssl.truststore.location")
-    ssl_truststore_location: str | None = text("a path", "the same as ssl.ca.location, by Java's name")
-    ssl_certificate_location: str | None = text(
-        "a path", "a PEM file with this client's certificate chain, where brokers ask for one"
+    ssl_truststore_location: str | None = location("the same as ssl.ca.location, by Java's name")
+    ssl_certificate_location: str | None = location(
+        "a PEM file with this client's certificate chain, where brokers ask for one"
     )
-    ssl_key_location: str | None = text(
-        "a path", "a PEM file with that certificate's private key; by default the same file"
+    ssl_key_location: str | None = location(
+        "a PEM file with that certificate's private key; by default the same file"
     )
     ssl_key_password: str | None = text("a password", "the password of an encrypted private key", secret=True)
     ssl_endpoint_identification_algorithm: str = choice(

@@ -22,7 +22,7 @@ from stores import START_MS, stored
 import segstore
 from segstore import spark as jobs
 from segstore.errors import ConfigError, InvalidTypeError
-from segstore.spark.job_tasks import bundles, fitting
+from segstore.spark.job_tasks import bundles, fitting, source_options
 from segstore.storage.log.transaction_markers import end_transaction
 
 if TYPE_CHECKING:
@@ -169,6 +169,16 @@ def test_reprocess_of_bad_input(spark: SparkSession, store: segstore.Store) -> N
     message = told(lambda: jobs.reprocess(spark, store.path, "t", "to", lambda batch: 7))
     assert "the function gave int: allowed are RecordBatch" in message
     assert len(stored(store, "to")) == before
+
+
+@pytest.mark.parametrize("name", ["startingTimestamp", "endingTimestamp", "startingOffsets"])
+def test_an_option_that_is_none_is_refused(name: str) -> None:
+    """Spark would drop it, and read everything."""
+    nothing: Any = None
+    with pytest.raises(InvalidTypeError, match=f"option {name}=None: must have a value"):
+        source_options("/log", "t", {name: nothing})
+    with pytest.raises(InvalidTypeError, match=f"option {name}=None: must have a value"):
+        jobs.reprocess(nothing, "/log", "t", "u", lambda rows: rows, **{name: nothing})
 
 
 def batch(**columns: Any) -> pa.RecordBatch:

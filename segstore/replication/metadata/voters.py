@@ -74,9 +74,9 @@ class Plan(NamedTuple):
     plain: int = -1
 
 
-def check_paths(files: Files, paths: object, witness: object) -> list[str]:
-    """Return the paths, that of the witness last. Raises InvalidTypeError, InvalidArgumentError where there
-    are none, or one lies within another or is the same, symbolic links followed.
+def given_paths(paths: object, witness: object) -> list[str]:
+    """Return absolute paths, that of the witness last. Raises InvalidTypeError, InvalidArgumentError if there
+    are none.
     """
     if isinstance(paths, str | bytes | os.PathLike) or not isinstance(paths, Sequence):
         raise InvalidTypeError(f"paths must be a sequence of directories, not {type(paths).__name__}")
@@ -85,6 +85,14 @@ def check_paths(files: Files, paths: object, witness: object) -> list[str]:
     given = [arguments.path(f"paths[{number}]", path) for number, path in enumerate(paths)]
     if witness is not None:
         given.append(arguments.path("witness", witness))
+    return given
+
+
+def check_paths(files: Files, paths: object, witness: object) -> list[str]:
+    """Return `given_paths`. Raises InvalidArgumentError too if one of them lies within another or is the
+    same, symbolic links followed.
+    """
+    given = given_paths(paths, witness)
     real = [_real_path(files, path) for path in given]
     for one, path in enumerate(real):
         for other in range(one):

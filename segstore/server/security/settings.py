@@ -10,7 +10,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from segstore.config.options import MAX_INT, MAX_LONG, choice, made, text, whole, words
+from segstore.config.options import MAX_INT, MAX_LONG, choice, location, made, text, whole, words
+from segstore.config.paths import settled
 from segstore.config.settings import Settings
 from segstore.errors import ConfigError, InvalidArgumentError
 from segstore.protocol.scram_keys import HASHES
@@ -49,14 +50,16 @@ OWN = (
 
 
 def _users(value: object) -> Any:
-    """Read `sasl_users`. A mapping is copied, so that later changes of it mean nothing."""
+    """Read `sasl_users`. A mapping is copied, so that later changes of it mean nothing; a path is settled."""
     if isinstance(value, Mapping):
         if not all(_is_word(name) and _is_word(word) for name, word in value.items()):
             raise ValueError
         return dict(value)
-    if not callable(value) and not (isinstance(value, (str, os.PathLike)) and os.fspath(value)):
+    if callable(value):
+        return value
+    if not isinstance(value, (str, os.PathLike)) or not os.fspath(value):
         raise ValueError
-    return value
+    return settled(os.fsdecode(value))
 
 
 def _is_word(value: object) -> bool:
@@ -142,8 +145,8 @@ class SecurityConfig(Settings):
         "how much later a connection that failed to authenticate hears of it, and is closed",
     )
     ssl_keystore_type: str = choice("PEM", ("PEM",), "the form of the server's certificate and key")
-    ssl_keystore_location: str | None = text(
-        "a path", "a file with the server's private key and its certificate chain (KIP-651)"
+    ssl_keystore_location: str | None = location(
+        "a file with the server's private key and its certificate chain (KIP-651)"
     )
     ssl_keystore_certificate_chain: str | None = text(
         "certificates in PEM", "the server's certificate chain, in place of a file"
@@ -153,8 +156,8 @@ class SecurityConfig(Settings):
     )
     ssl_key_password: str | None = text("a password", "the password of an encrypted private key", secret=True)
     ssl_truststore_type: str = choice("PEM", ("PEM",), "the form of the certificates that are trusted")
-    ssl_truststore_location: str | None = text(
-        "a path", "a file with certificates by which those of clients are judged"
+    ssl_truststore_location: str | None = location(
+        "a file with certificates by which those of clients are judged"
     )
     ssl_truststore_certificates: str | None = text(
         "certificates in PEM", "certificates by which those of clients are judged, in place of a file"

@@ -8,7 +8,6 @@ Kafka's JAAS entry with `user_NAME="password"`. Threads: any.
 from __future__ import annotations
 
 import hmac
-import os
 import re
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -59,8 +58,8 @@ def users_of(source: Any) -> Users:
         return Users()
     if isinstance(source, Mapping):
         return Users(source)
-    if isinstance(source, (str, os.PathLike)):
-        return Users(_read(os.fspath(source)))
+    if isinstance(source, str):
+        return Users(_read(source))
     return Users(check=source)
 
 

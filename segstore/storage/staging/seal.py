@@ -105,7 +105,7 @@ def _remove_unsealed(folder: Folder, staged: Iterable[StagedFile]) -> None:
 
 
 def _root(path: str | os.PathLike[str]) -> str:
-    return os.path.abspath(arguments.path("path", path))
+    return arguments.path("path", path)
 
 
 class _Sealing:

@@ -106,7 +106,7 @@ class Stager(Closing):
         """Make a stager for the existing store at `path`; of a replicated store this is any of its
         directories, which takes records for all partitions. Raises StorageError, InvalidTypeError.
         """
-        self._root = os.path.abspath(arguments.path("path", path))
+        self._root = arguments.path("path", path)
         self._files, self._clock = files or Files(), clock
         self.name = secrets.token_hex(16)
         self._folder = Folder(self._files, self._root)

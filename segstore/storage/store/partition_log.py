@@ -40,7 +40,7 @@ from segstore.storage.meta.topic_info import INTERNAL, check_not_internal
 from segstore.storage.producers.aborted_transactions import AbortedTransactions
 from segstore.storage.producers.append_info import ExpectedEnd
 from segstore.storage.segment.log_view import LogView
-from segstore.storage.store.scan import Scan
+from segstore.storage.store.scan import EARLIEST, LATEST, Edge, Scan
 from segstore.storage.transfer import METHODS, SENDFILE, descriptor, go_on, send_at_once, transfer
 from segstore.storage.transfer.stretch import (
     Place,
@@ -449,8 +449,8 @@ class PartitionLog:
 
     def scan(
         self,
-        start: int | None = None,
-        end: int | None = None,
+        start: int | Edge = EARLIEST,
+        end: int | Edge = LATEST,
         *,
         isolation_level: str = _UNCOMMITTED,
         check_crcs: bool = True,
@@ -461,7 +461,8 @@ class PartitionLog:
         By default it is the whole log as it is now: what is appended later is not part of it. It ends at the
         log's end, with `read_committed` at the last stable offset, where these are below `end`. Raises
         OffsetOutOfRangeError where `start` is not in [start_offset, end_offset]; InvalidArgumentError where
-        `end` is below it; InvalidTypeError, StoreClosedError. Iterating raises as `read`.
+        `end` is below it; InvalidTypeError, also for None, which `offset_for_time` returns if no record is
+        that late; StoreClosedError. Iterating raises as `read`.
         """
         self._context.check_open()
         _is_committed(isolation_level)

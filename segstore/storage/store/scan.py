@@ -6,11 +6,12 @@ On disk: only reads. Threads: a scan may be iterated by any number of them, each
 from __future__ import annotations
 
 from collections.abc import Iterator
+from enum import Enum
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Protocol
 
 from segstore.config import arguments
-from segstore.errors import InvalidArgumentError, Needing, OffsetOutOfRangeError
+from segstore.errors import InvalidArgumentError, InvalidTypeError, Needing, OffsetOutOfRangeError
 from segstore.records import Record, Records
 
 if TYPE_CHECKING:
@@ -18,6 +19,38 @@ if TYPE_CHECKING:
 
 AT_A_TIME = 1 << 20
 """Bytes of a read, by default: larger ones are not quicker."""
+
+
+class Edge(Enum):
+    """The default bounds of a range: where the log begins, and where it ends.
+
+    None is no bound: `offset_for_time` returns it if no record is that late, and a caller who passes the
+    answer on must not get the whole log.
+    """
+
+    EARLIEST = "earliest"
+    LATEST = "latest"
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+EARLIEST, LATEST = Edge.EARLIEST, Edge.LATEST
+_LEFT_OUT = {
+    "start": "leave it out to begin where the log begins. If offset_for_time returned None, no record is that"
+    " late: there is nothing to read",
+    "end": "leave it out to end where the log ends, also if offset_for_time returned None: all records are"
+    " earlier",
+}
+
+
+def given_bound(name: str, value: Any) -> int:
+    """Return the offset that was given as `start` or `end`. Raises InvalidTypeError, with a hint for None;
+    InvalidArgumentError.
+    """
+    if value is None:
+        raise InvalidTypeError(f"{name}=None: must be an int; {_LEFT_OUT[name]}")
+    return arguments.whole(name, value, None)
 
 
 class Log(Protocol):
@@ -58,16 +91,16 @@ class Scan:
     were settled when the scan was asked for. Memory stays at some megabytes, however long the range is.
     """
 
-    def __init__(self, log: Log, start: int | None, end: int | None, how: dict[str, Any]) -> None:
+    def __init__(self, log: Log, start: int | Edge, end: int | Edge, how: dict[str, Any]) -> None:
         first, last = log.start_offset, log.end_offset
-        self.start = first if start is None else arguments.whole("start", start, None)
-        asked = last if end is None else arguments.whole("end", end, None)
+        self.start = first if start is EARLIEST else given_bound("start", start)
+        asked = last if end is LATEST else given_bound("end", end)
         self.end = min(asked, last)
-        if start is not None and not first <= self.start <= last:
+        if start is not EARLIEST and not first <= self.start <= last:
             raise OffsetOutOfRangeError(self.start, first, last, f"{log.topic}-{log.partition}")
-        if end is not None and asked < self.start:
+        if end is not LATEST and asked < self.start:
             raise InvalidArgumentError(f"end={asked}: must not be below the start, {self.start}")
-        self._log, self._from_start, self._how = log, start is None, how
+        self._log, self._from_start, self._how = log, start is EARLIEST, how
 
     def __repr__(self) -> str:
         return f"<Scan of {self._log.topic}-{self._log.partition}, offsets {self.start} to {self.end}>"

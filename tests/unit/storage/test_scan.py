@@ -27,24 +27,24 @@ def test_a_log_is_iterated_from_its_start_to_its_end(log: segstore.PartitionLog)
     assert [(record.offset, record.value) for record in log] == [(at, b"%d" % at) for at in range(N)]
 
 
-RANGES = {
-    "all": (None, None, 0, N),
-    "from an offset within a batch": (7, None, 7, N),
-    "up to an offset within a batch": (None, 193, 0, 193),
-    "within one batch": (52, 55, 52, 55),
-    "one record": (0, 1, 0, 1),
-    "nothing": (60, 60, 60, 60),
-    "nothing, at the end": (N, None, N, N),
-    "an end behind the log's": (190, 10_000, 190, N),
-    "integers of NumPy": (np.int64(3), np.int32(5), 3, 5),
+RANGES: dict[str, tuple[dict[str, Any], int, int]] = {
+    "all": ({}, 0, N),
+    "from an offset within a batch": ({"start": 7}, 7, N),
+    "up to an offset within a batch": ({"end": 193}, 0, 193),
+    "within one batch": ({"start": 52, "end": 55}, 52, 55),
+    "one record": ({"start": 0, "end": 1}, 0, 1),
+    "nothing": ({"start": 60, "end": 60}, 60, 60),
+    "nothing, at the end": ({"start": N}, N, N),
+    "an end behind the log's": ({"start": 190, "end": 10_000}, 190, N),
+    "integers of NumPy": ({"start": np.int64(3), "end": np.int32(5)}, 3, 5),
 }
 
 
 @pytest.mark.parametrize("at_a_time", [1, 200, 1 << 20])
 @pytest.mark.parametrize("name", RANGES)
 def test_a_range_is_given_in_every_form(log: segstore.PartitionLog, name: str, at_a_time: int) -> None:
-    start, end, first, last = RANGES[name]
-    scan = log.scan(start, end)  # type: ignore[arg-type]
+    bounds, first, last = RANGES[name]
+    scan = log.scan(**bounds)
     assert (scan.start, scan.end) == (first, last)
     wanted = list(range(first, last))
     assert [record.offset for record in scan] == wanted
@@ -115,12 +115,19 @@ def test_a_log_that_was_cut_meanwhile_ends_the_scan(log: segstore.PartitionLog) 
     assert sum(map(len, scan.reads())) == N
 
 
+NOTHING = r"start=None: must be an int; leave it out .* offset_for_time returned None.* nothing to read"
 BAD: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "a start below the log's": ({"start": 3}, OffsetOutOfRangeError, "offset 3"),
     "a start above the log's end": ({"start": N + 1}, OffsetOutOfRangeError, f"offset {N + 1}"),
     "an end below the start": ({"start": 50, "end": 40}, InvalidArgumentError, "end=40"),
     "an end below the log's start": ({"end": 5}, InvalidArgumentError, "end=5"),
     "an index below the log's start": ({"end": np.int8(5)}, InvalidArgumentError, "end=5"),
+    "a start that was looked up, and is not there": ({"start": None}, InvalidTypeError, NOTHING),
+    "an end that was looked up, and is not there": (
+        {"end": None},
+        InvalidTypeError,
+        "all records are earlier",
+    ),
     "a start that is no number": ({"start": "0"}, InvalidTypeError, "start"),
     "an end that is no number": ({"end": 1.5}, InvalidTypeError, "end"),
     "another isolation level": ({"isolation_level": "snapshot"}, InvalidArgumentError, "'snapshot'"),
