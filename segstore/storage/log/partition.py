@@ -27,6 +27,7 @@ from segstore.storage.log.validator import LogValidator
 from segstore.storage.log.visibility import Publisher, Visible
 from segstore.storage.log.writer import LogWriter
 from segstore.storage.meta.offset_checkpoints import LeaderEpochs
+from segstore.storage.segment import index_files
 from segstore.storage.segment.log_view import LogView
 from segstore.storage.segment.segment_files import bury_segment
 
@@ -343,8 +344,9 @@ class Partition:
             self.flush()
             self.visible.publish()  # a sync of C's that just ended may have told nobody
             self.segments.active.trim()
-            if self.flushing.changed:
-                self.producers.snapshot(self.visible.log_end_offset)
+            if self.flushing.changed:  # all of it is synced: the next open takes it for durable
+                index_files.sync(self.segments.active.segment)
+                self.producers.snapshot(self.visible.log_end_offset, sync=True)
         elif self.flushing.untold is not None:
             raise copy_of(self.flushing.untold)
 
