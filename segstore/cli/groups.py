@@ -57,6 +57,9 @@ def list_groups(where: Where, as_json: bool) -> None:
 def describe(names: tuple[str, ...], members: bool, where: Where, as_json: bool) -> None:
     """Show each partition of a GROUP, by default of all groups: committed offset, end offset, lag, member.
 
+    The lag is Kafka's: end offset minus committed offset. UNREAD leaves out the offsets that retention has
+    removed before the group has read them.
+
     `segstore groups describe flights-app --json` gives an object for each group, with members and partitions.
     """
     with where.reading() as place:
@@ -77,23 +80,23 @@ def describe(names: tuple[str, ...], members: bool, where: Where, as_json: bool)
 
 
 def _print_groups(found: list[GroupDescription]) -> None:
-    right = ("members", "partitions", "lag")
+    right = ("members", "partitions", "lag", "unread")
     made = table("group", "state", "protocol", *right, right=right)
     for group in found:
         state = Text(group.state, style=STATES.get(group.state, NOTED))
-        counts = len(group.members), len(group.partitions), group.lag
+        counts = len(group.members), len(group.partitions), group.lag, group.unread
         add_row(made, group.group_id, state, group.protocol, *counts)
     console().print(made)
     _print_errors(found)
 
 
 def _print_partitions(group: GroupDescription) -> None:
-    right = ("partition", "committed", "start offset", "end offset", "lag")
+    right = ("partition", "committed", "start offset", "end offset", "lag", "unread")
     made = table("topic", *right, "member", right=right, title=_title(group))
     before = None
     for part in group.partitions:
         topic, number = part.partition
-        numbers = (_committed(part), part.start, part.end, _lag(part))
+        numbers = (_committed(part), part.start, part.end, _count(part, part.lag), _count(part, part.unread))
         add_row(made, topic if topic != before else "", number, *numbers, _reader(group, part))
         before = topic
     console().print(made)
@@ -124,7 +127,8 @@ def _title(group: GroupDescription) -> str:
     count = len(group.members)
     what = [group.state, f"{count} member{'s' * (count != 1)}", *([group.protocol] if group.protocol else [])]
     what += [f"generation {group.generation:,}"] if group.generation >= 0 else []
-    return f"{group.group_id}  {', '.join(what)}, lag {group.lag:,}"
+    removed = f", {group.unread:,} unread" if group.unread != group.lag else ""
+    return f"{group.group_id}  {', '.join(what)}, lag {group.lag:,}{removed}"
 
 
 def _committed(part: PartitionState) -> str:
@@ -135,12 +139,13 @@ def _committed(part: PartitionState) -> str:
     return f"{text}*" if part.pending else text
 
 
-def _lag(part: PartitionState) -> Text:
+def _count(part: PartitionState, count: int | None) -> Text:
+    """Return the lag of a partition, or what is unread of it, as text."""
     if part.error is not None:
         return Text("?", style="red")
-    if part.lag is None:
+    if count is None:
         return Text("-")
-    return Text(shown(part.lag), style=NOTED if part.lag else "")
+    return Text(shown(count), style=NOTED if count else "")
 
 
 def _reader(group: GroupDescription, part: PartitionState) -> str:
@@ -174,6 +179,7 @@ def _summary(group: GroupDescription) -> dict[str, Any]:
         "protocol": group.protocol,
         "generation": group.generation,
         "lag": group.lag,
+        "unread": group.unread,
         **({"error": group.error} if group.error else {}),
     }
 
@@ -206,6 +212,7 @@ def _partition(part: PartitionState) -> dict[str, Any]:
         "start_offset": part.start,
         "end_offset": part.end,
         "lag": part.lag,
+        "unread": part.unread,
         "member_id": part.member_id,
         **({"error": part.error} if part.error else {}),
     }

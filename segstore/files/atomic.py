@@ -10,11 +10,12 @@ import contextlib
 import errno
 import hashlib
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from segstore.files.calls import Content, Directories, Opening
 from segstore.files.handle import CODING, Handle, Path
+from segstore.files.reserve import PIECE, in_reserve
 from segstore.files.stats import Stats
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ class Whole(Opening, Content, Directories, Stats):
         if self.exists(path):
             return
         try:
-            self.mkdir(path)
+            in_reserve(lambda: self.mkdir(path))
         except FileExistsError:
             if not self.is_directory(path):
                 raise
@@ -52,7 +53,7 @@ class Whole(Opening, Content, Directories, Stats):
                     raise
                 hint = "A directory lies where a file is to be written: move it away, and try again"
                 raise OSError(errno.EISDIR, hint, os.fspath(path)) from None
-        return self.open(path, write=True, create=True)
+        return in_reserve(lambda: self.open(path, write=True, create=True))
 
     def read_file(self, path: Path, limit: int = 1 << 26) -> bytes:
         """Return the content of a file of at most `limit` bytes. Raises OSError: EFBIG where it is larger."""
@@ -71,6 +72,13 @@ class Whole(Opening, Content, Directories, Stats):
         `sync`. Raises OSError.
         """
         target = os.fspath(path)
+        need = memoryview(data).nbytes
+        directory = in_reserve(lambda: self._replace(target, data, sync), need)
+        if sync:
+            self.sync_dir(directory)
+
+    def _replace(self, target: str, data: Buffer, sync: bool) -> str:
+        """Replace a file; return its directory. Raises OSError; the file is as before then."""
         directory, temporary = _beside(target)
         try:
             with self.open_anew(temporary) as handle:
@@ -83,8 +91,7 @@ class Whole(Opening, Content, Directories, Stats):
             with contextlib.suppress(OSError):
                 self.unlink(temporary)
             raise
-        if sync:
-            self.sync_dir(directory)
+        return directory
 
     def write_together(self, contents: Sequence[tuple[Path, Buffer]]) -> None:
         """Replace or make several files, each of them as `write_atomic` does, and in this order; all are
@@ -92,6 +99,12 @@ class Whole(Opening, Content, Directories, Stats):
         one after the other: the disk writes all contents at once, then all names. Raises OSError, with which
         no file is new, or the first few are.
         """
+        need = sum(memoryview(data).nbytes + PIECE for _, data in contents)
+        for directory in in_reserve(lambda: self._replace_all(contents), need):
+            self.sync_dir(directory)
+
+    def _replace_all(self, contents: Sequence[tuple[Path, Buffer]]) -> Iterable[str]:
+        """Replace several files; return their directories. Raises OSError."""
         places = [(os.fspath(path), *_beside(os.fspath(path))) for path, _ in contents]
         try:
             with contextlib.ExitStack() as opened:
@@ -108,8 +121,7 @@ class Whole(Opening, Content, Directories, Stats):
                 with contextlib.suppress(OSError):
                     self.unlink(temporary)
             raise
-        for directory in dict.fromkeys(directory for _, directory, _ in places):
-            self.sync_dir(directory)
+        return dict.fromkeys(directory for _, directory, _ in places)
 
     def take_own(self, path: Path) -> None:
         """Give this name to a durable copy before the file is written in place, where it has other names

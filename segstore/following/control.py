@@ -12,6 +12,7 @@ from queue import Empty, SimpleQueue
 from typing import NamedTuple
 
 from segstore.errors import SegstoreError, StaleDirectoryError, StoreClosedError, UnsupportedVersionError
+from segstore.files.reserve import NO_ROOM
 from segstore.following.fetch_request import FetchTerms
 from segstore.following.fetchers import Fetchers
 from segstore.following.followed_log import FollowedLog
@@ -19,7 +20,6 @@ from segstore.following.followed_topics import FollowedTopics
 from segstore.logger import Logger
 from segstore.storage.context import Context
 from segstore.storage.meta.role import ROLE, Role
-from segstore.storage.meta.small_files import NO_ROOM
 from segstore.threads import Background, Latch, take
 from segstore.wire.backoff import Backoff
 from segstore.wire.cluster import Cluster

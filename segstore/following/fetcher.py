@@ -21,6 +21,7 @@ from segstore.errors import (
     StorageError,
     StoreClosedError,
 )
+from segstore.files.reserve import NO_ROOM
 from segstore.following.arriving import Arriving
 from segstore.following.fetch_request import FetchTerms, fetch_request, version_for
 from segstore.following.fetch_session import SESSION_ERRORS, Asked, FetchSession
@@ -31,7 +32,6 @@ from segstore.following.repeated_fetch import RepeatedFetch, Sent, learned
 from segstore.logger import Logger
 from segstore.protocol.error_codes import Code, told_error
 from segstore.protocol.fetch_bytes import Brought
-from segstore.storage.meta.small_files import NO_ROOM
 from segstore.wire.broker_thread import BrokerThread
 from segstore.wire.cluster import Cluster, is_passing
 from segstore.wire.connection import Coming, Connection

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 from segstore._native import ffi, held, lib
 from segstore.errors import InvalidArgumentError
 from segstore.files import Files
+from segstore.files.reserve import NO_ROOM, in_reserve
 from segstore.integers import INT32_MAX
 
 if TYPE_CHECKING:
@@ -242,6 +243,15 @@ class ActiveIndex(SparseIndex):
         if need > most:
             raise InvalidArgumentError(f"{self.path} is full: {need} bytes of at most {most}")
         size = min(-(-need // GROWTH) * GROWTH, most)
+        try:
+            self._grow_to(size)
+        except OSError as error:
+            least = min(_pages(need) * mmap.PAGESIZE, size)
+            if error.errno not in NO_ROOM or least == size:
+                raise
+            in_reserve(lambda: self._grow_to(least), least)
+
+    def _grow_to(self, size: int) -> None:
         room, self._size = self._room, max(size, self._size)
         with self._files.open(self.path, write=True) as handle:
             try:

@@ -31,6 +31,7 @@ from segstore.errors import (
     copy_of,
     is_refusal,
 )
+from segstore.files.reserve import NO_ROOM
 from segstore.logger import Logger
 from segstore.replication.core.registration import BrokerRegistration, PartitionRegistration
 from segstore.replication.local_replica import Links, LocalReplica, Read
@@ -39,7 +40,6 @@ from segstore.replication.metadata.properties import write_properties
 from segstore.replication.metadata.voters import Place
 from segstore.replication.separation import Separation
 from segstore.storage.inbox.told_topics import tell_topics
-from segstore.storage.meta.small_files import NO_ROOM
 from segstore.storage.segment.disk_thread import DiskThread
 from segstore.storage.store.store import open_context
 from segstore.storage.store.writer import StoreWriter
@@ -220,7 +220,8 @@ class DataDirectory:
         for change in changes:
             if self.error is not None:
                 return
-            self._apply(change)
+            with self.writer.context.reserve:  # what a majority has decided is done on a full disk too
+                self._apply(change)
 
     def _apply(self, change: Change) -> None:
         info, here = change.info, set(change.info.partition_ids)
@@ -249,7 +250,8 @@ class DataDirectory:
             return
         told, self._told = self._told, False
         seen = {name: info for name, info in topics.items() if not info.internal}
-        tell_topics(self.writer.inbox.folder, seen, changed if told else None)
+        with self.writer.context.reserve:
+            tell_topics(self.writer.inbox.folder, seen, changed if told else None)
         self._told = True
 
     def _make(self, info: TopicInfo, leaving: Iterable[PartitionKey] = ()) -> None:

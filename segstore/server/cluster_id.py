@@ -11,13 +11,13 @@ from contextlib import suppress
 
 from segstore import names
 from segstore.errors import CorruptCheckpointError
+from segstore.files.reserve import NO_ROOM
 from segstore.logger import Logger
 from segstore.mutex import Mutex
 from segstore.replication.metadata.properties import read_properties
 from segstore.server.replicated import replicated
 from segstore.storage.context import Context, os_errors
 from segstore.storage.meta.sealed_file import CLUSTER_ID
-from segstore.storage.meta.small_files import NO_ROOM
 from segstore.storage.store.store import Store
 
 log = Logger("segstore")

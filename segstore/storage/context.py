@@ -24,11 +24,13 @@ from segstore.errors import (
     is_refusal,
 )
 from segstore.files import Files, forks
+from segstore.files.reserve import NO_ROOM, Reserve
 from segstore.logger import Logger
 from segstore.storage.delayed_delete import Graveyard
 from segstore.storage.finding import Repaired
+from segstore.storage.full_disk import FullDisk
 from segstore.storage.handle_pool import HandlePool
-from segstore.storage.meta.small_files import NO_ROOM, put_aside
+from segstore.storage.meta.small_files import put_aside
 from segstore.storage.scheduler import Scheduler
 
 log = Logger("segstore")
@@ -96,6 +98,16 @@ class Context:
         """A pointer to a byte that is 1 in the process that opened the store and 0 in its children; None
         where the kernel can't tell."""
         self.graveyard = Graveyard(self.files, self.clock, self.scheduler)
+        self.reserve = Reserve(self.files, names.below(self.root, f"{names.OURS}/{names.RESERVE}"))
+        """Bytes for the small files of changes that free space, and of an open and a close."""
+        self.full = FullDisk(
+            self.files,
+            self.root,
+            self.clock,
+            self.scheduler,
+            self.reserve,
+            lambda: self.graveyard.clear(closing=True),
+        )
         self.mended: list[Repaired] = []
 
     def tell(self, path: str, message: str, done: str) -> None:

@@ -157,7 +157,9 @@ class PartitionCopy:
 Progress = Callable[[int], None]
 _TRIES = 5  # how often a copy is tried that a compaction overtakes
 _LOOKS = 1000
-_NOT_COPIED = frozenset({names.ENDS, names.CHECKPOINTS, names.TOPICS, names.QUARANTINE, names.SWEEPS})
+_NOT_COPIED = frozenset(
+    {names.ENDS, names.CHECKPOINTS, names.TOPICS, names.QUARANTINE, names.SWEEPS, names.FULL}
+)
 
 
 class Copied(NamedTuple):
@@ -395,5 +397,5 @@ class _Copying:
         if self._files.exists(ours):
             folders = set(self._files.directories(ours))
             for name in sorted(set(self._files.listdir(ours)) - folders - _NOT_COPIED):
-                if not name.endswith(names.TEMPORARY):
+                if not name.endswith(names.TEMPORARY) and not name.startswith(f"{names.RESERVE}."):
                     yield os.path.join(ours, name)

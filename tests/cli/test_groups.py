@@ -46,9 +46,9 @@ def cells(text: str) -> list[list[str]]:
 
 def test_list_beside_a_live_writer(store_dir: Path, writer: segstore.Store) -> None:
     assert cells(ok("groups", "list", "-s", store_dir).stdout) == [
-        ["group", "state", "protocol", "members", "partitions", "lag"],
-        ["app", "Stable", "range", "1", "3", "6"],
-        ["audit", "Empty", "0", "1", "0"],
+        ["group", "state", "protocol", "members", "partitions", "lag", "unread"],
+        ["app", "Stable", "range", "1", "3", "6", "6"],
+        ["audit", "Empty", "0", "1", "0", "0"],
     ]
     rows = json_lines(ok("groups", "list", "-s", store_dir, "--json"))
     assert [(row["group"], row["state"], row["lag"]) for row in rows] == [
@@ -61,9 +61,9 @@ def test_describe_a_group(store_dir: Path, writer: segstore.Store) -> None:
     shown = ok("groups", "describe", "app", "-s", store_dir).stdout
     assert "app  Stable, 1 member, range, generation 3, lag 6" in shown
     assert cells(shown)[2:] == [
-        ["t", "0", "4", "0", "10", "6", "m-1"],
-        ["1", "0", "0", "0", "0", "m-1"],
-        ["3", "-", "0", "0", "-", "m-1"],
+        ["t", "0", "4", "0", "10", "6", "6", "m-1"],
+        ["1", "0", "0", "0", "0", "0", "m-1"],
+        ["3", "-", "0", "0", "-", "-", "m-1"],
     ]
     members = ok("groups", "describe", "app", "--members", "-s", store_dir).stdout
     assert cells(members)[2:] == [["m-1", "app", "3", "t:0,1,3"]]
@@ -89,15 +89,26 @@ def test_describe_all_as_json(store_dir: Path, writer: segstore.Store) -> None:
         "start_offset": 0,
         "end_offset": 10,
         "lag": 6,
+        "unread": 6,
         "member_id": "m-1",
     }
     assert (audit["group"], audit["generation"], audit["members"]) == ("audit", -1, [])
 
 
+def test_a_lag_behind_retention_says_how_much_is_left(store_dir: Path, writer: segstore.Store) -> None:
+    writer.partition("t").delete_records(8)
+    shown = ok("groups", "describe", "app", "-s", store_dir).stdout
+    assert "generation 3, lag 6, 2 unread" in shown
+    assert ["t", "0", "4", "8", "10", "6", "2", "m-1"] in cells(shown)
+    row = json_lines(ok("groups", "describe", "app", "-s", store_dir, "--json"))[0]
+    assert (row["lag"], row["unread"]) == (6, 2)
+    assert (row["partitions"][0]["lag"], row["partitions"][0]["unread"]) == (6, 2)
+
+
 def test_an_open_transaction_is_marked(store_dir: Path, writer: segstore.Store) -> None:
     offsets_of(writer).commit_transactional("audit", {tp(0): at(2)}, 3, 0)
     shown = ok("groups", "describe", "audit", "-s", store_dir).stdout
-    assert ["t", "0", "10*", "0", "10", "0"] in cells(shown)
+    assert ["t", "0", "10*", "0", "10", "0", "0"] in cells(shown)
     assert "* an open transaction is about to commit" in shown
 
 
@@ -123,7 +134,7 @@ def test_a_topic_that_can_not_be_read_is_told_beside_the_others(
     away = (store_dir / "u-0").rename(store_dir.parent / "away")
     (store_dir / "u-0").symlink_to(away)
     result = ok("groups", "describe", "audit", "-s", store_dir)
-    assert [row for row in cells(result.stdout) if row[0] == "u"] == [["u", "0", "0", "?"]]
+    assert [row for row in cells(result.stdout) if row[0] == "u"] == [["u", "0", "0", "?", "?"]]
     assert "audit: " in result.stderr
     (store_dir / "u-0").unlink()
     away.rename(store_dir / "u-0")

@@ -13,6 +13,7 @@ import pytest
 from faults import FailingFiles
 from sent import of_producer
 from stores import logs, records
+from waiting import until
 from wire_client import WireClient
 
 import segstore
@@ -70,6 +71,32 @@ def test_a_batch_is_written_once_when_there_is_room(disk: Disk) -> None:
     log = disk.store.partition("t")
     assert len(logs(Path(disk.store._context.root))) > 2
     assert [record.offset for record in records(log)] == [*range(120)]
+
+
+@pytest.mark.parametrize(
+    ("version", "said"), [(7, None), (8, "No space left on device"), (9, "No space left on device")]
+)
+def test_the_answer_says_why(disk: Disk, version: int, said: str | None) -> None:
+    """Java's producer logs the message at each try; it has no path."""
+    disk.fill()
+    kind = structs("ProduceRequest")
+    data = [kind.PartitionProduceData(index=0, records=bytes(of_producer(0, 3)))]
+    topics = [kind.TopicProduceData(name="t", partition_data=data)]
+    body = disk.wire.ask(Api.PRODUCE, version, acks=-1, timeout_ms=1000, topic_data=topics)
+    told = body.responses[0].partition_responses[0]
+    assert (told.error_code, told.error_message) == (Code.KAFKA_STORAGE_ERROR, said)
+    disk.empty()
+
+
+def test_a_server_says_it_once(disk: Disk, caplog: pytest.LogCaptureFixture) -> None:
+    disk.fill()
+    for _ in range(30):
+        assert produce(disk.wire, 0)[0] == Code.KAFKA_STORAGE_ERROR
+    lines = [record.getMessage() for record in caplog.records]
+    until(lambda: disk.store.stats()[0].error)
+    assert len([line for line in lines if "appends fail until there is room" in line]) <= 1
+    disk.empty()
+    assert produce(disk.wire, 0) == (Code.NONE, 0)
 
 
 def test_what_is_there_is_read_meanwhile(disk: Disk) -> None:

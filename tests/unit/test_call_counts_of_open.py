@@ -18,7 +18,7 @@ from faults import CountingFiles
 
 import segstore
 
-MOST = 831
+MOST = 856
 RECORDS = 100
 SHOWN = 25
 

@@ -50,14 +50,14 @@ class Client:
         self.kafka: ModuleType = confluent_kafka
         self.admin = self.made(confluent_kafka.admin.AdminClient)
 
-    def made(self, kind: Any, **settings: Any) -> Any:
-        """Return a client of that kind; the user's settings count more than `settings`. Raises
-        ConfigError.
+    def made(self, kind: Any, logger: logging.Logger = _SILENT, **settings: Any) -> Any:
+        """Return a client of that kind, which logs to `logger`; the user's settings count more than
+        `settings`. Raises ConfigError.
         """
         own = {name.replace("_", "."): value for name, value in settings.items()}
         held = {**own, **self._settings, "error_cb": self._heard}
         try:
-            return kind(held, logger=_SILENT)
+            return kind(held, logger=logger)
         except self.kafka.KafkaException as error:
             raise ConfigError(f"a setting of the client: {self.reason(error)}") from None
 

@@ -14,6 +14,7 @@ import click
 
 from segstore.cli.places.client import Client
 from segstore.cli.places.cluster_offsets import ClusterLog
+from segstore.cli.places.refusals import Refusals
 from segstore.coordinator.structs import TopicPartition
 from segstore.errors import InvalidArgumentError, copy_of
 from segstore.records.records import Record
@@ -47,7 +48,14 @@ class ClusterAppends:
             settings["compression_type"] = compression
         self.records = self.bytes = self.unknown = 0
         self._client, self._topic = client, topic
-        self._producer = client.made(client.kafka.Producer, enable_idempotence=True, **settings)
+        self._refusals = Refusals(self._tell)
+        self._producer = client.made(
+            client.kafka.Producer,
+            self._refusals.logger,
+            enable_idempotence=True,
+            debug=self._refusals.debug,
+            **settings,
+        )
         self._failed: Exception | None = None
 
     def append(self, partition: int, values: Any, keys: Any, timestamps: Any, headers: Any) -> None:
@@ -72,6 +80,7 @@ class ClusterAppends:
 
     def _answered(self, error: Any, size: int, partition: int) -> None:
         if error is None:
+            self._refusals.acknowledged()
             self.records += 1
             self.bytes += size
             return
@@ -80,6 +89,9 @@ class ClusterAppends:
             self.unknown += 1
         if error.code() not in (kinds._PURGE_INFLIGHT, kinds._PURGE_QUEUE) and self._failed is None:
             self._failed = self._client.error(f"{self._topic}-{partition}", error)
+
+    def _tell(self, line: str) -> None:
+        click.echo(f"segstore: {self._client.bootstrap}: {line}: trying again", err=True)
 
     def _poll(self, seconds: float) -> None:
         """Serve answers. Raises ClusterError for the first record that was refused."""

@@ -60,8 +60,9 @@ class GroupMember:
 class PartitionState:
     """How far a group is in one partition. `member_id`: the member that reads the partition.
 
-    `start` and `end` are the log's offsets, `lag` is `end` minus the committed offset; each is None where
-    it is not known, and `error` says why. `pending`: an open transaction is about to commit an offset.
+    `start` and `end` are the log's offsets, `lag` is `end` minus the committed offset, as in Kafka. `unread`
+    counts without the offsets that retention has removed before they were read. Each is None if it is not
+    known, and `error` says why. `pending`: an open transaction is about to commit an offset.
     """
 
     partition: TopicPartition
@@ -77,6 +78,12 @@ class PartitionState:
         if self.committed is None or self.end is None:
             return None
         return max(self.end - self.committed.offset, 0)
+
+    @property
+    def unread(self) -> int | None:
+        if self.lag is None or self.start is None or self.end is None:
+            return None
+        return min(self.lag, self.end - self.start)
 
 
 @dataclass(frozen=True)
@@ -98,6 +105,11 @@ class GroupDescription:
     def lag(self) -> int:
         """Return the sum over all partitions whose lag is known."""
         return sum(part.lag or 0 for part in self.partitions)
+
+    @property
+    def unread(self) -> int:
+        """Return the sum over all partitions for which it is known."""
+        return sum(part.unread or 0 for part in self.partitions)
 
 
 # --- describe ------------------------------------------------------------

@@ -45,6 +45,7 @@ from segstore.errors import (
     StoreClosedError,
     TransactionalIdNotFoundError,
 )
+from segstore.files.reserve import NO_ROOM
 from segstore.integers import INT64_MAX
 from segstore.logger import Logger
 from segstore.mutex import Mutex
@@ -58,7 +59,6 @@ from segstore.storage.inbox.manifest import Manifest
 from segstore.storage.inbox.staged_file import StagedFile
 from segstore.storage.inbox.verify import chunks_of, open_staged, verify
 from segstore.storage.log.append import append
-from segstore.storage.meta.small_files import NO_ROOM
 from segstore.storage.meta.topic_info import ADOPTED, TRANSACTION_STATE
 from segstore.storage.producers.append_info import claim_of
 from segstore.storage.producers.producer_state import SEQUENCES

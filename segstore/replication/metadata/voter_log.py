@@ -16,6 +16,7 @@ from typing import NamedTuple
 from segstore import names
 from segstore.errors import CorruptRecordError, SegstoreError, copy_of
 from segstore.files import Files
+from segstore.files.reserve import in_reserve
 from segstore.leader_epochs import LeaderEpochCache
 from segstore.logger import Logger
 from segstore.replication.core.log import ReplicaLog
@@ -60,7 +61,7 @@ class VoterLog:
         self.error: Exception | None = None
         self._asked: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._ended = Latch()
-        with os_errors():
+        with os_errors(), self.writer.context.reserve:
             self.writer.topic_admin.make(config.topic)
             self._partition = self.writer.partition(CLUSTER_METADATA, 0)
             end = self._partition.view.end_offset
@@ -210,8 +211,8 @@ class VoterLog:
 
     def _copy(self, leader: VoterLog) -> None:
         for data in _readable(leader, self.end_offset):
-            with os_errors():
-                self._replica.append_as_follower(data)
+            with os_errors(), self.writer.context.reserve:
+                in_reserve(partial(self._replica.append_as_follower, data), len(data))
         with os_errors():
             self._partition.flush()
         self._show()
@@ -242,7 +243,7 @@ class VoterLog:
 
     def begin_epoch(self, state: QuorumState) -> None:
         """Make durable that this epoch has begun, and with which voters. Raises SegstoreError."""
-        with os_errors():
+        with os_errors(), self.writer.context.reserve:
             if state.epoch > self.quorum.epoch:
                 write_state(self.files, self._partition.directory, self.id, state)
                 self.quorum, self.known_epoch = state, max(state.epoch, self.known_epoch)
@@ -320,8 +321,9 @@ class VoterLog:
     def _write(self, data: bytes) -> Exception | None:
         """Append and sync. Any error ends this copy: what it has on disk is not known."""
         try:
-            with os_errors():
-                self._replica.append_as_follower(data)
+            # On a full disk too: without a record here no topic is deleted, and no partition led.
+            with os_errors(), self.writer.context.reserve:
+                in_reserve(lambda: self._replica.append_as_follower(data), len(data))
                 self._partition.flush()
                 self._show()
         except Exception as error:

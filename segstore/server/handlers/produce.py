@@ -219,7 +219,9 @@ def _failed(batch: _Batch, verified: _Verified, error: errors.SegstoreError) -> 
             for index, message in error.record_errors
         ]
         return refused
-    return _refused(batch, _code(error))
+    # The reason alone: paths are no client's business. Java's producer logs it at each try.
+    reason = error.strerror if isinstance(error, errors.StorageError) else None
+    return _refused(batch, _code(error), reason)
 
 
 def _told(index: int, appended: AppendedBatch) -> Any:

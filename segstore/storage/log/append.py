@@ -18,12 +18,12 @@ import numpy as np
 from segstore._native import ffi, lib, seg_tail_append
 from segstore.config import arguments
 from segstore.errors import RecordTooLargeError, StorageError
+from segstore.files.reserve import NO_ROOM
 from segstore.mutex import check_apart
 from segstore.records import HEADER_SIZE, Columns, Encoded, Template, check_sizes, encode, single
 from segstore.records.encoded import PLAIN
 from segstore.storage.log.acks import ALL, Acks
 from segstore.storage.log.validator import LogValidator
-from segstore.storage.meta.small_files import NO_ROOM
 from segstore.storage.producers.append_info import Claim, ExpectedEnd, claim_of
 
 if TYPE_CHECKING:

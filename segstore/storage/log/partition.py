@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from segstore.config import TopicConfig
 from segstore.errors import StorageError, copy_of
+from segstore.files.reserve import NO_ROOM, Sparing
 from segstore.mutex import Mutex
 from segstore.storage.context import Context
 from segstore.storage.log import retention
@@ -27,6 +28,7 @@ from segstore.storage.log.validator import LogValidator
 from segstore.storage.log.visibility import Publisher, Visible
 from segstore.storage.log.writer import LogWriter
 from segstore.storage.meta.offset_checkpoints import LeaderEpochs
+from segstore.storage.segment import index_files
 from segstore.storage.segment.log_view import LogView
 from segstore.storage.segment.segment_files import bury_segment
 
@@ -67,7 +69,7 @@ class LogStart:
         The start is durable before a byte is removed. Raises OffsetOutOfRangeError.
         """
         partition = self._partition
-        with partition.admin:
+        with partition.context.reserve, partition.admin:
             view = partition.view
             before = view.end_offset if before == -1 else before
             view.check(max(before, view.start_offset) if before >= 0 else before, partition.directory)
@@ -80,7 +82,8 @@ class LogStart:
     def retain(self, now_ms: int) -> Retained:
         """Remove the segments that retention.bytes and retention.ms no longer keep, oldest first.
 
-        Their files stay for file.delete.delay.ms as `.deleted`. Raises StorageError, OSError.
+        Their files stay for file.delete.delay.ms as `.deleted`, unless the disk is full. Raises StorageError,
+        OSError.
         """
         partition = self._partition
         with partition.admin:
@@ -91,7 +94,9 @@ class LogStart:
             if not count:
                 return Retained(0, 0)
             before = partition.segments[count].base_offset
-            self._advance(max(before, view.start_offset), partition.config.file_delete_delay_ms)
+            full = partition.context.full.note is not None  # appends fail: nothing else waits for these bytes
+            delay_ms = 0 if full else partition.config.file_delete_delay_ms
+            self._advance(max(before, view.start_offset), delay_ms)
             return Retained(count, retention.freed(view, count))
 
     def _rolled_from(self, view: LogView, others: bool) -> bool:
@@ -172,6 +177,7 @@ class Partition:
             epochs.sync,
         )
         self.writer.follows = high_watermark is not None
+        self.writer.no_room = context.full.met
         self.visible = Visible(self.writer, self.flusher, publisher, opened.start_offset, high_watermark)
         needed = self.visible.publishing, self.flusher.lock, publisher.lock
         changed = opened.recovered is not None
@@ -343,10 +349,22 @@ class Partition:
             self.flush()
             self.visible.publish()  # a sync of C's that just ended may have told nobody
             self.segments.active.trim()
-            if self.flushing.changed:
-                self.producers.snapshot(self.visible.log_end_offset)
+            if self.flushing.changed:  # all of it is synced: the next open takes it for durable
+                index_files.sync(self.segments.active.segment)
+                self._snapshot()
         elif self.flushing.untold is not None:
             raise copy_of(self.flushing.untold)
+
+    def _snapshot(self) -> None:
+        """Write a producer snapshot at the end; without room for it the next open replays the log from an
+        older one.
+        """
+        try:
+            with Sparing():
+                self.producers.snapshot(self.visible.log_end_offset, sync=True)
+        except OSError as error:
+            if error.errno not in NO_ROOM:
+                raise
 
     def is_clean(self) -> bool:
         """Return whether the next open has nothing to finish or to take back."""

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from segstore._native import lib, seg_tail_flush
 from segstore.errors import StorageError, is_refusal
+from segstore.files.reserve import NO_ROOM
 from segstore.mutex import Mutex
 from segstore.storage.context import Context, wall_clock
 from segstore.storage.log.flushing import NEVER, Flushing
@@ -200,7 +201,10 @@ class TailLoan:
         token.
         """
         self._writer.take_back()
-        return StorageError(number, os.strerror(number), self._writer.segments.active.segment.path)
+        error = StorageError(number, os.strerror(number), self._writer.segments.active.segment.path)
+        if number in NO_ROOM:
+            self._writer.no_room(error)
+        return error
 
     def stop(self) -> None:
         """Let no append of C's begin any more. Any thread may call this."""

@@ -28,12 +28,12 @@ from segstore.errors import (
     is_refusal,
 )
 from segstore.files.gathered_write import GatheredWrite
+from segstore.files.reserve import NO_ROOM
 from segstore.index.txn_index import AbortedTxn
 from segstore.records import Encoded
 from segstore.records.control import Marker, end_marker
 from segstore.storage.handle_pool import HandlePool
 from segstore.storage.log.log_segments import LogSegments
-from segstore.storage.meta.small_files import NO_ROOM
 from segstore.storage.producers.append_info import Claim, ExpectedEnd
 from segstore.storage.producers.producer_state import Saved
 from segstore.storage.producers.replay import add_aborted, cut_index, index_size
@@ -72,6 +72,14 @@ class Pending:
         self.chunks, self.claim = chunks, claim
         self.result: int | BaseException | None = None
         self.abandoned = False
+
+
+def _ignored(error: OSError) -> None:
+    """Tell nobody."""
+
+
+def _not_taken_back(directory: str) -> StorageError:
+    return StorageError(errno.ENOSPC, "no room even to take back an append that failed", directory)
 
 
 class Restore:
@@ -122,6 +130,8 @@ class LogWriter:
         """The term of the lease by which the store leads, None where it needs none."""
         self.save_epochs: Callable[[], None] | None = None
         """Writes the file of leader epochs, which has `epoch` before a batch has it; None where it does."""
+        self.no_room: Callable[[OSError], object] = _ignored
+        """Is told of each append that the disk had no room for, with the append token held."""
         self.recent: RecentAppends | None = None
         """Where a leader keeps what it has appended, for its followers; None without any."""
 
@@ -235,9 +245,8 @@ class LogWriter:
         if not segments.closed and self.is_whole():
             return
         segments.check()
-        raise StorageError(
-            errno.ENOSPC, "no room even to take back an append that failed", segments.directory
-        )
+        self.no_room(_not_taken_back(segments.directory))
+        raise _not_taken_back(segments.directory)
 
     def check_leads(self) -> None:
         """Do what `check` does, for an append that no leader has made. Raises NotLeaderOrFollowerError;
@@ -284,8 +293,7 @@ class LogWriter:
                 self._add_aborted(restore, aborted)
         except BaseException as error:
             self.take_back()
-            if is_refusal(error) and not isinstance(error, SegstoreError):
-                raise StorageError(error.errno, error.strerror, error.filename) from error
+            self._judge(error)
             raise
         if together is None:
             self.owed = None
@@ -383,10 +391,16 @@ class LogWriter:
             self.roll(base_offset)
         except BaseException as error:
             self.take_back()
-            if is_refusal(error) and not isinstance(error, SegstoreError):
-                raise StorageError(error.errno, error.strerror, error.filename) from error
+            self._judge(error)
             raise
         self.owed = None
+
+    def _judge(self, error: BaseException) -> None:
+        """Raise an error of the disk, which has kept an append from its end, as StorageError."""
+        if is_refusal(error) and not isinstance(error, SegstoreError):
+            if error.errno in NO_ROOM:
+                self.no_room(error)
+            raise StorageError(error.errno, error.strerror, error.filename) from error
 
     # --- taking back ----------------------------------------------------------------------
 

@@ -31,6 +31,7 @@ import numpy as np
 
 from segstore._native import ffi, held, lib
 from segstore.files import Files, Handle
+from segstore.files.reserve import in_reserve
 from segstore.integers import INT64_MAX
 from segstore.mutex import Mutex, calls_out
 from segstore.storage.meta import ends_header
@@ -301,7 +302,7 @@ class EndsWriter(_Mapped):
 
     def _grow(self) -> None:
         with self._files.open(self._path, write=True) as handle:
-            self._files.allocate(handle, self._size, STEP)
+            in_reserve(lambda: self._files.allocate(handle, self._size, STEP), STEP)
         slots = self._slots
         try:
             self._map()
@@ -484,7 +485,7 @@ def _create(files: Files, path: str) -> None:
     if files.exists(path):
         files.unlink(path)
     with files.open(path, write=True, create=True) as handle:
-        files.allocate(handle, 0, STEP)
+        in_reserve(lambda: files.allocate(handle, 0, STEP), STEP)
         _write_anew(files, handle)
 
 

@@ -29,7 +29,6 @@ T = TypeVar("T")
 # themselves. Any other error may pass (EMFILE, EIO, ENOMEM, EACCES): no file is taken for damaged because
 # of it.
 NOT_A_FILE = frozenset({errno.EINVAL, errno.ELOOP, errno.EISDIR, errno.ENOTDIR, errno.ENXIO, errno.EFBIG})
-NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})
 CHECKSUM = "crc32c"
 _DEEPEST = 20  # open brackets: more than any file that is written here has at once
 # A checksum whose name is damaged; no file of an older segstore ends so.

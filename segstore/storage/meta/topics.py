@@ -33,6 +33,7 @@ from segstore.errors import (
     copy_of,
 )
 from segstore.files import Files
+from segstore.files.reserve import in_reserve
 from segstore.logger import Logger
 from segstore.storage.meta.small_files import NOT_A_FILE, Copies, Copy, unreadable
 from segstore.storage.meta.topic_info import (
@@ -253,7 +254,7 @@ class TopicFiles:
             if parsed is not None and parsed[0] == topic and parsed[1] not in but:
                 grave = names.deleted_dir(topic, parsed[1], uuid.uuid4().hex)
                 gone.append(os.path.join(self._root, name))
-                self._files.rename(gone[-1], os.path.join(self._root, grave))
+                in_reserve(partial(self._files.rename, gone[-1], os.path.join(self._root, grave)))
         self._files.sync_dir(self._root)
         return gone
 

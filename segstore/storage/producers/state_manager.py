@@ -83,6 +83,8 @@ class Producers:
             trusted = min(trusted, max(recovery_point, segments[0].base_offset))
         taken = _drop_snapshots_above(files, directory, trusted)
         taken = _drop_damaged(files, directory, taken, every=recovery_point is not None)
+        if recovery_point is not None:
+            _sync_from(files, directory, taken, recovery_point)
         state = _newest(files, directory, taken)
         mend(
             files,
@@ -217,11 +219,11 @@ class Producers:
         entries = self.state.producers.items()
         return {i: (e.batches[-1].last_offset if e.batches else -1, e.producer_epoch) for i, e in entries}
 
-    def snapshot(self, offset: int) -> None:
-        """Write the state at `offset`. Raises OSError. The file is not synced: one that a power cut has
-        damaged is ignored.
+    def snapshot(self, offset: int, *, sync: bool = False) -> None:
+        """Write the state at `offset`. Raises OSError. Without `sync` the next flush syncs the file: one that
+        a power cut has damaged before is ignored.
         """
-        self._files.write_atomic(_path(self._directory, offset), self.state.dump(), sync=False)
+        self._files.write_atomic(_path(self._directory, offset), self.state.dump(), sync=sync)
 
     def forget_snapshot(self, offset: int) -> None:
         """Remove the snapshot at `offset`, since the segment that begins there was removed."""
@@ -281,6 +283,15 @@ def _drop_damaged(files: Files, directory: str, taken: list[int], every: bool) -
             with contextlib.suppress(FileNotFoundError):
                 files.unlink(_path(directory, offset))
     return left[::-1]
+
+
+def _sync_from(files: Files, directory: str, taken: list[int], recovery_point: int) -> None:
+    """Sync the snapshots from the recovery point on, whose roll no flush has followed: recovery moves the
+    recovery point past them.
+    """
+    for offset in (offset for offset in taken if offset >= recovery_point):
+        with files.open(_path(directory, offset), write=True) as handle:
+            files.sync(handle)
 
 
 def _drop_snapshots_above(files: Files, directory: str, offset: int) -> list[int]:

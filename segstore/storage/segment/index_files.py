@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 from segstore import names
 from segstore._native import lib
 from segstore.files import Files, Handle
+from segstore.files.reserve import NO_ROOM
 from segstore.index import IndexBuilder, SealedOffsetIndex, SealedTimeIndex, replace_index
 from segstore.index.sparse import MOST_RELATIVE
 from segstore.logger import Logger
 from segstore.records import MAGIC, batch_ptr, is_old
 from segstore.storage.handle_pool import HandlePool
-from segstore.storage.meta.small_files import NO_ROOM, NOT_A_FILE
+from segstore.storage.meta.small_files import NOT_A_FILE
 from segstore.storage.segment.batch_scan import walk, walk_past_damage
 
 if TYPE_CHECKING:

@@ -19,6 +19,7 @@ from collections import defaultdict
 from segstore import names
 from segstore.config import TopicConfig
 from segstore.files import Files
+from segstore.files.reserve import NO_ROOM
 from segstore.storage.handle_pool import HandlePool
 from segstore.storage.segment.batch_scan import walk
 from segstore.storage.segment.segment import Segment
@@ -169,8 +170,9 @@ def remove_segment(segment: Segment) -> None:
 
 
 def bury_segment(segment: Segment, now_ms: int) -> list[str]:
-    """Rename a segment's files to `.deleted`, the log first; returns the new paths. A crash leaves the rest
-    to the next open, which sees by the files' times that this was at `now_ms`. Raises OSError.
+    """Rename a segment's files to `.deleted`, the log first; returns the new paths. A file is removed if a
+    full disk has no room for its new name. A crash leaves the rest to the next open, which sees by the files'
+    times that this was at `now_ms`. Raises OSError.
     """
     files, pool = segment.pool.files, segment.pool
     pool.forget(segment.path)
@@ -180,8 +182,15 @@ def bury_segment(segment: Segment, now_ms: int) -> list[str]:
             # Another user's file keeps the time of its last write, since only its owner may set one.
             with contextlib.suppress(PermissionError):
                 files.set_modified(segment.file(suffix), now_ms * 1_000_000)
-            files.rename(segment.file(suffix), segment.file(suffix + names.DELETED))
-            paths.append(segment.file(suffix + names.DELETED))
+            try:
+                files.rename(segment.file(suffix), segment.file(suffix + names.DELETED))
+            except OSError as error:
+                # A longer name may need a block of the directory: on a full disk none is waited for.
+                if error.errno not in NO_ROOM:
+                    raise
+                files.unlink(segment.file(suffix))
+            else:
+                paths.append(segment.file(suffix + names.DELETED))
     return paths
 
 

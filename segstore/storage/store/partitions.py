@@ -362,7 +362,8 @@ class Partitions:
         found = self._open.get((topic, partition))
         if found is None:
             info = find_topic(self._topics(), topic, partition)
-            found = self._loader.load(info, partition, partial(self._move_start, info, partition))
+            with self._context.reserve:
+                found = self._loader.load(info, partition, partial(self._move_start, info, partition))
             if self.on_opened is not None:
                 self.on_opened(found)
             self._open[topic, partition] = found

@@ -13,12 +13,13 @@ from typing import Any
 
 from segstore import names
 from segstore.errors import CorruptCheckpointError, StorageError
+from segstore.files.reserve import NO_ROOM
 from segstore.storage.context import Context
 from segstore.storage.meta.client_quotas import quota_copies, read_limits, write_limits
 from segstore.storage.meta.group_configs import group_config_copies
 from segstore.storage.meta.scram_credentials import scram_copies
 from segstore.storage.meta.sealed_file import CLUSTER_ID, PRODUCER_ID
-from segstore.storage.meta.small_files import NO_ROOM, Copies, put_aside
+from segstore.storage.meta.small_files import Copies, put_aside
 from segstore.storage.meta.store_format import path_of, write_format
 from segstore.storage.meta.sweep_states import damaged_states, format_states
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
+from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -20,6 +21,7 @@ from segstore.errors import CorruptRecordError, Needing, SegstoreError
 from segstore.files import Files
 from segstore.records import CODEC_MASK, CONTROL_FLAG, MAGIC, bring_up
 from segstore.storage.context import Context
+from segstore.storage.full_disk import FullNote, read_note
 from segstore.storage.meta.offset_checkpoints import read_offsets
 from segstore.storage.meta.sweep_states import SweepState
 from segstore.storage.meta.topics import TopicInfo
@@ -49,7 +51,8 @@ class PartitionStats(NamedTuple):
     them; `records` counts without control records; `dirty_ratio` is the part of the sealed segments' bytes
     that was not compacted yet, None where the topic is not compacted (Kafka: LogToClean.cleanableRatio);
     `swept_ms` is in ms since the epoch, -1 for never; `deleted_bytes` and `compacted_bytes` are what sweeps
-    have freed. `error` says why the partition can't be read; else why its last sweep failed, if it did.
+    have freed. `error` says why the partition can't be read; else that its disk is full, since when; else why
+    its last sweep failed, if it did.
     """
 
     topic: str
@@ -71,11 +74,27 @@ def store_stats(store: Measured, *, records: bool = True) -> Iterator[PartitionS
     """Yield the statistics of each partition of each topic in order. With `records`, records are counted, for
     which all headers are read.
     """
-    states, cleaned = store.states(), store.cleaned()
+    states, cleaned, full = store.states(), store.cleaned(), full_text(store.context)
     for info in store.topics().values():
         for number in info.partition_ids:
             key = info.name, number
-            yield _one(store, info, number, states.get(key, SweepState()), cleaned.get(key, 0), records)
+            state = states.get(key, SweepState())
+            state = state if full is None else state._replace(error=full)
+            yield _one(store, info, number, state, cleaned.get(key, 0), records)
+
+
+def _full(context: Context) -> FullNote | None:
+    """Return since when the disk is full, as the writer has found, in this process or another one."""
+    return context.full.note if context.writable else read_note(context.files, context.root)
+
+
+def full_text(context: Context) -> str | None:
+    """Return what an operator reads of a full disk; None while there is room."""
+    note = _full(context)
+    if note is None:
+        return None
+    since = datetime.fromtimestamp(note.since_ms // 1000, timezone.utc).isoformat()
+    return f"{note.error}: appends fail since {since}"
 
 
 def cleaned_offsets(files: Files, root: str) -> dict[tuple[str, int], int]:
@@ -211,17 +230,13 @@ METRICS = (
     ),
     Metric("last-sweep-ms", "segstore_last_sweep_ms", "gauge", "when it was swept, by the clock", "swept_ms"),
     Metric(
-        "error", "segstore_partition_failed", "gauge", "1 where it can't be read or swept, else 0", "error"
+        "error",
+        "segstore_partition_failed",
+        "gauge",
+        "1 where it can't be read, swept or appended to",
+        "error",
     ),
 )
-
-
-def store_metrics(store: Measured) -> dict[str, dict[str, Any]]:
-    """Return {"topic-partition": {name: value}}; the error is its text, None where there is none."""
-    return {
-        f"{stats.topic}-{stats.partition}": {m.name: getattr(stats, m.field) for m in METRICS}
-        for stats in store_stats(store, records=False)
-    }
 
 
 class Sample(NamedTuple):
@@ -235,6 +250,26 @@ Family = tuple[Metric, tuple[str, ...], list[Sample]]
 """A metric, the names of its labels, and its values."""
 
 
+_FULL = Metric("", "segstore_disk_full", "gauge", "1 while appends find no room, else 0", "")
+_FREE = Metric("", "segstore_disk_free_bytes", "gauge", "bytes that this user may still write", "")
+
+
+def _disk_families(context: Context) -> list[Family]:
+    """Return the metrics of the disk that the store lies on."""
+    found = [(_FULL, float(_full(context) is not None))]
+    with suppress(OSError):
+        found.append((_FREE, float(context.files.space(context.root).usable)))
+    return [(metric, (), [Sample((), value)]) for metric, value in found]
+
+
+def store_metrics(store: Measured) -> dict[str, dict[str, Any]]:
+    """Return {"topic-partition": {name: value}}; the error is its text, None where there is none."""
+    return {
+        f"{stats.topic}-{stats.partition}": {m.name: getattr(stats, m.field) for m in METRICS}
+        for stats in store_stats(store, records=False)
+    }
+
+
 def prometheus_text(store: Measured, more: Iterable[Family] = ()) -> str:
     """Return all metrics in Prometheus' text format, labelled by topic and partition, and `more`.
 
@@ -245,7 +280,7 @@ def prometheus_text(store: Measured, more: Iterable[Family] = ()) -> str:
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
         from prometheus_client.registry import Collector
     rows = list(store_stats(store, records=False))
-    families = [*(_of_partitions(metric, rows) for metric in METRICS), *more]
+    families = [*(_of_partitions(metric, rows) for metric in METRICS), *_disk_families(store.context), *more]
 
     class Families(Collector):
         def collect(self) -> Iterator[Any]:

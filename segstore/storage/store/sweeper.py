@@ -13,13 +13,13 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from functools import partial
 from typing import NamedTuple, Protocol
 
 from segstore import names
 from segstore.config import StoreConfig
 from segstore.errors import SegstoreError, StorageError, StoreClosedError
+from segstore.files.reserve import NO_ROOM
 from segstore.logger import Logger
 from segstore.mutex import Mutex
 from segstore.storage.cleaner import CleanResult, Throttle, clean, cleanable
@@ -101,7 +101,8 @@ class Retention:
         except StorageError as error:
             failed = error  # the segments that are removed now may make room for the roll
             self._failed(error)
-        result = partition.log_start.retain(now)
+        with partition.context.reserve:
+            result = partition.log_start.retain(now)
         done = Swept(*key, result.segments, result.bytes)
         return done.failed(failed) if failed else done if result.segments else None
 
@@ -123,6 +124,8 @@ class Compaction:
         self._failed = failed
         self._topics, self._partition, self._config = topics, partition, config
         self._cleaned, self._throttle, self._checkpoint = cleaned, throttle, checkpoint
+        self.no_room: set[TopicPartitionKey] = set()
+        """Partitions whose last compaction found no room for new segments."""
 
     def due(self, now: int) -> list[TopicPartitionKey]:
         ranked = [(self._rank(key, now), key) for key in _swept(self._topics, _is_compacted)]
@@ -136,13 +139,14 @@ class Compaction:
         return -1.0 if dirty is None else dirty.ratio
 
     def run(self, key: TopicPartitionKey, now: int) -> Swept | None:
+        self.no_room.discard(key)
         partition, cleaned = self._partition(*key), self._cleaned
         dirty = cleanable(partition, cleaned.get(key), now)
         if dirty is None:
             return None
 
         def advanced(offset: int) -> None:
-            with partition.names_held():  # else the line may be that of a new topic of that name
+            with partition.context.reserve, partition.names_held():  # a new topic may get the name
                 cleaned.update({key: offset})
 
         freed: Swept | None = None
@@ -168,6 +172,8 @@ class Compaction:
             raise
         except (SegstoreError, OSError) as error:
             self._failed(error)
+            if isinstance(error, OSError) and error.errno in NO_ROOM:
+                self.no_room.add(key)
             return (freed or Swept(*key)).failed(error)  # with the counts of what was done before
         return freed
 
@@ -190,7 +196,8 @@ class Sweeper:
     `cleaned` is the cleaner's checkpoint; `checkpoint` writes the checkpoints of the store.
 
     The background leaves a partition alone that could not be compacted, until the store is opened anew
-    (Kafka: LogCleanerManager.markPartitionUncleanable); `sweep` tries it again.
+    (Kafka: LogCleanerManager.markPartitionUncleanable); `sweep` tries it again. The background goes on
+    trying if there was no room.
     """
 
     def __init__(
@@ -211,6 +218,7 @@ class Sweeper:
         rate = config.log_cleaner_io_max_bytes_per_second
         throttle = GivingWay(rate, self._meanwhile, stopping=self._closing)
         self._retained = time.monotonic()  # when retention was last done, seconds
+        self._unsaved: str | None = None  # why the notes could not be written
         self._compacted: TopicPartitionKey | None = None  # the partition that is being compacted
         self._retention = Retention(topics, partition, self._met)
         self._compaction = Compaction(topics, partition, config, cleaned, throttle, checkpoint, self._met)
@@ -228,8 +236,7 @@ class Sweeper:
 
     def sweep(self) -> tuple[Swept, ...]:
         """Apply retention, then compaction, to every partition whose topic's settings ask for it; returns
-        what was done, or failed, in each partition where anything was. Raises OSError only where the notes
-        can't be written.
+        what was done, or failed, in each partition where anything was.
         """
         run = partial(self._run, self._retention, self._compaction, by_hand=True)
         return apart(run, "segstore-sweep")
@@ -276,14 +283,20 @@ class Sweeper:
         self._clear()
         for _ in self._step(self._retention, by_hand=False):
             pass  # the results are in the notes
-        with suppress(OSError):  # the end of the compaction saves again
-            self._save()
+        self._save()
         self._retained = time.monotonic()
         return interval
 
     def _save(self) -> None:
-        topics = self._topics()
-        self.states.save(lambda key: key[0] in topics and key[1] in topics[key[0]].partition_ids)
+        """Write the notes, which are hints: where the disk refuses them, the next sweep tries again."""
+        topics, told = self._topics(), self._unsaved
+        try:
+            self.states.save(lambda key: key[0] in topics and key[1] in topics[key[0]].partition_ids)
+            self._unsaved = None
+        except OSError as error:
+            self._unsaved = str(error)
+            if self._unsaved != told:
+                log.warning("the notes of sweeps could not be written: %s", error)
 
     def _forget_gone(self) -> None:
         """Forget what is known of deleted topics: it must not be said of a new topic under such a name."""
@@ -303,7 +316,7 @@ class Sweeper:
             if self._closing.is_open:
                 return
             failed = self._failed.setdefault(key, {})
-            if key == self._compacted or (step is self._compaction and step in failed and not by_hand):
+            if key == self._compacted or (self._gives_up(step, key) and not by_hand):
                 continue
             try:
                 done = self._swept(step, key, now)
@@ -314,13 +327,18 @@ class Sweeper:
                     log.exception("a defect, met in %s", names.partition_dir(*key))
                 self._met(error)
                 done = Swept(*key).failed(error)
-            failed.pop(step, None)
+            told = failed.pop(step, None)
             if done is not None and done.error is not None:
-                log.warning("%s could not be swept: %s", names.partition_dir(*key), done.error)
+                if done.error != told:
+                    log.warning("%s could not be swept: %s", names.partition_dir(*key), done.error)
                 failed[step] = done.error
             self._note(key, done, now)
             if done is not None:
                 yield done
+
+    def _gives_up(self, step: Step, key: TopicPartitionKey) -> bool:
+        """Return whether the background leaves a partition alone. A disk without room passes."""
+        return step is self._compaction and step in self._failed[key] and key not in self._compaction.no_room
 
     def _met(self, error: Exception) -> None:
         self._context.on_background_error(error)
@@ -364,6 +382,6 @@ class Sweeper:
         store.
         """
         try:
-            self._context.graveyard.clear(closing=closing)
+            self._context.graveyard.clear(closing=closing or self._context.full.note is not None)
         except OSError as error:
             log.warning("deleted segments could not be removed: %s", error)

@@ -138,6 +138,11 @@ class TopicAdmin:
         made anew by the next open, and no partition that is made later takes over what a crash leaves.
         """
         info = replace(before, partition_ids=stays, ours=True)
+        with self._context.reserve:
+            return self._removed(before, info)
+
+    def _removed(self, before: TopicInfo, info: TopicInfo) -> TopicInfo:
+        stays = info.partition_ids
         try:
             self._topic_files.write(info)
         except OSError:
@@ -183,7 +188,7 @@ class TopicAdmin:
 
     def alter(self, name: str, config: Mapping[str, Any]) -> TopicInfo:
         """Change settings; None restores the default. Raises ConfigError, UnknownTopicOrPartitionError."""
-        with self._lock:
+        with self._context.reserve, self._lock:
             self._context.check_leads()
             before = find_topic(self.topics, name)
             return self._alter(before, with_config(before, config))
@@ -252,7 +257,7 @@ class TopicAdmin:
 
     def delete(self, name: str) -> None:
         """Delete a topic; readers keep what they have read. Raises UnknownTopicOrPartitionError."""
-        with self._lock:
+        with self._context.reserve, self._lock:
             self._context.check_leads()
             info = find_topic(self.topics, name)
             try:

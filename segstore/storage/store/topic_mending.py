@@ -15,9 +15,10 @@ from collections import Counter
 from collections.abc import Set
 from dataclasses import replace
 
+from segstore.files.reserve import NO_ROOM
 from segstore.storage.context import Context
 from segstore.storage.meta.published_ends import slot_key
-from segstore.storage.meta.small_files import NO_ROOM, Copy
+from segstore.storage.meta.small_files import Copy
 from segstore.storage.meta.topic_info import Settings
 from segstore.storage.meta.topics import TopicFiles, TopicInfo
 

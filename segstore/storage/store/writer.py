@@ -18,6 +18,7 @@ from segstore import names
 from segstore.config import StoreConfig
 from segstore.errors import InvalidArgumentError, StorageError, StoreLockedError, first_of
 from segstore.files import Files, Handle
+from segstore.files.reserve import PIECE, SIZE
 from segstore.mutex import Mutex, calls_out
 from segstore.storage.context import Context
 from segstore.storage.inbox.inbox import Inbox
@@ -47,6 +48,9 @@ from segstore.storage.store.sweeper import Sweeper
 from segstore.storage.store.topic_admin import TopicAdmin
 from segstore.threads import others_are_gone
 
+_LINES = 16
+"""Partitions for whose lines in the small files of the root a piece of the reserve is kept."""
+
 
 class StoreWriter:
     """Opens a store for writing, and finishes what a crash left: topic changes, swaps, torn tails.
@@ -72,7 +76,9 @@ class StoreWriter:
         self._held = _take_lock(context)
         _begun[root] = me  # no call lies between this line and the lock: no interrupt comes there
         try:
-            self._open()
+            with context.reserve:
+                self._open()
+            context.reserve.take(self._reserve_size())
         except BaseException as error:
             try:
                 if isinstance(error, Exception):
@@ -106,6 +112,8 @@ class StoreWriter:
             _check_role(files, root, self._role)
         if f"{names.OURS}/{names.FENCE}" in root_names and self.may_have_standby:
             check_not_fenced(context)
+        if f"{names.OURS}/{names.FULL}" in root_names:
+            context.full.forget()  # a dead writer's
         moved = set_aside(files, root)
         marker = take_marker(files, root) if names.CLEAN_SHUTDOWN in root_names else None
         topic_files = self._prepare(format_wrong, stated=has_format and not format_wrong)
@@ -226,6 +234,13 @@ class StoreWriter:
         self.sweeper.start()
         if not self._replicated:
             self.inbox.begin()
+
+    def _reserve_size(self) -> int:
+        """Return how many bytes the small files need at most while a topic is deleted: those of the root have
+        a line for each partition.
+        """
+        partitions = sum(len(info.partition_ids) for info in self.topic_admin.topics.values())
+        return SIZE + partitions // _LINES * PIECE
 
     def _expire_producers(self) -> None:
         self.partitions.expire_producers(self.config.producer_id_expiration_ms)
@@ -398,7 +413,8 @@ class StoreWriter:
             first, self._tried = not self._tried, True
             try:
                 if first:
-                    self._close_cleanly(nonce)
+                    with self.context.reserve:
+                        self._close_cleanly(nonce)
             finally:
                 self.let_go()
 
@@ -410,6 +426,7 @@ class StoreWriter:
         self.context.closed = True
         self.wake()  # threads in `wait` find that the store is closed
         self.context.scheduler.close()
+        self.context.full.forget()
         with self.partitions.lock:
             errors = self.partitions.close()
             if errors:

@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pytest
 from faults import FailingFiles
 from stores import START_MS, Clock, killed_at_each_call, logs, records, value_of
 from waiting import PATIENCE, until
@@ -125,7 +126,7 @@ def test_an_error_marks_the_partition_until_it_is_tried_by_hand(store_dir: Path)
 
     def fault(name: str, args: tuple[Any, ...]) -> None:
         if ".cleaned" in str(getattr(args[0], "path", "")) and any(f in str(args[0].path) for f in failing):
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
 
     files = FailingFiles({"pwrite", "pwritev", "copy_range"}, fault, nth=1, times=1 << 30)
     with segstore.open(store_dir, files=files, config={"log.cleaner.backoff.ms": 1}) as store:
@@ -136,13 +137,45 @@ def test_an_error_marks_the_partition_until_it_is_tried_by_hand(store_dir: Path)
         store.sweep()
         until(lambda: store.stats()[0].error is not None and store.stats()[1].compacted_bytes)
         bad, good = store.stats()
-        assert "No space left" in str(bad.error)
+        assert "Input/output error" in str(bad.error)
         assert good.error is None
         assert bad.records == 60
         failing.clear()
         by_hand = {s.topic: s for s in store.sweep()}["bad"]
         assert (by_hand.error, by_hand.compacted_records > 0) == (None, True)
         assert store.stats()[0].error is None
+
+
+def test_the_background_tries_a_partition_again_that_found_no_room(store_dir: Path) -> None:
+    full = [True]
+
+    def fault(name: str, args: tuple[Any, ...]) -> None:
+        if full and ".cleaned" in str(getattr(args[0], "path", "")):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    files = FailingFiles({"pwrite", "pwritev", "copy_range"}, fault, nth=1, times=1 << 30)
+    with segstore.open(store_dir, files=files, config={"log.cleaner.backoff.ms": 1}) as store:
+        store.create_topic("t", config=COMPACT)
+        put(store, "t", 60)
+        until(lambda: "No space left" in str(store.stats()[0].error))
+        full.clear()
+        until(lambda: store.stats()[0].error is None and store.stats()[0].compacted_bytes)
+
+
+@pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO])
+def test_notes_that_can_not_be_written_fail_no_sweep(
+    store_dir: Path, error: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fault(name: str, args: tuple[Any, ...]) -> None:
+        if "sweeps.json" in str(getattr(args[0], "path", "")):
+            raise OSError(error, os.strerror(error))
+
+    with segstore.open(store_dir, files=FailingFiles({"pwrite"}, fault, nth=1, times=1 << 30)) as store:
+        store.create_topic("t", config={"retention.bytes": 1000, "segment.bytes": 500})
+        put(store, "t", 60)
+        assert store.sweep()[0].deleted_segments > 1
+        store.sweep()
+        assert caplog.text.count("the notes of sweeps could not be written") == 1
 
 
 def test_the_background_compacts_by_itself(store_dir: Path) -> None:

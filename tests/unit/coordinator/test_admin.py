@@ -62,6 +62,24 @@ def test_lag_is_what_lies_between_the_committed_offset_and_the_end(store: segsto
     assert (found.state, found.lag, found.members, found.generation) == ("Empty", 6, (), -1)
 
 
+@pytest.mark.parametrize(
+    ("deleted", "unread"),
+    [
+        pytest.param(0, 5, id="nothing is removed"),
+        pytest.param(4, 5, id="only what was read"),
+        pytest.param(8, 2, id="some that was not read"),
+        pytest.param(10, 0, id="all"),
+    ],
+)
+def test_unread_leaves_out_what_retention_has_removed(
+    store: segstore.Store, deleted: int, unread: int
+) -> None:
+    store.partition("t").delete_records(deleted)
+    found = Groups(store).describe("g")
+    assert (found.partitions[0].lag, found.partitions[0].unread) == (5, unread)
+    assert (found.lag, found.unread) == (11, 6 + unread)
+
+
 def test_a_description_says_all_that_is_known(store: segstore.Store) -> None:
     offsets_of(store).commit_transactional("g", {tp(2): at(1)}, 3, 0)
     first, _, last = Groups(store).describe("g").partitions

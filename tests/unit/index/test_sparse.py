@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import mmap
 import os
 import random
 import struct
@@ -206,14 +207,21 @@ def test_reserve_that_fails_changes_nothing(tmp_path: Path, step: str) -> None:
     index = active(path, files=failing)
     index.append(b"".join(entry(i) for i in range(1, 8193)))
     before = path.read_bytes()
-    failing.arm()
+    failing.arm(times=2)  # a whole step, then a page
     with pytest.raises(OSError) as caught:
         index.reserve(1)
-    assert (caught.value.errno, failing.hits) == (errno.ENOSPC, 1)
+    assert (caught.value.errno, failing.hits) == (errno.ENOSPC, 2)
     assert path.read_bytes() == before
     assert (index.entries, index.lookup(10**9)) == (8192, (81920, 819200))
     index.append(entry(8193))  # there is room again
     assert index.lookup(10**9) == (81930, 819300)
+
+
+def test_without_room_for_a_step_an_index_grows_by_a_page(tmp_path: Path) -> None:
+    path, failing = tmp_path / "i", FailingFiles(["allocate"], OSError(errno.ENOSPC, "full"), nth=1)
+    index = active(path, files=failing)
+    index.append(entry(1))
+    assert (failing.hits, path.stat().st_size, index.lookup(10)) == (1, mmap.PAGESIZE, (10, 100))
 
 
 @pytest.mark.parametrize(

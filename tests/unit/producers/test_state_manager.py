@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import errno
+import os
 import random
 import shutil
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -16,7 +18,7 @@ from stores import START_MS, Clock, killed, killed_at_each_call
 
 import segstore
 from segstore.errors import StorageError
-from segstore.files import Files
+from segstore.files import Files, Handle
 from segstore.storage.log.transaction_markers import end_transaction
 from segstore.storage.producers.producer_state import format_snapshot, parse_snapshot
 
@@ -281,3 +283,62 @@ def test_a_brokers_directory_goes_on(golden: Path, tmp_path: Path) -> None:
         end_transaction([log], pid, epoch, 0, False)
         assert_live(log, root / "flights-txn-0")
     assert segstore.check(root) == []
+
+
+class SyncedFiles(Files):
+    """Files that note which inodes were synced."""
+
+    def __init__(self, synced: set[int]) -> None:
+        self.synced = synced
+
+    def sync(self, handle: Handle) -> None:
+        self.synced.add(self.inode(handle))
+        super().sync(handle)
+
+
+def never_synced(directory: Path, synced: set[int]) -> list[str]:
+    """The segments' files that a power cut may leave empty."""
+    suffixes = {".log", ".index", ".timeindex", ".txnindex", ".snapshot"}
+    found = [path for path in directory.iterdir() if path.suffix in suffixes]
+    return sorted(path.name for path in found if path.stat().st_ino not in synced)
+
+
+def of(synced: set[int], root: Path) -> list[str]:
+    """The names of the files that were synced."""
+    return [path.name for path in (root / "t-0").iterdir() if path.stat().st_ino in synced]
+
+
+@pytest.mark.parametrize("close", ["killed", "closed"])
+@pytest.mark.parametrize("rest", [0, 1, 7])
+def test_all_that_the_recovery_point_covers_is_synced(
+    store_dir: Path, tmp_path: Path, close: str, rest: int
+) -> None:
+    """A roll right at the recovery point, then a kill: recovery moves the recovery point past the roll's
+    snapshot. And a clean close, whose snapshot the next open takes for durable.
+    """
+    synced: set[int] = set()
+    with segstore.open(tmp_path / "live", files=SyncedFiles(synced)) as store:
+        store.create_topic("t", config=SMALL)
+        log = store.partition("t")
+        mixture = Mixture(random.Random(7), log)
+        for _ in range(20):
+            mixture.step()
+        log.flush()
+        partition = log.partition_for_write()
+        # The flush in the background, which syncs what a roll has made, comes behind the kill.
+        with partition.flusher.lock if close == "killed" else nullcontext():
+            partition.roll()
+            for _ in range(rest):
+                mixture.step()
+            if close == "killed":
+                killed(tmp_path / "live", store_dir)
+                synced = {(store_dir / "t-0" / name).stat().st_ino for name in of(synced, tmp_path / "live")}
+    if close == "closed":
+        os.rename(tmp_path / "live", store_dir)
+        assert never_synced(store_dir / "t-0", synced) == []
+    with segstore.open(store_dir, files=SyncedFiles(synced)) as again:
+        again.partition("t").append(b"x")
+        again.flush()
+        held = [path for path in (store_dir / "t-0").glob("*.snapshot") if path.stat().st_ino not in synced]
+        assert held == []
+    assert never_synced(store_dir / "t-0", synced) == []

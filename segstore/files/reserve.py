@@ -1,0 +1,187 @@
+"""A reserve: files whose blocks small files may use when a file system has no others.
+
+On disk a few files of allocated bytes, whose content means nothing. Without them nothing could free space on
+a full file system: a log start offset is written before a segment is removed, a topic's settings before its
+directories. The files are cut by pieces, only as far as needed: other writers of a full file system take each
+block that becomes free. With its last piece a file goes, which gives an inode if these are used up. Log data
+never uses the reserve. Threads: any; a thread may use a reserve within its `with` block.
+"""
+
+from __future__ import annotations
+
+import errno
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+if TYPE_CHECKING:
+    from segstore.files.handle import Handle
+
+NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})
+"""Errors of a full file system, and of a quota that is used up."""
+SIZE = 1 << 17
+"""Bytes of the reserve of a store with few partitions."""
+FILES = 4
+"""Files in which the reserve lies: each gives an inode, too."""
+PIECE = 1 << 12  # bytes: a block of most file systems
+
+
+T = TypeVar("T")
+
+
+class Calls(Protocol):
+    """The calls on files that a reserve makes: see `Files`."""
+
+    def open(self, path: str, *, write: bool = False, create: bool = False) -> Handle: ...
+
+    def size(self, file: str | Handle) -> int: ...
+
+    def allocate(self, handle: Handle, position: int, length: int) -> None: ...
+
+    def truncate(self, handle: Handle, size: int) -> None: ...
+
+    def unlink(self, path: str) -> None: ...
+
+
+class _Using(threading.local):
+    """The reserves that a thread may use now."""
+
+    reserves: tuple[Reserve, ...] = ()
+
+
+_using = _Using()
+
+
+def give(need: int) -> bool:
+    """Let go of `need` bytes, and some for the file system's own use, of a reserve that the calling thread
+    may use; False if there is none.
+    """
+    return any(reserve.give(need) for reserve in reversed(_using.reserves))
+
+
+def in_reserve(change: Callable[[], T], need: int = 0) -> T:
+    """Return the result of `change`, which is repeated while it finds no room and the reserve of the calling
+    thread has `need` bytes to let go of. Raises OSError.
+    """
+    while True:
+        try:
+            return change()
+        except OSError as error:
+            if error.errno not in NO_ROOM or not give(need):
+                raise
+
+
+class Sparing:
+    """A `with` block in which the calling thread uses no reserve: files that are only a help leave it to
+    those that are needed.
+    """
+
+    def __enter__(self) -> None:
+        self._before, _using.reserves = _using.reserves, ()
+
+    def __exit__(self, *_: object) -> None:
+        _using.reserves = self._before
+
+
+class Reserve:
+    """The reserve in FILES files, each of which may be missing or short. As a `with` block it lets the
+    calling thread use it, and is taken again at the end of the outermost block.
+    """
+
+    def __init__(self, files: Calls, path: str) -> None:
+        """`path` is that of the files without their numbers."""
+        self._files, self._paths = files, [f"{path}.{n}" for n in range(FILES)]
+        self._each, self._is_whole = 0, True
+
+    def take(self, size: int) -> None:
+        """Allocate `size` bytes, or as many as there is room for: the reserve is a help, and never in the way
+        of an open.
+        """
+        self._each, self._is_whole = size // FILES, False
+        self.take_again()
+
+    def take_again(self) -> bool:
+        """Allocate the bytes that were let go of, or as many as there is room for; return whether all are
+        there.
+        """
+        if not self._is_whole:
+            self._is_whole = True  # first: what another thread lets go of meanwhile is taken later
+            try:
+                for path in self._paths:
+                    self._fill(path)
+            except OSError:
+                self._is_whole = False
+        return self._is_whole
+
+    def _fill(self, path: str) -> None:
+        """Allocate the bytes of one file. Raises OSError; as many as there is room for are there then."""
+        files = self._files
+        held = self._size(path)
+        piece = self._each - held
+        if piece <= 0:
+            return
+        with files.open(path, write=True, create=True) as handle:
+            while held < self._each:
+                piece = min(piece, self._each - held)
+                try:
+                    files.allocate(handle, held, piece)
+                except OSError as error:
+                    if error.errno not in NO_ROOM or piece <= PIECE:
+                        raise
+                    piece = max(piece // 2, PIECE)
+                else:
+                    held += piece
+
+    def _size(self, path: str) -> int:
+        try:
+            return self._files.size(path)
+        except FileNotFoundError:
+            return 0
+
+    def has_room(self) -> bool:
+        """Return whether the reserve is whole, and the file system has room for as much again."""
+        files = self._files
+        try:
+            if not self.take_again():
+                return False
+            with files.open(self._paths[0], write=True) as handle:
+                size = files.size(handle)
+                try:
+                    files.allocate(handle, size, SIZE)
+                finally:
+                    files.truncate(handle, size)
+        except OSError:
+            return False
+        return True
+
+    def give(self, need: int) -> bool:
+        """Let go of `need` bytes and a piece; False if nothing is left."""
+        self._is_whole = False
+        left = need + PIECE
+        for path in reversed(self._paths):
+            if left > 0:
+                with suppress(OSError):
+                    left -= self._cut(path, left)
+        return left < need + PIECE
+
+    def _cut(self, path: str, most: int) -> int:
+        """Cut up to `most` bytes off a file, which goes with its last piece; return how many. Raises
+        OSError.
+        """
+        files = self._files
+        with files.open(path, write=True) as handle:
+            held = files.size(handle)
+            size = max(held - most, 0) // PIECE * PIECE
+            files.truncate(handle, size)
+        if not size:
+            files.unlink(path)
+        return max(held - size, 1)
+
+    def __enter__(self) -> None:
+        _using.reserves = (*_using.reserves, self)
+
+    def __exit__(self, *_: object) -> None:
+        _using.reserves = _using.reserves[:-1]
+        if not self._is_whole and self not in _using.reserves:
+            self.take_again()

@@ -1,0 +1,126 @@
+"""A full disk: since when appends find no room, told once, and once more when there is room again.
+
+On disk `.segstore/full`, a `CheckedFile` that is there for as long, so that other processes see it
+(`segstore stats`); its bytes come from the reserve. Threads: any; the work is done in the store's scheduler,
+since `met` is called with an append token held.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from segstore import names
+from segstore.errors import CorruptCheckpointError
+from segstore.files import Files
+from segstore.files.reserve import Reserve
+from segstore.logger import Logger
+from segstore.storage.meta.checked_file import CheckedFile
+from segstore.storage.scheduler import Scheduler
+
+log = Logger("segstore")
+
+LOOK = 2.0
+"""Seconds between two looks whether there is room again: more than clients wait between two tries."""
+
+
+@dataclass(frozen=True)
+class FullNote:
+    """Since when, in ms since the epoch, appends find no room; `path` is the file of the first one, `error`
+    the system's word for it.
+    """
+
+    since_ms: int
+    path: str
+    error: str
+
+
+def _made(held: dict[str, Any]) -> FullNote:
+    note = FullNote(**held)
+    if (type(note.since_ms), type(note.path), type(note.error)) != (int, str, str):
+        raise ValueError(f"since_ms {note.since_ms!r}, path {note.path!r}, error {note.error!r}")
+    return note
+
+
+FULL_NOTE = CheckedFile(names.FULL, "note of a full disk", _made, 1 << 16)
+
+
+def read_note(files: Files, root: str) -> FullNote | None:
+    """Return the note of a full disk; None without one, and for one that can't be read."""
+    try:
+        return FULL_NOTE.read(files, root)
+    except (CorruptCheckpointError, OSError):
+        return None
+
+
+class FullDisk:
+    """Whether appends to one store find no room now. `reserve` is the store's; `hurry` removes at once the
+    files that retention has let go of and that wait to be removed.
+    """
+
+    def __init__(
+        self,
+        files: Files,
+        root: str,
+        clock: Callable[[], int],
+        scheduler: Scheduler,
+        reserve: Reserve,
+        hurry: Callable[[], object],
+    ) -> None:
+        self._files, self._root, self._clock, self._scheduler = files, root, clock, scheduler
+        self._reserve, self._hurry = reserve, hurry
+        self.note: FullNote | None = None
+        """Since when, and how it showed; None while there is room."""
+        self._met = 0  # appends that found no room
+        self._noted = False
+
+    def met(self, error: OSError) -> None:
+        """Note that an append found no room."""
+        self._met += 1
+        if self.note is None:
+            path = os.fsdecode(error.filename or self._root)
+            self.note = FullNote(self._clock(), path, error.strerror or str(error))
+            self._scheduler.soon(partial(self._begin, self.note))
+
+    def _begin(self, note: FullNote) -> None:
+        log.warning(
+            "%s: %s (%d bytes are free): appends fail until there is room",
+            note.path,
+            note.error,
+            self._free(),
+        )
+        with suppress(OSError), self._reserve:
+            FULL_NOTE.write(self._files, self._root, note, durably=False)
+            self._noted = True
+        try:
+            self._hurry()
+        finally:
+            self._scheduler.after(LOOK, partial(self._look, self._met))
+
+    def _look(self, met: int) -> None:
+        """End it if there is room, also for the reserve, and no append has found none since the last look."""
+        if met != self._met or not self._reserve.has_room():
+            self._scheduler.after(LOOK, partial(self._look, self._met))
+            return
+        note, self.note = self.note, None  # before it is told: an append that fails from now on begins anew
+        self.forget()
+        seconds = (self._clock() - (note.since_ms if note else 0)) / 1000
+        free = self._free()
+        log.warning("%s: there is room again after %.0f s (%d bytes are free)", self._root, seconds, free)
+
+    def forget(self) -> None:
+        """Remove the note, which is a dead writer's, or out of date."""
+        with suppress(OSError):
+            if self._noted or self._files.exists(FULL_NOTE.path(self._root)):
+                self._files.unlink(FULL_NOTE.path(self._root))
+        self._noted = False
+
+    def _free(self) -> int:
+        try:
+            return self._files.space(self._root).usable
+        except OSError:
+            return -1

@@ -1,0 +1,137 @@
+"""files.reserve: bytes that only small files use on a full file system."""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+from pathlib import Path
+
+import pytest
+from full_files import BLOCK, FullFiles
+
+from segstore.files import Files
+from segstore.files.reserve import FILES, PIECE, SIZE, Reserve, give, in_reserve
+
+
+def made(tmp_path: Path, files: Files) -> Reserve:
+    reserve = Reserve(files, str(tmp_path / "reserve"))
+    reserve.take(SIZE)
+    return reserve
+
+
+def size_in(tmp_path: Path) -> int:
+    return sum(path.stat().st_size for path in tmp_path.glob("reserve.*"))
+
+
+def test_its_blocks_are_allocated(tmp_path: Path) -> None:
+    made(tmp_path, Files())
+    assert size_in(tmp_path) == SIZE
+    assert sum(path.stat().st_blocks for path in tmp_path.iterdir()) * 512 >= SIZE
+
+
+@pytest.mark.parametrize("error", [errno.ENOSPC, errno.EDQUOT])
+@pytest.mark.parametrize("greedy", [False, True], ids=["alone", "others take blocks"])
+def test_small_files_are_written_from_it_on_a_full_disk(tmp_path: Path, error: int, greedy: bool) -> None:
+    files = FullFiles(error, greedy=greedy)
+    reserve = made(tmp_path, files)
+    files.fill()
+    with pytest.raises(OSError) as caught:
+        files.write_atomic(tmp_path / "a", b"x" * 5000)
+    assert (caught.value.errno, size_in(tmp_path)) == (error, SIZE)
+    with reserve:
+        files.write_atomic(tmp_path / "a", b"x" * 5000)
+        files.write_together([(tmp_path / "b", b"y"), (tmp_path / "c", b"z" * 9000)])
+        files.ensure_directory(tmp_path / "d")
+    assert (tmp_path / "a").read_bytes() == b"x" * 5000
+    assert (tmp_path / "c").read_bytes() == b"z" * 9000
+    assert {p.name for p in tmp_path.iterdir() if "reserve" not in p.name} == {"a", "b", "c", "d"}
+
+
+def test_no_more_is_let_go_of_than_needed_and_it_is_taken_again(tmp_path: Path) -> None:
+    files = FullFiles()
+    reserve = made(tmp_path, files)
+    files.fill()
+    with reserve:
+        files.write_atomic(tmp_path / "a", b"x" * BLOCK)
+        assert size_in(tmp_path) == SIZE - PIECE
+    assert size_in(tmp_path) == SIZE - PIECE  # as much as there is room for
+    files.make_room()
+    with reserve:
+        assert size_in(tmp_path) == SIZE - PIECE
+    assert size_in(tmp_path) == SIZE
+
+
+def test_a_file_that_is_too_large_for_it_gets_the_error(tmp_path: Path) -> None:
+    files = FullFiles()
+    reserve = made(tmp_path, files)
+    files.fill()
+    with reserve, pytest.raises(OSError) as caught:
+        files.write_atomic(tmp_path / "a", b"x" * (SIZE + BLOCK))
+    assert caught.value.errno == errno.ENOSPC
+    assert not (tmp_path / "a").exists()
+
+
+def test_it_gives_inodes_too(tmp_path: Path) -> None:
+    """Where inodes are used up, no bytes help."""
+    files = Files()
+    reserve = made(tmp_path, files)
+
+    def needs_an_inode() -> str:
+        if len(list(tmp_path.iterdir())) == FILES:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return "made"
+
+    with reserve:
+        assert in_reserve(needs_an_inode) == "made"
+    assert size_in(tmp_path) == SIZE
+
+
+def test_only_a_thread_within_the_block_may_use_it(tmp_path: Path) -> None:
+    reserve = made(tmp_path, Files())
+    given: list[bool] = [give(1)]
+    with reserve:
+        other = threading.Thread(target=lambda: given.append(give(1)))
+        other.start()
+        other.join()
+        with reserve:
+            given.append(give(1))
+        given.append(give(1))
+    given.append(give(1))
+    assert given == [False, False, True, True, False]
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.EACCES])
+def test_other_errors_are_raised_at_once(tmp_path: Path, number: int) -> None:
+    reserve = made(tmp_path, Files())
+
+    def fails() -> None:
+        raise OSError(number, os.strerror(number))
+
+    with reserve, pytest.raises(OSError) as caught:
+        in_reserve(fails)
+    assert (caught.value.errno, size_in(tmp_path)) == (number, SIZE)
+
+
+@pytest.mark.parametrize("odd", ["directory", "link", "no room"])
+def test_an_open_goes_on_without_it(tmp_path: Path, odd: str) -> None:
+    files, path = FullFiles(), tmp_path / "reserve.0"
+    if odd == "directory":
+        path.mkdir()
+    elif odd == "link":
+        path.symlink_to(tmp_path / "elsewhere")
+    else:
+        files.fill()
+    reserve = made(tmp_path, files)
+    with reserve:
+        assert not give(1) or odd == "no room"
+    assert not reserve.has_room()
+    assert not (tmp_path / "elsewhere").exists()
+
+
+def test_has_room_leaves_the_size_as_it_is(tmp_path: Path) -> None:
+    files = FullFiles()
+    reserve = made(tmp_path, files)
+    assert (reserve.has_room(), size_in(tmp_path)) == (True, SIZE)
+    files.free = SIZE // BLOCK - 1
+    assert (reserve.has_room(), size_in(tmp_path)) == (False, SIZE)

@@ -1,0 +1,247 @@
+"""A full disk: what frees space works on it, an open and a close do, and it is told once. `FullFiles` stands
+for the file system; `processes/test_full_file_systems` has real ones.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from full_files import BLOCK, FullFiles
+from stores import killed, values
+from waiting import until
+
+import segstore
+from segstore import StorageError
+from segstore.files.reserve import SIZE
+from segstore.storage import full_disk
+
+SMALL = {"segment.bytes": 10_000, "segment.index.bytes": 4096, "file.delete.delay.ms": 0}
+QUIET = {"log.cleaner.threads": 0, "log.retention.check.interval.ms": 2**62}
+DISKS = [
+    pytest.param({}, id="ENOSPC"),
+    pytest.param({"error": errno.EDQUOT}, id="EDQUOT"),
+    pytest.param({"renames": True}, id="renames take a block"),
+    pytest.param({"greedy": True}, id="others take blocks"),
+    pytest.param({"greedy": True, "renames": True}, id="both"),
+]
+
+
+def reserved(root: Path) -> int:
+    return sum(path.stat().st_size for path in root.glob(".segstore/reserve.*"))
+
+
+def fill(log: segstore.PartitionLog) -> None:
+    while True:
+        log.append(b"more" * 300)
+
+
+def filled(path: Path, files: FullFiles, **config: Any) -> segstore.Store:
+    """A store with two topics, whose disk is full."""
+    store = segstore.open(path, files=files, config=QUIET)
+    for topic in ("t", "u"):
+        store.create_topic(topic, partitions=2, config={**SMALL, **(config if topic == "t" else {})})
+        for partition in range(2):
+            log = store.partition(topic, partition)
+            for i in range(60):
+                log.append(b"%d" % i * 600, key=b"k%d" % (i % 3))
+    store.flush()
+    files.fill()
+    for partition in range(2):
+        with pytest.raises(StorageError):
+            fill(store.partition("u", partition))
+    return store
+
+
+def delete_records(store: segstore.Store) -> None:
+    log = store.partition("t")
+    assert log.delete_records(log.end_offset - 1) == log.start_offset == 59
+
+
+def delete_topic(store: segstore.Store) -> None:
+    store.delete_topic("t")
+    assert "t" not in store.topics()
+
+
+def sweep(store: segstore.Store) -> None:
+    done = {(each.topic, each.partition): each for each in store.sweep()}
+    assert {key: each.error for key, each in done.items()} == {("t", 0): None, ("t", 1): None}
+    assert all(each.deleted_segments > 2 for each in done.values())
+
+
+def alter_topic(store: segstore.Store) -> None:
+    store.alter_topic("t", {"retention.bytes": 3000})
+    sweep(store)
+
+
+FREEING = [
+    pytest.param(delete_records, {}, id="delete_records"),
+    pytest.param(delete_topic, {}, id="delete_topic"),
+    pytest.param(sweep, {"retention.bytes": 3000}, id="sweep"),
+    pytest.param(sweep, {"retention.bytes": 3000, "file.delete.delay.ms": 60_000}, id="sweep, delayed"),
+    pytest.param(alter_topic, {}, id="alter_topic"),
+]
+
+
+@pytest.mark.parametrize("disk", DISKS)
+@pytest.mark.parametrize(("free", "config"), FREEING)
+def test_space_is_freed_without_space(
+    store_dir: Path, free: Callable[[segstore.Store], None], config: dict[str, Any], disk: dict[str, Any]
+) -> None:
+    files = FullFiles(**disk)
+    with filled(store_dir, files, **config) as store:
+        before = files.free
+        free(store)
+        until(lambda: files.free > before)
+        assert not list(store_dir.glob("t-*/*.deleted"))
+        # As soon as there is room, appends go on in the open store.
+        at = store.partition("u").end_offset
+        assert store.partition("u").append(b"again") == at
+    with segstore.open(store_dir) as again:
+        assert values(again.partition("u"))[-1] == b"again"
+
+
+@pytest.mark.parametrize("disk", DISKS)
+@pytest.mark.parametrize("how", ["closed", "killed"])
+def test_a_store_on_a_full_disk_opens_is_read_whole_and_closes(
+    store_dir: Path, tmp_path: Path, how: str, disk: dict[str, Any]
+) -> None:
+    store = filled(tmp_path / "live", FullFiles(**disk))
+    held = {key: values(store.partition(*key)) for key in [(t, n) for t in "tu" for n in range(2)]}
+    if how == "killed":
+        killed(tmp_path / "live", store_dir)
+        store.close()
+    else:
+        store.close()
+        os.rename(tmp_path / "live", store_dir)
+    files = FullFiles(**disk)
+    files.fill()
+    with segstore.open(store_dir, files=files, config=QUIET) as opened:
+        assert {key: values(opened.partition(*key)) for key in held} == held
+        delete_topic(opened)
+    assert files.refused
+
+
+def test_a_roll_of_the_only_segment_makes_room_too(store_dir: Path) -> None:
+    """Retention by time of a log that has one segment rolls first."""
+    files = FullFiles()
+    with segstore.open(store_dir, files=files, config=QUIET) as store:
+        store.create_topic("t", config={"retention.ms": 1, "file.delete.delay.ms": 0})
+        store.partition("t").append(b"x" * 50_000, timestamp=1000)
+        files.fill()
+        store.sweep()
+        assert (store.partition("t").start_offset, store.sweep_states()["t", 0].error) == (1, None)
+
+
+def test_without_its_reserve_a_store_opens_and_takes_it_when_there_is_room(store_dir: Path) -> None:
+    """As an older segstore's store, or one whose disk was full for long."""
+    filled(store_dir, FullFiles()).close()
+    assert reserved(store_dir) >= SIZE - 4 * BLOCK
+    for path in store_dir.glob(".segstore/reserve.*"):
+        path.unlink()
+    files = FullFiles()
+    files.free = 2
+    with segstore.open(store_dir, files=files, config=QUIET):
+        assert reserved(store_dir) <= 4 * BLOCK
+    segstore.open(store_dir).close()
+    assert reserved(store_dir) == SIZE
+
+
+def test_log_data_takes_nothing_of_the_reserve(store_dir: Path) -> None:
+    files = FullFiles()
+    with filled(store_dir, files) as store:
+        for _ in range(50):
+            with pytest.raises(StorageError):
+                store.partition("u").append(b"x" * 5000)
+        # A piece is lent to the note of the full disk, and is taken again when that has gone.
+        assert reserved(store_dir) >= SIZE - 2 * BLOCK
+        with pytest.raises(StorageError):
+            store.create_topic("new", partitions=10)
+
+
+def test_a_copy_has_a_reserve_of_its_own_and_no_note(store_dir: Path, tmp_path: Path) -> None:
+    with filled(store_dir, FullFiles()) as store:
+        until(lambda: (store_dir / ".segstore" / "full").exists())
+        assert segstore.check(store_dir) == []
+        segstore.copy(store.path, tmp_path / "copy")
+    ours = tmp_path / "copy" / ".segstore"
+    assert not (ours / "full").exists()
+    assert reserved(tmp_path / "copy") == SIZE
+
+
+# --- telling ----------------------------------------------------------------------------------
+
+
+def test_it_is_told_once_and_once_that_there_is_room_again(
+    store_dir: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(full_disk, "LOOK", 0.05)
+    files = FullFiles()
+    with segstore.open(store_dir, files=files, config=QUIET) as store:
+        store.create_topic("t")
+        log = store.partition("t")
+        log.append(b"x")
+        assert store.stats()[0].error is None
+        files.fill()
+        for _ in range(20):
+            with pytest.raises(StorageError):
+                log.append(b"x" * 5000)
+        until(lambda: (store_dir / ".segstore" / "full").exists())
+        assert "No space left on device: appends fail since 20" in str(store.stats()[0].error)
+        with segstore.open(store_dir, "r") as reader:  # as `segstore stats` beside the writer
+            assert reader.stats()[0].error == store.stats()[0].error
+        assert len(told(caplog)) == 1
+        assert str(store_dir / "t-0" / "00000000000000000000.log") in told(caplog)[0]
+        assert "No space left on device" in told(caplog)[0]
+        files.make_room()
+        assert log.append(b"y") == 1
+        until(lambda: store.stats()[0].error is None)
+        until(lambda: not (store_dir / ".segstore" / "full").exists())
+        until(lambda: len(told(caplog)) == 2)
+        assert "there is room again" in told(caplog)[1]
+
+
+def told(caplog: pytest.LogCaptureFixture) -> list[str]:
+    lines = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+    return [line for line in lines if "room" in line]
+
+
+def test_metrics_say_it(store_dir: Path) -> None:
+    pytest.importorskip("prometheus_client")
+    files = FullFiles()
+    with segstore.open(store_dir, files=files, config=QUIET) as store:
+        store.create_topic("t")
+        store.partition("t").append(b"x")
+        assert "segstore_disk_full 0.0" in store.metrics_text()
+        files.fill()
+        with pytest.raises(StorageError):
+            store.partition("t").append(b"x" * 5000)
+        text = store.metrics_text()
+        assert "segstore_disk_full 1.0" in text
+        assert 'segstore_partition_failed{partition="0",topic="t"} 1.0' in text
+        assert "segstore_disk_free_bytes " in text
+        files.make_room()
+
+
+def test_a_note_that_a_dead_writer_has_left_goes(store_dir: Path, tmp_path: Path) -> None:
+    with filled(tmp_path / "live", FullFiles()) as store:
+        until(lambda: (tmp_path / "live" / ".segstore" / "full").exists())
+        killed(tmp_path / "live", store_dir)
+        assert store.stats()[0].error
+    with segstore.open(store_dir) as opened:
+        assert opened.stats()[0].error is None
+        assert not (store_dir / ".segstore" / "full").exists()
+
+
+@pytest.mark.parametrize("content", [b"", b"{}", b"\0" * 100])
+def test_a_note_that_can_not_be_read_tells_nothing(store_dir: Path, content: bytes) -> None:
+    with segstore.open(store_dir) as store:
+        store.create_topic("t")
+        (store_dir / ".segstore" / "full").write_bytes(content)
+        with segstore.open(store_dir, "r") as reader:
+            assert reader.stats()[0].error is None
