@@ -128,9 +128,9 @@ STRICTER: dict[Cell, Answer] = {
         for end in ("commit", "abort")
     },
 }
-"""What segstore answers otherwise. A broker ends an ongoing transaction for a producer of any epoch, before it
-looks at that epoch. And once a producer that keeps its epoch has committed, a broker tells the producer before
-it that its own records are committed.
+"""What segstore answers otherwise. A broker ends an ongoing transaction for a producer of any epoch, before
+it looks at that epoch. And once a producer that keeps its epoch has committed, a broker tells the producer
+before it that its own records are committed.
 """
 
 _PARTITION_KNOWS = {
