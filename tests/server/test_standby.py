@@ -13,6 +13,7 @@ from wire_client import WireClient
 
 import segstore
 from segstore.errors import (
+    BrokerError,
     ConfigError,
     CorruptCheckpointError,
     DemotedError,
@@ -136,7 +137,7 @@ def test_who_is_not_the_standby_fences_nothing(
 
 
 def test_other_machines_change_the_standby_only_if_the_operator_says_so(
-    store: segstore.Store, monkeypatch: pytest.MonkeyPatch
+    store: segstore.Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By their addresses, here in place of the loopback's; the registered one may come from anywhere."""
     store.create_topic("t")
@@ -147,6 +148,8 @@ def test_other_machines_change_the_standby_only_if_the_operator_says_so(
         standby = Standby(store, wire)
         assert standby.register().error_code == refused
         assert wire.ask("UnregisterBroker", 0, broker_id=2).error_code == refused
+        with pytest.raises(BrokerError, match=r"standby\.addresses"):
+            segstore.follow(server.bootstrap_servers, tmp_path / "standby")
     for given in ("10.0.0.7", "fe80::1, 10.0.0.0/24", ["10.0.0.7"]):
         with (
             segstore.serve(store, port=0, standby_addresses=given) as server,

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import errno
+import shutil
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 from cli import run
+from faults import FailingFiles
 
 import segstore
-from segstore.errors import DemotedError, InvalidArgumentError, StoreLockedError
+from segstore.errors import DemotedError, InvalidArgumentError, StorageError, StoreLockedError
 from segstore.files import Files
 from segstore.integers import INT32_MAX
 from segstore.storage.meta.fence import FENCE, Fence
@@ -49,6 +53,26 @@ def test_the_store_leads_again(store_dir: Path, epoch: int, leads: int, sync: bo
     assert (held.is_there, held.broker_epoch) == (False, before.broker_epoch)
     with segstore.open(store_dir) as store:
         assert store.partition("t").append(b"e") == 4
+
+
+def test_a_disk_that_refuses_a_call_leaves_the_fence_or_all_done(store_dir: Path, tmp_path: Path) -> None:
+    """Each call that changes something fails once; the next try, or the next open, goes on."""
+    fenced(store_dir, 7)
+    nth = 0
+    while True:
+        nth += 1
+        path = tmp_path / str(nth)
+        shutil.copytree(store_dir, path)
+        files = FailingFiles({"pwrite", "rename", "unlink", "fsync"}, OSError(errno.EIO, "I/O error"), nth)
+        with suppress(StorageError):
+            segstore.unfence(path, files=files).close()
+        is_fenced = FENCE.read(Files(), str(path)) is not None
+        with segstore.unfence(path) if is_fenced else segstore.open(path) as store:
+            assert store.partition("t").leader_epoch > 7
+            assert store.partition("t").append(b"d") == 3
+        if not files.hits:
+            break
+    assert nth > 5
 
 
 def test_what_has_no_fence_is_left_alone(store_dir: Path, tmp_path: Path) -> None:
