@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from segstore.server.network.server import Server, serve
     from segstore.standby.excess import CutRecord, cut_records
     from segstore.standby.standby import Standby, follow, promote
+    from segstore.standby.unfence import unfence
     from segstore.storage.check.check import Finding
     from segstore.storage.copy import Copied, copy
     from segstore.storage.meta.topics import TopicInfo
@@ -118,6 +119,7 @@ __all__ = [
     "promote",
     "serve",
     "transfer_methods",
+    "unfence",
     "unreplicate",
 ]
 __all__ += errors.__all__
@@ -149,6 +151,7 @@ _WHEN_ASKED_FOR = {
     "segstore.mirroring.mirror": ("Mirror", "MirroredPartition", "mirror"),
     "segstore.standby.excess": ("CutRecord", "cut_records"),
     "segstore.standby.standby": ("Standby", "follow", "promote"),
+    "segstore.standby.unfence": ("unfence",),
     "segstore.mirroring.onward.mirror_to": ("MirrorTo", "SentPartition", "mirror_to"),
     "segstore.records": ("Record", "Records"),
     "segstore.replication.healing": ("Healed",),

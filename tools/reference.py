@@ -68,7 +68,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
         *("mirror", "Mirror", "MirroredPartition", "end_mirror", "EndedPartition"),
         *("mirror_to", "MirrorTo", "SentPartition"),
     ),
-    "Standbys": ("follow", "Standby", "promote", "cut_records", "CutRecord"),
+    "Standbys": ("follow", "Standby", "promote", "unfence", "cut_records", "CutRecord"),
 }  # fmt: skip
 """What stands under which heading; a public name that is in none stands under "More"."""
 

@@ -87,6 +87,10 @@ COMMANDS = {
         "segstore.cli.demote",
         "Take a primary's standby away, so that acks=all is acknowledged by the primary alone.",
     ),
+    "unfence": (
+        "segstore.cli.unfence",
+        "Let the primary in DIRECTORY lead again, which was demoted, if no other node leads.",
+    ),
     "end-mirror": (
         "segstore.cli.mirror",
         "Make an ordinary store of the mirror in DIRECTORY, under new leader epochs.",

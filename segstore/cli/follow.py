@@ -4,14 +4,13 @@ primary's place. On disk: through the engine. Threads: the main thread waits; th
 
 from __future__ import annotations
 
-import sys
 import time
 
 import click
 
 import segstore
 from segstore.cli.client_option import client_option
-from segstore.cli.options import no_bootstrap
+from segstore.cli.options import confirmed, no_bootstrap
 from segstore.cli.output import size_text, status_line
 from segstore.cli.signals import ended_by_signals
 from segstore.errors import StoreLockedError
@@ -26,6 +25,7 @@ from segstore.storage.meta.role import ROLE, STANDBY
 
 _LOOK_MS = 500
 _LETTING_GO = 30.0
+_LOST = "Records that only the old primary has are not in this standby. Go on?"
 _CLIENT = "A setting of the client, such as security.protocol=SSL; may be repeated."
 
 
@@ -113,7 +113,7 @@ def _shown(lag: Lag, error: Exception | None) -> str:
 def promote(directory: str, old: str, reason: str, yes: bool, config: dict[str, str]) -> int:
     """Let the standby in DIRECTORY take its primary's place. A `segstore follow` of it ends."""
     standby_role(Files(), directory)
-    if old == DEAD and not yes and not _confirmed():
+    if old == DEAD and not yes and not confirmed(_LOST):
         return 1
     began = time.monotonic()
     while True:
@@ -129,10 +129,3 @@ def promote(directory: str, old: str, reason: str, yes: bool, config: dict[str, 
         count = len(store.topics())
         click.echo(f"{directory} leads, with {count} topic{'s' * (count != 1)}")
     return 0
-
-
-def _confirmed() -> bool:
-    if not sys.stdin.isatty():
-        raise click.UsageError("There is no terminal to ask for confirmation: give --yes.")
-    told = "Records that only the old primary has are not in this standby. Go on?"
-    return click.confirm(told, err=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import re
+import sys
 from collections.abc import Callable, Sequence
 from fractions import Fraction
 from typing import Any, TypeVar
@@ -15,6 +16,13 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 STORE, BOOTSTRAP = "SEGSTORE_PATH", "SEGSTORE_BOOTSTRAP"
 """The variables that stand for --store and --bootstrap."""
+
+
+def confirmed(question: str) -> bool:
+    """Ask the user on the terminal."""
+    if not sys.stdin.isatty():
+        raise click.UsageError("There is no terminal to ask for confirmation: give --yes.")
+    return click.confirm(question, err=True)
 
 
 def store_given(text: str, *, required: bool = False, kind: click.Path | None = None) -> Callable[[F], F]:

@@ -11,6 +11,9 @@ from segstore.protocol.codec import Slices
 from .apis import Api
 from .security.sasl import SaslSession
 
+ANONYMOUS: Final = "ANONYMOUS"
+"""The principal of a client that has not said who it is (Kafka: KafkaPrincipal.ANONYMOUS)."""
+
 
 class Later:
     """What a handler returns whose answer comes later, by `Request.answer`."""
@@ -64,7 +67,7 @@ class Channel(Protocol):
     """The connection that a request came by."""
 
     principal: str
-    """Who has authenticated; "ANONYMOUS" where nobody had to (Kafka: KafkaPrincipal.ANONYMOUS)."""
+    """Who has authenticated; ANONYMOUS if nobody had to."""
     peer: str
     """The client's address, without its port."""
     is_open: bool

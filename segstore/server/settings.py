@@ -7,10 +7,20 @@ from dataclasses import dataclass
 from typing import Any
 
 from segstore.config import StoreConfig
-from segstore.config.options import MAX_INT, MAX_LONG, switch, whole
+from segstore.config.options import MAX_INT, MAX_LONG, made, switch, whole
 from segstore.storage.store.lease import interval_option
 
 from .security.settings import SecurityConfig
+
+
+def _networks(value: object) -> tuple[str, ...]:
+    """Read `standby_addresses`: one text, or several."""
+    from ipaddress import ip_network
+
+    texts = value.split(",") if isinstance(value, str) else value
+    if not isinstance(texts, (list, tuple)) or not all(isinstance(each, str) for each in texts):
+        raise ValueError
+    return tuple(str(ip_network(each.strip())) for each in texts if each.strip())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,6 +45,13 @@ class ServerConfig(SecurityConfig):
         MAX_LONG,
         "ms",
         "how long a token lets the store lead, from the call that gave it; less than a lease lasts",
+    )
+    standby_addresses: tuple[str, ...] | None = made(
+        None,
+        "addresses and networks such as 10.0.0.7,10.1.0.0/16",
+        "clients that may register a standby and take it away, if nothing else says who they are; those of"
+        " this machine's loopback addresses always may",
+        _networks,
     )
     group_initial_rebalance_delay_ms: int = whole(
         3000, 0, MAX_INT, "ms", "how long the first rebalance of an empty group waits for more members"

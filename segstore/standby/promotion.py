@@ -68,9 +68,9 @@ def promote_directory(
         writer = StoreWriter(context, settings, replicated=True, role=STANDBY)
         try:
             forget_request(files, root)
-            role = _marked(files, root, role, _largest(writer, role), epoch, old, reason)
+            role = _marked(files, root, role, largest_epoch(writer, role.leader_epoch), epoch, old, reason)
             for name, info in writer.topics.items():
-                _lead(writer, name, info.partition_ids, role.promoting)
+                lead(writer, name, info.partition_ids, role.promoting)
             writer.partitions.flush()
             CLUSTER_ID.write(files, root, role.cluster_id)
             PRODUCER_ID.write(files, root, role.promoting << _IDS)
@@ -89,14 +89,15 @@ def promote_directory(
     return role.promoting
 
 
-def _largest(writer: StoreWriter, role: Role) -> int:
+def largest_epoch(writer: StoreWriter, known: int) -> int:
+    """Return the largest leader epoch of the partitions, `known` if there are none."""
     return max(
         (
             writer.partitions.replica(name, number).epoch_cache.current
             for name, info in writer.topics.items()
             for number in info.partition_ids
         ),
-        default=role.leader_epoch,
+        default=known,
     )
 
 
@@ -117,7 +118,8 @@ def _marked(
     return marked
 
 
-def _lead(writer: StoreWriter, name: str, numbers: tuple[int, ...], epoch: int) -> None:
+def lead(writer: StoreWriter, name: str, numbers: tuple[int, ...], epoch: int) -> None:
+    """Begin a leader epoch in a topic's partitions, up to whose ends readers see from now on."""
     ends: dict[int, int] = {}
     for number in numbers:
         replica = writer.partitions.replica(name, number)

@@ -23,6 +23,7 @@ NAMES = [
         "follow",
         "promote",
         "demote",
+        "unfence",
         "end-mirror",
         "checkpoints",
         "stats",
@@ -76,7 +77,7 @@ main([])
 def test_help_of_a_command(name: str) -> None:
     shown = ok(name, "--help").stdout
     assert f" {name} [OPTIONS]" in shown
-    if name not in ("dump", "bench", "demo", "mirror", "end-mirror", "follow", "promote"):
+    if name not in ("dump", "bench", "demo", "mirror", "end-mirror", "follow", "promote", "unfence"):
         assert "SEGSTORE_PATH" in shown
 
 

@@ -4,6 +4,10 @@ step.
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
@@ -189,3 +193,60 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> Answers:
 def test_a_member_is_answered_as_by_a_broker(answers: Answers, name: str) -> None:
     theirs, ours = answers[name]
     assert ours == theirs
+
+
+SESSION_MS = {"theirs": 15_000, "ours": 1000}
+"""A broker on a busy machine takes seconds from the load of a group to its first answer."""
+
+
+def sessions(milliseconds: int) -> dict[str, int]:
+    """Return settings that let a session be so short."""
+    name, interval = "group.consumer.{}session.timeout.ms", "group.consumer.{}heartbeat.interval.ms"
+    return {
+        **{name.format(least): milliseconds for least in ("", "min.")},
+        **{interval.format(least): 500 for least in ("", "min.")},
+    }
+
+
+@pytest.fixture
+def theirs(tmp_path: Path) -> Callable[[], AbstractContextManager[Server]]:
+    lines = "".join(f"{name}={value}\n" for name, value in sessions(SESSION_MS["theirs"]).items())
+    broker = Broker(classpath(), tmp_path / "broker", more=lines)
+
+    @contextmanager
+    def run() -> Iterator[Server]:
+        with broker.running(), Server("127.0.0.1", broker.port) as server:
+            yield server
+            assert broker.process is not None
+            broker.process.kill()
+
+    return run
+
+
+@pytest.fixture
+def ours(store_dir: Path) -> Callable[[], AbstractContextManager[Server]]:
+    @contextmanager
+    def run() -> Iterator[Server]:
+        with (
+            segstore.open(store_dir, config=sessions(SESSION_MS["ours"])) as store,
+            segstore.serve(store, port=0) as server,
+            Server(server.host, server.port) as told,
+        ):
+            yield told
+
+    return run
+
+
+@pytest.mark.parametrize("whose", ["theirs", "ours"])
+def test_sessions_begin_anew_when_a_server_starts(whose: str, request: pytest.FixtureRequest) -> None:
+    """A member that was silent for longer than its session, while the server was away, goes on; so one whose
+    leave met no server keeps its partitions for a whole session from the last start on.
+    """
+    run, session = request.getfixturevalue(whose), SESSION_MS[whose] / 1000
+    with run() as server:
+        assert server.take(Step("a", JOIN))["code"] == "NONE"
+        joined = time.monotonic()
+    until(lambda: time.monotonic() > joined + session)
+    with run() as server:
+        assert server.take(beat("a", 1))["code"] == "NONE"
+        until(lambda: server.described()["members"] == [])

@@ -13,6 +13,8 @@ from wire_client import WireClient
 
 import segstore
 from segstore.errors import (
+    BrokerError,
+    ConfigError,
     CorruptCheckpointError,
     DemotedError,
     NotEnoughReplicasError,
@@ -21,6 +23,7 @@ from segstore.errors import (
 from segstore.names import topic_id_bytes
 from segstore.protocol.codec import structs
 from segstore.protocol.error_codes import Code
+from segstore.server.network.connection import Connection
 from segstore.server.network.loop import WAITERS
 from segstore.storage.meta.fence import FENCE
 
@@ -36,15 +39,18 @@ class Standby:
     """What a standby asks of its primary."""
 
     def __init__(self, store: segstore.Store, wire: WireClient) -> None:
-        self.store, self.wire = store, wire
+        self.store, self.wire, self.broker_epoch = store, wire, -1
         self.cluster_id = wire.ask("DescribeCluster", 1, endpoint_type=1).cluster_id
 
     def register(self, features: tuple[str, ...] = ASYNC, directory: bytes = ONE, **fields: Any) -> Any:
         told = [_Register.Feature(name=n, min_supported_version=1, max_supported_version=1) for n in features]
         asked = {"broker_id": 2, "cluster_id": self.cluster_id, "incarnation_id": directory, **fields}
-        return self.wire.ask("BrokerRegistration", 4, features=told, rack=None, **asked)
+        answer = self.wire.ask("BrokerRegistration", 4, features=told, rack=None, **asked)
+        self.broker_epoch = self.broker_epoch if answer.error_code else answer.broker_epoch
+        return answer
 
-    def fetch(self, offset: int, broker_epoch: int = -1, wait_ms: int = 0) -> Any:
+    def fetch(self, offset: int, broker_epoch: int | None = None, wait_ms: int = 0) -> Any:
+        broker_epoch = self.broker_epoch if broker_epoch is None else broker_epoch
         topic_id = topic_id_bytes(self.store.topics()["t"].topic_id)
         part = _Fetch.FetchPartition(
             partition=0, fetch_offset=offset, log_start_offset=0, partition_max_bytes=1 << 20
@@ -101,8 +107,63 @@ def test_a_replica_that_is_not_registered_gets_nothing(standby: Standby) -> None
     assert standby.fetch(0).error_code == Code.NOT_LEADER_OR_FOLLOWER
     old = standby.register().broker_epoch
     new = standby.register().broker_epoch
-    assert standby.fetch(0, old).error_code == Code.NOT_LEADER_OR_FOLLOWER
+    for guessed in (-1, 0, 1, old, new + 1):
+        assert standby.fetch(0, guessed).error_code == Code.NOT_LEADER_OR_FOLLOWER
     assert standby.fetch(0, new).error_code == Code.NONE
+
+
+def test_who_is_not_the_standby_fences_nothing(
+    standby: Standby, server: segstore.Server, wire: WireClient
+) -> None:
+    """Without a standby the connection is closed, as by a broker; with one the random id of its directory is
+    asked for. No version of the request does otherwise.
+    """
+    log = standby.store.partition("t")
+    for version in (0, 1):
+        part = _Begin.PartitionData(partition_index=0, leader_id=2, leader_epoch=1 << 30)
+        topic = _Begin.TopicData(topic_name="__cluster_metadata", partitions=[part])
+        with WireClient(server.host, server.port) as stranger:
+            stranger.send("BeginQuorumEpoch", version, cluster_id=None, topics=[topic])
+            assert stranger.is_closed()
+        standby.register()
+        told = wire.ask("BeginQuorumEpoch", version, cluster_id=None, topics=[topic])
+        assert told.topics[0].partitions[0].error_code == Code.INVALID_REQUEST
+        assert standby.fence(1 << 30, OTHER) == (Code.INVALID_REQUEST, -1)
+        assert wire.ask("UnregisterBroker", 0, broker_id=2).error_code == 0
+        log.append(b"a")
+        with WireClient(server.host, server.port) as removed, pytest.raises(ConnectionError):
+            Standby(standby.store, removed).fence(1 << 30)
+    assert log.append(b"b") == 2
+
+
+def test_other_machines_change_the_standby_only_if_the_operator_says_so(
+    store: segstore.Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By their addresses, here in place of the loopback's; the registered one may come from anywhere."""
+    store.create_topic("t")
+    peer = "10.0.0.7"
+    monkeypatch.setattr(Connection, "peer", property(lambda _: peer, lambda _, __: None), raising=False)
+    refused = Code.CLUSTER_AUTHORIZATION_FAILED
+    with segstore.serve(store, port=0) as server, WireClient(server.host, server.port) as wire:
+        standby = Standby(store, wire)
+        assert standby.register().error_code == refused
+        assert wire.ask("UnregisterBroker", 0, broker_id=2).error_code == refused
+        with pytest.raises(BrokerError, match=r"standby\.addresses"):
+            segstore.follow(server.bootstrap_servers, tmp_path / "standby")
+    for given in ("10.0.0.7", "fe80::1, 10.0.0.0/24", ["10.0.0.7"]):
+        with (
+            segstore.serve(store, port=0, standby_addresses=given) as server,
+            WireClient(server.host, server.port) as wire,
+        ):
+            assert Standby(store, wire).register().error_code == 0
+            peer = "10.0.1.1"
+            assert Standby(store, wire).register().error_code == 0
+            assert Standby(store, wire).register(directory=OTHER).error_code == refused
+            assert wire.ask("UnregisterBroker", 0, broker_id=2).error_code == refused
+            peer = "10.0.0.7"
+            assert wire.ask("UnregisterBroker", 0, broker_id=2).error_code == 0
+    with pytest.raises(ConfigError, match="standby_addresses"):
+        segstore.serve(store, port=0, standby_addresses="elsewhere")
 
 
 def test_async_mode_never_waits(standby: Standby) -> None:
@@ -178,7 +239,8 @@ def test_a_silent_standby_is_waited_for_so_long_as_the_setting_says(store_dir: P
         store.create_topic("t")
         log = store.partition("t")
         with segstore.serve(store, port=0) as server, WireClient(server.host, server.port) as wire:
-            assert Standby(store, wire).register(SYNC).error_code == 0
+            standby = Standby(store, wire)
+            assert standby.register(SYNC).error_code == 0
 
             def refused() -> bool:
                 end = log.log_end_offset
@@ -189,7 +251,7 @@ def test_a_silent_standby_is_waited_for_so_long_as_the_setting_says(store_dir: P
                 return is_refused
 
             until(refused, 20.0)  # 30 s is what it is by default
-            assert Standby(store, wire).fetch(log.log_end_offset).error_code == 0
+            assert standby.fetch(log.log_end_offset).error_code == 0
             assert not refused(), "it has come again"
 
 
@@ -232,7 +294,7 @@ def test_the_fence(standby: Standby, wire: WireClient) -> None:
     thread.join(PATIENCE)
     assert [type(each) for each in found] == [NotLeaderOrFollowerError]
     assert standby.fence(7) == (0, 7)
-    assert standby.fence(7, OTHER) == (Code.FENCED_LEADER_EPOCH, 7)
+    assert standby.fence(8, OTHER) == (Code.INVALID_REQUEST, -1)
     for refused in (
         lambda: log.append(b"c"),
         lambda: store.create_topic("u"),
@@ -252,7 +314,9 @@ def test_a_fenced_store_is_opened_for_reading_only(store_dir: Path) -> None:
         store.create_topic("t")
         store.partition("t").append(b"a")
         with segstore.serve(store, port=0) as server, WireClient(server.host, server.port) as wire:
-            assert Standby(store, wire).fence(9) == (0, 9)
+            standby = Standby(store, wire)
+            assert standby.register().error_code == 0
+            assert standby.fence(9) == (0, 9)
     with pytest.raises(DemotedError, match=r"leader epoch 9 .*segstore follow"):
         segstore.open(store_dir)
     with segstore.open(store_dir, mode="r") as store:

@@ -4,11 +4,13 @@ that are judged, and slow clients that cost little.
 
 from __future__ import annotations
 
+import gc
 import random
 import socket
 import ssl
 import struct
 import threading
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -201,6 +203,74 @@ def test_handshakes_are_computed_by_workers(
 
 
 # --- the wrong language ----------------------------------------------------------------------------
+
+
+def hello() -> bytes:
+    """Return a client's first message."""
+    came, sent = ssl.MemoryBIO(), ssl.MemoryBIO()
+    tls = ssl.create_default_context().wrap_bio(came, sent, server_hostname="localhost")
+    with suppress(ssl.SSLWantReadError):
+        tls.do_handshake()
+    return sent.read()
+
+
+BROKEN = {"within the first message": hello()[:43], "behind it": hello(), "no TLS": b"GET / HTTP/1.0\r\n\r\n"}
+
+
+@pytest.fixture
+def no_cycles() -> Iterator[None]:
+    """Python looks for cycles only once the test is over."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@pytest.mark.usefixtures("no_cycles")
+@pytest.mark.parametrize("sent", BROKEN.values(), ids=BROKEN)
+def test_nothing_is_kept_of_a_handshake_that_was_broken_off(
+    store: segstore.Store, files: Certificates, sent: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its memory goes with the connection: 70 KB, which Python's count of objects does not see."""
+    kept = kept_wires(monkeypatch)
+    with over_tls(store, files) as server:
+        for _ in range(20):
+            with socket.create_connection((server.host, server.port)) as broken:
+                broken.sendall(sent)
+        until(lambda: len(kept) == 20)
+        until(lambda: not any(each() for each in kept))
+
+
+def kept_wires(monkeypatch: pytest.MonkeyPatch) -> list[weakref.ref[TlsWire]]:
+    """Return a list that gets a reference to each `TlsWire` that is made."""
+    made: list[weakref.ref[TlsWire]] = []
+    init = TlsWire.__init__
+
+    def noted(self: TlsWire, sock: socket.socket, context: ssl.SSLContext) -> None:
+        init(self, sock, context)
+        made.append(weakref.ref(self))
+
+    monkeypatch.setattr(TlsWire, "__init__", noted)
+    return made
+
+
+@pytest.mark.usefixtures("no_cycles")
+@pytest.mark.parametrize("protocol", ["SSL", "SASL_SSL"])
+def test_nothing_is_kept_of_a_connection_that_was_used(
+    protocol: str, store: segstore.Store, files: Certificates, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = kept_wires(monkeypatch)
+    with over_tls(store, files, security_protocol=protocol, sasl_users={"alice": "secret"}) as server:
+        for _ in range(3):
+            with connected(server, files) as wire:
+                assert is_answered(wire)
+                if protocol == "SASL_SSL":
+                    assert wire.ask("SaslHandshake", 1, mechanism="PLAIN").error_code == 0
+                    told = wire.ask("SaslAuthenticate", 2, auth_bytes=b"\0alice\0secret")
+                    assert told.error_code == 0
+                assert wire.ask("Metadata", 12, topics=None).cluster_id
+        until(lambda: len(kept) == 3)
+        until(lambda: not any(each() for each in kept))
 
 
 def test_plain_text_to_a_tls_port_and_tls_to_a_plain_one(store: segstore.Store, files: Certificates) -> None:

@@ -25,6 +25,7 @@ from segstore.errors import (
     InvalidArgumentError,
     InvalidGroupIdError,
     InvalidProducerEpochError,
+    InvalidTxnStateError,
     InvalidTypeError,
     KafkaTimeoutError,
     ProducerFencedError,
@@ -120,6 +121,7 @@ class Transactions:
         self._identity: Identity | None = None
         self._failed: BaseException | None = None  # a record of this transaction: it can only be aborted
         self._fatal: BaseException | None = None
+        self._started = False  # the coordinator may know of the transaction
         self.restart: Callable[[], None] = lambda: None
 
     # --- the sender's side ----------------------------------------------------------------
@@ -147,6 +149,7 @@ class Transactions:
 
     def appending(self, partitions: Collection[TopicPartition]) -> contextlib.AbstractContextManager[None]:
         """See `TransactionCoordinator.appending`."""
+        self._started = True
         return self._coordinator().appending(self._id, self.identity, partitions)
 
     def failed(self, error: BaseException) -> BaseException:
@@ -154,7 +157,7 @@ class Transactions:
         the record's future is to say.
         """
         if isinstance(error, InvalidProducerEpochError | TransactionalIdNotFoundError):
-            error = self._fence(error)
+            error = self._outdated(error)
         with self._lock:
             if not isinstance(error, TransactionAbortedError) and self.phase in (
                 Phase.OPEN,
@@ -163,6 +166,21 @@ class Transactions:
                 self._failed = self._failed or copy_of(error)
                 self._gate(False)  # `check_send` says so from now on
         return error
+
+    def _outdated(self, error: BaseException) -> BaseException:
+        """Tell a time-out of the transaction, which the producer may abort, from another producer."""
+        with contextlib.suppress(SegstoreError):
+            if self._coordinator().has_ended(self._id, self.identity):
+                cause, error = (
+                    error,
+                    InvalidProducerEpochError(
+                        f"transactional_id {self._id!r}: the transaction was open for more than "
+                        f"transaction_timeout_ms={self._timeout_ms}, and is aborted"
+                    ),
+                )
+                error.__cause__ = cause
+                return error
+        return self._fence(error)
 
     def _fence(self, error: BaseException) -> BaseException:
         if not isinstance(error, ProducerFencedError):
@@ -238,7 +256,11 @@ class Transactions:
             if self._failed is not None:
                 self.phase = Phase.OPEN
                 self._check_failed()
-            identity = self._patiently("commit_transaction()", lambda: self._end(commit=True))
+            try:
+                identity = self._patiently("commit_transaction()", lambda: self._end(commit=True))
+            except InvalidTxnStateError as error:  # it was aborted, after its time-out
+                self.phase = Phase.OPEN
+                raise self.failed(error) from error.__cause__
             self._wait_for_markers()
             self._restart(identity)
 
@@ -272,6 +294,9 @@ class Transactions:
         return shared(self._store, TransactionCoordinator)
 
     def _end(self, commit: bool) -> Identity:
+        if commit and not self._started:
+            with self._coordinator().verifying(self._id, self.identity):
+                return self.identity  # there is nothing to commit
         return self._coordinator().end(self._id, self.identity, commit)
 
     def _wait_for_markers(self) -> None:
@@ -287,7 +312,7 @@ class Transactions:
         """
         self.restart()
         with self._lock:
-            self._identity, self._failed = identity, None
+            self._identity, self._failed, self._started = identity, None, False
             self.phase = Phase.READY
 
     def _check(self, call: str, *phases: Phase) -> None:
@@ -312,7 +337,7 @@ class Transactions:
             try:
                 return ask()
             except (InvalidProducerEpochError, TransactionalIdNotFoundError) as error:
-                raise self._fence(error) from error.__cause__
+                raise self._outdated(error) from error.__cause__
             except SegstoreError as error:
                 if not passes(error):
                     raise

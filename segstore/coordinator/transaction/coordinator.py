@@ -114,15 +114,19 @@ class Transitions:
     def next_producer(
         self, entry: Entry, timeout_ms: int, asked: Identity | None = None, *, remote: bool
     ) -> Identity:
-        """Give the transactional id to another producer, in the next epoch. Raises StorageError."""
+        """Give the transactional id to another producer, in the next epoch. The producer that does not know
+        the present epoch yet, though it is that producer's, gets that one. Raises StorageError.
+        """
         now, known = self._clock(), entry.metadata
         if known is None:
             known = TransactionMetadata(self._new_id(), NO_EPOCH, timeout_ms)
-        known = self._lost.raised(known, now)
-        if known.exhausted:
-            fresh = known.rotated(self._new_id(), timeout_ms, now)
+        raised = self._lost.raised(known, now)
+        if asked is not None and asked == entry.last and raised is known:
+            fresh = replace(known.emptied(known.producer_epoch, now), timeout_ms=timeout_ms)
+        elif raised.exhausted:
+            fresh = raised.rotated(self._new_id(), timeout_ms, now)
         else:
-            fresh = known.next_producer(timeout_ms, now)
+            fresh = raised.next_producer(timeout_ms, now)
         fresh = replace(fresh, remote=int(remote))
         self._entries.write(entry, fresh, asked)
         return fresh.producer_id, fresh.producer_epoch
@@ -144,26 +148,19 @@ class Transitions:
 
     # --- ends ---------------------------------------------------------------------------------
 
-    def decide(self, entry: Entry, commit: bool, asked: Identity | None = None) -> None:
-        """Decide the outcome of the ongoing transaction, by writing Prepare. Raises StorageError."""
+    def decide(self, entry: Entry, commit: bool) -> None:
+        """Decide the outcome of the ongoing transaction, by writing Prepare; where there is none, an abort
+        only raises the epoch. Its producer may ask again, whoever decides. Raises StorageError.
+        """
         known = entry.known
         following = self._new_id() if known.exhausted else NO_PRODUCER_ID
-        self._entries.write(entry, known.decided(commit, self._clock(), following), asked)
+        theirs = known.producer_id, known.producer_epoch
+        self._entries.write(entry, known.decided(commit, self._clock(), following), theirs)
         self._sync_decision(entry)
 
     def decide_in_epoch(self, entry: Entry, commit: bool) -> None:
         """Do what `decide` does for a producer that keeps its epoch. Raises StorageError."""
         self._entries.write(entry, entry.known.decided_in_epoch(commit, self._clock()))
-        self._sync_decision(entry)
-
-    def decide_again(self, entry: Entry, commit: bool) -> None:
-        """Repeat a decision that may not be durable. Raises InvalidTxnStateError where the other outcome
-        was decided, StorageError.
-        """
-        if entry.known.state.commits != commit:
-            raise InvalidTxnStateError(
-                f"the transaction of {entry.transactional_id!r} is {entry.known.state.name}"
-            )
         self._sync_decision(entry)
 
     def _sync_decision(self, entry: Entry) -> None:
@@ -308,14 +305,12 @@ class TransactionCoordinator:
         self, transactional_id: str, timeout_ms: int, expected: Identity | None, remote: bool
     ) -> Identity:
         with self._entries.locked(transactional_id, make=True) as entry:
-            if expected is not None and entry.metadata is not None:
-                if expected != entry.ending:
-                    _check_last(entry, expected)
-                elif entry.known.state is State.EMPTY:
-                    return entry.known.producer_id, entry.known.producer_epoch  # it asks once more
+            self._transitions.ensure_complete(entry)
+            if expected is not None and entry.metadata is not None and expected != entry.last:
+                _check_last(entry, expected)
             if entry.metadata is not None and entry.metadata.state is State.ONGOING:
                 self._transitions.decide(entry, commit=False)
-            self._transitions.ensure_complete(entry)
+                self._transitions.ensure_complete(entry)
             return self._transitions.next_producer(entry, timeout_ms, expected, remote=remote)
 
     @contextlib.contextmanager
@@ -350,6 +345,7 @@ class TransactionCoordinator:
         Raises ProducerFencedError, TransactionalIdNotFoundError, ConcurrentTransactionsError.
         """
         with self._entries.locked(transactional_id) as entry:
+            entry.check(identity)
             self._transitions.ensure_complete(entry)
             known = entry.check(identity)
             yield known.partitions if known.state is State.ONGOING else frozenset()
@@ -358,46 +354,54 @@ class TransactionCoordinator:
         """Commit or abort the open transaction; return the producer id and epoch to go on with.
 
         On return the outcome is decided. Markers that can't be written now are written later; until then
-        the next transaction gets ConcurrentTransactionsError. Raises ProducerFencedError;
-        InvalidTxnStateError where the other outcome was decided; StorageError, after which the same call
-        may help.
+        the next request gets ConcurrentTransactionsError. A producer may ask again under the epoch that its
+        end, or a time-out, has ended. Raises ProducerFencedError; InvalidTxnStateError for a commit where
+        nothing is open, and where the other outcome was decided; StorageError, after which the same call may
+        help.
         """
         return self._shelter.call(partial(self._end, transactional_id, identity, commit))
 
     def _end(self, transactional_id: str, identity: Identity, commit: bool) -> Identity:
         with self._entries.locked(transactional_id) as entry:
-            if entry.ending == identity:
-                self._transitions.decide_again(entry, commit)
-            elif (known := entry.check(identity)).state is State.ONGOING:
-                self._transitions.decide(entry, commit, identity)
-            elif not commit and known.state.idle:
-                # The transaction wrote nothing: only the epoch is raised, so that sequences may begin anew.
-                remote = bool(known.remote)
-                return self._transitions.next_producer(entry, known.timeout_ms, identity, remote=remote)
+            if entry.metadata is not None and entry.metadata.state.prepared:
+                self._transitions.ensure_complete(entry)
+            if not entry.has_ended(identity):
+                known = entry.check(identity)
+                if commit and known.state is not State.ONGOING:
+                    raise _not_so(entry)
+                self._transitions.decide(entry, commit)
+            elif entry.known.state.commits != commit:
+                raise _not_so(entry)
             self._transitions.try_complete(entry)
             after = entry.known
             if after.next_producer_id != NO_PRODUCER_ID:
                 return after.next_producer_id, 0
             return after.producer_id, after.producer_epoch
 
+    def has_ended(self, transactional_id: str, identity: Identity) -> bool:
+        """Return whether the producer's last transaction is ended, which it may not know: it may ask for the
+        same end, and go on. Raises TransactionalIdNotFoundError.
+        """
+        with self._entries.locked(transactional_id) as entry:
+            return entry.has_ended(identity)
+
     def end_in_epoch(self, transactional_id: str, identity: Identity, commit: bool) -> None:
         """Do what `end` does for a producer that keeps its epoch, as those before KIP-890 do. Raises
-        InvalidTxnStateError too where no transaction was open.
+        InvalidTxnStateError for an abort too where nothing was open.
         """
         self._shelter.call(partial(self._end_in_epoch, transactional_id, identity, commit))
 
     def _end_in_epoch(self, transactional_id: str, identity: Identity, commit: bool) -> None:
         with self._entries.locked(transactional_id) as entry:
             known = entry.check(identity)
+            if known.state.prepared:
+                self._transitions.ensure_complete(entry)
+                known = entry.check(identity)
             if known.state is State.ONGOING:
                 self._transitions.decide_in_epoch(entry, commit)
+                self._transitions.try_complete(entry)
             elif known.state is State.EMPTY or known.state.commits != commit:
-                raise InvalidTxnStateError(
-                    f"the transaction of {transactional_id!r} can't be ended so: it is {known.state.name}"
-                )
-            elif known.state.prepared:
-                self._transitions.decide_again(entry, commit)
-            self._transitions.try_complete(entry)
+                raise _not_so(entry)
 
     def complete(self, transactional_id: str) -> None:
         """Write the markers of a decided transaction. Raises ConcurrentTransactionsError where that is not
@@ -438,6 +442,12 @@ class TransactionCoordinator:
         """
         self._shelter.close()
         self._abandoned.abort_open()
+
+
+def _not_so(entry: Entry) -> InvalidTxnStateError:
+    return InvalidTxnStateError(
+        f"the transaction of {entry.transactional_id!r} can't be ended so: it is {entry.known.state.name}"
+    )
 
 
 def _check_last(entry: Entry, expected: Identity) -> None:

@@ -56,7 +56,7 @@ BEFORE = {
     State.EMPTY: _IDLE,
     State.ONGOING: _IDLE | {State.ONGOING},
     State.PREPARE_COMMIT: frozenset({State.ONGOING}),
-    State.PREPARE_ABORT: frozenset({State.ONGOING}),
+    State.PREPARE_ABORT: _IDLE | {State.ONGOING},
     State.COMPLETE_COMMIT: frozenset({State.PREPARE_COMMIT}),
     State.COMPLETE_ABORT: frozenset({State.PREPARE_ABORT}),
     State.DEAD: _IDLE,

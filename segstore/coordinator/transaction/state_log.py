@@ -186,16 +186,17 @@ class Entry:
     """One transactional id; `metadata` is the state in the log, None before its first record.
 
     `orphan`: an ongoing transaction is to be aborted, because it was loaded, and its producer is gone with
-    the process that it was in, or because it is open for too long. `ending`: the producer that asked for the
-    last end; it may ask again, though its epoch is over.
+    the process that it was in, or because it is open for too long. `last`: the producer that the present
+    epoch belongs to, under its epoch before, as it may not know the present one: it has asked for it, or its
+    transaction was ended (Kafka: lastProducerEpoch).
     """
 
-    __slots__ = ("ending", "lock", "metadata", "orphan", "transactional_id")
+    __slots__ = ("last", "lock", "metadata", "orphan", "transactional_id")
 
     def __init__(self, transactional_id: str, metadata: TransactionMetadata | None) -> None:
         self.transactional_id, self.metadata = transactional_id, metadata
         self.orphan = metadata is not None and not metadata.remote
-        self.ending = metadata.last_ended if metadata is not None and metadata.remote else None
+        self.last = None if metadata is None else metadata.last_ended
         self.lock = Mutex()
 
     @property
@@ -203,6 +204,10 @@ class Entry:
         """Return the `metadata` of an id that has a record."""
         assert self.metadata is not None
         return self.metadata
+
+    def has_ended(self, identity: Identity) -> bool:
+        """Return whether the transaction that was ended last is that of `identity`."""
+        return self.metadata is not None and self.metadata.last_ended == identity
 
     def check(self, identity: Identity) -> TransactionMetadata:
         """Return the state. Raises ProducerFencedError unless `identity` is of the id's last producer,
@@ -256,12 +261,12 @@ class Entries:
 
     def write(self, entry: Entry, metadata: TransactionMetadata, asked: Identity | None = None) -> None:
         """Write a state to the log, then to memory: if the write fails, nothing has changed. `asked`: the
-        producer that ends its transaction by it, and may ask again with the epoch that is over then.
+        producer whose epoch is over by it, and that may ask again.
         """
         self._log.append(entry.transactional_id, metadata)
         entry.metadata, entry.orphan = metadata, False
         if metadata.state not in (State.COMPLETE_COMMIT, State.COMPLETE_ABORT):
-            entry.ending = asked  # the producer of an earlier end has its answer by now
+            entry.last = asked  # an earlier producer has its answer by now
 
     def sync(self, entry: Entry) -> None:
         """Make the entry's states durable, also against power loss. Raises StorageError."""

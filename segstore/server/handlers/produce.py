@@ -279,7 +279,7 @@ def _transaction(node: Node, request: Request, batches: list[_Batch]) -> Iterato
     except errors.SegstoreError as error:
         if entered:
             raise
-        yield unverified._replace(otherwise=_transaction_code(error))
+        yield unverified._replace(otherwise=_transaction_code(error, request.version))
 
 
 def _transactional(batches: list[_Batch]) -> tuple[tuple[int, int] | None, frozenset[TopicPartition]]:
@@ -305,12 +305,14 @@ def _identity(records: memoryview) -> tuple[int, int]:
     )
 
 
-def _transaction_code(error: errors.SegstoreError) -> Code:
+def _transaction_code(error: errors.SegstoreError, version: int) -> Code:
     """Return what tells a producer why its transaction could not be verified."""
     if isinstance(error, (errors.InvalidPidMappingError, errors.TransactionalIdNotFoundError)):
         return Code.INVALID_PRODUCER_ID_MAPPING
     if isinstance(error, errors.ProducerFencedError):
         return Code.INVALID_PRODUCER_EPOCH
+    if isinstance(error, errors.ConcurrentTransactionsError) and version >= _ADDS_SINCE:
+        return Code.CONCURRENT_TRANSACTIONS
     return Code.NOT_ENOUGH_REPLICAS  # clients of all versions try again
 
 

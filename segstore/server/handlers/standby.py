@@ -1,6 +1,10 @@
 """BrokerRegistration, BeginQuorumEpoch, UnregisterBroker: what a standby tells its primary, and an operator
 of it (KIP-631, KIP-595; Kafka: ClusterControlManager.registerBroker,
 KafkaRaftClient.handleBeginQuorumEpochRequest).
+
+Nobody changes what the store is without the operator's word: who registers a standby, or takes it away, is
+judged by `may_change_standby`; and only the standby that is registered fences the store, as only it knows the
+random id of its directory.
 """
 
 from __future__ import annotations
@@ -15,7 +19,7 @@ from segstore.protocol.error_codes import Code, code_of
 from segstore.protocol.standby_features import FEATURE, SYNC_FEATURE
 from segstore.server.apis import Api
 from segstore.server.node import Node
-from segstore.server.primary import primary_of
+from segstore.server.primary import may_change_standby, primary_of
 from segstore.server.request import Request
 from segstore.storage.meta.fence import Fence
 from segstore.storage.meta.topic_info import CLUSTER_METADATA
@@ -29,15 +33,17 @@ _Begun = structs("BeginQuorumEpochResponse")
 _Unregistered = structs("UnregisterBrokerResponse")
 _VERSION = 1
 _NO_ID = bytes(16)
+_UNKNOWN = "the setting standby.addresses does not name that address"
 
 
 def register(node: Node, request: Request) -> Any:
-    """Register a standby, durably."""
-    return in_worker(node, request, lambda: _register(node, request.body))
+    """Register a standby, durably. One that is registered may come from anywhere."""
+    is_known = may_change_standby(node, request)
+    return in_worker(node, request, lambda: _register(node, request, is_known))
 
 
-def _register(node: Node, body: Any) -> Any:
-    primary = primary_of(node)
+def _register(node: Node, request: Request, is_known: bool) -> Any:
+    primary, body = primary_of(node), request.body
     features = {each.name: each for each in body.features}
     who = _id(body.incarnation_id), _has(features, SYNC_FEATURE)
     if primary is None or (primary.fence is not None and not primary.hands_over(*who)):
@@ -47,8 +53,11 @@ def _register(node: Node, body: Any) -> Any:
         return _Registered(error_code=Code.INCONSISTENT_CLUSTER_ID)
     if body.broker_id != STANDBY_ID or not _has(features, FEATURE) or body.incarnation_id == _NO_ID:
         return _Registered(error_code=Code.INVALID_REQUEST)
+    if not is_known and primary.registration.directory_id != who[0]:
+        log.warning("%r takes no standby from %s: %s", node.store, request.channel.peer, _UNKNOWN)
+        return _Registered(error_code=Code.CLUSTER_AUTHORIZATION_FAILED, broker_epoch=-1)
     try:
-        epoch = primary.register(*who)
+        epoch = primary.register(*who, request.channel.peer)
     except SegstoreError as error:
         log.warning("a standby was refused: %s", error)
         return _Registered(error_code=code_of(error), broker_epoch=-1)
@@ -65,7 +74,14 @@ def _id(incarnation: bytes) -> str:
 
 
 def begin_epoch(node: Node, request: Request) -> Any:
-    """Take note that another node leads from an epoch on: the store is fenced, durably."""
+    """Take note that the standby leads from an epoch on: the store is fenced, durably. A store without a
+    standby closes the connection, as a broker does.
+    """
+    primary = primary_of(node)
+    if primary is not None and not primary.registration.is_there:
+        log.warning("%r has no standby that could lead: %s says so", node.store, request.channel.peer)
+        request.channel.close()
+        return None
     return in_worker(node, request, lambda: _begin_epoch(node, request.body))
 
 
@@ -100,13 +116,16 @@ def _begun(node: Node, topic: str, asked: Any) -> Any:
     except FencedLeaderEpochError:
         answer.error_code, answer.leader_epoch = Code.FENCED_LEADER_EPOCH, primary.largest_epoch()
     except SegstoreError as error:
-        log.error("%r could not be fenced: %s", node.store, error)
+        log.error("%r was not fenced: %s", node.store, error)
         answer.error_code = code_of(error)
     return answer
 
 
 def unregister(node: Node, request: Request) -> Any:
     """Take the standby away, by the operator's word."""
+    if not may_change_standby(node, request):
+        why = f"{request.channel.peer}: {_UNKNOWN}"
+        return _Unregistered(error_code=Code.CLUSTER_AUTHORIZATION_FAILED, error_message=why)
     return in_worker(node, request, lambda: _unregister(node, request.body))
 
 

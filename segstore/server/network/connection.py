@@ -25,7 +25,7 @@ from segstore.errors import InvalidRequestError, UnsupportedVersionError
 from segstore.logger import Logger
 from segstore.protocol.codec import Slices
 from segstore.server.apis import Api, write_response
-from segstore.server.request import ANSWERED, Answered, Later, Receive, Repeat, Response
+from segstore.server.request import ANONYMOUS, ANSWERED, Answered, Later, Receive, Repeat, Response
 from segstore.server.security.sasl import SaslSession
 
 from . import exchange
@@ -37,7 +37,6 @@ from .shared import Shared
 from .timers import Timer
 
 log = Logger("segstore")
-ANONYMOUS = "ANONYMOUS"
 REQUESTS_A_TURN = 64
 
 
@@ -404,6 +403,11 @@ class Connection:
             with suppress(OSError):
                 self._sock.send(self._wire.farewell())
         self._set_up()
+        # What refers back would keep the connection, and some 70 KB of its TLS, until Python next looks for
+        # cycles, which comes by the number of its objects.
+        self._handshake = self.repeat = None
+        if self.sasl is not None:
+            self.sasl.abandon()
         self.is_open, self.state = False, State.CLOSED
         self._shared.loop.remove(self._sock)
         self._outgoing.release()

@@ -66,6 +66,10 @@ class State(Enum):
     FAILED = auto()
 
 
+def _nobody(_principal: str) -> None:
+    pass
+
+
 class SaslSession:
     """One connection's. `entered(principal)` is called when the client has authenticated."""
 
@@ -106,6 +110,10 @@ class SaslSession:
         self._mechanism, self._exchange, self._begun = mechanism, self.sasl.begin(mechanism), now
         self.state = State.TOKENS
         return Code.NONE
+
+    def abandon(self) -> None:
+        """Tell nobody of the client any more: its connection is closed."""
+        self._entered = _nobody
 
     def fail(self) -> None:
         """Let nothing more come."""

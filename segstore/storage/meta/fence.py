@@ -31,7 +31,8 @@ class Fence:
         return (
             f"{root} was demoted: node {self.leader} leads from leader epoch {self.leader_epoch} on "
             f"({self.why}); "
-            f'`segstore follow HOST:PORT {root}` lets it follow the new primary, mode="r" reads it'
+            f'`segstore follow HOST:PORT {root}` lets it follow the new primary, mode="r" reads it, and '
+            f"`segstore unfence {root}` lets it lead again, if no other node does"
         )
 
 

@@ -8,6 +8,7 @@ nothing here when it appends. Threads: any; changes are made one at a time.
 from __future__ import annotations
 
 import time
+import uuid
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from segstore.storage.store.partitions import Partitions
 
 log = Logger("segstore")
+_STEP_BITS = 36  # of an int64, which is enough for 2^26 registrations
 STANDBY_ID = 2
 """The standby's node id on the wire; the primary's is 1."""
 _Key = tuple[str, int]
@@ -137,8 +139,8 @@ class Primary:
 
     # --- registration -------------------------------------------------------------------------
 
-    def register(self, directory_id: str, sync: bool) -> int:
-        """Register a standby, or register it anew; returns its broker epoch. Raises
+    def register(self, directory_id: str, sync: bool, peer: str = "") -> int:
+        """Register a standby at the address `peer`, or register it anew; returns its broker epoch. Raises
         DuplicateBrokerRegistrationError for another directory than is registered, InvalidRequestError for
         one that would give up sync mode, DemotedError, StorageError.
         """
@@ -156,14 +158,18 @@ class Primary:
                     "the standby is in sync mode: `segstore demote --standby` takes it away, then it may "
                     "follow in async mode"
                 )
-            made = StandbyRegistration(directory_id, sync, before.broker_epoch + 1)
+            # Nobody else can guess the epoch under which the standby's fetches are believed.
+            step = 1 + (uuid.uuid4().int >> 128 - _STEP_BITS)
+            made = StandbyRegistration(directory_id, sync, before.broker_epoch + step)
             REGISTRATION.write(self._context.files, self._context.root, made)
             if sync and not before.sync:
                 self._begin_sync(made)
             self.registration = made
             self._begin_notes()
         mode = "sync" if sync else "async"
-        log.info("%s: standby %s is registered, in %s mode", self._context.root, directory_id, mode)
+        told = log.info if before.directory_id == directory_id else log.warning
+        at = f" at {peer}" if peer else ""
+        told("%s: standby %s%s is registered, in %s mode", self._context.root, directory_id, at, mode)
         return made.broker_epoch
 
     def hands_over(self, directory_id: str, sync: bool) -> bool:
@@ -237,9 +243,8 @@ class Primary:
     # --- fetches ------------------------------------------------------------------------------
 
     def check_replica(self, replica: int, broker_epoch: int) -> bool:
-        """Return whether a replica that fetches is the standby. Raises NotLeaderOrFollowerError for an older
-        broker epoch than is registered (R8, KIP-903); -1 is not checked, unless the standby was asked to show
-        that it follows.
+        """Return whether a replica that fetches is the standby. Raises NotLeaderOrFollowerError for another
+        broker epoch than is registered (R8, KIP-903), which only the standby knows.
         """
         registration = self.registration
         if replica != STANDBY_ID or not registration.is_there:
@@ -248,7 +253,7 @@ class Primary:
             raise NotLeaderOrFollowerError(
                 f"replica {replica} must register anew: broker epoch {broker_epoch}"
             )
-        if broker_epoch not in (-1, registration.broker_epoch):
+        if broker_epoch != registration.broker_epoch:
             raise NotLeaderOrFollowerError(
                 f"replica {replica} fetches with broker epoch {broker_epoch}, but "
                 f"{registration.broker_epoch} is registered"
@@ -364,11 +369,16 @@ class Primary:
 
     def demote(self, fence: Fence) -> None:
         """Take no append and no change of a topic any more, durably. A second time with the same epoch and
-        directory changes nothing. Raises FencedLeaderEpochError where the epoch is not above all that are
-        known here; nothing is changed then. Raises StorageError.
+        directory changes nothing. Raises InvalidRequestError unless the directory is that of the registered
+        standby, FencedLeaderEpochError where the epoch is not above all that are known here; nothing is
+        changed then. Raises StorageError.
         """
         with self._changing, os_errors():
-            held = self.fence
+            held, registered = self.fence, self.registration
+            if not registered.is_there or registered.directory_id != fence.directory_id:
+                raise InvalidRequestError(
+                    f"directory {fence.directory_id!r} is not that of the standby of {self._context.root}"
+                )
             if held is not None and (held.leader_epoch, held.directory_id) == (
                 fence.leader_epoch,
                 fence.directory_id,

@@ -214,6 +214,10 @@ def end(world: Transactions, name: str, commit: bool) -> str:
         hold(len(transaction.outcomes) == 2, name, "can't be ended")
         transaction.outcomes -= {wanted}
         return "ended otherwise"
+    except ConcurrentTransactionsError:
+        transaction.outcomes = before
+        hold(world.tolerated(failed), name, "is still being ended")
+        return "concurrent"
     except StorageError:
         world.producers.pop(name, None)  # its epoch may be over
         raise

@@ -104,8 +104,12 @@ def test_a_transaction_goes_through_its_states(store_dir: Path) -> None:
 def test_an_end_without_records(store_dir: Path) -> None:
     with coordinated(store_dir) as (_, coordinator):
         me = coordinator.init_producer_id("x", 60_000)
-        assert coordinator.end("x", me, commit=True) == me
-        assert coordinator.end("x", me, commit=False) == (me[0], me[1] + 1)
+        with pytest.raises(errors.InvalidTxnStateError, match="EMPTY"):
+            coordinator.end("x", me, commit=True)
+        for _ in range(2):  # the first answer may be lost
+            assert coordinator.end("x", me, commit=False) == (me[0], me[1] + 1)
+        with pytest.raises(errors.InvalidTxnStateError, match="COMPLETE_ABORT"):
+            coordinator.end("x", (me[0], me[1] + 1), commit=True)
 
 
 FENCED = {
@@ -167,9 +171,63 @@ def test_what_is_open_for_too_long_is_aborted(store_dir: Path) -> None:
             assert open_in(store, T0) == []
             log = store.partition(*T0)
             assert log.last_stable_offset == log.end_offset == 2
-            with pytest.raises(errors.ProducerFencedError):
+            with pytest.raises(errors.InvalidProducerEpochError, match="transaction_timeout_ms=1000"):
                 producer.send("t", b"late", partition=0).get(PATIENCE)
         assert log.end_offset == 2
+
+
+def send_late(producer: Producer) -> None:
+    producer.send("t", b"late", partition=0).get(PATIENCE)
+
+
+LATE: dict[str, Any] = {
+    "commit": (Producer.commit_transaction, errors.InvalidTxnStateError),
+    "send": (send_late, errors.InvalidProducerEpochError),
+    "abort": None,
+}
+
+
+@pytest.mark.parametrize("first", LATE)
+def test_a_producer_goes_on_behind_a_timeout(store_dir: Path, first: str) -> None:
+    """What it does first fails, if it is no abort; an abort is always possible, and the next transaction."""
+    clock = Clock()
+    with (
+        coordinated(store_dir, clock=clock) as (store, coordinator),
+        Producer(store, transactional_id="x", transaction_timeout_ms=1000) as producer,
+    ):
+        producer.init_transactions()
+        producer.begin_transaction()
+        producer.send("t", b"lost", partition=0).get(PATIENCE)
+        clock.now += 1001
+        coordinator.abort_timed_out()
+        if LATE[first]:
+            call, error = LATE[first]
+            with pytest.raises(error):
+                call(producer)
+            with pytest.raises(errors.TransactionAbortedError):
+                producer.commit_transaction()
+        producer.abort_transaction()
+        producer.begin_transaction()
+        producer.send("t", b"kept", partition=0)
+        producer.commit_transaction()
+        found = store.partition(*T0).read(0, isolation_level="read_committed")
+        assert [record.value for record in found] == [b"kept"]
+
+
+def test_a_producer_that_was_taken_over_behind_a_timeout_is_fenced(store_dir: Path) -> None:
+    clock = Clock()
+    with (
+        coordinated(store_dir, clock=clock) as (store, coordinator),
+        Producer(store, transactional_id="x", transaction_timeout_ms=1000) as producer,
+    ):
+        producer.init_transactions()
+        producer.begin_transaction()
+        producer.send("t", b"lost", partition=0).get(PATIENCE)
+        clock.now += 1001
+        coordinator.abort_timed_out()
+        coordinator.init_producer_id("x", 60_000)
+        with pytest.raises(errors.ProducerFencedError):
+            producer.abort_transaction()
 
 
 def test_the_scheduler_looks_for_timeouts(store_dir: Path) -> None:
@@ -267,12 +325,14 @@ def test_an_end_asked_for_again(store_dir: Path, commit: bool) -> None:
         _append(store, me)
         files.arm(2, 1000)
         after = coordinator.end("x", me, commit)
-        for known in (me, after):
-            assert coordinator.end("x", known, commit) == after == (me[0], me[1] + 1)
-        with pytest.raises(errors.InvalidTxnStateError):
-            coordinator.end("x", me, not commit)
+        assert after == (me[0], me[1] + 1)
+        for known, outcome in ((me, commit), (after, commit), (me, not commit)):
+            with pytest.raises(errors.ConcurrentTransactionsError):
+                coordinator.end("x", known, outcome)
         assert coordinator.transactions()["x"].state.prepared
         files.arm(0)
+        with pytest.raises(errors.InvalidTxnStateError):
+            coordinator.end("x", me, not commit)
         assert coordinator.end("x", me, commit) == after
         assert coordinator.transactions()["x"].state.idle
         coordinator.add_partitions("x", after, [T0])
@@ -290,15 +350,18 @@ def test_an_end_of_a_producer_that_keeps_its_epoch(store_dir: Path, commit: bool
         _append(store, me)
         files.arm(2, 1000)
         coordinator.end_in_epoch("x", me, commit)
-        coordinator.end_in_epoch("x", me, commit)
-        with pytest.raises(errors.InvalidTxnStateError):
-            coordinator.end_in_epoch("x", me, not commit)
+        for outcome in (commit, not commit):
+            with pytest.raises(errors.ConcurrentTransactionsError):
+                coordinator.end_in_epoch("x", me, outcome)
         with (
             pytest.raises(errors.ConcurrentTransactionsError),
             coordinator.verifying("x", me),
         ):
             """Nothing may be appended: it would be part of the transaction before."""
         files.arm(0)
+        coordinator.end_in_epoch("x", me, commit)
+        with pytest.raises(errors.InvalidTxnStateError):
+            coordinator.end_in_epoch("x", me, not commit)
         coordinator.add_partitions("x", me, [T0])
         assert open_in(store, T0) == open_in(store, U1) == []
         coordinator.end_in_epoch("x", me, not commit)

@@ -1,0 +1,33 @@
+"""`segstore unfence`: a primary that was demoted leads again. On disk: through the engine. Threads: one."""
+
+from __future__ import annotations
+
+import click
+
+import segstore
+from segstore.cli.options import confirmed, no_bootstrap
+from segstore.files import Files
+from segstore.standby.unfence import fence_of
+
+
+@click.command()
+@click.argument("directory", metavar="DIRECTORY", type=click.Path(exists=True, file_okay=False))
+@click.option("--yes", "-y", is_flag=True, help="Ask nothing: you have made sure that no other node leads.")
+@no_bootstrap
+def unfence(directory: str, yes: bool) -> int:
+    """Let the primary in DIRECTORY lead again, which was demoted, if no other node leads.
+
+    Nobody may have the directory open. Make sure first that the promoted node does not lead: if both lead,
+    records of one of them are cut later. The store has no standby any more.
+    """
+    fence = fence_of(Files(), directory)
+    told = (
+        f"The store was told that node {fence.leader} leads from leader epoch {fence.leader_epoch} on. If it"
+        " still leads, records are lost. Have you made sure that it does not?"
+    )
+    if not yes and not confirmed(told):
+        return 1
+    with segstore.unfence(directory) as store:
+        count = len(store.topics())
+        click.echo(f"{directory} leads, with {count} topic{'s' * (count != 1)}, and has no standby")
+    return 0

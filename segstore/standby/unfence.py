@@ -1,0 +1,75 @@
+"""`unfence`: a primary that was demoted leads again, by the operator's word that no other node does.
+
+On disk: the leader epochs of all partitions first; then `.segstore/standby` and `.segstore/fence` go. A crash
+anywhere leaves the fence, or all done. Threads: one.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from segstore.config import StoreConfig, arguments
+from segstore.coordinator.open import open as open_store
+from segstore.errors import InvalidArgumentError
+from segstore.files import Files
+from segstore.integers import INT32_MAX
+from segstore.mutex import check_apart
+from segstore.standby.promotion import largest_epoch, lead
+from segstore.storage.context import Clock, os_errors, wall_clock
+from segstore.storage.meta.fence import FENCE, Fence
+from segstore.storage.meta.standby_registration import NOBODY, REGISTRATION, StandbyRegistration
+from segstore.storage.store.store import Store, open_context
+from segstore.storage.store.writer import StoreWriter
+
+
+def fence_of(files: Files, root: str) -> Fence:
+    """Return the fence of a directory. Raises InvalidArgumentError for one without; CorruptCheckpointError,
+    OSError.
+    """
+    fence = FENCE.read(files, root) if files.exists(root) else None
+    if fence is None:
+        raise InvalidArgumentError(f"{root} was not demoted: there is no fence to lift")
+    return fence
+
+
+def unfence(
+    directory: str | os.PathLike[str],
+    *,
+    store_config: Mapping[str, Any] | None = None,
+    clock: Clock = wall_clock,
+    files: Files | None = None,
+) -> Store:
+    """Lift the fence of a store that was demoted, and that no process has open; return the store, which may
+    be written again.
+
+    It is your word that no other node leads: where one does, both take appends from now on, and the records
+    of one of them are cut when it follows the other. The store leads from a leader epoch above that of the
+    fence on, and has no standby any more.
+
+    Raises InvalidArgumentError for a store without a fence; StoreLockedError, CorruptCheckpointError,
+    StorageError.
+    """
+    check_apart("unfence()")
+    root, files = arguments.path("directory", directory), files or Files()
+    settings = StoreConfig.parse({} if store_config is None else store_config)
+    with os_errors():
+        fence = fence_of(files, root)
+        context = open_context(root, settings, clock, files, None)
+        writer = StoreWriter(context, settings, replicated=True)
+        try:
+            known = largest_epoch(writer, -1)
+            epoch = max(known, fence.leader_epoch) + 1
+            if epoch > INT32_MAX:  # whoever has fenced the store has left none above
+                epoch = min(known + 1, INT32_MAX)
+            for name, info in writer.topics.items():
+                lead(writer, name, info.partition_ids, epoch)
+            writer.partitions.flush()
+            held = REGISTRATION.read(files, root) or NOBODY
+            if held.is_there:
+                REGISTRATION.write(files, root, StandbyRegistration(broker_epoch=held.broker_epoch))
+            FENCE.remove(files, root)
+        finally:
+            writer.close()
+    return open_store(root, config=store_config, clock=clock, files=files)
