@@ -157,7 +157,9 @@ class PartitionCopy:
 Progress = Callable[[int], None]
 _TRIES = 5  # how often a copy is tried that a compaction overtakes
 _LOOKS = 1000
-_NOT_COPIED = frozenset({names.ENDS, names.CHECKPOINTS, names.TOPICS, names.QUARANTINE, names.SWEEPS})
+_NOT_COPIED = frozenset(
+    {names.ENDS, names.CHECKPOINTS, names.TOPICS, names.QUARANTINE, names.SWEEPS, names.CLOSED}
+)
 
 
 class Copied(NamedTuple):
