@@ -83,6 +83,9 @@ class FollowedLog:
         """Takes the paths of copies of what was cut."""
         self.on_reached: Callable[[FollowedLog], None] | None = None
         """Called once, when this log shows all that the leader had when it was first fetched."""
+        self.is_compared = False
+        """Whether the leader's log and this one have the same records where both have any, as far as this log
+        reached: nothing is taken before (see `Comparison`)."""
         self.error: Exception | None = None
         self.not_before = 0.0
         """When it may be fetched again, by the monotonic clock."""
@@ -100,6 +103,7 @@ class FollowedLog:
         is not followed.
         """
         if led.leader_epoch >= self.led.leader_epoch or led.leader_epoch < 0:
+            self.is_compared = self.is_compared and led == self.led
             self.led = led
 
     def delay(self, seconds: float, error: Exception | None) -> None:
@@ -134,7 +138,7 @@ class FollowedLog:
         batches don't follow this log.
         """
         with self.lock:
-            if question.led != self.led:
+            if question.led != self.led or not (self.is_compared or data.diverging):
                 return False
             answer = FetchAnswer(data.diverging, data.high_watermark, data.log_start_offset, -1)
             fetched, cut = describe(data.records) if data.records else (None, None)
@@ -195,6 +199,8 @@ class FollowedLog:
         with self.lock:
             if question.led != self.led or self.replica.log_end_offset != question.position.offset:
                 return False
+            if not self.is_compared:
+                return False
             effects = question.follower.on_nothing(question.request, answer)
             for effect in effects:
                 assert isinstance(effect, GoOnAt)
@@ -216,6 +222,20 @@ class FollowedLog:
                 self._change(effect, None)
         return bool(effects)
 
+    def compared(self, question: Question) -> None:
+        """Take that this log has no other records than the leader of a question, where both have any."""
+        with self.lock:
+            if question.led == self.led:
+                self.is_compared = question.position.offset == self.replica.log_end_offset
+
+    def cut_unlike(self, question: Question, offset: int) -> None:
+        """Cut this log at `offset`, from which on the leader of a question has other records. Raises
+        StorageError, StoreClosedError.
+        """
+        with self.lock:
+            if question.led == self.led:
+                self._truncate(offset, f"which has others from offset {offset} on")
+
     def _append(
         self, follower: Follower, answer: FetchAnswer, fetched: Fetched, data: bytes | memoryview
     ) -> None:
@@ -233,26 +253,24 @@ class FollowedLog:
         elif isinstance(effect, SetLogStartOffset):
             replica.set_start_offset(effect.offset)
         elif isinstance(effect, Truncate):
-            self._truncate(effect.offset, diverging)
+            why = f"whose epoch {diverging.epoch} ends at {diverging.end_offset}" if diverging else ""
+            self._truncate(effect.offset, why or "which is shorter")
         elif isinstance(effect, TruncateFullyAndStartAt):
             end = replica.log_end_offset
             if end > replica.start_offset:
                 log.warning("%r ends at %d, before the leader's log begins: it begins anew", self, end)
+            self.is_compared = False
             replica.truncate_fully_and_start_at(effect.offset)
 
-    def _truncate(self, offset: int, diverging: EpochEnd | None) -> None:
+    def _truncate(self, offset: int, why: str) -> None:
         before = self.replica.log_end_offset
+        self.is_compared = False
         cut = self.replica.truncate_to(offset)
         if not cut.cut_bytes:
             return
         if cut.kept and self.on_cut is not None:
             self.on_cut(cut.kept)
         kept = f"; a copy is kept in {', '.join(cut.kept)}" if cut.kept else ""
-        why = (
-            f"whose epoch {diverging.epoch} ends at {diverging.end_offset}"
-            if diverging
-            else "which is shorter"
-        )
         log.warning(
             "%r: offsets %d to %d are not in the leader's log, %s, and were cut%s",
             self, cut.end_offset, before - 1, why, kept,
