@@ -19,6 +19,7 @@ from segstore.errors import (
     InvalidArgumentError,
     StorageError,
     StoreClosedError,
+    UnusableAnswerError,
 )
 from segstore.following.arriving import Arriving
 from segstore.following.compared_fetch import ComparedFetch
@@ -28,6 +29,7 @@ from segstore.following.fetched_data import UNCOMMITTED, read_part
 from segstore.following.followed_log import FollowedLog, Key, Position, Question
 from segstore.following.leader_ends import EARLIEST, LATEST, gap_to_end, offset_of
 from segstore.following.repeated_fetch import RepeatedFetch, Sent, learned
+from segstore.following.source_answers import check_range
 from segstore.logger import Logger
 from segstore.protocol.error_codes import Code, told_error
 from segstore.protocol.fetch_bytes import Brought
@@ -310,8 +312,11 @@ class Fetcher(BrokerThread):
             each = logs[key]
             if each.source.end <= question.position.offset or each.error is not None:
                 continue
-            if (found := gap_to_end(connection, self._terms, self._config, each, question)) is not None:
-                self.run(each, partial(each.go_on, question, *found))
+            self.run(each, partial(self._go_on_one, connection, each, question))
+
+    def _go_on_one(self, connection: Connection, each: FollowedLog, question: Question) -> bool:
+        found = gap_to_end(connection, self._terms, self._config, each, question)
+        return found is not None and each.go_on(question, *found)
 
     def refused(self, code: int) -> None:
         """Begin the session anew after an error of a whole answer. Raises BrokerError for any other error."""
@@ -361,6 +366,10 @@ class Fetcher(BrokerThread):
         except CorruptRecordError as error:
             log.warning("%r: what was fetched is damaged: %s", each, error)
             each.delay(pause, error)
+        except UnusableAnswerError as error:
+            if str(error) != str(each.error):
+                log.warning("%s", error)
+            each.delay(_REFUSED, error)
         except InvalidArgumentError as error:
             self._home.failed(each, error)
         return False
@@ -385,6 +394,7 @@ class Fetcher(BrokerThread):
         try:
             end = offset_of(connection, self._terms, each, question, LATEST)
             start = offset_of(connection, self._terms, each, question, EARLIEST)
+            check_range(start, end, repr(each))
         except BrokerError as error:
             each.delay(self._config.retry_backoff_ms / 1000, error)
             self._home.stale(error)

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 from segstore.following.fetched_data import FetchedData
+from segstore.following.source_answers import check_data
 from segstore.following.source_end import SourceEnd
 from segstore.integers import INT32_MAX
 from segstore.leader_epochs import EpochEnd
@@ -106,6 +107,12 @@ class FollowedLog:
             self.is_compared = self.is_compared and led == self.led
             self.led = led
 
+    def lacks(self, end: int) -> bool:
+        """Return whether this log may lack records that the leader's has below `end`. Raises
+        StoreClosedError.
+        """
+        return not self.is_compared or self.replica.log_end_offset < end
+
     def delay(self, seconds: float, error: Exception | None) -> None:
         """Fetch nothing for a while, for this reason."""
         self.error, self.not_before = error, time.monotonic() + seconds
@@ -134,14 +141,15 @@ class FollowedLog:
         """Take an answer without error: append what it brings, or cut the log; return whether there may be
         more.
 
-        Raises CorruptRecordError where what came is damaged; StorageError; InvalidArgumentError where the
-        batches don't follow this log.
+        Raises CorruptRecordError where what came is damaged; UnusableAnswerError; StorageError;
+        InvalidArgumentError where the batches don't follow this log.
         """
         with self.lock:
             if question.led != self.led or not (self.is_compared or data.diverging):
                 return False
             answer = FetchAnswer(data.diverging, data.high_watermark, data.log_start_offset, -1)
             fetched, cut = describe(data.records) if data.records else (None, None)
+            check_data(data, fetched, repr(self))
             effects = question.follower.on_answer(question.request, answer, fetched)
             for effect in effects:
                 if isinstance(effect, Append) and fetched is not None and cut is not None:
