@@ -133,6 +133,7 @@ __all__ = [
     "UnsupportedCompressionTypeError",
     "UnsupportedFormatError",
     "UnsupportedVersionError",
+    "UnusableAnswerError",
     "UnverifiedTransactionError",
     "UnwrittenRecordsError",
 ]
@@ -797,6 +798,12 @@ class DisconnectedError(RetriableError, ConnectionError):
 class AuthenticationFailedError(SegstoreError):
     """A broker does not accept the user and password, or this machine does not accept the broker's
     certificate (Kafka: AuthenticationException).
+    """
+
+
+class UnusableAnswerError(SegstoreError):
+    """A broker answers a name or a number that can't be; nothing of the answer is taken. The message has the
+    value, and says which are possible.
     """
 
 

@@ -13,6 +13,10 @@ from typing import NamedTuple
 
 from segstore.errors import InvalidArgumentError
 
+DISTANCE = 1 << 16
+"""How far above the largest known leader epoch a leader is passed that can't be asked: it begins one by
+itself at each open behind a crash."""
+
 
 class EpochEnd(NamedTuple):
     """A leader epoch and its end offset, the offset behind its last record (Kafka: EpochEndOffset)."""

@@ -113,6 +113,12 @@ static inline int allocate(int fd, off_t offset, off_t len)
     return 0;
 }
 
+/* When a file was made. */
+static inline void birth_of(const char *path, const struct stat *found, struct timespec *born)
+{
+    *born = found->st_birthtimespec;
+}
+
 static inline int open_pipe(int *ends)
 {
     if (pipe(ends) < 0)

@@ -120,6 +120,19 @@ int64_t seg_stat(const char *path, int32_t follow, seg_status *out)
     return failed < 0 ? -errno : tell(&found, out);
 }
 
+int64_t seg_which(const char *path, int64_t *out)
+{
+    struct stat found;
+    if (lstat(path, &found) < 0)
+        return -errno;
+    struct timespec born = found.st_ctim;
+    birth_of(path, &found, &born);
+    out[0] = (int64_t)found.st_dev;
+    out[1] = (int64_t)found.st_ino;
+    out[2] = nanoseconds(born);
+    return 0;
+}
+
 int64_t seg_realpath(const char *path, char *out)
 {
     return realpath(path, out) == NULL ? -errno : 0;

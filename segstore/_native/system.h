@@ -17,6 +17,7 @@
 #include <sys/prctl.h>
 #include <sys/sendfile.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/types.h>
 #include <time.h>
@@ -95,6 +96,20 @@ static inline int start_sync(int fd, off_t offset, off_t len)
 static inline int allocate(int fd, off_t offset, off_t len)
 {
     return posix_fallocate(fd, offset, len);
+}
+
+/* When a file was made; *born stays as it is where the file system does not tell. Headers of Linux have statx(2) since
+ * 4.11, and glibc since 2.28. */
+static inline void birth_of(const char *path, const struct stat *found, struct timespec *born)
+{
+#if defined(STATX_BTIME) && defined(SYS_statx)
+    struct statx more;
+    if (syscall(SYS_statx, AT_FDCWD, path, AT_SYMLINK_NOFOLLOW, STATX_BTIME, &more) == 0
+        && (more.stx_mask & STATX_BTIME)) {
+        born->tv_sec = (time_t)more.stx_btime.tv_sec;
+        born->tv_nsec = (long)more.stx_btime.tv_nsec;
+    }
+#endif
 }
 
 static inline int open_pipe(int *ends)

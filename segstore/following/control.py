@@ -6,7 +6,7 @@ On disk is what `FollowedTopics` and the role write. Threads: its own; `close`, 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from queue import Empty, SimpleQueue
 from typing import NamedTuple
@@ -65,6 +65,11 @@ class Control:
         self._backoff = Backoff(self._config.reconnect_backoff_ms, self._config.reconnect_backoff_max_ms)
 
     # --- any thread -------------------------------------------------------------------------------
+
+    @property
+    def problems(self) -> Mapping[str, str]:
+        """Return what prevents topics from being followed, by name."""
+        return self._topics.problems
 
     def start(self) -> None:
         """Start the thread."""

@@ -4,7 +4,8 @@ state.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from segstore import names
@@ -43,8 +44,11 @@ def fetch_request(
     terms: FetchTerms,
     broker_epoch: int,
     config: WireConfig,
+    sizes: Mapping[Key, int] = MappingProxyType({}),
 ) -> Any:
-    """Return a request's body; `broker_epoch` is that of the terms now."""
+    """Return a request's body; `broker_epoch` is that of the terms now. `sizes` are the most bytes of those
+    partitions that get fewer or more than the others.
+    """
     most = _FIRST if len(asked.positions) == 1 and terms.isolation == UNCOMMITTED else _WHOLE
     return _Request(
         replica_id=terms.replica_id if version < _STATE_SINCE else -1,
@@ -55,9 +59,20 @@ def fetch_request(
         isolation_level=terms.isolation,
         session_id=asked.session_id,
         session_epoch=asked.session_epoch,
-        topics=_topics(version, asked.positions, min(config.max_partition_fetch_bytes, most)),
+        topics=_topics(version, asked.positions, sizes, min(config.max_partition_fetch_bytes, most)),
         forgotten_topics_data=_forgotten(version, asked.forgotten),
     )
+
+
+def parts_of(answer: Any, keys: Iterable[Key]) -> Iterator[tuple[Key, Any]]:
+    """Yield the partitions of an answer that these keys name, each with its key."""
+    held = {(key.topic, key.partition): key for key in keys}
+    by_id = {names.topic_id_bytes(key.topic_id): key.topic for key in held.values() if key.topic_id}
+    for topic in answer.responses:
+        name = topic.topic or by_id.get(bytes(topic.topic_id), "")
+        for part in topic.partitions:
+            if (key := held.get((name, part.partition_index))) is not None:
+                yield key, part
 
 
 def version_for(connection: Connection, keys: Iterable[Key]) -> int:
@@ -70,7 +85,9 @@ def _named(version: int, key: Key) -> dict[str, Any]:
     return {"topic_id": names.topic_id_bytes(key.topic_id)} if version >= _IDS_SINCE else {"topic": key.topic}
 
 
-def _topics(version: int, positions: Mapping[Key, Position], max_bytes: int) -> list[Any]:
+def _topics(
+    version: int, positions: Mapping[Key, Position], sizes: Mapping[Key, int], max_bytes: int
+) -> list[Any]:
     def partition(key: Key, at: Position) -> Any:
         return _Request.FetchPartition(
             partition=key.partition,
@@ -78,7 +95,7 @@ def _topics(version: int, positions: Mapping[Key, Position], max_bytes: int) -> 
             fetch_offset=at.offset,
             last_fetched_epoch=at.last_fetched_epoch,
             log_start_offset=at.log_start_offset,
-            partition_max_bytes=max_bytes,
+            partition_max_bytes=sizes.get(key, max_bytes),
         )
 
     return _by_topic(_Request.FetchTopic, version, {key: partition(key, at) for key, at in positions.items()})

@@ -7,12 +7,11 @@ Nothing is on disk but through the logs. Threads: its own; `close` may be called
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, Protocol
 
-from segstore import names
 from segstore.errors import (
     BrokerError,
     CorruptRecordError,
@@ -20,15 +19,18 @@ from segstore.errors import (
     InvalidArgumentError,
     StorageError,
     StoreClosedError,
+    UnusableAnswerError,
 )
 from segstore.files.reserve import NO_ROOM
 from segstore.following.arriving import Arriving
-from segstore.following.fetch_request import FetchTerms, fetch_request, version_for
+from segstore.following.compared_fetch import ComparedFetch
+from segstore.following.fetch_request import FetchTerms, fetch_request, parts_of, version_for
 from segstore.following.fetch_session import SESSION_ERRORS, Asked, FetchSession
 from segstore.following.fetched_data import UNCOMMITTED, read_part
 from segstore.following.followed_log import FollowedLog, Key, Position, Question
 from segstore.following.leader_ends import EARLIEST, LATEST, gap_to_end, offset_of
 from segstore.following.repeated_fetch import RepeatedFetch, Sent, learned
+from segstore.following.source_answers import check_range
 from segstore.logger import Logger
 from segstore.protocol.error_codes import Code, told_error
 from segstore.protocol.fetch_bytes import Brought
@@ -90,6 +92,8 @@ class Fetcher(BrokerThread):
     def _fetch_on(self, connection: Connection) -> None:
         session: FetchSession[Key, Position] = FetchSession()
         self._again = None
+        self._compared = ComparedFetch(connection, self._terms, self._config, self)
+        self._compare_anew()
         with Arriving(connection) as self._arriving:
             while not self._closing.is_open:
                 logs = self._home.led_by(self.node)
@@ -122,8 +126,23 @@ class Fetcher(BrokerThread):
         if not ready:
             self._closing.wait(max(min(each.not_before for each in logs) - now, 0.001))
             return False
+        if self._compare(ready.values()):
+            return True
         self._fetch(connection, session, ready, logs if len(ready) == len(logs) else ())
         return True
+
+    def _compare_anew(self) -> None:
+        """Compare all logs with those of the leader, which may be another store than before: a connection
+        begins, or the session that the leader has forgotten.
+        """
+        for each in self._home.led_by(self.node):
+            each.is_compared = False
+
+    def _compare(self, logs: Iterable[FollowedLog]) -> bool:
+        """Get on with those logs that are not compared yet; return whether to go on at once."""
+        begun = [each for each in logs if not each.is_compared]
+        questions = [(each, asked) for each in begun if (asked := self._ask(each)) is not None]
+        return bool(questions) and self._compared.step(questions)
 
     def _fetch(
         self,
@@ -228,7 +247,7 @@ class Fetcher(BrokerThread):
         def take(records: memoryview) -> None:
             nonlocal is_taken
             brought = Brought(*begun[:3], records)
-            is_taken = is_taken and self._is_taken(again.followed, partial(again.take_piece, brought))
+            is_taken = is_taken and self.run(again.followed, partial(again.take_piece, brought))
 
         self._arriving.take(coming, begun, take)
         if not again.is_end(self._arriving.behind(coming, begun)):
@@ -246,7 +265,7 @@ class Fetcher(BrokerThread):
         return whether it is one.
         """
         brought = again.brought(data)
-        if brought is None or not self._is_taken(again.followed, partial(again.take, brought)):
+        if brought is None or not self.run(again.followed, partial(again.take, brought)):
             return False
         session.answered(session.id)
         return True
@@ -266,30 +285,19 @@ class Fetcher(BrokerThread):
         answer = connection.decoded("Fetch", version, data)
         if answer.error_code:
             session.begin_anew()
-            self._refused(answer.error_code)
+            self.refused(answer.error_code)
             return None
         session.answered(answer.session_id if version >= _SESSIONS_SINCE else 0)
         alone: FollowedLog | None = None
-        parts, is_quiet = 0, True
-        by_id = {names.topic_id_bytes(key.topic_id): key.topic_id for key in logs if key.topic_id}
-        by_name = {key.topic: key.topic_id for key in logs}
-        of_id = {key.topic_id: key.topic for key in logs}
-        for topic in answer.responses:
-            topic_id = by_name.get(topic.topic) if topic.topic else by_id.get(bytes(topic.topic_id))
-            if topic_id is None:
-                continue
-            for part in topic.partitions:
-                key = Key(topic.topic or of_id[topic_id], topic_id, part.partition_index)
-                parts += 1
-                if key not in questions:
-                    continue
-                if self._take(connection, logs[key], questions[key], part) and part.records:
-                    alone = logs[key]
-                is_quiet = is_quiet and not part.error_code and not part.records
-                if part.error_code == Code.OFFSET_OUT_OF_RANGE or part.diverging_epoch.epoch >= 0:
-                    # An incremental answer leaves out what has not changed at the leader, although the
-                    # position has changed here, and how far the leader shows its log is to be told anew.
-                    session.begin_anew()
+        parts, is_quiet = sum(len(topic.partitions) for topic in answer.responses), True
+        for key, part in parts_of(answer, questions):
+            if self._take(connection, logs[key], questions[key], part) and part.records:
+                alone = logs[key]
+            is_quiet = is_quiet and not part.error_code and not part.records
+            if part.error_code == Code.OFFSET_OUT_OF_RANGE or part.diverging_epoch.epoch >= 0:
+                # An incremental answer leaves out what has not changed at the leader, although the position
+                # has changed here, and how far the leader shows its log is to be told anew.
+                session.begin_anew()
         if is_quiet:
             self._go_on(connection, logs, questions)
         return alone if parts == 1 else None
@@ -304,14 +312,18 @@ class Fetcher(BrokerThread):
             each = logs[key]
             if each.source.end <= question.position.offset or each.error is not None:
                 continue
-            if (found := gap_to_end(connection, self._terms, self._config, each, question)) is not None:
-                self._is_taken(each, partial(each.go_on, question, *found))
+            self.run(each, partial(self._go_on_one, connection, each, question))
 
-    def _refused(self, code: int) -> None:
+    def _go_on_one(self, connection: Connection, each: FollowedLog, question: Question) -> bool:
+        found = gap_to_end(connection, self._terms, self._config, each, question)
+        return found is not None and each.go_on(question, *found)
+
+    def refused(self, code: int) -> None:
         """Begin the session anew after an error of a whole answer. Raises BrokerError for any other error."""
         asked = f"Fetch from broker {self.node}"
         if code not in SESSION_ERRORS:
             raise told_error(code, asked)
+        self._compare_anew()
         if code not in (Code.FETCH_SESSION_ID_NOT_FOUND, Code.INVALID_FETCH_SESSION_EPOCH):
             self._home.stale(told_error(code, asked))
             self._closing.wait(self._config.retry_backoff_ms / 1000)
@@ -335,12 +347,12 @@ class Fetcher(BrokerThread):
             if data.error == Code.OFFSET_OUT_OF_RANGE:
                 self._out_of_range(connection, each, question)
             else:
-                self._unserved(each, data.error)
+                self.unserved(each, data.error)
             return False
 
-        return self._is_taken(each, take)
+        return self.run(each, take)
 
-    def _is_taken(self, each: FollowedLog, take: Callable[[], bool]) -> bool:
+    def run(self, each: FollowedLog, take: Callable[[], bool]) -> bool:
         """Return what `take` returns, whether a log has changed. What prevents the log from being followed is
         noted there.
         """
@@ -354,11 +366,15 @@ class Fetcher(BrokerThread):
         except CorruptRecordError as error:
             log.warning("%r: what was fetched is damaged: %s", each, error)
             each.delay(pause, error)
+        except UnusableAnswerError as error:
+            if str(error) != str(each.error):
+                log.warning("%s", error)
+            each.delay(_REFUSED, error)
         except InvalidArgumentError as error:
             self._home.failed(each, error)
         return False
 
-    def _unserved(self, each: FollowedLog, code: int) -> None:
+    def unserved(self, each: FollowedLog, code: int) -> None:
         """Ask again later, and who leads."""
         error = told_error(code, f"Fetch of {each!r} from broker {self.node}")
         each.delay(self._config.retry_backoff_ms / 1000 if is_passing(error) else _REFUSED, error)
@@ -378,6 +394,7 @@ class Fetcher(BrokerThread):
         try:
             end = offset_of(connection, self._terms, each, question, LATEST)
             start = offset_of(connection, self._terms, each, question, EARLIEST)
+            check_range(start, end, repr(each))
         except BrokerError as error:
             each.delay(self._config.retry_backoff_ms / 1000, error)
             self._home.stale(error)

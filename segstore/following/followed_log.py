@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 from segstore.following.fetched_data import FetchedData
+from segstore.following.source_answers import check_data
 from segstore.following.source_end import SourceEnd
 from segstore.integers import INT32_MAX
 from segstore.leader_epochs import EpochEnd
@@ -83,6 +84,9 @@ class FollowedLog:
         """Takes the paths of copies of what was cut."""
         self.on_reached: Callable[[FollowedLog], None] | None = None
         """Called once, when this log shows all that the leader had when it was first fetched."""
+        self.is_compared = False
+        """Whether the leader's log and this one have the same records where both have any, as far as this log
+        reached: nothing is taken before (see `Comparison`)."""
         self.error: Exception | None = None
         self.not_before = 0.0
         """When it may be fetched again, by the monotonic clock."""
@@ -100,7 +104,14 @@ class FollowedLog:
         is not followed.
         """
         if led.leader_epoch >= self.led.leader_epoch or led.leader_epoch < 0:
+            self.is_compared = self.is_compared and led == self.led
             self.led = led
+
+    def lacks(self, end: int) -> bool:
+        """Return whether this log may lack records that the leader's has below `end`. Raises
+        StoreClosedError.
+        """
+        return not self.is_compared or self.replica.log_end_offset < end
 
     def delay(self, seconds: float, error: Exception | None) -> None:
         """Fetch nothing for a while, for this reason."""
@@ -130,14 +141,15 @@ class FollowedLog:
         """Take an answer without error: append what it brings, or cut the log; return whether there may be
         more.
 
-        Raises CorruptRecordError where what came is damaged; StorageError; InvalidArgumentError where the
-        batches don't follow this log.
+        Raises CorruptRecordError where what came is damaged; UnusableAnswerError; StorageError;
+        InvalidArgumentError where the batches don't follow this log.
         """
         with self.lock:
-            if question.led != self.led:
+            if question.led != self.led or not (self.is_compared or data.diverging):
                 return False
             answer = FetchAnswer(data.diverging, data.high_watermark, data.log_start_offset, -1)
             fetched, cut = describe(data.records) if data.records else (None, None)
+            check_data(data, fetched, repr(self))
             effects = question.follower.on_answer(question.request, answer, fetched)
             for effect in effects:
                 if isinstance(effect, Append) and fetched is not None and cut is not None:
@@ -195,6 +207,8 @@ class FollowedLog:
         with self.lock:
             if question.led != self.led or self.replica.log_end_offset != question.position.offset:
                 return False
+            if not self.is_compared:
+                return False
             effects = question.follower.on_nothing(question.request, answer)
             for effect in effects:
                 assert isinstance(effect, GoOnAt)
@@ -216,6 +230,20 @@ class FollowedLog:
                 self._change(effect, None)
         return bool(effects)
 
+    def compared(self, question: Question) -> None:
+        """Take that this log has no other records than the leader of a question, where both have any."""
+        with self.lock:
+            if question.led == self.led:
+                self.is_compared = question.position.offset == self.replica.log_end_offset
+
+    def cut_unlike(self, question: Question, offset: int) -> None:
+        """Cut this log at `offset`, from which on the leader of a question has other records. Raises
+        StorageError, StoreClosedError.
+        """
+        with self.lock:
+            if question.led == self.led:
+                self._truncate(offset, f"which has others from offset {offset} on")
+
     def _append(
         self, follower: Follower, answer: FetchAnswer, fetched: Fetched, data: bytes | memoryview
     ) -> None:
@@ -233,26 +261,24 @@ class FollowedLog:
         elif isinstance(effect, SetLogStartOffset):
             replica.set_start_offset(effect.offset)
         elif isinstance(effect, Truncate):
-            self._truncate(effect.offset, diverging)
+            why = f"whose epoch {diverging.epoch} ends at {diverging.end_offset}" if diverging else ""
+            self._truncate(effect.offset, why or "which is shorter")
         elif isinstance(effect, TruncateFullyAndStartAt):
             end = replica.log_end_offset
             if end > replica.start_offset:
                 log.warning("%r ends at %d, before the leader's log begins: it begins anew", self, end)
+            self.is_compared = False
             replica.truncate_fully_and_start_at(effect.offset)
 
-    def _truncate(self, offset: int, diverging: EpochEnd | None) -> None:
+    def _truncate(self, offset: int, why: str) -> None:
         before = self.replica.log_end_offset
+        self.is_compared = False
         cut = self.replica.truncate_to(offset)
         if not cut.cut_bytes:
             return
         if cut.kept and self.on_cut is not None:
             self.on_cut(cut.kept)
         kept = f"; a copy is kept in {', '.join(cut.kept)}" if cut.kept else ""
-        why = (
-            f"whose epoch {diverging.epoch} ends at {diverging.end_offset}"
-            if diverging
-            else "which is shorter"
-        )
         log.warning(
             "%r: offsets %d to %d are not in the leader's log, %s, and were cut%s",
             self, cut.end_offset, before - 1, why, kept,

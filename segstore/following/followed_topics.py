@@ -14,6 +14,7 @@ from segstore.config import TopicConfig
 from segstore.following.choice import TopicChoice
 from segstore.following.followed_log import FollowedLog, Key
 from segstore.following.settings import FollowingConfig
+from segstore.following.source_answers import faults
 from segstore.following.topic_configs import TopicConfigs
 from segstore.logger import Logger
 from segstore.protocol.error_codes import told_error
@@ -64,12 +65,12 @@ class FollowedTopics:
         """Bring the topics to what the source tells; return who leads what is to be followed. Raises
         StorageError, and as `Cluster.ask`.
         """
-        problems: dict[str, str] = {}
         found = {name: each for name, each in metadata.topics.items() if self._choice.has(name)}
-        settings = self._settings(found)
+        problems = {name: fault for name, fault in faults(metadata).items() if name in found}
+        settings = self._settings({name: found[name] for name in found.keys() - problems.keys()})
         leaders: dict[Key, Led] = {}
         for name, topic in sorted(found.items()):
-            problem = self._problem(topic)
+            problem = problems.get(name) or self._problem(topic)
             if problem is not None:
                 problems[name] = problem
                 continue

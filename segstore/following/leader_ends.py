@@ -8,6 +8,7 @@ from segstore.following.fetch_request import FetchTerms, fetch_request, version_
 from segstore.following.fetch_session import Asked
 from segstore.following.fetched_data import FetchedData, read_part
 from segstore.following.followed_log import FollowedLog, Question
+from segstore.following.source_answers import only_part
 from segstore.protocol.codec import structs
 from segstore.protocol.error_codes import told_error
 from segstore.protocol.fetch_epochs import FINAL_EPOCH, NO_SESSION
@@ -34,7 +35,7 @@ def offset_of(
         isolation_level=terms.isolation,
         topics=[kind.ListOffsetsTopic(name=each.topic, partitions=[part])],
     )
-    found = answer.topics[0].partitions[0]
+    found = only_part(answer.topics, f"ListOffsets of {each!r}")
     if found.error_code:
         raise told_error(found.error_code, f"ListOffsets of {each!r} from {connection.address}")
     return int(found.offset)
@@ -83,5 +84,5 @@ def _log_end(connection: Connection, terms: FetchTerms, each: FollowedLog, leade
         replica_id=terms.replica_id,
         topics=[kind.OffsetForLeaderTopic(topic=each.topic, partitions=[part])],
     )
-    found = answer.topics[0].partitions[0]
+    found = only_part(answer.topics, f"OffsetForLeaderEpoch of {each!r}")
     return -1 if found.error_code or found.leader_epoch != leader_epoch else int(found.end_offset)

@@ -9,6 +9,7 @@ from typing import Any
 
 from segstore import names
 from segstore.errors import InvalidArgumentError, UnsupportedVersionError
+from segstore.following.source_answers import check_epoch
 from segstore.protocol.codec import structs
 from segstore.protocol.error_codes import Code, told_error
 from segstore.protocol.standby_features import FEATURE, SYNC_FEATURE
@@ -73,6 +74,7 @@ class Primary:
                 if part.error_code:
                     raise told_error(part.error_code, f"the fence of {self._cluster.bootstrap[0]}")
                 return epoch
+            check_epoch(part.leader_epoch, self._cluster.bootstrap[0])
             epoch = max(epoch, int(part.leader_epoch)) + 1
 
     def announce(self, epoch: int) -> None:

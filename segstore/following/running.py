@@ -110,6 +110,13 @@ class Following(Running, Generic[C]):
         """
         return self._until(self._has_caught_up, deadline_in(timeout_ms))
 
+    @property
+    def problems(self) -> dict[str, str]:
+        """Return what prevents topics from being followed, by name: they are missing at the source, may not
+        be read, were made anew there, or are told of by names and numbers that can't be.
+        """
+        return dict(self._control.problems)
+
     def _has_caught_up(self) -> bool:
         for each in self._control.fetchers.logs.values():
             with suppress(StoreClosedError):  # a topic that was just deleted

@@ -60,17 +60,6 @@ class Mirror(Following[MirrorControl]):
     end, and the store is closed.
     """
 
-    def __init__(self, store: MirrorStore, control: MirrorControl, topics: FollowedTopics) -> None:
-        super().__init__(store, control)
-        self._topics = topics
-
-    @property
-    def problems(self) -> dict[str, str]:
-        """Return what prevents topics from being mirrored, by name: they are missing at the source, may not
-        be read, or were made anew there.
-        """
-        return dict(self._topics.problems)
-
     def partitions(self) -> list[MirroredPartition]:
         """Return the partitions that are mirrored."""
         found = sorted(self._ends_here(), key=lambda known: known[0].key)
@@ -162,7 +151,7 @@ def _running(
         groups = MirroredGroups(store, cluster)
         followed = Followed(writer.context, role, cluster, topics, choice.names, terms)
         control = MirrorControl(followed, groups)
-        made = Mirror(store, control, topics)
+        made = Mirror(store, control)
         store.lags = made.lag
         control.start()
         return made

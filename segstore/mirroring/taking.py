@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from segstore.errors import InvalidArgumentError, StaleDirectoryError
 from segstore.files import Files
+from segstore.following.source_answers import check_cluster_id
 from segstore.names import OURS, below
 from segstore.storage.context import Context
 from segstore.storage.meta.role import MIRROR, ROLE, Role
@@ -49,6 +50,7 @@ def source_id(cluster: Cluster, held: Role | None, names: list[str] | None) -> s
             f"the directory mirrors cluster {held.cluster_id} ({held.source}), and {cluster.bootstrap[0]}"
             f" is of cluster {answered}"
         )
+    check_cluster_id(answered, cluster.bootstrap[0])
     if not answered:
         raise InvalidArgumentError(f"{cluster.bootstrap[0]} tells no cluster id: Kafka does from 0.10.1 on")
     return answered

@@ -16,6 +16,7 @@ from segstore.config import StoreConfig
 from segstore.errors import InvalidArgumentError
 from segstore.files import Files
 from segstore.integers import INT32_MAX
+from segstore.leader_epochs import DISTANCE
 from segstore.storage.context import Clock, os_errors
 from segstore.storage.meta.fence import FENCE
 from segstore.storage.meta.lag_note import LAG_NOTE
@@ -27,10 +28,6 @@ from segstore.storage.store.store import open_context
 from segstore.storage.store.writer import StoreWriter
 
 DEAD, REACHABLE = "dead", "reachable"
-DISTANCE = 1 << 16
-"""How far above the largest known leader epoch a primary is passed that can't be asked: it begins one by
-itself at each open behind a crash."""
-
 _IDS = 32
 """A generation has so many bits of producer ids. Those that other generations gave out may be in no log yet,
 and a producer that goes on here with one must not share it: its batches would be taken for duplicates."""

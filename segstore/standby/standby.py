@@ -159,7 +159,7 @@ class Standby(Following[StandbyControl]):
                 control.soon(lambda: None)
             ends = self._answered(lambda: self._ends(asking), deadline)
             followed = {(each.topic, each.partition): each for each in control.fetchers.logs.values()}
-            while any(followed[key].replica.log_end_offset < end for key, end in ends.items()):
+            while any(followed[key].lacks(end) for key, end in ends.items()):
                 self._pause(deadline)
             return epoch
         finally:
@@ -198,8 +198,11 @@ class Standby(Following[StandbyControl]):
             topic.partitions.append(kind.ListOffsetsPartition(partition_index=each.partition, timestamp=-1))
         answer = asking.ask("ListOffsets", replica_id=STANDBY_ID, topics=list(topics.values()))
         ends = {}
+        asked = {(each.topic, each.partition) for each in self._control.fetchers.logs.values()}
         for topic in answer.topics:
             for part in topic.partitions:
+                if (topic.name, part.partition_index) not in asked:
+                    continue
                 if part.error_code:
                     raise told_error(part.error_code, f"the end of {topic.name}-{part.partition_index}")
                 ends[topic.name, part.partition_index] = int(part.offset)

@@ -13,6 +13,7 @@ from segstore.errors import InvalidArgumentError, SegstoreError, StaleDirectoryE
 from segstore.files import Files
 from segstore.following.choice import TopicChoice
 from segstore.following.primary import Primary
+from segstore.following.source_answers import check_cluster_id, largest_epoch
 from segstore.storage.context import Context
 from segstore.storage.meta.directory_safety import remove_logs_begun
 from segstore.storage.meta.offset_checkpoints import LeaderEpochs
@@ -46,12 +47,13 @@ def taken(
         if held is None:
             raise
         return _role(held, held.cluster_id, source, choice, mode), State.ALONE
+    check_cluster_id(metadata.cluster_id, source)
     if held is not None and held.cluster_id != metadata.cluster_id:
         raise InvalidArgumentError(
             f"{root} is a standby of cluster {held.cluster_id}, and {source} is of {metadata.cluster_id}"
         )
     role = _role(held, metadata.cluster_id, source, choice, mode)
-    role = replace(role, leader_epoch=max(role.leader_epoch, _largest_of(metadata)))
+    role = replace(role, leader_epoch=max(role.leader_epoch, largest_epoch(metadata)))
     if held is not None:
         return role, State.HELD
     return role, State.RETURNS if check_returns(files, root, metadata, source) else State.NEW
@@ -132,7 +134,7 @@ def check_returns(files: Files, root: str, metadata: Metadata, source: str) -> b
             f"{root} {what}, and {source} is of cluster {metadata.cluster_id}: a standby needs a new"
             " directory, or that of an old primary"
         )
-    ours, theirs = _largest_epoch(files, root), _largest_of(metadata)
+    ours, theirs = _largest_epoch(files, root), largest_epoch(metadata)
     if ours >= theirs:
         raise StaleDirectoryError(
             f"{root} has led in leader epoch {ours}, and {source} leads in {theirs} only: it has not taken"
@@ -149,11 +151,6 @@ def _is_new(files: Files, root: str) -> bool:
         return True
     ours = names.below(root, names.OURS)
     return found == [names.OURS] and all(each.endswith(names.TEMPORARY) for each in files.listdir(ours))
-
-
-def _largest_of(metadata: Metadata) -> int:
-    led = (part.leader_epoch for topic in metadata.topics.values() for part in topic.partitions.values())
-    return max(led, default=-1)
 
 
 def _largest_epoch(files: Files, root: str) -> int:

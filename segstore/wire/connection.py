@@ -203,6 +203,8 @@ class Connection:
             raise RequestTimedOutError(f"{self.address}: no connection within {limit} ms") from error
         except OSError as error:
             raise DisconnectedError(f"{self.address}: no connection: {error.strerror or error}") from error
+        except (ValueError, OverflowError) as error:  # as a broker may tell of another
+            raise DisconnectedError(f"{self.address!s:.300}: no address: {error}") from error
         made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return made
 

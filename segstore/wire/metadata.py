@@ -23,7 +23,8 @@ class Led(NamedTuple):
 
 class Topic(NamedTuple):
     """A topic as the cluster has it. `topic_id` is "" where the broker knows no ids; `error` is a code of
-    Kafka's, and `partitions` is empty where it is not 0.
+    Kafka's, and `partitions` is empty where it is not 0. `repeated`: the answer tells of the topic, or of one
+    of its partitions, more than once.
     """
 
     name: str
@@ -31,6 +32,7 @@ class Topic(NamedTuple):
     internal: bool
     error: int
     partitions: Mapping[int, Led]
+    repeated: bool = False
 
 
 class Metadata(NamedTuple):
@@ -44,14 +46,18 @@ class Metadata(NamedTuple):
 def read_metadata(answer: Any) -> Metadata:
     """Return what an answer says."""
     brokers = {each.node_id: Address(each.host, each.port) for each in answer.brokers}
-    topics = {each.name: _topic(each) for each in answer.topics if each.name}
+    topics: dict[str, Topic] = {}
+    for each in answer.topics:
+        if each.name:
+            topics[each.name] = _topic(each, each.name in topics)
     return Metadata(answer.cluster_id or "", brokers, topics)
 
 
-def _topic(held: Any) -> Topic:
+def _topic(held: Any, repeated: bool) -> Topic:
     topic_id = names.topic_id_of(held.topic_id) if any(held.topic_id) else ""
     partitions = {} if held.error_code else {p.partition_index: _led(p) for p in held.partitions}
-    return Topic(held.name, topic_id, held.is_internal, held.error_code, partitions)
+    repeated |= not held.error_code and len(partitions) < len(held.partitions)
+    return Topic(held.name, topic_id, held.is_internal, held.error_code, partitions, repeated)
 
 
 def _led(held: Any) -> Led:

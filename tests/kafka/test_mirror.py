@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import itertools
 import random
+import shutil
 import threading
 import time
 from pathlib import Path
@@ -219,6 +220,31 @@ def test_what_the_source_has_lost_is_cut_and_kept_aside(broker: Broker, tmp_path
         assert mirror.store.partition("cut").read_one(60).value == b"value 001000 " * 9
     assert_equal(broker, directory, "cut-0")
     assert len(list((directory / ".segstore" / "quarantine").iterdir())) == 1
+
+
+@pytest.mark.parametrize("more", [20, 70])
+def test_a_broker_that_was_restored_from_an_older_copy(broker: Broker, tmp_path: Path, more: int) -> None:
+    """It leads in the same epochs as the original did, and has other records under them."""
+    directory, older = tmp_path / "mirror", tmp_path / "older"
+
+    def went_on(first: int, count: int) -> None:
+        with broker.running() as address:
+            for at in range(first, first + count, 10):
+                produce(address, "log", range(at, at + 10))
+            with segstore.mirror(address, directory, "log", config=CONFIG) as mirror:
+                assert mirror.wait_caught_up(PATIENCE * 1000)
+
+    with broker.running() as address:
+        create(address, "log")
+        produce(address, "log", range(30))
+    shutil.copytree(broker.logs, older)
+    went_on(1000, 50)
+    shutil.rmtree(broker.logs)
+    shutil.copytree(older, broker.logs)
+    went_on(2000, more)
+    assert_equal(broker, directory, "log-0")
+    cut = [each.offset for each in segstore.cut_records(directory)]
+    assert cut == list(range(30, 80))
 
 
 def test_connections_that_stall_tear_and_end_cost_nothing(tmp_path: Path, rng: random.Random) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import shutil
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -179,6 +180,51 @@ def test_somebody_else_who_writes_is_told(store: segstore.Store) -> None:
         log.append(b"1")
         until(lambda: running.problems)
         assert "somebody else writes to it" in running.problems["a-0"]
+
+
+@pytest.mark.parametrize("which", ["the store", "the target"])
+@pytest.mark.parametrize("more", [0, 5, 10, 300])
+def test_an_older_copy_that_went_on_is_told(store_dir: Path, tmp_path: Path, which: str, more: int) -> None:
+    """Of a store, or of the target, that was restored: records of two pasts are never mixed."""
+    target = tmp_path / "target"
+
+    def append(path: Path, what: str, count: int) -> None:
+        with segstore.open(path) as store:
+            store.ensure_topic("a")
+            for number in range(count):
+                store.partition("a").append(b"%s %d" % (what.encode(), number))
+
+    def mirrored() -> dict[str, str]:
+        with (
+            segstore.open(store_dir) as store,
+            Broker(target) as broker,
+            mirror_to(store, broker.bootstrap_servers, **ALONE) as running,
+        ):
+            assert running.wait_caught_up(PATIENCE * 1000)
+            return dict(running.problems)
+
+    append(store_dir, "before", 20)
+    assert mirrored() == {}
+    path = store_dir if which == "the store" else target
+    shutil.copytree(path, tmp_path / "older")
+    append(store_dir, "lost", 10)
+    assert mirrored() == {}
+    shutil.rmtree(path)
+    shutil.copytree(tmp_path / "older", path)
+    append(path, "new", more)
+    before = [values_of(each) for each in (store_dir, target)]
+    problems = mirrored()
+    if which == "the target" and not more:  # it gets again what it has lost
+        assert problems == {}
+        assert values_of(target) == before[0]
+    else:
+        assert list(problems) == ["a-0"]
+        assert [values_of(each) for each in (store_dir, target)] == before
+
+
+def values_of(path: Path) -> list[bytes | None]:
+    with segstore.open(path, "r") as store:
+        return [record.value for record in records(store.partition("a"))]
 
 
 def test_a_topic_that_is_not_there_is_a_problem(store: segstore.Store) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import shutil
 import traceback
@@ -14,8 +15,10 @@ from faulty.counts import record
 from waiting import until
 
 import segstore
+from segstore import names
 from segstore.records import Columns, Template, encode
 from segstore.storage.log.append import append_one
+from segstore.storage.meta.close_note import CLOSE_NOTE
 
 START_MS = 1_700_000_000_000
 
@@ -52,7 +55,17 @@ def logs(path: Path, partition: str = "t-0") -> list[Path]:
 
 def killed(live: Path, target: Path) -> Path:
     """Copy a store as a SIGKILL at this moment would leave it: with the bytes of the page cache."""
-    return Path(shutil.copytree(live, target))
+    return as_the_same(Path(shutil.copytree(live, target)))
+
+
+def as_the_same(path: Path) -> Path:
+    """Have a copy of a store that was closed count as that store, not as one that was restored."""
+    files, root = segstore.files.Files(), str(path)
+    note = CLOSE_NOTE.read(files, root) if (path / names.CLEAN_SHUTDOWN).is_file() else None
+    if note is not None:
+        marker = files.which(path / names.CLEAN_SHUTDOWN)
+        CLOSE_NOTE.write(files, root, dataclasses.replace(note, marker=marker))
+    return path
 
 
 def values(log: segstore.PartitionLog, **options: object) -> list[bytes | None]:

@@ -109,7 +109,18 @@ class Positions:
         missing = [tp for tp in missing if tp not in undecided]
         for tp, committed in self._coordination.committed(missing).items():
             states[tp].seek(committed.offset, committed.leader_epoch)
+            self._compare_committed(tp, states[tp])
         return undecided
+
+    def _compare_committed(self, tp: TopicPartition, state: PartitionState) -> None:
+        """Compare a committed position with the log, which may have been restored from an older copy."""
+        log = self.log(tp, state) if state.leader_epoch >= 0 else None
+        if log is None or log.leader_epoch < 0:  # another process writes it, and knows its epochs
+            return
+        try:
+            self.validate(log, state)
+        except StoreClosedError:
+            self.gone(state)
 
     def _reset(self, tp: TopicPartition, state: PartitionState, where: str) -> None:
         log = self.log(tp, state)

@@ -27,6 +27,7 @@ from segstore.storage.log.recovery import Recovered
 from segstore.storage.log.replica import Replica
 from segstore.storage.log.visibility import Publisher
 from segstore.storage.meta.clean_shutdown import Left
+from segstore.storage.meta.close_note import OwedEpochs
 from segstore.storage.meta.offset_checkpoints import LeaderEpochs, format_leader_epochs
 from segstore.storage.meta.published_ends import Ends, EndsWriter, slot_key
 from segstore.storage.meta.root_checkpoints import RootCheckpoints, TopicPartitionKey, agreed_start
@@ -71,6 +72,7 @@ class PartitionLoader:
         self.sync = False
         """Whether a standby has to have what readers see: the store leads, and each partition has a high
         watermark of its own."""
+        self.owed = OwedEpochs()
         self._made: set[TopicPartitionKey] = set()
         self.recovered: list[Recovered] = []
 
@@ -159,7 +161,9 @@ class PartitionLoader:
             self._checkpoints.claim((info.name, partition), opened.start_offset)
         if opened.buried:
             context.graveyard.put_found(opened.buried, info.settings.file_delete_delay_ms)
-        epochs = self._begin_epoch(directory, opened, expected.clean, published)
+        step = self.owed.of(key)
+        epochs = self._begin_epoch(directory, opened, expected.clean, published, step)
+        self.owed.begun(key)
         if self._replicated and opened.end_offset < expected.recovery_point:
             # What follows there is not synced, whatever the checkpoint says.
             points = self._checkpoints.recovery_points
@@ -289,12 +293,12 @@ class PartitionLoader:
                 self._context.tell(path, "no regular file", f"moved to {aside}{done}")
 
     def _begin_epoch(
-        self, directory: str, opened: Opened, clean: bool, published: Ends | None
+        self, directory: str, opened: Opened, clean: bool, published: Ends | None, step: int
     ) -> LeaderEpochs:
         """Return the leader epochs, of which the latest is the one to write under: a new epoch after an
-        unclean shutdown, and where the file had to be made anew, durable before any append. Epochs before the
-        log start offset, which a crash has left, are removed. A replica's epochs are only made to agree with
-        its log (R7; Kafka: LogLoader).
+        unclean shutdown, if the file had to be made anew, and, by a `step` that is not 0, of a restored
+        store; durable before any append. Epochs before the log start offset, which a crash has left, are
+        removed. A replica's epochs are only made to agree with its log (R7; Kafka: LogLoader).
         """
         path = f"{directory}/{names.LEADER_EPOCHS}"
         epochs, wrong = load_epochs(self._context.files, path, opened, replicated=self._replicated)
@@ -303,11 +307,11 @@ class PartitionLoader:
             changed = epochs.truncate_from_start(opened.start_offset) or bool(wrong)
             epochs.truncate_from_end(opened.end_offset)  # last: an empty log has no epoch
             changed |= epochs.latest != latest
-        elif latest is None or wrong or not clean or opened.recovered is not None:
+        elif latest is None or wrong or step or not clean or opened.recovered is not None:
             # An epoch in which nothing was written is in no batch, but may have been published.
             latest = max(-1 if latest is None else latest, published.epoch if published and wrong else -1)
             epochs.truncate_from_end(opened.end_offset)
-            epochs.assign(latest + 1, opened.end_offset)
+            epochs.assign(latest + max(step, 1), opened.end_offset)
             changed = True
         aside = self._context.make_way(path) if wrong else ""
         if epochs.truncate_from_start(opened.start_offset) or changed:

@@ -33,6 +33,7 @@ from segstore.storage.meta.clean_shutdown import (
     replicated_nonce,
     take_marker,
 )
+from segstore.storage.meta.close_note import CLOSE_NOTE, FoundNote, OwedEpochs, owed_by, write_note
 from segstore.storage.meta.directory_safety import is_store, kept_mode, remove_begun
 from segstore.storage.meta.followed_ends import FollowedEnds
 from segstore.storage.meta.published_ends import EndsWriter, slot_key
@@ -115,7 +116,10 @@ class StoreWriter:
         if f"{names.OURS}/{names.FULL}" in root_names:
             context.full.forget()  # a dead writer's
         moved = set_aside(files, root)
-        marker = take_marker(files, root) if names.CLEAN_SHUTDOWN in root_names else None
+        closed, marker = None, None
+        if names.CLEAN_SHUTDOWN in root_names:
+            closed = None if self._replicated else FoundNote(files, root)
+            marker = take_marker(files, root)
         topic_files = self._prepare(format_wrong, stated=has_format and not format_wrong)
         mend_small(context, root_names)
         self._ends = EndsWriter(files, names.below(root, f"{names.OURS}/{names.ENDS}"))
@@ -157,11 +161,30 @@ class StoreWriter:
             self._ends.wake_sealers,
         )
         damaged = self._tell_damage(moved, unclean=marker == 0 and not left.clean)
+        if left.clean and closed is not None and closed.is_of_ours(marker or 0, nonce or 0):
+            loader.owed = self._owed(closed)
         self._open_adopted()
         self._open_partitions(left, every=damaged)
         if damaged:
             self.partitions.checkpoint()
         self._begin()
+
+    def _owed(self, closed: FoundNote) -> OwedEpochs:
+        """Return which partitions begin a leader epoch when they are opened: all of a restored store."""
+        if not closed.is_restored:
+            return closed.owed()
+        keys = [
+            slot_key(info.topic_id, info.name, partition)
+            for info in self.topic_admin.topics.values()
+            for partition in info.partition_ids
+        ]
+        if keys:
+            self.context.tell(
+                names.below(self.context.root, names.CLEAN_SHUTDOWN),
+                "not the file of the last close: the store was copied or restored since",
+                "each partition begins a new leader epoch when it is opened",
+            )
+        return owed_by(keys)
 
     def _tell_damage(self, moved: list[tuple[str, str]], *, unclean: bool) -> bool:
         """Report which small files were not as they were written; returns whether there are any."""
@@ -289,8 +312,8 @@ class StoreWriter:
 
     def leader_epochs(self, topic: str, numbers: Sequence[int]) -> list[int]:
         """Return the leader epochs of a topic's partitions: of one that is closed that under which it was
-        last open, which it keeps as it is opened again after a clean shutdown; -1 where that is not known.
-        No partition is opened to find out.
+        last open, which it keeps as it is opened again after a clean shutdown, or that which it begins then;
+        -1 where that is not known. No partition is opened to find out.
         """
         epochs = self.partitions.epochs(topic, numbers)
         if -1 not in epochs:
@@ -300,8 +323,9 @@ class StoreWriter:
 
     def _published_epoch(self, topic: str, partition: int) -> int:
         info = self.topic_admin.topics.get(topic)
-        ends = self._ends.get(slot_key(info.topic_id, topic, partition)) if info is not None else None
-        return -1 if ends is None else ends.epoch
+        key = 0 if info is None else slot_key(info.topic_id, topic, partition)
+        ends = self._ends.get(key) if key else None
+        return -1 if ends is None else ends.epoch + self._loader.owed.of(key)
 
     def cleaned_offset(self, topic: str, partition: int) -> int | None:
         """Return the offset in cleaner-offset-checkpoint up to which a partition was cleaned, None without
@@ -436,6 +460,8 @@ class StoreWriter:
                 self.partitions.checkpoint_held(nonce)
                 self._ends.sync()  # so that the marker is right after a power cut too
                 put_marker(self.context.files, self.context.root, nonce)
+                self.context.make_way(CLOSE_NOTE.path(self.context.root))
+                write_note(self.context.files, self.context.root, nonce, self._loader.owed, self._ends.keys())
                 self._ends.set_nonce(nonce)
 
 

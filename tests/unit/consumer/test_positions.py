@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
 import pytest
 from consumers import LONG_MS, append, drain, earliest, fill, offsets, tp
 
@@ -9,6 +13,7 @@ import segstore
 from segstore.client.consumer import Consumer, ConsumerRecord
 from segstore.coordinator.structs import OffsetAndMetadata, OffsetAndTimestamp
 from segstore.errors import (
+    LogTruncationError,
     NoOffsetForPartitionError,
     OffsetOutOfRangeError,
 )
@@ -179,3 +184,54 @@ def test_offsets_that_are_looked_up(store: segstore.Store) -> None:
     assert consumer.partitions_for_topic("u") == set()
     consumer.assign([tp(0)])
     assert consumer.highwater(tp(0)) == 3
+
+
+# --- a log that was restored from an older copy ----------------------------------------------------
+
+
+@pytest.fixture
+def restored(store_dir: Path, tmp_path: Path) -> Iterator[segstore.Store]:
+    """Offsets 0 to 9 are of the copy, 10 to 29 were appended behind the restore; the group had read the 20
+    that the original had. Its commit is not of the copy, as that of another cluster's log.
+    """
+    with segstore.open(tmp_path / "original") as store:
+        fill(store)
+    shutil.copytree(tmp_path / "original", store_dir, dirs_exist_ok=True)
+    with segstore.open(store_dir) as store:
+        append(store, 20)
+        assert store.partition("t").epoch_end(0) == (0, 10)
+        with Consumer(store, group_id="g") as consumer:
+            consumer.assign([tp()])
+            consumer.commit({tp(): OffsetAndMetadata(20, "", 0)})
+        yield store
+
+
+def test_a_committed_offset_beside_a_restored_log(restored: segstore.Store) -> None:
+    """It goes on where the logs part (KIP-320), and does not pass over what came behind the restore."""
+    with earliest(restored, group_id="g") as consumer:
+        consumer.assign([tp()])
+        assert consumer.position(tp()) == 10
+        assert offsets(drain(consumer)) == list(range(10, 30))
+
+
+def test_a_committed_offset_beside_a_restored_log_is_told(restored: segstore.Store) -> None:
+    with Consumer(restored, group_id="g", auto_offset_reset="none") as consumer:
+        consumer.assign([tp()])
+        with pytest.raises(LogTruncationError) as raised:
+            consumer.poll()
+        assert raised.value.diverging == 10
+
+
+@pytest.mark.parametrize(("epoch", "at"), [(-1, 20), (7, 0), (None, 20)])
+def test_epochs_of_committed_offsets(restored: segstore.Store, epoch: int | None, at: int) -> None:
+    """Without one nothing can be told; one that the log has not reached is of a log that went on."""
+    if epoch is None:
+        epoch = restored.partition("t").leader_epoch
+    elif epoch > 0:
+        epoch += restored.partition("t").leader_epoch
+    with earliest(restored, group_id="g") as consumer:
+        consumer.assign([tp()])
+        consumer.commit({tp(): OffsetAndMetadata(20, "", epoch)})
+    with earliest(restored, group_id="g") as consumer:
+        consumer.assign([tp()])
+        assert consumer.position(tp()) == at

@@ -1,0 +1,135 @@
+"""The note of a clean close, `.segstore/closed`: which file the clean shutdown marker was. A marker that is
+another file by now was copied, and the store with it: it was restored, or moved to another file system.
+
+A restored store may lie behind one that went on, and append other records at the same offsets. So each of its
+partitions begins a leader epoch when it is next opened (KIP-101 distinguishes logs by epochs): partitions
+that still owe that at the next close are kept in the note.
+
+The marker is a new file at each close, so a copy over the files of the same store is told, too: its note is
+that of an earlier marker. A snapshot of a whole file system or machine has the same files, and is not told.
+
+On disk: one `CheckedFile`, which is never synced: a power cut behind a close may take it, and then the store
+counts as restored. Threads: one, at open and at close, but for `OwedEpochs`.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Collection
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from segstore import names
+from segstore.errors import CorruptCheckpointError
+from segstore.files import Files
+from segstore.storage.meta.checked_file import CheckedFile
+from segstore.storage.meta.small_files import NO_ROOM, NOT_A_FILE
+
+STEPS = 512
+"""A restored store begins epochs so far above its latest ones at most. The step is random: two copies that
+are restored one after the other, or a copy and the original behind a crash, seldom begin the same epoch."""
+
+
+@dataclass(frozen=True)
+class CloseNote:
+    """`number` is that in the marker, and `marker` says which file it was (`Files.which`). The partitions
+    with the slot keys `owing` begin an epoch that is `step` above their latest one when they are next opened.
+    """
+
+    number: int
+    marker: tuple[int, int, int]
+    step: int
+    owing: tuple[int, ...]
+
+
+def _made(held: dict[str, Any]) -> CloseNote:
+    note = CloseNote(held["number"], tuple(held["marker"]), held["step"], tuple(held["owing"]))
+    if any(type(each) is not int for each in (note.number, note.step, *note.marker, *note.owing)):
+        raise ValueError("numbers are expected")
+    if len(note.marker) != 3 or not 0 <= note.step <= STEPS:
+        raise ValueError(f"marker {note.marker}, step {note.step}")
+    return note
+
+
+CLOSE_NOTE = CheckedFile(names.CLOSED, "note of a clean close", _made, 1 << 26)
+
+
+class OwedEpochs:
+    """The partitions, by slot key, that begin an epoch when they are next opened, `step` above their latest
+    one. Threads: any, under the store's lock.
+    """
+
+    def __init__(self, step: int = 0, keys: Collection[int] = ()) -> None:
+        self.step, self._keys = step, set(keys)
+
+    def of(self, key: int) -> int:
+        """Return how far above its latest epoch a partition begins one when it is opened; 0: it does not."""
+        return self.step if key in self._keys else 0
+
+    def begun(self, key: int) -> None:
+        """Note that a partition was opened, and owes nothing any more."""
+        self._keys.discard(key)
+
+    def among(self, keys: Collection[int]) -> tuple[int, ...]:
+        """Return those of these keys whose partitions owe an epoch."""
+        return tuple(sorted(self._keys.intersection(keys)))
+
+
+class FoundNote:
+    """What an open finds, before it takes the marker away: the note, None without a sound one, and whether
+    the marker is the `same` file.
+    """
+
+    def __init__(self, files: Files, root: str) -> None:
+        self.note, self.same = _read(files, root), False
+        if self.note is not None:
+            with suppress(FileNotFoundError):  # it was no file, and was moved aside
+                self.same = files.which(names.below(root, names.CLEAN_SHUTDOWN)) == self.note.marker
+
+    def is_of_ours(self, number: int, published: int) -> bool:
+        """Return whether the marker with this number is that of a store of segstore's, and no broker's:
+        `published` is the number that the published ends have.
+        """
+        return number > 0 and number in (published, 0 if self.note is None else self.note.number)
+
+    @property
+    def is_restored(self) -> bool:
+        """Return whether the store was copied since its close, as far as that can be told; a store that was
+        closed by a segstore of before notes counts as one.
+        """
+        return not self.same
+
+    def owed(self) -> OwedEpochs:
+        """Return what partitions owed at the close, of a store that is the same."""
+        return OwedEpochs() if self.note is None else OwedEpochs(self.note.step, self.note.owing)
+
+
+def owed_by(keys: Collection[int]) -> OwedEpochs:
+    """Return what the partitions of a restored store owe: a later epoch, all of them by one step."""
+    return OwedEpochs(1 + secrets.randbelow(STEPS), keys)
+
+
+def write_note(files: Files, root: str, number: int, owed: OwedEpochs, keys: Collection[int]) -> None:
+    """Note which file the marker is that was written with this number, and what the partitions with these
+    keys owe. Without room nothing is noted: the next open begins epochs. Raises OSError.
+    """
+    note = CloseNote(
+        number, files.which(names.below(root, names.CLEAN_SHUTDOWN)), owed.step, owed.among(keys)
+    )
+    try:
+        CLOSE_NOTE.write(files, root, note, durably=False)
+    except OSError as error:
+        if error.errno not in NO_ROOM:
+            raise
+
+
+def _read(files: Files, root: str) -> CloseNote | None:
+    try:
+        return CLOSE_NOTE.read(files, root)
+    except CorruptCheckpointError:  # as a power cut leaves it
+        return None
+    except OSError as error:
+        if error.errno not in NOT_A_FILE:
+            raise
+        return None
