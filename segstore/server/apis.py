@@ -98,10 +98,23 @@ class Header(NamedTuple):
     body_at: int
 
 
+_NEWEST_SERVED = {
+    Api.LIST_OFFSETS: 10,
+    Api.OFFSET_COMMIT: 9,
+    Api.OFFSET_FETCH: 9,
+    Api.API_VERSIONS: 4,
+    Api.TXN_OFFSET_COMMIT: 5,
+    Api.DESCRIBE_LOG_DIRS: 4,
+    Api.DELETE_GROUPS: 2,
+}
+"""The newest version that the handler knows, of APIs of which Kafka has newer ones."""
+
+
 @cache
 def served(api: Api) -> Versions:
     """Return the versions whose requests can be read and answered."""
-    return message(f"{api.message}Request").valid
+    low, high = message(f"{api.message}Request").valid
+    return Versions(low, _NEWEST_SERVED.get(api, high))
 
 
 def advertised(api: Api) -> Versions:

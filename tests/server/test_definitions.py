@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 
 from segstore.protocol.definitions import NEVER, Versions, message, snake_case, versions
@@ -30,6 +33,17 @@ def test_ranges_are_read(text: str | None, read: Versions) -> None:
     assert versions(text) == read
 
 
+def test_a_message_is_parsed_when_it_is_asked_for() -> None:
+    """A start waits for those of its first requests only."""
+    code = """
+from segstore.protocol.definitions import message, messages
+message("FetchRequest")
+print(sorted(messages()._parsed), len(messages()) > 100)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "['FetchRequest'] True\n"
+
+
 def test_nothing_is_in_no_range() -> None:
     assert 0 not in NEVER
     assert 0 not in versions("1+")
@@ -47,6 +61,11 @@ def test_nothing_is_in_no_range() -> None:
 )
 def test_names_of_fields(theirs: str, ours: str) -> None:
     assert snake_case(theirs) == ours
+
+
+def test_versions_without_a_handler_are_not_served() -> None:
+    assert served(Api.OFFSET_COMMIT) == Versions(2, 9)
+    assert message("OffsetCommitRequest").valid == Versions(2, 10)
 
 
 def test_produce_is_advertised_from_0_and_served_from_3() -> None:

@@ -294,8 +294,9 @@ def test_only_members_of_the_generation_commit_offsets_in_a_transaction(node: No
     me = producer(node)
     add_offsets(node, 4, me)
     member = WireMember(node).alone(T0, T1)
-    mine = {"member_id": member.member_id, "generation_id": 1}
-    assert commit_offset(node, 3, me, 5, **mine | {"generation_id": 0}) is Code.ILLEGAL_GENERATION
+    generation = "generation_id_or_member_epoch"
+    mine = {"member_id": member.member_id, generation: 1}
+    assert commit_offset(node, 3, me, 5, **mine | {generation: 0}) is Code.ILLEGAL_GENERATION
     assert commit_offset(node, 3, me, 5, **mine | {"member_id": "nobody"}) is Code.UNKNOWN_MEMBER_ID
     assert commit_offset(node, 3, me, 5, **mine) is Code.NONE
     assert commit_offset(node, 2, me, 6) is Code.NONE  # older clients do not say who they are

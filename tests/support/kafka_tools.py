@@ -23,6 +23,8 @@ from pathlib import Path
 from places import REPOSITORY
 
 POM = Path(__file__).parent / "kafka" / "pom.xml"
+NEW_POM = Path(__file__).parent / "new_kafka" / "pom.xml"
+"""Version 4.4.0, whose messages the server has."""
 OLD_POM = Path(__file__).parent / "old_kafka" / "pom.xml"
 """Version 2.8.2, whose broker still writes messages of magic 0 and 1."""
 CACHE = REPOSITORY / ".cache" / "kafka"

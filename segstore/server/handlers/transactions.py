@@ -191,7 +191,8 @@ def txn_offset_commit(node: Node, request: Request) -> Later:
     """
     body, version = request.body, request.version
     offsets = offsets_of(body.topics)
-    member = ConsumerGroupMetadata(body.group_id, body.generation_id, body.member_id, body.group_instance_id)
+    epoch = body.generation_id_or_member_epoch
+    member = ConsumerGroupMetadata(body.group_id, epoch, body.member_id, body.group_instance_id)
     identity = body.producer_id, body.producer_epoch
 
     def commit(good: dict[TopicPartition, OffsetAndMetadata]) -> None:
