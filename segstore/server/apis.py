@@ -99,13 +99,9 @@ class Header(NamedTuple):
 
 
 _NEWEST_SERVED = {
-    Api.LIST_OFFSETS: 10,
     Api.OFFSET_COMMIT: 9,
     Api.OFFSET_FETCH: 9,
-    Api.API_VERSIONS: 4,
     Api.TXN_OFFSET_COMMIT: 5,
-    Api.DESCRIBE_LOG_DIRS: 4,
-    Api.DELETE_GROUPS: 2,
 }
 """The newest version that the handler knows, of APIs of which Kafka has newer ones."""
 

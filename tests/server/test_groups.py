@@ -468,10 +468,11 @@ def test_groups_are_described(node: Node, version: int) -> None:
 def test_only_groups_without_members_are_deleted(node: Node, version: int) -> None:
     shared(node.store, GroupOffsets).commit("a", {T0: OffsetAndMetadata(5)})
     WireMember(node).alone(T0)
-    answer = ask(node, Api.DELETE_GROUPS, version, groups_names=["a", "g", "gone"])
+    answer = ask(node, Api.DELETE_GROUPS, version, groups_names=["a", "g", "gone", "", "a"])
     assert [each.error_code for each in answer.results] == [
         Code.NONE,
         Code.NON_EMPTY_GROUP,
+        Code.GROUP_ID_NOT_FOUND,
         Code.GROUP_ID_NOT_FOUND,
     ]
     assert [each.group_id for each in ask(node, Api.LIST_GROUPS, 5).groups] == ["g"]
