@@ -1,7 +1,7 @@
 """The APIs of Kafka's wire protocol, the versions that a server has of them, and the frames of requests and
 responses: headers (KIP-482) and bodies.
 
-Source: org.apache.kafka.common.protocol.ApiKeys, and the ranges that a 4.1 broker advertises. Threads: no
+Source: org.apache.kafka.common.protocol.ApiKeys, and the ranges that a 4.4 broker advertises. Threads: no
 state.
 """
 
@@ -98,19 +98,10 @@ class Header(NamedTuple):
     body_at: int
 
 
-_NEWEST_SERVED = {
-    Api.OFFSET_COMMIT: 9,
-    Api.OFFSET_FETCH: 9,
-    Api.TXN_OFFSET_COMMIT: 5,
-}
-"""The newest version that the handler knows, of APIs of which Kafka has newer ones."""
-
-
 @cache
 def served(api: Api) -> Versions:
     """Return the versions whose requests can be read and answered."""
-    low, high = message(f"{api.message}Request").valid
-    return Versions(low, _NEWEST_SERVED.get(api, high))
+    return message(f"{api.message}Request").valid
 
 
 def advertised(api: Api) -> Versions:

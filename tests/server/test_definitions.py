@@ -63,11 +63,6 @@ def test_names_of_fields(theirs: str, ours: str) -> None:
     assert snake_case(theirs) == ours
 
 
-def test_versions_without_a_handler_are_not_served() -> None:
-    assert served(Api.OFFSET_COMMIT) == Versions(2, 9)
-    assert message("OffsetCommitRequest").valid == Versions(2, 10)
-
-
 def test_produce_is_advertised_from_0_and_served_from_3() -> None:
     assert ranges([Api.PRODUCE, Api.FETCH]) == [(0, 0, 13), (1, 4, 18)]
     assert served(Api.PRODUCE) == Versions(3, 13)

@@ -212,7 +212,7 @@ def console(tool: str, bootstrap_servers: str, *arguments: str) -> str:
 
 def run(tool: str, *arguments: str) -> str:
     """Run a program of Kafka's, by its class; return what it prints. Fails where it ends with an error."""
-    java = ["java", "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp", classpath(), tool]
+    java = ["java", "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp", classpath(NEW_POM), tool]
     done = subprocess.run(
         [*java, *arguments],
         capture_output=True,
