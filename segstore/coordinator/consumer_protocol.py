@@ -7,41 +7,47 @@ Threads: any; the functions have no state.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 from segstore.coordinator.group.assignors.base import Subscription
-from segstore.coordinator.structs import TopicPartition
+from segstore.coordinator.structs import TopicPartition, by_topic
 from segstore.errors import InvalidArgumentError
-from segstore.kafka_schema import Reader, array, byte_string, int16, int32, string
+from segstore.protocol.codec import structs
+from segstore.protocol.record_codec import decode_body, encode_value, prefix_of
 
 LAST_VERSION = 3
 PROTOCOL_TYPE = "consumer"
+_SUBSCRIPTION, _ASSIGNMENT = "ConsumerProtocolSubscription", "ConsumerProtocolAssignment"
 
 
 def encode_subscription(subscription: Subscription, version: int = LAST_VERSION) -> bytes:
     """Encode all but `group_instance_id`, which is not part of the schema. Raises InvalidArgumentError."""
     _check(version)
-    parts = [int16(version), array(map(string, subscription.topics)), byte_string(subscription.user_data)]
-    if version >= 1:
-        parts.append(_by_topic(subscription.owned))
-    if version >= 2:
-        parts.append(int32(subscription.generation))
-    if version >= 3:
-        parts.append(string(subscription.rack))
-    return b"".join(parts)
+    kind = structs(_SUBSCRIPTION)
+    body = kind(
+        topics=subscription.topics,
+        user_data=subscription.user_data,
+        owned_partitions=_rows(kind.TopicPartition, subscription.owned),
+        generation_id=subscription.generation,
+        rack_id=subscription.rack,
+    )
+    return encode_value(body, version)
 
 
 def decode_subscription(data: bytes, group_instance_id: str | None = None) -> Subscription:
     """Decode what `encode_subscription` made; null user data becomes b"". Raises InvalidArgumentError."""
     try:
-        read = Reader(data)
-        version = _version(read)
-        topics, user_data = read.array(read.string), read.nullable_bytes() or b""
-        owned = _partitions(read) if version >= 1 else []
-        generation = read.int32() if version >= 2 else -1
-        rack = read.nullable_string() if version >= 3 else None
+        body = decode_body(_SUBSCRIPTION, _version(data), data)
     except ValueError as error:
         raise InvalidArgumentError(f"no subscription of a consumer: {error}") from error
-    return Subscription(tuple(topics), tuple(owned), user_data, generation, group_instance_id, rack)
+    return Subscription(
+        tuple(body.topics),
+        tuple(_partitions(body.owned_partitions)),
+        body.user_data or b"",
+        body.generation_id,
+        group_instance_id,
+        body.rack_id,
+    )
 
 
 def encode_assignment(
@@ -51,7 +57,9 @@ def encode_assignment(
     InvalidArgumentError.
     """
     _check(version)
-    return int16(version) + _by_topic(partitions) + byte_string(user_data)
+    kind = structs(_ASSIGNMENT)
+    body = kind(assigned_partitions=_rows(kind.TopicPartition, partitions), user_data=user_data)
+    return encode_value(body, version)
 
 
 def decode_assignment(data: bytes) -> list[TopicPartition]:
@@ -61,9 +69,7 @@ def decode_assignment(data: bytes) -> list[TopicPartition]:
     if not data:
         return []
     try:
-        read = Reader(data)
-        _version(read)
-        return _partitions(read)
+        return _partitions(decode_body(_ASSIGNMENT, _version(data), data).assigned_partitions)
     except ValueError as error:
         raise InvalidArgumentError(f"no assignment of a consumer: {error}") from error
 
@@ -73,28 +79,24 @@ def version_of(data: bytes) -> int:
     one. Raises InvalidArgumentError.
     """
     try:
-        return min(_version(Reader(data)), LAST_VERSION)
+        return _version(data)
     except ValueError as error:
         raise InvalidArgumentError(f"no subscription of a consumer: {error}") from error
 
 
-def _by_topic(partitions: Iterable[TopicPartition]) -> bytes:
-    topics: dict[str, list[int]] = {}
-    for topic, partition in partitions:
-        topics.setdefault(topic, []).append(partition)
-    return array(string(topic) + array(map(int32, held)) for topic, held in topics.items())
+def _rows(kind: Any, partitions: Iterable[TopicPartition]) -> list[Any]:
+    return [kind(topic=topic, partitions=numbers) for topic, numbers in by_topic(partitions).items()]
 
 
-def _partitions(read: Reader) -> list[TopicPartition]:
-    by_topic = read.array(lambda: (read.string(), read.array(read.int32)))
-    return [TopicPartition(topic, partition) for topic, held in by_topic for partition in held]
+def _partitions(rows: list[Any]) -> list[TopicPartition]:
+    return [TopicPartition(row.topic, partition) for row in rows for partition in row.partitions]
 
 
-def _version(read: Reader) -> int:
-    version = read.int16()
+def _version(data: bytes) -> int:
+    version = prefix_of(data)
     if version < 0:
-        raise ValueError(f"version {version}")
-    return version
+        raise InvalidArgumentError(f"version {version}")
+    return min(version, LAST_VERSION)
 
 
 def _check(version: int) -> None:

@@ -5,6 +5,7 @@ Threads: any; all are immutable.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 UNKNOWN_EPOCH = -1
@@ -20,6 +21,14 @@ class TopicPartition(NamedTuple):
 
     topic: str
     partition: int
+
+
+def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
+    """Return the numbers of the partitions; topics are in the order of their first ones."""
+    topics: dict[str, list[int]] = {}
+    for topic, partition in partitions:
+        topics.setdefault(topic, []).append(partition)
+    return topics
 
 
 class OffsetAndMetadata(NamedTuple):

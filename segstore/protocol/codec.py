@@ -91,9 +91,16 @@ def decode(name: str, version: int, data: memoryview) -> Any:
 
     Raises InvalidRequestError where the bytes are no such message, UnsupportedVersionError.
     """
-    read = _decoder(name, version)
+    return decode_at(name, version, data, 0, primitives.MOST_ELEMENTS)[0]
+
+
+def decode_at(name: str, version: int, data: memoryview, at: int, most: int) -> tuple[Any, int]:
+    """Read the body at position `at`, whose arrays have at most `most` elements; return it and the position
+    behind it. Raises what `decode` raises.
+    """
+    read: Callable[..., tuple[Any, int]] = _decoder(name, version)
     try:
-        return read(data, 0, [primitives.MOST_ELEMENTS])[0]
+        return read(data, at, [most])
     except (IndexError, struct.error) as error:
         raise InvalidRequestError(f"{name} version {version}: the bytes end too early") from error
     except UnicodeDecodeError as error:

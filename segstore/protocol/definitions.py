@@ -1,15 +1,15 @@
-"""Kafka's own definitions of its messages, out of a data file that tools/kafka_messages.py makes from the jar
-`org.apache.kafka:kafka-clients` (src/main/resources/common/message in Kafka's source).
+"""Kafka's own definitions of its messages and records, out of a data file that tools/kafka_messages.py makes
+from Kafka's jars. Each one is parsed when it is first asked for. Threads: any.
 """
 
 from __future__ import annotations
 
-import gzip
 import json
+import os
 import re
-from dataclasses import dataclass
+import zlib
+from collections.abc import Iterator, Mapping
 from functools import cache
-from pkgutil import get_data
 from typing import Any, NamedTuple
 
 SCALARS: dict[str, Any] = {
@@ -35,6 +35,7 @@ MADE = ()
 one of its own.
 """
 _NO_END = 1 << 15
+_GZIP = 16 + zlib.MAX_WBITS
 
 
 def versions(text: str | None) -> Versions:
@@ -45,8 +46,7 @@ def versions(text: str | None) -> Versions:
     return Versions(int(low), _NO_END if text.endswith("+") else int(high if dash else low))
 
 
-@dataclass(frozen=True)
-class Field:
+class Field(NamedTuple):
     """One field of a structure. `kind` is a scalar's type or a structure's name; `tag` is -1 where the field
     is never a tagged one (KIP-482). `default` is a value, None for null, or MADE.
     """
@@ -65,10 +65,9 @@ class Field:
         return self.kind not in SCALARS
 
 
-@dataclass(frozen=True)
-class Message:
-    """A request, a response or a header; `structs` are its structures by name, the one of its own name is the
-    body.
+class Message(NamedTuple):
+    """A request, a response, a header, or the key or value of a record; `structs` are its structures by name,
+    the one of its own name is the body.
     """
 
     name: str
@@ -84,12 +83,28 @@ def snake_case(name: str) -> str:
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name).lower()
 
 
+class _Messages(Mapping[str, Message]):
+    def __init__(self, lines: dict[str, str]) -> None:
+        self._lines, self._parsed = lines, dict[str, Message]()
+
+    def __getitem__(self, name: str) -> Message:
+        if name not in self._parsed:
+            self._parsed[name] = _message(json.loads(self._lines[name]))
+        return self._parsed[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._lines)
+
+    def __len__(self) -> int:
+        return len(self._lines)
+
+
 @cache
-def messages() -> dict[str, Message]:
+def messages() -> Mapping[str, Message]:
     """Return all messages by name."""
-    data = get_data(__package__, "messages.json.gz")
-    assert data is not None
-    return {each["name"]: _message(each) for each in json.loads(gzip.decompress(data))}
+    loader: Any = __spec__.loader if __spec__ else None  # also that of an archive
+    data = loader.get_data(os.path.join(os.path.dirname(__file__), "messages.json.gz"))
+    return _Messages(dict(line.split(" ", 1) for line in zlib.decompress(data, _GZIP).decode().splitlines()))
 
 
 def message(name: str) -> Message:

@@ -109,7 +109,7 @@ def read_string(data: memoryview, at: int, compact: bool, nullable: bool) -> tup
     if length < 0:
         return None, at
     if length > LONGEST_STRING:
-        bad(f"a string has {length} bytes; at most {LONGEST_STRING} are allowed")
+        bad(f"a string has {length:,} bytes; at most {LONGEST_STRING:,} are allowed")
     end = at + length
     return str(data[at:end], "utf-8"), end
 
@@ -161,7 +161,7 @@ def write_string(out: bytearray, text: str | None, compact: bool) -> None:
         data = text.encode()
         size = len(data)
         if size > LONGEST_STRING:
-            raise ValueError(f"a string has {size} bytes; at most {LONGEST_STRING} are allowed")
+            raise ValueError(f"a string has {size:,} bytes; at most {LONGEST_STRING:,} are allowed")
         if compact and size + 1 < ONE_BYTE:
             out.append(size + 1)
         else:

@@ -89,12 +89,9 @@ class _Reader(_Source):
             read = f"{pad}{target}, at = read_{field.kind}(data, at, left)"
             if not nullable:
                 return [read]
-            return [
-                f"{pad}{target} = None",
-                f"{pad}at += 1",
-                f"{pad}if unpack('>b', data, at - 1)[0] >= 0:",
-                " " + read,
-            ]
+            # Behind a tag null is an unsigned varint of 0, elsewhere an int8 of -1.
+            told = "data[at - 1]" if self.is_tagged(field) else "unpack('>b', data, at - 1)[0] >= 0"
+            return [f"{pad}{target} = None", f"{pad}at += 1", f"{pad}if {told}:", " " + read]
         if (code := self.code(field)) is not None:
             form = ">" + code
             return [f"{pad}{target}, = unpack({form!r}, data, at)", f"{pad}at += {struct.calcsize(form)}"]
@@ -167,7 +164,7 @@ class _Writer(_Source):
             if not self.is_nullable(field):
                 return [pad + write]
             return [
-                f"{pad}if {source} is None: {out}.append(255)",
+                f"{pad}if {source} is None: {out}.append({0 if self.is_tagged(field) else 255})",
                 f"{pad}else:",
                 f"{pad} {out}.append(1)",
                 f"{pad} {write}",
@@ -236,7 +233,8 @@ class _Writer(_Source):
         """Return whether a field is not the default, field by field: objects of defaults cost time."""
         source = f"{owner}.{field.name}"
         if field.is_struct and not field.is_array and field.default == MADE:
-            return " or ".join(self.differs(each, source) for each in self.message.structs[field.kind])
+            fields = " or ".join(self.differs(each, source) for each in self.message.structs[field.kind])
+            return f"{source} is None or {fields}" if self.is_nullable(field) else fields
         return f"{source} != {fresh(field)}"
 
 

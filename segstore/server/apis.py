@@ -1,7 +1,7 @@
 """The APIs of Kafka's wire protocol, the versions that a server has of them, and the frames of requests and
 responses: headers (KIP-482) and bodies.
 
-Source: org.apache.kafka.common.protocol.ApiKeys, and the ranges that a 4.1 broker advertises. Threads: no
+Source: org.apache.kafka.common.protocol.ApiKeys, and the ranges that a 4.4 broker advertises. Threads: no
 state.
 """
 

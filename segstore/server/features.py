@@ -1,4 +1,4 @@
-"""The features of a cluster by which clients choose how they work (KIP-584): what a broker of Kafka 4.1 tells
+"""The features of a cluster by which clients choose how they work (KIP-584): what a broker of Kafka 4.4 tells
 (org.apache.kafka.server.common.Feature), without those whose APIs are not served.
 
 `transaction.version` 2 has Java's clients from 4.0 on, and franz-go, work by KIP-890: each transaction has an
@@ -24,7 +24,7 @@ FEATURES = (
     Feature("eligible.leader.replicas.version", 0, 1, 1),
     Feature("group.version", 0, 1, 1),
     Feature("kraft.version", 0, 1, 0),
-    Feature("metadata.version", 7, 27, 27),
+    Feature("metadata.version", 7, 33, 33),
     Feature("transaction.version", 0, 2, 2),
 )
 FINALIZED_EPOCH = 0

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from faults import WRITES, FailingFiles
 from group_records import DAY_MS, at, end, member, offsets_of, opened, record, tp
+from kafka_schema import int16, int64, string
 from stores import START_MS, Clock, append_inner, killed_at_each_call
 from waiting import until
 
@@ -22,7 +23,6 @@ from segstore.coordinator.offsets.schema import offset_key
 from segstore.coordinator.offsets.topic import ReadOffsets
 from segstore.errors import StorageError
 from segstore.files import Files
-from segstore.kafka_schema import int16, int64, string
 
 OLD, NEW = ({tp(p): at(o) for p in range(4)} for o in (1, 2))
 DAYS = 7

@@ -12,13 +12,32 @@ import kafka
 import pytest
 from group_records import at, end, member, offsets_of, record, tp
 from kafka_broker import Broker
-from kafka_tools import classpath, why_not
+from kafka_tools import NEW_POM, classpath, why_not
+from waiting import until
+from wire_client import WireClient
 
 import segstore
+from segstore import names
 from segstore.coordinator.consumer_protocol import encode_assignment, encode_subscription
 from segstore.coordinator.group.admin import Groups, Reset
 from segstore.coordinator.group.assignors import Subscription
+from segstore.coordinator.offsets.consumer_schema import (
+    Change,
+    Current,
+    GroupEpoch,
+    Kind,
+    MemberState,
+    RecordKey,
+    Target,
+    TargetEpoch,
+    Value,
+    consumer_value,
+    parse_consumer_value,
+)
+from segstore.coordinator.offsets.consumer_schema import Subscription as ConsumerSubscription
 from segstore.coordinator.offsets.group_offsets import TOPIC
+from segstore.coordinator.offsets.schema import parse_key
+from segstore.protocol.error_codes import Code
 
 confluent_kafka = pytest.importorskip("confluent_kafka", reason="Kafka's broker needs a client")
 admin = pytest.importorskip("confluent_kafka.admin")
@@ -109,3 +128,58 @@ def go_on(logs: Path) -> None:
         offsets.commit_transactional("ours", {tp(0): at(3, "in a transaction")}, 77, 0)
         end(store, "ours", 77, True)
         assert store.topics()[TOPIC].ours
+
+
+def test_members_of_consumer_groups_are_the_same_to_a_broker_and_segstore(tmp_path: Path) -> None:
+    """A broker's own record of one has the bytes of ours, and ours is no classic member to a broker."""
+    broker = Broker(classpath(NEW_POM), tmp_path / "broker")
+    with broker.running() as address:
+        make(address)
+        consume_and_commit(address, "theirs", "consumer", 4)
+    with segstore.open(broker.logs) as store:
+        theirs = member_records(store)
+        assert {consumer_value(value) for value in map(read_member, theirs)} == set(theirs)
+        assert len(theirs) == 1
+        topic_id = names.topic_id_bytes(store.topics()["t"].topic_id)
+        held = {topic_id: frozenset({0, 1})}
+        told = ConsumerSubscription(
+            client_id="c", client_host="/127.0.0.1", topic_names=frozenset({"t"}), rebalance_timeout_ms=60_000
+        )
+        changes: list[Change] = [
+            (RecordKey(Kind.EPOCH), GroupEpoch(1)),
+            (RecordKey(Kind.MEMBER, "m"), told),
+            (RecordKey(Kind.TARGET_EPOCH), TargetEpoch(1)),
+            (RecordKey(Kind.TARGET, "m"), Target(held)),
+            (RecordKey(Kind.CURRENT, "m"), Current(1, 0, MemberState.STABLE, held)),
+        ]
+        offsets_of(store).write_consumer("ours", changes)
+    shutil.rmtree(broker.logs / ".segstore")
+    with broker.running() as address, WireClient(*host_and_port(address)) as wire:
+        until(lambda: described(wire).error_code == Code.NONE)
+        (one,) = described(wire).members
+        assert (one.member_id, one.member_type, one.member_epoch) == ("m", CONSUMER, 1)
+
+
+CONSUMER = 1
+"""The type of a member in ConsumerGroupDescribe; 0 is one of the classic protocol."""
+
+
+def member_records(store: segstore.Store) -> list[bytes]:
+    """The values of all members' records."""
+    records = store.partition(TOPIC, 0).read(0)
+    kinds = [(parse_key(record.key), record.value) for record in records if record.key and record.value]
+    return [value for key, value in kinds if getattr(key, "record", ("",))[0] is Kind.MEMBER]
+
+
+def read_member(data: bytes) -> Value:
+    return parse_consumer_value(Kind.MEMBER, data)
+
+
+def host_and_port(address: str) -> tuple[str, int]:
+    host, _, port = address.partition(":")
+    return host, int(port)
+
+
+def described(wire: WireClient) -> Any:
+    wire.ask("FindCoordinator", 4, key_type=0, coordinator_keys=["ours"])
+    return wire.ask("ConsumerGroupDescribe", 1, group_ids=["ours"]).groups[0]

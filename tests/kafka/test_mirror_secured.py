@@ -95,7 +95,7 @@ def secured(tmp_path: Path) -> Iterator[Secured]:
         for mechanism in MECHANISMS[1:]:
             alter = ("--alter", "--entity-type", "users", "--entity-name", "alice")
             given = ("--add-config", f"{mechanism}=[password=p w]")
-            console("kafka.admin.ConfigCommand", address, *alter, *given)
+            console("org.apache.kafka.tools.ConfigCommand", address, *alter, *given)
         yield Secured(broker, ports, files)
 
 

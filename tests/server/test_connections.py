@@ -25,6 +25,7 @@ from wire_client import WireClient, request
 
 import segstore
 from segstore.protocol.codec import structs
+from segstore.protocol.error_codes import Code
 from segstore.server.apis import Api
 from segstore.server.network.connection import State
 from segstore.server.network.loop import Loop
@@ -41,16 +42,39 @@ def connected(server: segstore.Server) -> WireClient:
 # --- requests ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("version", range(5))
+@pytest.mark.parametrize("version", range(6))
 def test_api_versions(wire: WireClient, server: segstore.Server, version: int) -> None:
     keys = wire.ask("ApiVersions", version).api_keys
     assert [key.api_key for key in keys] == sorted(server.node.apis)
 
 
+MEANT: dict[str, tuple[str | None, int, Code]] = {
+    "any": (None, -1, Code.NONE),
+    "this one": ("here", 1, Code.NONE),
+    "another node": ("here", 2, Code.REBOOTSTRAP_REQUIRED),
+    "another cluster": ("there", 1, Code.REBOOTSTRAP_REQUIRED),
+    "a cluster of no name": ("", 1, Code.REBOOTSTRAP_REQUIRED),
+    "a cluster without a node": ("here", -1, Code.INVALID_REQUEST),
+    "a node without a cluster": (None, 1, Code.INVALID_REQUEST),
+}
+
+
+@pytest.mark.parametrize("name", MEANT)
+def test_a_client_is_told_that_it_has_reached_another_node(
+    wire: WireClient, server: segstore.Server, name: str
+) -> None:
+    """KIP-1242; as of a broker of Kafka 4.4 the connection stays."""
+    cluster, node_id, code = MEANT[name]
+    cluster_id = server.node.cluster_id if cluster == "here" else cluster
+    answer = wire.ask("ApiVersions", 5, cluster_id=cluster_id, node_id=node_id)
+    assert (answer.error_code, bool(answer.api_keys)) == (code, code is Code.NONE)
+    assert wire.ask("ApiVersions", 4).error_code == 0
+
+
 def test_an_unknown_version_of_api_versions_is_answered_in_version_0(wire: WireClient) -> None:
     data = struct.pack(">hhih", Api.API_VERSIONS, 99, 7, -1)
     wire.socket.sendall(struct.pack(">i", len(data)) + data + b"")
-    assert bytes(wire.receive_bytes()) == struct.pack(">ihihhh", 7, 35, 1, 18, 0, 4)
+    assert bytes(wire.receive_bytes()) == struct.pack(">ihihhh", 7, 35, 1, 18, 0, 5)
     assert wire.ask("ApiVersions", 3).error_code == 0
 
 

@@ -18,6 +18,7 @@ from segstore import names
 from segstore.protocol.codec import structs
 from segstore.protocol.error_codes import Code
 from segstore.server.apis import Api, served
+from segstore.server.logs import Logs
 from segstore.server.node import Node
 
 HEARTBEAT, DESCRIBE = Api.CONSUMER_GROUP_HEARTBEAT, Api.CONSUMER_GROUP_DESCRIBE
@@ -175,7 +176,8 @@ def test_groups_and_offsets_are_deleted(node: Node) -> None:
 def commit(node: Node, version: int = 9, **member: Any) -> Code:
     kind = structs("OffsetCommitRequest")
     part = kind.OffsetCommitRequestPartition(partition_index=0, committed_offset=7)
-    topics = [kind.OffsetCommitRequestTopic(name="t", partitions=[part])]
+    topic_id = node.part(Logs).id_of("t")
+    topics = [kind.OffsetCommitRequestTopic(name="t", topic_id=topic_id, partitions=[part])]
     answer = ask(node, Api.OFFSET_COMMIT, version, group_id="g", topics=topics, **member)
     return Code(answer.topics[0].partitions[0].error_code)
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 
 from segstore.protocol.definitions import NEVER, Versions, message, snake_case, versions
@@ -28,6 +31,17 @@ def test_an_api_has_a_request_and_a_response(api: Api) -> None:
 )
 def test_ranges_are_read(text: str | None, read: Versions) -> None:
     assert versions(text) == read
+
+
+def test_a_message_is_parsed_when_it_is_asked_for() -> None:
+    """A start waits for those of its first requests only."""
+    code = """
+from segstore.protocol.definitions import message, messages
+message("FetchRequest")
+print(sorted(messages()._parsed), len(messages()) > 100)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "['FetchRequest'] True\n"
 
 
 def test_nothing_is_in_no_range() -> None:

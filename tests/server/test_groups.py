@@ -19,6 +19,7 @@ from segstore.coordinator.structs import OffsetAndMetadata, TopicPartition
 from segstore.protocol.codec import structs
 from segstore.protocol.error_codes import Code
 from segstore.server.apis import Api, served
+from segstore.server.logs import Logs
 from segstore.server.node import Node
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -331,7 +332,8 @@ def commit(node: Node, version: int, at: TopicPartition, offset: int, note: str 
     part = kinds.OffsetCommitRequestPartition(
         partition_index=at.partition, committed_offset=offset, committed_metadata=note
     )
-    topics = [kinds.OffsetCommitRequestTopic(name=at.topic, partitions=[part])]
+    topic_id = node.part(Logs).id_of(at.topic)
+    topics = [kinds.OffsetCommitRequestTopic(name=at.topic, topic_id=topic_id, partitions=[part])]
     answer = ask(node, Api.OFFSET_COMMIT, version, topics=topics, **{"group_id": "g", **who})
     return Code(answer.topics[0].partitions[0].error_code)
 
@@ -339,7 +341,8 @@ def commit(node: Node, version: int, at: TopicPartition, offset: int, note: str 
 def fetch(node: Node, version: int, partitions: list[int] | None, stable: bool = False) -> dict[int, Any]:
     request = structs("OffsetFetchRequest")
     kind = request.OffsetFetchRequestTopics if version >= 8 else request.OffsetFetchRequestTopic
-    topics = None if partitions is None else [kind(name="t", partition_indexes=partitions)]
+    topic_id = {"topic_id": node.part(Logs).id_of("t")} if version >= 8 else {}
+    topics = None if partitions is None else [kind(name="t", partition_indexes=partitions, **topic_id)]
     told: dict[str, Any] = {"require_stable": stable} if version >= 7 else {}
     if version >= 8:
         groups = [request.OffsetFetchRequestGroup(group_id=g, topics=topics) for g in ("g", "other")]
@@ -371,6 +374,47 @@ def test_offsets_of_the_process_are_fetched(node: Node, version: int) -> None:
     ]
     if version >= 2:
         assert list(fetch(node, version, None)) == [0]
+
+
+def by_id(node: Node, *topic_ids: bytes) -> list[list[tuple[bytes, int, Code]]]:
+    """Commit, then fetch, each topic's partition 0 by its id; return (id, offset or -1, code) of each."""
+    commits, fetches = structs("OffsetCommitRequest"), structs("OffsetFetchRequest")
+    part = commits.OffsetCommitRequestPartition(partition_index=0, committed_offset=5)
+    asked = [commits.OffsetCommitRequestTopic(topic_id=each, partitions=[part]) for each in topic_ids]
+    committed = ask(node, Api.OFFSET_COMMIT, 10, group_id="g", topics=asked).topics
+    wanted = [fetches.OffsetFetchRequestTopics(topic_id=each, partition_indexes=[0]) for each in topic_ids]
+    group = fetches.OffsetFetchRequestGroup(group_id="g", topics=wanted)
+    fetched = ask(node, Api.OFFSET_FETCH, 10, groups=[group]).groups[0].topics
+    return [
+        [(each.topic_id, -1, Code(each.partitions[0].error_code)) for each in committed],
+        [
+            (each.topic_id, each.partitions[0].committed_offset, Code(each.partitions[0].error_code))
+            for each in fetched
+        ],
+    ]
+
+
+def test_offsets_are_committed_and_fetched_by_ids(node: Node) -> None:
+    here, unknown, none = node.part(Logs).id_of("t"), b"x" * 16, bytes(16)
+    refused = [(each, -1, Code.UNKNOWN_TOPIC_ID) for each in (unknown, none)]
+    committed, fetched = by_id(node, unknown, here, none)
+    assert committed == [(here, -1, Code.NONE), *refused]
+    assert fetched == [(here, 5, Code.NONE), *refused]
+    group = structs("OffsetFetchRequest").OffsetFetchRequestGroup(group_id="g", topics=None)
+    (topic,) = ask(node, Api.OFFSET_FETCH, 10, groups=[group]).groups[0].topics
+    assert (topic.topic_id, topic.partitions[0].committed_offset) == (here, 5)
+
+
+def test_a_commit_for_a_topic_that_was_made_anew_is_refused(node: Node) -> None:
+    before = node.part(Logs).id_of("t")
+    assert by_id(node, before)[1] == [(before, 5, Code.NONE)]
+    node.store.delete_topic("t")
+    node.store.create_topic("t", 2)
+    now = node.part(Logs).id_of("t")
+    committed, fetched = by_id(node, before)
+    assert committed == fetched == [(before, -1, Code.UNKNOWN_TOPIC_ID)]
+    assert fetch(node, 9, [0])[0].committed_offset == -1
+    assert by_id(node, now)[1] == [(now, 5, Code.NONE)]
 
 
 def test_a_commit_is_judged_by_partition(node: Node) -> None:
@@ -468,10 +512,11 @@ def test_groups_are_described(node: Node, version: int) -> None:
 def test_only_groups_without_members_are_deleted(node: Node, version: int) -> None:
     shared(node.store, GroupOffsets).commit("a", {T0: OffsetAndMetadata(5)})
     WireMember(node).alone(T0)
-    answer = ask(node, Api.DELETE_GROUPS, version, groups_names=["a", "g", "gone"])
+    answer = ask(node, Api.DELETE_GROUPS, version, groups_names=["a", "g", "gone", "", "a"])
     assert [each.error_code for each in answer.results] == [
         Code.NONE,
         Code.NON_EMPTY_GROUP,
+        Code.GROUP_ID_NOT_FOUND,
         Code.GROUP_ID_NOT_FOUND,
     ]
     assert [each.group_id for each in ask(node, Api.LIST_GROUPS, 5).groups] == ["g"]

@@ -1,4 +1,4 @@
-"""Promise: a server answers requests of administration with the codes of a real broker of Kafka 4.1."""
+"""Promise: a server answers requests of administration with the codes of a real broker of Kafka 4.4."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ from typing import Any
 
 import pytest
 from kafka_broker import Broker
-from kafka_tools import classpath, why_not
+from kafka_tools import NEW_POM, classpath, why_not
+from waiting import until
 from wire_client import WireClient
 
 import segstore
 from segstore.protocol.codec import Struct, structs
+from segstore.protocol.error_codes import Code
 
 pytestmark = [
     pytest.mark.judge("Kafka's broker"),
@@ -86,7 +88,10 @@ def ask(*topics: Any, **fields: Any) -> dict[str, Any]:
     return {"topics": list(topics), "allow_auto_topic_creation": False, **fields}
 
 
-CLIENT = {"client_software_name": "tests", "client_software_version": "1"}
+HERE = "the cluster that is asked"
+Sought = structs("ListOffsetsRequest").ListOffsetsTopic
+Sought1 = structs("ListOffsetsRequest").ListOffsetsPartition
+CLIENT: dict[str, Any] = {"client_software_name": "tests", "client_software_version": "1"}
 SETUP = [new("t", 2), new("compacted", 1, cleanup_policy="compact")]
 VOTED = structs("DescribeQuorumRequest")
 
@@ -99,6 +104,12 @@ def quorum(topic: str, number: int = 0) -> dict[str, Any]:
 PROBES: dict[str, tuple[str, int, dict[str, Any]]] = {
     "features": ("ApiVersions", 4, CLIENT),
     "features above 0": ("ApiVersions", 3, CLIENT),
+    "features of any node": ("ApiVersions", 5, CLIENT),
+    "features of this node": ("ApiVersions", 5, CLIENT | {"cluster_id": HERE, "node_id": 1}),
+    "features of another node": ("ApiVersions", 5, CLIENT | {"cluster_id": HERE, "node_id": 2}),
+    "features of another cluster": ("ApiVersions", 5, CLIENT | {"cluster_id": "other", "node_id": 1}),
+    "features of a cluster": ("ApiVersions", 5, CLIENT | {"cluster_id": HERE}),
+    "features of a node": ("ApiVersions", 5, CLIENT | {"node_id": 1}),
     "a quorum": ("DescribeQuorum", 2, quorum("__cluster_metadata")),
     "an old quorum": ("DescribeQuorum", 0, quorum("__cluster_metadata")),
     "a quorum of no partition": ("DescribeQuorum", 2, quorum("__cluster_metadata", 1)),
@@ -198,6 +209,16 @@ PROBES: dict[str, tuple[str, int, dict[str, Any]]] = {
         "topic_partitions": [Elected(topic="t", partitions=[0, 9]), Elected(topic="missing", partitions=[0])],
         "timeout_ms": 10_000,
     }),
+    "places in a log": ("ListOffsets", 11, {"replica_id": -1, "topics": [
+        Sought(name=name, partitions=[Sought1(partition_index=0, timestamp=place)])
+        for name, place in (("t", -6), ("compacted", -7))
+    ]}),
+    "an older place": ("ListOffsets", 10, {"replica_id": -1, "topics": [
+        Sought(name="t", partitions=[Sought1(partition_index=0, timestamp=-6)])
+    ]}),
+    "directories": ("DescribeLogDirs", 5, {"topics": [
+        structs("DescribeLogDirsRequest").DescribableLogDirTopic(topic="t", partitions=[0, 1])
+    ]}),
     "reassignments": ("ListPartitionReassignments", 0, {"topics": None}),
     "to limit a client": ("AlterClientQuotas", 1, quota(("client-id", "c"))),
     "to limit all": ("AlterClientQuotas", 1, quota(("client-id", None))),
@@ -220,17 +241,22 @@ PROBES: dict[str, tuple[str, int, dict[str, Any]]] = {
         **dict.fromkeys(("resource_type_filter", "pattern_type_filter", "operation", "permission_type"), 1),
     }),
 }  # fmt: skip
+OF_GROUPS: dict[str, tuple[str, int, dict[str, Any]]] = {
+    "to delete groups": ("DeleteGroups", 3, {"groups_names": ["missing", "", "missing"]}),
+}
+"""Asked after the others, with the topic of groups there."""
 TEXTS = frozenset(
     {
         *("error_message", "host", "port", "cluster_id", "topic_id", "configs", "throttle_time_ms"),
         *("api_keys", "finalized_features_epoch"),
+        *("log_dir", "usable_bytes"),
         *("high_watermark", "log_end_offset", "last_fetch_timestamp", "last_caught_up_timestamp"),
     }
 )
 """What two servers may say differently: words, addresses, ids, which settings and APIs there are, and how
 long the log of a quorum is.
 """
-UNSERVED = frozenset({"share.version"})
+UNSERVED = frozenset({"share.version", "streams.version"})
 """Features of a broker whose APIs are not served."""
 
 
@@ -245,24 +271,40 @@ def told(value: Any) -> Any:
 
 @pytest.fixture(scope="module")
 def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Any, Any]]:
-    """What a broker and a server answer to each of the PROBES."""
+    """What a broker and a server answer to each of the PROBES, then OF_GROUPS."""
     base = tmp_path_factory.mktemp("both")
-    broker = Broker(classpath(), base / "broker")
+    broker = Broker(classpath(NEW_POM), base / "broker")
     with broker.running(), segstore.open(base / "store") as store, segstore.serve(store, port=0) as server:
         found = [_asked("127.0.0.1", broker.port), _asked(server.host, server.port)]
     assert segstore.check(base / "store") == []
-    return {name: (found[0][name], found[1][name]) for name in PROBES}
+    return {name: (found[0][name], found[1][name]) for name in [*PROBES, *OF_GROUPS]}
 
 
 def _asked(host: str, port: int) -> dict[str, Any]:
     with WireClient(host, port) as wire:
         wire.ask("CreateTopics", 7, topics=SETUP, timeout_ms=30_000)
         wire.ask("Metadata", 12, **ask(Asked(name="t"), Asked(name="compacted")))  # which opens our logs
-    return {name: _answer(host, port, *probe) for name, probe in PROBES.items()}
+        here = wire.ask("DescribeCluster", 0).cluster_id
+        found = {name: _answer(host, port, here, *probe) for name, probe in PROBES.items()}
+        until(lambda: _has_groups(wire))
+    return found | {name: _answer(host, port, here, *probe) for name, probe in OF_GROUPS.items()}
 
 
-def _answer(host: str, port: int, api: str, version: int, fields: dict[str, Any]) -> Any:
+def _has_groups(wire: WireClient) -> bool:
+    """Have the topic of groups made, and return whether its coordinator answers yet."""
+    wire.ask("FindCoordinator", 4, key_type=0, coordinator_keys=["g"])
+    (found,) = wire.ask("DeleteGroups", 2, groups_names=["g"]).results
+    return found.error_code not in (
+        Code.COORDINATOR_LOAD_IN_PROGRESS,
+        Code.COORDINATOR_NOT_AVAILABLE,
+        Code.NOT_COORDINATOR,
+    )
+
+
+def _answer(host: str, port: int, here: str, api: str, version: int, fields: dict[str, Any]) -> Any:
     """Return what is answered; None where the connection is closed instead."""
+    if fields.get("cluster_id") == HERE:
+        fields = fields | {"cluster_id": here}
     with WireClient(host, port) as wire:
         try:
             return told(wire.ask(api, version, **fields))
@@ -270,7 +312,7 @@ def _answer(host: str, port: int, api: str, version: int, fields: dict[str, Any]
             return None
 
 
-@pytest.mark.parametrize("name", PROBES)
+@pytest.mark.parametrize("name", [*PROBES, *OF_GROUPS])
 def test_a_server_answers_what_a_broker_does(answers: dict[str, tuple[Any, Any]], name: str) -> None:
     theirs, ours = answers[name]
     assert ours == theirs

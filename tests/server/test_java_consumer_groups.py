@@ -40,7 +40,7 @@ def test_the_console_consumer_is_a_member(tool: Callable[..., str], store: segst
     told = tool(
         f"{TOOLS}consumer.ConsoleConsumer",
         *("--topic", "t", "--group", "g", "--from-beginning", "--max-messages", "4"),
-        *("--consumer-property", "group.protocol=consumer", "--timeout-ms", "60000"),
+        *("--command-property", "group.protocol=consumer", "--timeout-ms", "60000"),
     )
     assert sorted(told.split()) == ["a", "a", "b", "b"]
     found = shared(store, GroupCoordinator).describe_consumers("g")

@@ -253,7 +253,7 @@ class Server:
             **of,
             **producer,
             group_id="g",
-            generation_id=self.at.get(name, -1) if generation is None else generation,
+            generation_id_or_member_epoch=self.at.get(name, -1) if generation is None else generation,
             member_id=self.ids.get(name, ""),
             topics=[TXN.TxnOffsetCommitRequestTopic(name="t", partitions=[part])],
         )

@@ -19,7 +19,7 @@ pytestmark = [
     pytest.mark.skipif(bool(why_not()), reason=str(why_not())),
 ]
 TOOLS = "org.apache.kafka.tools."
-CONFIGS = "kafka.admin.ConfigCommand"
+CONFIGS = "org.apache.kafka.tools.ConfigCommand"
 
 
 @pytest.fixture

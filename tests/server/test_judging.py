@@ -62,13 +62,16 @@ def fetched(version: int, info: TopicInfo) -> dict[str, Any]:
     return {"max_wait_ms": 0, "topics": [topic]}
 
 
-def topics(api: Api, name: str, kinds: tuple[str, str], index: str, **more: Any) -> Any:
-    """Fields of requests that name topics with partitions."""
+def topics(
+    api: Api, name: str, kinds: tuple[str, str], index: str, ids_since: int = 1 << 15, **more: Any
+) -> Any:
+    """Fields of requests that name topics with partitions, from a version on by ids."""
 
     def fields(version: int, info: TopicInfo) -> dict[str, Any]:
         kind = of(api)
         of_topic, of_partition = (getattr(kind, each) for each in kinds)
-        return {"topics": [of_topic(**{name: "t"}, partitions=[of_partition(**{index: 0})])], **more}
+        names = {"topic_id": id_of(info)} if version >= ids_since else {name: "t"}
+        return {"topics": [of_topic(**names, partitions=[of_partition(**{index: 0})])], **more}
 
     return fields
 
@@ -82,7 +85,8 @@ def offset_fetch(version: int, info: TopicInfo) -> dict[str, Any]:
     if version < 8:
         topic = kind.OffsetFetchRequestTopic(name="t", partition_indexes=[0])
         return {"group_id": "g", "topics": [topic]}
-    wanted = [kind.OffsetFetchRequestTopics(name="t", partition_indexes=[0])]
+    named = {"topic_id": id_of(info)} if version >= 10 else {"name": "t"}
+    wanted = [kind.OffsetFetchRequestTopics(**named, partition_indexes=[0])]
     return {"groups": [kind.OffsetFetchRequestGroup(group_id="g", topics=wanted)]}
 
 
@@ -172,6 +176,7 @@ CASES: dict[tuple[Api, str], Case] = {
             "name",
             ("OffsetCommitRequestTopic", "OffsetCommitRequestPartition"),
             "partition_index",
+            10,
             **COMMITTED,
         ),
         {"read group g": GROUP, "read topic t": TOPIC},
@@ -217,6 +222,7 @@ CASES: dict[tuple[Api, str], Case] = {
             "name",
             ("TxnOffsetCommitRequestTopic", "TxnOffsetCommitRequestPartition"),
             "partition_index",
+            6,
             transactional_id="x",
             group_id="g",
         ),

@@ -22,7 +22,7 @@ from segstore.server.node import Node
 from segstore.storage.log.transaction_markers import end_transaction
 
 _Offsets, _Ends = structs("ListOffsetsRequest"), structs("OffsetForLeaderEpochRequest")
-LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED = -1, -2, -3, -4, -5
+LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, PENDING_UPLOAD = -1, -2, -3, -4, -5, -6
 NONE = (0, -1, -1)
 
 
@@ -75,7 +75,8 @@ def test_each_version(node: Node) -> None:
         pytest.param(MAX_TIMESTAMP, 7, (0, 300, 1), id="max timestamp"),
         pytest.param(EARLIEST_LOCAL, 8, (0, -1, 1), id="earliest local"),
         pytest.param(LATEST_TIERED, 9, NONE, id="latest tiered: nothing is"),
-        pytest.param(-6, 11, NONE, id="of later versions"),
+        pytest.param(PENDING_UPLOAD, 11, NONE, id="earliest pending upload: nothing is"),
+        pytest.param(-7, 12, NONE, id="of later versions"),
         pytest.param(-100, 99, NONE, id="of no version"),
     ],
 )

@@ -18,6 +18,7 @@ from segstore.coordinator.structs import TopicPartition
 from segstore.protocol.codec import structs
 from segstore.protocol.error_codes import Code
 from segstore.server.apis import Api, served
+from segstore.server.logs import Logs
 from segstore.server.node import Node
 
 BEAT = Api.CONSUMER_GROUP_HEARTBEAT
@@ -74,7 +75,8 @@ def test_members_commit_by_every_version_in_their_generation(node: Node, version
     old = share(node)
     kind = structs("OffsetCommitRequest")
     part = kind.OffsetCommitRequestPartition(partition_index=0, committed_offset=7)
-    topics = [kind.OffsetCommitRequestTopic(name="t", partitions=[part])]
+    topic_id = node.part(Logs).id_of("t")
+    topics = [kind.OffsetCommitRequestTopic(name="t", topic_id=topic_id, partitions=[part])]
 
     def commit(member_id: str, at: int) -> Code:
         who = {"group_id": "g", "member_id": member_id, "generation_id_or_member_epoch": at}

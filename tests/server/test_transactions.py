@@ -24,6 +24,7 @@ from segstore.protocol.codec import structs
 from segstore.protocol.error_codes import Code
 from segstore.records import TRANSACTIONAL_FLAG, Template
 from segstore.server.apis import Api, served
+from segstore.server.logs import Logs
 from segstore.server.node import Node
 from segstore.storage.log.append import append_record
 
@@ -259,16 +260,16 @@ def add_offsets(node: Node, version: int, me: Identity) -> int:
 def commit_offset(node: Node, version: int, me: Identity, offset: int, **member: Any) -> Code:
     kinds = structs("TxnOffsetCommitRequest")
     part = kinds.TxnOffsetCommitRequestPartition(partition_index=0, committed_offset=offset)
+    topic_id = member.pop("topic_id", node.part(Logs).id_of("t"))
     answer = ask(
         node,
         Api.TXN_OFFSET_COMMIT,
         version,
         transactional_id="x",
-        group_id="g",
+        **{"group_id": "g", **member},
         producer_id=me[0],
         producer_epoch=me[1],
-        topics=[kinds.TxnOffsetCommitRequestTopic(name="t", partitions=[part])],
-        **member,
+        topics=[kinds.TxnOffsetCommitRequestTopic(name="t", topic_id=topic_id, partitions=[part])],
     )
     return Code(answer.topics[0].partitions[0].error_code)
 
@@ -294,11 +295,26 @@ def test_only_members_of_the_generation_commit_offsets_in_a_transaction(node: No
     me = producer(node)
     add_offsets(node, 4, me)
     member = WireMember(node).alone(T0, T1)
-    mine = {"member_id": member.member_id, "generation_id": 1}
-    assert commit_offset(node, 3, me, 5, **mine | {"generation_id": 0}) is Code.ILLEGAL_GENERATION
+    generation = "generation_id_or_member_epoch"
+    mine = {"member_id": member.member_id, generation: 1}
+    assert commit_offset(node, 3, me, 5, **mine | {generation: 0}) is Code.ILLEGAL_GENERATION
     assert commit_offset(node, 3, me, 5, **mine | {"member_id": "nobody"}) is Code.UNKNOWN_MEMBER_ID
     assert commit_offset(node, 3, me, 5, **mine) is Code.NONE
     assert commit_offset(node, 2, me, 6) is Code.NONE  # older clients do not say who they are
+
+
+def test_offsets_are_committed_by_ids_from_version_6_on(node: Node) -> None:
+    """KIP-1319: a topic that is not there now, a group that is not there, and a stale member have codes."""
+    me = producer(node)
+    stale: dict[str, Any] = {"member_id": "m", "generation_id_or_member_epoch": 3}
+    assert commit_offset(node, 6, me, 5, topic_id=b"x" * 16) is Code.UNKNOWN_TOPIC_ID
+    assert commit_offset(node, 6, me, 5, topic_id=bytes(16)) is Code.UNKNOWN_TOPIC_ID
+    for version, code in ((5, Code.ILLEGAL_GENERATION), (6, Code.GROUP_ID_NOT_FOUND)):
+        assert commit_offset(node, version, me, 5, group_id="nowhere", **stale) is code
+    beat = {"group_id": "g", "member_id": "m", "rebalance_timeout_ms": 9, "topic_partitions": []}
+    ask(node, Api.CONSUMER_GROUP_HEARTBEAT, 1, **beat, member_epoch=0, subscribed_topic_names=["t"])
+    for version, code in ((5, Code.ILLEGAL_GENERATION), (6, Code.STALE_MEMBER_EPOCH)):
+        assert commit_offset(node, version, me, 5, **stale) is code
 
 
 # --- KIP-890: each transaction has an epoch ------------------------------------------------------

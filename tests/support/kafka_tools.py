@@ -1,5 +1,5 @@
 """Lets Apache Kafka's own dump tool judge log directories: `kafka.tools.DumpLogSegments`, version 4.1.0; and
-runs its console tools against a server (`console`).
+runs its console tools, version 4.4.0, against a server (`console`).
 
 Maven resolves it from tests/support/kafka/pom.xml, offline where it can; .cache/kafka keeps the class path.
 The tool prints a line per batch, record and index entry. Every line that has none of these forms counts as an
@@ -23,6 +23,8 @@ from pathlib import Path
 from places import REPOSITORY
 
 POM = Path(__file__).parent / "kafka" / "pom.xml"
+NEW_POM = Path(__file__).parent / "new_kafka" / "pom.xml"
+"""Version 4.4.0, whose messages the server has."""
 OLD_POM = Path(__file__).parent / "old_kafka" / "pom.xml"
 """Version 2.8.2, whose broker still writes messages of magic 0 and 1."""
 CACHE = REPOSITORY / ".cache" / "kafka"
@@ -210,9 +212,9 @@ def console(tool: str, bootstrap_servers: str, *arguments: str) -> str:
 
 def run(tool: str, *arguments: str) -> str:
     """Run a program of Kafka's, by its class; return what it prints. Fails where it ends with an error."""
-    java = ["java", "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp", classpath(), tool]
+    options = ["-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp", classpath(NEW_POM)]
     done = subprocess.run(
-        [*java, *arguments],
+        ["java", *options, tool, *arguments],
         capture_output=True,
         encoding="utf-8",
         errors="replace",

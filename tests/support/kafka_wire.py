@@ -11,10 +11,11 @@ import struct
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from kafka_schema import Reader, array, int8, int16, int32, int64, string, tags
+
 from segstore import errors
-from segstore.kafka_schema import Reader, array, int8, int16, int32, int64, string, tags
 from segstore.replication.core.messages import AlterPartition, AlterPartitionReply
-from segstore.replication.metadata.records import UUID
+from segstore.replication.metadata.records import uuid_bytes, uuid_text
 
 Address = tuple[str, int]
 NO_TAGS = tags({})
@@ -138,12 +139,12 @@ def register(
         4,
         int32(broker)
         + _text(cluster_id)
-        + UUID.write(incarnation)
+        + uuid_bytes(incarnation)
         + _structures([_text("PLAINTEXT") + _text(host) + struct.pack(">Hh", port, 0)])
         + _structures([_text(name) + int16(low) + int16(high) for name, (low, high) in features.items()])
         + string(None, compact=True)
         + int8(0)
-        + array([UUID.write(directory_id)], compact=True)
+        + array([uuid_bytes(directory_id)], compact=True)
         + int64(previous_epoch)
         + NO_TAGS,
     )
@@ -172,13 +173,13 @@ def alter_partition(
         + int8(message.recovering)
         + int32(message.partition_epoch)
     )
-    topic = UUID.write(topic_id) + _structures([state])
+    topic = uuid_bytes(topic_id) + _structures([state])
     reader = to.send(56, 3, int32(message.leader) + int64(epoch) + _structures([topic]) + NO_TAGS)
     reader.int32()
     if error := reader.int16():
         return AlterPartitionReply(CODES[error])
     replies: list[AlterPartitionReply] = []
-    reader.array(lambda: (UUID.read(reader), _replies(reader, replies), reader.tags()), compact=True)
+    reader.array(lambda: (uuid_text(reader.uuid()), _replies(reader, replies), reader.tags()), compact=True)
     return replies[0]
 
 

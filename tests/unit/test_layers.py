@@ -34,7 +34,7 @@ LAYERS = [
     {"files", "names", "config"},
     {"mutex"},
     {"closing", "leader_epochs", "main_interpreter", "sending", "spare", "threads", "weak_values"},
-    {"kafka_schema", "protocol"},
+    {"protocol"},
     {"errors", "integers"},
     {"version"},
     {"_native"},

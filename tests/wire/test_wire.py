@@ -97,7 +97,7 @@ def test_the_newest_common_version_is_taken(store: segstore.Store) -> None:
 def test_a_broker_of_another_age_is_asked_for_the_versions_that_it_knows() -> None:
     def old(peer: socket.socket) -> None:
         request = read_request(peer)
-        assert request[:4] == struct.pack(">hh", 18, 4)
+        assert request[:4] == struct.pack(">hh", 18, 5)
         peer.sendall(answered(request, versions((18, 0, 2), error=Code.UNSUPPORTED_VERSION)))
         request = read_request(peer)
         assert request[:4] == struct.pack(">hh", 18, 2)
@@ -111,6 +111,20 @@ def test_a_broker_of_another_age_is_asked_for_the_versions_that_it_knows() -> No
         with pytest.raises(UnsupportedVersionError, match="does not have it: ListOffsets"):
             connection.ask("ListOffsets")
         assert not connection.has("ListOffsets")
+        connection.close()
+
+
+def test_offsets_are_asked_for_by_names_of_topics() -> None:
+    """Newer versions have ids, which are other ones in the other cluster."""
+
+    def newest(peer: socket.socket) -> None:
+        told = versions((18, 0, 5), (8, 2, 10), (9, 1, 10), (2, 1, 11), version=5)
+        peer.sendall(answered(read_request(peer), told))
+
+    with scripted(newest) as address:
+        connection = Connection(address, config(), None)
+        found = [connection.version(api) for api in ("OffsetCommit", "OffsetFetch", "ListOffsets")]
+        assert found == [9, 9, 11]
         connection.close()
 
 

@@ -26,7 +26,7 @@ from segstore.coordinator.group.consumers.group import ConsumerGroupInfo, Consum
 from segstore.coordinator.group.consumers.member import JOIN_EPOCH
 from segstore.coordinator.group.consumers.membership import Beaten, ConsumerHeartbeat, ConsumerMembership
 from segstore.coordinator.group.group_table import GroupTable, Held
-from segstore.coordinator.offsets.group_offsets import GroupOffsets
+from segstore.coordinator.offsets.group_offsets import NO_IDS, GroupOffsets
 from segstore.coordinator.offsets.topic import check_group
 from segstore.coordinator.shared import shared
 from segstore.coordinator.structs import ConsumerGroupMetadata, Leaver, OffsetAndMetadata, TopicPartition
@@ -184,16 +184,17 @@ class GroupCoordinator:
         metadata: ConsumerGroupMetadata,
         offsets: Mapping[TopicPartition, OffsetAndMetadata],
         knows_epochs: bool = True,
+        topic_ids: Mapping[str, str] = NO_IDS,
     ) -> None:
-        """Commit offsets for a member. Raises what `check_commit` and GroupOffsets.commit raise, and
-        UnsupportedVersionError for a member of a consumer group that asks by a request that does not know of
-        member epochs.
+        """Commit offsets for a member; `topic_ids` as of GroupOffsets.commit. Raises what `check_commit` and
+        GroupOffsets.commit raise, and UnsupportedVersionError for a member of a consumer group that asks by a
+        request that does not know of member epochs.
         """
         group_id = _named(metadata)
 
         def commit(held: Held) -> None:
             _check(held, metadata, self._clock(), knows_epochs=knows_epochs)
-            self._offsets.commit(group_id, offsets)
+            self._offsets.commit(group_id, offsets, topic_ids)
 
         self._groups.ask_held(group_id, commit, make=not metadata.member_id)
 
@@ -217,7 +218,7 @@ class GroupCoordinator:
             _check(held, metadata, self._clock(), transactional=True)
             return run()
 
-        return self._groups.ask_held(_named(metadata), ask)
+        return self._groups.ask_held(_named(metadata), ask, make=not metadata.member_id)
 
     # --- what others ask -----------------------------------------------------------------------
 

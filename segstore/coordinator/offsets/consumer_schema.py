@@ -11,28 +11,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from enum import IntEnum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from segstore.kafka_schema import (
-    Reader,
-    array,
-    begin_value,
-    int8,
-    int16,
-    int32,
-    int64,
-    string,
-    tags,
-    varint,
-)
+from segstore.protocol.codec import structs
+from segstore.protocol.record_codec import decode_key, decode_value, encode_key, encode_value
 
 Assignment = Mapping[bytes, frozenset[int]]
 """Partitions by topic id (16 bytes); a topic without partitions is not in it."""
 NOTHING: Assignment = {}
-LAST_VERSION = 0
-_HASH_TAG = _CLASSIC_TAG = 0
-_PRESENT = 1
-"""Stands before a structure that may be null, and is not."""
+VALUE_VERSION = 0
 
 
 class Kind(IntEnum):
@@ -48,8 +35,23 @@ class Kind(IntEnum):
 
 
 KINDS = frozenset(Kind)
-NAMED = frozenset({Kind.MEMBER, Kind.TARGET, Kind.CURRENT, Kind.REGEX})
-"""Kinds of which a group has many records, each for a member or a regular expression."""
+NAMED: Mapping[Kind, str] = {
+    Kind.MEMBER: "member_id",
+    Kind.TARGET: "member_id",
+    Kind.CURRENT: "member_id",
+    Kind.REGEX: "regular_expression",
+}
+"""Kinds of which a group has many records, each for a member or a regular expression: its key's field."""
+_MESSAGES: Mapping[Kind, str] = {
+    Kind.EPOCH: "ConsumerGroupMetadata",
+    Kind.PARTITION_METADATA: "ConsumerGroupPartitionMetadata",
+    Kind.MEMBER: "ConsumerGroupMemberMetadata",
+    Kind.TARGET_EPOCH: "ConsumerGroupTargetAssignmentMetadata",
+    Kind.TARGET: "ConsumerGroupTargetAssignmentMember",
+    Kind.CURRENT: "ConsumerGroupCurrentMemberAssignment",
+    Kind.REGEX: "ConsumerGroupRegularExpression",
+}
+"""Kafka's names of the messages, without "Key" and "Value"."""
 
 
 class RecordKey(NamedTuple):
@@ -153,147 +155,136 @@ Change = tuple[RecordKey, Value | None]
 
 # --- encode ------------------------------------------------------------------------------------
 
-_NO_TAGS = tags({})
-
 
 def consumer_key(group: str, key: RecordKey) -> bytes:
     """Encode a key. Raises InvalidArgumentError for a group, a member or an expression that is too long."""
-    name = string(key.name) if key.kind in NAMED else b""
-    return int16(key.kind) + string(group) + name
+    body = structs(f"{_MESSAGES[key.kind]}Key")(group_id=group)
+    if key.kind in NAMED:
+        setattr(body, NAMED[key.kind], key.name)
+    return encode_key(body)
 
 
 def consumer_value(value: Value) -> bytes:
     """Encode a value. Raises InvalidArgumentError; TypeError for PartitionMetadata, which is only deleted."""
+    return encode_value(_body(value), VALUE_VERSION)
+
+
+def _body(value: Value) -> Any:
     if isinstance(value, GroupEpoch):
-        return _value(int32(value.epoch), {_HASH_TAG: int64(value.metadata_hash)})
+        return _kind(Kind.EPOCH)(epoch=value.epoch, metadata_hash=value.metadata_hash)
     if isinstance(value, Subscription):
         return _subscription(value)
     if isinstance(value, TargetEpoch):
-        return _value(int32(value.epoch))
+        return _kind(Kind.TARGET_EPOCH)(assignment_epoch=value.epoch)
     if isinstance(value, Target):
-        return _value(_partitions(value.partitions))
+        kind = _kind(Kind.TARGET)
+        return kind(topic_partitions=_partitions(kind.TopicPartition, value.partitions))
     if isinstance(value, Current):
-        epochs = int32(value.epoch) + int32(value.previous_epoch) + int8(value.state)
-        return _value(epochs + _partitions(value.assigned) + _partitions(value.revoking))
+        return _current(value)
     if isinstance(value, Resolved):
-        return _value(_strings(value.topics) + int64(value.version) + int64(value.timestamp))
+        topics = sorted(value.topics)
+        return _kind(Kind.REGEX)(topics=topics, version=value.version, timestamp=value.timestamp)
     raise TypeError(f"{value} is never written")
 
 
-def _value(fields: bytes, tagged: Mapping[int, bytes] | None = None) -> bytes:
-    return int16(LAST_VERSION) + fields + (tags(tagged) if tagged else _NO_TAGS)
+def _kind(kind: Kind) -> Any:
+    return structs(f"{_MESSAGES[kind]}Value")
 
 
-def _subscription(value: Subscription) -> bytes:
-    told = (value.instance_id, value.rack_id, value.client_id, value.client_host)
-    fields = (
-        *(string(each, True) for each in told),
-        _strings(value.topic_names),
-        string(value.topic_regex, True),
-        int32(value.rebalance_timeout_ms),
-        string(value.server_assignor, True),
+def _subscription(value: Subscription) -> Any:
+    kind = _kind(Kind.MEMBER)
+    return kind(
+        instance_id=value.instance_id,
+        rack_id=value.rack_id,
+        client_id=value.client_id,
+        client_host=value.client_host,
+        subscribed_topic_names=sorted(value.topic_names),
+        subscribed_topic_regex=value.topic_regex,
+        rebalance_timeout_ms=value.rebalance_timeout_ms,
+        server_assignor=value.server_assignor,
+        # Without the null that Kafka writes too, it would read the default: a classic member.
+        classic_member_metadata=None if value.classic is None else _classic(kind, value.classic),
     )
-    tagged = None if value.classic is None else {_CLASSIC_TAG: _classic(value.classic)}
-    return _value(b"".join(fields), tagged)
 
 
-def _classic(value: ClassicMember) -> bytes:
-    protocols = (
-        string(name, True) + varint(len(metadata) + 1) + metadata + _NO_TAGS
-        for name, metadata in value.protocols
+def _classic(kind: Any, value: ClassicMember) -> Any:
+    protocols = [kind.ClassicProtocol(name=name, metadata=metadata) for name, metadata in value.protocols]
+    return kind.ClassicMemberMetadata(
+        session_timeout_ms=value.session_timeout_ms, supported_protocols=protocols
     )
-    return int8(_PRESENT) + int32(value.session_timeout_ms) + array(protocols, True) + _NO_TAGS
 
 
-def _strings(texts: frozenset[str]) -> bytes:
-    return array((string(text, True) for text in sorted(texts)), True)
-
-
-def _partitions(assignment: Assignment) -> bytes:
-    return array(
-        (
-            topic_id + array(map(int32, sorted(numbers)), True) + _NO_TAGS
-            for topic_id, numbers in assignment.items()
-        ),
-        True,
+def _current(value: Current) -> Any:
+    kind = _kind(Kind.CURRENT)
+    return kind(
+        member_epoch=value.epoch,
+        previous_member_epoch=value.previous_epoch,
+        state=value.state,
+        assigned_partitions=_partitions(kind.TopicPartitions, value.assigned),
+        partitions_pending_revocation=_partitions(kind.TopicPartitions, value.revoking),
     )
+
+
+def _partitions(kind: Any, assignment: Assignment) -> list[Any]:
+    return [kind(topic_id=topic_id, partitions=sorted(held)) for topic_id, held in assignment.items()]
 
 
 # --- parse -------------------------------------------------------------------------------------
 
 
-def parse_record_key(kind: int, read: Reader) -> RecordKey:
-    """Return which record it is, of the key's version and what stands behind the group in it. Raises
-    ValueError for bytes that are no key.
-    """
-    return RecordKey(Kind(kind), read.string() if kind in NAMED else "")
+def parse_consumer_key(kind: Kind, data: bytes) -> ConsumerKey:
+    """Return the key of a record of this kind. Raises ValueError for bytes that are no key."""
+    key = decode_key(f"{_MESSAGES[kind]}Key", data)
+    return ConsumerKey(key.group_id, RecordKey(kind, getattr(key, NAMED[kind]) if kind in NAMED else ""))
 
 
 def parse_consumer_value(kind: Kind, data: bytes) -> Value:
     """Return a record's value. Raises UnsupportedVersionError; ValueError for bytes that are not such a
     value.
     """
-    read, _ = begin_value(data, f"a record of kind {kind.name}", LAST_VERSION)
-    return _PARSERS[kind](read)
+    if kind is Kind.PARTITION_METADATA:
+        return PartitionMetadata()
+    return _PARSERS[kind](decode_value(f"{_MESSAGES[kind]}Value", data))
 
 
-def _parse_epoch(read: Reader) -> GroupEpoch:
-    epoch = read.int32()
-    held = read.tags().get(_HASH_TAG)
-    return GroupEpoch(epoch, 0 if held is None else Reader(held).int64())
+def _parse_subscription(body: Any) -> Subscription:
+    held = body.classic_member_metadata
+    return Subscription(
+        body.instance_id,
+        body.rack_id,
+        body.client_id,
+        body.client_host,
+        frozenset(body.subscribed_topic_names),
+        body.subscribed_topic_regex,
+        body.rebalance_timeout_ms,
+        body.server_assignor,
+        # Members of the consumer protocol had no null before: then this is the default.
+        None if held in (None, type(body).ClassicMemberMetadata()) else _parse_classic(held),
+    )
 
 
-def _parse_subscription(read: Reader) -> Subscription:
-    instance, rack = read.nullable_string(True), read.nullable_string(True)
-    client_id, host = read.string(True), read.string(True)
-    names = frozenset(_parse_strings(read))
-    regex, timeout, assignor = read.nullable_string(True), read.int32(), read.nullable_string(True)
-    held = read.tags().get(_CLASSIC_TAG)
-    classic = None if held is None else _parse_classic(Reader(held))
-    return Subscription(instance, rack, client_id, host, names, regex, timeout, assignor, classic)
+def _parse_classic(held: Any) -> ClassicMember:
+    protocols = tuple((each.name, each.metadata) for each in held.supported_protocols)
+    return ClassicMember(held.session_timeout_ms, protocols)
 
 
-def _parse_classic(read: Reader) -> ClassicMember | None:
-    def protocol() -> tuple[str, bytes]:
-        name, metadata = read.string(True), read.nullable_bytes(True) or b""
-        read.tags()
-        return name, metadata
-
-    if read.int8() != _PRESENT:
-        return None
-    return ClassicMember(read.int32(), tuple(read.array(protocol, True)))
+def _parse_current(body: Any) -> Current:
+    state = MemberState(body.state) if body.state in _STATES else MemberState.UNKNOWN
+    assigned, revoking = body.assigned_partitions, body.partitions_pending_revocation
+    held, given_up = _parse_partitions(assigned), _parse_partitions(revoking)
+    return Current(body.member_epoch, body.previous_member_epoch, state, held, given_up)
 
 
-def _parse_current(read: Reader) -> Current:
-    epoch, previous, number = read.int32(), read.int32(), read.int8()
-    state = MemberState(number) if number in _STATES else MemberState.UNKNOWN
-    return Current(epoch, previous, state, _parse_partitions(read), _parse_partitions(read))
-
-
-def _parse_resolved(read: Reader) -> Resolved:
-    return Resolved(frozenset(_parse_strings(read)), read.int64(), read.int64())
-
-
-def _parse_strings(read: Reader) -> list[str]:
-    return read.array(lambda: read.string(True), True)
-
-
-def _parse_partitions(read: Reader) -> Assignment:
-    def topic() -> tuple[bytes, frozenset[int]]:
-        topic_id, numbers = read.uuid(), frozenset(read.array(read.int32, True))
-        read.tags()
-        return topic_id, numbers
-
-    return {topic_id: numbers for topic_id, numbers in read.array(topic, True) if numbers}
+def _parse_partitions(rows: list[Any]) -> Assignment:
+    return {row.topic_id: frozenset(row.partitions) for row in rows if row.partitions}
 
 
 _STATES = frozenset(MemberState)
-_PARSERS: Mapping[Kind, Callable[[Reader], Value]] = {
-    Kind.EPOCH: _parse_epoch,
-    Kind.PARTITION_METADATA: lambda read: PartitionMetadata(),
+_PARSERS: Mapping[Kind, Callable[[Any], Value]] = {
+    Kind.EPOCH: lambda body: GroupEpoch(body.epoch, body.metadata_hash),
     Kind.MEMBER: _parse_subscription,
-    Kind.TARGET_EPOCH: lambda read: TargetEpoch(read.int32()),
-    Kind.TARGET: lambda read: Target(_parse_partitions(read)),
+    Kind.TARGET_EPOCH: lambda body: TargetEpoch(body.assignment_epoch),
+    Kind.TARGET: lambda body: Target(_parse_partitions(body.topic_partitions)),
     Kind.CURRENT: _parse_current,
-    Kind.REGEX: _parse_resolved,
+    Kind.REGEX: lambda body: Resolved(frozenset(body.topics), body.version, body.timestamp),
 }

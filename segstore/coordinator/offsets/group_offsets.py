@@ -170,6 +170,7 @@ log = Logger("segstore")
 __all__ = ["TOPIC", "GroupOffsets", "GroupRecord", "MemberRecord"]
 
 Offsets = Mapping[TopicPartition, OffsetAndMetadata]
+NO_IDS: Mapping[str, str] = {}
 
 
 class GroupOffsets(OffsetsCleanup):
@@ -177,14 +178,15 @@ class GroupOffsets(OffsetsCleanup):
 
     # --- offsets ------------------------------------------------------------------------------
 
-    def commit(self, group: str, offsets: Offsets) -> None:
-        """Commit all of `offsets`, or none; they are durable as the topic's `flush.messages` says.
+    def commit(self, group: str, offsets: Offsets, topic_ids: Mapping[str, str] = NO_IDS) -> None:
+        """Commit all of `offsets`, or none; they are durable as the topic's `flush.messages` says. A commit
+        for a topic that has another id by now than `topic_ids` gives its name counts for nothing.
 
         Raises InvalidGroupIdError, InvalidArgumentError, InvalidTypeError, OffsetMetadataTooLargeError,
         UnknownTopicOrPartitionError, RecordTooLargeError (one batch can't hold them),
         UnsupportedVersionError, StorageError; then nothing was committed.
         """
-        self._commit(group, offsets, PLAIN)
+        self._commit(group, offsets, PLAIN, topic_ids)
 
     def refused(self, offsets: Offsets) -> dict[TopicPartition, SegstoreError]:
         """Return which of these offsets can't be committed, and why: `commit` would refuse all for them."""
@@ -198,16 +200,21 @@ class GroupOffsets(OffsetsCleanup):
         return found
 
     def commit_transactional(
-        self, group: str, offsets: Offsets, producer_id: int, producer_epoch: int
+        self,
+        group: str,
+        offsets: Offsets,
+        producer_id: int,
+        producer_epoch: int,
+        topic_ids: Mapping[str, str] = NO_IDS,
     ) -> None:
         """Commit as `commit` does, within the producer's transaction: the offsets count when `complete`
         says so.
 
         Raises InvalidProducerEpochError too.
         """
-        self._commit(group, offsets, Template(TRANSACTIONAL_FLAG, producer_id, producer_epoch, 0))
+        self._commit(group, offsets, Template(TRANSACTIONAL_FLAG, producer_id, producer_epoch, 0), topic_ids)
 
-    def _commit(self, group: str, offsets: Offsets, template: Template) -> None:
+    def _commit(self, group: str, offsets: Offsets, template: Template, topic_ids: Mapping[str, str]) -> None:
         check_group(group)
         known = check_offsets(offsets, self._topic.check_topic, self._config.offset_metadata_max_bytes)
         if not known:
@@ -215,7 +222,9 @@ class GroupOffsets(OffsetsCleanup):
 
         def write(state: OffsetsState, writer: Writer) -> None:
             commits = {
-                tp: Commit(offset, writer.now, topic_id=self._topic.topic_id(tp.topic))
+                tp: Commit(
+                    offset, writer.now, topic_id=topic_ids.get(tp.topic) or self._topic.topic_id(tp.topic)
+                )
                 for tp, offset in known.items()
             }
             keys = [offset_key(group, tp) for tp in commits]

@@ -10,27 +10,17 @@ Threads: any; values and functions without state.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from segstore import names
-from segstore.coordinator.offsets.consumer_schema import KINDS, ConsumerKey, parse_record_key
+from segstore.coordinator.offsets.consumer_schema import KINDS, ConsumerKey, Kind, parse_consumer_key
 from segstore.coordinator.structs import OffsetAndMetadata, TopicPartition
-from segstore.kafka_schema import (
-    Reader,
-    array,
-    begin_key,
-    begin_value,
-    byte_string,
-    int16,
-    int32,
-    int64,
-    string,
-    tags,
-)
+from segstore.protocol.codec import structs
+from segstore.protocol.record_codec import decode_key, decode_value, encode_key, encode_value, kind_of
 
-OFFSET_VERSION, GROUP_VERSION = 3, 3  # as Kafka 4.1 writes them
-FIRST_FLEXIBLE = LAST_VERSION = 4
-TOPIC_ID_TAG = 0  # of OffsetCommitValue
+OFFSET_VERSION, GROUP_VERSION = 3, 3  # as Kafka 4.4 writes them
+HAS_TOPIC_ID = 4
+"""The first version of OffsetCommitValue that may have a topic's id."""
 GROUP_KEY = 2
 
 
@@ -98,55 +88,63 @@ class GroupRecord:
 
 
 def offset_key(group: str, partition: TopicPartition) -> bytes:
-    return int16(1) + string(group) + string(partition.topic) + int32(partition.partition)
+    """Raises InvalidArgumentError for names that are too long."""
+    kind = structs("OffsetCommitKey")
+    return encode_key(kind(group=group, topic=partition.topic, partition=partition.partition))
 
 
 def offset_value(commit: Commit) -> bytes:
     """Encode a commit without `expires`, which no new commit has."""
-    (offset, metadata, epoch), flexible = commit.offset, bool(commit.topic_id)
-    head = int16(FIRST_FLEXIBLE if flexible else OFFSET_VERSION) + int64(offset) + int32(epoch)
-    told = head + string(metadata, flexible) + int64(commit.timestamp)
-    return told + tags({TOPIC_ID_TAG: names.topic_id_bytes(commit.topic_id)}) if flexible else told
+    (offset, metadata, epoch), topic_id = commit.offset, commit.topic_id
+    body = structs("OffsetCommitValue")(
+        offset=offset, leader_epoch=epoch, metadata=metadata, commit_timestamp=commit.timestamp
+    )
+    if topic_id:
+        body.topic_id = names.topic_id_bytes(topic_id)
+    return encode_value(body, HAS_TOPIC_ID if topic_id else OFFSET_VERSION)
 
 
 def group_key(group: str) -> bytes:
-    return int16(GROUP_KEY) + string(group)
+    """Raises InvalidArgumentError for a name that is too long."""
+    return encode_key(structs("GroupMetadataKey")(group=group))
 
 
 def group_value(record: GroupRecord) -> bytes:
-    return b"".join(
-        (
-            int16(GROUP_VERSION),
-            string(record.protocol_type or ""),
-            int32(record.generation),
-            string(record.protocol),
-            string(record.leader),
-            int64(record.state_timestamp_ms),
-            array(map(_member, record.members)),
-        )
+    """Raises InvalidArgumentError for strings that are too long."""
+    kind = structs("GroupMetadataValue")
+    body = kind(
+        protocol_type=record.protocol_type or "",
+        generation=record.generation,
+        protocol=record.protocol,
+        leader=record.leader,
+        current_state_timestamp=record.state_timestamp_ms,
+        members=[_member(kind.MemberMetadata, each) for each in record.members],
     )
+    return encode_value(body, GROUP_VERSION)
 
 
-def _member(member: MemberRecord) -> bytes:
-    return b"".join(
-        (
-            *map(string, (member.member_id, member.group_instance_id, member.client_id, member.client_host)),
-            int32(member.rebalance_timeout_ms),
-            int32(member.session_timeout_ms),
-            byte_string(member.subscription),
-            byte_string(member.assignment),
-        )
+def _member(kind: Any, member: MemberRecord) -> Any:
+    return kind(
+        member_id=member.member_id,
+        group_instance_id=member.group_instance_id,
+        client_id=member.client_id,
+        client_host=member.client_host,
+        rebalance_timeout=member.rebalance_timeout_ms,
+        session_timeout=member.session_timeout_ms,
+        subscription=member.subscription,
+        assignment=member.assignment,
     )
 
 
 def parse_key(data: bytes) -> Key:
     """Return the key of a record. Raises ValueError for bytes that are not a key of this topic."""
-    read, kind = begin_key(data, "a group")
-    group = read.string()
+    kind = kind_of(data, "a group")
     if kind in (0, 1):
-        return OffsetKey(group, TopicPartition(read.string(), read.int32()))
+        key = decode_key("OffsetCommitKey", data)
+        return OffsetKey(key.group, TopicPartition(key.topic, key.partition))
     if kind in KINDS:
-        return ConsumerKey(group, parse_record_key(kind, read))
+        return parse_consumer_key(Kind(kind), data)
+    group = decode_key("GroupMetadataKey", data).group  # keys of all kinds begin with the group
     return GroupKey(group) if kind == GROUP_KEY else ForeignKey(group, kind)
 
 
@@ -154,39 +152,37 @@ def parse_offset(data: bytes) -> Commit:
     """Return the commit of a record. Raises UnsupportedVersionError; ValueError for bytes that are not such a
     value.
     """
-    read, version = begin_value(data, "OffsetCommitValue", LAST_VERSION)
-    flexible = version >= FIRST_FLEXIBLE
-    offset = read.int64()
-    epoch = read.int32() if version >= 3 else -1
-    metadata, timestamp = read.string(flexible), read.int64()
-    expires = read.int64() if version == 1 else -1
-    topic_id = names.topic_id_of(read.tags().get(TOPIC_ID_TAG, b"")) if flexible else ""
-    return Commit(OffsetAndMetadata(offset, metadata, epoch), timestamp, expires, topic_id)
+    body = decode_value("OffsetCommitValue", data)
+    offset = OffsetAndMetadata(body.offset, body.metadata, body.leader_epoch)
+    return Commit(offset, body.commit_timestamp, body.expire_timestamp, names.topic_id_of(body.topic_id))
 
 
 def parse_group(group: str, data: bytes) -> GroupRecord:
     """Return the group of a record. Raises UnsupportedVersionError; ValueError for bytes that are not such a
     value.
     """
-    read, version = begin_value(data, "GroupMetadataValue", LAST_VERSION)
-    flexible = version >= FIRST_FLEXIBLE
-    kind, generation = read.string(flexible), read.int32()
-    protocol, leader = read.nullable_string(flexible), read.nullable_string(flexible)
-    timestamp = read.int64() if version >= 2 else -1
-    members = read.array(lambda: _parse_member(read, version), flexible)
-    return GroupRecord(group, kind or None, generation, protocol, leader, timestamp, tuple(members))
+    body = decode_value("GroupMetadataValue", data)
+    return GroupRecord(
+        group,
+        body.protocol_type or None,
+        body.generation,
+        body.protocol,
+        body.leader,
+        body.current_state_timestamp,
+        tuple(map(_parse_member, body.members)),
+    )
 
 
-def _parse_member(read: Reader, version: int) -> MemberRecord:
-    flexible = version >= FIRST_FLEXIBLE
-    member_id = read.string(flexible)
-    instance = read.nullable_string(flexible) if version >= 3 else None
-    client_id, host = read.string(flexible), read.string(flexible)
-    rebalance = read.int32() if version >= 1 else -1
-    session = read.int32()
-    subscription, assignment = (read.nullable_bytes(flexible) or b"" for _ in range(2))
-    if flexible:
-        read.tags()
+def _parse_member(held: Any) -> MemberRecord:
     # Version 0 had one timeout for session and rebalance.
-    rebalance = session if version == 0 else rebalance
-    return MemberRecord(member_id, instance, client_id, host, rebalance, session, subscription, assignment)
+    rebalance = held.session_timeout if held.rebalance_timeout == -1 else held.rebalance_timeout
+    return MemberRecord(
+        held.member_id,
+        held.group_instance_id,
+        held.client_id,
+        held.client_host,
+        rebalance,
+        held.session_timeout,
+        held.subscription,
+        held.assignment,
+    )

@@ -28,7 +28,7 @@ from segstore.errors import (
     UnknownTopicOrPartitionError,
 )
 from segstore.integers import INT32_MAX
-from segstore.kafka_schema import LONGEST_STRING
+from segstore.protocol.primitives import LONGEST_STRING
 from segstore.records import CODECS, HEADER_SIZE, Columns, Template
 from segstore.records.encode import batch_cap
 from segstore.records.encoded import PLAIN

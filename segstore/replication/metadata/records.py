@@ -1,20 +1,23 @@
-"""Kafka's metadata records, as bytes and as values (Kafka: MetadataRecordSerde and the schemas in
-metadata/src/main/resources/common/metadata).
+"""Kafka's metadata records, as bytes and as values (Kafka: MetadataRecordSerde).
 
-A record begins with the frame version 1, its type and its version, all unsigned varints; its fields are in
-the flexible form (KIP-482). Epochs are int32 or int64, ids of topics, directories and incarnations are text
-in Kafka's base64. Threads: any; values and functions without state.
+A record begins with the frame version 1, its type and its version, all unsigned varints; behind them is the
+message of the class's name. Ids of topics, directories and incarnations are text in Kafka's base64. A record
+of Kafka's may have more fields than its class: these are passed over.
+Threads: any; values and functions without state.
 """
 
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
+from functools import cache
 from typing import Any, ClassVar
 
-from segstore.errors import CorruptRecordError, UnsupportedVersionError
-from segstore.kafka_schema import Reader, array, int8, int16, int32, int64, string, tags, varint
+from segstore.errors import CorruptRecordError, InvalidRequestError, UnsupportedVersionError
+from segstore.protocol.codec import decode_at, structs
+from segstore.protocol.codec import encode as encode_body
+from segstore.protocol.definitions import Field, message
+from segstore.protocol.primitives import read_uvarint, uvarint
 
 FRAME_VERSION = 1
 
@@ -22,7 +25,7 @@ FRAME_VERSION = 1
 @dataclass(frozen=True)
 class MetadataRecord:
     """A metadata record. `KEY` is its type (Kafka: MetadataRecordType), `VERSION` the version that is
-    written, and the newest that is read.
+    written; newer ones of its message are read too.
     """
 
     KEY: ClassVar[int] = -1
@@ -153,184 +156,18 @@ class NoOpRecord(MetadataRecord):
     KEY, VERSION = 20, 0
 
 
-# --- fields ------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class _Form:
-    """How a type of field is written and read."""
-
-    write: Callable[[Any], bytes]
-    read: Callable[[Reader], Any]
-
-
-def _uuid(text: str) -> bytes:
-    return base64.urlsafe_b64decode(text + "==")
-
-
-def _read_uuid(reader: Reader) -> str:
-    raw = int64_pair(reader)
-    return base64.urlsafe_b64encode(raw).decode().rstrip("=")
-
-
-def int64_pair(reader: Reader) -> bytes:
-    """Read the 16 bytes of a uuid."""
-    return reader.int64().to_bytes(8, "big", signed=True) + reader.int64().to_bytes(8, "big", signed=True)
-
-
-def _ints(values: tuple[int, ...] | None) -> bytes:
-    return array(None if values is None else map(int32, values), compact=True)
-
-
-def _read_ints(reader: Reader) -> tuple[int, ...] | None:
-    return _nullable(reader, reader.int32)
-
-
-def _uuids(values: tuple[str, ...] | None) -> bytes:
-    return array(None if values is None else map(_uuid, values), compact=True)
-
-
-def _read_uuids(reader: Reader) -> tuple[str, ...] | None:
-    return _nullable(reader, lambda: _read_uuid(reader))
-
-
-def _nullable(reader: Reader, read: Callable[[], Any]) -> tuple[Any, ...] | None:
-    count = reader.varint() - 1
-    if count > reader.left:
-        raise ValueError(f"{count} elements are expected, {reader.left} bytes are left")
-    return None if count < 0 else tuple([read() for _ in range(count)])
-
-
-INT8, INT16 = _Form(int8, Reader.int8), _Form(int16, Reader.int16)
-INT32, INT64 = _Form(int32, Reader.int32), _Form(int64, Reader.int64)
-BOOL = _Form(lambda value: int8(int(value)), lambda reader: bool(reader.int8()))
-UUID = _Form(_uuid, _read_uuid)
-STRING = _Form(lambda text: string(text, compact=True), lambda reader: reader.string(compact=True))
-NULLABLE = _Form(lambda text: string(text, compact=True), lambda reader: reader.nullable_string(compact=True))
-INTS, UUIDS = _Form(_ints, _read_ints), _Form(_uuids, _read_uuids)
-
-
-class _Left:
-    """Stands for a field that segstore neither has nor needs; `form` writes it as `empty`."""
-
-    def __init__(self, empty: bytes, skip: Callable[[Reader], object]) -> None:
-        self.empty, self.skip = empty, skip
-
-
-def _skip_end_point(reader: Reader) -> None:
-    reader.string(compact=True)
-    reader.string(compact=True)
-    reader.int16()
-    reader.int16()
-    reader.tags()
-
-
-def _skip_feature(reader: Reader) -> None:
-    reader.string(compact=True)
-    reader.int16()
-    reader.int16()
-    reader.tags()
-
-
-_END_POINTS = _Left(varint(1), lambda r: r.array(lambda: _skip_end_point(r), compact=True))
-_FEATURES = _Left(varint(1), lambda r: r.array(lambda: _skip_feature(r), compact=True))
-_ZK = _Left(int8(0), Reader.int8)
-
-# The fields of each record in their order, each with the version that brought it; and the tagged ones.
-_Field = tuple["str | _Left", "_Form | None", int]
-_SCHEMAS: dict[type[MetadataRecord], tuple[tuple[_Field, ...], dict[int, tuple[str, _Form, int]]]] = {
-    RegisterBrokerRecord: (
-        (
-            ("broker_id", INT32, 0),
-            (_ZK, None, 2),
-            ("incarnation_id", UUID, 0),
-            ("broker_epoch", INT64, 0),
-            (_END_POINTS, None, 0),
-            (_FEATURES, None, 0),
-            ("rack", NULLABLE, 0),
-            ("fenced", BOOL, 0),
-            ("in_controlled_shutdown", BOOL, 1),
-        ),
-        {0: ("log_dirs", UUIDS, 3)},
-    ),
-    UnregisterBrokerRecord: ((("broker_id", INT32, 0), ("broker_epoch", INT64, 0)), {}),
-    BrokerRegistrationChangeRecord: (
-        (("broker_id", INT32, 0), ("broker_epoch", INT64, 0)),
-        {0: ("fenced", INT8, 0), 1: ("in_controlled_shutdown", INT8, 1), 2: ("log_dirs", UUIDS, 2)},
-    ),
-    TopicRecord: ((("name", STRING, 0), ("topic_id", UUID, 0)), {}),
-    PartitionRecord: (
-        (
-            ("partition_id", INT32, 0),
-            ("topic_id", UUID, 0),
-            ("replicas", INTS, 0),
-            ("isr", INTS, 0),
-            ("removing_replicas", INTS, 0),
-            ("adding_replicas", INTS, 0),
-            ("leader", INT32, 0),
-            ("leader_epoch", INT32, 0),
-            ("partition_epoch", INT32, 0),
-            ("directories", UUIDS, 1),
-        ),
-        {
-            0: ("leader_recovery_state", INT8, 0),
-            1: ("eligible_leader_replicas", INTS, 2),
-            2: ("last_known_elr", INTS, 2),
-        },
-    ),
-    PartitionChangeRecord: (
-        (("partition_id", INT32, 0), ("topic_id", UUID, 0)),
-        {
-            0: ("isr", INTS, 0),
-            1: ("leader", INT32, 0),
-            2: ("replicas", INTS, 0),
-            3: ("removing_replicas", INTS, 0),
-            4: ("adding_replicas", INTS, 0),
-            5: ("leader_recovery_state", INT8, 0),
-            6: ("eligible_leader_replicas", INTS, 2),
-            7: ("last_known_elr", INTS, 2),
-            8: ("directories", UUIDS, 1),
-        },
-    ),
-    RemoveTopicRecord: ((("topic_id", UUID, 0),), {}),
-    ConfigRecord: (
-        (
-            ("resource_type", INT8, 0),
-            ("resource_name", STRING, 0),
-            ("name", STRING, 0),
-            ("value", NULLABLE, 0),
-        ),
-        {},
-    ),
-    FeatureLevelRecord: ((("name", STRING, 0), ("feature_level", INT16, 0)), {}),
-    NoOpRecord: ((), {}),
-}
-_BY_KEY = {kind.KEY: kind for kind in _SCHEMAS}
-_DEFAULTS = {kind: {f.name: f.default for f in fields(kind)} for kind in _SCHEMAS}
-
-
 # --- records -----------------------------------------------------------------------------------
+
+_BY_KEY = {kind.KEY: kind for kind in MetadataRecord.__subclasses__()}
 
 
 def encode(record: MetadataRecord) -> bytes:
-    """Return a record's bytes, in the version `VERSION`. Tagged fields are left out where they have their
-    defaults.
-    """
+    """Return a record's bytes, in the version `VERSION`."""
     kind = type(record)
-    plain, tagged = _SCHEMAS[kind]
-    parts = [varint(FRAME_VERSION), varint(kind.KEY), varint(kind.VERSION)]
-    for name, form, _ in plain:
-        if isinstance(name, _Left) or form is None:
-            assert isinstance(name, _Left)
-            parts.append(name.empty)
-        else:
-            parts.append(form.write(getattr(record, name)))
-    changed = {
-        tag: form.write(getattr(record, name))
-        for tag, (name, form, _) in tagged.items()
-        if getattr(record, name) != _DEFAULTS[kind][name]
-    }
-    return b"".join(parts) + tags(changed)
+    values = {field.name: _to_wire(field, getattr(record, field.name)) for field in _fields(kind.KEY)}
+    out = bytearray().join(map(uvarint, (FRAME_VERSION, kind.KEY, kind.VERSION)))
+    encode_body(structs(kind.__name__)(**values), kind.VERSION, out)
+    return bytes(out)
 
 
 def decode(data: bytes) -> MetadataRecord:
@@ -339,32 +176,58 @@ def decode(data: bytes) -> MetadataRecord:
     then.
     """
     try:
-        reader = Reader(data)
-        frame, key, version = reader.varint(), reader.varint(), reader.varint()
-        if frame != FRAME_VERSION or key not in _BY_KEY or version > _BY_KEY[key].VERSION:
-            raise UnsupportedVersionError(
-                f"metadata record of frame version {frame}, type {key}, version {version}: known are frame "
-                f"version {FRAME_VERSION} and the types {sorted(_BY_KEY)}"
-            )
-        return _decoded(_BY_KEY[key], reader, version)
-    except (ValueError, KeyError, TypeError) as error:
+        return _decoded(memoryview(data))
+    except (ValueError, IndexError) as error:
         raise CorruptRecordError("a metadata record", 0, 0, str(error)) from error
 
 
-def _decoded(kind: type[MetadataRecord], reader: Reader, version: int) -> MetadataRecord:
-    plain, tagged = _SCHEMAS[kind]
-    held: dict[str, Any] = {}
-    for name, form, since in plain:
-        if since > version:
-            continue
-        if isinstance(name, _Left):
-            name.skip(reader)
-        elif form is not None:
-            held[name] = form.read(reader)
-    for tag, data in reader.tags().items():
-        if tag in tagged and tagged[tag][2] <= version:
-            name, form, _ = tagged[tag]
-            held[name] = form.read(Reader(data))
-    if reader.left:
-        raise ValueError(f"{reader.left} bytes are left behind the record")
-    return kind(**held)
+def _decoded(data: memoryview) -> MetadataRecord:
+    frame, at = read_uvarint(data, 0)
+    key, at = read_uvarint(data, at)
+    version, at = read_uvarint(data, at)
+    kind = _BY_KEY.get(key)
+    if frame != FRAME_VERSION or kind is None or version not in message(kind.__name__).valid:
+        raise UnsupportedVersionError(
+            f"metadata record of frame version {frame}, type {key}, version {version}: known are frame "
+            f"version {FRAME_VERSION} and the types {sorted(_BY_KEY)}"
+        )
+    body, end = decode_at(kind.__name__, version, data, at, len(data))
+    if end != len(data):
+        raise InvalidRequestError(f"{len(data) - end} bytes are left behind the record")
+    return kind(**{field.name: _from_wire(field, getattr(body, field.name)) for field in _fields(key)})
+
+
+@cache
+def _fields(key: int) -> tuple[Field, ...]:
+    """Return the fields of the message that its class has."""
+    kind = _BY_KEY[key]
+    name = kind.__name__
+    return tuple(field for field in message(name).structs[name] if field.name in kind.__dataclass_fields__)
+
+
+def _to_wire(field: Field, value: Any) -> Any:
+    if value is None:
+        return None
+    convert = uuid_bytes if field.kind == "uuid" else _same
+    return list(map(convert, value)) if field.is_array else convert(value)
+
+
+def _from_wire(field: Field, value: Any) -> Any:
+    if value is None:
+        return None
+    convert = uuid_text if field.kind == "uuid" else _same
+    return tuple(map(convert, value)) if field.is_array else convert(value)
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+def uuid_bytes(text: str) -> bytes:
+    """Return the 16 bytes of a uuid in Kafka's base64."""
+    return base64.urlsafe_b64decode(text + "==")
+
+
+def uuid_text(data: bytes) -> str:
+    """Return a uuid of 16 bytes in Kafka's base64."""
+    return base64.urlsafe_b64encode(data).decode().rstrip("=")

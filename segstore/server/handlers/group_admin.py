@@ -139,12 +139,15 @@ def _group(group: str, info: GroupInfo) -> Any:
 
 
 def delete_groups(node: Node, request: Request) -> Later:
-    """Delete groups that have no members, each by itself."""
-    names = request.body.groups_names
+    """Delete groups that have no members, each by itself, and once. As in Kafka, a group without a name is
+    one that is not there.
+    """
+    names = list(dict.fromkeys(request.body.groups_names))
 
     def run() -> Any:
         groups = Groups(node.store)
-        return _deleted({name: answering(partial(groups.delete, name)) for name in names})
+        codes = {name: answering(partial(groups.delete, name)) for name in names if name}
+        return _deleted({name: codes.get(name, Code.GROUP_ID_NOT_FOUND) for name in names})
 
     return coordinated(node, request, run, lambda code: _deleted(dict.fromkeys(names, code)))
 

@@ -16,11 +16,14 @@ from segstore.errors import GroupNotFoundError, RecordTooLargeError, SegstoreErr
 from segstore.protocol.codec import structs
 from segstore.protocol.error_codes import Code, code_of
 from segstore.server.apis import Api
+from segstore.server.logs import NO_ID
 from segstore.server.node import Node
 from segstore.server.request import Later, Request
+from segstore.server.topics import id_of
 from segstore.storage.store.store import Store
 
 from .coordinating import by_topic, coordinated, coordinator_code
+from .named_topics import NamedTopics
 
 _Committed = structs("OffsetCommitResponse")
 _Fetched = structs("OffsetFetchResponse")
@@ -33,6 +36,7 @@ Codes = dict[TopicPartition, Code]
 # --- OffsetCommit --------------------------------------------------------------------------------
 
 _TELLS_GROUP = _KNOWS_EPOCHS = 9  # the first version that is told that there is no such group
+_COMMITS_BY_ID = 10
 
 
 def offset_commit(node: Node, request: Request) -> Later:
@@ -40,7 +44,8 @@ def offset_commit(node: Node, request: Request) -> Later:
     others alone.
     """
     body, store = request.body, node.store
-    offsets = offsets_of(body.topics)
+    topics = NamedTopics(node, body.topics, request.version >= _COMMITS_BY_ID)
+    offsets = offsets_of(topics.known)
     member = ConsumerGroupMetadata(
         body.group_id, body.generation_id_or_member_epoch, body.member_id, body.group_instance_id
     )
@@ -50,21 +55,24 @@ def offset_commit(node: Node, request: Request) -> Later:
             store,
             offsets,
             lambda good: shared(store, GroupCoordinator).commit(
-                member, good, request.version >= _KNOWS_EPOCHS
+                member, good, request.version >= _KNOWS_EPOCHS, topics.ids
             ),
         )
-        if Code.UNKNOWN_MEMBER_ID in codes.values() and _is_unknown(store, member):
-            wrong = Code.GROUP_ID_NOT_FOUND if request.version >= _TELLS_GROUP else Code.ILLEGAL_GENERATION
-            codes = {at: wrong if code is Code.UNKNOWN_MEMBER_ID else code for at, code in codes.items()}
-        return _committed(codes)
+        return _committed(topics, without_group(store, member, codes, request.version >= _TELLS_GROUP))
 
-    return coordinated(node, request, run, lambda code: _committed(dict.fromkeys(offsets, code)))
+    return coordinated(node, request, run, lambda code: _committed(topics, dict.fromkeys(offsets, code)))
 
 
-def _is_unknown(store: Store, member: ConsumerGroupMetadata) -> bool:
-    """Return whether a member's group is not there (GroupMetadataManager: validateOffsetCommit)."""
-    assert member.group_id is not None
-    return member.generation_id >= 0 and not shared(store, GroupCoordinator).exists(member.group_id)
+def without_group(store: Store, member: ConsumerGroupMetadata, codes: Codes, tells_group: bool) -> Codes:
+    """Return the codes for a member that is unknown because its group is not there (GroupMetadataManager:
+    validateOffsetCommit). Older requests can't be told that, and get ILLEGAL_GENERATION.
+    """
+    if Code.UNKNOWN_MEMBER_ID not in codes.values() or member.generation_id < 0:
+        return codes
+    if shared(store, GroupCoordinator).exists(member.group_id or ""):
+        return codes
+    wrong = Code.GROUP_ID_NOT_FOUND if tells_group else Code.ILLEGAL_GENERATION
+    return {at: wrong if code is Code.UNKNOWN_MEMBER_ID else code for at, code in codes.items()}
 
 
 def offsets_of(topics: Iterable[Any]) -> dict[TopicPartition, OffsetAndMetadata]:
@@ -100,14 +108,22 @@ def commit_apart(
     return codes
 
 
-def _committed(codes: Codes) -> Any:
-    topics = by_topic(codes, _Committed.OffsetCommitResponseTopic, _Committed.OffsetCommitResponsePartition)
-    return _Committed(topics=topics)
+def _committed(topics: NamedTopics, codes: Codes) -> Any:
+    kinds = _Committed.OffsetCommitResponseTopic, _Committed.OffsetCommitResponsePartition
+    return _Committed(topics=topics.told(by_topic(codes, *kinds), lambda each: unknown(each, *kinds)))
+
+
+def unknown(topic: Any, topic_kind: Any, partition_kind: Any) -> Any:
+    """Return the answer to a commit for a topic whose id is not known."""
+    numbers = [each.partition_index for each in topic.partitions]
+    code = Code.UNKNOWN_TOPIC_ID
+    parts = [partition_kind(partition_index=number, error_code=code) for number in numbers]
+    return topic_kind(topic_id=topic.topic_id, partitions=parts)
 
 
 # --- OffsetFetch ---------------------------------------------------------------------------------
 
-_TOP_LEVEL_ERROR, _MANY_GROUPS = 2, 8
+_TOP_LEVEL_ERROR, _MANY_GROUPS, _FETCHES_BY_ID = 2, 8, 10
 _ABSENT = OffsetAndMetadata(-1)
 
 
@@ -122,9 +138,11 @@ def offset_fetch(node: Node, request: Request) -> Later:
     """Answer the committed offsets of one group, from version 8 on of many."""
     body, store = request.body, node.store
     if request.version >= _MANY_GROUPS:
+        by_id = request.version >= _FETCHES_BY_ID
+        asked = [(each, NamedTopics(node, each.topics or (), by_id)) for each in body.groups]
 
         def run() -> Any:
-            return _Fetched(groups=[_group(store, each, body.require_stable) for each in body.groups])
+            return _Fetched(groups=[_group(store, *each, body.require_stable) for each in asked])
 
         return coordinated(node, request, run, lambda code: _all_failed(body, code))
     return coordinated(
@@ -140,19 +158,38 @@ def _all_failed(body: Any, code: Code) -> Any:
     return _Fetched(groups=[kind(group_id=each.group_id, error_code=code) for each in body.groups])
 
 
-def _group(store: Store, asked: Any, require_stable: bool) -> Any:
+def _group(store: Store, asked: Any, topics: NamedTopics, require_stable: bool) -> Any:
+    wanted = None if asked.topics is None else topics.known
     try:
         coordinator = shared(store, GroupCoordinator)
         coordinator.check_fetch(asked.group_id, asked.member_id, asked.member_epoch)
-        found = _look(store, asked.group_id, asked.topics, require_stable)
+        found = _look(store, asked.group_id, wanted, require_stable)
     except SegstoreError as error:
-        found = _failed(asked.topics, coordinator_code(error))
+        found = _failed(wanted, coordinator_code(error))
     kinds = _Fetched.OffsetFetchResponseTopics, _Fetched.OffsetFetchResponsePartitions
-    return _Fetched.OffsetFetchResponseGroup(
-        group_id=asked.group_id,
-        topics=[] if found.code else _topics(found, *kinds),
-        error_code=found.code,
-    )
+    told = [] if found.code else topics.told(_topics(found, *kinds), _unknown)
+    if wanted is None:
+        _tell_ids(store, told)
+    return _Fetched.OffsetFetchResponseGroup(group_id=asked.group_id, topics=told, error_code=found.code)
+
+
+def _unknown(topic: Any) -> Any:
+    """Return the answer of a topic whose id is not known."""
+    told = _Fetched.OffsetFetchResponseTopics(topic_id=topic.topic_id)
+    for number in topic.partition_indexes:
+        told.partitions.append(
+            _Fetched.OffsetFetchResponsePartitions(
+                partition_index=number, committed_offset=-1, error_code=Code.UNKNOWN_TOPIC_ID
+            )
+        )
+    return told
+
+
+def _tell_ids(store: Store, topics: Iterable[Any]) -> None:
+    infos = store.topics()
+    for topic in topics:
+        info = infos.get(topic.name)
+        topic.topic_id = NO_ID if info is None else id_of(info)
 
 
 def _one_group(request: Request, found: _Found) -> Any:

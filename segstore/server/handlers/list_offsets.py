@@ -1,5 +1,5 @@
 """ListOffsets: the offset that belongs to a time, or to one of the numbers that stand for a place (KIP-79,
-KIP-734; Kafka: ReplicaManager.fetchOffset and Partition.fetchOffsetForTimestamp).
+KIP-734, KIP-1023; Kafka: ReplicaManager.fetchOffset and Partition.fetchOffsetForTimestamp).
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ class Place(IntEnum):
     MAX_TIMESTAMP = -3
     EARLIEST_LOCAL = -4
     LATEST_TIERED = -5
+    EARLIEST_PENDING_UPLOAD = -6
 
 
 _SINCE = {
@@ -46,6 +47,7 @@ _SINCE = {
     Place.MAX_TIMESTAMP: 7,
     Place.EARLIEST_LOCAL: 8,
     Place.LATEST_TIERED: 9,
+    Place.EARLIEST_PENDING_UPLOAD: 11,
 }
 
 
@@ -86,7 +88,7 @@ class Asked(NamedTuple):
         if self.timestamp in (Place.EARLIEST, Place.EARLIEST_LOCAL):
             start = held.start_offset
             return Found(offset=start, leader_epoch=held.epoch_of(start))
-        if self.timestamp == Place.LATEST_TIERED:  # nothing is tiered
+        if self.timestamp in (Place.LATEST_TIERED, Place.EARLIEST_PENDING_UPLOAD):  # nothing is tiered
             return Found()
         found = held.max_timestamp() if self.timestamp == Place.MAX_TIMESTAMP else self.at_time()
         if found is None or found[1] >= self.bound():

@@ -6,6 +6,7 @@ Threads: the loop's; the coordinators are asked in worker threads.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from segstore.coordinator.group.coordinator import GroupCoordinator
@@ -28,8 +29,9 @@ from segstore.server.node import Node
 from segstore.server.request import Later, Request
 from segstore.storage.store.store import Store
 
-from .coordinating import INTERNAL, coordinated, coordinator_code, partitions_of
-from .group_offsets import commit_apart, offsets_of
+from .coordinating import INTERNAL, by_topic, coordinated, coordinator_code, partitions_of
+from .group_offsets import commit_apart, offsets_of, unknown, without_group
+from .named_topics import NamedTopics
 
 _Added = structs("AddPartitionsToTxnResponse")
 _AddedOffsets = structs("AddOffsetsToTxnResponse")
@@ -159,7 +161,7 @@ def _results(codes: Codes, version: int) -> list[Any]:
 
 # --- AddOffsetsToTxn, TxnOffsetCommit ------------------------------------------------------------
 
-_OFFSETS_KNOW_FENCED, _COMMIT_ABORTABLE, _COMMIT_ADDS = 2, 4, 5
+_OFFSETS_KNOW_FENCED, _COMMIT_ABORTABLE, _COMMIT_ADDS, _COMMITS_BY_ID = 2, 4, 5, 6
 
 
 def _offsets_of(store: Store, group: str) -> TopicPartition:
@@ -190,17 +192,28 @@ def txn_offset_commit(node: Node, request: Request) -> Later:
     offsets need not have been added to it (KIP-890).
     """
     body, version = request.body, request.version
-    offsets = offsets_of(body.topics)
-    member = ConsumerGroupMetadata(body.group_id, body.generation_id, body.member_id, body.group_instance_id)
+    knows_epochs = version >= _COMMITS_BY_ID
+    topics = NamedTopics(node, body.topics, knows_epochs)
+    offsets = offsets_of(topics.known)
+    epoch = body.generation_id_or_member_epoch
+    member = ConsumerGroupMetadata(body.group_id, epoch, body.member_id, body.group_instance_id)
     identity = body.producer_id, body.producer_epoch
 
     def commit(good: dict[TopicPartition, OffsetAndMetadata]) -> None:
-        _commit_within(node.store, body.transactional_id, identity, member, good, version)
+        _commit_within(node.store, body.transactional_id, identity, member, good, version, topics.ids)
 
     def run() -> Any:
-        return _committed(commit_apart(node.store, offsets, commit, transaction_code), version)
+        codes = commit_apart(node.store, offsets, commit, tell)
+        return _committed(topics, without_group(node.store, member, codes, knows_epochs), version)
 
-    return coordinated(node, request, run, lambda code: _committed(dict.fromkeys(offsets, code), version))
+    def tell(error: BaseException) -> Code:
+        stale = knows_epochs and isinstance(error, StaleMemberEpochError)
+        return Code.STALE_MEMBER_EPOCH if stale else transaction_code(error)
+
+    def failed(code: Code) -> Any:
+        return _committed(topics, dict.fromkeys(offsets, code), version)
+
+    return coordinated(node, request, run, failed)
 
 
 def _commit_within(
@@ -210,6 +223,7 @@ def _commit_within(
     member: ConsumerGroupMetadata,
     offsets: dict[TopicPartition, OffsetAndMetadata],
     version: int,
+    topic_ids: Mapping[str, str],
 ) -> None:
     group = member.group_id or ""
     known, kept = _transactions(store), shared(store, GroupOffsets)
@@ -221,25 +235,19 @@ def _commit_within(
         with known.verifying(name, identity) as there:
             if at not in there:
                 raise InvalidTxnStateError(f"the transaction of {name!r} has not the offsets of {group!r}")
-            kept.commit_transactional(group, offsets, *identity)
+            kept.commit_transactional(group, offsets, *identity, topic_ids)
 
     shared(store, GroupCoordinator).while_valid(member, write)
 
 
-def _committed(codes: Codes, version: int) -> Any:
+def _committed(topics: NamedTopics, codes: Codes, version: int) -> Any:
     """A fenced producer hears of a stale epoch in all versions (AddPartitionsToTxnManager)."""
-    topics: dict[str, Any] = {}
-    for (topic, number), code in codes.items():
-        held = topics.get(topic) or topics.setdefault(
-            topic, _Committed.TxnOffsetCommitResponseTopic(name=topic)
-        )
+    told = dict[TopicPartition, Code]()
+    for at, code in codes.items():
         code = Code.INVALID_PRODUCER_EPOCH if code is Code.PRODUCER_FENCED else code
-        held.partitions.append(
-            _Committed.TxnOffsetCommitResponsePartition(
-                partition_index=number, error_code=_abortable(code) if version >= _COMMIT_ABORTABLE else code
-            )
-        )
-    return _Committed(topics=list(topics.values()))
+        told[at] = _abortable(code) if version >= _COMMIT_ABORTABLE else code
+    kinds = _Committed.TxnOffsetCommitResponseTopic, _Committed.TxnOffsetCommitResponsePartition
+    return _Committed(topics=topics.told(by_topic(told, *kinds), lambda each: unknown(each, *kinds)))
 
 
 # --- EndTxn --------------------------------------------------------------------------------------

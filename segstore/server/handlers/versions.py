@@ -1,4 +1,6 @@
-"""ApiVersions: which APIs there are, in which versions (KIP-35, KIP-511), and which features (KIP-584)."""
+"""ApiVersions: which APIs there are, in which versions (KIP-35, KIP-511), and which features (KIP-584); and
+whether a client has reached the node that it means (KIP-1242).
+"""
 
 from __future__ import annotations
 
@@ -14,12 +16,16 @@ from segstore.server.node import Node
 from segstore.server.request import Request
 
 _Response = structs("ApiVersionsResponse")
+_NO_NODE = -1
 _TAKES_ZERO = 4
 """The first version that may tell features whose lowest version is 0 (KAFKA-17011)."""
 
 
 def api_versions(node: Node, request: Request) -> Any:
     """Answer with all APIs that have a handler, and the features."""
+    code = _misrouted(node, request.body)
+    if code:
+        return _Response(error_code=code)
     return _Response(
         api_keys=_listed(node.apis),
         supported_features=[
@@ -36,6 +42,16 @@ def api_versions(node: Node, request: Request) -> Any:
             if each.finalized
         ],
     )
+
+
+def _misrouted(node: Node, body: Any) -> Code:
+    """Return why the client means another node or cluster. Before version 5 it says neither."""
+    if body.cluster_id is None and body.node_id == _NO_NODE:
+        return Code.NONE
+    if body.cluster_id is None or body.node_id == _NO_NODE:
+        return Code.INVALID_REQUEST
+    is_meant = (body.cluster_id, body.node_id) == (node.cluster_id, node.node_id)
+    return Code.NONE if is_meant else Code.REBOOTSTRAP_REQUIRED
 
 
 def unsupported() -> Any:

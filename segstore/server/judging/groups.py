@@ -11,11 +11,27 @@ from segstore.server.authorized import NOT_ASKED, Operation
 from segstore.server.request import Request
 from segstore.server.security.allow_list import Resource
 
-from .judge import DENIED, Caller, Judge, Verdict, both, copied, denial, itself, named, of, part, parts, whole
+from .judge import (
+    DENIED,
+    Caller,
+    Judge,
+    Verdict,
+    both,
+    by_id,
+    by_id_since,
+    copied,
+    denial,
+    itself,
+    named,
+    of,
+    part,
+    parts,
+    whole,
+)
 
 _O, _GROUP, _TOPIC = Operation, Resource.GROUP, Resource.TOPIC
 _member = whole(_O.READ, _GROUP, of("group_id"))
-_MANY_GROUPS = 8
+_MANY_GROUPS, _FETCHES_BY_ID = 8, 10
 _KEYS = {0: Resource.GROUP, 1: Resource.TRANSACTIONAL_ID, 2: Resource.GROUP}
 """What the keys of FindCoordinator are by their types; those of share groups begin with the group's id."""
 _BATCHED = 4
@@ -96,18 +112,23 @@ def _offset_fetch(caller: Caller, request: Request) -> Verdict:
 def _stripped(caller: Caller, request: Request, group: Any, refused: dict[str, list[Any]]) -> Any:
     """Return a group without the topics that its caller may not describe, whose errors go to `refused`."""
     topics = group.topics or []
-    allowed = [each for each in topics if caller.may(_O.DESCRIBE, _TOPIC, each.name)]
-    if len(allowed) == len(topics):
+    name = by_id if request.version >= _FETCHES_BY_ID else named("name")
+    allowed = [_may_describe(caller, name(caller, each)) for each in topics]
+    if all(allowed):
         return group
     theirs, others = copy.copy(group), copy.copy(group)
-    theirs.topics = [each for each in topics if not caller.may(_O.DESCRIBE, _TOPIC, each.name)]
-    others.topics = allowed
+    theirs.topics = [each for each, may in zip(topics, allowed, strict=True) if not may]
+    others.topics = [each for each, may in zip(topics, allowed, strict=True) if may]
     body = copy.copy(request.body)
     body.groups = [theirs]
     answer: Any = denial(copied(request, body), DENIED[_TOPIC])
     (told,) = answer.groups
     refused.setdefault(group.group_id, []).extend(_without_offsets(told.topics))
     return others
+
+
+def _may_describe(caller: Caller, topic: str | None) -> bool:
+    return topic is None or caller.may(_O.DESCRIBE, _TOPIC, topic)
 
 
 def _offsets_of_one(caller: Caller, request: Request) -> Verdict:
@@ -125,8 +146,8 @@ def _offsets_of_one(caller: Caller, request: Request) -> Verdict:
 
 
 def _describable(caller: Caller, topics: list[Any]) -> list[Any]:
-    """Of all offsets of a group only those of some topics are told."""
-    return [each for each in topics if caller.may(_O.DESCRIBE, _TOPIC, each.name)]
+    """Of all offsets of a group only those of some topics are told; one without a name has an unknown id."""
+    return [each for each in topics if not each.name or caller.may(_O.DESCRIBE, _TOPIC, each.name)]
 
 
 def _without_offsets(topics: list[Any]) -> list[Any]:
@@ -190,7 +211,9 @@ JUDGES: dict[Api, Judge] = {
     Api.LIST_GROUPS: _list_groups,
     Api.DESCRIBE_GROUPS: _describe_groups,
     Api.DELETE_GROUPS: parts(_O.DELETE, _GROUP, "groups_names", "results", itself),
-    Api.OFFSET_COMMIT: both(_member, parts(_O.READ, _TOPIC, "topics", "topics", named("name"))),
+    Api.OFFSET_COMMIT: by_id_since(
+        10, lambda name: both(_member, parts(_O.READ, _TOPIC, "topics", "topics", name))
+    ),
     Api.OFFSET_FETCH: _offset_fetch,
     Api.OFFSET_DELETE: both(
         whole(_O.DELETE, _GROUP, of("group_id")), parts(_O.READ, _TOPIC, "topics", "topics", named("name"))

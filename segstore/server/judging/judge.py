@@ -15,6 +15,7 @@ from segstore.protocol.codec import Struct
 from segstore.protocol.error_codes import Code
 from segstore.server.authorized import Operation
 from segstore.server.error_answers import error_answer
+from segstore.server.logs import Logs
 from segstore.server.node import Node
 from segstore.server.request import Request
 from segstore.server.security.allow_list import CLUSTER_NAME, Resource
@@ -63,6 +64,8 @@ Verdict = Any
 leaves all as it is.
 """
 Judge = Callable[[Caller, Request], Verdict]
+Name = Callable[[Caller, Any], "str | None"]
+"""Gives the name of an element's resource; None leaves the element to the handler."""
 
 
 def free(_caller: Caller, _request: Request) -> Verdict:
@@ -84,7 +87,7 @@ def whole(
 
 
 def parts(
-    operation: Operation, resource: Resource, asked: str, told: str, name: Callable[[Caller, Any], str | None]
+    operation: Operation, resource: Resource, asked: str, told: str, name: Name
 ) -> Callable[[Caller, Request], Mend | None]:
     """Return the judge of requests with a list of resources, the field `asked`: those that are denied get an
     error in the field `told` of the answer. `name` gives the name of an element's resource; None leaves it to
@@ -161,6 +164,17 @@ def of(field: str) -> Callable[[Any], str]:
 def named(field: str) -> Callable[[Caller, Any], str | None]:
     """Return what gives the name of an element, which is a field of it."""
     return lambda caller, each: getattr(each, field)
+
+
+def by_id(caller: Caller, topic: Any) -> str | None:
+    """Return the name of the topic that has an id; the handler knows what to say where there is none."""
+    return caller.node.part(Logs).name_of(topic.topic_id)
+
+
+def by_id_since(version: int, judge: Callable[[Name], Judge]) -> Judge:
+    """Return the judge of requests that have topics by their names, and from a version on by their ids."""
+    of_names, of_ids = judge(named("name")), judge(by_id)
+    return lambda caller, request: (of_ids if request.version >= version else of_names)(caller, request)
 
 
 def itself(_caller: Caller, each: Any) -> str | None:

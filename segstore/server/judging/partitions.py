@@ -6,11 +6,10 @@ from typing import Any
 
 from segstore.server.apis import Api
 from segstore.server.authorized import Operation
-from segstore.server.logs import Logs
 from segstore.server.request import Request
 from segstore.server.security.allow_list import Resource
 
-from .judge import DENIED, Caller, Judge, Verdict, denial, free, named, parts
+from .judge import DENIED, Caller, Judge, Verdict, by_id, denial, free, named, parts
 
 _O, _TOPIC, _TRANSACTION = Operation, Resource.TOPIC, Resource.TRANSACTIONAL_ID
 _IDS_SINCE = 13
@@ -22,7 +21,7 @@ def _produce(caller: Caller, request: Request) -> Verdict:
     body = request.body
     if body.transactional_id is not None and not caller.may(_O.WRITE, _TRANSACTION, body.transactional_id):
         return _untold(request, denial(request, DENIED[_TRANSACTION]))
-    name = _by_id if request.version >= _IDS_SINCE else named("name")
+    name = by_id if request.version >= _IDS_SINCE else named("name")
     verdict = parts(_O.WRITE, _TOPIC, "topic_data", "responses", name)(caller, request)
     if verdict is None:
         return None
@@ -34,11 +33,6 @@ def _produce(caller: Caller, request: Request) -> Verdict:
         return _without_offsets(verdict(answer))
 
     return mend
-
-
-def _by_id(caller: Caller, topic: Any) -> str | None:
-    """Return the name of the topic that has an id; the handler knows what to say where there is none."""
-    return caller.node.part(Logs).name_of(topic.topic_id)
 
 
 def _without_offsets(answer: Any) -> Any:

@@ -10,7 +10,7 @@ from segstore.server.authorized import Operation
 from segstore.server.request import Request
 from segstore.server.security.allow_list import Resource
 
-from .judge import DENIED, Caller, Judge, Verdict, both, denial, itself, named, of, parts, whole
+from .judge import DENIED, Caller, Judge, Verdict, both, by_id_since, denial, itself, of, parts, whole
 
 _O, _TOPIC, _GROUP, _TRANSACTION = Operation, Resource.TOPIC, Resource.GROUP, Resource.TRANSACTIONAL_ID
 _BATCHED = 4
@@ -65,8 +65,8 @@ _reads_group = whole(_O.READ, _GROUP, of("group_id"))
 JUDGES: dict[Api, Judge] = {
     Api.ADD_PARTITIONS_TO_TXN: _add_partitions_to_txn,
     Api.ADD_OFFSETS_TO_TXN: both(_writes, _reads_group),
-    Api.TXN_OFFSET_COMMIT: both(
-        _writes, _reads_group, parts(_O.READ, _TOPIC, "topics", "topics", named("name"))
+    Api.TXN_OFFSET_COMMIT: by_id_since(
+        6, lambda name: both(_writes, _reads_group, parts(_O.READ, _TOPIC, "topics", "topics", name))
     ),
     Api.END_TXN: _writes,
     Api.DESCRIBE_TRANSACTIONS: _describe_transactions,

@@ -12,6 +12,7 @@ import pytest
 from group_records import decoded, offsets_of, opened
 from hypothesis import given
 from hypothesis import strategies as st
+from kafka_schema import int8, int16, int32
 
 from segstore import names
 from segstore.coordinator.offsets.consumer_schema import (
@@ -35,7 +36,6 @@ from segstore.coordinator.offsets.consumer_schema import (
 from segstore.coordinator.offsets.group_offsets import TOPIC
 from segstore.coordinator.offsets.schema import parse_key
 from segstore.errors import InvalidArgumentError, UnsupportedVersionError
-from segstore.kafka_schema import int8, int16, int32
 
 A, B = b"a" * 16, b"b" * 16
 TEXT = st.text(st.characters(exclude_categories=("Cs",)), max_size=6)
@@ -50,7 +50,7 @@ VALUES: dict[Kind, st.SearchStrategy[Value]] = {
     Kind.MEMBER: st.builds(
         Subscription,
         *(st.none() | TEXT, st.none() | TEXT, TEXT, TEXT, NAMES, st.none() | TEXT, INT32, st.none() | TEXT),
-        st.none() | st.builds(ClassicMember, INT32, PROTOCOLS),
+        st.none() | st.builds(ClassicMember, INT32.filter(bool), PROTOCOLS),
     ),
     Kind.TARGET_EPOCH: st.builds(TargetEpoch, INT32),
     Kind.TARGET: st.builds(Target, ASSIGNMENTS),
@@ -95,6 +95,24 @@ def test_what_others_have_written_is_understood() -> None:
     assert parse_consumer_value(Kind.CURRENT, current) == Current(4, 3, MemberState.UNKNOWN)
     assert parse_consumer_value(Kind.EPOCH, int16(0) + int32(4) + b"\0") == GroupEpoch(4, 0)
     assert parse_consumer_value(Kind.PARTITION_METADATA, int16(0) + b"?") == PartitionMetadata()
+
+
+def test_what_kafka_4_4_writes_more_is_passed_over() -> None:
+    epochs = b"\1\0\x05\2" + int32(7)  # of the partitions, since KIP-1251
+    held = b"\2" + A + b"\2" + int32(1) + epochs
+    current = int16(0) + int32(4) + int32(3) + int8(0) + held + b"\x01\x00"
+    assert parse_consumer_value(Kind.CURRENT, current) == Current(4, 3, assigned={A: frozenset({1})})
+    target = int16(0) + int32(6) + b"\1\0\x08" + bytes(8)  # its time, since KIP-1263
+    assert parse_consumer_value(Kind.TARGET_EPOCH, target) == TargetEpoch(6)
+
+
+def test_a_member_of_the_consumer_protocol_has_a_null() -> None:
+    """Without it Kafka's brokers take the member for one of the classic protocol (the field's default)."""
+    value = Subscription("i", topic_names=frozenset({"t"}), rebalance_timeout_ms=5)
+    data = consumer_value(value)
+    assert data[-5:] == b"\0" + b"\1\0\1\0"
+    assert parse_consumer_value(Kind.MEMBER, data) == value
+    assert parse_consumer_value(Kind.MEMBER, data[:-4] + b"\0") == value  # as segstore wrote it before
 
 
 def test_names_that_are_too_long_are_refused_and_nothing_is_written(store_dir: Path) -> None:
@@ -148,7 +166,7 @@ def test_kafkas_dump_tool_reads_what_we_write(store_dir: Path) -> None:
     protocols = [{"name": "range", "metadata": "YWJj"}, {"name": "sticky", "metadata": ""}]
     assert values == [
         {"epoch": 7, "metadataHash": -9},
-        said,
+        {**said, "classicMemberMetadata": None},
         {**said, "classicMemberMetadata": {"sessionTimeoutMs": 9, "supportedProtocols": protocols}},
         {"assignmentEpoch": 6},
         {"topicPartitions": [{"topicId": topic, "partitions": [0]}]},

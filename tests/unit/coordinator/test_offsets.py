@@ -262,3 +262,19 @@ def test_a_deleted_topic_takes_its_offsets_along(store_dir: Path) -> None:
         assert _all(offsets_of(store)) == {}
         offsets_of(store).commit("g", {tp(2): at(1)})
         assert _all(offsets_of(store)) == {"g": ({tp(2): at(1)}, set())}
+
+
+def test_a_commit_counts_for_the_topic_of_the_id_that_is_meant(store_dir: Path) -> None:
+    """It may have been deleted and made anew while the commit was on its way."""
+    with opened(store_dir) as store:
+        offsets, before = offsets_of(store), store.topics()["t"].topic_id
+        offsets.commit("g", {tp(0): at(5)}, {"t": before})
+        assert offsets.fetch("g") == {tp(0): at(5)}
+        store.delete_topic("t")
+        store.create_topic("t", partitions=4)
+        offsets.commit("g", {tp(0): at(6)}, {"t": before})
+        offsets.commit_transactional("g", {tp(1): at(6)}, 9, 0, {"t": before})
+        end(store, "g", 9, True)
+        assert offsets.fetch("g") == {}
+        offsets.commit("g", {tp(0): at(7)}, {"t": store.topics()["t"].topic_id})
+        assert offsets.fetch("g") == {tp(0): at(7)}

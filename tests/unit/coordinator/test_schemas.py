@@ -14,6 +14,7 @@ from group_records import at, decoded, end, member, offsets_of, opened, record, 
 from hypothesis import given
 from hypothesis import strategies as st
 from kafka.protocol.consumer.metadata import ConsumerProtocolAssignment, ConsumerProtocolSubscription
+from kafka_schema import array, byte_string, int16, int32, int64, string
 from stores import START_MS, append_inner
 
 import segstore
@@ -32,7 +33,6 @@ from segstore.coordinator.offsets import schema
 from segstore.coordinator.offsets.group_offsets import TOPIC, GroupOffsets
 from segstore.coordinator.structs import TopicPartition
 from segstore.errors import InvalidArgumentError, UnsupportedVersionError
-from segstore.kafka_schema import array, byte_string, int16, int32, int64, string
 
 TEXT = st.text(st.characters(codec="utf-8"), max_size=20)
 INT32 = st.integers(0, 2**31 - 1)
@@ -143,12 +143,12 @@ def test_an_offset_tells_the_topics_id(note: str) -> None:
     topic_id = names.new_topic_id()
     commit = schema.Commit(at(5, note, 7), START_MS, topic_id=topic_id)
     assert schema.parse_offset(schema.offset_value(commit)) == commit
-    head = int16(4) + int64(5) + int32(7) + schema.string(note, compact=True) + STAMP
+    head = int16(4) + int64(5) + int32(7) + string(note, compact=True) + STAMP
     assert schema.offset_value(commit) == head + b"\1\0\x10" + names.topic_id_bytes(topic_id)
-    # Of another length, and the zero id, which stand for none.
-    for data in (b"", b"abc", bytes(16)):
-        value = head + b"\1\0" + bytes([len(data)]) + data
-        assert schema.parse_offset(value) == commit._replace(topic_id="")
+    assert schema.parse_offset(head + b"\1\0\x10" + bytes(16)) == commit._replace(topic_id="")
+    for data in (b"", b"abc", bytes(15), bytes(17)):
+        with pytest.raises(ValueError, match=r"another length|too early|bytes are left"):
+            schema.parse_offset(head + b"\1\0" + bytes([len(data)]) + data)
 
 
 def kept(version: int) -> bytes:

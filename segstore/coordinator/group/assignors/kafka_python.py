@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from segstore.coordinator.group.assignors.base import Assignment, Members, Partitions, Subscription
-from segstore.coordinator.structs import TopicPartition
+from segstore.coordinator.structs import TopicPartition, by_topic
 
 METHODS = ("assign", "metadata", "on_assignment")
 COOPERATIVE = 1  # kafka-python's RebalanceProtocol
@@ -104,10 +104,7 @@ def _metadata(told: Subscription) -> Metadata:
 
 
 def _by_topic(partitions: Iterable[TopicPartition]) -> list[OfTopic]:
-    topics: dict[str, list[int]] = {}
-    for topic, partition in partitions:
-        topics.setdefault(topic, []).append(partition)
-    return [OfTopic(topic, held) for topic, held in topics.items()]
+    return [OfTopic(topic, held) for topic, held in by_topic(partitions).items()]
 
 
 def _partitions(assignment: Any) -> Iterator[TopicPartition]:

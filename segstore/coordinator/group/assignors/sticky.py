@@ -12,8 +12,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from segstore.coordinator.group.assignors.base import Assignment, Members, Partitions
-from segstore.coordinator.structs import TopicPartition
-from segstore.kafka_schema import Reader, array, int32, string
+from segstore.coordinator.structs import TopicPartition, by_topic
+from segstore.protocol.codec import decode_at, encode, structs
 
 # --- claims ------------------------------------------------------------------------------------
 
@@ -247,6 +247,7 @@ def _score(assignment: Assignment) -> int:
 
 # --- sticky ------------------------------------------------------------
 
+_USER_DATA = "StickyAssignorUserData"
 _VERSION_SIZE = 2
 """Bytes that kafka-python 3 writes before the schema, and Kafka does not."""
 
@@ -272,29 +273,24 @@ class StickyAssignor:
 
 def encode_user_data(owned: Iterable[TopicPartition], generation: int) -> bytes:
     """Encode StickyAssignorUserData, version 1, whose schema has no version field."""
-    topics: dict[str, list[int]] = {}
-    for topic, partition in owned:
-        topics.setdefault(topic, []).append(partition)
-    held = array(string(topic) + array(map(int32, numbers)) for topic, numbers in topics.items())
-    return held + int32(generation)
+    kind, out = structs(_USER_DATA), bytearray()
+    rows = [kind.TopicAssignment(topic=topic, partitions=held) for topic, held in by_topic(owned).items()]
+    encode(kind(previous_assignment=rows, generation=generation), 1, out)
+    return bytes(out)
 
 
 def decode_user_data(data: bytes) -> Claim:
     """Decode what a member had; data that can't be read gives nothing (Kafka ignores it too)."""
-    for skip in (0, _VERSION_SIZE):
-        try:
-            return _decode(Reader(data[skip:]))
-        except ValueError:
-            continue
+    for begin in (0, _VERSION_SIZE):
+        for version in (1, 0):
+            try:
+                body, end = decode_at(_USER_DATA, version, memoryview(data), begin, len(data))
+            except ValueError:
+                continue
+            if end == len(data):
+                rows = body.previous_assignment
+                return body.generation, [TopicPartition(e.topic, n) for e in rows for n in e.partitions]
     return -1, []
-
-
-def _decode(read: Reader) -> Claim:
-    by_topic = read.array(lambda: (read.string(), read.array(read.int32)))
-    generation = read.int32() if read.left else -1  # version 0 has none
-    if read.left:
-        raise ValueError(f"{read.left} bytes are left")
-    return generation, [TopicPartition(topic, number) for topic, numbers in by_topic for number in numbers]
 
 
 # --- cooperative -------------------------------------------------------------------------------

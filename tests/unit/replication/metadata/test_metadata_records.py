@@ -91,6 +91,15 @@ def test_older_versions_are_read() -> None:
     assert decode(old) == RegisterBrokerRecord(3, A, 77)
 
 
+def test_newer_versions_of_a_known_message_are_read() -> None:
+    """Of Kafka 4.4, with directories that take no new partitions."""
+    tags = b"\2\0\x11\2" + UUID_B + b"\1\x11\2" + UUID_A
+    newer = b"\1\0\4\0\0\0\3\0" + UUID_A + b"\0\0\0\0\0\0\0\x4d\1\1\0\0\1" + tags
+    assert decode(newer) == RegisterBrokerRecord(3, A, 77, False, True, None, (B,))
+    change = b"\1\x11\3\0\0\0\3\0\0\0\0\0\0\0\x4d\1\3\x11\2" + UUID_B
+    assert decode(change) == BrokerRegistrationChangeRecord(3, 77)
+
+
 def test_a_field_with_an_unknown_tag_is_passed_over() -> None:
     assert decode(b"\1\x14\0\1\x63\3xyz") == NoOpRecord()
 

@@ -1,0 +1,74 @@
+"""The keys and values of records in Kafka's internal topics, and the data that members of a group exchange:
+an int16 and the bytes of a message (Kafka: CoordinatorRecordSerde, MessageUtil.toVersionPrefixedBytes).
+
+The int16 of a key says of which kind the record is, that of a value is the message's version.
+Threads: any; functions without state.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+from segstore.errors import InvalidRequestError, UnsupportedVersionError
+
+from .codec import decode_at, encode
+from .definitions import message
+
+_INT16 = struct.Struct(">h")
+NEWEST_VERSION = 99
+"""Kafka's versions grow by one: a record whose version is larger than this, or negative, is junk."""
+
+
+def encode_key(body: Any) -> bytes:
+    """Raises InvalidArgumentError for values that the message can't hold."""
+    return _prefixed(message(type(body).__name__).api_key, body, 0)
+
+
+def encode_value(body: Any, version: int) -> bytes:
+    """Raises InvalidArgumentError for values that the version can't hold."""
+    return _prefixed(version, body, version)
+
+
+def _prefixed(number: int, body: Any, version: int) -> bytes:
+    out = bytearray(_INT16.pack(number))
+    encode(body, version, out)
+    return bytes(out)
+
+
+def prefix_of(data: bytes) -> int:
+    """Return the int16 that the data begins with. Raises ValueError."""
+    try:
+        return int(_INT16.unpack_from(data)[0])
+    except struct.error:
+        raise InvalidRequestError(f"{len(data)} bytes have no version") from None
+
+
+def kind_of(key: bytes, whose: str) -> int:
+    """Return the kind of a record. Raises ValueError for bytes that are no key."""
+    kind = prefix_of(key)
+    if not 0 <= kind <= NEWEST_VERSION:
+        raise InvalidRequestError(f"no record of {whose} has a key of version {kind}")
+    return kind
+
+
+def decode_key(name: str, key: bytes) -> Any:
+    """Return the message `name` of a key. Raises ValueError for bytes that are no such key."""
+    return decode_body(name, 0, key)
+
+
+def decode_value(name: str, value: bytes) -> Any:
+    """Return the message `name` of a value. Raises UnsupportedVersionError for a newer version, ValueError
+    for bytes that are no such value.
+    """
+    version, last = prefix_of(value), message(name).valid.high
+    if not 0 <= version <= NEWEST_VERSION:
+        raise InvalidRequestError(f"there is no {name} of version {version}")
+    if version > last:
+        raise UnsupportedVersionError(f"{name} of version {version}: versions 0 to {last} are known")
+    return decode_body(name, version, value)
+
+
+def decode_body(name: str, version: int, data: bytes) -> Any:
+    """Return the message behind the int16. Raises ValueError for bytes that are no such message."""
+    return decode_at(name, version, memoryview(data), _INT16.size, len(data))[0]
