@@ -23,8 +23,9 @@ from typing import Any
 from segstore import names
 from segstore.errors import CorruptCheckpointError
 from segstore.files import Files
+from segstore.files.reserve import NO_ROOM
 from segstore.storage.meta.checked_file import CheckedFile
-from segstore.storage.meta.small_files import NO_ROOM, NOT_A_FILE
+from segstore.storage.meta.small_files import NOT_A_FILE
 
 STEPS = 512
 """A restored store begins epochs so far above its latest ones at most. The step is random: two copies that
