@@ -25,6 +25,8 @@ from places import REPOSITORY
 POM = Path(__file__).parent / "kafka" / "pom.xml"
 OLD_POM = Path(__file__).parent / "old_kafka" / "pom.xml"
 """Version 2.8.2, whose broker still writes messages of magic 0 and 1."""
+NEW_POM = Path(__file__).parent / "new_kafka" / "pom.xml"
+"""Version 4.4.0."""
 CACHE = REPOSITORY / ".cache" / "kafka"
 JUDGED = (".log", ".index", ".timeindex", ".txnindex", ".snapshot")
 

@@ -25,6 +25,7 @@ from segstore.coordinator.group.consumers.group import ConsumerGroup
 from segstore.coordinator.group.consumers.member import ConsumerMember
 from segstore.coordinator.group.consumers.topics import Topics
 from segstore.coordinator.offsets.consumer_schema import (
+    NOTHING,
     Assignment,
     Change,
     ClassicMember,
@@ -64,10 +65,11 @@ def _upgraded_member(member: Member, group: Group, topics: Topics) -> list[Chang
     told = decode_subscription(member.subscription(protocol), member.group_instance_id)
     given = topics.assignment(decode_assignment(member.assignment))
     epoch, name = group.generation, member.member_id
+    since = {topic: dict.fromkeys(numbers, epoch) for topic, numbers in given.items()}
     return [
         (RecordKey(Kind.MEMBER, name), subscription(member.as_joining(PROTOCOL_TYPE), told)),
         (RecordKey(Kind.TARGET, name), Target(given)),
-        (RecordKey(Kind.CURRENT, name), Current(epoch, epoch, MemberState.STABLE, given)),
+        (RecordKey(Kind.CURRENT, name), Current(epoch, epoch, MemberState.STABLE, given, NOTHING, since)),
     ]
 
 

@@ -29,8 +29,11 @@ from segstore.kafka_schema import (
 Assignment = Mapping[bytes, frozenset[int]]
 """Partitions by topic id (16 bytes); a topic without partitions is not in it."""
 NOTHING: Assignment = {}
+AssignmentEpochs = Mapping[bytes, Mapping[int, int]]
+"""The member epoch in which each partition was assigned, by topic id and partition (KIP-1251)."""
+NO_EPOCHS: AssignmentEpochs = {}
 LAST_VERSION = 0
-_HASH_TAG = _CLASSIC_TAG = 0
+_HASH_TAG = _CLASSIC_TAG = _EPOCHS_TAG = 0
 _PRESENT = 1
 """Stands before a structure that may be null, and is not."""
 
@@ -128,7 +131,8 @@ class MemberState(IntEnum):
 
 class Current(NamedTuple):
     """What a member has now: `assigned`, and `revoking`, which it has to give up first. `previous_epoch` is
-    what a member comes with that did not get the last answer.
+    what a member comes with that did not get the last answer. A partition that `since` lacks, as in records
+    of before 4.3, counts as assigned in the present epoch.
     """
 
     epoch: int = 0
@@ -136,6 +140,14 @@ class Current(NamedTuple):
     state: MemberState = MemberState.STABLE
     assigned: Assignment = NOTHING
     revoking: Assignment = NOTHING
+    since: AssignmentEpochs = NO_EPOCHS
+
+    def assigned_in(self, topic: bytes, number: int) -> int | None:
+        """Return the epoch in which a partition was assigned; None for a partition of another member."""
+        held = self.assigned.get(topic, _NONE), self.revoking.get(topic, _NONE)
+        if not any(number in numbers for numbers in held):
+            return None
+        return self.since.get(topic, {}).get(number, max(self.epoch, 0))
 
 
 class Resolved(NamedTuple):
@@ -154,6 +166,7 @@ Change = tuple[RecordKey, Value | None]
 # --- encode ------------------------------------------------------------------------------------
 
 _NO_TAGS = tags({})
+_NONE: frozenset[int] = frozenset()
 
 
 def consumer_key(group: str, key: RecordKey) -> bytes:
@@ -174,7 +187,9 @@ def consumer_value(value: Value) -> bytes:
         return _value(_partitions(value.partitions))
     if isinstance(value, Current):
         epochs = int32(value.epoch) + int32(value.previous_epoch) + int8(value.state)
-        return _value(epochs + _partitions(value.assigned) + _partitions(value.revoking))
+        return _value(
+            epochs + _held_partitions(value, value.assigned) + _held_partitions(value, value.revoking)
+        )
     if isinstance(value, Resolved):
         return _value(_strings(value.topics) + int64(value.version) + int64(value.timestamp))
     raise TypeError(f"{value} is never written")
@@ -211,12 +226,24 @@ def _strings(texts: frozenset[str]) -> bytes:
 
 def _partitions(assignment: Assignment) -> bytes:
     return array(
-        (
-            topic_id + array(map(int32, sorted(numbers)), True) + _NO_TAGS
-            for topic_id, numbers in assignment.items()
-        ),
-        True,
+        (_topic(topic_id, sorted(numbers)) + _NO_TAGS for topic_id, numbers in assignment.items()), True
     )
+
+
+def _held_partitions(current: Current, assignment: Assignment) -> bytes:
+    return array((_held_topic(current, *each) for each in assignment.items()), True)
+
+
+def _held_topic(current: Current, topic_id: bytes, numbers: frozenset[int]) -> bytes:
+    ordered = sorted(numbers)
+    if topic_id not in current.since:
+        return _topic(topic_id, ordered) + _NO_TAGS
+    epochs = (int32(current.assigned_in(topic_id, number) or 0) for number in ordered)
+    return _topic(topic_id, ordered) + tags({_EPOCHS_TAG: array(epochs, True)})
+
+
+def _topic(topic_id: bytes, numbers: list[int]) -> bytes:
+    return topic_id + array(map(int32, numbers), True)
 
 
 # --- parse -------------------------------------------------------------------------------------
@@ -267,7 +294,9 @@ def _parse_classic(read: Reader) -> ClassicMember | None:
 def _parse_current(read: Reader) -> Current:
     epoch, previous, number = read.int32(), read.int32(), read.int8()
     state = MemberState(number) if number in _STATES else MemberState.UNKNOWN
-    return Current(epoch, previous, state, _parse_partitions(read), _parse_partitions(read))
+    since: dict[bytes, dict[int, int]] = {}
+    assigned, revoking = _parse_partitions(read, since), _parse_partitions(read, since)
+    return Current(epoch, previous, state, assigned, revoking, since)
 
 
 def _parse_resolved(read: Reader) -> Resolved:
@@ -278,11 +307,17 @@ def _parse_strings(read: Reader) -> list[str]:
     return read.array(lambda: read.string(True), True)
 
 
-def _parse_partitions(read: Reader) -> Assignment:
+def _parse_partitions(read: Reader, since: dict[bytes, dict[int, int]] | None = None) -> Assignment:
+    """Return partitions, and add the epochs in which they were assigned to `since`."""
+
     def topic() -> tuple[bytes, frozenset[int]]:
-        topic_id, numbers = read.uuid(), frozenset(read.array(read.int32, True))
-        read.tags()
-        return topic_id, numbers
+        topic_id, numbers = read.uuid(), read.array(read.int32, True)
+        held = read.tags().get(_EPOCHS_TAG)
+        if held is not None and since is not None:
+            epochs = Reader(held)
+            given = zip(numbers, epochs.array(epochs.int32, True), strict=True)
+            since.setdefault(topic_id, {}).update(given)
+        return topic_id, frozenset(numbers)
 
     return {topic_id: numbers for topic_id, numbers in read.array(topic, True) if numbers}
 

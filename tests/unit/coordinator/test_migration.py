@@ -285,7 +285,7 @@ CALLS: dict[str, tuple[Callable[[GroupCoordinator, Classic], object], type[Excep
     ),
     "a later commit of KIP-848's": (lambda g, _: g.check_commit("g", 9, "n"), StaleMemberEpochError),
     "a later commit in a transaction": (
-        lambda g, o: g.while_valid(ConsumerGroupMetadata("g", 9, o.member_id), lambda: None),
+        lambda g, o: g.while_valid(ConsumerGroupMetadata("g", 9, o.member_id), (), lambda: None),
         IllegalGenerationError,
     ),
     "a later fetch": (lambda g, o: g.check_fetch("g", o.member_id, 9), IllegalGenerationError),
@@ -301,7 +301,7 @@ def test_generations_are_checked_by_the_kind_of_member(store: segstore.Store) ->
         with pytest.raises(error):
             call(coordinator(store), old)
     old.commit(4)
-    coordinator(store).while_valid(old.metadata, lambda: None)
+    coordinator(store).while_valid(old.metadata, (), lambda: None)
     assert offsets(store).fetch("g")[AT].offset == 4
 
 

@@ -19,7 +19,8 @@ from segstore.coordinator.group.consumers.member import ConsumerMember
 from segstore.coordinator.group.consumers.sessions import Sessions, Wait
 from segstore.coordinator.group.consumers.topics import Topics
 from segstore.coordinator.group_settings import Timing
-from segstore.coordinator.offsets.consumer_schema import Change, MemberState
+from segstore.coordinator.offsets.consumer_schema import Assignment, Change, MemberState
+from segstore.coordinator.structs import TopicPartition
 from segstore.errors import (
     FencedInstanceIdError,
     GroupMaxSizeReachedError,
@@ -134,6 +135,23 @@ class Keeper:
             and 0 < size <= self._settings.max_classic_size
             and all(member.is_classic for member in left)
         )
+
+    # --- offsets ---------------------------------------------------------------------------------
+
+    def check_commit(
+        self,
+        member_id: str,
+        epoch: int,
+        partitions: Collection[TopicPartition],
+        is_named: bool,
+        knows_epochs: bool,
+    ) -> None:
+        """Raise what `ConsumerGroup.check_commit` raises."""
+
+        def by_id() -> Assignment:
+            return self._outside.topics().assignment(partitions)
+
+        self.group.check_commit(member_id, epoch, is_named, knows_epochs, by_id)
 
     # --- time ----------------------------------------------------------------------------------------
 
