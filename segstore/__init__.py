@@ -32,7 +32,12 @@ if TYPE_CHECKING:
         NewTopic,
     )
     from segstore.client.aio import AsyncConsumer, AsyncProducer
-    from segstore.client.consumer import Consumer, ConsumerRebalanceListener, ConsumerRecord
+    from segstore.client.consumer import (
+        Consumer,
+        ConsumerRebalanceListener,
+        ConsumerRecord,
+        SubscriptionPattern,
+    )
     from segstore.client.producer import Producer, ProducerRecord, RecordMetadata
     from segstore.coordinator.checking import check
     from segstore.coordinator.group.admin import Groups, Reset
@@ -102,6 +107,7 @@ __all__ = [
     "Server",
     "Standby",
     "Store",
+    "SubscriptionPattern",
     "TopicInfo",
     "TopicPartition",
     "__version__",
@@ -133,7 +139,12 @@ _WHEN_ASKED_FOR = {
         "NewTopic",
     ),
     "segstore.client.aio": ("AsyncConsumer", "AsyncProducer"),
-    "segstore.client.consumer": ("Consumer", "ConsumerRebalanceListener", "ConsumerRecord"),
+    "segstore.client.consumer": (
+        "Consumer",
+        "ConsumerRebalanceListener",
+        "ConsumerRecord",
+        "SubscriptionPattern",
+    ),
     "segstore.client.producer": ("Producer", "ProducerRecord", "RecordMetadata"),
     "segstore.coordinator.checking": ("check",),
     "segstore.coordinator.group.admin": ("Groups", "Reset"),
