@@ -19,6 +19,7 @@ from segstore.coordinator.group.coordinator import GroupCoordinator
 from segstore.coordinator.structs import UNJOINED, TopicPartition
 from segstore.errors import (
     IllegalGenerationError,
+    InconsistentGroupProtocolError,
     OffsetNotAvailableError,
     RebalanceInProgressError,
     StoreClosedError,
@@ -27,6 +28,16 @@ from segstore.errors import (
 from segstore.storage.meta.topics import TopicInfo
 
 REBALANCING, STABLE = "<rebalancing>", "<stable>"
+
+
+_NOT_IN = (
+    UnknownMemberIdError,
+    IllegalGenerationError,
+    RebalanceInProgressError,
+    # A member of KIP-848 came between the join and this sync: another protocol was chosen than its first one.
+    InconsistentGroupProtocolError,
+)
+"""Why a member that has joined may not sync."""
 
 
 class Phase(Enum):
@@ -115,7 +126,7 @@ class ClassicMembership(GroupMembership):
             self._syncing = self._coordinator.sync(
                 self._group, self.member_id, self.generation, self.protocol, assignments, self._instance
             )
-        except (UnknownMemberIdError, IllegalGenerationError, RebalanceInProgressError) as error:
+        except _NOT_IN as error:
             self.out(error)
             return
         self.phase = Phase.SYNCING

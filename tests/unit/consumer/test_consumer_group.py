@@ -559,6 +559,9 @@ def test_an_async_consumer_is_a_member_too(store: segstore.Store) -> None:
 class Crowd:
     """Members of one group that come, go, vanish, are late and change at random: consumers in the process by
     both protocols, and requests as of clients on the wire by both. No partition ever has two owners.
+
+    Members of KIP-848 come to a classic group only while it rests: within a rebalance the group has, as in
+    Kafka, the last assignment for what its members have.
     """
 
     def __init__(self, store: segstore.Store, clock: Monotonic, rng: random.Random) -> None:
@@ -568,14 +571,23 @@ class Crowd:
 
     def come(self) -> None:
         self.born += 1
-        makes: list[Callable[[], Any]] = [
-            lambda: ours(self.store, "t", enable_auto_commit=self.rng.random() < 0.5),
-            lambda: member(self.store, "t", **COOPERATIVE),
-            lambda: member(self.store, "t", partition_assignment_strategy=["range", "cooperative-sticky"]),
-            lambda: Member(self.store, f"wire-{self.born}", client_host="/127.0.0.1").join(),
-            lambda: Classic(self.store, f"classic-{self.born}", "cooperative-sticky").join(),
-        ]
-        self.members.append(self.rng.choice(makes)())
+        if self.rng.random() < 0.5:
+            classic: list[Callable[[], Any]] = [
+                lambda: member(self.store, "t", **COOPERATIVE),
+                lambda: member(
+                    self.store, "t", partition_assignment_strategy=["range", "cooperative-sticky"]
+                ),
+                lambda: Classic(self.store, f"classic-{self.born}", "cooperative-sticky").join(),
+            ]
+            self.members.append(self.rng.choice(classic)())
+            return
+        if self.members and coordinator(self.store).describe("g") is not None:
+            self.rest()
+        if self.rng.random() < 0.5:
+            self.members.append(ours(self.store, "t", enable_auto_commit=self.rng.random() < 0.5))
+            self.members[-1].poll()
+        else:
+            self.members.append(Member(self.store, f"wire-{self.born}", client_host="/127.0.0.1").join())
 
     def go(self) -> None:
         if self.members:
@@ -599,6 +611,9 @@ class Crowd:
         if isinstance(each, Consumer):
             each.poll()
         elif isinstance(each, Classic):
+            if each.member_id and not self.is_member(each):  # as a client knows whose session has ended
+                each.member_id, each.generation, each.has = "", -1, set()
+                each.joining = each.syncing = None
             each.turn()
         else:
             try:
