@@ -645,6 +645,12 @@ class Crowd:
             self.turn(self.rng.choice(self.members))
         self.check()
 
+    def is_at_rest(self, each: Any) -> bool:
+        """Return whether the member has been told all, and has done it."""
+        if isinstance(each, Consumer):
+            return each.group_metadata().state == "<stable>"
+        return not isinstance(each, Classic) or (each.joining is None and each.syncing is None)
+
     def rest(self) -> None:
         """Have all members do their turns, until they share all partitions."""
 
@@ -653,7 +659,9 @@ class Crowd:
                 self.turn(each)
                 self.check()
             self.clock.now += 200
-            return sorted(n for each in self.members for n in self.has(each)) == list(range(6))
+            return all(map(self.is_at_rest, self.members)) and sorted(
+                n for each in self.members for n in self.has(each)
+            ) == list(range(6))
 
         until(shared)
 
