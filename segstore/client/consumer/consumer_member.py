@@ -145,9 +145,13 @@ class ConsumerSubscription(GroupSubscription):
         self._group = config.group_id or ""
         self._told: Wanted | None = None
         self._seen = -1
+        self._topics: Topics = {}
 
     def _compare(self, topics: Topics) -> None:
-        self._must_ask = True  # the coordinator compares topics within a heartbeat
+        there = self._store._side.topics  # the same object, as to the coordinator, until a topic changes
+        if there is not self._topics:
+            self._must_ask = True
+            self._topics = there
 
     def _forget(self) -> None:
         super()._forget()

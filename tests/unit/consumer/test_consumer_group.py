@@ -39,6 +39,7 @@ from waiting import PATIENCE, until
 import segstore
 from segstore.client.consumer import Consumer
 from segstore.coordinator.group.consumers.membership import ConsumerMembership
+from segstore.coordinator.group.coordinator import GroupCoordinator
 from segstore.coordinator.offsets.group_offsets import GroupOffsets
 from segstore.coordinator.structs import OffsetAndMetadata
 from segstore.errors import (
@@ -165,6 +166,29 @@ def test_a_member_that_waits_is_woken_by_each_step(store: segstore.Store) -> Non
     assert got
     assert sum(map(len, got[0].values())) > 0
     assert second.assignment() == every(store, "t")
+
+
+def test_a_member_says_nothing_when_another_group_changes(
+    store: segstore.Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(store)
+    consumer = ours(store, "t")
+    settled(store, [consumer])
+    take_turns([consumer])
+    beat, asked = GroupCoordinator.consumer_heartbeat, list[str]()
+
+    def noted(self: GroupCoordinator, group: str, said: Any) -> Any:
+        asked.append(group)
+        return beat(self, group, said)
+
+    monkeypatch.setattr(GroupCoordinator, "consumer_heartbeat", noted)
+    with ours(store, "t", group="other") as other:
+        settled(store, [other], "other")
+        take_turns([consumer])
+    take_turns([consumer])
+    assert set(asked) == {"other"}
+    fill(store, "u")
+    until(lambda: not take_turns([consumer]) and "g" in asked)  # a topic is compared by the coordinator
 
 
 # --- topics --------------------------------------------------------------------------------------
