@@ -43,7 +43,7 @@ _FENCED = (UnknownMemberIdError, FencedMemberEpochError, GroupNotFoundError)
 _GONE = (*_FENCED, FencedInstanceIdError, OffsetNotAvailableError, StorageError, StoreClosedError)
 
 
-class Wanted(NamedTuple):
+class SubscribedTopics(NamedTuple):
     """The topics of a subscription, by name and by a regular expression, which is empty if there is none."""
 
     topics: Set[str]
@@ -80,7 +80,7 @@ class ConsumerGroupMembership(GroupMembership):
     def left(self) -> bool:
         return not self._asked
 
-    def heartbeat(self, wanted: Wanted, owned: Assignment) -> Assignment:
+    def heartbeat(self, wanted: SubscribedTopics, owned: Assignment) -> Assignment:
         """Tell the group all of this member, which joins it unless it is in it; return the partitions that
         the member shall have. Raises what GroupCoordinator.consumer_heartbeat raises.
         """
@@ -143,7 +143,7 @@ class ConsumerSubscription(GroupSubscription):
         """Raises ReadOnlyError, InvalidGroupIdError."""
         super().__init__(store, subscription, config, interceptors, ConsumerGroupMembership)
         self._group = config.group_id or ""
-        self._told: Wanted | None = None
+        self._told: SubscribedTopics | None = None
         self._seen = -1
         self._topics: Topics = {}
 
@@ -176,15 +176,15 @@ class ConsumerSubscription(GroupSubscription):
         subscription, told = self._subscription, self._told
         return told is None or told.regex != (subscription.regex or "") or not self._knows_topics(told)
 
-    def _knows_topics(self, told: Wanted) -> bool:
+    def _knows_topics(self, told: SubscribedTopics) -> bool:
         """Return whether the group knows the topics; those of an expression are found by the group."""
         return bool(told.regex) or told.topics == self._subscription.topics
 
-    def _wanted(self) -> Wanted:
+    def _wanted(self) -> SubscribedTopics:
         subscription = self._subscription
         if subscription.regex is not None:
-            return Wanted(frozenset(), subscription.regex)
-        return Wanted(frozenset(subscription.topics or ()), "")
+            return SubscribedTopics(frozenset(), subscription.regex)
+        return SubscribedTopics(frozenset(subscription.topics or ()), "")
 
     def _join(self) -> bool:
         """Join the group, once partitions of an earlier membership are given up."""

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from group_members import CLASSIC_SESSION_MS, REBALANCE_MS, Classic, Member, info
 from groups import COOPERATIVE, Monotonic, Unsynced, coordinator, member, offsets, owned, take_turns
+from waiting import until
 
 import segstore
 from segstore.coordinator.consumer_protocol import encode_subscription
@@ -170,6 +171,29 @@ def test_consumers_in_the_process_take_part(store: segstore.Store, settings: dic
         share(first)
         assert (owned(first), coordinator(store).state("g")) == (EVERY, State.STABLE)
         assert first.committed(TopicPartition("t", 0)) == 3
+
+
+@pytest.mark.parametrize("store", [{"group.initial.rebalance.delay.ms": 0}], indirect=True)
+def test_a_group_that_changes_before_a_consumer_in_the_process_has_synced(store: segstore.Store) -> None:
+    """Its first assignor is not the one that the classic group had chosen."""
+    both = {"partition_assignment_strategy": ["range", "cooperative-sticky"], "enable_auto_commit": False}
+    with (
+        member(store, "t", **both) as first,
+        member(store, "t", **COOPERATIVE) as second,
+        member(store, "t", **COOPERATIVE) as third,
+    ):
+        take_turns([first, second])
+        for each in (third, first, second):  # the second one is the last to join: the first has not synced
+            each.poll()
+        new = Member(store, "n").join()
+
+        def shared() -> bool:
+            take_turns([first, second, third], 1)
+            new.beat()
+            every = [number for each in (first, second, third) for number in owned(each)]
+            return {*every, *new.has} == EVERY and len(new.has) == 1
+
+        until(shared)
 
 
 def test_a_consumer_in_the_process_that_is_not_polled_loses_its_place(
