@@ -62,7 +62,9 @@ def upgraded(group: Group, topics: Topics) -> list[Change]:
 
 def _upgraded_member(member: Member, group: Group, topics: Topics) -> list[Change]:
     protocol = group.protocol or group.vote()
-    told = decode_subscription(member.subscription(protocol), member.group_instance_id)
+    # A member that has just come may not have the protocol that was chosen before.
+    said = member.subscription(protocol) or member.protocols[0][1]
+    told = decode_subscription(said, member.group_instance_id)
     given = topics.assignment(decode_assignment(member.assignment))
     epoch, name = group.generation, member.member_id
     since = {topic: dict.fromkeys(numbers, epoch) for topic, numbers in given.items()}

@@ -174,6 +174,22 @@ def test_consumers_in_the_process_take_part(store: segstore.Store, settings: dic
 
 
 @pytest.mark.parametrize("store", [{"group.initial.rebalance.delay.ms": 0}], indirect=True)
+def test_a_group_changes_though_a_member_that_came_has_not_its_assignor(store: segstore.Store) -> None:
+    both = {"partition_assignment_strategy": ["range", "cooperative-sticky"], "enable_auto_commit": False}
+    with member(store, "t", **both) as first, member(store, "t", **COOPERATIVE) as second:
+        take_turns([first])
+        second.poll()  # the group has chosen range, and will choose the other one
+        new = Member(store, "n").join()
+
+        def shared() -> bool:
+            take_turns([first, second], 1)
+            new.beat()
+            return owned(first) | owned(second) | new.has == EVERY and len(new.has) == 2
+
+        until(shared)
+
+
+@pytest.mark.parametrize("store", [{"group.initial.rebalance.delay.ms": 0}], indirect=True)
 def test_a_group_that_changes_before_a_consumer_in_the_process_has_synced(store: segstore.Store) -> None:
     """Its first assignor is not the one that the classic group had chosen."""
     both = {"partition_assignment_strategy": ["range", "cooperative-sticky"], "enable_auto_commit": False}
