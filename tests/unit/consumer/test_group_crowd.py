@@ -18,6 +18,7 @@ from waiting import until
 
 import segstore
 from segstore.client.consumer import Consumer
+from segstore.coordinator.group.classic.member import State
 from segstore.errors import UnknownMemberIdError
 
 CONFIG = {"offsets.topic.num.partitions": 1, "group.initial.rebalance.delay.ms": 0}
@@ -87,7 +88,18 @@ class Crowd:
         self.clock.now += self.rng.choice((1_000, 9_000, 31_000))
         coordinator(self.store).run_due()
 
+    def is_too_early(self, each: Any) -> bool:
+        """Return whether a member of KIP-848 would come to a classic group within a rebalance."""
+        found = coordinator(self.store).describe("g")
+        is_classic = each.config.group_protocol == "classic" if isinstance(each, Consumer) else False
+        if isinstance(each, Classic) or is_classic or found is None or not found.members:
+            return False
+        rest = (self.is_at_rest(other) for other in self.members if self.is_member(other))
+        return found.state is not State.STABLE or not all(rest)
+
     def turn(self, each: Any) -> None:
+        if self.is_too_early(each):
+            return
         if isinstance(each, Consumer):
             each.poll()
         elif isinstance(each, Classic):
