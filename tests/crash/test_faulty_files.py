@@ -23,7 +23,18 @@ from segstore.sending import Sending
 LOOKS = {
     *READS,
     *("read_file", "listdir", "directories", "is_symlink", "real_path"),
-    *("size", "space", "identity", "inode", "changed", "modified", "exists", "lock_holder", "is_locked"),
+    *(
+        "size",
+        "space",
+        "identity",
+        "which",
+        "inode",
+        "changed",
+        "modified",
+        "exists",
+        "lock_holder",
+        "is_locked",
+    ),
     *("is_locked_here", "lock_address"),
     *("check_directory", "is_directory", "is_file", "irregular", "mode", "links", "boot"),
 }

@@ -146,6 +146,7 @@ KNOWN = {
     ("replication.metadata.voters", "os.path.abspath"): "compares settled paths that can't be read",
     ("server.security.settings", "os.fspath"): "is it empty?",
     ("server.security.settings", "os.fsdecode"): "settled in the same line",
+    ("storage.full_disk", "os.fsdecode"): "for a message",
     ("spark.job_tasks", "os.fsdecode"): "a place of Spark's",
 }
 

@@ -244,7 +244,7 @@ def test_a_broker_s_topic_gets_partitions(store_dir: Path) -> None:
 def test_a_change_that_fails_changes_nothing(store_dir: Path) -> None:
     from faults import FailingFiles
 
-    files = FailingFiles({"rename"}, OSError(28, "No space left on device"), nth=0)
+    files = FailingFiles({"rename"}, OSError(5, "Input/output error"), nth=0)
     with open_compacted(store_dir, files=files) as store:
         fill(store)
         files.arm()

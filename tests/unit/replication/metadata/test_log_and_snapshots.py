@@ -26,7 +26,7 @@ from metadata_logs import (
     snapshots_of,
     voter_of,
 )
-from stores import START_MS, Clock
+from stores import START_MS, Clock, as_the_same
 from waiting import until
 
 import segstore
@@ -244,7 +244,7 @@ def test_a_voter_that_was_added_counts_for_the_next_snapshot(root: Path, clock: 
 def test_an_old_copy_with_a_longer_log_of_another_epoch_is_cut(root: Path, clock: Clock) -> None:
     with quorum(root, clock=clock, **TINY) as opened:
         append(opened, 1)
-    shutil.copytree(root / "2", root / "old")
+    as_the_same(Path(shutil.copytree(root / "2", root / "old")))
     trimmed(root, clock, (0, 1))
     trimmed(root, clock, (0, 1))
     with segstore.open(root / "old", clock=clock) as store:
@@ -270,10 +270,10 @@ def test_a_copy_that_is_ahead_is_refused_as_before(root: Path, clock: Clock) -> 
     for _ in range(3):
         with quorum(root, (0, 2), clock=clock, **TINY) as opened:
             append(opened, 4)
-    shutil.copytree(root / "2", root / "ahead")
+    as_the_same(Path(shutil.copytree(root / "2", root / "ahead")))
     for voter in (0, 2):
         shutil.rmtree(root / str(voter))
-        shutil.copytree(root / "1", root / str(voter))
+        as_the_same(Path(shutil.copytree(root / "1", root / str(voter))))
     with (
         quorum(root, (0, 1), clock=clock) as opened,
         segstore.open(root / "ahead", clock=clock) as store,

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from faults import MUTATING, FailingFiles, HookedFiles
 from metadata_logs import ALL, Quorum, assert_sound, log_bytes, numbered, numbers, quorum, voter_of
+from stores import as_the_same
 from waiting import until
 
 import segstore
@@ -380,8 +381,8 @@ def test_who_counts_already_is_not_added(root: Path) -> None:
 def test_a_directory_with_a_later_log_is_stale(root: Path) -> None:
     with quorum(root) as opened:
         opened.log.append([numbered(1)])
-    shutil.copytree(root / "0", root / "0-old")
-    shutil.copytree(root / "1", root / "1-old")
+    as_the_same(Path(shutil.copytree(root / "0", root / "0-old")))
+    as_the_same(Path(shutil.copytree(root / "1", root / "1-old")))
     for _ in range(2):
         with quorum(root) as opened:
             opened.log.append([numbered(2)])
