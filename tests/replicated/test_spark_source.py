@@ -447,7 +447,8 @@ def test_a_checkpoint_without_leader_epochs_goes_on(
     try:
         until(lambda: one.reportLatestOffset()["t"]["0"] == 51)
         end = one.latestOffset(following.at, one.getDefaultReadLimit())
-        assert EPOCHS not in end
+        assert end[EPOCHS] == {"t": {"0": following.at[EPOCHS]["t"]["0"]}}
+        assert one.initialOffset()[EPOCHS]["t"]["0"] == end[EPOCHS]["t"]["0"]
     finally:
         one.stop()
 
