@@ -77,9 +77,8 @@ def _read(checkpoint: str, name: str) -> bytes:
     """Return a file of the checkpoint. Raises OSError, HTTPException, ValueError."""
     location = _LOCATION.fullmatch(checkpoint)
     scheme, host, path = location.groups() if location else ("file", "", checkpoint)
-    path = (
-        normpath(path) if path else ""
-    )  # Hadoop drops "a/.." as text, also if there is no a, or it is a link
+    # Hadoop drops "a/.." as text: there need be no "a", and it may be a link.
+    path = normpath(path) if path else ""
     if scheme in ("segstore", "webhdfs"):
         return _fetched(host or "", f"/webhdfs/v1{quote(path)}/{name}?op=OPEN")
     if scheme != "file" or host or not path:
