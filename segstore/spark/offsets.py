@@ -110,14 +110,18 @@ EPOCHS = "leader epochs"
 """The key of leader epochs in the JSON of offsets; no topic can have this name."""
 
 
-def by_partition(option: str, text: str) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
-    """Return the numbers of {"topic": {"0": 23, "1": -2}}, and the leader epochs that a query's progress has
-    beside them.
+def by_partition(
+    option: str, text: str, *, epochs: bool
+) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
+    """Return the numbers of {"topic": {"0": 23, "1": -2}}, and with `epochs` the leader epochs that a query's
+    progress has beside them.
     """
     form = '{"topic": {"0": 23, "1": -2}}'
     parsed = _object(option, text, form)
-    epochs = parsed.pop(EPOCHS, {})
-    return _numbers(option, text, form, parsed), _numbers(option, text, form, epochs)
+    beside = parsed.pop(EPOCHS, {}) if epochs else {}
+    if not isinstance(beside, dict):
+        raise _no_json(option, text, form, f"of {EPOCHS!r} there is {beside!r}")
+    return _numbers(option, text, form, parsed), _numbers(option, text, form, beside)
 
 
 def _numbers(option: str, text: str, form: str, parsed: Mapping[str, Any]) -> dict[TopicPartition, int]:
@@ -217,7 +221,7 @@ def by_timestamp(option: str, text: str) -> OffsetSpec:
 
 def by_json(option: str, text: str, times: bool = False) -> OffsetSpec:
     """Parse {"topic": {"0": 23, "1": -2}}, or the same with times."""
-    (each, epochs), least = by_partition(option, text), 0 if times else EARLIEST
+    (each, epochs), least = by_partition(option, text, epochs=not times), 0 if times else EARLIEST
     for partition, number in each.items():
         if number < least:
             what = "a time is at least 0" if times else "allowed are offsets, -1 (latest) and -2 (earliest)"
