@@ -11,9 +11,16 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, Protocol, TypeVar
 
 from segstore.coordinator.structs import TopicPartition
-from segstore.errors import ConfigError, OffsetNotAvailableError, StaleDirectoryError, StorageError
+from segstore.errors import (
+    ConfigError,
+    CorruptRecordError,
+    OffsetNotAvailableError,
+    OffsetOutOfRangeError,
+    StaleDirectoryError,
+    StorageError,
+)
 from segstore.records import Records
-from segstore.replication.observed_log import ObservedLog, Position
+from segstore.replication.observed_log import UNREADABLE, ObservedLog, Position
 from segstore.storage.store import store as storage
 from segstore.storage.store.store import Store
 
@@ -122,21 +129,57 @@ class PlainLogs:
         """Return what there is of a micro-batch; wait for what a replica shows again (`await_shown`). Errors
         as `ask`, and OffsetNotAvailableError.
         """
-        begin = 0 if start is None else start.offset
 
         def asked(log: Log) -> There:
             await_shown(log, end.offset)
-            return There(log.start_offset, log.end_offset, begin, end.offset)
+            observed = ObservedLog(self._store, *partition)
+            known = [_agreed(log, observed, at) for at in (start or Position(0), end)]
+            return There(log.start_offset, log.end_offset, *known)
 
         return self.ask(partition, asked)
 
     def epoch(self, partition: TopicPartition, offset: int) -> int:
-        """Return -1: leader epochs are not looked up."""
-        return -1
+        """Return the leader epoch of the record before an offset, -1 if it is not known, as of a directory
+        without a sound leader-epoch-checkpoint. Errors as `ask`.
+        """
+        try:
+            return ObservedLog(self._store, *partition).position(offset).epoch
+        except UNREADABLE:
+            return -1
 
     def places(self, partition: TopicPartition) -> tuple[str, ...]:
         """Return no directories: tasks read that of the option path."""
         return ()
+
+
+def _agreed(log: Log, observed: ObservedLog, at: Position) -> int:
+    """Return the offset up to which a log has the records of the log that a position was taken from, -1 if
+    that is not known but the log is another one: it was restored from an older copy and went on (KIP-320).
+
+    The offset of the position is returned for want of proof: if no leader epochs are known, and if the log
+    ends below, which is told by its end.
+    """
+    if at.epoch < 0:
+        return at.offset
+    try:
+        agreed, known, end = observed.agreed(at), observed.epoch >= 0, observed.log_end_offset
+    except UNREADABLE:
+        return at.offset
+    if not known or agreed >= min(at.offset, end):
+        return at.offset
+    # A checkpoint that was made anew from the batches lacks an epoch of which compaction left no record.
+    held = _held_epoch(log, at.offset - 1)
+    lacks_epoch = held is None and agreed in (-1, at.offset - 1)
+    return at.offset if lacks_epoch or held == at.epoch else agreed
+
+
+def _held_epoch(log: Log, offset: int) -> int | None:
+    """Return the leader epoch of the batch with an offset; None if there is no such batch, or damage."""
+    try:
+        headers = log.read(offset, 0, check_crcs=False).batches
+    except (CorruptRecordError, OffsetOutOfRangeError):
+        return None
+    return int(headers["leader_epoch"][0]) if len(headers) and headers["base_offset"][0] <= offset else None
 
 
 class ReplicatedLogs:

@@ -10,7 +10,7 @@ from segstore.coordinator.structs import TopicPartition
 from segstore.replication.observed_log import GONE, Position
 from segstore.spark.logs import There
 from segstore.spark.offsets import names
-from segstore.spark.plan import Lookup, Range
+from segstore.spark.plan import Lookup, Range, taken_back
 
 
 def range_of(
@@ -19,8 +19,9 @@ def range_of(
     """Return the offsets to read, and the position of their end where the log has it as the plan said; None
     where the partition is gone. A new partition, without a `start`, is read from its first record.
 
-    Raises DataLossError where records were deleted, or taken back by an election, unless failOnDataLoss is
-    false: then what is left is read, and what came in place of what was taken back.
+    Raises DataLossError if records were deleted, or taken back by an election or a restore of an older copy,
+    unless failOnDataLoss is false: then reading goes on with the records that are there, from where the logs
+    part.
     """
     try:
         there = lookup.logs.there(partition, start, end)
@@ -29,23 +30,16 @@ def range_of(
         return None
     begin = 0 if start is None else start.offset
     if start is not None and there.start < start.offset:
-        _taken_back(lookup, partition, start, there.start)
+        lookup.lost(taken_back(partition, start, there.start))
         begin = there.start if there.start >= 0 else begin
     elif there.end < end.offset:
-        _taken_back(lookup, partition, end, there.end)
+        lookup.lost(taken_back(partition, end, there.end))
     else:
         _check_there(lookup, partition, there, begin, end.offset)
-    found = Range(partition, max(begin, there.first), min(end.offset, there.last))
+    # If the logs part before the end, the next micro-batch goes on there: no record comes twice.
+    stop = max(begin, there.end) if 0 <= there.end < end.offset else end.offset
+    found = Range(partition, max(begin, there.first), min(stop, there.last))
     return found, end if found.end == end.offset and there.end == end.offset else None
-
-
-def _taken_back(lookup: Lookup, partition: TopicPartition, at: Position, agreed: int) -> None:
-    since = f"from offset {agreed} on" if agreed >= 0 else "from where is not known"
-    lookup.lost(
-        f"{names([partition])}: records before offset {at.offset}, leader epoch {at.epoch}, were taken back, "
-        f"since a replica was elected that lacks them, or the topic was made anew: the log goes another way "
-        f"{since}"
-    )
 
 
 def _check_there(lookup: Lookup, partition: TopicPartition, there: There, start: int, end: int) -> None:

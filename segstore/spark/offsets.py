@@ -106,10 +106,26 @@ def assigned(option: str, text: str) -> tuple[TopicPartition, ...]:
     return tuple(sorted(set(found)))
 
 
-def by_partition(option: str, text: str) -> dict[TopicPartition, int]:
-    """Return the numbers of {"topic": {"0": 23, "1": -2}}."""
+EPOCHS = "leader epochs"
+"""The key of leader epochs in the JSON of offsets; no topic can have this name."""
+
+
+def by_partition(
+    option: str, text: str, *, epochs: bool
+) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
+    """Return the numbers of {"topic": {"0": 23, "1": -2}}, and with `epochs` the leader epochs that a query's
+    progress has beside them.
+    """
     form = '{"topic": {"0": 23, "1": -2}}'
-    parsed, found = _object(option, text, form), {}
+    parsed = _object(option, text, form)
+    beside = parsed.pop(EPOCHS, {}) if epochs else {}
+    if not isinstance(beside, dict):
+        raise _no_json(option, text, form, f"of {EPOCHS!r} there is {beside!r}")
+    return _numbers(option, text, form, parsed), _numbers(option, text, form, beside)
+
+
+def _numbers(option: str, text: str, form: str, parsed: Mapping[str, Any]) -> dict[TopicPartition, int]:
+    found = {}
     for topic, numbers in parsed.items():
         if not isinstance(numbers, dict):
             raise _no_json(option, text, form, f"of {topic!r} there is {numbers!r}")
@@ -152,13 +168,15 @@ _WORDS = {"latest": LATEST, "earliest": EARLIEST}
 @dataclass(frozen=True)
 class OffsetSpec:
     """The value of `option`: one number for all partitions, or one for each. With `times` the numbers are
-    ms since the epoch, without it offsets, LATEST or EARLIEST.
+    ms since the epoch, without it offsets, LATEST or EARLIEST. `epochs` are the leader epochs of the records
+    before offsets: those of a query's progress have them.
     """
 
     option: str
     everywhere: int | None = None
     each: Offsets = field(default_factory=dict)
     times: bool = False
+    epochs: Offsets = field(default_factory=dict)
 
     def refuse(self, word: str, reason: str) -> None:
         """Raise ConfigError where a partition has this word's number."""
@@ -203,21 +221,17 @@ def by_timestamp(option: str, text: str) -> OffsetSpec:
 
 def by_json(option: str, text: str, times: bool = False) -> OffsetSpec:
     """Parse {"topic": {"0": 23, "1": -2}}, or the same with times."""
-    each, least = by_partition(option, text), 0 if times else EARLIEST
+    (each, epochs), least = by_partition(option, text, epochs=not times), 0 if times else EARLIEST
     for partition, number in each.items():
         if number < least:
             what = "a time is at least 0" if times else "allowed are offsets, -1 (latest) and -2 (earliest)"
             raise ConfigError(f"option {option}: {number} for {names([partition])}: {what}")
-    return OffsetSpec(option, each=each, times=times)
-
-
-EPOCHS = "leader epochs"
-"""The key of leader epochs in the JSON of offsets; no topic can have this name."""
+    return OffsetSpec(option, each=each, times=times, epochs=epochs)
 
 
 def to_json(offsets: Offsets, epochs: Offsets | None = None) -> dict[str, dict[str, Any]]:
     """Return sorted JSON: Spark takes the same offsets in another order for new data. `epochs` are the leader
-    epochs of the records before these offsets, in a replicated store.
+    epochs of the records before these offsets, of partitions of which they are known.
     """
     found: dict[str, dict[str, Any]] = {}
     for (topic, partition), offset in sorted(offsets.items()):

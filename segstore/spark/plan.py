@@ -160,9 +160,7 @@ class Lookup(Closing):
         return found
 
     def positions(self, offsets: Offsets, *known: Positions) -> Positions:
-        """Return offsets with their leader epochs, in a replicated store; those of `known` are not looked
-        up.
-        """
+        """Return offsets with their leader epochs; those of `known` are not looked up."""
         return {each: self._position(each, offset, known) for each, offset in offsets.items()}
 
     def _position(self, partition: TopicPartition, offset: int, known: Sequence[Positions]) -> Position:
@@ -170,7 +168,10 @@ class Lookup(Closing):
             at = some.get(partition)
             if at is not None and at.offset == offset and at.epoch >= 0:
                 return at
-        return Position(offset, self.logs.epoch(partition, offset))
+        try:
+            return Position(offset, self.logs.epoch(partition, offset))
+        except GONE:
+            return Position(offset)  # the micro-batch tells
 
     def _start_of(self, partition: TopicPartition) -> int:
         return self.logs.ask(partition, lambda log: log.start_offset)
@@ -201,7 +202,7 @@ class Lookup(Closing):
             elif number == LATEST:
                 found[each] = self._end_of(each)
             else:
-                found[each] = self._within(spec.option, each, number)
+                found[each] = self._within(spec.option, each, Position(number, spec.epochs.get(each, -1)))
         return found
 
     def _at_time(self, spec: OffsetSpec, partition: TopicPartition, time: int, begin: bool) -> int:
@@ -213,14 +214,18 @@ class Lookup(Closing):
             )
         return end if offset is None else min(offset, end)
 
-    def _within(self, option: str, partition: TopicPartition, offset: int) -> int:
+    def _within(self, option: str, partition: TopicPartition, at: Position) -> int:
         """Return an offset that a user gave, moved to the nearest in the log where data loss is allowed."""
         first, end = self.logs.ask(partition, lambda log: (log.start_offset, log.end_offset))
+        offset = at.offset
         if not first <= offset <= end:
             self.lost(
                 f"option {option}: offset {offset} of {names([partition])} is not there: "
                 f"offsets {first} to {end} are; give one of those, or -2 for earliest"
             )
+        elif (agreed := self.logs.there(partition, None, at).end) < offset:
+            self.lost(taken_back(partition, at, agreed))
+            offset = agreed if agreed >= 0 else offset
         return min(max(offset, first), self._end_of(partition))
 
     def lost(self, what: str) -> None:
@@ -228,3 +233,15 @@ class Lookup(Closing):
         if self.options.fail_on_data_loss:
             raise DataLossError(f"{what}. With option failOnDataLoss=false what is left is read")
         log.warning("%s; failOnDataLoss=false: what is left is read", what)
+
+
+def taken_back(partition: TopicPartition, at: Position, agreed: int) -> str:
+    """Return the message for a log that has other records than that which a position was taken from, from the
+    offset `agreed` on, -1 if that is not known.
+    """
+    since = f"from offset {agreed} on" if agreed >= 0 else "from where is not known"
+    return (
+        f"{names([partition])}: records before offset {at.offset}, leader epoch {at.epoch}, were taken back, "
+        "since a replica was elected that lacks them, the store was restored from an older copy, or the "
+        f"topic was made anew: the log goes another way {since}"
+    )

@@ -14,6 +14,7 @@ import hashlib
 import logging
 import re
 from http.client import HTTPConnection, HTTPException
+from posixpath import normpath
 from urllib.parse import quote
 
 from segstore.errors import IdempotencyConflictError
@@ -76,6 +77,8 @@ def _read(checkpoint: str, name: str) -> bytes:
     """Return a file of the checkpoint. Raises OSError, HTTPException, ValueError."""
     location = _LOCATION.fullmatch(checkpoint)
     scheme, host, path = location.groups() if location else ("file", "", checkpoint)
+    # Hadoop drops "a/.." as text: there need be no "a", and it may be a link.
+    path = normpath(path) if path else ""
     if scheme in ("segstore", "webhdfs"):
         return _fetched(host or "", f"/webhdfs/v1{quote(path)}/{name}?op=OPEN")
     if scheme != "file" or host or not path:

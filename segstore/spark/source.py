@@ -117,10 +117,12 @@ def slices(lookup: Lookup, ranges: list[Range], known: Positions | None = None) 
     def edge(whole: Range, offset: int) -> int:
         return batch_edge(lookup, whole.partition, offset)
 
-    until = lookup.positions({each.partition: each.end for each in ranges if each.size}, known or {})
+    places = {each.partition: lookup.logs.places(each.partition) for each in ranges if each.size}
+    ends = {each.partition: each.end for each in ranges if places.get(each.partition)}
+    until = lookup.positions(ends, known or {})
     for part in divide(ranges, options.min_partitions, options.max_records_per_partition, edge):
-        places = lookup.logs.places(part.partition)
-        yield Slice(*part.partition, part.start, part.end, until[part.partition] if places else None, places)
+        at = part.partition
+        yield Slice(*at, part.start, part.end, until.get(at), places[at])
 
 
 def batch_edge(lookup: Lookup, partition: TopicPartition, offset: int) -> int:
@@ -210,11 +212,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return how far the next micro-batch goes: `start` itself where it has to wait."""
         begin = _from_json(start)
         latest = self._latest(begin) if self._available is None else self._still(self._available, begin)
-        if isinstance(limit, ReadAllAvailable):
-            return _to_json(latest)
-        if self._has_to_wait(begin, latest):
+        if not isinstance(limit, ReadAllAvailable) and self._has_to_wait(begin, latest):
             return _to_json(begin)
-        return _to_json(self._admitted(begin, latest, limit) if isinstance(limit, ReadMaxRows) else latest)
+        most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
+        return _to_json(self._admitted(begin, latest, most))
 
     def reportLatestOffset(self) -> dict[str, dict[str, Any]]:
         """Return the end of the logs, for the query's progress."""
@@ -263,10 +264,18 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             each: max(start, begins[each]) for each, start in self._lookup.earliest(list(latest)).items()
         }
 
-    def _admitted(self, begin: Positions, latest: Positions, limit: ReadMaxRows) -> Positions:
-        begins = self._present(begin, latest)
-        ends = rate_limited(begins, {each: at.offset for each, at in latest.items()}, limit.max_rows)
-        return self._lookup.positions(ends, latest, begin)
+    def _admitted(self, begin: Positions, latest: Positions, most: int | None) -> Positions:
+        ends = {each: at.offset for each, at in latest.items()}
+        if most is not None:
+            ends = rate_limited(self._present(begin, latest), ends, most)
+        # Spark runs a micro-batch for an epoch alone: one that is looked up does not replace one unknown.
+        still = {
+            each: begin[each]
+            for each, end in ends.items()
+            if each in begin and begin[each].offset == end and min(begin[each].epoch, latest[each].epoch) < 0
+        }
+        moved = {each: end for each, end in ends.items() if each not in still}
+        return {**self._lookup.positions(moved, latest, begin), **still}
 
     # --- micro-batches --------------------------------------------------------------------
 

@@ -259,10 +259,19 @@ def test_plans_of_a_checkpoint_that_is_a_log(store_dir: Path) -> None:
     assert source_offsets(there, 7) == ""
 
 
+def linked(parent: Path) -> Path:
+    """A link to a directory elsewhere; Hadoop drops `link/..` as text."""
+    (parent / "else" / "where").mkdir(parents=True)
+    (parent / "link").symlink_to(parent / "else" / "where")
+    return parent / "link"
+
+
 LOCATIONS: dict[str, tuple[Callable[[Path], str | None], bool]] = {
     "a directory": (str, True),
     "file:": (lambda path: f"file:{path}", True),
     "file://": (lambda path: f"file://{path}", True),
+    "through no directory and back": (lambda path: f"{path.parent}/none/../{path.name}", True),
+    "through a link and back": (lambda path: f"file:{linked(path.parent)}/../{path.name}", True),
     "none": (lambda path: None, False),
     "empty": (lambda path: "", False),
     "another directory": (lambda path: f"{path}-2", False),

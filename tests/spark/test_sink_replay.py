@@ -78,8 +78,10 @@ def test_an_older_copy_of_the_checkpoint_is_refused(
     fill(store_dir, 10)
     for _ in range(2):
         message = told(run)
+        epochs = '"leader epochs": {"in": {"0": 0}}}'
         said = (
-            'with 5 records of offsets up to {"in": {"0": 10}}; 10 records of offsets up to {"in": {"0": 15}}'
+            f'with 5 records of offsets up to {{"in": {{"0": 10}}, {epochs}; '
+            f'10 records of offsets up to {{"in": {{"0": 15}}, {epochs}'
         )
         assert "IdempotencyConflictError" in message
         assert said in message.replace('\\"', '"')

@@ -75,7 +75,7 @@ def store(store_dir: Path) -> Iterator[segstore.Store]:
 
 def test_a_stream_begins_at_the_end_and_reads_what_is_new(store: segstore.Store) -> None:
     stream = Stream(Path(store.path))
-    assert stream.at == {"t": {"0": 12, "1": 4}}
+    assert stream.at == {"t": {"0": 12, "1": 4}, "leader epochs": {"t": {"0": 0, "1": 0}}}
     assert stream.batch() == []
     append(store, 3, partition=1)
     assert stream.batch() == ["t-1 4-7"]
@@ -189,7 +189,8 @@ def test_available_now_from_the_latest_offset_ends_beside_a_writer(store: segsto
     begin = reader.initialOffset()
     for _ in range(3):
         append(store, 3)
-        assert reader.latestOffset(begin, ALL) == begin == {"t": {"0": 14, "1": 4}}
+        assert reader.latestOffset(begin, ALL) == begin
+        assert begin["t"] == {"0": 14, "1": 4}
 
 
 @pytest.mark.parametrize(
@@ -239,7 +240,7 @@ def test_a_partition_that_vanishes_while_it_is_looked_at(store: segstore.Store) 
     ends = stream.reader._latest()
     store.delete_topic("t")
     begins = {each: at._replace(offset=0) for each, at in ends.items()}
-    assert stream.reader._admitted(begins, ends, ReadMaxRows(16)) == ends
+    assert stream.reader._admitted(begins, ends, 16) == ends
 
 
 OLDER: dict[str, dict[str, str]] = {

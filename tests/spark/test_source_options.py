@@ -118,6 +118,18 @@ REFUSED: dict[str, tuple[dict[str, str], tuple[str, ...]]] = {
         {**T, "startingOffsets": '{"t":{"0":-3}}'},
         ("option startingOffsets: -3", "-2 (ear"),
     ),
+    "epochs in a list": (
+        {**T, "startingOffsets": '{"t":{"0":1},"leader epochs":[1]}'},
+        ("option startingOffsets", "'leader epochs' there is [1]"),
+    ),
+    "an epoch that is none": (
+        {**T, "endingOffsets": '{"t":{"0":1},"leader epochs":{"t":{"0":"x"}}}'},
+        ("option endingOffsets", "of 't', partition 0, there is 'x'"),
+    ),
+    "epochs beside times": (
+        {**T, "startingOffsetsByTimestamp": '{"t":{"0":1},"leader epochs":{"t":{"0":1}}}'},
+        ("startingOffsetsByTimestamp", "of 'leader epochs', partition t"),
+    ),
     "a partition that is none": ({**T, "startingOffsets": '{"t":{"x":1}}'}, ("startingOffsets: 'x' is no",)),
     "a word that is none": ({**T, "startingOffsets": "first"}, ("option startingOffsets='first'",)),
     "a time that is none": ({**T, "startingTimestamp": "2020-01-01"}, ("startingTimestamp='2020-01-01'",)),
@@ -229,6 +241,10 @@ BEGIN: dict[str, tuple[dict[str, str], list[int]]] = {
     "latest": ({}, [20, 5]),
     "earliest": ({"startingOffsets": "earliest"}, [10, 0]),
     "each": ({"startingOffsets": '{"t":{"0":12,"1":-1}}'}, [12, 5]),
+    "with leader epochs": (
+        {"startingOffsets": '{"t":{"0":12,"1":4},"leader epochs":{"t":{"0":0,"1":-1}}}'},
+        [12, 4],
+    ),
     "both words": ({"startingOffsets": '{"t":{"0":-2,"1":-1}}'}, [10, 5]),
     "the very end": ({"startingOffsets": '{"t":{"0":20,"1":5}}'}, [20, 5]),
     "a time": ({"startingTimestamp": str(START_MS + 3000)}, [10, 3]),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -73,7 +75,10 @@ def test_available_now_in_batches_then_a_restart(
     assert seen.values == expected(store)
     assert [len(values) for values in dict.values(seen)] == [8, 8]
     assert [each["numInputRows"] for each in progress] == [8, 8]
-    assert progress[0]["endOffset"] == {"t": {"0": 6, "1": 2}}
+    assert progress[0]["endOffset"] == {
+        "t": {"0": 6, "1": 2},
+        "leader epochs": {"t": {"0": 0, "1": 0}},
+    }
     assert progress[0]["latestOffset"] == {"t": {"0": 12, "1": 4}}
     append(store, 5, partition=1)
     store.partition("t", 0).delete_records(8)  # what was read may go
@@ -119,6 +124,33 @@ def test_retention_between_two_runs(
     else:
         finish(query)
         assert seen[1] == ["0-16", "0-17", "0-18", "0-19"]
+
+
+def test_a_source_that_was_restored_from_an_older_copy(
+    spark: SparkSession, store: segstore.Store, tmp_path: Path
+) -> None:
+    """It went on beyond the offsets of the checkpoint: its records there were passed over without a word."""
+    path = Path(store.path)
+    store.close()
+    shutil.copytree(path, tmp_path / "older")
+    with segstore.open(path, clock=Clock()) as original:
+        append(original, 4)
+        finish(start(spark, original, tmp_path, Seen()))
+    shutil.rmtree(path)
+    os.rename(tmp_path / "older", path)
+    seen = Seen()
+    with segstore.open(path, clock=Clock()) as restored:
+        append(restored, 6)
+        query = start(spark, restored, tmp_path, seen)
+        message = told(lambda: query.awaitTermination(2 * PATIENCE))
+        assert "t-0: records before offset 16" in message
+        assert "the log goes another way from offset 12 on" in message
+        assert not seen.values
+        finish(start(spark, restored, tmp_path, seen, failOnDataLoss="false"))
+        assert seen.values == [f"0-{n}" for n in range(12, 18)]
+        append(restored, 1)
+        finish(start(spark, restored, tmp_path, seen))
+        assert seen.values == [f"0-{n}" for n in range(12, 19)]
 
 
 BAD: dict[str, tuple[dict[str, str], tuple[str, ...]]] = {
