@@ -23,8 +23,8 @@ NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})
 """Errors of a full file system, and of a quota that is used up."""
 SIZE = 1 << 17
 """Bytes of the reserve of a store with few partitions."""
-FILES = 4
-"""Files in which the reserve lies: each gives an inode, too."""
+FILES = 8
+"""Files in which the reserve lies: each gives an inode, too. The first close of a store needs five."""
 PIECE = 1 << 12  # bytes: a block of most file systems
 LOOK = ".look"
 """The end of the names of the files that `Reserve.has_room` makes and removes."""

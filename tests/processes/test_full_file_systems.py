@@ -128,7 +128,8 @@ def run(tmp_path: Path, program: str, options: str, *arguments: str) -> None:
 
 @pytest.mark.parametrize("what", ["delete_records", "delete_topic", "sweep", "alter_topic"])
 @pytest.mark.parametrize(
-    ("kind", "space"), [("plain", "bytes"), ("plain", "inodes"), ("replicated", "bytes")]
+    ("kind", "space"),
+    [("plain", "bytes"), ("plain", "inodes"), ("replicated", "bytes"), ("replicated", "inodes")],
 )
 def test_space_is_freed(tmp_path: Path, kind: str, what: str, space: str) -> None:
     size = "size=12m" if space == "bytes" else "size=100m,nr_inodes=700"

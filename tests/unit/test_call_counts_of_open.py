@@ -18,7 +18,7 @@ from faults import CountingFiles
 
 import segstore
 
-MOST = 880
+MOST = 918
 RECORDS = 100
 SHOWN = 25
 

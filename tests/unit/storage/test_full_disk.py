@@ -269,6 +269,7 @@ def test_small_appends_beside_a_large_one_that_is_retried_repeat_no_line(
         disk.failed(200 * BLOCK)
         disk.time.run(pause)
         assert disk.full.note is not None
+        assert disk.full.note.since_ms == 0
     assert len(told(caplog)) == 1
     disk.files.free = 240
     disk.time.run(4)
