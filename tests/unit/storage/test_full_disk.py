@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
+from faults import FailingFiles
 from full_files import BLOCK, FullFiles
 from replica_logs import closed, opened, replica_of
 from stores import killed, logs, values
@@ -210,7 +211,7 @@ def test_it_is_told_once_and_once_that_there_is_room_again(
         assert "No space left on device" in told(caplog)[0]
         files.make_room()
         assert log.append(b"y") == 1
-        until(lambda: store.stats()[0].error is None)
+        until(lambda: store.stats()[0].error is None, seconds=20)
         until(lambda: not (store_dir / ".segstore" / "full").exists())
         until(lambda: len(told(caplog)) == 2)
         assert "there is room again" in told(caplog)[1]
@@ -405,3 +406,59 @@ def test_a_note_that_can_not_be_read_tells_nothing(store_dir: Path, content: byt
         (store_dir / ".segstore" / "full").write_bytes(content)
         with segstore.open(store_dir, "r") as reader:
             assert reader.stats()[0].error is None
+
+
+# --- calls of the system that find no room ----------------------------------------------------
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
+@pytest.mark.parametrize("call", ["mkdir", "allocate", "pwrite", "open"])
+@pytest.mark.parametrize("nth", [1, 2, 3, 5, 8])
+def test_a_topic_that_has_no_room_is_not_there_and_may_be_made_later(
+    store_dir: Path, call: str, nth: int, number: int
+) -> None:
+    """Its first call, or a later one, finds no room, and all calls after it."""
+    files = FailingFiles((call,), OSError(number, os.strerror(number)), nth=0)
+    with segstore.open(store_dir, files=files, config=QUIET) as store:
+        store.create_topic("t")
+        store.partition("t").append(b"x")
+        before = sorted(path.name for path in store_dir.iterdir())
+        files.arm(nth, 1 << 30)
+        try:
+            store.create_topic("new", partitions=4)
+        except StorageError as error:
+            assert error.errno == number
+            assert "new" not in store.topics()
+        else:
+            assert not files.hits
+        files.arm(0, 0)
+        if "new" in store.topics():
+            store.delete_topic("new")
+        store.create_topic("new", partitions=4)
+        for partition in range(4):
+            assert store.partition("new", partition).append(b"y") == 0
+        assert store.partition("t").append(b"x") == 1
+        assert set(before) <= {path.name for path in store_dir.iterdir()}
+    assert segstore.check(store_dir) == []
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
+def test_an_index_that_has_no_room_to_grow_refuses_the_append_and_it_is_told(
+    store_dir: Path, number: int
+) -> None:
+    files = FailingFiles(("allocate",), OSError(number, os.strerror(number)), nth=0)
+    config = {"index.interval.bytes": 1, "segment.bytes": 1 << 28}
+    with segstore.open(store_dir, files=files, config=QUIET) as store:
+        store.create_topic("t", config=config)
+        log = store.partition("t")
+        log.append(b"x")
+        files.arm(1, 1 << 30)
+        with pytest.raises(StorageError) as caught:
+            for _ in range(100_000):
+                log.append(b"x")
+        assert caught.value.errno == number
+        end = log.end_offset
+        assert os.strerror(number) in str(store.stats()[0].error)
+        files.arm(0, 0)
+        assert log.append(b"y") == end
+    assert segstore.check(store_dir) == []
