@@ -525,14 +525,17 @@ def test_a_reader_leaves_the_reserve_alone(store_dir: Path) -> None:
 # --- clients ----------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("first", [True, False], ids=["it has no id yet", "it has written before"])
 def test_a_producer_shows_a_full_disk_at_once_and_goes_on_when_there_is_room(
-    store_dir: Path, caplog: pytest.LogCaptureFixture
+    store_dir: Path, caplog: pytest.LogCaptureFixture, first: bool
 ) -> None:
     """KAFKA_STORAGE_ERROR is retriable in Kafka, too: no record fails before delivery_timeout_ms."""
     files = FullFiles()
     with segstore.open(store_dir, files=files, config=QUIET) as store:
         store.create_topic("t")
         with segstore.Producer(store, retry_backoff_ms=5) as producer:
+            if not first:
+                producer.send("t", b"x").get(60)
             files.fill()
             futures = [producer.send("t", b"%d" % i * 5000) for i in range(20)]
             try:
@@ -541,7 +544,7 @@ def test_a_producer_shows_a_full_disk_at_once_and_goes_on_when_there_is_room(
                 error = str(store.stats()[0].error)
             finally:
                 files.make_room()
-            assert [future.get(60).offset for future in futures] == list(range(20))
+            assert [future.get(60).offset for future in futures] == [n + (not first) for n in range(20)]
         said = [line for each in caplog.records if "can't be written now" in (line := each.getMessage())]
         assert len(said) == 1
         assert "No space left on device" in said[0]
