@@ -12,19 +12,22 @@ from __future__ import annotations
 import errno
 import threading
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 if TYPE_CHECKING:
     from segstore.files.handle import Handle
+    from segstore.files.stats import Space
 
 NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})
 """Errors of a full file system, and of a quota that is used up."""
 SIZE = 1 << 17
 """Bytes of the reserve of a store with few partitions."""
-FILES = 4
-"""Files in which the reserve lies: each gives an inode, too."""
+FILES = 8
+"""Files in which the reserve lies: each gives an inode, too. The first close of a store needs five."""
 PIECE = 1 << 12  # bytes: a block of most file systems
+LOOK = ".look"
+"""The end of the names of the files that `Reserve.has_room` makes and removes."""
 
 
 T = TypeVar("T")
@@ -36,6 +39,10 @@ class Calls(Protocol):
     def open(self, path: str, *, write: bool = False, create: bool = False) -> Handle: ...
 
     def size(self, file: str | Handle) -> int: ...
+
+    def links(self, path: str) -> int: ...
+
+    def space(self, path: str) -> Space: ...
 
     def allocate(self, handle: Handle, position: int, length: int) -> None: ...
 
@@ -91,7 +98,8 @@ class Reserve:
 
     def __init__(self, files: Calls, path: str) -> None:
         """`path` is that of the files without their numbers."""
-        self._files, self._paths = files, [f"{path}.{n}" for n in range(FILES)]
+        self._files = files
+        self._paths = [f"{path}.{n}" for n in range(FILES)]
         self._each, self._is_whole = 0, True
 
     def take(self, size: int) -> None:
@@ -99,29 +107,41 @@ class Reserve:
         of an open.
         """
         self._each, self._is_whole = size // FILES, False
-        self.take_again()
+        # A copy by other tools may have the size without the blocks (holes), or an older, larger size.
+        self._fill_all(anew=True)
 
     def take_again(self) -> bool:
         """Allocate the bytes that were let go of, or as many as there is room for; return whether all are
         there.
         """
         if not self._is_whole:
-            self._is_whole = True  # first: what another thread lets go of meanwhile is taken later
-            try:
-                for path in self._paths:
-                    self._fill(path)
-            except OSError:
-                self._is_whole = False
+            self._fill_all()
         return self._is_whole
 
-    def _fill(self, path: str) -> None:
-        """Allocate the bytes of one file. Raises OSError; as many as there is room for are there then."""
+    def _fill_all(self, anew: bool = False) -> None:
+        self._is_whole = True  # first: bytes that another thread lets go of from now on are taken later
+        try:
+            for path in self._paths:
+                self._fill(path, anew)
+        except OSError:
+            self._is_whole = False
+
+    def _fill(self, path: str, anew: bool) -> None:
+        """Allocate the bytes of one file, with `anew` also those below its size. Raises OSError; as many as
+        there is room for are there then.
+        """
         files = self._files
         held = self._size(path)
+        if anew:
+            if held and files.links(path) > 1:
+                files.unlink(path)  # another user of these bytes, perhaps a trap, keeps them
+            held = 0
         piece = self._each - held
         if piece <= 0:
             return
         with files.open(path, write=True, create=True) as handle:
+            if files.size(handle) > self._each:
+                files.truncate(handle, self._each)
             while held < self._each:
                 piece = min(piece, self._each - held)
                 try:
@@ -139,21 +159,28 @@ class Reserve:
         except FileNotFoundError:
             return 0
 
-    def has_room(self) -> bool:
-        """Return whether the reserve is whole, and the file system has room for as much again."""
-        files = self._files
+    def has_room(self, need: int = 0) -> bool:
+        """Return whether the reserve is whole, and the file system has room for FILES more files, SIZE bytes
+        and `need` bytes beside it.
+        """
+        files, looks = self._files, [path + LOOK for path in self._paths]
         try:
-            if not self.take_again():
+            if not self.take_again() or (need and files.space(self._paths[0]).usable < need):
                 return False
-            with files.open(self._paths[0], write=True) as handle:
-                size = files.size(handle)
-                try:
-                    files.allocate(handle, size, SIZE)
-                finally:
-                    files.truncate(handle, size)
+            with ExitStack() as made:
+                handles = [made.enter_context(files.open(path, write=True, create=True)) for path in looks]
+                files.allocate(handles[0], 0, SIZE + need)
         except OSError:
             return False
+        finally:
+            self.forget_looks()
         return True
+
+    def forget_looks(self) -> None:
+        """Remove the files of `has_room`, which a kill within it leaves."""
+        for path in self._paths:
+            with suppress(OSError):
+                self._files.unlink(path + LOOK)
 
     def give(self, need: int) -> bool:
         """Let go of `need` bytes and a piece; False if nothing is left."""

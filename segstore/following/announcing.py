@@ -68,7 +68,8 @@ class Announcer:
         try:
             cluster = self._cluster = Cluster(held.source, self._settings)
             Primary(cluster, held.cluster_id, held.directory_id, "").announce(held.leader_epoch)
-            PROMOTION.write(self._context.files, self._context.root, replace(held, told=True))
+            with self._context.reserve:
+                PROMOTION.write(self._context.files, self._context.root, replace(held, told=True))
         except (SegstoreError, OSError) as error:
             self._tell(f"the old primary at {held.source} is not told yet: {error}")
             return False

@@ -172,7 +172,8 @@ class Control:
         epoch = max((led.leader_epoch for led in leaders.values()), default=-1)
         if epoch > self.role.leader_epoch:
             self.role = replace(self.role, leader_epoch=epoch)
-            ROLE.write(self._context.files, self._context.root, self.role)
+            with self._context.reserve:
+                ROLE.write(self._context.files, self._context.root, self.role)
         self.fetchers.follow(self._topics.logs, leaders)
         self.rounds += 1
         self.fetchers.changed()

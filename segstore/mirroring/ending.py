@@ -70,13 +70,14 @@ def end_mirror(
         context = open_context(root, settings, clock, files, None)
         writer = StoreWriter(context, settings, replicated=True, role=MIRROR)
         try:
-            ROLE.write(files, root, replace(role, ending=True))
-            ended: list[EndedPartition] = []
-            for info in writer.topics.values():
-                of_topic = _end_topic(writer, info, role, cuts)
-                ended += [] if info.internal else of_topic
-            writer.partitions.flush()
-            ROLE.remove(files, root)
+            with context.reserve:
+                ROLE.write(files, root, replace(role, ending=True))
+                ended: list[EndedPartition] = []
+                for info in writer.topics.values():
+                    of_topic = _end_topic(writer, info, role, cuts)
+                    ended += [] if info.internal else of_topic
+                writer.partitions.flush()
+                ROLE.remove(files, root)
         finally:
             writer.close()
     return ended

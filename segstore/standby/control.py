@@ -48,7 +48,8 @@ class StandbyControl(Control):
             self.registered(self._primary.register())
         if self._topics.own != frozenset(self.role.own):
             self.role = replace(self.role, own=tuple(sorted(self._topics.own)))
-            ROLE.write(self._context.files, self._context.root, self.role)
+            with self._context.reserve:
+                ROLE.write(self._context.files, self._context.root, self.role)
 
     @property
     def is_asked_to_let_go(self) -> bool:

@@ -64,23 +64,25 @@ def promote_directory(
         context = open_context(root, settings, clock, files, None)
         writer = StoreWriter(context, settings, replicated=True, role=STANDBY)
         try:
-            forget_request(files, root)
-            role = _marked(files, root, role, largest_epoch(writer, role.leader_epoch), epoch, old, reason)
-            for name, info in writer.topics.items():
-                lead(writer, name, info.partition_ids, role.promoting)
-            writer.partitions.flush()
-            CLUSTER_ID.write(files, root, role.cluster_id)
-            PRODUCER_ID.write(files, root, role.promoting << _IDS)
-            _forget_before(files, root)
-            PROMOTION.write(
-                files,
-                root,
-                Promotion(
-                    role.promoting, role.source, role.directory_id, role.cluster_id, role.reason,
-                    role.old == REACHABLE,
-                ),
-            )  # fmt: skip
-            ROLE.remove(files, root)
+            with context.reserve:
+                forget_request(files, root)
+                largest = largest_epoch(writer, role.leader_epoch)
+                role = _marked(files, root, role, largest, epoch, old, reason)
+                for name, info in writer.topics.items():
+                    lead(writer, name, info.partition_ids, role.promoting)
+                writer.partitions.flush()
+                CLUSTER_ID.write(files, root, role.cluster_id)
+                PRODUCER_ID.write(files, root, role.promoting << _IDS)
+                _forget_before(files, root)
+                PROMOTION.write(
+                    files,
+                    root,
+                    Promotion(
+                        role.promoting, role.source, role.directory_id, role.cluster_id, role.reason,
+                        role.old == REACHABLE,
+                    ),
+                )  # fmt: skip
+                ROLE.remove(files, root)
         finally:
             writer.close()
     return role.promoting

@@ -325,7 +325,8 @@ def _running(
         elif state is not State.NEW:
             if state is State.HELD:
                 broker_epoch = registered(role, cluster)
-            ROLE.write(writer.context.files, writer.context.root, role)
+            with writer.context.reserve:
+                ROLE.write(writer.context.files, writer.context.root, role)
         followed = FollowedTopics(writer, choice, cluster, settings, DELETE, STANDBY_ID)
         followed.own = frozenset(role.own)
         primary = Primary(cluster, role.cluster_id, role.directory_id, role.mode)

@@ -25,7 +25,9 @@ from segstore.storage.scheduler import Scheduler
 log = Logger("segstore")
 
 LOOK = 2.0
-"""Seconds between two looks whether there is room again: more than clients wait between two tries."""
+"""Seconds between two looks whether there is room again: more than most clients wait between two tries."""
+FORGET_MS = 600_000
+"""Ms after which the size of a failed append counts no more: an append may need more than the disk has."""
 
 
 @dataclass(frozen=True)
@@ -76,17 +78,26 @@ class FullDisk:
         self.note: FullNote | None = None
         """Since when, and how it showed; None while there is room."""
         self._met = 0  # appends that found no room
+        self._need, self._last_ms = 0, 0  # bytes of the largest of these, and when the last one failed
         self._noted = False
+        self._begun = False  # of the scheduler's thread
 
-    def met(self, error: OSError) -> None:
-        """Note that an append found no room."""
+    def met(self, error: OSError, need: int = 0) -> None:
+        """Note that an append of `need` bytes found no room."""
         self._met += 1
-        if self.note is None:
-            path = os.fsdecode(error.filename or self._root)
-            self.note = FullNote(self._clock(), path, error.strerror or str(error))
-            self._scheduler.soon(partial(self._begin, self.note))
+        self._last_ms = self._clock()
+        if self.note is not None:
+            self._need = max(self._need, need)
+            return
+        self._need = need
+        path = os.fsdecode(error.filename or self._root)
+        self.note = FullNote(self._last_ms, path, error.strerror or str(error))
+        self._scheduler.soon(partial(self._begin, self.note))
 
     def _begin(self, note: FullNote) -> None:
+        if self._begun:
+            return  # appends of two threads found no room at once
+        self._begun = True
         log.warning(
             "%s: %s (%d bytes are free): appends fail until there is room",
             note.path,
@@ -102,10 +113,15 @@ class FullDisk:
             self._scheduler.after(LOOK, partial(self._look, self._met))
 
     def _look(self, met: int) -> None:
-        """End it if there is room, also for the reserve, and no append has found none since the last look."""
-        if met != self._met or not self._reserve.has_room():
+        """End it if there is room for the largest append that failed and for the reserve, and no append has
+        found none since the last look: small appends may go on while a large one, which a client tries again
+        later, still finds no room.
+        """
+        need = self._need if self._clock() - self._last_ms < FORGET_MS else 0
+        if met != self._met or not self._reserve.has_room(need):
             self._scheduler.after(LOOK, partial(self._look, self._met))
             return
+        self._begun = False
         note, self.note = self.note, None  # before it is told: an append that fails from now on begins anew
         self.forget()
         seconds = (self._clock() - (note.since_ms if note else 0)) / 1000

@@ -1,5 +1,6 @@
 """Promise: on a real file system without a free byte, or without a free inode, space is freed, stores open,
-also after a kill, are read whole and close; writers beside that take each block which becomes free.
+also after a kill, are read whole and close; writers beside that take each block which becomes free. Standbys
+and mirrors wait for room, and are promoted and ended without it.
 """
 
 from __future__ import annotations
@@ -116,6 +117,75 @@ for turn in range(2):
     store.close()
     assert [found for root in roots for found in segstore.check(root)] == []
 """
+FOLLOW = """
+import logging
+from segstore.testing import Broker
+logging.basicConfig(level=logging.WARNING)
+room, source = sys.argv[3:5]
+quick = {
+    "metadata.max.age.ms": 50, "fetch.max.wait.ms": 50, "retry.backoff.ms": 5, "reconnect.backoff.ms": 5,
+}
+
+def followed(broker):
+    if kind == "standby":
+        return segstore.follow(broker.bootstrap_servers, path, config=quick)
+    return segstore.mirror(broker.bootstrap_servers, path, "[tu]", config=quick)
+
+def until(look):
+    end = time.monotonic() + 100
+    while not look():
+        assert time.monotonic() < end, look
+        time.sleep(0.01)
+
+def end_of(follower, topic):
+    store = follower.store
+    return store.partition(topic).end_offset if topic in store.topics() else -1
+
+def append(store, topic, count):
+    for _ in range(count):
+        store.partition(topic).append(b"z" * 500)
+
+def says_full(follower):
+    return "No space left" in str([each.error for each in follower.store.stats()])
+
+with Broker(source) as broker:
+    for topic in "tu":
+        broker.store.create_topic(topic, config={"segment.bytes": 50000, "segment.index.bytes": 4096})
+        append(broker.store, topic, 3000)
+    with followed(broker) as follower:
+        until(lambda: end_of(follower, "t") == end_of(follower, "u") == 3000)
+        fill()
+        append(broker.store, "u", 1000)
+        until(lambda: says_full(follower))
+        assert not follower.wait(0), "it goes on"
+    fill()  # what the close has let go of
+    with followed(broker) as follower:
+        append(broker.store, "u", 1000)
+        until(lambda: says_full(follower))
+        if room == "none":
+            pass
+        elif room == "delete_records":
+            broker.store.partition("t").delete_records(-1)
+        elif room == "delete_topic":
+            broker.store.delete_topic("t")
+        else:
+            os.unlink(os.path.join(disk, "filler"))
+        if room != "none":
+            until(lambda: end_of(follower, "u") == 5000)
+            until(lambda: not says_full(follower))
+    if room == "none":
+        fill()
+        segstore.promote(path, "dead") if kind == "standby" else segstore.end_mirror(path)
+        fill()
+        with segstore.open(path) as store:
+            assert store.partition("u").end_offset >= 3000
+            store.delete_topic("t")
+            store.partition("u").append(b"there is room")
+    else:
+        with segstore.open(path, "r") as store:
+            assert [record.offset for record in store.partition("u")] == list(range(5000))
+    assert segstore.check(path) == []
+"""
 pytestmark = pytest.mark.usefixtures("mounting")
 
 
@@ -128,7 +198,8 @@ def run(tmp_path: Path, program: str, options: str, *arguments: str) -> None:
 
 @pytest.mark.parametrize("what", ["delete_records", "delete_topic", "sweep", "alter_topic"])
 @pytest.mark.parametrize(
-    ("kind", "space"), [("plain", "bytes"), ("plain", "inodes"), ("replicated", "bytes")]
+    ("kind", "space"),
+    [("plain", "bytes"), ("plain", "inodes"), ("replicated", "bytes"), ("replicated", "inodes")],
 )
 def test_space_is_freed(tmp_path: Path, kind: str, what: str, space: str) -> None:
     size = "size=12m" if space == "bytes" else "size=100m,nr_inodes=700"
@@ -138,3 +209,17 @@ def test_space_is_freed(tmp_path: Path, kind: str, what: str, space: str) -> Non
 @pytest.mark.parametrize("kind", ["plain", "replicated"])
 def test_a_store_opens_after_a_kill(tmp_path: Path, kind: str) -> None:
     run(tmp_path, OPEN, "size=12m", kind)
+
+
+@pytest.mark.parametrize(
+    ("kind", "room"),
+    [
+        *(("standby", room) for room in ("delete_records", "delete_topic", "another program's file", "none")),
+        *(("mirror", room) for room in ("delete_records", "another program's file", "none")),
+    ],
+)
+def test_a_follower_waits_for_room_which_a_deletion_at_the_source_makes(
+    tmp_path: Path, kind: str, room: str
+) -> None:
+    """Over a close and an open on the full disk, too."""
+    run(tmp_path, FOLLOW, "size=12m", kind, room, str(tmp_path / "source"))

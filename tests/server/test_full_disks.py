@@ -77,7 +77,7 @@ def test_a_batch_is_written_once_when_there_is_room(disk: Disk) -> None:
     ("version", "said"), [(7, None), (8, "No space left on device"), (9, "No space left on device")]
 )
 def test_the_answer_says_why(disk: Disk, version: int, said: str | None) -> None:
-    """Java's producer logs the message at each try; it has no path."""
+    """The message has no path."""
     disk.fill()
     kind = structs("ProduceRequest")
     data = [kind.PartitionProduceData(index=0, records=bytes(of_producer(0, 3)))]

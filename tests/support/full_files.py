@@ -15,6 +15,7 @@ from typing import Any
 from faults import HookedFiles
 
 from segstore.files import Handle
+from segstore.files.stats import Space
 
 BLOCK = 4096
 MUCH = 1 << 30
@@ -39,6 +40,9 @@ class FullFiles(HookedFiles):
     def make_room(self) -> None:
         """Let the disk have room again."""
         self.free = MUCH
+
+    def space(self, path: Any) -> Space:
+        return Space(MUCH * BLOCK, self.free * BLOCK)
 
     def _need(self, call: str, path: Any, blocks: int) -> None:
         if blocks > self.free:

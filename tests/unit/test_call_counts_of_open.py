@@ -18,7 +18,7 @@ from faults import CountingFiles
 
 import segstore
 
-MOST = 856
+MOST = 920
 RECORDS = 100
 SHOWN = 25
 

@@ -219,7 +219,7 @@ def _failed(batch: _Batch, verified: _Verified, error: errors.SegstoreError) -> 
             for index, message in error.record_errors
         ]
         return refused
-    # The reason alone: paths are no client's business. Java's producer logs it at each try.
+    # The reason alone: paths are no client's business.
     reason = error.strerror if isinstance(error, errors.StorageError) else None
     return _refused(batch, _code(error), reason)
 

@@ -148,7 +148,8 @@ def append_short(
     now = _NOW if tail.clock is None else tail.clock()
     offset: int = seg_tail_append(tail.address, value, key, headers, timestamp, expected, now, batch)
     if offset < 0:
-        return offset if offset == SLOW else undone(loan, tail, offset)
+        need = sum(len(each) for each in (key, value) if each is not None)
+        return offset if offset == SLOW else undone(loan, tail, offset, need)
     if due is not None:
         due(offset + 1)
     elif tail.late is not None and tail.c.late:
@@ -189,18 +190,20 @@ def _write_short(partition: Partition, chunk: Encoded) -> int:
     first = _write_at(tail.c, chunk.ptr, chunk.size, chunk.headers, len(chunk.batches), now)
     if first >= 0 or first == BEHIND:
         chunk.release()
-    return first if first >= 0 or first == SLOW else undone(loan, tail, first)
+    return first if first >= 0 or first == SLOW else undone(loan, tail, first, chunk.size)
 
 
-def undone(loan: TailLoan, tail: NativeTail, answer: int) -> int:
-    """Return what stands for an append that a follower lacks, or raise the error of one that failed."""
+def undone(loan: TailLoan, tail: NativeTail, answer: int, need: int) -> int:
+    """Return what stands for an append that a follower lacks, or raise the error of one of `need` bytes that
+    failed.
+    """
     if answer == BEHIND:
         first = BEHIND - int(tail.c.next_offset)
         with loan.token:
             """The tail is taken back, so that followers can fetch what it has not shown."""
         return first
     with loan.token:
-        raise loan.torn(-answer)
+        raise loan.torn(-answer, need)
 
 
 # --- an application's records ------------------------------------------------------------------

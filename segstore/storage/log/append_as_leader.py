@@ -70,7 +70,7 @@ def _take(loan: TailLoan, rules: Any, batch: Received, header: Any) -> int:
     first: int = lib.seg_tail_take(
         tail.c, ffi.from_buffer("uint8_t[]", batch), len(batch), rules, now, header
     )
-    return first if first >= 0 or first == SLOW else undone(loan, tail, first)
+    return first if first >= 0 or first == SLOW else undone(loan, tail, first, len(batch))
 
 
 def _append(partition: Partition, sent: SentBatch, acks: Acks, verified: bool) -> AppendedBatch:

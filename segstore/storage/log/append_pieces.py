@@ -65,7 +65,7 @@ def append_pieces(
     error = None
     if lib.SEG_E_ROOM < answer < 0:  # an errno
         try:
-            undone(partition.loan, tail, answer)
+            undone(partition.loan, tail, answer, PIECE_BYTES)
         except StorageError as refused:
             error = copy_of(refused)  # whose traceback would keep the records
     return Pieces(batches["base_offset"][: done[0]].tolist(), done[1], error)

@@ -86,5 +86,5 @@ class Exchange:
         now = _NOW if tail.clock is None else tail.clock()
         first: int = lib.seg_exchange_produce(sock, self.c, tail.c, validator.rules, now, self._header)
         if first < 0 and first != SLOW:
-            undone(loan, tail, first)
+            undone(loan, tail, first, int(self.c.received))
         return first >= 0

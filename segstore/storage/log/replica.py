@@ -167,8 +167,7 @@ class Replica:
 
     def _save_epochs(self) -> None:
         """Write the file; the caller holds the append token."""
-        with os_errors():
-            self._epochs.save(sync=False)
+        self._epochs.save(sync=False)
         self._partition.flusher.names_changed()
 
     def follow(self) -> int:
@@ -312,7 +311,7 @@ class Replica:
             tail.c, ffi.from_buffer("uint8_t[]", data), len(data), high_watermark, self._headers, _FEW
         )
         if end < 0:
-            return end if end == SLOW else undone(self._partition.loan, tail, end)
+            return end if end == SLOW else undone(self._partition.loan, tail, end, len(data))
         if due is not None:
             due(end)
         elif tail.late is not None and tail.c.late:
@@ -389,8 +388,9 @@ class Replica:
                 self._partition.flusher.names_changed()
             self._partition.writer.save_epochs = None
             self._show_epoch()
-        except BaseException:
+        except BaseException as error:
             self._go_back_to(before)
+            self._partition.writer.judge(error)
             raise
 
     def _show_epoch(self) -> None:

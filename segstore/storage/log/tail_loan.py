@@ -195,15 +195,15 @@ class TailLoan:
         self._visible.take_back()
         self.tail = self.behind = None
 
-    def torn(self, number: int) -> StorageError:
-        """Take back what an append of C's, which failed with this errno, has left; return the error for its
-        caller. Where there is no room for that, the next append begins with it. The caller holds the append
-        token.
+    def torn(self, number: int, need: int) -> StorageError:
+        """Take back what an append of C's of `need` bytes, which failed with this errno, has left; return the
+        error for its caller. Where there is no room for that, the next append begins with it. The caller
+        holds the append token.
         """
         self._writer.take_back()
         error = StorageError(number, os.strerror(number), self._writer.segments.active.segment.path)
         if number in NO_ROOM:
-            self._writer.no_room(error)
+            self._writer.no_room(error, need)
         return error
 
     def stop(self) -> None:

@@ -74,7 +74,7 @@ class Pending:
         self.abandoned = False
 
 
-def _ignored(error: OSError) -> None:
+def _ignored(error: OSError, need: int = 0) -> None:
     """Tell nobody."""
 
 
@@ -130,8 +130,8 @@ class LogWriter:
         """The term of the lease by which the store leads, None where it needs none."""
         self.save_epochs: Callable[[], None] | None = None
         """Writes the file of leader epochs, which has `epoch` before a batch has it; None where it does."""
-        self.no_room: Callable[[OSError], object] = _ignored
-        """Is told of each append that the disk had no room for, with the append token held."""
+        self.no_room: Callable[[OSError, int], object] = _ignored
+        """Is given the error and the bytes of each append that finds no room, with the append token held."""
         self.recent: RecentAppends | None = None
         """Where a leader keeps what it has appended, for its followers; None without any."""
 
@@ -245,7 +245,7 @@ class LogWriter:
         if not segments.closed and self.is_whole():
             return
         segments.check()
-        self.no_room(_not_taken_back(segments.directory))
+        self.no_room(_not_taken_back(segments.directory), 0)
         raise _not_taken_back(segments.directory)
 
     def check_leads(self) -> None:
@@ -292,8 +292,9 @@ class LogWriter:
             if aborted:
                 self._add_aborted(restore, aborted)
         except BaseException as error:
+            need = self._size(restore, chunks)
             self.take_back()
-            self._judge(error)
+            self.judge(error, need)
             raise
         if together is None:
             self.owed = None
@@ -305,10 +306,25 @@ class LogWriter:
                 chunk.release()
         return restore
 
+    def _size(self, restore: Restore, chunks: Iterable[Encoded]) -> int:
+        """Return the bytes of an append that failed: of a long one, those up to the chunk that failed."""
+        if isinstance(chunks, list):
+            return sum(chunk.size for chunk in chunks)
+        written, begin = -restore.mark.size, restore.active.segment.base_offset
+        for slot in reversed(range(len(self.segments))):
+            if self.segments[slot].base_offset < begin:
+                break
+            written += self.segments[slot].size
+        return written
+
     def begin_epoch(self) -> None:
         """Let the file of leader epochs have the one under which is written. Raises StorageError."""
         if self.save_epochs is not None:
-            self.save_epochs()
+            try:
+                self.save_epochs()
+            except OSError as error:
+                self.judge(error)
+                raise
             self.save_epochs = None
 
     def _write_ready(self, chunks: list[Encoded], take: Take | None, as_is: bool = False) -> Aborted:
@@ -391,15 +407,17 @@ class LogWriter:
             self.roll(base_offset)
         except BaseException as error:
             self.take_back()
-            self._judge(error)
+            self.judge(error)
             raise
         self.owed = None
 
-    def _judge(self, error: BaseException) -> None:
-        """Raise an error of the disk, which has kept an append from its end, as StorageError."""
+    def judge(self, error: BaseException, need: int = 0) -> None:
+        """Raise an error of the disk, which has kept an append of `need` bytes from its end, as
+        StorageError.
+        """
         if is_refusal(error) and not isinstance(error, SegstoreError):
             if error.errno in NO_ROOM:
-                self.no_room(error)
+                self.no_room(error, need)
             raise StorageError(error.errno, error.strerror, error.filename) from error
 
     # --- taking back ----------------------------------------------------------------------

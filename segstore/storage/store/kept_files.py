@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Protocol
 
+from segstore.files.reserve import NO_ROOM
 from segstore.storage.context import Context
 from segstore.storage.meta.client_quotas import Entity, Limits, read_limits, write_limits
 from segstore.storage.meta.group_configs import GroupConfigs, read_group_configs, write_group_configs
@@ -95,4 +96,9 @@ class KeptFiles:
         if wrong:
             path = PRODUCER_ID.path(self._root)
             self._context.tell(path, wrong, f"made anew{self._context.make_way(path)}")
-        PRODUCER_ID.write(self._files, self._root, first)
+        try:
+            PRODUCER_ID.write(self._files, self._root, first)
+        except OSError as error:
+            if error.errno in NO_ROOM:  # a producer without an id can't append
+                self._context.full.met(error)
+            raise

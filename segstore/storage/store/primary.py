@@ -161,7 +161,8 @@ class Primary:
             # Nobody else can guess the epoch under which the standby's fetches are believed.
             step = 1 + (uuid.uuid4().int >> 128 - _STEP_BITS)
             made = StandbyRegistration(directory_id, sync, before.broker_epoch + step)
-            REGISTRATION.write(self._context.files, self._context.root, made)
+            with self._context.reserve:
+                REGISTRATION.write(self._context.files, self._context.root, made)
             if sync and not before.sync:
                 self._begin_sync(made)
             self.registration = made
@@ -211,7 +212,8 @@ class Primary:
             if before.sync:
                 self._begin_epochs(lambda before: before + 1)
             gone = replace(before, directory_id="", sync=False)
-            REGISTRATION.write(self._context.files, self._context.root, gone)
+            with self._context.reserve:
+                REGISTRATION.write(self._context.files, self._context.root, gone)
             self.registration = gone
             self._reached.clear()
             if before.sync:
@@ -388,7 +390,8 @@ class Primary:
                 raise FencedLeaderEpochError(
                     f"leader epoch {fence.leader_epoch}: this store knows {known}, which is no smaller"
                 )
-            FENCE.write(self._context.files, self._context.root, fence)
+            with self._context.reserve:
+                FENCE.write(self._context.files, self._context.root, fence)
             partitions = self._partitions()
             with partitions.lock:  # no topic is changed, and no partition opened meanwhile
                 self.fence = fence

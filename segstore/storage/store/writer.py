@@ -113,8 +113,9 @@ class StoreWriter:
             _check_role(files, root, self._role)
         if f"{names.OURS}/{names.FENCE}" in root_names and self.may_have_standby:
             check_not_fenced(context)
-        if f"{names.OURS}/{names.FULL}" in root_names:
-            context.full.forget()  # a dead writer's
+        if f"{names.OURS}/{names.FULL}" in root_names:  # a dead writer's
+            context.full.forget()
+            context.reserve.forget_looks()
         moved = set_aside(files, root)
         closed, marker = None, None
         if names.CLEAN_SHUTDOWN in root_names:

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from full_files import BLOCK, FullFiles
 
-from segstore.files import Files
-from segstore.files.reserve import FILES, PIECE, SIZE, Reserve, give, in_reserve
+from segstore.files import Files, Handle
+from segstore.files.reserve import FILES, LOOK, PIECE, SIZE, Reserve, give, in_reserve
 
 
 def made(tmp_path: Path, files: Files) -> Reserve:
@@ -135,3 +135,61 @@ def test_has_room_leaves_the_size_as_it_is(tmp_path: Path) -> None:
     assert (reserve.has_room(), size_in(tmp_path)) == (True, SIZE)
     files.free = SIZE // BLOCK - 1
     assert (reserve.has_room(), size_in(tmp_path)) == (False, SIZE)
+
+
+def test_has_room_asks_for_files_and_leaves_none(tmp_path: Path) -> None:
+    """A segment is several files: without inodes no log rolls."""
+    files = FullFiles()
+    reserve = made(tmp_path, files)
+    before = sorted(tmp_path.iterdir())
+    free, there = [FILES - 1], FullFiles.open
+
+    def opens(path: str, *, write: bool = False, create: bool = False) -> Handle:
+        if create and not os.path.lexists(path):
+            free[0] -= 1
+            if free[0] < 0:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
+        return there(files, path, write=write, create=create)
+
+    files.open = opens  # type: ignore[method-assign]
+    assert not reserve.has_room()
+    free[0] = FILES
+    assert reserve.has_room()
+    assert sorted(tmp_path.iterdir()) == before
+
+
+@pytest.mark.parametrize(
+    ("size", "blocks"),
+    [
+        pytest.param(SIZE // FILES, 0, id="a copy with holes"),
+        pytest.param(SIZE, SIZE, id="larger than now"),
+        pytest.param(0, 0, id="empty"),
+        pytest.param(5, 5, id="shorter than a piece"),
+    ],
+)
+def test_a_file_with_another_size_or_without_blocks_is_filled(tmp_path: Path, size: int, blocks: int) -> None:
+    path = tmp_path / "reserve.1"
+    path.write_bytes(b"\xff" * blocks)
+    os.truncate(path, size)
+    made(tmp_path, Files())
+    assert path.stat().st_size == SIZE // FILES
+    assert path.stat().st_blocks * 512 >= SIZE // FILES
+
+
+def test_files_that_a_kill_left_are_removed(tmp_path: Path) -> None:
+    reserve = made(tmp_path, Files())
+    left = tmp_path / f"reserve.0{LOOK}"
+    left.touch()
+    reserve.forget_looks()
+    assert not left.exists()
+
+
+@pytest.mark.parametrize("size", [5, SIZE // FILES, SIZE])
+def test_a_file_that_has_another_name_keeps_its_bytes(tmp_path: Path, size: int) -> None:
+    (tmp_path / "other").write_bytes(b"x" * size)
+    os.link(tmp_path / "other", tmp_path / "reserve.2")
+    with made(tmp_path, Files()):
+        while give(PIECE):
+            pass
+    assert (tmp_path / "other").read_bytes() == b"x" * size
+    assert size_in(tmp_path) == SIZE

@@ -8,18 +8,24 @@ import errno
 import logging
 import os
 from collections.abc import Callable
+from operator import itemgetter
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
+from faults import FailingFiles
 from full_files import BLOCK, FullFiles
-from stores import killed, values
+from replica_logs import closed, opened, replica_of
+from stores import killed, logs, values
 from waiting import until
 
 import segstore
 from segstore import StorageError
-from segstore.files.reserve import SIZE
+from segstore.files.reserve import SIZE, Reserve
 from segstore.storage import full_disk
+
+if TYPE_CHECKING:
+    from segstore.storage.scheduler import Scheduler
 
 SMALL = {"segment.bytes": 10_000, "segment.index.bytes": 4096, "file.delete.delay.ms": 0}
 QUIET = {"log.cleaner.threads": 0, "log.retention.check.interval.ms": 2**62}
@@ -34,6 +40,11 @@ DISKS = [
 
 def reserved(root: Path) -> int:
     return sum(path.stat().st_size for path in root.glob(".segstore/reserve.*"))
+
+
+def noted(root: Path) -> None:
+    """Wait until other processes see that the disk is full."""
+    until((root / ".segstore" / "full").exists, seconds=20)
 
 
 def fill(log: segstore.PartitionLog) -> None:
@@ -166,7 +177,7 @@ def test_log_data_takes_nothing_of_the_reserve(store_dir: Path) -> None:
 
 def test_a_copy_has_a_reserve_of_its_own_and_no_note(store_dir: Path, tmp_path: Path) -> None:
     with filled(store_dir, FullFiles()) as store:
-        until(lambda: (store_dir / ".segstore" / "full").exists())
+        noted(store_dir)
         assert segstore.check(store_dir) == []
         segstore.copy(store.path, tmp_path / "copy")
     ours = tmp_path / "copy" / ".segstore"
@@ -191,7 +202,7 @@ def test_it_is_told_once_and_once_that_there_is_room_again(
         for _ in range(20):
             with pytest.raises(StorageError):
                 log.append(b"x" * 5000)
-        until(lambda: (store_dir / ".segstore" / "full").exists())
+        noted(store_dir)
         assert "No space left on device: appends fail since 20" in str(store.stats()[0].error)
         with segstore.open(store_dir, "r") as reader:  # as `segstore stats` beside the writer
             assert reader.stats()[0].error == store.stats()[0].error
@@ -200,10 +211,160 @@ def test_it_is_told_once_and_once_that_there_is_room_again(
         assert "No space left on device" in told(caplog)[0]
         files.make_room()
         assert log.append(b"y") == 1
-        until(lambda: store.stats()[0].error is None)
+        until(lambda: store.stats()[0].error is None, seconds=20)
         until(lambda: not (store_dir / ".segstore" / "full").exists())
         until(lambda: len(told(caplog)) == 2)
         assert "there is room again" in told(caplog)[1]
+
+
+class ByHand:
+    """A scheduler whose tasks run by `run`, and the store's clock, in seconds."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.tasks: list[tuple[float, Callable[[], object]]] = []
+
+    def soon(self, task: Callable[[], object]) -> None:
+        self.after(0.0, task)
+
+    def after(self, seconds: float, task: Callable[[], object]) -> None:
+        self.tasks.append((self.now + seconds, task))
+
+    def run(self, seconds: float) -> None:
+        """Go on by `seconds`."""
+        end = self.now + seconds
+        while due := sorted((each for each in self.tasks if each[0] <= end), key=itemgetter(0)):
+            self.now = due[0][0]
+            self.tasks.remove(due[0])
+            due[0][1]()
+        self.now = end
+
+
+class Disk:
+    """A `FullDisk` by a clock that is handed in; `failed` is an append that found no room."""
+
+    def __init__(self, root: Path) -> None:
+        self.files, self.time = FullFiles(), ByHand()
+        (root / ".segstore").mkdir(parents=True)
+        reserve = Reserve(self.files, str(root / ".segstore" / "reserve"))
+        reserve.take(SIZE)
+        clock, scheduler = (lambda: int(self.time.now * 1000)), cast("Scheduler", self.time)
+        self.full = full_disk.FullDisk(self.files, str(root), clock, scheduler, reserve, lambda: None)
+
+    def failed(self, need: int = 0) -> None:
+        self.full.met(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "t-0/0.log"), need)
+
+
+@pytest.fixture
+def disk(store_dir: Path) -> Disk:
+    return Disk(store_dir)
+
+
+@pytest.mark.parametrize("pause", [0.5, 3, 30, 599])
+def test_small_appends_beside_a_large_one_that_is_retried_repeat_no_line(
+    disk: Disk, caplog: pytest.LogCaptureFixture, pause: float
+) -> None:
+    """There is room for small appends all the time, and never for the large one."""
+    disk.files.free = 100
+    for _ in range(20):
+        disk.failed(200 * BLOCK)
+        disk.time.run(pause)
+        assert disk.full.note is not None
+        assert disk.full.note.since_ms == 0
+    assert len(told(caplog)) == 1
+    disk.files.free = 240
+    disk.time.run(4)
+    assert (disk.full.note, len(told(caplog))) == (None, 2)
+
+
+def test_an_append_that_no_disk_has_room_for_does_not_tell_it_full_for_ever(
+    disk: Disk, caplog: pytest.LogCaptureFixture
+) -> None:
+    disk.files.free = 100
+    disk.failed(1 << 50)
+    disk.time.run(590)
+    assert (disk.full.note is None, len(told(caplog))) == (False, 1)
+    disk.time.run(15)
+    assert (disk.full.note is None, len(told(caplog))) == (True, 2)
+
+
+def test_the_size_of_an_earlier_failure_counts_no_more_once_there_was_room(disk: Disk) -> None:
+    disk.failed(200 * BLOCK)
+    disk.time.run(5)
+    assert disk.full.note is None
+    disk.files.free = 100
+    disk.failed(BLOCK)
+    disk.time.run(5)
+    assert disk.full.note is None
+
+
+def test_appends_of_two_threads_that_fail_at_once_are_told_once(
+    disk: Disk, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Both have seen that there is no note yet."""
+    disk.failed()
+    disk.full.note = None
+    disk.failed()
+    disk.time.run(1)
+    assert len(told(caplog)) == 1
+
+
+@pytest.mark.parametrize("size", [5000, 300_000, 9_000_000])
+@pytest.mark.parametrize("how", ["append", "append_batch"])
+def test_the_size_of_the_append_that_failed_is_known(
+    store_dir: Path, monkeypatch: pytest.MonkeyPatch, how: str, size: int
+) -> None:
+    needs: list[int] = []
+
+    def met(self: full_disk.FullDisk, error: OSError, need: int = 0) -> None:
+        needs.append(need)
+
+    monkeypatch.setattr(full_disk.FullDisk, "met", met)
+    files, large = FullFiles(), {"max.message.bytes": 10_000_000}
+    with segstore.open(store_dir, files=files, config=QUIET) as store:
+        store.create_topic("t", config=large)
+        log = store.partition("t")
+        log.append(b"x")
+        files.fill()
+        value, n = b"x" * 1000, size // 1000
+        with pytest.raises(StorageError):
+            log.append(value * n) if how == "append" else log.append_batch([value] * n)
+        assert needs
+        # A long append is written by chunks, of which the first fails.
+        assert min(size, 2_000_000) <= max(needs) <= size + size // 10 + 1000
+        files.make_room()
+
+
+def test_an_epoch_that_has_no_room_is_told(store_dir: Path) -> None:
+    """The first append of a new leader epoch writes the file of epochs before the log."""
+    files = FullFiles()
+    log = opened(store_dir, files=files)
+    log.append(b"x")
+    replica_of(log).lead(5)
+    files.fill()
+    with pytest.raises(StorageError, match="leader-epoch"):
+        log.append(b"y")
+    assert log.partition_for_write().context.full.note is not None
+    files.make_room()
+    closed(log)
+
+
+def test_an_epoch_that_a_follower_has_no_room_for_is_told(store_dir: Path, tmp_path: Path) -> None:
+    with segstore.open(tmp_path / "leader") as store:
+        store.create_topic("t")
+        store.partition("t").append(b"x")
+        sent = bytearray(logs(tmp_path / "leader")[0].read_bytes())
+    sent[12:16] = (7).to_bytes(4, "big")  # the batch's leader epoch, which its CRC leaves out
+    files = FullFiles()
+    log = opened(store_dir, files=files)
+    replica = replica_of(log)
+    replica.follow()
+    files.fill()
+    with pytest.raises(StorageError, match="leader-epoch"):
+        replica.append_as_follower(bytes(sent))
+    assert log.partition_for_write().context.full.note is not None
+    files.make_room()
+    closed(log)
 
 
 def told(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -230,7 +391,7 @@ def test_metrics_say_it(store_dir: Path) -> None:
 
 def test_a_note_that_a_dead_writer_has_left_goes(store_dir: Path, tmp_path: Path) -> None:
     with filled(tmp_path / "live", FullFiles()) as store:
-        until(lambda: (tmp_path / "live" / ".segstore" / "full").exists())
+        noted(tmp_path / "live")
         killed(tmp_path / "live", store_dir)
         assert store.stats()[0].error
     with segstore.open(store_dir) as opened:
@@ -245,3 +406,150 @@ def test_a_note_that_can_not_be_read_tells_nothing(store_dir: Path, content: byt
         (store_dir / ".segstore" / "full").write_bytes(content)
         with segstore.open(store_dir, "r") as reader:
             assert reader.stats()[0].error is None
+
+
+# --- calls of the system that find no room ----------------------------------------------------
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
+@pytest.mark.parametrize("call", ["mkdir", "allocate", "pwrite", "open"])
+@pytest.mark.parametrize("nth", [1, 2, 3, 5, 8])
+def test_a_topic_that_has_no_room_is_not_there_and_may_be_made_later(
+    store_dir: Path, call: str, nth: int, number: int
+) -> None:
+    """Its first call, or a later one, finds no room, and all calls after it."""
+    files = FailingFiles((call,), OSError(number, os.strerror(number)), nth=0)
+    with segstore.open(store_dir, files=files, config=QUIET) as store:
+        store.create_topic("t")
+        store.partition("t").append(b"x")
+        before = sorted(path.name for path in store_dir.iterdir())
+        files.arm(nth, 1 << 30)
+        caught: StorageError | None = None
+        try:
+            store.create_topic("new", partitions=4)
+        except StorageError as error:
+            caught = error
+        assert (caught is not None) == bool(files.hits)
+        assert caught is None or (caught.errno, "new" in store.topics()) == (number, False)
+        files.arm(0, 0)
+        if "new" in store.topics():
+            store.delete_topic("new")
+        store.create_topic("new", partitions=4)
+        for partition in range(4):
+            assert store.partition("new", partition).append(b"y") == 0
+        assert store.partition("t").append(b"x") == 1
+        assert set(before) <= {path.name for path in store_dir.iterdir()}
+    assert segstore.check(store_dir) == []
+
+
+def append_for_ever(log: segstore.PartitionLog) -> None:
+    for _ in range(100_000):
+        log.append(b"x")
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
+def test_an_index_that_has_no_room_to_grow_refuses_the_append_and_it_is_told(
+    store_dir: Path, number: int
+) -> None:
+    files = FailingFiles(("allocate",), OSError(number, os.strerror(number)), nth=0)
+    config = {"index.interval.bytes": 1, "segment.bytes": 1 << 28}
+    with segstore.open(store_dir, files=files, config=QUIET) as store:
+        store.create_topic("t", config=config)
+        log = store.partition("t")
+        log.append(b"x")
+        files.arm(1, 1 << 30)
+        with pytest.raises(StorageError) as caught:
+            append_for_ever(log)
+        assert caught.value.errno == number
+        end = log.end_offset
+        assert os.strerror(number) in str(store.stats()[0].error)
+        files.arm(0, 0)
+        assert log.append(b"y") == end
+    assert segstore.check(store_dir) == []
+
+
+# --- the files of a full disk, damaged --------------------------------------------------------
+
+
+def link(path: Path) -> None:
+    path.symlink_to(path.parent.parent / "elsewhere")
+
+
+DAMAGES: dict[str, Callable[[Path], object]] = {
+    "missing": lambda path: None,
+    "empty": Path.touch,
+    "garbage": lambda path: path.write_bytes(b"\xff" * 70_000),
+    "a link": link,
+    "a directory": Path.mkdir,
+    "a FIFO": os.mkfifo,
+}
+
+
+@pytest.mark.parametrize("name", ["reserve.0", "reserve.7", "full"])
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_damage_to_the_files_of_a_full_disk_keeps_nothing_from_being_done(
+    store_dir: Path, tmp_path: Path, name: str, damage: str
+) -> None:
+    filled(tmp_path / "before", FullFiles()).close()
+    os.rename(tmp_path / "before", store_dir)
+    path = store_dir / ".segstore" / name
+    path.unlink(missing_ok=True)
+    DAMAGES[damage](path)
+    assert segstore.check(store_dir) == []
+    with segstore.open(store_dir, "r") as reader:
+        assert values(reader.partition("t"))
+        assert reader.stats()[0].error is None
+    files = FullFiles()
+    with segstore.open(store_dir, files=files, config=QUIET) as store:
+        files.fill()
+        with pytest.raises(StorageError):
+            fill(store.partition("u"))
+        delete_topic(store)
+        files.make_room()
+        store.partition("u").append(b"there is room")
+    assert segstore.check(store_dir) == []
+    assert not (store_dir / "elsewhere").exists()
+
+
+def test_a_reader_leaves_the_reserve_alone(store_dir: Path) -> None:
+    files = FullFiles()
+    with filled(store_dir, files) as store:
+        noted(store_dir)
+        held = {path.name: path.stat().st_size for path in store_dir.glob(".segstore/reserve.*")}
+        with segstore.open(store_dir, "r", files=files) as reader:
+            assert values(reader.partition("t")) == values(store.partition("t"))
+            assert reader.stats()[0].error
+        assert held == {path.name: path.stat().st_size for path in store_dir.glob(".segstore/reserve.*")}
+
+
+# --- clients ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("first", [True, False], ids=["it has no id yet", "it has written before"])
+def test_a_producer_shows_a_full_disk_at_once_and_goes_on_when_there_is_room(
+    store_dir: Path, caplog: pytest.LogCaptureFixture, first: bool
+) -> None:
+    """KAFKA_STORAGE_ERROR is retriable in Kafka, too: no record fails before delivery_timeout_ms."""
+    files = FullFiles()
+    with segstore.open(store_dir, files=files, config=QUIET) as store:
+        store.create_topic("t")
+        with segstore.Producer(store, retry_backoff_ms=5) as producer:
+            if not first:
+                producer.send("t", b"x").get(60)
+            files.fill()
+            futures = [producer.send("t", b"%d" % i * 5000) for i in range(20)]
+            try:
+                until(lambda: retries(producer) > 3, seconds=20)
+                assert not any(future.is_done for future in futures)
+                error = str(store.stats()[0].error)
+            finally:
+                files.make_room()
+            assert [future.get(60).offset for future in futures] == [n + (not first) for n in range(20)]
+        said = [line for each in caplog.records if "can't be written now" in (line := each.getMessage())]
+        assert len(said) == 1
+        assert "No space left on device" in said[0]
+        assert "No space left on device" in error
+
+
+def retries(producer: segstore.Producer) -> float:
+    return float(producer.metrics()["producer-metrics"]["record-retry-total"])
