@@ -19,8 +19,8 @@ from segstore.wire.cluster import Cluster
 
 ASYNC, SYNC = "async", "sync"
 _REFUSALS = {
-    Code.CLUSTER_AUTHORIZATION_FAILED: ", which takes this standby if the setting standby.addresses names its"
-    " machine, or the list of rights gives CLUSTER_ACTION",
+    Code.CLUSTER_AUTHORIZATION_FAILED: ", which takes this standby if its setting standby.addresses names"
+    " this machine, or its list of rights gives CLUSTER_ACTION",
     Code.DUPLICATE_BROKER_REGISTRATION: ", which has another standby (`demote --standby` ends that)",
     Code.NOT_CONTROLLER: ", which leads no more, or is itself a standby, a mirror or a replicated store",
     Code.INVALID_REQUEST: ", whose standby is in sync mode (`demote --standby` ends that)",

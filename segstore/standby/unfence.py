@@ -21,13 +21,14 @@ from segstore.storage.context import Clock, os_errors, wall_clock
 from segstore.storage.meta.fence import FENCE, Fence
 from segstore.storage.meta.standby_registration import NOBODY, REGISTRATION, StandbyRegistration
 from segstore.storage.store.store import Store, open_context
-from segstore.storage.store.writer import StoreWriter
+from segstore.storage.store.writer import StoreWriter, check_role
 
 
 def fence_of(files: Files, root: str) -> Fence:
-    """Return the fence of a directory. Raises InvalidArgumentError for one without; CorruptCheckpointError,
-    OSError.
+    """Return the fence of a primary's directory. Raises InvalidArgumentError if it has none, or follows
+    another node by now; CorruptCheckpointError, OSError.
     """
+    check_role(files, root, None)
     fence = FENCE.read(files, root) if files.exists(root) else None
     if fence is None:
         raise InvalidArgumentError(f"{root} was not demoted: there is no fence to lift")
@@ -48,8 +49,8 @@ def unfence(
     of one of them are cut when it follows the other. The store leads from a leader epoch above that of the
     fence on, and has no standby any more.
 
-    Raises InvalidArgumentError for a store without a fence; StoreLockedError, CorruptCheckpointError,
-    StorageError.
+    Raises InvalidArgumentError for a store without a fence, and for a standby; StoreLockedError,
+    CorruptCheckpointError, StorageError.
     """
     check_apart("unfence()")
     root, files = arguments.path("directory", directory), files or Files()

@@ -136,6 +136,38 @@ def test_who_is_not_the_standby_fences_nothing(
     assert log.append(b"b") == 2
 
 
+def test_what_a_stranger_asks_again_and_again_is_one_line_of_the_log(
+    standby: Standby,
+    server: segstore.Server,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """One a minute for each kind of request and address, and a hundred of all addresses."""
+    peer = "10.0.0.1"
+    monkeypatch.setattr(Connection, "peer", property(lambda _: peer, lambda _, __: None), raising=False)
+
+    def ask(times: int) -> int:
+        caplog.clear()
+        for _ in range(times):
+            with WireClient(server.host, server.port) as wire:
+                stranger = Standby(standby.store, wire)
+                assert stranger.register().error_code == Code.CLUSTER_AUTHORIZATION_FAILED
+                with pytest.raises(ConnectionError):
+                    stranger.fence(1 << 30)
+        return len(caplog.records)
+
+    assert ask(3) == 2
+    assert all("(asked by 10.0.0.1)" in each.message for each in caplog.records)
+    assert ask(3) == 0
+    told = 2
+    for n in range(60):
+        peer = f"10.0.1.{n}"
+        told += ask(1)
+    assert told == 100
+    monkeypatch.setattr("segstore.server.handlers.standby._SILENT_S", 0.0)
+    assert ask(1) == 2
+
+
 def test_other_machines_change_the_standby_only_if_the_operator_says_so(
     store: segstore.Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -273,6 +273,23 @@ def test_nothing_is_kept_of_a_connection_that_was_used(
         until(lambda: not any(each() for each in kept))
 
 
+@pytest.mark.usefixtures("no_cycles")
+def test_a_fetch_that_waits_keeps_nothing_of_a_client_that_has_gone(
+    store: segstore.Store, files: Certificates, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It stands in the purgatory until its time is over, which the client chooses."""
+    store.create_topic("t")
+    kept = kept_wires(monkeypatch)
+    kind = structs("FetchRequest")
+    topics = [kind.FetchTopic(topic="t", partitions=[kind.FetchPartition(partition=0)])]
+    with over_tls(store, files) as server:
+        for _ in range(3):
+            with connected(server, files) as wire:
+                wire.send("Fetch", 11, max_wait_ms=1_000_000, min_bytes=1, topics=topics)
+        until(lambda: len(kept) == 3)
+        until(lambda: not any(each() for each in kept))
+
+
 def test_plain_text_to_a_tls_port_and_tls_to_a_plain_one(store: segstore.Store, files: Certificates) -> None:
     with over_tls(store, files) as server:
         for said in (

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from cli import run
 from faults import FailingFiles
+from stores import tree
 
 import segstore
 from segstore.errors import DemotedError, InvalidArgumentError, StorageError, StoreLockedError
@@ -82,6 +83,23 @@ def test_what_has_no_fence_is_left_alone(store_dir: Path, tmp_path: Path) -> Non
         with pytest.raises(InvalidArgumentError, match="was not demoted"):
             segstore.unfence(path)
     assert not (tmp_path / "nothing").exists()
+
+
+def test_an_old_primary_that_follows_by_now_is_left_alone(store_dir: Path, tmp_path: Path) -> None:
+    """Its fence is still there; nobody is asked, and the error names the command that makes it lead."""
+    with segstore.open(store_dir) as store, segstore.serve(store, port=0) as server:
+        store.create_topic("t")
+        with segstore.follow(server.bootstrap_servers, tmp_path / "standby") as standby:
+            standby.promote("reachable").close()
+    with segstore.open(tmp_path / "standby") as store, segstore.serve(store, port=0) as server:
+        segstore.follow(server.bootstrap_servers, store_dir).close()
+    assert FENCE.read(Files(), str(store_dir)) is not None
+    before = tree(store_dir)
+    for told in (run("unfence", store_dir), run("unfence", store_dir, "--yes")):
+        assert told.exit_code == 1
+        assert "is a standby" in told.stderr
+        assert "`segstore promote`" in told.stderr
+    assert tree(store_dir) == before
 
 
 def test_a_store_that_a_process_has_open(store_dir: Path) -> None:

@@ -403,14 +403,16 @@ class Connection:
             with suppress(OSError):
                 self._sock.send(self._wire.farewell())
         self._set_up()
-        # What refers back would keep the connection, and some 70 KB of its TLS, until Python next looks for
-        # cycles, which comes by the number of its objects.
+        # What refers back would keep the connection until Python next looks for cycles, which comes by the
+        # number of its objects.
         self._handshake = self.repeat = None
         if self.sasl is not None:
             self.sasl.abandon()
         self.is_open, self.state = False, State.CLOSED
         self._shared.loop.remove(self._sock)
         self._outgoing.release()
+        # A request that waits keeps the connection until its time is over, but not some 70 KB of its TLS.
+        self._wire, self._outgoing = None, Outgoing()
         self._give_memory()
         self._closed(self)
 

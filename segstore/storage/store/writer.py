@@ -37,7 +37,7 @@ from segstore.storage.meta.close_note import CLOSE_NOTE, FoundNote, OwedEpochs, 
 from segstore.storage.meta.directory_safety import is_store, kept_mode, remove_begun
 from segstore.storage.meta.followed_ends import FollowedEnds
 from segstore.storage.meta.published_ends import EndsWriter, slot_key
-from segstore.storage.meta.role import ROLE
+from segstore.storage.meta.role import MIRROR, ROLE, STANDBY
 from segstore.storage.meta.root_checkpoints import RootCheckpoints, TopicPartitionKey
 from segstore.storage.meta.store_format import check_format
 from segstore.storage.meta.topics import TopicFiles, TopicInfo
@@ -110,7 +110,7 @@ class StoreWriter:
         if not self._replicated and names.META_PROPERTIES in root_names:
             _check_plain(files, root)
         if self._role is not None or f"{names.OURS}/{names.ROLE}" in root_names:
-            _check_role(files, root, self._role)
+            check_role(files, root, self._role)
         if f"{names.OURS}/{names.FENCE}" in root_names and self.may_have_standby:
             check_not_fenced(context)
         if f"{names.OURS}/{names.FULL}" in root_names:  # a dead writer's
@@ -493,15 +493,19 @@ def _check_plain(files: Files, root: str) -> None:
         )
 
 
-def _check_role(files: Files, root: str, kind: str | None) -> None:
+_ENDS = {MIRROR: "end-mirror", STANDBY: "promote"}
+"""The command that ends each role."""
+
+
+def check_role(files: Files, root: str, kind: str | None) -> None:
     """Raise InvalidArgumentError where the directory does not have the role for which it is opened. Raises
     CorruptCheckpointError, OSError.
     """
     held = ROLE.read(files, root)
     if held is not None and held.kind != kind:
         raise InvalidArgumentError(
-            f"{root} is a {held.kind} of cluster {held.cluster_id} ({held.source}): nothing else is"
-            f' written there, mode="r" reads it, and `segstore end-{held.kind}` makes an ordinary store of it'
+            f"{root} is a {held.kind} of cluster {held.cluster_id} ({held.source}): nothing else is written"
+            f' there, mode="r" reads it, and `segstore {_ENDS[held.kind]}` makes an ordinary store of it'
         )
     if held is None and kind is not None:
         raise InvalidArgumentError(f"{root} is no {kind}, but a store of its own")

@@ -155,6 +155,41 @@ def test_epochs_run_out(store_dir: Path, how: str) -> None:
         assert coordinator.init_producer_id("x", 60_000)[0] == fresh[0]
 
 
+@pytest.mark.parametrize("restarts", [False, True], ids=["at once", "behind a restart"])
+def test_a_timeout_in_the_last_epoch(store_dir: Path, restarts: bool) -> None:
+    """The abort uses up the epochs: its producer goes on under another id."""
+    clock, me = Clock(), (0, MAX_EPOCH)
+    with coordinated(store_dir, clock=clock) as (_, coordinator):
+        assert coordinator.init_producer_id("x", 1000, remote=True) == (0, 0)
+        with coordinator._entries.locked("x") as entry:
+            entry.metadata = replace(entry.known, producer_epoch=MAX_EPOCH)
+        coordinator.add_partitions("x", me, [T0])
+        clock.now += 1001
+        coordinator.abort_timed_out()
+        if not restarts:
+            check_the_way_on(coordinator, me)
+    if restarts:
+        with coordinated(store_dir, clock=clock) as (_, coordinator):
+            check_the_way_on(coordinator, me)
+
+
+def check_the_way_on(coordinator: TransactionCoordinator, me: tuple[int, int]) -> None:
+    state = coordinator.transactions()["x"]
+    fresh = state.producer_id, 0
+    assert (state.previous_producer_id, state.producer_epoch) == (me[0], 0)
+    with pytest.raises(errors.InvalidTxnStateError):
+        coordinator.end("x", me, commit=True)
+    for _ in range(2):  # the first answer may be lost
+        assert coordinator.end("x", me, commit=False) == fresh
+    for commit in (True, False):
+        with pytest.raises(errors.InvalidPidMappingError):
+            coordinator.end_in_epoch("x", me, commit)
+    for _ in range(2):
+        assert coordinator.init_producer_id("x", 1000, me, remote=True) == fresh
+    coordinator.add_partitions("x", fresh, [T0])
+    assert coordinator.end("x", fresh, commit=True) == (fresh[0], 1)
+
+
 def test_what_is_open_for_too_long_is_aborted(store_dir: Path) -> None:
     clock = Clock()
     with coordinated(store_dir, clock=clock) as (store, coordinator):
