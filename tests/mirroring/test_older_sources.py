@@ -132,7 +132,7 @@ def test_a_copy_that_is_restored_twice(tmp_path: Path, store_dir: Path, kind: st
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_killed_copy_that_is_restored_twice(tmp_path: Path, store_dir: Path, kind: str) -> None:
-    """Each recovery begins the same leader epoch, which tells nothing."""
+    """Each recovery of what counts as the same store begins the same leader epoch, which tells nothing."""
     source = tmp_path / "p"
     with Broker(source) as broker:
         broker.store.create_topic("t", config=SMALL)
