@@ -6,12 +6,13 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from stores import as_the_same, killed, tree
+from stores import as_the_same, in_child, killed, tree
 
 import segstore
 from segstore import names
@@ -220,11 +221,17 @@ def over_the_store(path: Path, work: Path) -> Path:
     """A copy that was made while the store was open is put over its files, which a crash and a recovery lie
     behind.
     """
-    backup = killed_copy(path, work)
-    (path / names.CLEAN_SHUTDOWN).unlink()
-    opened(path)  # begins the next epoch
-    (path / names.CLEAN_SHUTDOWN).unlink()
-    shell("cp", "-a", f"{backup}/.", path)
+
+    def append(_: object) -> None:
+        store = segstore.open(path)
+        store.partition("t").append(b"open")
+        if not (work / "backup").exists():
+            shutil.copytree(path, work / "backup")
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    for _ in range(2):  # the second one appends in the next epoch
+        assert in_child(append)[0] == signal.SIGKILL
+    shell("cp", "-a", f"{work / 'backup'}/.", path)
     return path
 
 
