@@ -284,3 +284,20 @@ def test_more_restored_logs_than_one_request_compares(tmp_path: Path, store_dir:
                 assert list(records(running.store.partition("t", number))) == list(
                     records(broker.store.partition("t", number))
                 )
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_log_that_is_cut_is_compared_anew(tmp_path: Path, store_dir: Path, kind: str) -> None:
+    """Without another connection or leader epoch: a source that tells no epochs may have led anew between."""
+    with Broker(tmp_path / "p") as broker:
+        broker.store.create_topic("t", config=SMALL)
+        singles(broker.store, 100, "before")
+        with follow(kind, broker, store_dir) as running:
+            await_same(running, broker)
+            (followed,) = (each for each in running._control.fetchers.logs.values() if each.topic == "t")
+            broker.clear()
+            assert followed.out_of_range(followed.ask(), 0, 90)
+            await_same(running, broker)
+        fetches = [each.fields["topics"] for each in broker.requests if each.api == Api.FETCH]
+    asked = [part["fetch_offset"] for each in fetches for topic in each for part in topic["partitions"]]
+    assert 82 in asked, "from some offsets before the cut on"
