@@ -165,6 +165,8 @@ class StoreWriter:
         self._open_adopted()
         self._open_partitions(left, every=damaged)
         if note is not None and (note.is_restored or not left.clean):
+            if loader.owed.step and note.is_restored:
+                self.kept.skip_producer_ids()
             self._note(0)
         if damaged:
             self.partitions.checkpoint()

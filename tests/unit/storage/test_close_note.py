@@ -21,6 +21,7 @@ from segstore.storage.meta import close_note
 from segstore.storage.meta.close_note import CLOSE_NOTE, STEPS
 from segstore.storage.meta.framed import frame
 from segstore.storage.meta.offset_checkpoints import LeaderEpochs
+from segstore.storage.meta.sealed_file import PRODUCER_ID
 
 PARTITIONS = 3
 NOTE = f"{names.OURS}/{names.CLOSED}"
@@ -299,6 +300,39 @@ def test_segstore_copy_of_an_open_store_begins_an_epoch(
         segstore.copy(closed, tmp_path / "other")
     assert epochs(tmp_path / "other") == [steps[0]] * PARTITIONS
     assert opened(tmp_path / "other", 0) == []
+
+
+def producer_id(path: Path) -> int:
+    """That of a new producer."""
+    with segstore.open(path) as store:
+        with segstore.Producer(store) as producer:
+            producer.send("t", b"x", partition=0)
+        return int(store.partition("t").read(0).batches["producer_id"][-1])
+
+
+@pytest.mark.parametrize("how", ["never", "before", "killed"])
+def test_copies_give_out_producer_ids_of_their_own(closed: Path, tmp_path: Path, how: str) -> None:
+    """A producer of what was lost, and a new one, would take each other's batches for duplicates."""
+    if how != "never":
+        assert producer_id(closed) == 0
+    if how == "killed":
+        (closed / names.CLEAN_SHUTDOWN).unlink()
+    copies = [Path(shutil.copytree(closed, tmp_path / str(n))) for n in range(2)]
+    found = [producer_id(path) for path in (closed, *copies)]
+    assert found[0] < 1 << 32
+    assert len({each >> 32 for each in found}) == 3
+    assert [producer_id(path) - before for path, before in zip(copies, found[1:], strict=True)] == [1000] * 2
+
+
+LATE = {"of a late generation": 1 << 62, "the last": (1 << 63) - 1}
+
+
+@pytest.mark.parametrize("name", LATE)
+def test_producer_ids_near_their_end_stay(closed: Path, tmp_path: Path, name: str) -> None:
+    PRODUCER_ID.write(Files(), str(closed), LATE[name])
+    copied = Path(shutil.copytree(closed, tmp_path / "other"))
+    opened(copied)
+    assert PRODUCER_ID.read(Files(), str(copied)) == LATE[name]
 
 
 def test_a_store_that_was_killed_begins_the_next_epoch(closed: Path) -> None:
