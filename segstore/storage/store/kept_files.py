@@ -21,8 +21,9 @@ from segstore.storage.meta.group_configs import GroupConfigs, read_group_configs
 from segstore.storage.meta.scram_credentials import Credentials, read_credentials, write_credentials
 from segstore.storage.meta.sealed_file import PRODUCER_ID
 
-_IDS, _APART = 32, 16
-"""Copies of a store give out producer ids that lie so many bits apart, by a random number of so many bits."""
+_IDS, _APART = 1000 << 22, 16
+"""Copies of a store give out producer ids that lie so many apart, times a random number of so many bits.
+Blocks of ids begin at multiples of 1,000."""
 
 
 class Keeping(Protocol):
@@ -111,7 +112,7 @@ class KeptFiles:
         first = self.producer_id()
         if first is None and PRODUCER_ID.damage(self._files, self._root):
             return
-        first = (first or 0) + ((1 + secrets.randbits(_APART)) << _IDS)
+        first = (first or 0) + (1 + secrets.randbits(_APART)) * _IDS
         if first > INT64_MAX >> 1:  # ids of a late generation: there is no room for another jump
             return
         try:

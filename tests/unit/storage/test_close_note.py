@@ -311,16 +311,21 @@ def producer_id(path: Path) -> int:
 
 
 @pytest.mark.parametrize("how", ["never", "before", "killed"])
-def test_copies_give_out_producer_ids_of_their_own(closed: Path, tmp_path: Path, how: str) -> None:
+def test_copies_give_out_producer_ids_of_their_own(
+    closed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
     """A producer of what was lost, and a new one, would take each other's batches for duplicates."""
+    bits, given = close_note.secrets.randbits, iter((3, 4))
+    monkeypatch.setattr(close_note.secrets, "randbits", lambda n: next(given) if n == 16 else bits(n))
     if how != "never":
         assert producer_id(closed) == 0
     if how == "killed":
         (closed / names.CLEAN_SHUTDOWN).unlink()
     copies = [Path(shutil.copytree(closed, tmp_path / str(n))) for n in range(2)]
     found = [producer_id(path) for path in (closed, *copies)]
-    assert found[0] < 1 << 32
-    assert len({each >> 32 for each in found}) == 3
+    assert [each - found[1] for each in found[2:]] == [1000 << 22]
+    assert found[0] < 2000
+    assert found[1] >= 4 * (1000 << 22)
     assert [producer_id(path) - before for path, before in zip(copies, found[1:], strict=True)] == [1000] * 2
 
 
