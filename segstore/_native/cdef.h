@@ -580,9 +580,9 @@ int64_t seg_fdatasync(int fd, int32_t *failed);
 /* What stat(2) tells: 0. */
 int64_t seg_fstat(int fd, seg_status *out);
 int64_t seg_stat(const char *path, int32_t follow, seg_status *out);
-/* Three numbers that no copy of a file has: its device, its inode, and the time of its birth in ns, or, where the
- * system does not tell that, of the last change of its bytes or names. A link is not followed. 0, -errno. */
-int64_t seg_which(const char *path, int64_t *out);
+/* Three numbers that no copy of a file has: its device, its inode, and the time of its birth in ns; if the system does
+ * not tell that, of the last change of its bytes or names with or_change, else 0. A link is not followed. 0, -errno. */
+int64_t seg_which(const char *path, int32_t or_change, int64_t *out);
 /* The path without links, as realpath(3), at most 4,096 bytes with the zero behind it. 0, -errno. */
 int64_t seg_realpath(const char *path, char *out);
 /* Have the kernel begin to write what is dirty of these bytes; a later seg_fdatasync waits for it. */

@@ -120,12 +120,14 @@ int64_t seg_stat(const char *path, int32_t follow, seg_status *out)
     return failed < 0 ? -errno : tell(&found, out);
 }
 
-int64_t seg_which(const char *path, int64_t *out)
+int64_t seg_which(const char *path, int32_t or_change, int64_t *out)
 {
     struct stat found;
     if (lstat(path, &found) < 0)
         return -errno;
-    struct timespec born = found.st_ctim;
+    struct timespec born = {0};
+    if (or_change)
+        born = found.st_ctim;
     birth_of(path, &found, &born);
     out[0] = (int64_t)found.st_dev;
     out[1] = (int64_t)found.st_ino;

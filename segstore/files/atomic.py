@@ -10,7 +10,7 @@ import contextlib
 import errno
 import hashlib
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from segstore.files.calls import Content, Directories, Opening
@@ -77,12 +77,22 @@ class Whole(Opening, Content, Directories, Stats):
         if sync:
             self.sync_dir(directory)
 
-    def _replace(self, target: str, data: Buffer, sync: bool) -> str:
+    def write_as_itself(self, path: Path, data: Callable[[tuple[int, int, int]], Buffer]) -> None:
+        """Replace a file, or make it, as `write_atomic` does without `sync`, with the content that `data`
+        returns for which file it will be: `which` without `or_change`, which a rename leaves as it is. Raises
+        OSError.
+        """
+        in_reserve(lambda: self._replace(os.fspath(path), data, sync=False), PIECE)
+
+    def _replace(
+        self, target: str, data: Buffer | Callable[[tuple[int, int, int]], Buffer], sync: bool
+    ) -> str:
         """Replace a file; return its directory. Raises OSError; the file is as before then."""
         directory, temporary = _beside(target)
         try:
             with self.open_anew(temporary) as handle:
-                self.pwrite(handle, data, 0)
+                content = data(self.which(temporary, or_change=False)) if callable(data) else data
+                self.pwrite(handle, content, 0)
                 if sync:
                     self.sync(handle)
             self.rename(temporary, target)

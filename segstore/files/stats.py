@@ -148,12 +148,13 @@ class Stats:
         found = status(file) if isinstance(file, Handle) else status_of(file)
         return found.inode, found.size, found.modified
 
-    def which(self, path: Path) -> tuple[int, int, int]:
-        """Return three numbers that no copy of a file has: its device, its inode, and the time of its birth;
-        of its last change, where the system tells no birth. Raises OSError as lstat(2).
+    def which(self, path: Path, *, or_change: bool = True) -> tuple[int, int, int]:
+        """Return three numbers that no copy of a file has: its device, its inode, and the time of its birth.
+        If the system tells no birth, the third is the time of its last change, or 0 without `or_change`.
+        Raises OSError as lstat(2).
         """
         found = ffi.new("int64_t[3]")
-        code = lib.seg_which(os.fspath(path).encode(*CODING), found)
+        code = lib.seg_which(os.fspath(path).encode(*CODING), or_change, found)
         if code < 0:
             raise failed(code, path)
         return found[0], found[1], found[2]

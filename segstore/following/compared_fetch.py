@@ -5,6 +5,7 @@ by one request, outside of the session. Nothing is on disk but through the logs.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import islice
 from typing import Any, Protocol
 
 from segstore.errors import BrokerError
@@ -19,12 +20,15 @@ from segstore.protocol.fetch_epochs import FINAL_EPOCH, NO_SESSION
 from segstore.wire.connection import Connection
 from segstore.wire.settings import WireConfig
 
-_TOGETHER = 128
-"""Logs that are compared by one request: of each some KiB are in memory."""
+TOGETHER = 128
+"""The most logs that are compared by one request: of each some KiB are in memory."""
 
 
 class Steps(Protocol):
     """What a fetcher does with what comes of one log."""
+
+    def ask(self, followed: FollowedLog) -> Question | None:
+        """Return what to fetch next of a log, None if its topic was removed."""
 
     def run(self, followed: FollowedLog, step: Callable[[], bool]) -> bool:
         """Run a step of a log, and note what prevents it; return whether it got on."""
@@ -42,27 +46,34 @@ class ComparedFetch:
     def __init__(self, connection: Connection, terms: FetchTerms, config: WireConfig, steps: Steps) -> None:
         self._connection, self._terms, self._config, self._steps = connection, terms, config, steps
         self._begun: dict[FollowedLog, Comparison] = {}
+        self._waiting: set[FollowedLog] = set()
+        """Those that an ordinary fetch has to come before."""
 
-    def step(self, questions: Iterable[tuple[FollowedLog, Question]]) -> bool:
-        """Get on with logs that are not compared yet, each with the fetch that would come next; return
-        whether to go on at once. If not, the leader has to show more first, or to say by an ordinary fetch
-        where its log ends. Raises as `Connection.ask`.
+    def step(self, logs: Iterable[FollowedLog]) -> bool:
+        """Get on with some of these logs, which are not compared yet; return whether to go on at once. If
+        not, the leader has to show more of each of them first, or to say by an ordinary fetch where its log
+        ends. Raises as `Connection.ask`.
         """
-        ready = list(self._ready(questions))
+        ready = list(islice(self._ready(logs), TOGETHER))
         alone = [each for each in ready if each.alone][:1]
-        asked = alone or ready[:_TOGETHER]
+        asked = alone or ready
         if not asked:
+            self._waiting.clear()
             return False
         parts = self._fetched(asked, {} if alone else {each.followed.key: each.most_bytes for each in asked})
-        got_on = len(ready) > len(asked)
         for each in asked:
-            if (part := parts.get(each.followed.key)) is not None:
-                got_on |= self._take(each, part, was_alone=len(asked) == 1)
-        return got_on
+            part = parts.get(each.followed.key)
+            if part is None or not self._take(each, part, was_alone=len(asked) == 1):
+                self._waiting.add(each.followed)
+        return True
 
-    def _ready(self, questions: Iterable[tuple[FollowedLog, Question]]) -> Iterator[Comparison]:
-        """Yield the comparisons that are not at their ends; one whose log has changed since begins anew."""
-        for followed, question in questions:
+    def _ready(self, logs: Iterable[FollowedLog]) -> Iterator[Comparison]:
+        """Yield the comparisons that are not at their ends, and don't wait; one whose log has changed since
+        begins anew.
+        """
+        for followed in logs:
+            if followed in self._waiting or (question := self._steps.ask(followed)) is None:
+                continue
             held = self._begun.get(followed)
             if held is None or held.question[:2] != question[:2]:
                 held = self._begun[followed] = Comparison(followed, question)

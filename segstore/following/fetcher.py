@@ -141,8 +141,7 @@ class Fetcher(BrokerThread):
     def _compare(self, logs: Iterable[FollowedLog]) -> bool:
         """Get on with those logs that are not compared yet; return whether to go on at once."""
         begun = [each for each in logs if not each.is_compared]
-        questions = [(each, asked) for each in begun if (asked := self._ask(each)) is not None]
-        return bool(questions) and self._compared.step(questions)
+        return bool(begun) and self._compared.step(begun)
 
     def _fetch(
         self,
@@ -177,7 +176,7 @@ class Fetcher(BrokerThread):
             self._learn(sent, asked, alone, logs, session.id)
 
     def _questions(self, logs: Mapping[Key, FollowedLog]) -> dict[Key, Question]:
-        return {key: found for key, each in logs.items() if (found := self._ask(each)) is not None}
+        return {key: found for key, each in logs.items() if (found := self.ask(each)) is not None}
 
     def _learn(
         self,
@@ -328,7 +327,8 @@ class Fetcher(BrokerThread):
             self._home.stale(told_error(code, asked))
             self._closing.wait(self._config.retry_backoff_ms / 1000)
 
-    def _ask(self, each: FollowedLog) -> Question | None:
+    def ask(self, each: FollowedLog) -> Question | None:
+        """Return what to fetch next of a log, None if its topic was removed."""
         try:
             return each.ask()
         except StoreClosedError:  # its topic was deleted a moment ago

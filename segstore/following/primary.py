@@ -18,6 +18,8 @@ from segstore.storage.store.primary import STANDBY_ID
 from segstore.wire.cluster import Cluster
 
 ASYNC, SYNC = "async", "sync"
+_EPOCHS = 10
+"""How many epochs a primary is told that knows a later one each time; one of segstore's knows one at most."""
 _REFUSALS = {
     Code.CLUSTER_AUTHORIZATION_FAILED: ", which takes this standby if its setting standby.addresses names"
     " this machine, or its list of rights gives CLUSTER_ACTION",
@@ -66,16 +68,18 @@ class Primary:
 
     def begin_epoch(self, epoch: int) -> int:
         """Fence the primary: this standby leads from `epoch` on, or from a later one where the primary knows
-        that; return it. Raises BrokerError where the primary refuses; as `Cluster.ask`.
+        that; return it. Raises BrokerError where the primary refuses, or knows a later one each time;
+        UnusableAnswerError; as `Cluster.ask`.
         """
-        while True:
+        for _ in range(_EPOCHS):
             part = self._begin(epoch)
             if part.error_code != Code.FENCED_LEADER_EPOCH:
-                if part.error_code:
-                    raise told_error(part.error_code, f"the fence of {self._cluster.bootstrap[0]}")
-                return epoch
+                break
             check_epoch(part.leader_epoch, self._cluster.bootstrap[0])
             epoch = max(epoch, int(part.leader_epoch)) + 1
+        if part.error_code:
+            raise told_error(part.error_code, f"the fence of {self._cluster.bootstrap[0]}")
+        return epoch
 
     def announce(self, epoch: int) -> None:
         """Say that this standby leads from `epoch` on. Raises BrokerError where the old primary refuses; as

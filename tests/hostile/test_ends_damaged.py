@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 from published import END, RECOVERY_POINT, START, ends_path, publish, used, without_checks
-from stores import Clock, killed, logs, stamps, values
+from stores import Clock, as_the_same, killed, logs, stamps, values
 
 import segstore
 from segstore import names
@@ -77,7 +77,7 @@ def stores(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, Se
 def state(request: pytest.FixtureRequest, stores: dict[str, tuple[Path, Seen]], store_dir: Path) -> Any:
     """A copy of one of them, and what is in it."""
     source, held = stores[request.param]
-    shutil.copytree(source, store_dir)
+    as_the_same(Path(shutil.copytree(source, store_dir)))
     return store_dir, held
 
 

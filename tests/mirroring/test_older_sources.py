@@ -16,6 +16,7 @@ from stores import as_the_same, killed, records
 from waiting import PATIENCE, until
 
 import segstore
+from segstore.following import compared_fetch
 from segstore.server.apis import Api
 from segstore.testing import Broker
 
@@ -132,7 +133,7 @@ def test_a_copy_that_is_restored_twice(tmp_path: Path, store_dir: Path, kind: st
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_killed_copy_that_is_restored_twice(tmp_path: Path, store_dir: Path, kind: str) -> None:
-    """Each recovery begins the same leader epoch, which tells nothing."""
+    """Each recovery of what counts as the same store begins the same leader epoch, which tells nothing."""
     source = tmp_path / "p"
     with Broker(source) as broker:
         broker.store.create_topic("t", config=SMALL)
@@ -252,3 +253,51 @@ def test_nothing_is_fetched_twice_from_a_source_that_is_the_same(
     asked = [[part["fetch_offset"] for topic in each for part in topic["partitions"]] for each in fetches]
     assert asked[:2] == [[192] * 20, [200] * 20]
     assert all(offset == 200 for each in asked[2:] for offset in each)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_more_restored_logs_than_one_request_compares(tmp_path: Path, store_dir: Path, kind: str) -> None:
+    """Each of them waits for an ordinary fetch, which says that the leader's log is shorter."""
+    source, count = tmp_path / "p", 2 * compared_fetch.TOGETHER + 1
+
+    def fill(broker: Broker, value: bytes, n: int) -> None:
+        for number in range(count):
+            broker.store.partition("t", number).append_batch([value] * n)
+
+    def await_ends(running: Any, end: int) -> None:
+        until(lambda: "t" in running.store.topics())
+        until(lambda: all(running.store.partition("t", n).end_offset == end for n in range(count)))
+
+    with Broker(source) as broker:
+        broker.store.create_topic("t", count)
+        fill(broker, b"before", 10)
+    older = as_the_same(Path(shutil.copytree(source, tmp_path / "older")))
+    with Broker(source) as broker:
+        fill(broker, b"lost", 30)
+        with follow(kind, broker, store_dir) as running:
+            await_ends(running, 40)
+    with Broker(older) as broker:
+        fill(broker, b"new", 5)
+        with follow(kind, broker, store_dir) as running:
+            await_ends(running, 15)
+            for number in range(count):
+                assert list(records(running.store.partition("t", number))) == list(
+                    records(broker.store.partition("t", number))
+                )
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_log_that_is_cut_is_compared_anew(tmp_path: Path, store_dir: Path, kind: str) -> None:
+    """Without another connection or leader epoch: a source that tells no epochs may have led anew between."""
+    with Broker(tmp_path / "p") as broker:
+        broker.store.create_topic("t", config=SMALL)
+        singles(broker.store, 100, "before")
+        with follow(kind, broker, store_dir) as running:
+            await_same(running, broker)
+            (followed,) = (each for each in running._control.fetchers.logs.values() if each.topic == "t")
+            broker.clear()
+            assert followed.out_of_range(followed.ask(), 0, 90)
+            await_same(running, broker)
+        fetches = [each.fields["topics"] for each in broker.requests if each.api == Api.FETCH]
+    asked = [part["fetch_offset"] for each in fetches for topic in each for part in topic["partitions"]]
+    assert 82 in asked, "from some offsets before the cut on"

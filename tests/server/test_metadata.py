@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from calls import CLUSTER_ID, ENDPOINT, FakeLoop, call, node_of, send, versions
 from replicated_stores import PATIENT, QUICK
+from stores import killed
 from waiting import until
 
 import segstore
@@ -160,7 +161,7 @@ def test_the_epoch_of_a_closed_log_is_that_under_which_it_is_opened(store_dir: P
         store.create_topic("t", 3)
         for number in (0, 1):
             store.partition("t", number).append(b"x")
-        shutil.copytree(store_dir, tmp_path / "killed")
+        killed(store_dir, tmp_path / "killed")
     with segstore.open(tmp_path / "killed") as store:
         assert store.partition("t", 0).leader_epoch == 1, "an unclean shutdown begins an epoch"
     with segstore.open(tmp_path / "killed") as store:

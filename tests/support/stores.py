@@ -59,12 +59,13 @@ def killed(live: Path, target: Path) -> Path:
 
 
 def as_the_same(path: Path) -> Path:
-    """Have a copy of a store that was closed count as that store, not as one that was restored."""
-    files, root = segstore.files.Files(), str(path)
-    note = CLOSE_NOTE.read(files, root) if (path / names.CLEAN_SHUTDOWN).is_file() else None
+    """Have a copy of a store count as that store, not as one that was restored."""
+    files, root, marker = segstore.files.Files(), str(path), path / names.CLEAN_SHUTDOWN
+    note = CLOSE_NOTE.read(files, root)
     if note is not None:
-        marker = files.which(path / names.CLEAN_SHUTDOWN)
-        CLOSE_NOTE.write(files, root, dataclasses.replace(note, marker=marker))
+        if note.number and marker.is_file():
+            note = dataclasses.replace(note, marker=files.which(marker))
+        CLOSE_NOTE.write_as_itself(files, root, lambda own: dataclasses.replace(note, own=own))
     return path
 
 

@@ -45,6 +45,16 @@ class CheckedFile(Generic[T]):
         """Write an object; `.segstore` is there. Raises OSError."""
         files.write_atomic(self.path(root), frame({"version": _VERSION, **vars(value)}), sync=durably)
 
+    def write_as_itself(self, files: Files, root: str, value: Callable[[tuple[int, ...]], T]) -> None:
+        """Write the object that `value` returns for which file this will be (`Files.which`, without the last
+        change); nothing is synced. Raises OSError.
+        """
+
+        def data(which: tuple[int, int, int]) -> bytes:
+            return frame({"version": _VERSION, **vars(value(which))})
+
+        files.write_as_itself(self.path(root), data)
+
     def remove(self, files: Files, root: str) -> None:
         """Remove the file, durably. Raises OSError."""
         files.unlink(self.path(root))

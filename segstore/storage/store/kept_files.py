@@ -9,15 +9,21 @@ it.
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Mapping
 from typing import Protocol
 
 from segstore.files.reserve import NO_ROOM
+from segstore.integers import INT64_MAX
 from segstore.storage.context import Context
 from segstore.storage.meta.client_quotas import Entity, Limits, read_limits, write_limits
 from segstore.storage.meta.group_configs import GroupConfigs, read_group_configs, write_group_configs
 from segstore.storage.meta.scram_credentials import Credentials, read_credentials, write_credentials
 from segstore.storage.meta.sealed_file import PRODUCER_ID
+
+_IDS, _APART = 1000 << 22, 16
+"""Copies of a store give out producer ids that lie so many apart, times a random number of so many bits.
+Blocks of ids begin at multiples of 1,000."""
 
 
 class Keeping(Protocol):
@@ -102,3 +108,20 @@ class KeptFiles:
             if error.errno in NO_ROOM:  # a producer without an id can't append
                 self._context.full.met(error)
             raise
+
+    def skip_producer_ids(self) -> None:
+        """Go on with producer ids far above those that another copy of this store may give out: two producers
+        with one id would take each other's batches for duplicates. Damaged, the file says nothing, and ids go
+        on above all that the logs know. Without room nothing is done. Raises OSError.
+        """
+        first = self.producer_id()
+        if first is None and PRODUCER_ID.damage(self._files, self._root):
+            return
+        first = (first or 0) + (1 + secrets.randbits(_APART)) * _IDS
+        if first > INT64_MAX >> 1:  # ids of a late generation: there is no room for another jump
+            return
+        try:
+            PRODUCER_ID.write(self._files, self._root, first)
+        except OSError as error:
+            if error.errno not in NO_ROOM:
+                raise

@@ -117,10 +117,9 @@ class StoreWriter:
             context.full.forget()
             context.reserve.forget_looks()
         moved = set_aside(files, root)
-        closed, marker = None, None
-        if names.CLEAN_SHUTDOWN in root_names:
-            closed = None if self._replicated else FoundNote(files, root)
-            marker = take_marker(files, root)
+        has_marker = names.CLEAN_SHUTDOWN in root_names
+        note = None if self._replicated else FoundNote(files, root, has_marker=has_marker)
+        marker = take_marker(files, root) if has_marker else None
         topic_files = self._prepare(format_wrong, stated=has_format and not format_wrong)
         mend_small(context, root_names)
         self._ends = EndsWriter(files, names.below(root, f"{names.OURS}/{names.ENDS}"))
@@ -162,30 +161,41 @@ class StoreWriter:
             self._ends.wake_sealers,
         )
         damaged = self._tell_damage(moved, unclean=marker == 0 and not left.clean)
-        if left.clean and closed is not None and closed.is_of_ours(marker or 0, nonce or 0):
-            loader.owed = self._owed(closed)
+        if note is not None and (not left.clean or note.is_of_ours(marker or 0, nonce or 0)):
+            loader.owed = self._owed(note, was_closed=left.clean)
         self._open_adopted()
         self._open_partitions(left, every=damaged)
+        if note is not None and (note.is_restored or not left.clean):
+            if loader.owed.step and note.is_restored:
+                self.kept.skip_producer_ids()
+            self._note(0)
         if damaged:
             self.partitions.checkpoint()
         self._begin()
 
-    def _owed(self, closed: FoundNote) -> OwedEpochs:
-        """Return which partitions begin a leader epoch when they are opened: all of a restored store."""
-        if not closed.is_restored:
-            return closed.owed()
+    def _owed(self, note: FoundNote, *, was_closed: bool) -> OwedEpochs:
+        """Return which partitions begin a leader epoch when they are opened: all of a restored store. That
+        there is no note is told of a store that `was_closed` only: others may be a broker's that was killed.
+        """
+        if not note.is_restored:
+            return note.owed()
         keys = [
             slot_key(info.topic_id, info.name, partition)
             for info in self.topic_admin.topics.values()
             for partition in info.partition_ids
         ]
-        if keys:
+        if keys and (note.note is not None or was_closed):
             self.context.tell(
-                names.below(self.context.root, names.CLEAN_SHUTDOWN),
-                "not the file of the last close: the store was copied or restored since",
+                CLOSE_NOTE.path(self.context.root),
+                "the files are not those that are noted there: the store was copied or restored since",
                 "each partition begins a new leader epoch when it is opened",
             )
         return owed_by(keys)
+
+    def _note(self, number: int) -> None:
+        """Note which files the store has now, with the number of the marker, 0 if there is none."""
+        self.context.make_way(CLOSE_NOTE.path(self.context.root))
+        write_note(self.context.files, self.context.root, number, self._loader.owed, self._ends.keys())
 
     def _tell_damage(self, moved: list[tuple[str, str]], *, unclean: bool) -> bool:
         """Report which small files were not as they were written; returns whether there are any."""
@@ -461,8 +471,7 @@ class StoreWriter:
                 self.partitions.checkpoint_held(nonce)
                 self._ends.sync()  # so that the marker is right after a power cut too
                 put_marker(self.context.files, self.context.root, nonce)
-                self.context.make_way(CLOSE_NOTE.path(self.context.root))
-                write_note(self.context.files, self.context.root, nonce, self._loader.owed, self._ends.keys())
+                self._note(nonce)
                 self._ends.set_nonce(nonce)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import shutil
 import sys
 import threading
 import time
@@ -15,7 +14,7 @@ from typing import Any
 import pytest
 from faults import CountingFiles, FailingFiles
 from producers import assert_live
-from stores import START_MS
+from stores import START_MS, killed
 
 import segstore
 from segstore import StorageError
@@ -344,8 +343,8 @@ def test_c_publishes_what_python_would(store_dir: Path) -> None:
     with segstore.open(store_dir) as store:
         store.create_topic("t")
         store.partition("t").append_batch([b"%d" % n for n in range(5)])
-        shutil.copytree(store_dir, killed := store_dir.parent / "killed")
-    with segstore.open(killed) as store:
+        dead = killed(store_dir, store_dir.parent / "killed")
+    with segstore.open(dead) as store:
         log = store.partition("t")
         partition = log.partition_for_write()
         assert partition.roll_from(partition.view)

@@ -88,7 +88,8 @@ def test_both_ways_give_the_same(made: Path, store_dir: Path, mode: str, rng: ra
     with segstore.open(shutil.copytree(made, store_dir), mode, files=files) as store:
         log = store.partition("t")
         offsets = list(range(log.start_offset - 1, log.end_offset + 2))
-        for offset in rng.choices(offsets, k=500):
+        held = [record.offset for record in log.scan()]  # of a compacted log most offsets lie in gaps
+        for offset in rng.choices(offsets, k=250) + rng.choices(held, k=250):
             how = {
                 "isolation_level": rng.choice(["read_uncommitted", "read_committed"]),
                 "check_crcs": rng.random() < 0.8,
@@ -99,7 +100,7 @@ def test_both_ways_give_the_same(made: Path, store_dir: Path, mode: str, rng: ra
                 assert short == long, (offset, size, how)
                 if isinstance(short, tuple) and len(short) > 2:  # go on behind it, as a reader does
                     offset = short[2]
-    assert files.found > 10  # of a compacted log most offsets lie in gaps
+    assert files.found > 10
 
 
 @pytest.mark.costly

@@ -6,12 +6,13 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from stores import as_the_same, tree
+from stores import as_the_same, in_child, killed, tree
 
 import segstore
 from segstore import names
@@ -20,6 +21,7 @@ from segstore.storage.meta import close_note
 from segstore.storage.meta.close_note import CLOSE_NOTE, STEPS
 from segstore.storage.meta.framed import frame
 from segstore.storage.meta.offset_checkpoints import LeaderEpochs
+from segstore.storage.meta.sealed_file import PRODUCER_ID
 
 PARTITIONS = 3
 NOTE = f"{names.OURS}/{names.CLOSED}"
@@ -30,7 +32,7 @@ def steps(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The steps of restored stores, one after the other."""
     given = [7, 11, 500]
     numbers = iter(given)
-    monkeypatch.setattr(close_note.secrets, "randbelow", lambda _: next(numbers) - 1)
+    monkeypatch.setattr(close_note.secrets, "randbelow", lambda _: next(numbers) - 2)
     return given
 
 
@@ -188,12 +190,167 @@ def test_a_partition_begins_it_when_it_is_opened_however_late(
     assert epochs(again) == [steps[1], steps[0] + steps[1], steps[0] + steps[1]]
 
 
-def test_what_is_owed_ends_with_an_unclean_shutdown(closed: Path, tmp_path: Path, steps: list[int]) -> None:
+def test_what_is_owed_is_kept_through_a_crash(closed: Path, tmp_path: Path, steps: list[int]) -> None:
     path = Path(shutil.copytree(closed, tmp_path / "other"))
-    opened(path, 1)
+    with segstore.open(path) as store:
+        store.partition("t", 1).append(b"behind")
+        copied = killed(path, tmp_path / "killed")
+    opened(copied)
+    assert epochs(copied) == [steps[0], 2 * steps[0], steps[0]]
+    opened(path)
     (path / names.CLEAN_SHUTDOWN).unlink()
     opened(path)
-    assert epochs(path) == [1, steps[0] + 1, 1]
+    assert epochs(path) == [steps[0], steps[0] + 1, steps[0]]
+
+
+def killed_copy(path: Path, work: Path) -> Path:
+    """The copy of a store that was open, as a crash leaves it."""
+    with segstore.open(path) as store:
+        store.partition("t").append(b"open")
+        return Path(shutil.copytree(path, work / "other"))
+
+
+def in_its_first_session(path: Path, work: Path) -> Path:
+    shutil.rmtree(path)
+    with segstore.open(path) as store:
+        store.create_topic("t", PARTITIONS)
+        store.partition("t").append(b"open")
+        return Path(shutil.copytree(path, work / "other"))
+
+
+def over_the_store(path: Path, work: Path) -> Path:
+    """A copy that was made while the store was open is put over its files, which a crash and a recovery lie
+    behind.
+    """
+
+    def append(_: object) -> None:
+        store = segstore.open(path)
+        store.partition("t").append(b"open")
+        if not (work / "backup").exists():
+            shutil.copytree(path, work / "backup")
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    for _ in range(2):  # the second one appends in the next epoch
+        assert in_child(append)[0] == signal.SIGKILL
+    shell("cp", "-a", f"{work / 'backup'}/.", path)
+    return path
+
+
+def moved_to_another_file_system(path: Path, work: Path) -> Path:
+    copied = killed_copy(path, work)
+    shutil.rmtree(path)
+    return copied
+
+
+def by_links(path: Path, work: Path) -> Path:
+    """Each file has two names, but for the lock, with which the copy would not be opened."""
+    (path / names.CLEAN_SHUTDOWN).unlink()
+    shell("cp", "-al", path, work / "other")
+    (work / "other" / names.LOCK).unlink()
+    return work / "other"
+
+
+def ours_alone(path: Path, work: Path) -> Path:
+    """`.segstore/` is an older one."""
+    backup = killed_copy(path, work)
+    (path / names.CLEAN_SHUTDOWN).unlink()
+    shutil.rmtree(path / names.OURS)
+    shutil.copytree(backup / names.OURS, path / names.OURS)
+    return path
+
+
+def killed_without_a_note(path: Path, work: Path) -> Path:
+    copied = killed_copy(path, work)
+    (copied / NOTE).unlink()
+    return copied
+
+
+KILLED: dict[str, tuple[Callable[[Path, Path], Path], bool]] = {
+    "copied while it was open": (killed_copy, True),
+    "copied in its first session": (in_its_first_session, True),
+    "put over the files of the same store": (over_the_store, True),
+    "moved to another file system": (moved_to_another_file_system, True),
+    "hard links": (by_links, True),
+    "its small files alone": (ours_alone, True),
+    "no note: of a segstore of before": (killed_without_a_note, False),
+}
+"""What is opened, and whether it is told."""
+
+
+@pytest.mark.parametrize("how", KILLED)
+def test_a_copy_of_a_store_that_was_killed_begins_an_epoch_of_its_own(
+    closed: Path, tmp_path: Path, steps: list[int], how: str
+) -> None:
+    make, is_told = KILLED[how]
+    path = make(closed, tmp_path)
+    before = epochs(path)
+    told = opened(path, *range(PARTITIONS))
+    assert bool([each for each in told if "copied or restored" in each]) == is_told, told
+    assert epochs(path) == [max(each, 0) + steps[0] for each in before]
+    (path / names.CLEAN_SHUTDOWN).unlink()
+    assert not [each for each in opened(path) if "copied or restored" in each], "once only"
+    assert epochs(path) == [max(each, 0) + steps[0] + 1 for each in before]
+
+
+def test_segstore_copy_of_an_open_store_begins_an_epoch(
+    closed: Path, tmp_path: Path, steps: list[int]
+) -> None:
+    with segstore.open(closed) as store:
+        store.partition("t").append(b"open")
+        segstore.copy(closed, tmp_path / "other")
+    assert epochs(tmp_path / "other") == [steps[0]] * PARTITIONS
+    assert opened(tmp_path / "other", 0) == []
+
+
+def producer_id(path: Path) -> int:
+    """That of a new producer."""
+    with segstore.open(path) as store:
+        with segstore.Producer(store) as producer:
+            producer.send("t", b"x", partition=0)
+        return int(store.partition("t").read(0).batches["producer_id"][-1])
+
+
+@pytest.mark.parametrize("how", ["never", "before", "killed"])
+def test_copies_give_out_producer_ids_of_their_own(
+    closed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """A producer of what was lost, and a new one, would take each other's batches for duplicates."""
+    bits, given = close_note.secrets.randbits, iter((3, 4))
+    monkeypatch.setattr(close_note.secrets, "randbits", lambda n: next(given) if n == 16 else bits(n))
+    if how != "never":
+        assert producer_id(closed) == 0
+    if how == "killed":
+        (closed / names.CLEAN_SHUTDOWN).unlink()
+    copies = [Path(shutil.copytree(closed, tmp_path / str(n))) for n in range(2)]
+    found = [producer_id(path) for path in (closed, *copies)]
+    assert [each - found[1] for each in found[2:]] == [1000 << 22]
+    assert found[0] < 2000
+    assert found[1] >= 4 * (1000 << 22)
+    assert [producer_id(path) - before for path, before in zip(copies, found[1:], strict=True)] == [1000] * 2
+
+
+LATE = {"of a late generation": 1 << 62, "the last": (1 << 63) - 1}
+
+
+@pytest.mark.parametrize("name", LATE)
+def test_producer_ids_near_their_end_stay(closed: Path, tmp_path: Path, name: str) -> None:
+    PRODUCER_ID.write(Files(), str(closed), LATE[name])
+    copied = Path(shutil.copytree(closed, tmp_path / "other"))
+    opened(copied)
+    assert PRODUCER_ID.read(Files(), str(copied)) == LATE[name]
+
+
+def test_a_store_that_was_killed_begins_the_next_epoch(closed: Path) -> None:
+    for n in range(1, 4):
+        (closed / names.CLEAN_SHUTDOWN).unlink()
+        assert not [each for each in opened(closed) if "restored" in each]
+        assert epochs(closed) == [n] * PARTITIONS
+
+
+@pytest.mark.parametrize("given", range(2, STEPS + 1, 102))
+def test_the_step_of_a_copy_is_not_that_of_a_crash(monkeypatch: pytest.MonkeyPatch, given: int) -> None:
+    monkeypatch.setattr(close_note.secrets, "randbelow", lambda most: min(given - 2, most - 1))
+    assert 2 <= close_note.owed_by([1]).step <= STEPS
 
 
 def test_two_restores_of_one_copy_share_no_epoch(closed: Path, tmp_path: Path) -> None:
@@ -241,11 +398,13 @@ def test_a_close_without_room_for_the_note_is_clean(closed: Path, full: None) ->
 
 
 WRONG = {
-    "no numbers": {"number": 1, "marker": ["a", 2, 3], "step": 1, "owing": []},
-    "two numbers": {"number": 1, "marker": [1, 2], "step": 1, "owing": []},
-    "a step too far": {"number": 1, "marker": [1, 2, 3], "step": STEPS + 1, "owing": []},
-    "a step back": {"number": 1, "marker": [1, 2, 3], "step": -1, "owing": []},
-    "a field is missing": {"number": 1, "marker": [1, 2, 3], "step": 1},
+    "no numbers": {"number": 1, "marker": ["a", 2, 3], "own": [1, 2, 3], "step": 1, "owing": []},
+    "two numbers": {"number": 1, "marker": [1, 2], "own": [1, 2, 3], "step": 1, "owing": []},
+    "which file is missing": {"number": 1, "marker": [1, 2, 3], "step": 1, "owing": []},
+    "no marker for its number": {"number": 1, "marker": [], "own": [1, 2, 3], "step": 1, "owing": []},
+    "a step too far": {"number": 1, "marker": [1, 2, 3], "own": [1, 2, 3], "step": STEPS + 1, "owing": []},
+    "a step back": {"number": 1, "marker": [1, 2, 3], "own": [1, 2, 3], "step": -1, "owing": []},
+    "a field is missing": {"number": 1, "marker": [1, 2, 3], "own": [1, 2, 3], "step": 1},
 }
 
 
