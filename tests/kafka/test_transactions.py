@@ -127,7 +127,7 @@ def test_snapshots_say_what_the_log_says(written: Path, dump: kafka_tools.Dump, 
 def decoded(path: Path) -> list[tuple[str, str]]:
     """Key and payload of each record of `__transaction_state`, as the tool's decoder prints them."""
     files = ",".join(map(str, sorted(path.glob("*.log"))))
-    tool = ["kafka.tools.DumpLogSegments", "--transaction-log-decoder", "--files", files]
+    tool = [kafka_tools.DUMP_TOOL, "--transaction-log-decoder", "--files", files]
     java = ["java", "-Dfile.encoding=UTF-8", "-Dsun.stdout.encoding=UTF-8", "-cp", kafka_tools.classpath()]
     run = subprocess.run([*java, *tool], capture_output=True, encoding="utf-8", timeout=240, check=True)
     return re.findall(r"^\| offset: .* key: (.*?) payload: ?(.*)$", run.stdout, re.M)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from kafka_broker import Broker
-from kafka_tools import NEW_POM, classpath, why_not
+from kafka_tools import classpath, why_not
 from waiting import until
 from wire_client import WireClient
 
@@ -273,7 +273,7 @@ def told(value: Any) -> Any:
 def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Any, Any]]:
     """What a broker and a server answer to each of the PROBES, then OF_GROUPS."""
     base = tmp_path_factory.mktemp("both")
-    broker = Broker(classpath(NEW_POM), base / "broker")
+    broker = Broker(classpath(), base / "broker")
     with broker.running(), segstore.open(base / "store") as store, segstore.serve(store, port=0) as server:
         found = [_asked("127.0.0.1", broker.port), _asked(server.host, server.port)]
     assert segstore.check(base / "store") == []
