@@ -355,10 +355,15 @@ _SOURCES = HOME
 # --- the table ------------------------------------------------------------------------------------
 
 
+HEADINGS = ("segstore", "fails with segstore alone")
+
+
 def table(results: Mapping[str, Mapping[str, Results]]) -> str:
     """Return what is written into the page: counts, and each test that fails with segstore."""
-    lines = [f"| suite | Kafka {kafka_tools.VERSION}: passed, failed, skipped | segstore | fails with segstore alone |"]
-    lines += ["|---|---|---|---|"]
+    lines = [
+        row("suite", f"Kafka {kafka_tools.VERSION}: passed, failed, skipped", *HEADINGS),
+        "|---|---|---|---|",
+    ]
     for name, by_server in results.items():
         counts = [_counts(by_server.get(server, {})) for server in SERVERS]
         alone = ", ".join(f"`{test}`" for test in alone_failing(by_server)) or "none"

@@ -334,7 +334,8 @@ def test_ended_by_a_signal(number: signal.Signals, tmp_path: Path) -> None:
 
 def test_the_broker_is_found_without_pytest() -> None:
     """Of `make bench` it was absent: its module needed pytest's path."""
-    code = "import importlib; print(importlib.import_module('benchmarks.peers.with_kafka').kafka_tools.VERSION)"
+    found = "importlib.import_module('benchmarks.peers.with_kafka').kafka_tools.VERSION"
+    code = f"import importlib; print({found})"
     env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     done = subprocess.run(
         [sys.executable, "-c", code],

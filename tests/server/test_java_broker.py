@@ -110,6 +110,16 @@ PROBES: dict[str, tuple[str, int, dict[str, Any]]] = {
     "features of another cluster": ("ApiVersions", 5, CLIENT | {"cluster_id": "other", "node_id": 1}),
     "features of a cluster": ("ApiVersions", 5, CLIENT | {"cluster_id": HERE}),
     "features of a node": ("ApiVersions", 5, CLIENT | {"node_id": 1}),
+    **{
+        f"features for {name!r} {software!r}": ("ApiVersions", version, {
+            "client_software_name": name, "client_software_version": software
+        })
+        for version, name, software in (
+            (3, "", "1"), (3, "a b", "1"), (3, "-a", "1"), (3, "a-", "1"), (3, "a", ""), (4, "a", "1."),
+            (3, "a_b", "1"), (5, "\u00e4", "1"), (3, "a.b-c", "1.0-rc.1"), (3, "a\n", "1"),
+        )
+    },
+    "features for no name, of another node": ("ApiVersions", 5, {"cluster_id": HERE, "node_id": 2}),
     "a quorum": ("DescribeQuorum", 2, quorum("__cluster_metadata")),
     "an old quorum": ("DescribeQuorum", 0, quorum("__cluster_metadata")),
     "a quorum of no partition": ("DescribeQuorum", 2, quorum("__cluster_metadata", 1)),

@@ -52,7 +52,7 @@ _MESSAGE_BATCH = re.compile(
 """A message or a wrapper, of magic 0 or 1."""
 _MESSAGE = re.compile(
     r"\| offset: (?P<offset>\d+) (?P<timestampType>\w+): (?P<timestamp>-?\d+) keySize: (?P<keySize>-?\d+)"
-    r" valueSize: (?P<valueSize>-?\d+) isValid: (?P<isvalid>\w+) crc: (?P<crc>\d+)}"
+    r" valueSize: (?P<valueSize>-?\d+) isValid: (?P<isvalid>\w+) crc: (?P<crc>\d+)}?"
     r"(?: key: (?P<key>.*?))?(?: payload: (?P<payload>.*))?$"
 )
 _RECORD_OF_2_8 = re.compile(
@@ -93,7 +93,8 @@ _LINES = (
     ("producers", _PRODUCER),
 )
 _GAP = re.compile(r"  (\d+) is followed by (\d+)$")
-_NOISE = re.compile(r"SLF4J: |WARNING: |(?:Log s|S)tarting offset: \d+$|$")
+_NOISE = re.compile(r"SLF4J: |WARNING: |(?:Log s|S)tarting offset: \d+$|  -1 is followed by \d+$|$")
+"""The tool of 4.4 also tells the first offset of a file, unless it is 0, as one that follows -1."""
 _INVALID = re.compile(r"isvalid: false$| isValid: false crc: ")
 
 Fields = dict[str, object]
