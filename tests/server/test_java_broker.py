@@ -201,6 +201,27 @@ PROBES: dict[str, tuple[str, int, dict[str, Any]]] = {
     "to append to no list": ("IncrementalAlterConfigs", 1, alter(("flush.ms", 2, "1"))),
     "to set for a missing topic": ("IncrementalAlterConfigs", 1, alter(("flush.ms", 0, "1"), name="missing")),
     "to set what is read-only": ("IncrementalAlterConfigs", 1, alter(("node.id", 0, "2"), kind=4, name="1")),
+    "to delete what is not there": (
+        "IncrementalAlterConfigs", 1, alter(("foo", 1, None), ("flush.ms", 1, ""))
+    ),
+    "to delete of a group": ("IncrementalAlterConfigs", 1, alter(("foo", 1, None), kind=32, name="g")),
+    **{
+        f"to delete {names} of broker {broker!r}": ("IncrementalAlterConfigs", 1, alter(
+            *((name, 1, None) for name in names), kind=4, name=broker
+        ))
+        for broker in ("1", "", "2", "x")
+        for names in ((), ("leader.replication.throttled.rate", "foo", "node.id"))
+    },
+    **{
+        f"to change {operations} of loggers of {broker!r}": ("IncrementalAlterConfigs", 1, alter(
+            *operations, kind=8, name=broker
+        ))
+        for broker in ("1", "", "2")
+        for operations in ((), (("none.such", 0, "INFO"),), (("none.such", 1, None),))
+    },
+    "loggers": ("DescribeConfigs", 4, settings(8, "1")),
+    "loggers of another broker": ("DescribeConfigs", 4, settings(8, "2")),
+    "loggers of all brokers": ("DescribeConfigs", 4, settings(8, "")),
     "to replace wrongly": ("AlterConfigs", 2, {"resources": [WHOLE.AlterConfigsResource(
         resource_type=2, resource_name="t", configs=[WHOLE.AlterableConfig(name="flush.ms", value="soon")]
     )]}),
@@ -255,6 +276,7 @@ OF_GROUPS: dict[str, tuple[str, int, dict[str, Any]]] = {
     "to delete groups": ("DeleteGroups", 3, {"groups_names": ["missing", "", "missing"]}),
 }
 """Asked after the others, with the topic of groups there."""
+SYNONYMS = "synonyms"
 TEXTS = frozenset(
     {
         *("error_message", "host", "port", "cluster_id", "topic_id", "configs", "throttle_time_ms"),
@@ -287,7 +309,7 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Any, An
     with broker.running(), segstore.open(base / "store") as store, segstore.serve(store, port=0) as server:
         found = [_asked("127.0.0.1", broker.port), _asked(server.host, server.port)]
     assert segstore.check(base / "store") == []
-    return {name: (found[0][name], found[1][name]) for name in [*PROBES, *OF_GROUPS]}
+    return {name: (each, found[1][name]) for name, each in found[0].items()}
 
 
 def _asked(host: str, port: int) -> dict[str, Any]:
@@ -296,8 +318,20 @@ def _asked(host: str, port: int) -> dict[str, Any]:
         wire.ask("Metadata", 12, **ask(Asked(name="t"), Asked(name="compacted")))  # which opens our logs
         here = wire.ask("DescribeCluster", 0).cluster_id
         found = {name: _answer(host, port, here, *probe) for name, probe in PROBES.items()}
+        found[SYNONYMS] = _synonyms(wire)
         until(lambda: _has_groups(wire))
     return found | {name: _answer(host, port, here, *probe) for name, probe in OF_GROUPS.items()}
+
+
+def _synonyms(wire: WireClient) -> dict[str, list[tuple[str, int]]]:
+    """Return where the values of a topic's settings come from. That of `retention.ms` is another one here."""
+    fields = {"include_synonyms": True, "resources": [Resource(resource_type=2, resource_name="compacted")]}
+    (result,) = wire.ask("DescribeConfigs", 4, **fields).results
+    return {
+        each.name: [(synonym.name, synonym.source) for synonym in each.synonyms]
+        for each in result.configs
+        if each.name != "retention.ms"
+    }
 
 
 def _has_groups(wire: WireClient) -> bool:
@@ -326,3 +360,9 @@ def _answer(host: str, port: int, here: str, api: str, version: int, fields: dic
 def test_a_server_answers_what_a_broker_does(answers: dict[str, tuple[Any, Any]], name: str) -> None:
     theirs, ours = answers[name]
     assert ours == theirs
+
+
+def test_values_of_a_topic_come_from_the_settings_of_a_broker(answers: dict[str, tuple[Any, Any]]) -> None:
+    """A broker has some settings that we don't have."""
+    theirs, ours = answers[SYNONYMS]
+    assert ours == {name: theirs[name] for name in ours}
