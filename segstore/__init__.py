@@ -32,7 +32,12 @@ if TYPE_CHECKING:
         NewTopic,
     )
     from segstore.client.aio import AsyncConsumer, AsyncProducer
-    from segstore.client.consumer import Consumer, ConsumerRebalanceListener, ConsumerRecord
+    from segstore.client.consumer import (
+        Consumer,
+        ConsumerRebalanceListener,
+        ConsumerRecord,
+        SubscriptionPattern,
+    )
     from segstore.client.producer import Producer, ProducerRecord, RecordMetadata
     from segstore.coordinator.checking import check
     from segstore.coordinator.group.admin import Groups, Reset
@@ -103,6 +108,7 @@ __all__ = [
     "Server",
     "Standby",
     "Store",
+    "SubscriptionPattern",
     "TopicInfo",
     "TopicPartition",
     "__version__",
@@ -135,7 +141,12 @@ _WHEN_ASKED_FOR = {
         "NewTopic",
     ),
     "segstore.client.aio": ("AsyncConsumer", "AsyncProducer"),
-    "segstore.client.consumer": ("Consumer", "ConsumerRebalanceListener", "ConsumerRecord"),
+    "segstore.client.consumer": (
+        "Consumer",
+        "ConsumerRebalanceListener",
+        "ConsumerRecord",
+        "SubscriptionPattern",
+    ),
     "segstore.client.producer": ("Producer", "ProducerRecord", "RecordMetadata"),
     "segstore.coordinator.checking": ("check",),
     "segstore.coordinator.group.admin": ("Groups", "Reset"),

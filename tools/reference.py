@@ -58,7 +58,8 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "Producers": ("Producer", "AsyncProducer", "ProducerRecord", "RecordMetadata"),
     "Consumers": (
         *("Consumer", "AsyncConsumer", "ConsumerRecord", "ConsumerRebalanceListener"),
-        *("ConsumerGroupMetadata", "TopicPartition", "OffsetAndMetadata", "OffsetAndTimestamp"),
+        *("SubscriptionPattern", "ConsumerGroupMetadata"),
+        *("TopicPartition", "OffsetAndMetadata", "OffsetAndTimestamp"),
     ),
     "Servers": ("serve", "Server"),
     "Replicas": (

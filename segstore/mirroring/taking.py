@@ -9,9 +9,9 @@ from dataclasses import replace
 from segstore.errors import InvalidArgumentError, StaleDirectoryError
 from segstore.files import Files
 from segstore.following.source_answers import check_cluster_id
-from segstore.names import OURS, below
+from segstore.names import LOCK, OURS, below
 from segstore.storage.context import Context
-from segstore.storage.meta.role import MIRROR, ROLE, Role
+from segstore.storage.meta.role import MIRROR, ROLE, Role, has_only
 from segstore.wire.cluster import PASSING, Cluster
 
 
@@ -22,7 +22,7 @@ def found_role(files: Files, root: str) -> Role | None:
     if not files.exists(root):
         return None
     held = ROLE.read(files, root)
-    if held is None and files.listdir(root):
+    if held is None and not has_only(files, root, {LOCK}):  # the lock is taken before the role is written
         raise InvalidArgumentError(
             f"{root} is not empty, and no mirror: a store of its own can't become one; give a new directory"
         )

@@ -17,7 +17,7 @@ from segstore.following.source_answers import check_cluster_id, largest_epoch
 from segstore.storage.context import Context
 from segstore.storage.meta.directory_safety import remove_logs_begun
 from segstore.storage.meta.offset_checkpoints import LeaderEpochs
-from segstore.storage.meta.role import NOT_PROMOTING, ROLE, STANDBY, Role
+from segstore.storage.meta.role import NOT_PROMOTING, ROLE, STANDBY, Role, has_only
 from segstore.storage.meta.sealed_file import CLUSTER_ID
 from segstore.wire.cluster import PASSING, Cluster
 from segstore.wire.metadata import Metadata
@@ -147,10 +147,7 @@ def _is_new(files: Files, root: str) -> bool:
     """Return whether there is nothing in a directory but what a call of `begun` has left that was killed
     before the role was there.
     """
-    if not files.exists(root) or not (found := files.listdir(root)):
-        return True
-    ours = names.below(root, names.OURS)
-    return found == [names.OURS] and all(each.endswith(names.TEMPORARY) for each in files.listdir(ours))
+    return not files.exists(root) or has_only(files, root)
 
 
 def _largest_epoch(files: Files, root: str) -> int:

@@ -71,7 +71,7 @@ def append_singly(world: World) -> None:
 
 
 def append_and_flush(world: World) -> None:
-    world.append(n=2)
+    world.append(n=9, batch_bytes=200)  # rolls
     world.flush()
     world.append()
     world.flush_all()

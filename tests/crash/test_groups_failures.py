@@ -66,7 +66,7 @@ def test_a_late_member_loses_all_and_is_told(store: segstore.Store, clock: Monot
     with pytest.raises(CommitFailedError, match="max_poll_interval_ms=30000"):
         late.commit()
     with pytest.raises(segstore.errors.UnknownMemberIdError):
-        coordinator(store).while_valid(stale, list)
+        coordinator(store).while_valid(stale, (), list)
     late.poll()
     assert told.told[-1] == ("lost", had)
     settled(store, [late, other])

@@ -416,6 +416,16 @@ def test_nothing_else_is_written_to_a_mirror(directory: Path) -> None:
         assert running.store.partition("a").end_offset == 0
 
 
+@pytest.mark.parametrize("left", [[".lock"], [".lock", ".segstore/"], [".lock", ".segstore/role.tmp"]])
+def test_a_first_start_that_was_killed_leaves_a_new_directory(directory: Path, left: list[str]) -> None:
+    """It was killed, or the power was cut, before the role was there."""
+    for name in left:
+        (directory / name).parent.mkdir(parents=True, exist_ok=True)
+        (directory / name).mkdir() if name.endswith("/") else (directory / name).write_bytes(b"")
+    with Broker(topics=["a"]) as broker, mirrored(broker, directory) as running:
+        assert list(running.store.topics()) == ["a"]
+
+
 def test_directories_that_are_refused(directory: Path, tmp_path: Path) -> None:
     with Broker(topics=["a"]) as broker, Broker() as another:
         with mirrored(broker, directory):

@@ -11,12 +11,11 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from groups import KINDS, Monotonic, Unsynced, coordinator, member, owned, settled
+from groups import KINDS, Monotonic, Unsynced, coordinator, is_empty, member, member_ids, owned, settled
 from struck import struck
 
 import segstore
 from segstore.client.consumer import Consumer
-from segstore.coordinator.group.classic.member import State
 
 # What is raised within a destructor, or a generator that is dropped, is told and passed over.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
@@ -93,13 +92,13 @@ def goes_on(it: Struck, rng: random.Random) -> None:
         it.third.close()
     settled(it.store, [it.other], it.group)
     assert owned(it.other) == {0, 1}
-    assert len(coordinator(it.store).members(it.group)) == 1
+    assert len(member_ids(it.store, it.group)) == 1
     with it.member() as third:
         settled(it.store, [it.other, third], it.group)
         assert not owned(it.other) & owned(third)
         assert owned(it.other) | owned(third) == {0, 1}
     it.other.close()
-    assert coordinator(it.store).state(it.group) is State.EMPTY
+    assert is_empty(it.store, it.group)
 
 
 @pytest.mark.parametrize("kind", KINDS)

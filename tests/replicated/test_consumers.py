@@ -88,13 +88,17 @@ def test_r40_what_was_acknowledged_is_read_at_once(three: Directories) -> None:
         assert log.end_offset > offset
 
 
-def test_a_group_goes_on_where_it_was_after_a_failover(three: Directories) -> None:
+PROTOCOLS = ("classic", "consumer")
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_a_group_goes_on_where_it_was_after_a_failover(three: Directories, protocol: str) -> None:
     """Its offsets lie in a replicated topic: what was committed stays committed."""
     store = three.open()
     store.create_topic("t", partitions=2, replication_factor=3)
     for number in range(2):
         store.partition("t", number).append_batch([b"%d" % n for n in range(100)])
-    options = {"group_id": "g", "auto_offset_reset": "earliest"}
+    options: Any = {"group_id": "g", "auto_offset_reset": "earliest", "group_protocol": protocol}
     with segstore.Consumer(store, "t", **options) as consumer:
         first = _polled(consumer, 120)
         consumer.commit()
@@ -122,16 +126,18 @@ READS: dict[str, Any] = {
 READS_OF_MEMBERS = ("poll", "iteration")
 
 
+@pytest.mark.parametrize("protocol", PROTOCOLS)
 @pytest.mark.parametrize("ready", [True, False])
 @pytest.mark.parametrize("call", READS)
 def test_r38_a_group_waits_for_its_offsets_after_a_failover(
-    three: Directories, monkeypatch: pytest.MonkeyPatch, call: str, ready: bool
+    three: Directories, monkeypatch: pytest.MonkeyPatch, call: str, ready: bool, protocol: str
 ) -> None:
     """Kafka's clients retry COORDINATOR_LOAD_IN_PROGRESS until the time of the call is over."""
     store = three.open()
     store.create_topic("t", replication_factor=3)
     store.partition("t", 0).append_batch([b"%d" % n for n in range(6)])
     options: dict[str, Any] = {"group_id": "g", "auto_offset_reset": "earliest", "enable_auto_commit": False}
+    options["group_protocol"] = protocol
     with segstore.Consumer(store, "t", **options) as consumer:
         assert len(_polled(consumer, 3)) >= 3
         consumer.commit({segstore.TopicPartition("t", 0): segstore.OffsetAndMetadata(3, "")})
@@ -173,13 +179,15 @@ def _polled(consumer: Any, count: int) -> list[tuple[int, int]]:
     return seen
 
 
-def test_a_member_stays_in_its_group_while_a_leader_is_lost(three: Directories) -> None:
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_a_member_stays_in_its_group_while_a_leader_is_lost(three: Directories, protocol: str) -> None:
+    settings: Any = {"group_id": "g", "auto_offset_reset": "earliest", "group_protocol": protocol}
     store = three.open(min_insync_replicas=2)
     store.create_topic("t", replication_factor=3)
     log = store.partition("t", 0)
     seen: set[int] = set()
     with (
-        segstore.Consumer(store, "t", group_id="g", auto_offset_reset="earliest") as consumer,
+        segstore.Consumer(store, "t", **settings) as consumer,
         Writer(log) as writer,
     ):
         for lose in (False, True):

@@ -47,11 +47,11 @@ def member(server: segstore.Server, *topics: str, **settings: Any) -> Iterator[M
         yield consumer
 
 
-def has(consumer: Member) -> set[tuple[str, int]]:
+def has(consumer: Any) -> set[tuple[str, int]]:
     return {(each.topic, each.partition) for each in consumer.assignment()}
 
 
-def settle(*members: Member, topic: str = "t", count: int = PARTITIONS) -> list[set[tuple[str, int]]]:
+def settle(*members: Any, topic: str = "t", count: int = PARTITIONS) -> list[set[tuple[str, int]]]:
     """Poll all in turn until each partition has one owner, and each member a fair part."""
     found: list[set[tuple[str, int]]] = []
 
@@ -82,6 +82,43 @@ def test_members_come_and_go(server: segstore.Server, store: segstore.Store, ass
             settle(first, *others)
             assert info(store).assignor == assignor
         settle(first)
+
+
+class InProcess:
+    """A consumer of the process as `settle` polls it."""
+
+    def __init__(self, consumer: segstore.Consumer) -> None:
+        self.assignment = consumer.assignment
+        self.poll = lambda seconds: consumer.poll(seconds * 1000)
+
+
+@pytest.mark.parametrize("old", ["process", "wire"])
+def test_consumers_in_the_process_and_on_the_wire_share_a_group(
+    server: segstore.Server, store: segstore.Store, old: str
+) -> None:
+    """From the classic protocol to KIP-848 one by one, wherever the members are, and back."""
+    in_process: Any = {"group_id": "g", "auto_offset_reset": "earliest"}
+    cooperative: Any = {**in_process, "partition_assignment_strategy": ["cooperative-sticky"]}
+    on_wire = {"group_protocol": "classic", "partition_assignment_strategy": "cooperative-sticky"}
+    with ExitStack() as classic:
+        if old == "process":
+            before = InProcess(classic.enter_context(segstore.Consumer(store, "t", **cooperative)))
+        else:
+            before = classic.enter_context(member(server, **on_wire))
+        settle(before)
+        with segstore.Consumer(store, "t", **in_process, group_protocol="consumer") as consumer:
+            settle(before, InProcess(consumer))
+            assert {each.is_classic for each in info(store).members} == {True, False}
+            with member(server) as wire:
+                settle(before, InProcess(consumer), wire)
+                classic.close()
+                settle(InProcess(consumer), wire)
+                assert {each.is_classic for each in info(store).members} == {False}
+            settle(InProcess(consumer))
+            after = InProcess(classic.enter_context(segstore.Consumer(store, "t", **cooperative)))
+            settle(InProcess(consumer), after)
+        settle(after)
+        assert shared(store, GroupCoordinator).describe_consumers("g") is None
 
 
 def test_what_is_consumed_is_committed(server: segstore.Server, store: segstore.Store) -> None:

@@ -17,7 +17,8 @@ from segstore.coordinator.structs import TopicPartition
 from segstore.files import Files, Handle
 
 COOPERATIVE = {"partition_assignment_strategy": ["cooperative-sticky"]}
-KINDS: dict[str, dict[str, Any]] = {"eager": {}, "cooperative": COOPERATIVE}
+CONSUMER = {"group_protocol": "consumer"}
+KINDS: dict[str, dict[str, Any]] = {"eager": {}, "cooperative": COOPERATIVE, "consumer": CONSUMER}
 SESSION_MS, MAX_POLL_MS, HEARTBEAT_MS = 10_000, 30_000, 1_000
 
 
@@ -70,6 +71,16 @@ def coordinator(store: segstore.Store, clock: Monotonic | None = None) -> GroupC
     return found
 
 
+def member_ids(store: segstore.Store, group: str = "g") -> list[str]:
+    """Return the ids of the group's members, of either protocol."""
+    found = coordinator(store).describe_consumers(group)
+    return [each.member_id for each in (found.members if found else coordinator(store).members(group))]
+
+
+def is_empty(store: segstore.Store, group: str = "g") -> bool:
+    return coordinator(store).state(group).value == State.EMPTY.value
+
+
 def offsets(store: segstore.Store) -> GroupOffsets:
     return shared(store, GroupOffsets)
 
@@ -79,10 +90,10 @@ def member(store: segstore.Store, *topics: str, group: str = "g", **settings: An
     defaults = {
         "group_id": group,
         "auto_offset_reset": "earliest",
-        "session_timeout_ms": SESSION_MS,
         "max_poll_interval_ms": MAX_POLL_MS,
-        "heartbeat_interval_ms": HEARTBEAT_MS,
     }
+    if settings.get("group_protocol") != "consumer":  # which has these of its group
+        defaults |= {"session_timeout_ms": SESSION_MS, "heartbeat_interval_ms": HEARTBEAT_MS}
     return Consumer(store, *topics, **{**defaults, **settings})
 
 
@@ -103,7 +114,7 @@ def settled(store: segstore.Store, consumers: Iterable[Consumer], group: str = "
     for _ in range(20):
         found += take_turns(consumers, 1)
         places = {c.group_metadata()[1::3] for c in consumers}
-        if coordinator(store).state(group) is State.STABLE and places == {
+        if coordinator(store).state(group).value == State.STABLE.value and places == {
             (coordinator(store).generation(group), "<stable>")
         }:
             return found

@@ -20,6 +20,7 @@ from segstore.client.consumer import Consumer
 from segstore.client.consumer.metrics import Polled
 from segstore.client.consumer.no_group import Offsets
 from segstore.client.consumer.records import ConsumerRecord
+from segstore.client.consumer.subscription import SubscriptionPattern
 from segstore.coordinator.structs import (
     ConsumerGroupMetadata,
     OffsetAndMetadata,
@@ -181,7 +182,10 @@ class AsyncConsumer:
     # --- the rest, as in Consumer -------------------------------------------------------------
 
     async def subscribe(
-        self, topics: Sequence[str] = (), pattern: str | None = None, listener: Any = None
+        self,
+        topics: Sequence[str] = (),
+        pattern: str | SubscriptionPattern | None = None,
+        listener: Any = None,
     ) -> None:
         """See `Consumer.subscribe`."""
         await self._call(self._consumer.subscribe, topics, pattern, listener)

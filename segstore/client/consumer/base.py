@@ -16,10 +16,10 @@ from collections.abc import Callable, Mapping
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar
 
+from segstore.client.consumer.classic_member import ClassicSubscription
 from segstore.client.consumer.config import ConsumerConfig
 from segstore.client.consumer.fetcher import Fetcher, Iteration
 from segstore.client.consumer.following import Following
-from segstore.client.consumer.group_member import Grouped
 from segstore.client.consumer.metrics import ConsumerMetrics, Interceptors, NoMetrics
 from segstore.client.consumer.no_group import Coordination, Ungrouped
 from segstore.client.consumer.positions import Lookups, Positions
@@ -209,6 +209,15 @@ def alone(method: Callable[Concatenate[G, P], R]) -> Callable[Concatenate[G, P],
 # --- base ------------------------------------------------------------
 
 
+def _grouped(protocol: str) -> Callable[..., Coordination]:
+    """Return the class of a group's members by that protocol."""
+    if protocol == "consumer":
+        from segstore.client.consumer.consumer_member import ConsumerSubscription
+
+        return ConsumerSubscription
+    return ClassicSubscription
+
+
 class Parts:
     """The base of `Consumer`, whose methods stand in several files: each class has those of one subject."""
 
@@ -229,7 +238,9 @@ class Parts:
         self._coordination: Coordination = (
             Ungrouped(store, self._subscription, self.config)
             if self.config.group_id is None
-            else Grouped(store, self._subscription, self.config, self._interceptors)
+            else _grouped(self.config.group_protocol)(
+                store, self._subscription, self.config, self._interceptors
+            )
         )
         self._positions = Positions(
             store, self._subscription, self._coordination, self._lookups, self.config.auto_offset_reset

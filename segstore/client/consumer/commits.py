@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from segstore.client.consumer.config import ConsumerConfig
-from segstore.client.consumer.join import Phase, Seat
+from segstore.client.consumer.membership import GroupMembership
 from segstore.client.consumer.metrics import GroupMetrics, Interceptors
 from segstore.client.consumer.no_group import Offsets, OnCommit
 from segstore.client.consumer.subscription import Subscription, topic_partition
@@ -27,6 +27,7 @@ from segstore.errors import (
     OffsetNotAvailableError,
     RebalanceInProgressError,
     SegstoreError,
+    StaleMemberEpochError,
     StorageError,
     StoreClosedError,
     UnknownMemberIdError,
@@ -47,6 +48,7 @@ _NOT_COMMITTED = (
     StoreClosedError,
     UnknownTopicOrPartitionError,
 )
+_NOT_VALID = (UnknownMemberIdError, IllegalGenerationError, StaleMemberEpochError, RebalanceInProgressError)
 _LATE = (
     "the group has handed out its partitions anew since: poll() came later than max_poll_interval_ms={} "
     "after the one before, or not within a rebalance. Process fewer records a poll (max_poll_records), or "
@@ -98,7 +100,7 @@ class Commits:
         self,
         coordinator: GroupCoordinator,
         offsets: GroupOffsets,
-        seat: Seat,
+        membership: GroupMembership,
         subscription: Subscription,
         config: ConsumerConfig,
         interceptors: Interceptors,
@@ -106,7 +108,7 @@ class Commits:
     ) -> None:
         assert config.group_id is not None
         self._coordinator, self._offsets, self._group = coordinator, offsets, config.group_id
-        self._seat, self._subscription, self._config = seat, subscription, config
+        self._membership, self._subscription, self._config = membership, subscription, config
         self._interceptors, self._metrics = interceptors, metrics
         self._next = monotonic_ms() + config.auto_commit_interval_ms
         self._callbacks: deque[tuple[OnCommit, Offsets, SegstoreError | None]] = deque()
@@ -124,7 +126,7 @@ class Commits:
         metadata = self._member()
         try:
             self._coordinator.commit(metadata, wanted)
-        except (UnknownMemberIdError, IllegalGenerationError, RebalanceInProgressError) as error:
+        except _NOT_VALID as error:
             raise self._failed(error) from error
         self._metrics.committed(monotonic_ms() - began)
         self._interceptors.on_commit(wanted)
@@ -132,9 +134,9 @@ class Commits:
     def _member(self) -> ConsumerGroupMetadata:
         if not self._subscription.automatic:
             return ConsumerGroupMetadata(self._group)
-        if self._seat.may_commit:
-            return self._seat.metadata
-        if self._seat.generation >= 0 or self._seat.phase is not Phase.OUT:
+        if self._membership.may_commit:
+            return self._membership.metadata
+        if self._membership.is_rebalancing:
             raise RebalanceInProgressError(
                 f"group {self._group!r} is handing out its partitions: poll() until that is over, then commit"
             )
@@ -144,11 +146,10 @@ class Commits:
         )
 
     def _failed(self, error: SegstoreError) -> SegstoreError:
-        if self._subscription.automatic and self._seat.phase is not Phase.IN:
+        if self._subscription.automatic and self._membership.is_rebalancing:
             return RebalanceInProgressError(f"{error}; poll() until that is over, then commit")
         if self._subscription.automatic and not isinstance(error, RebalanceInProgressError):
-            unknown = isinstance(error, UnknownMemberIdError)
-            self._seat.lose("" if unknown else self._seat.member_id)
+            self._membership.out(error)
         late = _LATE.format(self._config.max_poll_interval_ms) if self._subscription.automatic else ""
         return CommitFailedError(f"{error}{'; ' if late else ''}{late}")
 
@@ -199,7 +200,7 @@ class Commits:
         `closing`, since nobody has to be told any more.
         """
         if not self._config.enable_auto_commit or (
-            self._subscription.automatic and not self._seat.may_commit
+            self._subscription.automatic and not self._membership.may_commit
         ):
             return
         consumed = self._subscription.consumed()

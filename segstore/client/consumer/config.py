@@ -15,9 +15,21 @@ from segstore.client.settings import StoreClientSettings
 from segstore.config import client
 from segstore.config.client import duration, function, off, parts, switch, text
 from segstore.config.options import MAX_INT, choice, made, whole
+from segstore.config.settings import options
 from segstore.coordinator.group.assignors import ASSIGNORS, by_name
+from segstore.coordinator.group.consumers.assignors import SERVER_ASSIGNORS
 
 _INSTANCE = re.compile(r"(?!\.{1,2}$)[a-zA-Z0-9._-]{1,249}")
+
+_OF_PROTOCOL = {
+    "partition_assignment_strategy": "classic",
+    "session_timeout_ms": "classic",
+    "heartbeat_interval_ms": "classic",
+    "group_remote_assignor": "consumer",
+}
+"""Settings that only members by one protocol may have, as in Java. The default of a setting counts as not
+given: programs take all settings from DEFAULT_CONFIG.
+"""
 
 Deserialize = Callable[[str, "list[tuple[str, bytes | None]]", "bytes | None"], Any]
 """(topic, headers, bytes) to whatever the application wants."""
@@ -38,6 +50,12 @@ def _group(value: Any) -> str | None:
 
 def _instance(value: Any) -> str | None:
     if value is not None and not (isinstance(value, str) and _INSTANCE.fullmatch(value)):
+        raise ValueError
+    return None if value is None else str(value)
+
+
+def _remote_assignor(value: Any) -> str | None:
+    if value is not None and value not in SERVER_ASSIGNORS:
         raise ValueError
     return None if value is None else str(value)
 
@@ -84,6 +102,18 @@ class ConsumerConfig(StoreClientSettings):
         "1 to 249 of [a-zA-Z0-9._-], not . or .., or None",
         "makes a static member: it may be away for session_timeout_ms, and come back to its partitions",
         _instance,
+    )
+    group_protocol: str = choice(
+        "classic",
+        ("classic", "consumer"),
+        "how the group's members share partitions: classic, by a leader among them; consumer, by the "
+        "coordinator (KIP-848)",
+    )
+    group_remote_assignor: str | None = made(
+        None,
+        f"one of {', '.join(SERVER_ASSIGNORS)}, or None",
+        'the assignor that this member asks for, with group_protocol "consumer"; None: any',
+        _remote_assignor,
     )
     partition_assignment_strategy: tuple[Any, ...] = made(
         ("range", "roundrobin"),
@@ -153,6 +183,10 @@ class ConsumerConfig(StoreClientSettings):
             )
         if self.group_instance_id is not None and self.group_id is None:
             return f"group_instance_id={self.group_instance_id!r}: requires group_id"
+        for name, protocol in _OF_PROTOCOL.items():
+            value = getattr(self, name)
+            if protocol != self.group_protocol and value != options(ConsumerConfig)[name].default:
+                return f"{name}={value!r}: requires group_protocol={protocol!r}, not {self.group_protocol!r}"
         return None
 
 

@@ -1,5 +1,5 @@
-"""`Grouped`: a consumer that is a member of a group, and shares the partitions of its topics with the other
-members (Kafka: ConsumerCoordinator, AbstractCoordinator).
+"""`GroupSubscription`: a consumer that is a member of a group, and shares the partitions of its topics with
+the other members, by either protocol (Kafka: ConsumerCoordinator, ConsumerMembershipManager).
 
 On disk: nothing of its own. Threads: one, the consumer's. No method waits: a member that waits for others
 is woken in `store.wait`, so that one thread may poll several consumers of a group in turn.
@@ -8,19 +8,16 @@ is woken in `store.wait`, so that one thread may poll several consumers of a gro
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from segstore.client.consumer.commits import Commits
 from segstore.client.consumer.config import ConsumerConfig
-from segstore.client.consumer.join import Leading, Phase, Seat, Topics
+from segstore.client.consumer.membership import GroupMembership
 from segstore.client.consumer.metrics import GroupMetrics, Interceptors
 from segstore.client.consumer.no_group import Offsets, OnCommit, TopicWatch
 from segstore.client.consumer.subscription import Subscription
-from segstore.coordinator.consumer_protocol import decode_assignment, encode_subscription
-from segstore.coordinator.group.assignors import by_name
-from segstore.coordinator.group.assignors.base import Subscription as Told
-from segstore.coordinator.group.classic.member import Joined, Protocols
 from segstore.coordinator.group.coordinator import GroupCoordinator
 from segstore.coordinator.offsets.group_offsets import GroupOffsets
 from segstore.coordinator.offsets.topic import check_group
@@ -28,21 +25,32 @@ from segstore.coordinator.shared import shared
 from segstore.coordinator.structs import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
 from segstore.errors import FencedInstanceIdError, ReadOnlyError
 from segstore.mutex import calls_out
+from segstore.storage.meta.topics import TopicInfo
 from segstore.storage.store.store import Store
 
+Topics = Mapping[str, TopicInfo]
 _A_POLL = 3
 """How often in each max_poll_interval_ms a consumer that waits shows that it is at work."""
 
 
-class Grouped:
-    """Implements `no_group.Coordination`.
+class GroupSubscription(ABC):
+    """Implements `no_group.Coordination`. The subclass of each protocol takes the steps of a rebalance.
 
     A listener's exception goes to the application once the step of the rebalance is done, as it would be
     without the exception.
     """
 
+    takes_regex = False
+    is_incremental: bool
+    """Whether the member keeps the partitions that it had and still has in a new assignment."""
+
     def __init__(
-        self, store: Store, subscription: Subscription, config: ConsumerConfig, interceptors: Interceptors
+        self,
+        store: Store,
+        subscription: Subscription,
+        config: ConsumerConfig,
+        interceptors: Interceptors,
+        member: Callable[[GroupCoordinator, ConsumerConfig], GroupMembership],
     ) -> None:
         """Raises ReadOnlyError, because a group belongs to the process that writes the store;
         InvalidGroupIdError.
@@ -57,25 +65,20 @@ class Grouped:
         check_group(config.group_id)
         self._coordinator = shared(store, GroupCoordinator)
         self._offsets = shared(store, GroupOffsets)
-        self._store, self._seat = store, Seat(self._coordinator, config)
+        self._store, self._membership = store, member(self._coordinator, config)
         self._measured = GroupMetrics(config)
         self._commits = Commits(
             self._coordinator,
             self._offsets,
-            self._seat,
+            self._membership,
             subscription,
             config,
             interceptors,
             self._measured,
         )
-        self._assignors = {each.name: each for each in map(by_name, config.partition_assignment_strategy)}
-        self._cooperative = all(each.cooperative for each in self._assignors.values())
         self._watch = TopicWatch(store, config.metadata_max_age_ms)
-        self._leading: Leading | None = None
-        self._rejoin = self._telling = False
-        self._joined_topics: set[str] = set()
+        self._must_ask = self._telling = False  # `_must_ask`: the group, though nothing has changed there
         self._ids: dict[str, str] = {}
-        self._had: tuple[tuple[TopicPartition, ...], int] = (), -1
         # Work that an interrupt may prevent, and that the next poll does: to take this assignment, and to
         # tell the listener of these of its partitions.
         self._untaken: list[TopicPartition] | None = None
@@ -85,23 +88,29 @@ class Grouped:
 
     def poll(self) -> None:
         self._commits.callbacks()
-        self._seat.polled()
+        self._membership.polled()
         if self._subscription.automatic and not self._telling:
             self._look()
             self._keep_up()
         self._commits.auto()
 
     def polled(self) -> None:
-        self._seat.polled()
+        self._membership.polled()
 
     def _keep_up(self) -> None:
         try:
             while self._subscription.automatic and self._step():
                 pass
-        except FencedInstanceIdError:
-            self._seat.lose(self._seat.member_id)
+        except FencedInstanceIdError as error:
+            self._membership.out(error)
             self._give_up(list(self._subscription.states), "lost")
             raise
+
+    @abstractmethod
+    def _step(self) -> bool:
+        """Take the next step of a rebalance, if that needs no waiting; return whether there may be another
+        one. Raises FencedInstanceIdError.
+        """
 
     def wait_ms(self) -> float:
         alive = self._config.max_poll_interval_ms / _A_POLL if self._subscription.automatic else math.inf
@@ -111,108 +120,31 @@ class Grouped:
     def stale(self) -> None:
         self._watch.stale()
 
+    # --- topics ----------------------------------------------------------------------------------
+
     def _look(self) -> None:
         topics = self._watch.look()
         if topics is not None:
+            self._subscription.matching(topics, self._config.exclude_internal_topics)
             self._compare(topics)
+            self._lose_old(topics)
             self._watch.done()
 
+    @abstractmethod
     def _compare(self, topics: Topics) -> None:
-        self._subscription.matching(topics, self._config.exclude_internal_topics)
-        if self._leading is not None and self._leading.outdated(topics):
-            self._rejoin = True
+        """Note whether the group must be asked, because there are these topics now."""
+
+    def _lose_old(self, topics: Topics) -> None:
+        """Give up partitions of topics that were deleted and made anew."""
         anew = {t for t, topic_id in self._ids.items() if t in topics and topics[t].topic_id != topic_id}
         if anew:
-            self._rejoin = True
-            self._ids = {t: topic_id for t, topic_id in self._ids.items() if t not in anew}
-            self._give_up([tp for tp in self._subscription.states if tp.topic in anew], "lost")
+            self._must_ask = True
+            try:
+                self._give_up([tp for tp in self._subscription.states if tp.topic in anew], "lost")
+            finally:
+                self._ids = {t: topic_id for t, topic_id in self._ids.items() if t not in anew}
 
-    # --- a rebalance -----------------------------------------------------------------------------
-
-    def _step(self) -> bool:
-        """Take the next step of the rebalance, if that needs no waiting; return whether there may be
-        another one.
-        """
-        phase = self._seat.phase
-        if phase is Phase.JOINING:
-            return self._try_sync()
-        if phase is Phase.SYNCING:
-            return self._try_finish()
-        if phase is Phase.IN and self._untaken is not None:
-            self._take()
-            return True
-        if phase is Phase.IN and not self._must_rejoin() and self._seat.phase is Phase.IN:
-            return False
-        self._begin()
-        return True
-
-    def _must_rejoin(self) -> bool:
-        changed = self._joined_topics != self._subscription.topics
-        return self._seat.must_rejoin() or self._rejoin or changed
-
-    def _begin(self) -> None:
-        """Give up the partitions that must be given up, and ask to join."""
-        self._rejoin, self._leading, self._untaken = True, None, None
-        lost = self._seat.generation < 0 and bool(self._subscription.states)
-        if lost:
-            self._give_up(list(self._subscription.states), "lost")
-        else:
-            self._let_go()
-        if not self._subscription.automatic:
-            return  # the listener has unsubscribed, or closed the consumer
-        self._measured.joining()
-        self._joined_topics = set(self._subscription.topics or ())
-        self._seat.join(self._protocols())
-        self._rejoin = False
-
-    def _let_go(self) -> None:
-        self._commits.positions()
-        states, topics = self._subscription.states, self._subscription.topics or ()
-        gone = [tp for tp in states if not self._cooperative or tp.topic not in topics]
-        if gone:
-            self._give_up(gone, "revoked")
-
-    def _protocols(self) -> Protocols:
-        topics = tuple(sorted(self._joined_topics))
-        owned, generation = tuple(self._subscription.states), self._seat.generation
-        had, when = self._had
-        return tuple(
-            (name, encode_subscription(Told(topics, owned, each.user_data(topics, had, when), generation)))
-            for name, each in self._assignors.items()
-        )
-
-    def _try_sync(self) -> bool:
-        joined = self._seat.joined()
-        if joined is None:
-            return self._seat.phase is not Phase.JOINING
-        self._measured.joined()
-        self._seat.sync(self._lead(joined))
-        return True
-
-    def _lead(self, joined: Joined) -> dict[str, bytes]:
-        """Return the assignments, where this member is the leader."""
-        if not joined.members:
-            return {}
-        topics = self._store.topics()
-        self._leading = Leading(joined, topics)
-        if joined.skip_assignment:
-            members = self._coordinator.members(self._config.group_id or "")
-            self._rejoin = not self._leading.complete(members)
-            return {}
-        return self._leading.assignments(self._assignors[joined.protocol])
-
-    def _try_finish(self) -> bool:
-        assignment = self._seat.synced()
-        if assignment is None:
-            return self._seat.phase is not Phase.SYNCING
-        self._measured.synced()
-        self._commits.restart()
-        assigned = decode_assignment(assignment)
-        self._had = tuple(assigned), self._seat.generation
-        self._untaken, self._untold = assigned, []
-        self._seat.take()
-        self._take()
-        return True
+    # --- an assignment ---------------------------------------------------------------------------
 
     def _take(self) -> None:
         """Take the new assignment: partitions that are not in it are given up first, and the group is asked
@@ -223,13 +155,13 @@ class Grouped:
         try:
             self._have(self._untaken or [], topics)
         except Exception:
-            self._untaken = None
+            self._untaken, self._untold = None, []
             raise
-        self._untaken = None
+        self._untaken, self._untold = None, []
 
     def _have(self, assigned: Collection[TopicPartition], topics: Topics) -> None:
         subscription = self._subscription
-        wanted = [tp for tp in assigned if tp.topic in (subscription.topics or ()) and tp.topic in topics]
+        wanted = [tp for tp in assigned if subscription.wants(tp.topic) and tp.topic in topics]
         kept = set(wanted)
         gone = [tp for tp in subscription.states if tp not in kept]
         added = [tp for tp in wanted if tp not in subscription.states or tp in self._untold]
@@ -237,14 +169,14 @@ class Grouped:
         self._ids = {tp.topic: topics[tp.topic].topic_id for tp in wanted}
         try:
             if gone:
-                self._rejoin = True
+                self._must_ask = True
                 self._commits.positions(gone)
                 self._give_up(gone, "revoked")
         finally:
             if subscription.automatic:  # and not unsubscribed by the listener
                 subscription.have(wanted)
-                if added or not self._cooperative:
-                    self._tell("assigned", added if self._cooperative else wanted)
+                if added or not self.is_incremental:
+                    self._tell("assigned", added if self.is_incremental else wanted)
 
     def _give_up(self, gone: Collection[TopicPartition], how: str) -> None:
         """Call the listener, then give up the partitions, whatever it raises."""
@@ -286,11 +218,11 @@ class Grouped:
         return self._commits.commit_async(offsets, callback)
 
     def group_metadata(self) -> ConsumerGroupMetadata:
-        return self._seat.metadata
+        return self._membership.metadata
 
     def metrics(self) -> dict[str, dict[str, float]]:
         assigned, now = len(self._subscription.states), self._coordinator.now()
-        return self._measured.snapshot(assigned, self._seat.pulse, now)
+        return self._measured.snapshot(assigned, self._membership.pulse, now)
 
     # --- going -----------------------------------------------------------------------------------------
 
@@ -305,18 +237,21 @@ class Grouped:
 
     def _leave(self, autocommit: bool) -> None:
         """Leave the group; a static member only stops, and keeps its place for its session timeout."""
-        lost = self._subscription.automatic and self._seat.generation < 0
+        lost = self._subscription.automatic and self._membership.generation < 0
         try:
             if autocommit and not lost:
                 self._commits.positions(closing=True)
             if self._subscription.automatic:
                 self._give_up(list(self._subscription.states), "lost" if lost else "revoked")
         finally:
-            self._seat.leave()  # first: others wait for this member's partitions
-            self._leading, self._rejoin, self._joined_topics, self._ids = None, False, set(), {}
-            self._untaken = None
+            self._membership.leave()  # first: others wait for this member's partitions
+            self._forget()
             self.stale()
+
+    def _forget(self) -> None:
+        """Be as before the first join."""
+        self._must_ask, self._ids, self._untaken = False, {}, None
 
     @property
     def left(self) -> bool:
-        return self._seat.left
+        return self._membership.left

@@ -1,5 +1,5 @@
-"""`Seat`: one consumer's membership in its group: it joins, asks for its assignment, and learns of
-rebalances. `Leading`: what the leader of a group does.
+"""`ClassicMembership`: one consumer's membership in a group by the classic protocol: it joins, asks for its
+assignment, and learns of rebalances. `GroupLeader`: the part of the member that assigns the partitions.
 
 Threads: one, the consumer's; the coordinator reads its `Pulse`.
 """
@@ -11,13 +11,15 @@ from collections.abc import Iterable, Mapping
 from enum import Enum
 
 from segstore.client.consumer.config import ConsumerConfig
+from segstore.client.consumer.membership import GroupMembership
 from segstore.coordinator.consumer_protocol import decode_assignment, decode_subscription, encode_assignment
 from segstore.coordinator.group.assignors.base import Assignor
-from segstore.coordinator.group.classic.member import Joined, Joining, MemberInfo, Protocols, Pulse, Ticket
+from segstore.coordinator.group.classic.member import Joined, Joining, MemberInfo, Protocols, Ticket
 from segstore.coordinator.group.coordinator import GroupCoordinator
-from segstore.coordinator.structs import UNJOINED, ConsumerGroupMetadata, TopicPartition
+from segstore.coordinator.structs import UNJOINED, TopicPartition
 from segstore.errors import (
     IllegalGenerationError,
+    InconsistentGroupProtocolError,
     OffsetNotAvailableError,
     RebalanceInProgressError,
     StoreClosedError,
@@ -26,6 +28,16 @@ from segstore.errors import (
 from segstore.storage.meta.topics import TopicInfo
 
 REBALANCING, STABLE = "<rebalancing>", "<stable>"
+
+
+_NOT_IN = (
+    UnknownMemberIdError,
+    IllegalGenerationError,
+    RebalanceInProgressError,
+    # A member of KIP-848 came between the join and this sync: another protocol was chosen than its first one.
+    InconsistentGroupProtocolError,
+)
+"""Why a member that has joined may not sync."""
 
 
 class Phase(Enum):
@@ -37,46 +49,36 @@ class Phase(Enum):
     IN = STABLE
 
 
-class Seat:
-    """`generation` is -1 where the member is in none: then its partitions may be another member's.
-
-    An interrupt may come anywhere: the group handles the request all the same, and each call may be
+class ClassicMembership(GroupMembership):
+    """An interrupt may come anywhere: the group handles the request all the same, and each call may be
     repeated.
     """
 
     def __init__(self, coordinator: GroupCoordinator, config: ConsumerConfig) -> None:
-        assert config.group_id is not None
-        self._coordinator, self._config, self._group = coordinator, config, config.group_id
-        self._instance = config.group_instance_id
-        self.phase, self.member_id, self.generation = Phase.OUT, "", -1
+        super().__init__(coordinator, config)
+        self.phase = Phase.OUT
         self._new_id = ""  # by which it has asked, or will, to become a member
         self.protocol = ""
-        self.pulse: Pulse | None = None
         self._joining: Ticket[Joined] | None = None
         self._syncing: Ticket[bytes] | None = None
         self._seen = -1
 
     @property
-    def metadata(self) -> ConsumerGroupMetadata:
-        state = self.phase.value.strip()
-        return ConsumerGroupMetadata(self._group, self.generation, self.member_id, self._instance, state)
+    def _state(self) -> str:
+        return self.phase.value.strip()
 
     @property
     def may_commit(self) -> bool:
-        """Return whether the member's partitions are still its own: in a generation, or while it waits for
-        the next one.
-        """
+        """Return whether the member is in a generation, or waits for the next one."""
         return self.phase is Phase.IN or (self.phase is Phase.JOINING and self.generation >= 0)
 
     @property
-    def left(self) -> bool:
-        """Return whether the group has no trace of this member, as far as that depends on the member."""
-        return self.phase is Phase.OUT and not self.member_id and not self._new_id
+    def is_rebalancing(self) -> bool:
+        return self.phase is not Phase.IN and (self.generation >= 0 or self.phase is not Phase.OUT)
 
-    def polled(self) -> None:
-        """Note that the application polls."""
-        if self.pulse is not None:
-            self.pulse.polled = self._coordinator.now()
+    @property
+    def left(self) -> bool:
+        return self.phase is Phase.OUT and not self.member_id and not self._new_id
 
     # --- coming ----------------------------------------------------------------------------------
 
@@ -85,12 +87,7 @@ class Seat:
         the application changes something.
         """
         config = self._config
-        now = self._coordinator.now()
-        if self.pulse is None:
-            self.pulse = Pulse(now, config.heartbeat_interval_ms, config.max_poll_interval_ms)
-        # The application is within poll, however long that took: a member that polled too late before, and
-        # joins anew, would be late at once, and for ever.
-        self.pulse.polled = now
+        pulse = self._begin_pulse(config.heartbeat_interval_ms)
         self._new_id = self._new_id or f"{self._instance or config.client_id}-{uuid.uuid4()}"
         joining = Joining(
             protocols=protocols,
@@ -100,7 +97,7 @@ class Seat:
             client_id=config.client_id,
             session_timeout_ms=config.session_timeout_ms,
             rebalance_timeout_ms=config.max_poll_interval_ms,
-            pulse=self.pulse,
+            pulse=pulse,
         )
         try:
             self._joining = self._coordinator.join(self._group, joining)
@@ -117,7 +114,7 @@ class Seat:
         try:
             joined = self._joining.get()
         except (UnknownMemberIdError, RebalanceInProgressError) as error:
-            self._out(error)
+            self.out(error)
             return None
         if joined is not None:
             self.generation, self.protocol = joined.generation, joined.protocol
@@ -129,8 +126,8 @@ class Seat:
             self._syncing = self._coordinator.sync(
                 self._group, self.member_id, self.generation, self.protocol, assignments, self._instance
             )
-        except (UnknownMemberIdError, IllegalGenerationError, RebalanceInProgressError) as error:
-            self._out(error)
+        except _NOT_IN as error:
+            self.out(error)
             return
         self.phase = Phase.SYNCING
 
@@ -140,7 +137,7 @@ class Seat:
         try:
             assignment = self._syncing.get()
         except (UnknownMemberIdError, RebalanceInProgressError) as error:
-            self._out(error)
+            self.out(error)
             return None
         return assignment
 
@@ -162,11 +159,11 @@ class Seat:
         except RebalanceInProgressError:
             return True
         except (UnknownMemberIdError, IllegalGenerationError) as error:
-            self._out(error)
+            self.out(error)
         self._seen = changes
         return False
 
-    def _out(self, error: Exception) -> None:
+    def out(self, error: Exception) -> None:
         """Leave the generation: the partitions may be another member's, unless the group only asks to join
         once more.
         """
@@ -199,14 +196,13 @@ class Seat:
 # What a group's leader does: it computes the assignment, and watches the topics for changes that need another
 # one.
 
-Topics = Mapping[str, TopicInfo]
 _Seen = dict[str, "tuple[str, tuple[int, ...]] | None"]
 
 
-class Leading:
+class GroupLeader:
     """The leader's part in one generation."""
 
-    def __init__(self, joined: Joined, topics: Topics) -> None:
+    def __init__(self, joined: Joined, topics: Mapping[str, TopicInfo]) -> None:
         self._subscriptions = {
             member.member_id: decode_subscription(member.subscription, member.group_instance_id)
             for member in joined.members
@@ -227,10 +223,10 @@ class Leading:
         have = {tp for member in members for tp in decode_assignment(member.assignment)}
         return have == {TopicPartition(t, p) for t, numbers in self._partitions.items() for p in numbers}
 
-    def outdated(self, topics: Topics) -> bool:
+    def outdated(self, topics: Mapping[str, TopicInfo]) -> bool:
         """Return whether there are more or fewer partitions to assign than there were."""
         return self._snapshot(topics) != self._seen
 
-    def _snapshot(self, topics: Topics) -> _Seen:
+    def _snapshot(self, topics: Mapping[str, TopicInfo]) -> _Seen:
         found = {topic: topics.get(topic) for topic in self._wanted}
         return {t: None if info is None else (info.topic_id, info.partition_ids) for t, info in found.items()}

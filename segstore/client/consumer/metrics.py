@@ -198,8 +198,12 @@ class GroupMetrics:
 
     def synced(self) -> None:
         """Note that the member has its assignment: the rebalance is over."""
+        self._sync.record(monotonic_ms() - self._joined)
+        self.rebalanced()
+
+    def rebalanced(self) -> None:
+        """Note that a rebalance is over."""
         self._ended = monotonic_ms()
-        self._sync.record(self._ended - self._joined)
         self._rebalance.record(self._ended - self._began)
         self._began = math.nan
 

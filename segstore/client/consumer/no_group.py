@@ -1,5 +1,5 @@
 """`Ungrouped`: a consumer without a group, to which a subscription gives all partitions of its topics; and
-`Coordination`, the protocol that it and `Grouped` implement.
+`Coordination`, the protocol that it and `GroupSubscription` implement.
 
 Threads: one, the consumer's.
 """
@@ -76,7 +76,7 @@ class TopicWatch:
 # --- coordination ------------------------------------------------------------------------------
 
 # `Coordination`: what a consumer asks of whatever assigns partitions and has committed offsets.
-# `group_member.Grouped` implements it for a member of a group, `Ungrouped` for a consumer without one.
+# `group_member.GroupSubscription` implements it for a member of a group, `Ungrouped` for a consumer without.
 
 Offsets = Mapping[TopicPartition, OffsetAndMetadata]
 OnCommit = Callable[[Offsets, "BaseException | None"], Any]
@@ -86,6 +86,10 @@ class Coordination(Protocol):
     """The coordination of one consumer. It changes the consumer's `Subscription` (by `have`) and calls its
     listener, both only in `poll`, `unsubscribe` and `close`.
     """
+
+    @property
+    def takes_regex(self) -> bool:
+        """Return whether a SubscriptionPattern may be subscribed to."""
 
     def poll(self) -> None:
         """Bring the assignment up to date; called before each look for records."""
@@ -147,6 +151,8 @@ class Ungrouped:
 
     A topic that was deleted and made anew has new partitions: the old ones are revoked first.
     """
+
+    takes_regex = False
 
     def __init__(self, store: Store, subscription: Subscription, config: ConsumerConfig) -> None:
         self._subscription = subscription

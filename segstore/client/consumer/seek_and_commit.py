@@ -14,7 +14,7 @@ from typing import Any
 from segstore.client.consumer.base import Parts, alone
 from segstore.client.consumer.loading import when_loaded
 from segstore.client.consumer.no_group import Offsets, OnCommit
-from segstore.client.consumer.subscription import topic_partition, topic_partitions
+from segstore.client.consumer.subscription import SubscriptionPattern, topic_partition, topic_partitions
 from segstore.config import arguments
 from segstore.coordinator.structs import (
     ConsumerGroupMetadata,
@@ -22,7 +22,12 @@ from segstore.coordinator.structs import (
     OffsetAndTimestamp,
     TopicPartition,
 )
-from segstore.errors import IllegalStateError, InvalidTypeError, KafkaTimeoutError
+from segstore.errors import (
+    IllegalStateError,
+    InvalidArgumentError,
+    InvalidTypeError,
+    KafkaTimeoutError,
+)
 from segstore.storage.meta.topics import find_topic
 
 
@@ -30,15 +35,26 @@ class Assigning(Parts):
     """Methods for what a consumer reads."""
 
     @alone
-    def subscribe(self, topics: Sequence[str] = (), pattern: str | None = None, listener: Any = None) -> None:
+    def subscribe(
+        self,
+        topics: Sequence[str] = (),
+        pattern: str | SubscriptionPattern | None = None,
+        listener: Any = None,
+    ) -> None:
         """Read the topics named, or all whose name matches the regular expression `pattern` at its start,
-        later ones too. Replaces an earlier subscription.
+        later ones too; with group_protocol="consumer" also a SubscriptionPattern, which the group matches.
+        Replaces an earlier subscription.
 
         `listener` (ConsumerRebalanceListener) is called in `poll`, `unsubscribe` and `close`; without a
         group only for partitions that appear and disappear. Raises UnknownTopicOrPartitionError for a topic
         that does not exist (a pattern waits for it), IllegalStateError after `assign`,
-        InvalidArgumentError, InvalidTypeError.
+        InvalidArgumentError, InvalidRegularExpressionError, InvalidTypeError.
         """
+        if isinstance(pattern, SubscriptionPattern) and not self._coordination.takes_regex:
+            raise InvalidArgumentError(
+                f"pattern={pattern!r}: a group's coordinator matches it, with "
+                'group_protocol="consumer"; the consumer itself matches a str'
+            )
         if isinstance(topics, Collection) and not isinstance(topics, str):
             there = self._store.topics()
             for name in topics:

@@ -22,6 +22,8 @@ class ConsumerSettings(TypedDict, total=False):
     client_id: str
     group_id: str | None
     group_instance_id: str | None
+    group_protocol: Literal["classic", "consumer"]
+    group_remote_assignor: Literal["uniform", "range"] | None
     partition_assignment_strategy: str | Sequence[Any]
     key_deserializer: Callable[[bytes | None], Any] | Callable[[bytes], Any] | Deserializer | None
     value_deserializer: Callable[[bytes | None], Any] | Callable[[bytes], Any] | Deserializer | None

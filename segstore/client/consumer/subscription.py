@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Mapping, Sequence, Sized
+from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
@@ -75,15 +76,27 @@ class PartitionState:
         self.position, self.leader_epoch, self.reset = None, UNKNOWN_EPOCH, reset
 
 
+@dataclass(frozen=True)
+class SubscriptionPattern:
+    """A regular expression in RE2's syntax, which a consumer group's coordinator matches with the whole names
+    of topics (Kafka: SubscriptionPattern, KIP-848); for `Consumer.subscribe(pattern=...)` with
+    group_protocol="consumer".
+    """
+
+    pattern: str
+
+
 class Subscription:
-    """`unresolved` is true where an assigned partition may be without a position. Partitions take turns in
-    the order of `turns`, from `cursor` on.
+    """`pattern` is matched by the consumer, `regex` by the coordinator of its group. `unresolved` is true
+    where an assigned partition may be without a position. Partitions take turns in the order of `turns`, from
+    `cursor` on.
     """
 
     def __init__(self) -> None:
         self.kind = Kind.NONE
         self.topics: set[str] | None = None
         self.pattern: re.Pattern[str] | None = None
+        self.regex: str | None = None
         self.listener: Any = None
         self.states: dict[TopicPartition, PartitionState] = {}
         self.turns: list[tuple[TopicPartition, PartitionState]] = []
@@ -93,16 +106,19 @@ class Subscription:
     # --- what is wanted ------------------------------------------------------------------
 
     def subscribe(self, topics: Sequence[str], pattern: Any, listener: Any) -> None:
-        """Want topics by name, or all whose name `pattern` matches at its start. Raises IllegalStateError,
-        InvalidArgumentError, InvalidTypeError, InvalidTopicError; then nothing is changed.
+        """Want topics by name, or all whose name `pattern` matches at its start, or as a whole if it is a
+        SubscriptionPattern. Raises IllegalStateError, InvalidArgumentError, InvalidRegularExpressionError,
+        InvalidTypeError, InvalidTopicError; then nothing is changed.
         """
         _check_listener(listener)
-        compiled = None if _is_none(pattern) else _compiled(pattern)
-        if compiled is not None and not _is_none(topics):
+        regex = _regex(pattern) if isinstance(pattern, SubscriptionPattern) else None
+        compiled = None if regex is not None or _is_none(pattern) else _compiled(pattern)
+        is_pattern = regex is not None or compiled is not None
+        if is_pattern and not _is_none(topics):
             raise IllegalStateError(_ONE_WAY)
-        if compiled is not None:
+        if is_pattern:
             self._choose(Kind.PATTERN)
-            self.pattern, self.topics = compiled, set()
+            self.pattern, self.regex, self.topics = compiled, regex, set()
         else:
             wanted = _names(topics)
             self._choose(Kind.TOPICS)
@@ -119,8 +135,12 @@ class Subscription:
         """Return whether the partitions follow from topics."""
         return self.topics is not None
 
+    def wants(self, topic: str) -> bool:
+        """Return whether the partitions of a topic may be assigned."""
+        return self.topics is not None and (self.regex is not None or topic in self.topics)
+
     def matching(self, topics: Mapping[str, TopicInfo], exclude_internal: bool) -> list[TopicInfo]:
-        """Return the wanted topics of the store; for a pattern they are from now on what `topics` has."""
+        """Return the wanted topics of the store; for a pattern, which they are from now on."""
         if self.pattern is None:
             return [topics[name] for name in sorted(self.topics or ()) if name in topics]
         match = self.pattern.match
@@ -153,7 +173,8 @@ class Subscription:
     def unsubscribe(self) -> None:
         """Want and have no partitions."""
         self.have(())
-        self.kind, self.topics, self.pattern, self.listener = Kind.NONE, None, None, None
+        self.kind, self.topics, self.listener = Kind.NONE, None, None
+        self.pattern = self.regex = None
 
     def state(self, partition: Any) -> PartitionState:
         """Return the state of an assigned partition. Raises IllegalStateError, InvalidTypeError."""
@@ -229,6 +250,16 @@ def _compiled(pattern: Any) -> re.Pattern[str]:
     except (re.error, TypeError) as error:
         raise InvalidArgumentError(f"pattern={pattern!r}: must be a regular expression: {error}") from None
     return compiled
+
+
+def _regex(pattern: SubscriptionPattern) -> str:
+    """Return the expression, if it is one. Raises InvalidRegularExpressionError, InvalidTypeError."""
+    from segstore.coordinator.group.consumers.topics import compiled
+
+    if not isinstance(pattern.pattern, str):
+        raise InvalidTypeError(f"a SubscriptionPattern has a str, not {type(pattern.pattern).__name__}")
+    compiled(pattern.pattern)
+    return pattern.pattern
 
 
 def _check_listener(listener: Any) -> None:

@@ -239,7 +239,7 @@ class Transactions:
                 kept.commit_transactional(member.group_id, given, *self.identity)
 
         try:
-            self._patiently("send_offsets_to_transaction()", lambda: groups.while_valid(member, write))
+            self._patiently("send_offsets_to_transaction()", lambda: groups.while_valid(member, given, write))
         except SegstoreError as error:
             raise self.failed(error) from error.__cause__
 

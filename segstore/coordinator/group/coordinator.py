@@ -193,29 +193,37 @@ class GroupCoordinator:
         group_id = _named(metadata)
 
         def commit(held: Held) -> None:
-            _check(held, metadata, self._clock(), knows_epochs=knows_epochs)
+            _check(held, metadata, offsets, self._clock(), knows_epochs=knows_epochs)
             self._offsets.commit(group_id, offsets, topic_ids)
 
         self._groups.ask_held(group_id, commit, make=not metadata.member_id)
 
     def check_commit(
-        self, group_id: str, generation: int, member_id: str, group_instance_id: str | None = None
+        self,
+        group_id: str,
+        generation: int,
+        member_id: str,
+        group_instance_id: str | None = None,
+        partitions: Collection[TopicPartition] = (),
     ) -> None:
-        """Raise unless that member may commit now; without a member (-1, "") only a group without members
-        takes commits. Raises UnknownMemberIdError, IllegalGenerationError, FencedInstanceIdError,
-        RebalanceInProgressError, StaleMemberEpochError.
+        """Raise unless that member may commit offsets of these partitions now; without a member (-1, "") only
+        a group without members takes commits. Raises UnknownMemberIdError, IllegalGenerationError,
+        FencedInstanceIdError, RebalanceInProgressError, StaleMemberEpochError.
         """
         metadata = ConsumerGroupMetadata(group_id, generation, member_id, group_instance_id)
-        self._groups.ask_held(group_id, lambda held: _check(held, metadata, self._clock()))
+        self._groups.ask_held(group_id, lambda held: _check(held, metadata, partitions, self._clock()))
 
-    def while_valid(self, metadata: ConsumerGroupMetadata, run: Callable[[], T]) -> T:
-        """Call `run` while a transaction may commit offsets for that member, or for a group by its id alone;
-        return what `run` returns. The group is locked meanwhile, so that the answer stays true. Raises
-        UnknownMemberIdError, IllegalGenerationError, FencedInstanceIdError, StaleMemberEpochError.
+    def while_valid(
+        self, metadata: ConsumerGroupMetadata, partitions: Collection[TopicPartition], run: Callable[[], T]
+    ) -> T:
+        """Call `run` while a transaction may commit offsets of these partitions for that member, or for a
+        group by its id alone; return the result of `run`. The group is locked while `run` runs, so that the
+        answer stays true. Raises UnknownMemberIdError, IllegalGenerationError, FencedInstanceIdError,
+        StaleMemberEpochError.
         """
 
         def ask(held: Held) -> T:
-            _check(held, metadata, self._clock(), transactional=True)
+            _check(held, metadata, partitions, self._clock(), transactional=True)
             return run()
 
         return self._groups.ask_held(_named(metadata), ask, make=not metadata.member_id)
@@ -327,6 +335,7 @@ def _named(metadata: ConsumerGroupMetadata) -> str:
 def _check(
     held: Held,
     metadata: ConsumerGroupMetadata,
+    partitions: Collection[TopicPartition],
     now: float,
     transactional: bool = False,
     knows_epochs: bool = True,
@@ -336,4 +345,4 @@ def _check(
         held.group.check_commit(generation, member_id, instance, now, transactional)
     else:
         is_named = bool(member_id or instance is not None) or not transactional
-        held.consumer.group.check_commit(member_id, generation, is_named, knows_epochs)
+        held.consumer.check_commit(member_id, generation, partitions, is_named, knows_epochs)

@@ -25,6 +25,7 @@ from segstore.coordinator.group.consumers.group import ConsumerGroup
 from segstore.coordinator.group.consumers.member import ConsumerMember
 from segstore.coordinator.group.consumers.topics import Topics
 from segstore.coordinator.offsets.consumer_schema import (
+    NOTHING,
     Assignment,
     Change,
     ClassicMember,
@@ -61,13 +62,16 @@ def upgraded(group: Group, topics: Topics) -> list[Change]:
 
 def _upgraded_member(member: Member, group: Group, topics: Topics) -> list[Change]:
     protocol = group.protocol or group.vote()
-    told = decode_subscription(member.subscription(protocol), member.group_instance_id)
+    # A member that has just come may not have the protocol that was chosen before.
+    said = member.subscription(protocol) or member.protocols[0][1]
+    told = decode_subscription(said, member.group_instance_id)
     given = topics.assignment(decode_assignment(member.assignment))
     epoch, name = group.generation, member.member_id
+    since = {topic: dict.fromkeys(numbers, epoch) for topic, numbers in given.items()}
     return [
         (RecordKey(Kind.MEMBER, name), subscription(member.as_joining(PROTOCOL_TYPE), told)),
         (RecordKey(Kind.TARGET, name), Target(given)),
-        (RecordKey(Kind.CURRENT, name), Current(epoch, epoch, MemberState.STABLE, given)),
+        (RecordKey(Kind.CURRENT, name), Current(epoch, epoch, MemberState.STABLE, given, NOTHING, since)),
     ]
 
 

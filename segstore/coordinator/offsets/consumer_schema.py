@@ -19,6 +19,9 @@ from segstore.protocol.record_codec import decode_key, decode_value, encode_key,
 Assignment = Mapping[bytes, frozenset[int]]
 """Partitions by topic id (16 bytes); a topic without partitions is not in it."""
 NOTHING: Assignment = {}
+AssignmentEpochs = Mapping[bytes, Mapping[int, int]]
+"""The member epoch in which each partition was assigned, by topic id and partition (KIP-1251)."""
+NO_EPOCHS: AssignmentEpochs = {}
 VALUE_VERSION = 0
 
 
@@ -130,7 +133,8 @@ class MemberState(IntEnum):
 
 class Current(NamedTuple):
     """What a member has now: `assigned`, and `revoking`, which it has to give up first. `previous_epoch` is
-    what a member comes with that did not get the last answer.
+    what a member comes with that did not get the last answer. A partition that `since` lacks, as in records
+    of before 4.3, counts as assigned in the present epoch.
     """
 
     epoch: int = 0
@@ -138,6 +142,14 @@ class Current(NamedTuple):
     state: MemberState = MemberState.STABLE
     assigned: Assignment = NOTHING
     revoking: Assignment = NOTHING
+    since: AssignmentEpochs = NO_EPOCHS
+
+    def assigned_in(self, topic: bytes, number: int) -> int | None:
+        """Return the epoch in which a partition was assigned; None for a partition of another member."""
+        held = self.assigned.get(topic, _NONE), self.revoking.get(topic, _NONE)
+        if not any(number in numbers for numbers in held):
+            return None
+        return self.since.get(topic, {}).get(number, max(self.epoch, 0))
 
 
 class Resolved(NamedTuple):
@@ -154,6 +166,8 @@ Change = tuple[RecordKey, Value | None]
 
 
 # --- encode ------------------------------------------------------------------------------------
+
+_NONE: frozenset[int] = frozenset()
 
 
 def consumer_key(group: str, key: RecordKey) -> bytes:
@@ -220,9 +234,20 @@ def _current(value: Current) -> Any:
         member_epoch=value.epoch,
         previous_member_epoch=value.previous_epoch,
         state=value.state,
-        assigned_partitions=_partitions(kind.TopicPartitions, value.assigned),
-        partitions_pending_revocation=_partitions(kind.TopicPartitions, value.revoking),
+        assigned_partitions=_held_partitions(kind.TopicPartitions, value, value.assigned),
+        partitions_pending_revocation=_held_partitions(kind.TopicPartitions, value, value.revoking),
     )
+
+
+def _held_partitions(kind: Any, current: Current, assignment: Assignment) -> list[Any]:
+    return [_held_topic(kind, current, *each) for each in assignment.items()]
+
+
+def _held_topic(kind: Any, current: Current, topic_id: bytes, numbers: frozenset[int]) -> Any:
+    ordered = sorted(numbers)
+    known = topic_id in current.since
+    epochs = [current.assigned_in(topic_id, number) or 0 for number in ordered] if known else []
+    return kind(topic_id=topic_id, partitions=ordered, assignment_epochs=epochs)
 
 
 def _partitions(kind: Any, assignment: Assignment) -> list[Any]:
@@ -272,11 +297,21 @@ def _parse_current(body: Any) -> Current:
     state = MemberState(body.state) if body.state in _STATES else MemberState.UNKNOWN
     assigned, revoking = body.assigned_partitions, body.partitions_pending_revocation
     held, given_up = _parse_partitions(assigned), _parse_partitions(revoking)
-    return Current(body.member_epoch, body.previous_member_epoch, state, held, given_up)
+    since = _parse_epochs([*assigned, *revoking])
+    return Current(body.member_epoch, body.previous_member_epoch, state, held, given_up, since)
 
 
 def _parse_partitions(rows: list[Any]) -> Assignment:
     return {row.topic_id: frozenset(row.partitions) for row in rows if row.partitions}
+
+
+def _parse_epochs(rows: list[Any]) -> AssignmentEpochs:
+    since: dict[bytes, dict[int, int]] = {}
+    for row in rows:
+        if row.assignment_epochs:
+            given = zip(row.partitions, row.assignment_epochs, strict=True)
+            since.setdefault(row.topic_id, {}).update(given)
+    return since
 
 
 _STATES = frozenset(MemberState)

@@ -237,7 +237,7 @@ def _commit_within(
                 raise InvalidTxnStateError(f"the transaction of {name!r} has not the offsets of {group!r}")
             kept.commit_transactional(group, offsets, *identity, topic_ids)
 
-    shared(store, GroupCoordinator).while_valid(member, write)
+    shared(store, GroupCoordinator).while_valid(member, offsets, write)
 
 
 def _committed(topics: NamedTopics, codes: Codes, version: int) -> Any:

@@ -347,6 +347,7 @@ class Partition:
             with self.queue.token:
                 self.writer.begin_epoch()
             self.flush()
+            self.epochs.sync()  # a flush that has no records to sync leaves an epoch without records
             self.visible.publish()  # a sync of C's that just ended may have told nobody
             self.segments.active.trim()
             if self.flushing.changed:  # all of it is synced: the next open takes it for durable

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from segstore.config import TopicConfig
-from segstore.errors import StoreClosedError
+from segstore.errors import CorruptRecordError, StoreClosedError
 from segstore.index.sparse import MOST
 from segstore.mutex import Mutex
 from segstore.names import MAX_OFFSET
@@ -237,7 +237,10 @@ class Follower:
         if not offsets.entries:
             return 0, last.base_offset
         relative, position = offsets.entry(-1)
-        found = last.locate(last.base_offset + relative, last.size)
+        try:
+            found = last.locate(last.base_offset + relative, last.size)
+        except CorruptRecordError:  # a power cut has kept the entry, and a part of its batch
+            found = None
         if found is None or found.position < position:  # of messages, an entry points to the first of many
             return 0, last.base_offset
         return position, int(found.base_offset)

@@ -7,10 +7,12 @@ replica. Threads: any; immutable.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
 from segstore import names
+from segstore.files import Files
 from segstore.storage.meta.checked_file import CheckedFile
 
 MIRROR, STANDBY = "mirror", "standby"
@@ -55,3 +57,14 @@ def _role(held: dict[str, Any]) -> Role:
 
 ROLE = CheckedFile(names.ROLE, "role", _role, 1 << 20)
 """It is None of an ordinary store; removing it makes the directory one."""
+
+
+def has_only(files: Files, root: str, left: Collection[str] = ()) -> bool:
+    """Return whether nothing is in a directory but these names, and temporary files of ours: a process that
+    was killed before the role was there has left them. Raises OSError.
+    """
+    found = {*files.listdir(root)}.difference(left)
+    if not found:
+        return True
+    ours = names.below(root, names.OURS)
+    return found == {names.OURS} and all(each.endswith(names.TEMPORARY) for each in files.listdir(ours))

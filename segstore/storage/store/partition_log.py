@@ -178,8 +178,11 @@ class PartitionLog:
 
     @property
     def last_stable_offset(self) -> int:
-        """Return the offset below which every transaction is committed or aborted (Kafka: LSO)."""
-        return self._stable(self._views.view)
+        """Return the offset below which every transaction is committed or aborted (Kafka: LSO). Raises
+        StorageError, StoreClosedError.
+        """
+        view = self._views.view
+        return view.stable_offset if view.stable_offset >= 0 else self.with_view(self._stable)
 
     def _stable(self, view: LogView) -> int:
         return (

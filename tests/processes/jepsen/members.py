@@ -17,7 +17,9 @@ from segstore.errors import (
     FencedInstanceIdError,
     IllegalGenerationError,
     RebalanceInProgressError,
+    StaleMemberEpochError,
     UnknownMemberIdError,
+    UnreleasedInstanceIdError,
 )
 
 from .telling import AUTO, EXACT, GROUPS, HOPS, PLAIN
@@ -28,8 +30,24 @@ if TYPE_CHECKING:
 HASTY = {"session_timeout_ms": 400, "heartbeat_interval_ms": 100, "max_poll_interval_ms": 300}
 CALM = {"session_timeout_ms": 60_000, "heartbeat_interval_ms": 100, "max_poll_interval_ms": 120_000}
 ASSIGNORS = {PLAIN: "cooperative-sticky", AUTO: "sticky", EXACT: "range"}
-OUT = (CommitFailedError, RebalanceInProgressError, IllegalGenerationError, UnknownMemberIdError)
+OUT = (
+    CommitFailedError,
+    RebalanceInProgressError,
+    IllegalGenerationError,
+    StaleMemberEpochError,
+    UnknownMemberIdError,
+)
 """What a member is told that was taken for failed, or is late."""
+FENCED = (FencedInstanceIdError, UnreleasedInstanceIdError)
+"""What a static member is told while another of its lives has its place."""
+
+
+def protocol_of(seed: str, group: str) -> str:
+    """Return the protocol of a group's members in a run of the writing process: a group changes it when the
+    process comes back. Both at once would show a window that the upgrade of a group within a rebalance has in
+    Kafka too.
+    """
+    return random.Random(f"{seed} {group}").choice(("classic", "consumer"))
 
 
 class Member(ConsumerRebalanceListener):
@@ -47,6 +65,11 @@ class Member(ConsumerRebalanceListener):
 
     def _consumer(self) -> Consumer:
         static = {"group_instance_id": "static"} if self.static else {}
+        times: dict[str, Any] = dict(CALM if self.writer.calm else HASTY)
+        if protocol_of(f"{self.writer.seed} {self.writer.run}", self.group) == "consumer":
+            times = {"max_poll_interval_ms": times["max_poll_interval_ms"], "group_protocol": "consumer"}
+        else:
+            times["partition_assignment_strategy"] = [ASSIGNORS[self.group]]
         consumer = Consumer(
             self.writer.store,
             group_id=self.group,
@@ -55,9 +78,8 @@ class Member(ConsumerRebalanceListener):
             auto_commit_interval_ms=50,
             isolation_level="read_committed" if self.only else "read_uncommitted",
             max_poll_records=self.rng.choice((1, 5, 20)),
-            partition_assignment_strategy=[ASSIGNORS[self.group]],
             metadata_max_age_ms=200,
-            **(CALM if self.writer.calm else HASTY),
+            **times,
             **static,
         )
         consumer.subscribe(list(GROUPS[self.group]), listener=self)
@@ -72,7 +94,7 @@ class Member(ConsumerRebalanceListener):
             if self.rng.random() < 0.8 or self.writer.calm:
                 self.consumer.close()
             # Otherwise it is gone without a word.
-        except (*OUT, FencedInstanceIdError):
+        except (*OUT, *FENCED):
             self.consumer.close(autocommit=False)
 
     def work(self) -> None:

@@ -34,6 +34,11 @@ KINDS = {
     "states that a cut may leave": "different states that a power cut within them may leave",
     "power cuts": "of them opened, judged, appended to and checked",
     "second cuts": "with a second cut while the first was recovered",
+    "recorded programs": "programs that are recorded below the C of the engine",
+    "recorded calls": "calls and stores to mappings in these recordings",
+    "recorded power cuts": "states that a power cut within them may leave: opened and judged",
+    "recorded second cuts": "of them with a second cut while the first was recovered",
+    "planted bugs found": "bugs planted in the recorded engine that are found",
     "simulation seeds": "seeds of the simulation",
     "simulation steps": "steps of the simulation, held against its model",
     "simulation mutations found": "defects put into the engine that the simulation finds",
@@ -52,6 +57,7 @@ KINDS = {
 SAME = {
     *("simulation seeds", "simulation mutations found", "compaction model: seeds", "fuzz: parsers"),
     *("replicated simulation seeds", "replicated simulation mutations found"),
+    *("recorded programs", "planted bugs found"),
 }
 """The kinds whose counts are the same in each run: the number is in the source of a test."""
 

@@ -31,8 +31,30 @@ def test_every_setting_of_kafka_python_is_known(name: str) -> None:
         assert getattr(ConsumerConfig(), name) == OTHER_DEFAULTS.get(name, KAFKA[name])
 
 
-def test_ours_alone_is_what_java_calls_interceptor_classes() -> None:
-    assert OURS - set(KAFKA) == {"interceptors"}
+def test_ours_alone_are_settings_of_java() -> None:
+    assert OURS - set(KAFKA) == {"interceptors", "group_protocol", "group_remote_assignor"}
+
+
+OF_THE_OTHER_PROTOCOL: dict[str, tuple[str, str, object]] = {
+    "a session": ("consumer", "session_timeout_ms", 10_000),
+    "heartbeats": ("consumer", "heartbeat_interval_ms", 1_000),
+    "strategies": ("consumer", "partition_assignment_strategy", ("sticky",)),
+    "an assignor of the coordinator": ("classic", "group_remote_assignor", "range"),
+}
+
+
+@pytest.mark.parametrize("case", OF_THE_OTHER_PROTOCOL)
+def test_settings_of_the_other_protocol_are_refused(case: str) -> None:
+    protocol, name, value = OF_THE_OTHER_PROTOCOL[case]
+    with pytest.raises(ConfigError, match=f"^{name}=.*: requires group_protocol=.*, not {protocol!r}$"):
+        ConsumerConfig.parse({"group_protocol": protocol, name: value})
+    other = "classic" if protocol == "consumer" else "consumer"
+    assert getattr(ConsumerConfig.parse({"group_protocol": other, name: value}), name) == value
+
+
+def test_defaults_may_be_given_with_either_protocol() -> None:
+    made = ConsumerConfig.parse({**ConsumerConfig.defaults(), "group_protocol": "consumer"})
+    assert made == ConsumerConfig(group_protocol="consumer")
 
 
 @pytest.mark.parametrize("name", sorted(ConsumerConfig.IGNORED))
@@ -131,6 +153,16 @@ BAD = {
     "no list": ("interceptors", 3, "interceptors=3: must be a list"),
     "no name": ("client_id", "", "client_id='': must be a str of 1 to 32,000 bytes"),
     "a callback that can't be called": ("default_offset_commit_callback", 1, "must be a callable, or None"),
+    "no such protocol": (
+        "group_protocol",
+        "share",
+        "group_protocol='share': must be one of classic, consumer",
+    ),
+    "no such assignor": (
+        "group_remote_assignor",
+        "sticky",
+        "'sticky': must be one of uniform, range, or None",
+    ),
     "a long value is cut": ("isolation_level", "x" * 500, r"x{50,80}\.\.\.: must be one of"),
     "heartbeats after the session": (
         "heartbeat_interval_ms",

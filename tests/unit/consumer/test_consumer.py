@@ -53,7 +53,8 @@ def test_a_program_takes_from_its_settings_those_that_are_known(store: segstore.
     }
     with Consumer(store, **settings) as consumer:
         assert consumer.config == ConsumerConfig(max_poll_records=7)
-    assert set(Consumer.DEFAULT_CONFIG) - set(kafka.KafkaConsumer.DEFAULT_CONFIG) == {"interceptors"}
+    ours = {"interceptors", "group_protocol", "group_remote_assignor"}
+    assert set(Consumer.DEFAULT_CONFIG) - set(kafka.KafkaConsumer.DEFAULT_CONFIG) == ours
 
 
 def test_it_is_connected_while_it_and_its_store_are_open(store_dir: Path) -> None:

@@ -407,7 +407,7 @@ def test_a_member_that_keeps_up_is_at_work(store_dir: Path, monkeypatch: pytest.
         with earliest(writer, "t", group_id="g", enable_auto_commit=False) as consumer:
             until(lambda: consumer.poll(20) or consumer.assignment())
             keeps_up(consumer, writer, monkeypatch)
-            pulse = consumer._coordination._seat.pulse  # type: ignore[attr-defined]
+            pulse = consumer._coordination._membership.pulse  # type: ignore[attr-defined]
             pulse.polled = 0.0
             writer.partition("t", 0).append(b"x")
             assert consumer.poll(LONG_MS)

@@ -16,6 +16,8 @@ from kafka_schema import int8, int16, int32
 
 from segstore import names
 from segstore.coordinator.offsets.consumer_schema import (
+    Assignment,
+    AssignmentEpochs,
     Change,
     ClassicMember,
     Current,
@@ -45,6 +47,14 @@ ASSIGNMENTS = st.dictionaries(
     st.sampled_from([A, B]), st.frozensets(st.integers(0, (1 << 31) - 1), min_size=1, max_size=3)
 )
 PROTOCOLS = st.lists(st.tuples(TEXT, st.binary(max_size=4)), max_size=2).map(tuple)
+
+
+def epochs_of(epoch: int, previous: int, state: MemberState, *held: Assignment) -> AssignmentEpochs:
+    """Return an epoch for each partition of topic A; those of other topics have none, as in old records."""
+    found = {number: number % 7 for assignment in held for number in assignment.get(A, ())}
+    return {A: found} if found else {}
+
+
 VALUES: dict[Kind, st.SearchStrategy[Value]] = {
     Kind.EPOCH: st.builds(GroupEpoch, INT32, INT64),
     Kind.MEMBER: st.builds(
@@ -54,7 +64,10 @@ VALUES: dict[Kind, st.SearchStrategy[Value]] = {
     ),
     Kind.TARGET_EPOCH: st.builds(TargetEpoch, INT32),
     Kind.TARGET: st.builds(Target, ASSIGNMENTS),
-    Kind.CURRENT: st.builds(Current, INT32, INT32, st.sampled_from(MemberState), ASSIGNMENTS, ASSIGNMENTS),
+    Kind.CURRENT: st.builds(
+        lambda *told: Current(*told, since=epochs_of(*told)),
+        *(INT32, INT32, st.sampled_from(MemberState), ASSIGNMENTS, ASSIGNMENTS),
+    ),
     Kind.REGEX: st.builds(Resolved, NAMES, INT64, INT64),
 }
 
@@ -78,6 +91,11 @@ BAD: dict[str, tuple[Kind, bytes, type[Exception]]] = {
     "an end too early": (Kind.EPOCH, int16(0) + b"\0", ValueError),
     "a count of more than there is": (Kind.TARGET, int16(0) + b"\x7f", ValueError),
     "a topic without all of its id": (Kind.TARGET, int16(0) + b"\x02" + A[:9], ValueError),
+    "fewer partitions than epochs": (
+        Kind.CURRENT,
+        int16(0) + bytes(8) + b"\0\x02" + A + b"\x02" + int32(5) + b"\x01\0\x09\x03" + bytes(8) + b"\x01\0",
+        ValueError,
+    ),
     "a junk version": (Kind.MEMBER, int16(-1), ValueError),
 }
 
@@ -93,15 +111,16 @@ def test_what_others_have_written_is_understood() -> None:
     """A state of a newer Kafka, the hash that is missing before 4.1, and that version's own record."""
     current = int16(0) + int32(4) + int32(3) + int8(9) + b"\x01\x01\x00"
     assert parse_consumer_value(Kind.CURRENT, current) == Current(4, 3, MemberState.UNKNOWN)
+    topic = b"\x02" + A + b"\x02" + int32(5) + b"\0"
+    old = parse_consumer_value(Kind.CURRENT, int16(0) + int32(4) + int32(3) + int8(0) + topic + b"\x01\0")
+    assert isinstance(old, Current)
+    assert (old.assigned_in(A, 5), old.assigned_in(A, 6), old.assigned_in(B, 5)) == (4, None, None)
+    assert old._replace(epoch=-2).assigned_in(A, 5) == 0
     assert parse_consumer_value(Kind.EPOCH, int16(0) + int32(4) + b"\0") == GroupEpoch(4, 0)
     assert parse_consumer_value(Kind.PARTITION_METADATA, int16(0) + b"?") == PartitionMetadata()
 
 
-def test_what_kafka_4_4_writes_more_is_passed_over() -> None:
-    epochs = b"\1\0\x05\2" + int32(7)  # of the partitions, since KIP-1251
-    held = b"\2" + A + b"\2" + int32(1) + epochs
-    current = int16(0) + int32(4) + int32(3) + int8(0) + held + b"\x01\x00"
-    assert parse_consumer_value(Kind.CURRENT, current) == Current(4, 3, assigned={A: frozenset({1})})
+def test_the_time_of_a_target_is_passed_over() -> None:
     target = int16(0) + int32(6) + b"\1\0\x08" + bytes(8)  # its time, since KIP-1263
     assert parse_consumer_value(Kind.TARGET_EPOCH, target) == TargetEpoch(6)
 

@@ -136,7 +136,7 @@ WRONG = {
     "another protocol": (lambda c, m, g: c.sync("g", m, g, "q"), InconsistentGroupProtocolError),
     "a group without a name": (lambda c, m, g: c.join("", joining()), InvalidGroupIdError),
     "a commit for no group": (
-        lambda c, m, g: c.while_valid(ConsumerGroupMetadata(), list),
+        lambda c, m, g: c.while_valid(ConsumerGroupMetadata(), (), list),
         InvalidGroupIdError,
     ),
     "members to be gone": (lambda c, m, g: c.while_empty("g", lambda: None), NonEmptyGroupError),
@@ -155,10 +155,10 @@ def test_refused(store: segstore.Store, found: GroupCoordinator, case: str) -> N
 
 def test_a_transaction_may_commit_for_a_group_by_its_name(found: GroupCoordinator) -> None:
     member, generation = alone(found)
-    found.while_valid(ConsumerGroupMetadata("g"), list)
-    found.while_valid(ConsumerGroupMetadata("g", generation, member), list)
+    found.while_valid(ConsumerGroupMetadata("g"), (), list)
+    found.while_valid(ConsumerGroupMetadata("g", generation, member), (), list)
     with pytest.raises(IllegalGenerationError):
-        found.while_valid(ConsumerGroupMetadata("g", generation + 1, member), list)
+        found.while_valid(ConsumerGroupMetadata("g", generation + 1, member), (), list)
 
 
 def test_who_does_not_join_again_is_out(found: GroupCoordinator, clock: Monotonic) -> None:

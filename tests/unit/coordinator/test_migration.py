@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from group_members import CLASSIC_SESSION_MS, REBALANCE_MS, Classic, Member, info
 from groups import COOPERATIVE, Monotonic, Unsynced, coordinator, member, offsets, owned, take_turns
+from waiting import until
 
 import segstore
 from segstore.coordinator.consumer_protocol import encode_subscription
@@ -172,6 +173,45 @@ def test_consumers_in_the_process_take_part(store: segstore.Store, settings: dic
         assert first.committed(TopicPartition("t", 0)) == 3
 
 
+@pytest.mark.parametrize("store", [{"group.initial.rebalance.delay.ms": 0}], indirect=True)
+def test_a_group_changes_though_a_member_that_came_has_not_its_assignor(store: segstore.Store) -> None:
+    both = {"partition_assignment_strategy": ["range", "cooperative-sticky"], "enable_auto_commit": False}
+    with member(store, "t", **both) as first, member(store, "t", **COOPERATIVE) as second:
+        take_turns([first])
+        second.poll()  # the group has chosen range, and will choose the other one
+        new = Member(store, "n").join()
+
+        def shared() -> bool:
+            take_turns([first, second], 1)
+            new.beat()
+            return owned(first) | owned(second) | new.has == EVERY and len(new.has) == 2
+
+        until(shared)
+
+
+@pytest.mark.parametrize("store", [{"group.initial.rebalance.delay.ms": 0}], indirect=True)
+def test_a_group_that_changes_before_a_consumer_in_the_process_has_synced(store: segstore.Store) -> None:
+    """Its first assignor is not the one that the classic group had chosen."""
+    both = {"partition_assignment_strategy": ["range", "cooperative-sticky"], "enable_auto_commit": False}
+    with (
+        member(store, "t", **both) as first,
+        member(store, "t", **COOPERATIVE) as second,
+        member(store, "t", **COOPERATIVE) as third,
+    ):
+        take_turns([first, second])
+        for each in (third, first, second):  # the second one is the last to join: the first has not synced
+            each.poll()
+        new = Member(store, "n").join()
+
+        def shared() -> bool:
+            take_turns([first, second, third], 1)
+            new.beat()
+            every = [number for each in (first, second, third) for number in owned(each)]
+            return {*every, *new.has} == EVERY and len(new.has) == 1
+
+        until(shared)
+
+
 def test_a_consumer_in_the_process_that_is_not_polled_loses_its_place(
     store: segstore.Store, clock: Monotonic
 ) -> None:
@@ -285,7 +325,7 @@ CALLS: dict[str, tuple[Callable[[GroupCoordinator, Classic], object], type[Excep
     ),
     "a later commit of KIP-848's": (lambda g, _: g.check_commit("g", 9, "n"), StaleMemberEpochError),
     "a later commit in a transaction": (
-        lambda g, o: g.while_valid(ConsumerGroupMetadata("g", 9, o.member_id), lambda: None),
+        lambda g, o: g.while_valid(ConsumerGroupMetadata("g", 9, o.member_id), (), lambda: None),
         IllegalGenerationError,
     ),
     "a later fetch": (lambda g, o: g.check_fetch("g", o.member_id, 9), IllegalGenerationError),
@@ -301,7 +341,7 @@ def test_generations_are_checked_by_the_kind_of_member(store: segstore.Store) ->
         with pytest.raises(error):
             call(coordinator(store), old)
     old.commit(4)
-    coordinator(store).while_valid(old.metadata, lambda: None)
+    coordinator(store).while_valid(old.metadata, (), lambda: None)
     assert offsets(store).fetch("g")[AT].offset == 4
 
 

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import errno
 import os
+import random
 from pathlib import Path
 from typing import Any
 
 import pytest
 from compaction import Unsynced
 from faults import FailingFiles
+from faulty import FaultyFiles
 from stores import killed, killed_at_each_call, logs, raw_batches, write_segment
 
 import segstore
 from segstore.files import Files
+from segstore.storage.log.partition import Partition
 from segstore.storage.meta.offset_checkpoints import LeaderEpochs
 from segstore.storage.repair import repair
 
@@ -145,3 +148,17 @@ def test_a_broker_s_start(store_dir: Path) -> None:
     with segstore.open(store_dir) as store:
         assert store.partition("t").start_offset == 21
     assert epochs(store_dir)[0] == (4, 21)
+
+
+def test_a_clean_close_syncs_an_epoch_without_records(tmp_path: Path, rng: random.Random) -> None:
+    """A replica notes the epoch of a new leader without a sync, and no flush comes that has records."""
+    files = FaultyFiles(tmp_path)
+    store = segstore.open(tmp_path / "s", files=files)
+    store.create_topic("t")
+    store.flush()
+    source = store.partition("t")._source
+    assert isinstance(source, Partition)
+    source.epochs.save(sync=False)
+    store.close()
+    files.power_cut("zeros", rng)
+    assert [each for each in segstore.check(tmp_path / "s") if "epoch" in each.path] == []

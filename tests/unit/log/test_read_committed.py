@@ -106,3 +106,17 @@ def test_a_damaged_marker_is_told_of_its_transaction_alone(partition: Path, byte
         assert all(o <= offset for o in told)
         assert set(found) <= set(before)
         assert [o for o in found if o > offset] == [o for o in before if o > offset]
+
+
+def test_the_last_stable_offset_of_a_log_without_its_file_is_an_error_of_the_package(
+    store_dir: Path,
+) -> None:
+    """A power cut within `add_partitions` may leave names of indexes and none of the log."""
+    with segstore.open(store_dir) as store:
+        store.create_topic("t")
+    (store_dir / ".segstore" / "ends").unlink()
+    (store_dir / ".kafka_cleanshutdown").unlink()
+    (store_dir / "t-0" / f"{0:020d}.log").unlink()
+    with segstore.open(store_dir, mode="r") as reader, pytest.raises(segstore.StoreClosedError):
+        _ = reader.partition("t").last_stable_offset
+    segstore.open(store_dir).close()

@@ -61,3 +61,23 @@ def test_a_live_writers_index_is_whole_up_to_the_published_end(
     with segstore.open(root, "r") as store:
         assert len(values(store.partition("t"), max_bytes=1)) == 200
     assert rebuilt == []
+
+
+@pytest.mark.parametrize("left", [-1, 1, 17, 61], ids=lambda n: f"{n} bytes left")
+def test_an_index_entry_of_a_torn_batch_hides_no_record_before_it(
+    tmp_path: Path, store_dir: Path, left: int
+) -> None:
+    """A power cut has kept the entry, and a part of the batch that it points to."""
+    live = tmp_path / "live"
+    with segstore.open(live) as store:
+        store.create_topic("t", config={"index.interval.bytes": 1})
+        for n in range(4):
+            store.partition("t").append(b"%d" % n)
+        log = logs(killed(live, store_dir))[0]
+    (store_dir / ".segstore" / "ends").unlink()
+    size = log.stat().st_size // 4
+    os.truncate(log, 3 * size + left % size)
+    with segstore.open(store_dir, mode="r") as reader:
+        assert values(reader.partition("t")) == [b"0", b"1", b"2"]
+    with segstore.open(store_dir) as again:
+        assert values(again.partition("t")) == [b"0", b"1", b"2"]

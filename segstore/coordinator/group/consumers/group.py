@@ -7,7 +7,7 @@ Threads: under the group's lock.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 
@@ -199,12 +199,20 @@ class ConsumerGroup:
         resolved = self.regexes.get(subscription.topic_regex or "")
         return subscription.topic_names if resolved is None else subscription.topic_names | resolved.topics
 
-    def check_commit(self, member_id: str, epoch: int, is_named: bool, knows_epochs: bool) -> None:
-        """Raise unless a member may commit offsets now (ConsumerGroup: validateOffsetCommit). A commit
-        without an epoch is taken by a group that has no members, and where no member has to be named (not
-        `is_named`). Raises UnknownMemberIdError, StaleMemberEpochError; UnsupportedVersionError where the
-        request does not know of member epochs, and IllegalGenerationError in place of StaleMemberEpochError
-        for a member of the classic protocol.
+    def check_commit(
+        self,
+        member_id: str,
+        epoch: int,
+        is_named: bool,
+        knows_epochs: bool,
+        partitions: Callable[[], Assignment],
+    ) -> None:
+        """Raise unless a member may commit offsets of these partitions now (ConsumerGroup:
+        validateOffsetCommit). A commit without an epoch is taken if the group has no members, or no member
+        has to be named (not `is_named`). A commit with an earlier epoch of the member is taken if the member
+        has had all the partitions since (KIP-1251). Raises UnknownMemberIdError, StaleMemberEpochError;
+        UnsupportedVersionError if the request does not know of member epochs, and IllegalGenerationError in
+        place of StaleMemberEpochError for a member of the classic protocol.
         """
         if epoch < 0 and not (self.members and is_named):
             return
@@ -212,7 +220,9 @@ class ConsumerGroup:
             raise UnsupportedVersionError(
                 f"group {self.group_id!r} is a consumer group: its members commit by OffsetCommit 9 or newer"
             )
-        self._check_current(member_id, epoch)
+        member = self.member(member_id)
+        if not (epoch < member.epoch and member.has_had(partitions(), epoch)):
+            self._check_current(member_id, epoch)
 
     def check_fetch(self, member_id: str | None, epoch: int) -> None:
         """Raise unless a member may fetch offsets now, or anybody who names no member (ConsumerGroup:

@@ -16,10 +16,12 @@ from segstore.coordinator.group.consumers.assignors import SERVER_ASSIGNORS
 from segstore.coordinator.group.consumers.change import Assignors, Draft
 from segstore.coordinator.group.consumers.group import ConsumerGroup, ConsumerGroupInfo
 from segstore.coordinator.group.consumers.member import ConsumerMember
+from segstore.coordinator.group.consumers.pulses import ConsumerPulses
 from segstore.coordinator.group.consumers.sessions import Sessions, Wait
 from segstore.coordinator.group.consumers.topics import Topics
 from segstore.coordinator.group_settings import Timing
-from segstore.coordinator.offsets.consumer_schema import Change, MemberState
+from segstore.coordinator.offsets.consumer_schema import Assignment, Change, MemberState
+from segstore.coordinator.structs import CLIENT_HOST, TopicPartition
 from segstore.errors import (
     FencedInstanceIdError,
     GroupMaxSizeReachedError,
@@ -67,7 +69,8 @@ class Outside(NamedTuple):
 
 class Keeper:
     """The members of `group`, whose sessions begin with this object. `changes` counts the changes of which
-    members may have to know. `pulses` has the members in this process, which send no heartbeats.
+    members may have to know. `pulses` has the members of the classic protocol in this process, which send no
+    heartbeats; `consumer_pulses` has those of KIP-848.
     """
 
     def __init__(
@@ -79,6 +82,7 @@ class Keeper:
         self._sessions = Sessions()
         self.changes = 0
         self.pulses: dict[str, Member] = {}
+        self.consumer_pulses = ConsumerPulses()
         for member in group.members.values():
             self._begin(member, now)
 
@@ -135,13 +139,30 @@ class Keeper:
             and all(member.is_classic for member in left)
         )
 
+    # --- offsets ---------------------------------------------------------------------------------
+
+    def check_commit(
+        self,
+        member_id: str,
+        epoch: int,
+        partitions: Collection[TopicPartition],
+        is_named: bool,
+        knows_epochs: bool,
+    ) -> None:
+        """Raise what `ConsumerGroup.check_commit` raises."""
+
+        def by_id() -> Assignment:
+            return self._outside.topics().assignment(partitions)
+
+        self.group.check_commit(member_id, epoch, is_named, knows_epochs, by_id)
+
     # --- time ----------------------------------------------------------------------------------------
 
     def expire(self, now: float) -> None:
         """Remove members whose sessions have ended, or that did not do in time what was waited for. Where
         that can't be written it is tried again.
         """
-        late = [*self._feel(now), *self._sessions.over(now)]
+        late = [*self._feel(now), *self._feel_consumers(now), *self._sessions.over(now)]
         late = [member_id for member_id in dict.fromkeys(late) if member_id in self.group.members]
         try:
             self._fence(late)
@@ -164,14 +185,54 @@ class Keeper:
                 late.append(member_id)
         return late
 
+    def _feel_consumers(self, now: float) -> list[str]:
+        """Look at the pulses of KIP-848's members; return those that are removed, because they were dropped
+        or poll too late. A static member only leaves for a while, as in Kafka.
+        """
+        late = []
+        for member_id, is_alive in self.consumer_pulses.look(now):
+            member = self.group.members.get(member_id)
+            if member is not None and is_alive:
+                self._extend(member, now)
+            else:
+                self.consumer_pulses.forget(member_id)
+                late += [] if member is None else self._ended(member)
+        return late
+
+    def _ended(self, member: ConsumerMember) -> list[str]:
+        """Return the member, unless it is static: then it has left for a while. If that can't be written, its
+        session ends later.
+        """
+        if member.subscription.instance_id is None:
+            return [member.member_id]
+        try:
+            self._leave_for_a_while(member)
+        except SegstoreError:
+            log.exception("group %s: a static member that is away could not be noted", self.group.group_id)
+        return []
+
+    def _leave_for_a_while(self, member: ConsumerMember) -> None:
+        """Note that a static member leaves, and may come back until its session ends."""
+        draft = self._draft()
+        draft.leave_for_a_while(member)
+        self._commit(draft)
+        self._sessions.end(member.member_id, Wait.REVOKE)
+
     def due(self) -> float:
         """Return when `expire` has something to do next."""
-        pulses = (member.due() for member in self.pulses.values())
-        return min(itertools.chain([self._sessions.due()], pulses))
+        classic = (member.due() for member in self.pulses.values())
+        timing = self._outside.timing()
+        interval = min(timing.heartbeat_interval_ms, timing.session_timeout_ms / 2)
+        consumers = self.consumer_pulses.due(interval)
+        return min(itertools.chain([self._sessions.due(), consumers], classic))
 
     def _begin(self, member: ConsumerMember, now: float) -> None:
-        """Begin the session of a member that the log has."""
+        """Begin the session of a member that the log has. A consumer in the process that wrote the log has
+        ended with that process.
+        """
         self._extend(member, now)
+        if member.subscription.client_host == CLIENT_HOST and not member.is_classic:
+            self.consumer_pulses.attend(member.member_id, None, now)
         if member.current.state is MemberState.UNREVOKED_PARTITIONS and not member.is_classic:
             timeout = member.subscription.rebalance_timeout_ms
             self._sessions.await_until(member.member_id, Wait.REVOKE, now + timeout)

@@ -63,6 +63,13 @@ class ConsumerMember:
                 "all its partitions, and join again"
             )
 
+    def has_had(self, partitions: Assignment, epoch: int) -> bool:
+        """Return whether all these partitions are the member's, and were in that earlier epoch of it, so that
+        no other member can have had one in between (KIP-1251).
+        """
+        found = (self.current.assigned_in(topic, each) for topic, held in partitions.items() for each in held)
+        return all(since is not None and since <= epoch for since in found)
+
     # --- on the way to the target --------------------------------------------------------------
 
     def reconciled(
@@ -110,11 +117,24 @@ class ConsumerMember:
     def _in(
         self, epoch: int, state: MemberState, assigned: Assignment, revoking: Assignment = NOTHING
     ) -> ConsumerMember:
-        return replace(self, current=Current(epoch, self.epoch, state, assigned, revoking))
+        """Return the member in that epoch; partitions that are new to it are assigned in this one."""
+        since = {
+            topic: {number: self._since(topic, number, epoch) for number in numbers}
+            for topic, numbers in _union(assigned, revoking).items()
+        }
+        return replace(self, current=Current(epoch, self.epoch, state, assigned, revoking, since))
+
+    def _since(self, topic: bytes, number: int, epoch: int) -> int:
+        has = number in self.current.assigned.get(topic, ())
+        return (self.current.assigned_in(topic, number) or 0) if has else epoch
 
     def left_for_a_while(self) -> ConsumerMember:
-        """Return a static member that comes back: it keeps what it was given, under the epoch -2."""
-        return replace(self, current=self.current._replace(epoch=STATIC_LEAVE_EPOCH, revoking=NOTHING))
+        """Return a static member that comes back: it keeps what it was given, under the epoch -2. The epochs
+        of the member that takes its place begin anew, and all of them may commit.
+        """
+        since = {topic: dict.fromkeys(numbers, 0) for topic, numbers in self.current.assigned.items()}
+        left = self.current._replace(epoch=STATIC_LEAVE_EPOCH, revoking=NOTHING, since=since)
+        return replace(self, current=left)
 
     def replaced_by(self, member_id: str) -> ConsumerMember:
         """Return a static member that has come back under another id."""

@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from segstore.coordinator.group.classic.member import Pulse
 from segstore.coordinator.group.consumers.change import Draft
 from segstore.coordinator.group.consumers.classic_members import ClassicMembers
 from segstore.coordinator.group.consumers.member import (
@@ -21,7 +22,7 @@ from segstore.coordinator.group.consumers.member import (
 from segstore.coordinator.group.consumers.sessions import Wait
 from segstore.coordinator.group.consumers.topics import MayDescribe
 from segstore.coordinator.offsets.consumer_schema import Assignment, MemberState, Subscription
-from segstore.coordinator.structs import CLIENT_HOST, Leaver
+from segstore.coordinator.structs import Leaver
 from segstore.errors import (
     FencedInstanceIdError,
     InvalidRequestError,
@@ -39,7 +40,9 @@ class ConsumerHeartbeat:
     has not changed since it said it last. `epoch` is 0 to join, -1 to leave, -2 to leave as a static member
     that comes back. `owned` are the partitions that the member has; `rebalance_timeout_ms` is how long it may
     take to give some up. An empty `member_id` leaves the id of a new member to the group. `may_describe`, by
-    which topics of regular expressions are judged, is None where the member may describe all.
+    which topics of regular expressions are judged, is None where the member may describe all. A member with a
+    `pulse` is a consumer in this process, whose `client_host` is CLIENT_HOST: the coordinator sees by itself
+    whether it lives.
     """
 
     member_id: str
@@ -52,8 +55,9 @@ class ConsumerHeartbeat:
     server_assignor: str | None = None
     owned: Assignment | None = None
     client_id: str = ""
-    client_host: str = CLIENT_HOST
+    client_host: str = ""
     may_describe: MayDescribe | None = None
+    pulse: Pulse | None = None
 
     @property
     def is_full(self) -> bool:
@@ -111,6 +115,10 @@ class ConsumerMembership(ClassicMembers):
         self._commit(draft)
         self._seen = topics
         self._beat(member, after, now)
+        if asked.pulse is None:
+            self.consumer_pulses.forget(after.member_id)
+        else:
+            self.consumer_pulses.attend(after.member_id, asked.pulse, now)
         has_changed = after.current.assigned != member.current.assigned
         is_told = asked.epoch == JOIN_EPOCH or asked.is_full or has_changed
         interval = self._outside.timing().heartbeat_interval_ms
@@ -173,12 +181,10 @@ class ConsumerMembership(ClassicMembers):
     def _leave(self, asked: ConsumerHeartbeat) -> Beaten:
         member = self._known(asked.member_id, asked.instance_id)
         if asked.epoch == STATIC_LEAVE_EPOCH:
-            draft = self._draft()
-            draft.leave_for_a_while(member)
-            self._commit(draft)
-            self._sessions.end(member.member_id, Wait.REVOKE)
+            self._leave_for_a_while(member)
         else:
             self._fence([member.member_id])
+        self.consumer_pulses.forget(member.member_id)
         return Beaten(asked.member_id, asked.epoch, 0)
 
     def leave_all(self, leaving: Iterable[Leaver]) -> list[SegstoreError | None]:

@@ -1,0 +1,244 @@
+"""`ConsumerSubscription`: a member of a consumer group (KIP-848): it sends heartbeats, and the coordinator
+assigns the partitions (Kafka: ConsumerMembershipManager, ConsumerHeartbeatRequestManager).
+
+A heartbeat is sent only if something has changed: the group, which wakes its members in this process at once,
+the topics, or the subscription and the partitions of this member. That the member lives, the coordinator
+sees by its `Pulse`.
+
+On disk: nothing of its own. Threads: one, the consumer's; the coordinator reads the `Pulse`.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Collection, Set
+from typing import NamedTuple
+
+from segstore import names
+from segstore.client.consumer.config import ConsumerConfig
+from segstore.client.consumer.group_member import GroupSubscription, Topics
+from segstore.client.consumer.join import REBALANCING, STABLE
+from segstore.client.consumer.membership import GroupMembership
+from segstore.client.consumer.metrics import Interceptors
+from segstore.client.consumer.subscription import Subscription
+from segstore.coordinator.group.consumers.member import JOIN_EPOCH, LEAVE_EPOCH, STATIC_LEAVE_EPOCH
+from segstore.coordinator.group.consumers.membership import ConsumerHeartbeat
+from segstore.coordinator.group.consumers.topics import Topics as TopicIds
+from segstore.coordinator.group.coordinator import GroupCoordinator
+from segstore.coordinator.offsets.consumer_schema import Assignment
+from segstore.coordinator.structs import CLIENT_HOST, UNJOINED, TopicPartition
+from segstore.errors import (
+    FencedInstanceIdError,
+    FencedMemberEpochError,
+    GroupNotFoundError,
+    OffsetNotAvailableError,
+    StaleMemberEpochError,
+    StorageError,
+    StoreClosedError,
+    UnknownMemberIdError,
+)
+from segstore.storage.store.store import Store
+
+_FENCED = (UnknownMemberIdError, FencedMemberEpochError, GroupNotFoundError)
+_GONE = (*_FENCED, FencedInstanceIdError, OffsetNotAvailableError, StorageError, StoreClosedError)
+
+
+class SubscribedTopics(NamedTuple):
+    """The topics of a subscription, by name and by a regular expression, which is empty if there is none."""
+
+    topics: Set[str]
+    regex: str
+
+
+class ConsumerGroupMembership(GroupMembership):
+    """The member has one id for its whole life. An interrupt may come anywhere: each heartbeat says all of
+    the member, so that one whose answer was lost may be sent again.
+    """
+
+    def __init__(self, coordinator: GroupCoordinator, config: ConsumerConfig) -> None:
+        super().__init__(coordinator, config)
+        self.member_id = str(uuid.uuid4())
+        self.is_settled = False
+        self._asked = False  # whether the group may know the member
+
+    @property
+    def _state(self) -> str:
+        if self.generation < 0:
+            return UNJOINED
+        return STABLE if self.is_settled else REBALANCING
+
+    @property
+    def may_commit(self) -> bool:
+        return self.generation >= 0
+
+    @property
+    def is_rebalancing(self) -> bool:
+        """Return False: a member of a consumer group has its place at once."""
+        return False
+
+    @property
+    def left(self) -> bool:
+        return not self._asked
+
+    def heartbeat(self, wanted: SubscribedTopics, owned: Assignment) -> Assignment:
+        """Tell the group all of this member, which joins it unless it is in it; return the partitions that
+        the member shall have. Raises what GroupCoordinator.consumer_heartbeat raises.
+        """
+        config, is_in = self._config, self.generation >= 0
+        self._asked = True
+        beaten = self._coordinator.consumer_heartbeat(
+            self._group,
+            ConsumerHeartbeat(
+                member_id=self.member_id,
+                epoch=self.generation if is_in else JOIN_EPOCH,
+                instance_id=self._instance,
+                rack_id=config.client_rack or None,
+                rebalance_timeout_ms=config.max_poll_interval_ms,
+                topic_names=wanted.topics,
+                topic_regex=wanted.regex,
+                server_assignor=config.group_remote_assignor,
+                owned=owned if is_in else {},
+                client_id=config.client_id,
+                client_host=CLIENT_HOST,
+                pulse=self._begin_pulse(config.heartbeat_interval_ms),
+            ),
+        )
+        self.generation = beaten.epoch
+        assert beaten.assignment is not None  # as a heartbeat that says all is answered
+        return beaten.assignment
+
+    def out(self, error: Exception) -> None:
+        """Be no member any more, but for a commit that came with an earlier epoch: then the next heartbeat
+        tells the member its epoch.
+        """
+        if not isinstance(error, StaleMemberEpochError):
+            self.generation, self.is_settled = -1, False
+
+    def leave(self) -> None:
+        """Leave the group. If that can't be written, the coordinator removes the member later, which has no
+        pulse any more.
+        """
+        if self._asked:
+            epoch = LEAVE_EPOCH if self._instance is None else STATIC_LEAVE_EPOCH
+            leaving = ConsumerHeartbeat(member_id=self.member_id, epoch=epoch, instance_id=self._instance)
+            try:
+                self._coordinator.consumer_heartbeat(self._group, leaving)
+            except _GONE:
+                """The group has removed the member already, or will, or has ended all memberships."""
+        self.pulse, self._asked, self.generation, self.is_settled = None, False, -1, False
+
+
+class ConsumerSubscription(GroupSubscription):
+    """A rebalance is to give up partitions, to say so by a heartbeat, and to take others; the member keeps
+    all others meanwhile.
+    """
+
+    _membership: ConsumerGroupMembership
+    is_incremental = True
+    takes_regex = True
+
+    def __init__(
+        self, store: Store, subscription: Subscription, config: ConsumerConfig, interceptors: Interceptors
+    ) -> None:
+        """Raises ReadOnlyError, InvalidGroupIdError."""
+        super().__init__(store, subscription, config, interceptors, ConsumerGroupMembership)
+        self._group = config.group_id or ""
+        self._told: SubscribedTopics | None = None
+        self._seen = -1
+        self._topics: Topics = {}
+
+    def _compare(self, topics: Topics) -> None:
+        there = self._store._side.topics  # the same object, as to the coordinator, until a topic changes
+        if there is not self._topics:
+            self._must_ask = True
+            self._topics = there
+
+    def _forget(self) -> None:
+        super()._forget()
+        self._told = None
+
+    # --- a rebalance -----------------------------------------------------------------------------
+
+    def _step(self) -> bool:
+        if self._membership.generation < 0:
+            return self._join()
+        if self._untaken is not None:
+            self._take()
+            return True
+        if not self._must_beat():
+            return False
+        self._beat()
+        return True
+
+    def _must_beat(self) -> bool:
+        if self._must_ask or self._seen != self._coordinator.changes(self._group):
+            return True
+        subscription, told = self._subscription, self._told
+        return told is None or told.regex != (subscription.regex or "") or not self._knows_topics(told)
+
+    def _knows_topics(self, told: SubscribedTopics) -> bool:
+        """Return whether the group knows the topics; those of an expression are found by the group."""
+        return bool(told.regex) or told.topics == self._subscription.topics
+
+    def _wanted(self) -> SubscribedTopics:
+        subscription = self._subscription
+        if subscription.regex is not None:
+            return SubscribedTopics(frozenset(), subscription.regex)
+        return SubscribedTopics(frozenset(subscription.topics or ()), "")
+
+    def _join(self) -> bool:
+        """Join the group, once partitions of an earlier membership are given up."""
+        self._untaken = None
+        self._give_up(list(self._subscription.states), "lost")
+        if self._subscription.automatic:  # and not unsubscribed by the listener
+            self._measured.joining()
+            self._beat()
+        return True
+
+    def _beat(self) -> None:
+        """Send a heartbeat, and keep what it answers for the next step."""
+        wanted, seen = self._wanted(), self._coordinator.changes(self._group)
+        try:
+            given = self._membership.heartbeat(wanted, self._owned())
+        except _FENCED as error:
+            if self._membership.generation < 0:
+                raise  # the group refuses the member
+            self._membership.out(error)
+            return
+        self._told, self._seen, self._must_ask = wanted, seen, False
+        self._compare_assignment(given)
+
+    def _owned(self) -> Assignment:
+        owned: dict[bytes, frozenset[int]] = {}
+        for topic, number in self._subscription.states:
+            topic_id = names.topic_id_bytes(self._ids[topic])
+            owned[topic_id] = owned.get(topic_id, frozenset()) | {number}
+        return owned
+
+    def _compare_assignment(self, given: Assignment) -> None:
+        """Have the next step take an assignment that differs from the partitions of the member."""
+        topics = self._store.topics()
+        self._lose_old(topics)
+        partitions = list(TopicIds(topics).partitions(given))
+        if set(partitions) == self._subscription.states.keys():
+            self._settle()
+            return
+        if self._membership.is_settled:
+            self._measured.joining()
+        self._membership.is_settled = False
+        self._untaken = partitions
+
+    def _have(self, assigned: Collection[TopicPartition], topics: Topics) -> None:
+        if self._subscription.regex is not None:
+            self._subscription.topics = {tp.topic for tp in assigned}
+        self._commits.restart()
+        try:
+            super()._have(assigned, topics)
+        finally:
+            self._settle()
+
+    def _settle(self) -> None:
+        """Note that the member has what it was given."""
+        if not self._membership.is_settled:
+            self._measured.rebalanced()
+        self._membership.is_settled = True

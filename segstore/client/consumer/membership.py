@@ -1,0 +1,75 @@
+"""`GroupMembership`: one consumer's membership in its group, by either protocol.
+
+Threads: one, the consumer's; the coordinator reads its `Pulse`.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+from segstore.client.consumer.config import ConsumerConfig
+from segstore.coordinator.group.classic.member import Pulse
+from segstore.coordinator.group.coordinator import GroupCoordinator
+from segstore.coordinator.structs import ConsumerGroupMetadata
+
+
+class GroupMembership(ABC):
+    """`generation` is that of a classic group, or the member's epoch in a consumer group; -1 if the member is
+    in none: then its partitions may be another member's.
+    """
+
+    def __init__(self, coordinator: GroupCoordinator, config: ConsumerConfig) -> None:
+        assert config.group_id is not None
+        self._coordinator, self._config, self._group = coordinator, config, config.group_id
+        self._instance = config.group_instance_id
+        self.member_id, self.generation = "", -1
+        self.pulse: Pulse | None = None
+
+    @property
+    def metadata(self) -> ConsumerGroupMetadata:
+        return ConsumerGroupMetadata(
+            self._group, self.generation, self.member_id, self._instance, self._state
+        )
+
+    @property
+    @abstractmethod
+    def _state(self) -> str:
+        """Return the state of the member by kafka-python's name."""
+
+    @property
+    @abstractmethod
+    def may_commit(self) -> bool:
+        """Return whether the member's partitions are still its own."""
+
+    @property
+    @abstractmethod
+    def is_rebalancing(self) -> bool:
+        """Return whether the member waits for its place in the group, which polls bring."""
+
+    @property
+    @abstractmethod
+    def left(self) -> bool:
+        """Return whether the group has no trace of this member, as far as that depends on the member."""
+
+    def polled(self) -> None:
+        """Note that the application polls."""
+        if self.pulse is not None:
+            self.pulse.polled = self._coordinator.now()
+
+    @abstractmethod
+    def out(self, error: Exception) -> None:
+        """Be in no generation any more, because of an answer of the group."""
+
+    @abstractmethod
+    def leave(self) -> None:
+        """Leave the group; a static member may come back to its place within its session timeout."""
+
+    def _begin_pulse(self, interval_ms: float) -> Pulse:
+        """Return the pulse of a member that asks its group for a place. The application is within poll,
+        however long that took: a member that polled too late before, and joins anew, would be late at once,
+        and for ever.
+        """
+        if self.pulse is None:
+            self.pulse = Pulse(self._coordinator.now(), interval_ms, self._config.max_poll_interval_ms)
+        self.polled()
+        return self.pulse
