@@ -32,6 +32,8 @@ Resource = structs("DescribeConfigsRequest").DescribeConfigsResource
 INCREMENTAL, WHOLE = structs("IncrementalAlterConfigsRequest"), structs("AlterConfigsRequest")
 TRIM, QUOTAS = structs("DeleteRecordsRequest"), structs("AlterClientQuotasRequest")
 Component = structs("DescribeClientQuotasRequest").ComponentData
+Committed = structs("OffsetCommitRequest").OffsetCommitRequestTopic
+Committed1 = structs("OffsetCommitRequest").OffsetCommitRequestPartition
 Elected = structs("ElectLeadersRequest").TopicPartitions
 
 
@@ -273,6 +275,24 @@ PROBES: dict[str, tuple[str, int, dict[str, Any]]] = {
     }),
 }  # fmt: skip
 OF_GROUPS: dict[str, tuple[str, int, dict[str, Any]]] = {
+    **{
+        f"to commit in a missing group by {version}": (
+            "OffsetCommit",
+            version,
+            {
+                "group_id": "missing",
+                "generation_id_or_member_epoch": 1,
+                "topics": [
+                    Committed(
+                        name="t",
+                        partitions=[Committed1(partition_index=0, committed_offset=1, committed_metadata="")],
+                    )
+                ],
+            },
+        )
+        for version in (5, 8, 9)
+    },
+    "groups that are there": ("ListGroups", 5, {}),
     "to delete groups": ("DeleteGroups", 3, {"groups_names": ["missing", "", "missing"]}),
 }
 """Asked after the others, with the topic of groups there."""
