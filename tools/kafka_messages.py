@@ -89,7 +89,12 @@ def _held(jar: Path) -> Iterable[dict[str, Any]]:
             if folder not in FOLDERS or not name.endswith(".json"):
                 continue
             if KEPT.fullmatch(short) or not LEFT_OUT.search(short):
-                yield json.loads(re.sub(r"(?m)^\s*//.*$", "", archive.read(name).decode()))
+                yield uncommented(archive.read(name).decode())
+
+
+def uncommented(text: str) -> Any:
+    """Return what a definition says, which is JSON with comments."""
+    return json.loads(re.sub(r"(?m)^\s*//.*$", "", text))
 
 
 def _message(message: dict[str, Any]) -> dict[str, Any]:

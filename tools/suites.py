@@ -1,4 +1,4 @@
-"""Runs the suites of other projects against a broker of Apache Kafka 4.1 and against `segstore serve`, and
+"""Runs the suites of other projects against a broker of Apache Kafka and against `segstore serve`, and
 writes what came of it into docs/serve.md, between its markers.
 
 usage: python tools/suites.py [--only SUITE] [--against kafka|segstore] [--sources FOLDER] [--tests ID]
@@ -128,7 +128,7 @@ def librdkafka(address: str, wanted: Sequence[str]) -> Results:
     environment = {
         **os.environ,
         "LD_LIBRARY_PATH": "../src:../src-cpp",
-        "TEST_KAFKA_VERSION": "4.1.0",
+        "TEST_KAFKA_VERSION": kafka_tools.VERSION,
         "KAFKA_PATH": str(_kafka_scripts()),
         "BROKERS": address,
     }
@@ -189,8 +189,8 @@ def _kafka_scripts() -> Path:
     (home / "bin").mkdir(parents=True, exist_ok=True)
     for name, tool in (
         ("kafka-topics.sh", "org.apache.kafka.tools.TopicCommand"),
-        ("kafka-configs.sh", "kafka.admin.ConfigCommand"),
-        ("kafka-acls.sh", "kafka.admin.AclCommand"),
+        ("kafka-configs.sh", "org.apache.kafka.tools.ConfigCommand"),
+        ("kafka-acls.sh", "org.apache.kafka.tools.AclCommand"),
     ):
         script = home / "bin" / name
         script.write_text(f'#!/bin/sh\nexec java -cp "{kafka_tools.classpath()}" {tool} "$@"\n')
@@ -249,11 +249,11 @@ def kafka_server():
 
 def kafka_python(address: str, wanted: Sequence[str]) -> Results:
     tree = _tree("kafka-python")
-    (tree / "servers" / "4.1.0" / "kafka-bin").mkdir(parents=True, exist_ok=True)
+    (tree / "servers" / kafka_tools.VERSION / "kafka-bin").mkdir(parents=True, exist_ok=True)
     files = [f"test/integration/test_{name}_integration.py" for name in ("admin", "consumer", "producer")]
     # This one waits for ever for a broker of Kafka too.
     options = ["--timeout=300", "-k", "not offsets_for_times_errors"]
-    environment = {"KAFKA_VERSION": "4.1.0", "KAFKA_URI": f"kafka://{address}"}
+    environment = {"KAFKA_VERSION": kafka_tools.VERSION, "KAFKA_URI": f"kafka://{address}"}
     return _pytest("kafka-python", tree, [*(wanted or files), *options], environment)
 
 
@@ -266,7 +266,7 @@ def aiokafka(address: str, wanted: Sequence[str]) -> Results:
     kinds = ("producer", "consumer", "client", "admin", "coordinator", "fetcher")
     files = [f"tests/test_{name}.py" for name in (*kinds, "transactional_producer", "transactional_consumer")]
     options = [
-        "--docker-image=x/kafka:2.13_4.1.0",
+        f"--docker-image=x/kafka:2.13_{kafka_tools.VERSION}",
         "-o",
         "asyncio_default_fixture_loop_scope=function",
         "--no-pull",
@@ -355,10 +355,15 @@ _SOURCES = HOME
 # --- the table ------------------------------------------------------------------------------------
 
 
+HEADINGS = ("segstore", "fails with segstore alone")
+
+
 def table(results: Mapping[str, Mapping[str, Results]]) -> str:
     """Return what is written into the page: counts, and each test that fails with segstore."""
-    lines = ["| suite | Kafka 4.1.0: passed, failed, skipped | segstore | fails with segstore alone |"]
-    lines += ["|---|---|---|---|"]
+    lines = [
+        row("suite", f"Kafka {kafka_tools.VERSION}: passed, failed, skipped", *HEADINGS),
+        "|---|---|---|---|",
+    ]
     for name, by_server in results.items():
         counts = [_counts(by_server.get(server, {})) for server in SERVERS]
         alone = ", ".join(f"`{test}`" for test in alone_failing(by_server)) or "none"

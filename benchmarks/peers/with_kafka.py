@@ -25,7 +25,6 @@ sys.path.append(str(Path(__file__).parents[2] / "tests" / "support"))
 import kafka_broker
 import kafka_tools
 
-VERSION = "4.1.0"
 JAVA = ("-Xms1g", "-Xmx1g", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20")
 WAIT = 30.0
 AT_ONCE = 10_000
@@ -139,7 +138,7 @@ def peer(session: ExitStack, directory: Path) -> Peer:
         raise AbsentError(str(error).partition("\n")[0]) from error
     address = session.enter_context(broker.running())
     versions = {
-        "Apache Kafka": VERSION,
+        "Apache Kafka": kafka_tools.VERSION,
         "confluent-kafka": confluent_kafka.__version__,
         "librdkafka": confluent_kafka.libversion()[0],
     }

@@ -1,4 +1,4 @@
-"""Kafka's own perf tools, of kafka-tools 4.1.0, each a JVM of its own. On disk: nothing. Threads: one."""
+"""Kafka's own perf tools, each a JVM of its own. On disk: nothing. Threads: one."""
 
 from __future__ import annotations
 

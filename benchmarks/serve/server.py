@@ -27,7 +27,6 @@ from benchmarks.steps import ROOT
 
 from .terms import KAFKA, OURS
 
-KAFKA_VERSION = "4.1.0"
 JAVA = ("-Xms1g", "-Xmx1g", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20")
 """As bin/kafka-server-start.sh has them (KAFKA_HEAP_OPTS, KAFKA_JVM_PERFORMANCE_OPTS)."""
 SETTINGS = {"group.initial.rebalance.delay.ms": "0"}
@@ -108,7 +107,7 @@ class Kafka:
 
     classpath: str
     name: str = KAFKA
-    versions: dict[str, str] = field(default_factory=lambda: {"Apache Kafka": KAFKA_VERSION})
+    versions: dict[str, str] = field(default_factory=lambda: {"Apache Kafka": kafka_tools.VERSION})
 
     @contextmanager
     def running(self, directory: Path) -> Iterator[Server]:

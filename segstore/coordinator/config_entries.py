@@ -62,6 +62,33 @@ ConfigurationControlManager.maybeGenerateElrSafetyRecords).
 """
 
 
+BROKER_NAMES: dict[str, str | None] = {
+    "cleanup.policy": "log.cleanup.policy",
+    "delete.retention.ms": "log.cleaner.delete.retention.ms",
+    "file.delete.delay.ms": "log.segment.delete.delay.ms",
+    "flush.messages": "log.flush.interval.messages",
+    "flush.ms": None,
+    "index.interval.bytes": "log.index.interval.bytes",
+    "max.compaction.lag.ms": "log.cleaner.max.compaction.lag.ms",
+    "max.message.bytes": "message.max.bytes",
+    "message.timestamp.after.max.ms": "log.message.timestamp.after.max.ms",
+    "message.timestamp.before.max.ms": "log.message.timestamp.before.max.ms",
+    "message.timestamp.type": "log.message.timestamp.type",
+    "min.cleanable.dirty.ratio": "log.cleaner.min.cleanable.ratio",
+    "min.compaction.lag.ms": "log.cleaner.min.compaction.lag.ms",
+    "preallocate": "log.preallocate",
+    "retention.bytes": "log.retention.bytes",
+    "retention.ms": "log.retention.ms",
+    "segment.bytes": "log.segment.bytes",
+    "segment.index.bytes": "log.index.size.max.bytes",
+    "segment.jitter.ms": None,
+    "segment.ms": None,
+}
+"""Names of a broker's settings that topics have by other names (org.apache.kafka.server.config.
+ServerTopicConfigSynonyms). None: a broker that sets nothing has no value by any of its names.
+"""
+
+
 def text(value: object) -> str | None:
     """Return a value as Kafka writes it; None where there is none."""
     if value is None:

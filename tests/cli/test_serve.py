@@ -16,7 +16,7 @@ from cli import run, start_program
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
 from waiting import PATIENCE
-from wire_client import WireClient
+from wire_client import SOFTWARE, WireClient
 
 import segstore
 
@@ -44,7 +44,7 @@ def test_it_serves_until_a_signal_and_closes_the_store(
     with serving(store_dir) as (program, port, line):
         assert line.startswith(f"{store_dir} listens on ")
         with WireClient("127.0.0.1", port) as wire:
-            assert wire.ask("ApiVersions", 3).error_code == 0
+            assert wire.ask("ApiVersions", 3, **SOFTWARE).error_code == 0
             program.send_signal(number)
             assert wire.is_closed()
         assert program.wait(PATIENCE) == status

@@ -8,11 +8,11 @@ import shutil
 from pathlib import Path
 
 import pytest
+from broker_clients import consume, create, produce
 from kafka_broker import Broker
 from kafka_tools import classpath, why_not
 from producers import committed, send
 from stores import values
-from waiting import PATIENCE
 
 import segstore
 from segstore.storage.log.transaction_markers import end_transaction
@@ -20,7 +20,6 @@ from segstore.storage.log.transaction_markers import end_transaction
 confluent_kafka = pytest.importorskip(
     "confluent_kafka", reason="Kafka's broker needs a client with every codec"
 )
-admin = pytest.importorskip("confluent_kafka.admin")
 pytestmark = [
     pytest.mark.judge("Kafka's broker"),
     pytest.mark.skipif(why_not() is not None, reason=str(why_not())),
@@ -80,35 +79,6 @@ def write_transactions(directory: Path, rounds: range) -> None:
             end_transaction([log], 1, 0, 0, i % 3 == 0)
             send(log, 3, i * 2, 2)
             end_transaction([log], 2, 0, 0, i % 4 != 1)
-
-
-def consume(
-    address: str, topic: str, wanted: int, isolation: str = "read_uncommitted"
-) -> list[tuple[object, ...]]:
-    """The first `wanted` records, as librdkafka gives them, CRCs checked."""
-    settings = {"bootstrap.servers": address, "group.id": "g", "enable.auto.commit": False}
-    consumer = confluent_kafka.Consumer(settings | {"check.crcs": True, "isolation.level": isolation})
-    consumer.assign([confluent_kafka.TopicPartition(topic, 0, 0)])
-    found: list[tuple[object, ...]] = []
-    while len(found) < wanted and (messages := consumer.consume(wanted - len(found), PATIENCE)):
-        for m in messages:
-            assert m.error() is None, m.error()
-            found.append((m.offset(), m.timestamp()[1], m.key(), m.value(), m.headers() or []))
-    consumer.close()
-    return found
-
-
-def produce(address: str, topic: str, values: list[bytes]) -> None:
-    producer = confluent_kafka.Producer({"bootstrap.servers": address})
-    for v in values:
-        producer.produce(topic, v, partition=0)
-    assert producer.flush(PATIENCE) == 0
-
-
-def create(address: str, topic: str) -> None:
-    client = admin.AdminClient({"bootstrap.servers": address})
-    for future in client.create_topics([admin.NewTopic(topic, 1, 1)]).values():
-        future.result(PATIENCE)
 
 
 def test_a_broker_serves_our_partition_and_we_go_on_in_its(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import kafka
 import pytest
 from group_records import at, end, member, offsets_of, record, tp
 from kafka_broker import Broker
-from kafka_tools import NEW_POM, classpath, why_not
+from kafka_tools import classpath, why_not
 from waiting import until
 from wire_client import WireClient
 
@@ -132,7 +132,7 @@ def go_on(logs: Path) -> None:
 
 def test_members_of_consumer_groups_are_the_same_to_a_broker_and_segstore(tmp_path: Path) -> None:
     """A broker's own record of one has the bytes of ours, and ours is no classic member to a broker."""
-    broker = Broker(classpath(NEW_POM), tmp_path / "broker")
+    broker = Broker(classpath(), tmp_path / "broker")
     with broker.running() as address:
         make(address)
         consume_and_commit(address, "theirs", "consumer", 4)

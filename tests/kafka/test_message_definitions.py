@@ -19,6 +19,6 @@ pytestmark = [
 
 def test_the_data_file_is_what_the_jars_have() -> None:
     tool = loaded(REPOSITORY / "tools" / "kafka_messages.py")
-    jars = {Path(each).name: Path(each) for each in kafka_tools.classpath(kafka_tools.NEW_POM).split(":")}
+    jars = {Path(each).name: Path(each) for each in kafka_tools.classpath().split(":")}
     made = tool.definitions(jars[f"{name}-{tool.VERSION}.jar"] for name in tool.JARS)
     assert gzip.decompress(tool.TARGET.read_bytes()) == gzip.decompress(tool.packed(made))

@@ -1,5 +1,5 @@
-"""Kafka's own dump tools on messages of magic 0 and 1: that of 2.8.2, whose broker wrote them, and that of
-4.1, also after an upgrade.
+"""Kafka's own dump tools on messages of magic 0 and 1: that of 2.8.2, whose broker wrote them, and the
+tests' Kafka's, also after an upgrade.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ pytestmark = [
 ]
 OLD = GOLDEN / "old"
 PARTITIONS = sorted(path.name for path in (OLD / "clean").iterdir())
-TOOLS = {"2.8.2": kafka_tools.OLD_POM, "4.1": kafka_tools.POM}
+TOOLS = {"2.8.2": kafka_tools.OLD_POM, kafka_tools.VERSION: kafka_tools.POM}
 
 
 def expected(name: str) -> list[Expected]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kafka_tools import classpath, judge, why_not
+from kafka_tools import DUMP_TOOL, classpath, judge, why_not
 from replicated_stores import Directories, await_in_sync, retrying
 from waiting import until
 
@@ -73,7 +73,7 @@ def test_the_dump_tool_reads_each_replica_alike(tmp_path: Path) -> None:
 def decoded(files: list[Path]) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [
-            *("java", "-Xmx512m", "-XX:+UseSerialGC", "-cp", classpath(), "kafka.tools.DumpLogSegments"),
+            *("java", "-Xmx512m", "-XX:+UseSerialGC", "-cp", classpath(), DUMP_TOOL),
             *("--cluster-metadata-decoder", "--deep-iteration", "--files", ",".join(map(str, files))),
         ],
         capture_output=True,

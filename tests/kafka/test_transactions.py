@@ -127,7 +127,7 @@ def test_snapshots_say_what_the_log_says(written: Path, dump: kafka_tools.Dump, 
 def decoded(path: Path) -> list[tuple[str, str]]:
     """Key and payload of each record of `__transaction_state`, as the tool's decoder prints them."""
     files = ",".join(map(str, sorted(path.glob("*.log"))))
-    tool = ["kafka.tools.DumpLogSegments", "--transaction-log-decoder", "--files", files]
+    tool = [kafka_tools.DUMP_TOOL, "--transaction-log-decoder", "--files", files]
     java = ["java", "-Dfile.encoding=UTF-8", "-Dsun.stdout.encoding=UTF-8", "-cp", kafka_tools.classpath()]
     run = subprocess.run([*java, *tool], capture_output=True, encoding="utf-8", timeout=240, check=True)
     return re.findall(r"^\| offset: .* key: (.*?) payload: ?(.*)$", run.stdout, re.M)
@@ -141,13 +141,13 @@ def test_the_tools_decoder_reads_the_transaction_log(written: Path) -> None:
     assert [payload for name, payload in found if name == "gone"][1:] == ["<DELETE>"]
     values = [json.loads(payload)["data"] for name, payload in found if name == "\u00e9 x"]
     states = [value["transactionStatus"] for value in values]
-    assert states[0] == 0
-    assert [state for state in states if state > 1] == [
-        s for end in ENDS for s in ((2, 4) if end else (3, 5))
+    assert states[0] == "Empty"
+    assert [state for state in states if state not in ("Empty", "Ongoing")] == [
+        f"{step}{'Commit' if end else 'Abort'}" for end in ENDS for step in ("Prepare", "Complete")
     ]
     ongoing = {
         part["topic"]: sorted(part["partitionIds"])
-        for value in values if value["transactionStatus"] == 2
+        for value in values if value["transactionStatus"] == "PrepareCommit"
         for part in value["transactionPartitions"]
     }  # fmt: skip
     assert ongoing == {"t": [0, 1], "__consumer_offsets": [0]}

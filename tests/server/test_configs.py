@@ -147,7 +147,8 @@ UNKNOWN = {
     "a broker": ((BROKER, "2", None), Code.INVALID_REQUEST),
     "a broker's name": ((BROKER, "one", None), Code.INVALID_REQUEST),
     "a group without a name": ((GROUP, "", None), Code.INVALID_REQUEST),
-    "a broker's logger": ((LOGGER, "1", None), Code.INVALID_REQUEST),
+    "loggers of another broker": ((LOGGER, "2", None), Code.INVALID_REQUEST),
+    "loggers of all brokers": ((LOGGER, "", None), Code.INVALID_REQUEST),
 }
 
 
@@ -213,6 +214,44 @@ def test_settings_are_changed_one_by_one(store: segstore.Store, version: int) ->
     assert store.topics()["t"].config == {"retention.ms": 1000, "segment.bytes": 1000}
 
 
+NOTHING_TO_DO = {
+    "of a topic": (TOPIC, "t", [("foo", DELETE, None), ("flush.ms", DELETE, None)]),
+    "of a group": (GROUP, "g", [("foo", DELETE, None)]),
+    "of the broker": (BROKER, "1", [("leader.replication.throttled.rate", DELETE, None)]),
+    "of all brokers": (BROKER, "", [("node.id", DELETE, None), ("foo", DELETE, None)]),
+    "of loggers, none": (LOGGER, "1", []),
+}
+
+
+@pytest.mark.parametrize("name", NOTHING_TO_DO)
+def test_what_is_not_set_may_be_deleted(store: segstore.Store, name: str) -> None:
+    """As tools do that only want it to be gone, such as `kafka-reassign-partitions --verify`."""
+    store.create_topic("t", config={"retention.ms": 1000})
+    (done,) = change(store, NOTHING_TO_DO[name])
+    assert (done.error_code, done.error_message) == (0, None)
+    assert store.topics()["t"].config == {"retention.ms": 1000}
+
+
+def test_a_logger_is_not_there_to_be_changed(store: segstore.Store) -> None:
+    (refused,) = change(store, (LOGGER, "1", [("root", SET, "INFO")]))
+    assert (refused.error_code, "'root'" in refused.error_message) == (Code.INVALID_CONFIG, True)
+    (told,) = describe(store, (LOGGER, "1", None))
+    assert (told.error_code, told.configs) == (0, [])
+
+
+def test_defaults_of_a_topic_have_the_names_of_a_broker_s_settings(store: segstore.Store) -> None:
+    store.create_topic("t", config={"cleanup.policy": "compact", "segment.ms": 7})
+    keys = ["cleanup.policy", "segment.ms", "segment.bytes", "flush.ms", "compression.type"]
+    (told,) = describe(store, (TOPIC, "t", keys), include_synonyms=True)
+    assert {each.name: [(s.name, s.value) for s in each.synonyms] for each in told.configs} == {
+        "cleanup.policy": [("cleanup.policy", "compact"), ("log.cleanup.policy", "delete")],
+        "segment.ms": [("segment.ms", "7")],
+        "segment.bytes": [("log.segment.bytes", str(1 << 30))],
+        "flush.ms": [],
+        "compression.type": [("compression.type", "producer")],
+    }
+
+
 @pytest.mark.parametrize(
     ("before", "operation", "given", "after"),
     [
@@ -240,7 +279,6 @@ def test_a_default_is_appended_to(store: segstore.Store) -> None:
 REFUSED: dict[str, tuple[str, list[tuple[str, int, str | None]], Code, str]] = {
     "a value": ("t", [("retention.ms", SET, "soon")], Code.INVALID_CONFIG, "retention.ms='soon'"),
     "a name": ("t", [("retenton.ms", SET, "1")], Code.INVALID_CONFIG, "retention.ms"),
-    "an unknown name to delete": ("t", [("foo", DELETE, None)], Code.INVALID_CONFIG, "'foo'"),
     "one of two": ("t", [("flush.ms", SET, "1"), ("foo", SET, "1")], Code.INVALID_CONFIG, "'foo'"),
     "null": ("t", [("flush.ms", SET, None)], Code.INVALID_REQUEST, "flush.ms"),
     "twice": ("t", [("flush.ms", SET, "1"), ("flush.ms", SET, "2")], Code.INVALID_REQUEST, "flush.ms"),

@@ -21,7 +21,7 @@ from serving import (
     within,
 )
 from waiting import told, until
-from wire_client import WireClient, request
+from wire_client import SOFTWARE, WireClient, request
 
 import segstore
 from segstore.protocol.codec import structs
@@ -44,7 +44,7 @@ def connected(server: segstore.Server) -> WireClient:
 
 @pytest.mark.parametrize("version", range(6))
 def test_api_versions(wire: WireClient, server: segstore.Server, version: int) -> None:
-    keys = wire.ask("ApiVersions", version).api_keys
+    keys = wire.ask("ApiVersions", version, **SOFTWARE).api_keys
     assert [key.api_key for key in keys] == sorted(server.node.apis)
 
 
@@ -66,16 +66,31 @@ def test_a_client_is_told_that_it_has_reached_another_node(
     """KIP-1242; as of a broker of Kafka 4.4 the connection stays."""
     cluster, node_id, code = MEANT[name]
     cluster_id = server.node.cluster_id if cluster == "here" else cluster
-    answer = wire.ask("ApiVersions", 5, cluster_id=cluster_id, node_id=node_id)
+    answer = wire.ask("ApiVersions", 5, cluster_id=cluster_id, node_id=node_id, **SOFTWARE)
     assert (answer.error_code, bool(answer.api_keys)) == (code, code is Code.NONE)
-    assert wire.ask("ApiVersions", 4).error_code == 0
+    assert wire.ask("ApiVersions", 4, **SOFTWARE).error_code == 0
+
+
+@pytest.mark.parametrize(
+    ("software", "code"),
+    [(("segstore", "0.2.0-rc.1"), Code.NONE), (("a b", "1"), Code.INVALID_REQUEST),
+     (("", "1"), Code.INVALID_REQUEST), (("a", "1."), Code.INVALID_REQUEST)],
+)  # fmt: skip
+def test_a_client_that_names_no_software_is_refused(
+    wire: WireClient, software: tuple[str, str], code: Code
+) -> None:
+    """KIP-511; a broker judges more names in test_java_broker.py. The connection stays."""
+    told = dict(zip(SOFTWARE, software, strict=True))
+    answer = wire.ask("ApiVersions", 3, **told)
+    assert (answer.error_code, bool(answer.api_keys)) == (code, code is Code.NONE)
+    assert wire.ask("ApiVersions", 2, **told).error_code == 0
 
 
 def test_an_unknown_version_of_api_versions_is_answered_in_version_0(wire: WireClient) -> None:
     data = struct.pack(">hhih", Api.API_VERSIONS, 99, 7, -1)
     wire.socket.sendall(struct.pack(">i", len(data)) + data + b"")
     assert bytes(wire.receive_bytes()) == struct.pack(">ihihhh", 7, 35, 1, 18, 0, 5)
-    assert wire.ask("ApiVersions", 3).error_code == 0
+    assert wire.ask("ApiVersions", 3, **SOFTWARE).error_code == 0
 
 
 def framed(data: bytes) -> bytes:

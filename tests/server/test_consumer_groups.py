@@ -12,6 +12,7 @@ import pytest
 from calls import node_of
 from groups import Monotonic, Unsynced, coordinator
 from parked import BEAT, JOIN, WireMember, ask
+from wire_client import SOFTWARE
 
 import segstore
 from segstore import names
@@ -227,7 +228,7 @@ def test_the_node_is_its_own_quorum(node: Node, version: int) -> None:
 
 @pytest.mark.parametrize("version", versions(Api.API_VERSIONS))
 def test_features_are_told_where_clients_look_for_them(node: Node, version: int) -> None:
-    answer = ask(node, Api.API_VERSIONS, version)
+    answer = ask(node, Api.API_VERSIONS, version, **SOFTWARE)
     final = {each.name: each.max_version_level for each in answer.finalized_features}
     supported = {each.name for each in answer.supported_features}
     if version < 3:

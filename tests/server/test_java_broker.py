@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from kafka_broker import Broker
-from kafka_tools import NEW_POM, classpath, why_not
+from kafka_tools import classpath, why_not
 from waiting import until
 from wire_client import WireClient
 
@@ -32,6 +32,8 @@ Resource = structs("DescribeConfigsRequest").DescribeConfigsResource
 INCREMENTAL, WHOLE = structs("IncrementalAlterConfigsRequest"), structs("AlterConfigsRequest")
 TRIM, QUOTAS = structs("DeleteRecordsRequest"), structs("AlterClientQuotasRequest")
 Component = structs("DescribeClientQuotasRequest").ComponentData
+Committed = structs("OffsetCommitRequest").OffsetCommitRequestTopic
+Committed1 = structs("OffsetCommitRequest").OffsetCommitRequestPartition
 Elected = structs("ElectLeadersRequest").TopicPartitions
 
 
@@ -110,6 +112,16 @@ PROBES: dict[str, tuple[str, int, dict[str, Any]]] = {
     "features of another cluster": ("ApiVersions", 5, CLIENT | {"cluster_id": "other", "node_id": 1}),
     "features of a cluster": ("ApiVersions", 5, CLIENT | {"cluster_id": HERE}),
     "features of a node": ("ApiVersions", 5, CLIENT | {"node_id": 1}),
+    **{
+        f"features for {name!r} {software!r}": ("ApiVersions", version, {
+            "client_software_name": name, "client_software_version": software
+        })
+        for version, name, software in (
+            (3, "", "1"), (3, "a b", "1"), (3, "-a", "1"), (3, "a-", "1"), (3, "a", ""), (4, "a", "1."),
+            (3, "a_b", "1"), (5, "\u00e4", "1"), (3, "a.b-c", "1.0-rc.1"), (3, "a\n", "1"),
+        )
+    },
+    "features for no name, of another node": ("ApiVersions", 5, {"cluster_id": HERE, "node_id": 2}),
     "a quorum": ("DescribeQuorum", 2, quorum("__cluster_metadata")),
     "an old quorum": ("DescribeQuorum", 0, quorum("__cluster_metadata")),
     "a quorum of no partition": ("DescribeQuorum", 2, quorum("__cluster_metadata", 1)),
@@ -191,6 +203,27 @@ PROBES: dict[str, tuple[str, int, dict[str, Any]]] = {
     "to append to no list": ("IncrementalAlterConfigs", 1, alter(("flush.ms", 2, "1"))),
     "to set for a missing topic": ("IncrementalAlterConfigs", 1, alter(("flush.ms", 0, "1"), name="missing")),
     "to set what is read-only": ("IncrementalAlterConfigs", 1, alter(("node.id", 0, "2"), kind=4, name="1")),
+    "to delete what is not there": (
+        "IncrementalAlterConfigs", 1, alter(("foo", 1, None), ("flush.ms", 1, ""))
+    ),
+    "to delete of a group": ("IncrementalAlterConfigs", 1, alter(("foo", 1, None), kind=32, name="g")),
+    **{
+        f"to delete {names} of broker {broker!r}": ("IncrementalAlterConfigs", 1, alter(
+            *((name, 1, None) for name in names), kind=4, name=broker
+        ))
+        for broker in ("1", "", "2", "x")
+        for names in ((), ("leader.replication.throttled.rate", "foo", "node.id"))
+    },
+    **{
+        f"to change {operations} of loggers of {broker!r}": ("IncrementalAlterConfigs", 1, alter(
+            *operations, kind=8, name=broker
+        ))
+        for broker in ("1", "", "2")
+        for operations in ((), (("none.such", 0, "INFO"),), (("none.such", 1, None),))
+    },
+    "loggers": ("DescribeConfigs", 4, settings(8, "1")),
+    "loggers of another broker": ("DescribeConfigs", 4, settings(8, "2")),
+    "loggers of all brokers": ("DescribeConfigs", 4, settings(8, "")),
     "to replace wrongly": ("AlterConfigs", 2, {"resources": [WHOLE.AlterConfigsResource(
         resource_type=2, resource_name="t", configs=[WHOLE.AlterableConfig(name="flush.ms", value="soon")]
     )]}),
@@ -242,9 +275,28 @@ PROBES: dict[str, tuple[str, int, dict[str, Any]]] = {
     }),
 }  # fmt: skip
 OF_GROUPS: dict[str, tuple[str, int, dict[str, Any]]] = {
+    **{
+        f"to commit in a missing group by {version}": (
+            "OffsetCommit",
+            version,
+            {
+                "group_id": "missing",
+                "generation_id_or_member_epoch": 1,
+                "topics": [
+                    Committed(
+                        name="t",
+                        partitions=[Committed1(partition_index=0, committed_offset=1, committed_metadata="")],
+                    )
+                ],
+            },
+        )
+        for version in (5, 8, 9)
+    },
+    "groups that are there": ("ListGroups", 5, {}),
     "to delete groups": ("DeleteGroups", 3, {"groups_names": ["missing", "", "missing"]}),
 }
 """Asked after the others, with the topic of groups there."""
+SYNONYMS = "synonyms"
 TEXTS = frozenset(
     {
         *("error_message", "host", "port", "cluster_id", "topic_id", "configs", "throttle_time_ms"),
@@ -273,11 +325,11 @@ def told(value: Any) -> Any:
 def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Any, Any]]:
     """What a broker and a server answer to each of the PROBES, then OF_GROUPS."""
     base = tmp_path_factory.mktemp("both")
-    broker = Broker(classpath(NEW_POM), base / "broker")
+    broker = Broker(classpath(), base / "broker")
     with broker.running(), segstore.open(base / "store") as store, segstore.serve(store, port=0) as server:
         found = [_asked("127.0.0.1", broker.port), _asked(server.host, server.port)]
     assert segstore.check(base / "store") == []
-    return {name: (found[0][name], found[1][name]) for name in [*PROBES, *OF_GROUPS]}
+    return {name: (each, found[1][name]) for name, each in found[0].items()}
 
 
 def _asked(host: str, port: int) -> dict[str, Any]:
@@ -286,8 +338,20 @@ def _asked(host: str, port: int) -> dict[str, Any]:
         wire.ask("Metadata", 12, **ask(Asked(name="t"), Asked(name="compacted")))  # which opens our logs
         here = wire.ask("DescribeCluster", 0).cluster_id
         found = {name: _answer(host, port, here, *probe) for name, probe in PROBES.items()}
+        found[SYNONYMS] = _synonyms(wire)
         until(lambda: _has_groups(wire))
     return found | {name: _answer(host, port, here, *probe) for name, probe in OF_GROUPS.items()}
+
+
+def _synonyms(wire: WireClient) -> dict[str, list[tuple[str, int]]]:
+    """Return where the values of a topic's settings come from. That of `retention.ms` is another one here."""
+    fields = {"include_synonyms": True, "resources": [Resource(resource_type=2, resource_name="compacted")]}
+    (result,) = wire.ask("DescribeConfigs", 4, **fields).results
+    return {
+        each.name: [(synonym.name, synonym.source) for synonym in each.synonyms]
+        for each in result.configs
+        if each.name != "retention.ms"
+    }
 
 
 def _has_groups(wire: WireClient) -> bool:
@@ -316,3 +380,9 @@ def _answer(host: str, port: int, here: str, api: str, version: int, fields: dic
 def test_a_server_answers_what_a_broker_does(answers: dict[str, tuple[Any, Any]], name: str) -> None:
     theirs, ours = answers[name]
     assert ours == theirs
+
+
+def test_values_of_a_topic_come_from_the_settings_of_a_broker(answers: dict[str, tuple[Any, Any]]) -> None:
+    """A broker has some settings that we don't have."""
+    theirs, ours = answers[SYNONYMS]
+    assert ours == {name: theirs[name] for name in ours}

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import pytest
 from kafka_broker import Broker
-from kafka_tools import classpath, why_not
+from kafka_tools import POM_4_1, classpath, why_not
 from waiting import until
 from wire_client import WireClient
 
@@ -174,7 +174,7 @@ Answers = dict[str, tuple[Any, Any]]
 def answers(tmp_path_factory: pytest.TempPathFactory) -> Answers:
     """What a broker and a server answer to each of the STEPS, and to what is asked about the group then."""
     base = tmp_path_factory.mktemp("both")
-    broker = Broker(classpath(), base / "broker")
+    broker = Broker(classpath(POM_4_1), base / "broker")
     with (
         broker.running(),
         segstore.open(base / "store") as store,
@@ -211,7 +211,7 @@ def sessions(milliseconds: int) -> dict[str, int]:
 @pytest.fixture
 def theirs(tmp_path: Path) -> Callable[[], AbstractContextManager[Server]]:
     lines = "".join(f"{name}={value}\n" for name, value in sessions(SESSION_MS["theirs"]).items())
-    broker = Broker(classpath(), tmp_path / "broker", more=lines)
+    broker = Broker(classpath(POM_4_1), tmp_path / "broker", more=lines)
 
     @contextmanager
     def run() -> Iterator[Server]:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from kafka_broker import Broker
-from kafka_tools import classpath, why_not
+from kafka_tools import POM_4_1, classpath, why_not
 from waiting import until
 from wire_client import Sent, WireClient
 
@@ -431,7 +431,7 @@ Answers = dict[str, tuple[Any, Any]]
 def answers(tmp_path_factory: pytest.TempPathFactory) -> Answers:
     """What a broker and a server answer to each of the STEPS."""
     base = tmp_path_factory.mktemp("both")
-    broker = Broker(classpath(), base / "broker", more=TRANSACTIONS)
+    broker = Broker(classpath(POM_4_1), base / "broker", more=TRANSACTIONS)
     with (
         broker.running(),
         segstore.open(base / "store") as store,

@@ -11,7 +11,7 @@ import pytest
 from scram_client import ScramClient
 from serving import connections, serving, within
 from waiting import until
-from wire_client import WireClient
+from wire_client import SOFTWARE, WireClient
 
 import segstore
 from segstore.protocol.error_codes import Code
@@ -59,7 +59,7 @@ def principals(server: segstore.Server) -> set[str]:
 @pytest.mark.parametrize("version", [0, 1, 2])
 def test_a_client_enters_by_plain(store: segstore.Store, version: int) -> None:
     with serving(store, **SASL) as server, connected(server) as wire:
-        assert wire.ask(Api.API_VERSIONS, 3).error_code == 0
+        assert wire.ask(Api.API_VERSIONS, 3, **SOFTWARE).error_code == 0
         shaken = wire.ask(Api.SASL_HANDSHAKE, 1, mechanism="PLAIN")
         assert (shaken.error_code, shaken.mechanisms) == (0, ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"])
         entered = said(wire, plain(other="alice"), version)

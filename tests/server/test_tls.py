@@ -21,7 +21,7 @@ import pytest
 from certificates import CLIENT_PRINCIPAL, Certificates, certificates
 from serving import FileSlice, Parked, answer, connections, fetched, heartbeat, serving
 from waiting import PATIENCE, until
-from wire_client import WireClient, request
+from wire_client import SOFTWARE, WireClient, request
 
 import segstore
 from segstore.errors import ConfigError
@@ -73,7 +73,7 @@ def context(
 
 
 def is_answered(wire: WireClient) -> bool:
-    return bool(wire.ask("ApiVersions", 3).error_code == 0)
+    return bool(wire.ask("ApiVersions", 3, **SOFTWARE).error_code == 0)
 
 
 # --- bytes -----------------------------------------------------------------------------------------

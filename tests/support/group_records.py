@@ -86,7 +86,7 @@ def decoded(partitions: Iterable[Path]) -> list[tuple[dict[str, Any], Any]]:
         "-cp",
         kafka_tools.classpath(),
     ]
-    command += ["kafka.tools.DumpLogSegments", "--offsets-decoder", "--files", files]
+    command += [kafka_tools.DUMP_TOOL, "--offsets-decoder", "--files", files]
     run = subprocess.run(command, capture_output=True, encoding="utf-8", timeout=240, check=True)
     found = []
     for line in run.stdout.splitlines():

@@ -1,4 +1,4 @@
-"""Runs a real Apache Kafka broker (4.1.0, KRaft, one node) on the loopback address, which may serve
+"""Runs a real Apache Kafka broker (KRaft, one node) on the loopback address, which may serve
 segstore's files.
 """
 

@@ -1,4 +1,4 @@
-"""A real Apache Kafka cluster (4.1.0, KRaft) on the loopback address: a controller and brokers, each a
+"""A real Apache Kafka cluster (KRaft) on the loopback address: a controller and brokers, each a
 process of its own, which can be killed and paused.
 """
 

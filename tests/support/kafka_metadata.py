@@ -25,7 +25,7 @@ PASSED_OVER = {
     27: "RegisterController",
     28: "ClearElr",
 }
-"""Records of Kafka 4.1 that say nothing of leaders and in-sync replicas. Only the features of a new cluster
+"""Records of Kafka that say nothing of leaders and in-sync replicas. Only the features of a new cluster
 are written in a metadata transaction, before any broker is there, and it is always ended. Other records that
 are not known stop the observer.
 """

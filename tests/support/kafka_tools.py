@@ -1,7 +1,8 @@
-"""Lets Apache Kafka's own dump tool judge log directories: `kafka.tools.DumpLogSegments`, version 4.1.0; and
-runs its console tools, version 4.4.0, against a server (`console`).
+"""Lets Apache Kafka's own dump tool, DumpLogSegments, judge log directories; and runs its console tools
+against a server (`console`).
 
-Maven resolves it from tests/support/kafka/pom.xml, offline where it can; .cache/kafka keeps the class path.
+Maven resolves them from tests/support/kafka/pom.xml, which alone says the version, offline where it can;
+.cache/kafka keeps the class path.
 The tool prints a line per batch, record and index entry. Every line that has none of these forms counts as an
 error, so that an unforeseen complaint is an error too.
 
@@ -23,10 +24,14 @@ from pathlib import Path
 from places import REPOSITORY
 
 POM = Path(__file__).parent / "kafka" / "pom.xml"
-NEW_POM = Path(__file__).parent / "new_kafka" / "pom.xml"
-"""Version 4.4.0, whose messages the server has."""
+POM_4_1 = Path(__file__).parent / "kafka_4_1" / "pom.xml"
+"""The second judge, for tests whose behaviour Kafka has changed since."""
 OLD_POM = Path(__file__).parent / "old_kafka" / "pom.xml"
 """Version 2.8.2, whose broker still writes messages of magic 0 and 1."""
+VERSION = POM.read_text().partition("<version>1</version>")[2].partition("<version>")[2].partition("<")[0]
+DUMP_TOOL = "org.apache.kafka.tools.DumpLogSegments"
+DUMP_TOOLS = dict.fromkeys((POM_4_1, OLD_POM), "kafka.tools.DumpLogSegments")
+"""The tool's class in the versions that have it elsewhere."""
 CACHE = REPOSITORY / ".cache" / "kafka"
 JUDGED = (".log", ".index", ".timeindex", ".txnindex", ".snapshot")
 
@@ -47,7 +52,7 @@ _MESSAGE_BATCH = re.compile(
 """A message or a wrapper, of magic 0 or 1."""
 _MESSAGE = re.compile(
     r"\| offset: (?P<offset>\d+) (?P<timestampType>\w+): (?P<timestamp>-?\d+) keySize: (?P<keySize>-?\d+)"
-    r" valueSize: (?P<valueSize>-?\d+) isValid: (?P<isvalid>\w+) crc: (?P<crc>\d+)}"
+    r" valueSize: (?P<valueSize>-?\d+) isValid: (?P<isvalid>\w+) crc: (?P<crc>\d+)}?"
     r"(?: key: (?P<key>.*?))?(?: payload: (?P<payload>.*))?$"
 )
 _RECORD_OF_2_8 = re.compile(
@@ -88,7 +93,8 @@ _LINES = (
     ("producers", _PRODUCER),
 )
 _GAP = re.compile(r"  (\d+) is followed by (\d+)$")
-_NOISE = re.compile(r"SLF4J: |WARNING: |(?:Log s|S)tarting offset: \d+$|$")
+_NOISE = re.compile(r"SLF4J: |WARNING: |(?:Log s|S)tarting offset: \d+$|  -1 is followed by \d+$|$")
+"""The tool of 4.4 also tells the first offset of a file, unless it is 0, as one that follows -1."""
 _INVALID = re.compile(r"isvalid: false$| isValid: false crc: ")
 
 Fields = dict[str, object]
@@ -191,7 +197,7 @@ def dump_log(
     java = ["java", "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData"]
     java += ["-Dfile.encoding=UTF-8", "-Dsun.stdout.encoding=UTF-8", "-cp", classpath(pom)]
     run = subprocess.run(
-        [*java, "kafka.tools.DumpLogSegments", *options, "--files", names],
+        [*java, DUMP_TOOLS.get(pom, DUMP_TOOL), *options, "--files", names],
         capture_output=True,
         encoding="utf-8",
         errors="replace",
@@ -212,7 +218,7 @@ def console(tool: str, bootstrap_servers: str, *arguments: str) -> str:
 
 def run(tool: str, *arguments: str) -> str:
     """Run a program of Kafka's, by its class; return what it prints. Fails where it ends with an error."""
-    options = ["-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp", classpath(NEW_POM)]
+    options = ["-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp", classpath()]
     done = subprocess.run(
         ["java", *options, tool, *arguments],
         capture_output=True,

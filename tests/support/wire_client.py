@@ -20,6 +20,9 @@ from segstore.protocol.definitions import message
 from segstore.protocol.primitives import read_uvarint
 from segstore.server.apis import Api
 
+SOFTWARE = {"client_software_name": "tests", "client_software_version": "1"}
+"""What ApiVersions must say of a client from version 3 on."""
+
 
 class Sent(NamedTuple):
     """A request that is under way."""

@@ -196,7 +196,7 @@ class GroupCoordinator:
             _check(held, metadata, offsets, self._clock(), knows_epochs=knows_epochs)
             self._offsets.commit(group_id, offsets, topic_ids)
 
-        self._groups.ask_held(group_id, commit, make=not metadata.member_id)
+        self._groups.ask_held(group_id, commit, make=_is_by_group(metadata))
 
     def check_commit(
         self,
@@ -211,7 +211,11 @@ class GroupCoordinator:
         FencedInstanceIdError, RebalanceInProgressError, StaleMemberEpochError.
         """
         metadata = ConsumerGroupMetadata(group_id, generation, member_id, group_instance_id)
-        self._groups.ask_held(group_id, lambda held: _check(held, metadata, partitions, self._clock()))
+
+        def ask(held: Held) -> None:
+            _check(held, metadata, partitions, self._clock())
+
+        self._groups.ask_held(group_id, ask, make=False)
 
     def while_valid(
         self, metadata: ConsumerGroupMetadata, partitions: Collection[TopicPartition], run: Callable[[], T]
@@ -226,7 +230,7 @@ class GroupCoordinator:
             _check(held, metadata, partitions, self._clock(), transactional=True)
             return run()
 
-        return self._groups.ask_held(_named(metadata), ask, make=not metadata.member_id)
+        return self._groups.ask_held(_named(metadata), ask, make=_is_by_group(metadata))
 
     # --- what others ask -----------------------------------------------------------------------
 
@@ -272,12 +276,10 @@ class GroupCoordinator:
         held = self._groups.get(group_id)
         return -1 if held is None else held.changes
 
-    def groups(self) -> dict[str, State | ConsumerState]:
-        """Return all groups that have members, or had some, or have committed offsets."""
-        return {group_id: self.state(group_id) for group_id in sorted(self.ids())}
-
     def ids(self) -> set[str]:
-        """Return the ids of the groups that `groups` returns, and of those whose records are not known."""
+        """Return the ids of all groups that have members, or had some, or have committed offsets; also of
+        those whose records are not known.
+        """
         return self._offsets.groups().union(self._groups.ids())
 
     def while_empty(self, group_id: str, run: Callable[[], T]) -> T:
@@ -330,6 +332,11 @@ def _named(metadata: ConsumerGroupMetadata) -> str:
     if not isinstance(metadata.group_id, str) or not metadata.group_id:
         raise InvalidGroupIdError(f"group_id={metadata.group_id!r}: must be a str that is not empty")
     return metadata.group_id
+
+
+def _is_by_group(metadata: ConsumerGroupMetadata) -> bool:
+    """Return whether somebody who is no member commits, by the group's id alone: that makes the group."""
+    return metadata.generation_id < 0 and not metadata.member_id
 
 
 def _check(

@@ -140,7 +140,7 @@ class Looking:
 
     def _known(self, source: GroupOffsets | ReadOffsets) -> list[str]:
         coordinator = self._coordinator()
-        return sorted(source.groups() | set(coordinator.groups() if coordinator else ()))
+        return sorted(source.groups() | (coordinator.ids() if coordinator else set()))
 
     def _check_there(self, source: GroupOffsets | ReadOffsets, group: str) -> None:
         known = self._known(source)

@@ -15,7 +15,7 @@ from typing import Any
 
 from segstore import names
 from segstore.config import TopicConfig
-from segstore.config.settings import KafkaSettings
+from segstore.config.settings import KafkaSettings, options
 from segstore.coordinator import config_entries
 from segstore.coordinator.config_entries import Entry, Source
 from segstore.coordinator.group_settings import group_settings
@@ -74,7 +74,7 @@ def _described(node: Node, resource: Any, body: Any) -> Any:
     try:
         for entry, read_only in _settings(node, resource):
             if wanted is None or entry.name in wanted:
-                result.configs.append(_entry(entry, read_only, body))
+                result.configs.append(_entry(entry, read_only, body, resource.resource_type))
     except REFUSED as error:
         result.error_code, result.error_message = told(error)
     return result
@@ -93,6 +93,8 @@ def _settings(node: Node, resource: Any) -> Iterator[tuple[Entry, bool]]:
         yield from (
             (entry, False) for entry in config_entries.of_group(held_of_groups, resource.resource_name)
         )
+    elif resource.resource_type == Resource.BROKER_LOGGER:
+        _check_loggers(node, resource)  # there are none
     else:
         entries = _of_broker(node) if _checked_broker(node, resource) else _of_all_brokers(node)
         yield from ((entry, True) for entry in entries)
@@ -123,6 +125,14 @@ def _checked_broker(node: Node, resource: Any) -> bool:
     return bool(resource.resource_name)
 
 
+def _check_loggers(node: Node, resource: Any) -> None:
+    if resource.resource_name != str(node.node_id):
+        raise Refusal(
+            Code.INVALID_REQUEST,
+            f"loggers of broker {resource.resource_name!r}: there is one broker, {str(node.node_id)!r}",
+        )
+
+
 def _of_broker(node: Node) -> list[Entry]:
     """Return the settings of the server and of its store; where both have one, the server's counts."""
     held = config_entries.settings_of(node.store)
@@ -138,20 +148,29 @@ def _of_all_brokers(node: Node) -> Iterator[Entry]:
     return iter(()) if held is None else config_entries.of_all_brokers(held)
 
 
-def _entry(entry: Entry, read_only: bool, body: Any) -> Any:
-    synonyms = [(entry.value, entry.source)]
+def _synonyms(entry: Entry, kind: int) -> Iterator[Any]:
+    """Yield where the value comes from, and the default behind it. Those of a topic that are its broker's
+    have the broker's names.
+    """
+    found = [(entry.value, entry.source)]
     if not entry.is_default:
-        synonyms.append((entry.default, Source.DEFAULT_CONFIG))
-    kind = _Described.DescribeConfigsSynonym
+        found.append((entry.default, Source.DEFAULT_CONFIG))
+    for value, source in found:
+        name: str | None = entry.name
+        if kind == Resource.TOPIC and source is not Source.DYNAMIC_TOPIC_CONFIG:
+            name = config_entries.BROKER_NAMES.get(entry.name, entry.name)
+        if name is not None:
+            yield _Described.DescribeConfigsSynonym(name=name, value=value, source=source)
+
+
+def _entry(entry: Entry, read_only: bool, body: Any, kind: int) -> Any:
     return _Described.DescribeConfigsResourceResult(
         name=entry.name,
         value=entry.value,
         read_only=read_only,
         config_source=entry.source,
         is_sensitive=entry.is_sensitive,
-        synonyms=[kind(name=entry.name, value=value, source=source) for value, source in synonyms]
-        if body.include_synonyms
-        else [],
+        synonyms=list(_synonyms(entry, kind)) if body.include_synonyms else [],
         config_type=entry.type,
         documentation=entry.documentation if body.include_documentation else None,
     )
@@ -223,8 +242,15 @@ def _alter(node: Node, resource: Any, changes: _Changing, *, validate_only: bool
         wanted = changes(settings.made(group), resource.configs)
         settings.alter(group, wanted, validate_only=validate_only)
         return
+    if resource.resource_type == Resource.BROKER_LOGGER:
+        _check_loggers(node, resource)
+        for each in resource.configs:
+            raise Refusal(Code.INVALID_CONFIG, f"there is no logger {each.name!r}")
+        return
     if resource.resource_type != Resource.TOPIC:
         _checked_broker(node, resource)
+        if all(_is_deleted(each) for each in resource.configs):
+            return  # none is set while the server runs, so that none is to be deleted
         raise Refusal(
             Code.INVALID_REQUEST,
             "the broker's settings are read-only: they are made when the server and the store are opened",
@@ -246,9 +272,17 @@ def _replacing(held: KafkaSettings, configs: Any) -> _Changes:
 
 
 def _changing(held: KafkaSettings, configs: Any) -> _Changes:
-    """Return the changes that the operations are."""
-    _refuse_null(each for each in configs if each.config_operation != Operation.DELETE)
-    return {each.name: _operated(held, each) for each in configs}
+    """Return the changes that the operations are. A setting that is unknown may be deleted, as in Kafka."""
+    _refuse_null(each for each in configs if not _is_deleted(each))
+    known = options(type(held))
+    return {
+        each.name: _operated(held, each) for each in configs if not _is_deleted(each) or each.name in known
+    }
+
+
+def _is_deleted(config: Any) -> bool:
+    """Return whether the operation deletes a setting; those of AlterConfigs have no operation."""
+    return getattr(config, "config_operation", Operation.SET) == Operation.DELETE
 
 
 def _refuse_null(configs: Any) -> None:

@@ -4,6 +4,7 @@ whether a client has reached the node that it means (KIP-1242).
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from typing import Any
 
@@ -17,13 +18,16 @@ from segstore.server.request import Request
 
 _Response = structs("ApiVersionsResponse")
 _NO_NODE = -1
+_NAMES_CLIENT = 3
+"""The first version that names the client's software."""
+_SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 _TAKES_ZERO = 4
 """The first version that may tell features whose lowest version is 0 (KAFKA-17011)."""
 
 
 def api_versions(node: Node, request: Request) -> Any:
     """Answer with all APIs that have a handler, and the features."""
-    code = _misrouted(node, request.body)
+    code = _unnamed(request) or _misrouted(node, request.body)
     if code:
         return _Response(error_code=code)
     return _Response(
@@ -42,6 +46,13 @@ def api_versions(node: Node, request: Request) -> Any:
             if each.finalized
         ],
     )
+
+
+def _unnamed(request: Request) -> Code:
+    """Return whether the client's software has a name and a version that Kafka takes (KIP-511)."""
+    told = (request.body.client_software_name, request.body.client_software_version)
+    is_valid = request.version < _NAMES_CLIENT or all(map(_SOFTWARE.fullmatch, told))
+    return Code.NONE if is_valid else Code.INVALID_REQUEST
 
 
 def _misrouted(node: Node, body: Any) -> Code:

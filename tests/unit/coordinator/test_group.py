@@ -97,7 +97,7 @@ def test_states_and_generations(found: GroupCoordinator) -> None:
         found.heartbeat("g", first.member_id, 1)
     found.leave("g", first.member_id)
     assert (found.state("g"), found.generation("g")) == (State.COMPLETING_REBALANCE, 2)
-    assert found.groups() == {"g": State.COMPLETING_REBALANCE}
+    assert found.ids() == {"g"}
 
 
 VOTES = {

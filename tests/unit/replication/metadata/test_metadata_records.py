@@ -157,7 +157,7 @@ def logged(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.mark.skipif(kafka_tools.why_not() is not None, reason=str(kafka_tools.why_not()))
 def test_kafkas_dump_tool_reads_the_log(logged: Path) -> None:
-    java = ["java", "-Xmx512m", "-cp", kafka_tools.classpath(), "kafka.tools.DumpLogSegments"]
+    java = ["java", "-Xmx512m", "-cp", kafka_tools.classpath(), kafka_tools.DUMP_TOOL]
     options = ["--cluster-metadata-decoder", "--files", str(logged)]
     run = subprocess.run([*java, *options], capture_output=True, encoding="utf-8", timeout=240)
     assert run.returncode == 0, run.stderr
