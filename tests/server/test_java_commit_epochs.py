@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from kafka_broker import Broker
-from kafka_tools import NEW_POM, POM, classpath, why_not
+from kafka_tools import POM, POM_4_1, classpath, why_not
 from waiting import until
 from wire_client import WireClient
 
@@ -284,7 +284,7 @@ REFUSED_BY_4_1: dict[str, Any] = {
     "txn: x: one behind: kept": [ILLEGAL],
 }
 """What a broker of 4.1 answers to the STEPS that 4.4 answers otherwise."""
-POMS = {"4.4": NEW_POM, "4.1": POM}
+POMS = {"4.4": POM, "4.1": POM_4_1}
 Answers = dict[str, dict[str, Any]]
 
 
