@@ -38,7 +38,15 @@ LOOKS = {
     *("is_locked_here", "lock_address"),
     *("check_directory", "is_directory", "is_file", "irregular", "mode", "links", "boot"),
 }
-OF_OTHERS = {"write_atomic", "write_together", "lock", "open_anew", "take_own", "ensure_directory"}
+OF_OTHERS = {
+    "write_atomic",
+    "write_together",
+    "write_as_itself",
+    "lock",
+    "open_anew",
+    "take_own",
+    "ensure_directory",
+}
 """Made of changes."""
 TO_SINKS = {name for name, _ in inspect.getmembers(Sending, inspect.isfunction)}
 HINTS = {"start_sync", "has_passed", "native_write", "native_sync"}  # the last two only tell who writes

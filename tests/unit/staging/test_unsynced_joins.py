@@ -27,7 +27,7 @@ from staging import (
     stage,
     staged_paths,
 )
-from stores import values
+from stores import as_the_same, values
 from waiting import PATIENCE
 
 import segstore
@@ -68,6 +68,7 @@ class Unsettled:
 
     def cut(self, mode: str, rng: random.Random) -> None:
         self.files.power_cut(mode, rng)
+        as_the_same(self.path)
         self.store._side.abandon()
 
 
