@@ -89,6 +89,12 @@ def _lend_to_one(
     return _lend_leader(loan, validator, epoch, end_offset, followers[:1])
 
 
+def _made_older(directory: int) -> list[Step]:
+    """Return steps after which a directory is the copy that was made of it before a burst of records."""
+    swap = "swap", directory, "older"
+    return [swap, ("burst", "a", 0, 4 + directory, 20), swap]
+
+
 def _always_clean(core: Controller, broker: int, incarnation: str, clean_epoch: int, now_ms: int) -> Any:
     known = core.cluster.brokers.get(broker)
     return _restart(core, broker, incarnation, clean_epoch if known is None else known.epoch, now_ms)
@@ -212,7 +218,7 @@ MUTATIONS: dict[str, Mutation] = {
     "metadata is answered before a majority has it": Mutation([("alone", 2)], (
         Change(MetadataLog, "_write", _answered_by_one),)),
     "a directory that is stale counts as clean": Mutation(
-        [DURABLE, ("swap", 1, "older"), ("burst", "a", 0, 4, 20), ("swap", 1, "older")],
+        [DURABLE, *(step for directory in range(3) for step in _made_older(directory))],  # whoever leads
         (Change(Controller, "restart", _always_clean),)),
     "recovery gives itself an epoch": Mutation(
         [KEPT, ("append", "a", 0, 2, 5, "all"), ("strand", "a", 0, 5, "x", False), ("tick", 300),
