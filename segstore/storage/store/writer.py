@@ -11,7 +11,7 @@ import gc
 import os
 import threading
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 
 from segstore import names
@@ -107,12 +107,7 @@ class StoreWriter:
         self.is_new = not is_store(root_names)
         has_format = f"{names.OURS}/{names.FORMAT}" in root_names
         format_wrong = check_format(files, root) if has_format else ""
-        if not self._replicated and names.META_PROPERTIES in root_names:
-            _check_plain(files, root)
-        if self._role is not None or f"{names.OURS}/{names.ROLE}" in root_names:
-            check_role(files, root, self._role)
-        if f"{names.OURS}/{names.FENCE}" in root_names and self.may_have_standby:
-            check_not_fenced(context)
+        self._check_may_write(root_names)
         if f"{names.OURS}/{names.FULL}" in root_names:  # a dead writer's
             context.full.forget()
             context.reserve.forget_looks()
@@ -172,6 +167,16 @@ class StoreWriter:
         if damaged:
             self.partitions.checkpoint()
         self._begin()
+
+    def _check_may_write(self, root_names: Collection[str]) -> None:
+        """Raise an error if the store has another role, is one directory of several, or is fenced."""
+        files, root = self.context.files, self.context.root
+        if not self._replicated and names.META_PROPERTIES in root_names:
+            _check_plain(files, root)
+        if self._role is not None or f"{names.OURS}/{names.ROLE}" in root_names:
+            check_role(files, root, self._role)
+        if f"{names.OURS}/{names.FENCE}" in root_names and self.may_have_standby:
+            check_not_fenced(self.context)
 
     def _owed(self, note: FoundNote, *, was_closed: bool) -> OwedEpochs:
         """Return which partitions begin a leader epoch when they are opened: all of a restored store. That
