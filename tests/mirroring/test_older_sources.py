@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from compaction import clean
+from descriptors import allowed
 from mirrors import QUICK
 from stores import as_the_same, killed, records
 from waiting import PATIENCE, until
@@ -272,11 +273,11 @@ def test_more_restored_logs_than_one_request_compares(tmp_path: Path, store_dir:
         broker.store.create_topic("t", count)
         fill(broker, b"before", 10)
     older = as_the_same(Path(shutil.copytree(source, tmp_path / "older")))
-    with Broker(source) as broker:
+    with allowed(8 * count), Broker(source) as broker:
         fill(broker, b"lost", 30)
         with follow(kind, broker, store_dir) as running:
             await_ends(running, 40)
-    with Broker(older) as broker:
+    with allowed(8 * count), Broker(older) as broker:
         fill(broker, b"new", 5)
         with follow(kind, broker, store_dir) as running:
             await_ends(running, 15)
