@@ -13,12 +13,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from faults import MUTATING, READS
+from faults import MUTATING, READS, FailingFiles
 from faulty import CHANGES, MODES, FaultyFiles
 
 import segstore
 from segstore.files import Files
+from segstore.names import OURS
 from segstore.sending import Sending
+from segstore.storage.full_disk import FULL_NOTE, FullNote
 
 LOOKS = {
     *READS,
@@ -267,6 +269,16 @@ def test_each_change_fails_when_told(tmp_path: Path, name: str, error: int) -> N
         with contextlib.suppress(OSError):
             run(files, root)
         assert any(call.name == name for call in files.calls) == (files.hits == 1)
+
+
+def test_the_note_of_a_full_disk_uses_up_no_fault(tmp_path: Path) -> None:
+    """The store's thread writes it, which may be after a test has armed its next fault."""
+    (tmp_path / OURS).mkdir()
+    files = FailingFiles({"pwrite", "rename"}, OSError(errno.ENOSPC, "No space left on device"))
+    FULL_NOTE.write(files, str(tmp_path), FullNote(1, "log", "full"), durably=False)
+    assert files.hits == 0
+    with pytest.raises(OSError, match="No space left"):
+        put(files, tmp_path / "log", b"a")
 
 
 def test_a_write_that_fails_may_have_written_a_part(tmp_path: Path, rng: random.Random) -> None:

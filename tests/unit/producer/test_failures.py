@@ -22,7 +22,6 @@ from waiting import PATIENCE, until
 import segstore
 from segstore import errors
 from segstore.client.producer import Producer, delivery
-from segstore.names import LOG
 from segstore.storage.told import Told
 
 
@@ -30,18 +29,10 @@ def full(path: str = "") -> OSError:
     return OSError(errno.ENOSPC, "No space left on device", path)
 
 
-class FailingLogs(FailingFiles):
-    """Files of which writes of logs fail: those of the note that the disk is full go well."""
-
-    def before(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if args and str(getattr(args[0], "path", args[0])).endswith(LOG):
-            super().before(name, args, kwargs)
-
-
 @contextmanager
 def failing(store_dir: Path, fault: Any = None, names: tuple[str, ...] = ("pwrite",)) -> Iterator[Any]:
     """A store of topics "a" and "b" of one partition each, whose files fail once armed."""
-    files = FailingLogs(names, fault or full(), 0)
+    files = FailingFiles(names, fault or full(), 0)
     with segstore.open(store_dir, files=files) as store:
         store.create_topic("a")
         store.create_topic("b")
