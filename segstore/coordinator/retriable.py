@@ -37,9 +37,19 @@ _RETRIABLE = (
 )
 
 
+_UNDECIDED = (NotEnoughReplicasAfterAppendError, NotLeaderOrFollowerError, RequestTimedOutError)
+
+
+def may_be_written(error: BaseException) -> bool:
+    """Return whether a write that failed so may be in the log for all that: other replicas did not answer in
+    time, or leadership moved.
+    """
+    return isinstance(error, _UNDECIDED)
+
+
 def passes(error: BaseException) -> bool:
     """Return whether a retry may help, since the cause, such as a full disk, may go away. Nothing was written
-    then, but where other replicas did not answer in time, or leadership moved: that is not known.
+    then, unless `may_be_written`.
     """
     if isinstance(error, _RETRIABLE):
         return True

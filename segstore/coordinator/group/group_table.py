@@ -12,21 +12,24 @@ from __future__ import annotations
 import math
 import weakref
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import TypeVar
 
 from segstore.coordinator.group.classic.group import Group
 from segstore.coordinator.group.classic.member import Joined, Joining, Member, MonotonicMs, State, Ticket
 from segstore.coordinator.group.consumers.group import ConsumerGroup
-from segstore.coordinator.group.consumers.keeper import ConsumerSettings, Outside
+from segstore.coordinator.group.consumers.keeper import RETRY_MS, ConsumerSettings, Outside
 from segstore.coordinator.group.consumers.membership import ConsumerMembership
 from segstore.coordinator.group.consumers.topics import Topics
 from segstore.coordinator.group.migration import classic_member, downgrade, stand_in, upgraded
 from segstore.coordinator.group_settings import group_settings
 from segstore.coordinator.offsets.consumer_schema import Change
 from segstore.coordinator.offsets.group_offsets import GroupOffsets, GroupRecord, MemberRecord
+from segstore.coordinator.retriable import may_be_written
 from segstore.errors import (
     GroupNotFoundError,
+    OffsetNotAvailableError,
     SegstoreError,
     StoreClosedError,
 )
@@ -161,12 +164,14 @@ log = Logger("segstore")
 class Held:
     """A group and its lock. `group` is the group of the classic protocol, which is empty where there is a
     `consumer`, the group of KIP-848's. `gone`: the group was dropped, and a thread that waited for the lock
-    must look it up anew. `is_kept`: the log has it.
+    must look it up anew. `is_kept`: the log has it. `is_sure`: memory has what the log has; else a write that
+    says what the group is has failed, and may be committed later.
     """
 
     def __init__(self, group: Group, is_kept: bool = True) -> None:
         self.lock, self.group, self.gone, self.is_kept = nesting(), group, False, is_kept
         self.consumer: ConsumerMembership | None = None
+        self.is_sure = True
         self._earlier = 0
 
     @property
@@ -235,10 +240,13 @@ class GroupTable:
                         continue
                     before = held.changes
                     try:
+                        if not held.is_sure:
+                            self._read_anew(held)
                         held.expire(self._clock())
                         return ask(held)
                     finally:
-                        due, changed = held.due(), held.changes != before
+                        due = held.due() if held.is_sure else self._clock() + RETRY_MS
+                        changed = held.changes != before
             raise StoreClosedError(f"{self._store.path} is closed")
         finally:
             if not self._closed:
@@ -284,7 +292,8 @@ class GroupTable:
         """Do what is due in all groups."""
         self._alarm.clear()  # first: a group that comes later sets it anew
         for group_id in self.ids():
-            self.ask_held(group_id, lambda held: None)
+            with suppress(OffsetNotAvailableError):  # it is tried again
+                self.ask_held(group_id, lambda held: None)
 
     def close(self) -> None:
         """End all memberships, because the store is being closed. Static members may come back."""
@@ -315,7 +324,7 @@ class GroupTable:
             old = classic_member(before, stand_in(before, topics, joining), now)
             self._downgrade(held, [before.member_id], old)
             return held.group.join(joining, now)
-        self._offsets.end_consumer(held.group.group_id)
+        self._write_sure(held, lambda: self._offsets.end_consumer(held.group.group_id))
         held.become(held.group)
         return held.group.join(joining, now)
 
@@ -332,15 +341,20 @@ class GroupTable:
         try:
             found = run(consumer)
         except SegstoreError:
-            if not (held.is_kept or classic.pending or classic.members):
+            if held.is_sure and not (held.is_kept or classic.pending or classic.members):
                 self.drop(held)  # a group that nobody could join is none
             raise
+        self._become_consumers(held, consumer)
+        return found
+
+    def _become_consumers(self, held: Held, consumer: ConsumerMembership) -> None:
+        """Let a classic group be this consumer group, which has taken its members over."""
+        classic = held.group
         held.become(self._empty(classic.group_id), consumer)
         for member in classic.members.values():
             member.fail(classic.in_progress())
             if member.has_pulse and member.member_id in consumer.group.members:
                 consumer.pulses[member.member_id] = member
-        return found
 
     def _upgrade(self, group: Group) -> list[Change]:
         """Return the records of a classic group as a consumer group (GroupMetadataManager:
@@ -377,7 +391,7 @@ class GroupTable:
         group = self._empty(consumer.group.group_id)
         assignments = downgrade(consumer.group, group, members, self._topics())
         record = keep(group, assignments, self._store._context.clock())
-        self._offsets.write_group(record, ends_consumer=True)
+        self._write_sure(held, lambda: self._offsets.write_group(record, ends_consumer=True))
         held.become(group)
         if not is_stable:
             group.rebalance(now)
@@ -390,7 +404,10 @@ class GroupTable:
 
         def write(changes: Sequence[Change]) -> None:
             was_classic = self._offsets.group(group_id) is not None
-            self._offsets.write_consumer(group_id, [*first, *changes], ends_classic=was_classic)
+            all_of = [*first, *changes]
+            self._write_sure(
+                held, lambda: self._offsets.write_consumer(group_id, all_of, ends_classic=was_classic)
+            )
             first.clear()
 
         settings = ConsumerSettings(
@@ -434,14 +451,41 @@ class GroupTable:
         return held
 
     def _restored(self, group_id: str) -> Held:
-        group = self._empty(group_id)
-        record, records = self._offsets.group(group_id), self._offsets.consumer(group_id)
+        held = Held(self._empty(group_id))
+        held.become(*self._read(held))
+        held.is_kept = held.consumer is not None or self._offsets.group(group_id) is not None
+        return held
+
+    def _read(self, held: Held) -> tuple[Group, ConsumerMembership | None]:
+        """Return what the log has of a group, of either protocol."""
+        group_id = held.group.group_id
+        group, record = self._empty(group_id), self._offsets.group(group_id)
         if record is not None:
             restore(group, record, self._clock(), self._store._context.clock())
-        held = Held(group, is_kept=bool(record is not None or records))
-        if records:
-            held.become(group, self._membership(held, group_id, []))
-        return held
+        has_records = bool(self._offsets.consumer(group_id))
+        return group, self._membership(held, group_id, []) if has_records else None
+
+    def _write_sure(self, held: Held, write: Callable[[], None]) -> None:
+        """Write records that say what the group is, and note where it is not known whether that was done."""
+        try:
+            write()
+        except SegstoreError as error:
+            held.is_sure = not may_be_written(error)
+            raise
+
+    def _read_anew(self, held: Held) -> None:
+        """Let the group be what the log says, once the write that has failed is committed, or lost. Raises
+        OffsetNotAvailableError before.
+        """
+        self._offsets.check_decided(held.group.group_id)
+        before, (group, consumer) = held.consumer, self._read(held)
+        if consumer is not None:
+            if before is not None:
+                consumer.go_on(before, self._clock())
+            self._become_consumers(held, consumer)
+        elif before is not None:
+            held.become(group)
+        held.is_sure = True
 
     def _empty(self, group_id: str) -> Group:
         return Group(

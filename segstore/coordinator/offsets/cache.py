@@ -13,9 +13,10 @@ from typing import TypeVar
 from segstore.coordinator.offsets.consumer_schema import consumer_key
 from segstore.coordinator.offsets.schema import group_key, offset_key
 from segstore.coordinator.offsets.state import GroupState, OffsetsState, load
-from segstore.coordinator.offsets.topic import OffsetsTopic, Writer, check_group
+from segstore.coordinator.offsets.topic import TOPIC, OffsetsTopic, Writer, check_group
+from segstore.coordinator.retriable import may_be_written
 from segstore.coordinator.structs import TopicPartition
-from segstore.errors import SegstoreError
+from segstore.errors import OffsetNotAvailableError, SegstoreError
 from segstore.mutex import Mutex, nesting
 from segstore.storage.store.store import Store
 
@@ -23,11 +24,14 @@ T = TypeVar("T")
 
 
 class Partition:
-    """A partition of the topic and what was read from it; `state` is None before it was read."""
+    """A partition of the topic and what was read from it; `state` is None before it was read. `is_sure`:
+    readers see all that was appended. An append that timed out, or was interrupted, may be committed later.
+    """
 
     def __init__(self, number: int) -> None:
         self.number, self.lock = number, nesting()
         self.state: OffsetsState | None = None
+        self.is_sure = True
 
 
 class OffsetsCache:
@@ -65,13 +69,30 @@ class OffsetsCache:
                 # No state is kept of a missing topic: it may be created with another number of partitions.
                 return OffsetsState()
             source.await_committed()
-            held.state = load(source)
+            held.is_sure = held.is_sure or source.shows_all  # before it is loaded
+            state = load(source)
+            if not held.is_sure:
+                return state  # what is committed later must be read then
+            held.state = state
         return held.state
+
+    def check_decided(self, group: str) -> None:
+        """Raise OffsetNotAvailableError where a write to the group's partition has failed, and may be
+        committed later all the same.
+        """
+        held = self._partition(self.partition_for(group))
+        with held.lock:
+            self._state(held)
+            if not held.is_sure:
+                raise OffsetNotAvailableError(
+                    f"group {group!r}: it is not known yet whether the last write of {TOPIC}-{held.number} "
+                    "is committed"
+                )
 
     def _writing(self, group: str, write: Callable[[OffsetsState, Writer], T], checked: bool = True) -> T:
         """Call `write` with the state and a writer of the group's partition; the topic is created where it
-        is missing. Where an interrupt ends `write`, the partition is read anew, because its log may have
-        more than memory.
+        is missing. The partition is read anew where its log may have more than memory: an interrupt has ended
+        `write`, or its records are not committed yet.
         """
         target = self._topic.writable(group)
         held = self._partition(target.partition)
@@ -79,15 +100,18 @@ class OffsetsCache:
             state = self._state(held)
             if checked:
                 state.known(group)
-            held.state = None
+            known, was_sure = held.state, held.is_sure
+            held.state, held.is_sure = None, False
             try:
                 found = write(
                     state, Writer(target, self._config.offsets_topic_compression_codec, self._clock())
                 )
-            except SegstoreError:
-                held.state = state  # nothing was written
+            except SegstoreError as error:
+                if not may_be_written(error):
+                    held.state, held.is_sure = known, was_sure
                 raise
-            held.state = state
+            # What is committed by now has all that was appended before below it.
+            held.state, held.is_sure = known, True
             return found
 
     def _drop(

@@ -173,7 +173,8 @@ def _all_states(log: PartitionLog) -> Iterator[TransactionMetadata]:
 # --- entries -----------------------------------------------------------------------------------
 
 # The state of each transactional id in memory, each behind a lock of its own (Kafka:
-# TransactionStateManager); it is always what the log has.
+# TransactionStateManager); it is always what the log has. A write that timed out counts as not made, though
+# replicas may commit it later: nobody acts on it, and each later record of the id replaces it.
 #
 # Threads: any. Whoever reads or changes an entry holds its lock, which `locked` takes. The lock of the table
 # is held only for a look-up.

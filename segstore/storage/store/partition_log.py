@@ -350,6 +350,12 @@ class PartitionLog:
         Raises OffsetNotAvailableError.
         """
 
+    @property
+    def shows_all(self) -> bool:
+        """Return whether readers see all that was appended before."""
+        end = self.log_end_offset
+        return self.high_watermark >= end
+
     def partition_for_write(self) -> Partition:
         """Return the partition, for other ways of appending. Raises ReadOnlyError, StoreClosedError,
         ForkedError.

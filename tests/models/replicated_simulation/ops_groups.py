@@ -141,10 +141,19 @@ def _begun(world: World, part: Part, at: int) -> None:
     committed = _committed(world, GROUP, part)
     if part.free or part.compacted or part.retained or _is_lost(world, GROUP):
         return
-    first = [max(offset or 0, part.trimmed) for offset in committed.possible]
+    # What was to be deleted may be there still; and a position below the log's start stays until it is fetched.
+    first = [offset or 0 for offset in committed.possible]
     hold(at >= min(first), part, "is read from", at, "on, and committed are", committed.possible)
-    passed = [offset for offset in part.acked if min(first) <= offset < at and offset >= part.trimmed]
-    hold(at <= max(first) or not passed, part, "is read from", at, "on, without", passed, committed.possible)
+    passed = [offset for offset in part.acked if max(min(first), part.trimmed) <= offset < at]
+    hold(
+        at <= max(*first, part.trimmed) or not passed,
+        part,
+        "is read from",
+        at,
+        "on, without",
+        passed,
+        committed.possible,
+    )
 
 
 def leave(world: World, name: str, told: bool) -> str:

@@ -86,6 +86,20 @@ class Keeper:
         for member in group.members.values():
             self._begin(member, now)
 
+    def go_on(self, before: Keeper, now: float) -> None:
+        """Take over sessions and signs of life of the members that the group had `before` it was read anew
+        from the log.
+        """
+        self._sessions, self.pulses, self.consumer_pulses = (
+            before._sessions,
+            before.pulses,
+            before.consumer_pulses,
+        )
+        self._sessions.forget(before.group.members.keys() - self.group.members.keys())
+        for member in self.group.members.values():
+            if member.member_id not in self._sessions:
+                self._begin(member, now)
+
     # --- members ---------------------------------------------------------------------------------
 
     def _joining(self, member_id: str) -> ConsumerMember:

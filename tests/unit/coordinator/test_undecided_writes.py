@@ -1,0 +1,145 @@
+"""Promise: what a group's coordinator has written and could not see committed is no failure. Until that is
+decided the group answers nobody, and then it is what the log says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from group_members import Classic, Member, info
+from groups import Monotonic, Unsynced, coordinator, offsets
+from undecided import Undecided
+
+import segstore
+from segstore.coordinator.offsets.group_offsets import TOPIC
+from segstore.coordinator.structs import OffsetAndMetadata, TopicPartition
+from segstore.errors import (
+    GroupNotFoundError,
+    OffsetNotAvailableError,
+    RequestTimedOutError,
+    UnknownMemberIdError,
+)
+
+SESSION_MS = 45_000
+AT = TopicPartition("t", 0)
+
+
+@pytest.fixture
+def clock() -> Monotonic:
+    return Monotonic()
+
+
+@pytest.fixture
+def store(store_dir: Path, clock: Monotonic) -> Iterator[segstore.Store]:
+    config = {"offsets.topic.num.partitions": 1, "group.consumer.migration.policy": "bidirectional"}
+    with segstore.open(store_dir, config=config, files=Unsynced()) as store:
+        store.create_topic("t", 6)
+        coordinator(store, clock)
+        yield store
+
+
+def undecided(store: segstore.Store) -> Undecided:
+    return Undecided(store.partition(TOPIC, 0).partition_for_write())
+
+
+def test_a_member_that_was_removed_is_not_answered_as_if_it_were_there(
+    store: segstore.Store, clock: Monotonic
+) -> None:
+    a = Member(store, "a").join()
+    log = undecided(store)
+    clock.now += SESSION_MS + 1
+    for _ in range(2):  # the removal of "a" may be committed, so it must not hear that it has all
+        with pytest.raises(OffsetNotAvailableError, match="not known yet"):
+            coordinator(store).run_due() or a.beat()
+    log.commit()
+    with pytest.raises(UnknownMemberIdError):
+        a.beat()
+    b = Member(store, "b").join()
+    assert b.has == set(range(6))
+
+
+def test_a_member_whose_join_timed_out_is_in_the_group(store: segstore.Store, clock: Monotonic) -> None:
+    a = Member(store, "a").join()
+    log = undecided(store)
+    b = Member(store, "b")
+    with pytest.raises(RequestTimedOutError):
+        b.join()
+    with pytest.raises(OffsetNotAvailableError):
+        a.beat()
+    log.commit()
+    a.beat()
+    assert {each.member_id for each in info(store).members} == {"a", "b"}
+    assert len(a.has) == 3
+    clock.now += SESSION_MS - 1
+    a.beat()
+    clock.now += 2  # the session of "b" began when its record was read
+    a.beat()
+    assert {each.member_id for each in info(store).members} == {"a"}
+
+
+def test_a_new_group_whose_first_join_timed_out_is_there(store: segstore.Store) -> None:
+    offsets(store).commit("other", {AT: OffsetAndMetadata(1)})
+    log = undecided(store)
+    with pytest.raises(RequestTimedOutError):
+        Member(store, "a").join()
+    log.commit()
+    a = Member(store, "a")
+    a.epoch = 1  # as if the answer had come
+    assert a.beat().epoch == 1
+    assert [each.member_id for each in info(store).members] == ["a"]
+
+
+def test_offsets_are_those_that_are_committed(store: segstore.Store) -> None:
+    held = offsets(store)
+    held.commit("g", {AT: OffsetAndMetadata(1)})
+    log = undecided(store)
+    with pytest.raises(RequestTimedOutError):
+        held.commit("g", {AT: OffsetAndMetadata(2)})
+    assert held.fetch("g")[AT].offset == 1
+    log.commit()
+    assert held.fetch("g")[AT].offset == 2
+
+
+def test_an_upgrade_that_timed_out_is_one(store: segstore.Store) -> None:
+    offsets(store).commit("g", {AT: OffsetAndMetadata(1)})
+    classic = Classic(store, "c")
+    classic.join()
+    log = undecided(store)
+    with pytest.raises(RequestTimedOutError):
+        Member(store, "a").join()
+    log.commit()
+    coordinator(store).run_due()
+    assert {each.member_id for each in info(store).members} == {classic.member_id, "a"}
+
+
+def test_a_downgrade_that_timed_out_is_one(store: segstore.Store, clock: Monotonic) -> None:
+    a = Member(store, "a").join()
+    classic = Classic(store, "c")
+    classic.join()
+    log = undecided(store)
+    with pytest.raises(RequestTimedOutError):
+        a.leave()
+    log.commit()
+    with pytest.raises(GroupNotFoundError):
+        a.beat()
+    assert coordinator(store).describe_consumers("g") is None
+
+
+def test_an_interrupted_write_is_read_once_it_is_committed(
+    store: segstore.Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = offsets(store)
+    held.commit("g", {AT: OffsetAndMetadata(1)})
+    log = undecided(store)
+
+    def wait(end_offset: int, acks: int, timeout_ms: float) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(log, "wait", wait)
+    with pytest.raises(KeyboardInterrupt):
+        held.commit("g", {AT: OffsetAndMetadata(2)})
+    assert held.fetch("g")[AT].offset == 1
+    log.commit()
+    assert held.fetch("g")[AT].offset == 2
