@@ -25,7 +25,7 @@ from segstore.errors import (
 )
 from segstore.mutex import Mutex
 from segstore.storage.log.append import append_one
-from segstore.storage.meta.topic_info import TRANSACTION_STATE
+from segstore.storage.meta.topic_info import MADE_WITH, TRANSACTION_STATE
 from segstore.storage.meta.topics import TopicInfo
 from segstore.storage.store.last_records import LastRecord
 from segstore.storage.store.partition_log import PartitionLog
@@ -150,11 +150,7 @@ class TransactionStateLog:
 
     def _make_ours(self, *, new: bool) -> TopicInfo:
         config = self._store._writer().config
-        settings = {
-            "cleanup.policy": "compact",
-            "compression.type": "uncompressed",
-            "segment.bytes": config.transaction_state_log_segment_bytes,
-        }
+        settings = {**MADE_WITH[TOPIC], "segment.bytes": config.transaction_state_log_segment_bytes}
         if new:
             return self._store._own_topic(TOPIC, config.transaction_state_log_num_partitions, settings)
         return self._store._alter_topic(TOPIC, settings)
