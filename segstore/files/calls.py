@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from segstore._native import ffi, lent, lib
 from segstore.files.handle import Handle, Path, failed, named
 from segstore.files.stats import status_of
+from segstore.idle_files import make_room
 from segstore.sending.results import checked
 
 if TYPE_CHECKING:
@@ -280,16 +281,28 @@ class Directories:
 
     def listdir(self, path: Path) -> list[str]:
         """Return the names in a directory, in no order. Raises OSError as opendir(3)."""
-        return os.listdir(path)
+        while True:
+            try:
+                return os.listdir(path)
+            except OSError as error:
+                make_room(error)
 
     def directories(self, path: Path) -> list[str]:
         """Return the names in a directory that are directories, or symbolic links to such. Raises OSError as
         opendir(3).
         """
-        with os.scandir(path) as entries:
-            return [entry.name for entry in entries if entry.is_dir()]
+        while True:
+            try:
+                with os.scandir(path) as entries:
+                    return [entry.name for entry in entries if entry.is_dir()]
+            except OSError as error:
+                make_room(error)
 
     def irregular(self, path: Path) -> list[str]:
         """Return the names in a directory that are no regular files. Raises OSError as opendir(3)."""
-        with os.scandir(path) as entries:
-            return [entry.name for entry in entries if not entry.is_file(follow_symlinks=False)]
+        while True:
+            try:
+                with os.scandir(path) as entries:
+                    return [entry.name for entry in entries if not entry.is_file(follow_symlinks=False)]
+            except OSError as error:
+                make_room(error)

@@ -12,13 +12,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from segstore.files.handle import Handle
+from segstore.idle_files import with_descriptors
 
 
 def read_given(path: str, most: int) -> bytes:
     """Return the content of a file of at most `most` bytes; unlike a store's files it may be a link. Raises
     OSError: EFBIG where it is larger.
     """
-    with open(path, "rb") as file:
+    with with_descriptors(lambda: open(path, "rb")) as file:
         data = file.read(most + 1)
     if len(data) > most:
         raise OSError(errno.EFBIG, f"larger than {most} bytes", path)
@@ -30,7 +31,7 @@ def memory_file(data: bytes | memoryview) -> Iterator[str]:
     """Return the path of a file with these bytes, which lies on no disk, while the block runs. Raises
     OSError.
     """
-    with os.fdopen(os.memfd_create("segstore", os.MFD_CLOEXEC), "wb") as file:
+    with with_descriptors(lambda: os.fdopen(os.memfd_create("segstore", os.MFD_CLOEXEC), "wb")) as file:
         file.write(data)
         file.flush()
         yield f"/proc/self/fd/{file.fileno()}"

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from segstore._native import ffi, lib
+from segstore.idle_files import NONE_LEFT, close_some
 
 Path = str | os.PathLike[str]
 CODING = sys.getfilesystemencoding(), sys.getfilesystemencodeerrors()
@@ -27,8 +28,8 @@ class Handle:
     __slots__ = ("__weakref__", "_slot", "failed", "fd", "path", "user")
 
     def __init__(self, path: Path, flags: int, mode: int = 0, found: Any = ffi.NULL) -> None:
-        """Open the file; what fstat(2) tells of it is put into `found`, a `seg_status *`. Raises OSError as
-        open(2).
+        """Open the file; what fstat(2) tells of it is put into `found`, a `seg_status *`. Files of pools are
+        closed if no descriptor is left. Raises OSError as open(2).
         """
         self.fd, self.path = -1, os.fspath(path)
         self.failed = ffi.NULL
@@ -38,9 +39,10 @@ class Handle:
         """A weak reference to what uses the descriptor without a reference to this object."""
         # As `descriptors`, in place: every look at a file makes a handle.
         self._slot = ffi.gc(ffi.new("int32_t[2]", (-1, -1)), lib.seg_close)
-        code = lib.seg_open(self._slot, self.path.encode(*CODING), flags | os.O_CLOEXEC, mode, found)
-        if code < 0:
-            raise failed(code, self.path)
+        name = self.path.encode(*CODING)
+        while (code := lib.seg_open(self._slot, name, flags | os.O_CLOEXEC, mode, found)) < 0:
+            if -code not in NONE_LEFT or not close_some():
+                raise failed(code, self.path)
         self.fd = self._slot[0]
 
     def let_go(self) -> None:

@@ -22,9 +22,12 @@ from typing import Protocol
 from segstore.files.calls import Content, Opening
 from segstore.files.handle import Handle, Path, named
 from segstore.files.stats import Stats
+from segstore.idle_files import with_descriptors
 from segstore.threads import LiveSet
 
 # --- locks -------------------------------------------------------------------------------------
+
+_BOOT_ID = "/proc/sys/kernel/random/boot_id"
 
 # struct flock on 64-bit Linux: l_type, l_whence, l_start, l_len (0: to the end, however it grows), l_pid.
 _FLOCK = struct.Struct("hhqqi4x")
@@ -175,7 +178,7 @@ def boot_id() -> str:
     have been set.
     """
     try:
-        with open("/proc/sys/kernel/random/boot_id", encoding="ascii", errors="replace") as file:
+        with with_descriptors(lambda: open(_BOOT_ID, encoding="ascii", errors="replace")) as file:
             return file.read(64).strip()
     except OSError:
         return ""

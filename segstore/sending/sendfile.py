@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from segstore._native import ffi, lib
+from segstore.idle_files import with_descriptors
 from segstore.sending.results import Source, checked, sent
 
 if TYPE_CHECKING:
@@ -117,7 +118,7 @@ class Sending:
         """Make a pipe of PIPE_BYTES, or of what it gets, in `descriptors()`: the end that is read is first.
         Raises OSError (EMFILE).
         """
-        checked(lib.seg_open_pipe(pipe), None)
+        with_descriptors(lambda: checked(lib.seg_open_pipe(pipe), None))
         lib.seg_pipe_bytes(pipe[1], PIPE_BYTES)
 
     def close_pipe(self, pipe: Any) -> None:

@@ -10,6 +10,7 @@ import os
 import resource
 from collections import OrderedDict
 
+from segstore import idle_files
 from segstore.files import Files, Handle
 from segstore.mutex import nesting
 
@@ -21,7 +22,9 @@ def default_limit() -> int:
 
 
 class HandlePool:
-    """At most `limit` open files; the least recently opened are dropped first."""
+    """At most `limit` open files, and fewer while the process has no descriptors for others; the least
+    recently opened are dropped first.
+    """
 
     def __init__(self, files: Files, limit: int) -> None:
         self.files = files
@@ -32,6 +35,7 @@ class HandlePool:
         """Return the open file with the key (path, to write or not), None where it is not open."""
         # Replaced when names are forgotten: a file whose opening began before that is not kept.
         self._forgotten = object()
+        idle_files.register(self)
 
     def get(self, path: str, *, write: bool = False) -> Handle:
         """Return the open file at `path`. Raises OSError where it can't be opened."""
@@ -46,11 +50,23 @@ class HandlePool:
                 if seen is not self._forgotten:
                     continue  # the name may have been another file's
                 handle = self._open.setdefault(key, handle)
-                over = range(len(self._open) - self.limit)
-                dropped = [self._open.popitem(last=False)[1] for _ in over]
-            for each in dropped:  # without the lock: an append of C's on a slow disk is waited for
-                each.let_go()
+            if len(self._open) > self.limit:
+                self._drop_oldest(self.limit)
             return handle
+
+    def close_some(self) -> bool:
+        """Drop a quarter of the files, so that the next ones find descriptors too; return False if there is
+        none.
+        """
+        return self._drop_oldest(len(self._open) * 3 // 4)
+
+    def _drop_oldest(self, kept: int) -> bool:
+        """Drop all but the `kept` files that were opened last; return whether any was dropped."""
+        with self.lock:
+            dropped = [self._open.popitem(last=False)[1] for _ in range(len(self._open) - kept)]
+        for each in dropped:  # without the lock: an append of C's on a slow disk is waited for
+            each.let_go()
+        return bool(dropped)
 
     def forget(self, path: str) -> None:
         """Drop the file at `path`, which was renamed, replaced or removed."""

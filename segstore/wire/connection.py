@@ -21,6 +21,7 @@ from segstore.errors import (
     RequestTimedOutError,
     UnsupportedVersionError,
 )
+from segstore.idle_files import with_descriptors
 from segstore.protocol.codec import decode, encode, structs
 from segstore.protocol.definitions import message
 from segstore.protocol.error_codes import Code, told_error
@@ -201,7 +202,7 @@ class Connection:
     def _connect(self) -> socket.socket:
         limit = self._config.socket_connection_setup_timeout_ms
         try:
-            made = socket.create_connection(self.address, timeout=limit / 1000)
+            made = with_descriptors(lambda: socket.create_connection(self.address, timeout=limit / 1000))
         except TimeoutError as error:
             raise RequestTimedOutError(f"{self.address}: no connection within {limit} ms") from error
         except OSError as error:

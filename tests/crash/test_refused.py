@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import random
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -19,6 +18,7 @@ from typing import Any
 import pytest
 from mounts import mounting, unshared
 from places import SUPPORT
+from preloading import compiled
 from waiting import PATIENCE
 
 import segstore
@@ -31,13 +31,7 @@ CRASHES = sys.version_info < (3, 12, 7)
 
 @pytest.fixture(scope="module")
 def refusing(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    compiler = (os.environ.get("CC") or "cc").split()
-    if not shutil.which(compiler[0]):
-        pytest.skip("there is no C compiler")
-    made = tmp_path_factory.mktemp("refusing") / "refusing.so"
-    source = str(SUPPORT / "refusing.c")
-    subprocess.run([*compiler, "-shared", "-fPIC", "-O1", "-Wall", "-o", str(made), source], check=True)
-    return made
+    return compiled("refusing", tmp_path_factory.mktemp("refusing"))
 
 
 def run(store: Path, how: str, seed: int, *more: str, preload: str = "") -> subprocess.CompletedProcess[str]:

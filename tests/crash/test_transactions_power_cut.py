@@ -23,6 +23,9 @@ from segstore import OffsetAndMetadata, Producer, TopicPartition
 from segstore.coordinator.offsets.group_offsets import GroupOffsets
 from segstore.coordinator.shared import shared
 from segstore.coordinator.transaction.coordinator import TransactionCoordinator
+from segstore.errors import InvalidProducerEpochError
+from segstore.records import TRANSACTIONAL_FLAG, Template
+from segstore.storage.log.append import append_record
 
 CONFIG = {"transaction.state.log.num.partitions": 1, "offsets.topic.num.partitions": 1}
 STATE, OFFSETS = "__transaction_state", "__consumer_offsets"
@@ -142,3 +145,91 @@ def test_its_offsets_end_as_it_does(tmp_path: Path, rng: random.Random, cut: Cut
         assert all_committed(store, "t") == cut.of_t
         assert [each.offset for each in kept.fetch("g").values()] == [int(value) for value in cut.of_u[-1:]]
         assert kept.pending("g") == set()
+
+
+# --- producers that keep their epoch (KIP-98) ------------------------------------------------------
+
+
+class KeptCut(NamedTuple):
+    """As `Cut`, of a producer whose transactions all have one epoch. `fenced`: its next records are refused,
+    since it may be within a transaction that was aborted.
+    """
+
+    ends: tuple[str, str]
+    state: str
+    t: str
+    u: str
+    of_t: list[bytes]
+    of_u: list[bytes]
+    fenced: bool = False
+
+
+KEPT_CUTS = {
+    "a marker of a commit": KeptCut(("commit", ""), "ended1", "ended1", "open1", [b"1"], [b"1"]),
+    "all markers of a commit": KeptCut(("commit", ""), "ended1", "open1", "open1", [b"1"], [b"1"]),
+    "a marker of an abort": KeptCut(("abort", ""), "ended1", "ended1", "open1", [], []),
+    "a marker, and the next is open": KeptCut(("commit", ""), "open2", "open2", "open1", [b"1"], [b"1"]),
+    "a marker of an abort, and the next is open": KeptCut(("abort", ""), "open2", "open2", "open1", [], []),
+    "a marker of a commit, and the next was aborted": KeptCut(
+        ("commit", "abort"), "ended2", "ended2", "open1", [b"1"], [b"1"]
+    ),
+    "a marker of an abort, and the next was committed": KeptCut(
+        ("abort", "commit"), "ended2", "ended2", "open1", [b"2"], []
+    ),
+    "the begin of the next": KeptCut(("commit", ""), "ended1", "open2", "open2", [b"1"], [b"1"], True),
+    "the begin and the decision of the next": KeptCut(
+        ("abort", "commit"), "ended1", "open2", "open2", [], [], True
+    ),
+    "nothing": KeptCut(("commit", ""), "open2", "open2", "open2", [b"1"], [b"1"]),
+}
+
+
+def write(store: segstore.Store, topic: str, me: tuple[int, int], number: int) -> None:
+    template = Template(TRANSACTIONAL_FLAG, *me, number - 1)
+    now = store._context.clock()  # an older record would have the background roll, and sync, the log
+    append_record(store.partition(topic), b"%d" % number, None, (), now, None, template)
+
+
+def committed(store: segstore.Store, topic: str) -> list[bytes | None]:
+    return list(store.partition(topic).read(0, isolation_level="read_committed").values)
+
+
+@pytest.mark.parametrize("cut", KEPT_CUTS.values(), ids=KEPT_CUTS)
+def test_a_producer_that_keeps_its_epoch(tmp_path: Path, rng: random.Random, cut: KeptCut) -> None:
+    files = FaultyFiles(tmp_path)
+    store = segstore.open(tmp_path / "s", files=files, config=CONFIG)
+    for topic in "tu":
+        store.create_topic(topic)
+    coordinator = shared(store, TransactionCoordinator)
+    me = coordinator.init_producer_id("x", 60_000, remote=True)
+
+    def moment(name: str) -> None:
+        for topic, upto in ((STATE, cut.state), ("t", cut.t), ("u", cut.u)):
+            if upto == name:
+                store.partition(topic).flush()
+
+    for number, end in enumerate(cut.ends, 1):
+        coordinator.add_partitions("x", me, [TopicPartition(topic, 0) for topic in "tu"])
+        for topic in "tu":
+            write(store, topic, me, number)
+        moment(f"open{number}")
+        if end:
+            coordinator.end_in_epoch("x", me, end == "commit")
+            moment(f"ended{number}")
+    files.power_cut("none", rng)
+    store._side.abandon()
+    with segstore.open(tmp_path / "s", config=CONFIG) as store:
+        coordinator = shared(store, TransactionCoordinator)
+        assert [committed(store, topic) for topic in "tu"] == [cut.of_t, cut.of_u]
+        coordinator.add_partitions("x", me, [TopicPartition("u", 0)])
+        following = len(store.partition("u").read(0)) + 1
+        if cut.fenced:
+            with pytest.raises(InvalidProducerEpochError):
+                write(store, "u", me, following)
+            me = coordinator.init_producer_id("x", 60_000, me, remote=True)
+            following = 1
+            coordinator.add_partitions("x", me, [TopicPartition("u", 0)])
+        write(store, "u", me, following)
+        coordinator.end_in_epoch("x", me, True)
+        assert committed(store, "u")[-1] == b"%d" % following
+    assert list(segstore.check(tmp_path / "s")) == []

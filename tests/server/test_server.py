@@ -6,6 +6,7 @@ import errno
 import os
 import socket
 import threading
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Event
@@ -29,6 +30,7 @@ from segstore.errors import (
 from segstore.server.apis import Api
 from segstore.server.cluster_id import cluster_id_of
 from segstore.server.network import server as module
+from segstore.server.network import service
 from segstore.server.network.server import endpoint
 from segstore.server.request import LATER
 from segstore.storage.meta.sealed_file import CLUSTER_ID
@@ -306,6 +308,60 @@ def test_a_client_that_does_not_read_is_cut_off_after_the_time(store: segstore.S
         server.close(0.05)
         assert part.released == 1
     assert threads() == set()
+
+
+@pytest.fixture
+def unread(store_dir: Path, tmp_path: Path) -> Iterator[tuple[segstore.Store, segstore.Server, WireClient]]:
+    """A store whose server has an answer of 16 MiB for a client that does not read."""
+    path = tmp_path / "file"
+    path.write_bytes(bytes(16 * MIB))
+    handlers: Any = {Api.FETCH: lambda node, request: fetched(FileSlice(path, 0, 16 * MIB))}
+    store = segstore.open(store_dir)
+    try:
+        with serving(store, handlers) as server, WireClient(server.host, server.port) as wire:
+            wire.send("Fetch", 12)
+            until(lambda: connections(server) and connections(server)[0]._outgoing)
+            yield store, server, wire
+    finally:
+        store.close()
+
+
+def test_a_client_that_does_not_read_is_not_waited_for(
+    unread: tuple[segstore.Store, segstore.Server, WireClient], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server has all the time there is."""
+    _, server, _ = unread
+    monkeypatch.setattr(service, "_STALL", 0.05)
+    closing = threading.Thread(target=server.close, args=(float("inf"),), daemon=True)
+    closing.start()
+    closing.join(PATIENCE)
+    assert not closing.is_alive()
+
+
+def test_a_client_that_reads_gets_its_answer_though_the_server_ends(
+    unread: tuple[segstore.Store, segstore.Server, WireClient], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, server, wire = unread
+    monkeypatch.setattr(service, "_STALL", PATIENCE)
+    closing = threading.Thread(target=server.close, args=(PATIENCE,), daemon=True)
+    closing.start()
+    until(lambda: server._service._shared.is_ending)
+    assert len(wire.receive_bytes()) > 16 * MIB
+    assert wire.is_closed()
+    closing.join(PATIENCE)
+    assert not closing.is_alive()
+
+
+def test_a_store_that_is_closed_has_time_for_others_than_clients_that_read_slowly(
+    unread: tuple[segstore.Store, segstore.Server, WireClient], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, _, _ = unread
+    monkeypatch.setattr(service, "_STALL", float("inf"))
+    monkeypatch.setattr(service, "CLOSE_TIMEOUT", 0.05)
+    closing = threading.Thread(target=store.close, args=(float("inf"),), daemon=True)
+    closing.start()
+    closing.join(PATIENCE)
+    assert not closing.is_alive()
 
 
 def test_a_part_that_fails_to_close_is_told(store: segstore.Store, caplog: pytest.LogCaptureFixture) -> None:

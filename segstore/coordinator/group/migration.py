@@ -7,7 +7,7 @@ On disk: nothing. Threads: under the group's lock.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from segstore.coordinator.consumer_protocol import (
     PROTOCOL_TYPE,
@@ -25,7 +25,6 @@ from segstore.coordinator.group.consumers.group import ConsumerGroup
 from segstore.coordinator.group.consumers.member import ConsumerMember
 from segstore.coordinator.group.consumers.topics import Topics
 from segstore.coordinator.offsets.consumer_schema import (
-    NOTHING,
     Assignment,
     Change,
     ClassicMember,
@@ -44,8 +43,9 @@ from segstore.errors import GroupNotFoundError, InvalidArgumentError
 
 def upgraded(group: Group, topics: Topics) -> list[Change]:
     """Return the records of a classic group as a consumer group: its generation is the epoch, and all members
-    have what they were assigned last. Raises GroupNotFoundError where its members are no consumers, or what
-    they say can't be read.
+    have what they were assigned last. Cooperative members may still have partitions that they had when they
+    joined: they have to give those up first. Raises GroupNotFoundError where its members are no consumers, or
+    what they say can't be read.
     """
     if group.protocol_type != PROTOCOL_TYPE:
         raise GroupNotFoundError(
@@ -53,26 +53,46 @@ def upgraded(group: Group, topics: Topics) -> list[Change]:
         )
     changes: list[Change] = [(RecordKey(Kind.EPOCH), GroupEpoch(group.generation))]
     try:
+        given = {
+            member.member_id: topics.assignment(decode_assignment(member.assignment))
+            for member in group.members.values()
+        }
+        held = {pair for each in given.values() for pair in _pairs(each)}
         for member in group.members.values():
-            changes += _upgraded_member(member, group, topics)
+            changes += _upgraded_member(member, group, topics, given[member.member_id], held)
     except InvalidArgumentError as error:
         raise GroupNotFoundError(f"group {group.group_id!r} can't become a consumer group: {error}") from None
     return [*changes, (RecordKey(Kind.TARGET_EPOCH), TargetEpoch(group.generation))]
 
 
-def _upgraded_member(member: Member, group: Group, topics: Topics) -> list[Change]:
+def _upgraded_member(
+    member: Member, group: Group, topics: Topics, given: Assignment, held: set[tuple[bytes, int]]
+) -> list[Change]:
+    """Return the records of a member; `held`, the partitions that members have, gets those of this one."""
     protocol = group.protocol or group.vote()
     # A member that has just come may not have the protocol that was chosen before.
     said = member.subscription(protocol) or member.protocols[0][1]
     told = decode_subscription(said, member.group_instance_id)
-    given = topics.assignment(decode_assignment(member.assignment))
+    revoking: dict[bytes, set[int]] = {}
+    for topic, number in set(_pairs(topics.assignment(told.owned))) - held:
+        revoking.setdefault(topic, set()).add(number)
+        held.add((topic, number))
+    state = MemberState.UNREVOKED_PARTITIONS if revoking else MemberState.STABLE
+    gives_up = {topic: frozenset(numbers) for topic, numbers in revoking.items()}
     epoch, name = group.generation, member.member_id
-    since = {topic: dict.fromkeys(numbers, epoch) for topic, numbers in given.items()}
+    since = {
+        topic: dict.fromkeys({*given.get(topic, ()), *gives_up.get(topic, ())}, epoch)
+        for topic in {**given, **gives_up}
+    }
     return [
         (RecordKey(Kind.MEMBER, name), subscription(member.as_joining(PROTOCOL_TYPE), told)),
         (RecordKey(Kind.TARGET, name), Target(given)),
-        (RecordKey(Kind.CURRENT, name), Current(epoch, epoch, MemberState.STABLE, given, NOTHING, since)),
+        (RecordKey(Kind.CURRENT, name), Current(epoch, epoch, state, given, gives_up, since)),
     ]
+
+
+def _pairs(assignment: Assignment) -> Iterator[tuple[bytes, int]]:
+    return ((topic, number) for topic, numbers in assignment.items() for number in numbers)
 
 
 # --- to the classic protocol -----------------------------------------------------------------------

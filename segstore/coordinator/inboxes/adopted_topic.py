@@ -15,7 +15,7 @@ from segstore.records.encoded import PLAIN
 from segstore.storage.inbox.adopted_ids import format_adoption, parse_adoption
 from segstore.storage.inbox.known_ids import Adoption, KnownIds
 from segstore.storage.log.append import append_record
-from segstore.storage.meta.topic_info import ADOPTED
+from segstore.storage.meta.topic_info import ADOPTED, MADE_WITH
 from segstore.storage.producers.aborted_transactions import outcomes
 from segstore.storage.store.last_records import LastRecord
 from segstore.storage.store.partition_log import PartitionLog
@@ -72,12 +72,7 @@ class AdoptedTopic:
         """
         if ADOPTED not in store.topics():
             segment_bytes = store._writer().config.offsets_topic_segment_bytes
-            settings = {
-                "cleanup.policy": "compact",
-                "compression.type": "producer",
-                "segment.bytes": segment_bytes,
-            }
-            store._own_topic(ADOPTED, 1, settings)
+            store._own_topic(ADOPTED, 1, {**MADE_WITH[ADOPTED], "segment.bytes": segment_bytes})
         return store.partition(ADOPTED, PARTITION)
 
     def records(self, adoption: Adoption) -> list[tuple[str, bytes | None]]:

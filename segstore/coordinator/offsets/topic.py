@@ -33,7 +33,7 @@ from segstore.records import CODECS, HEADER_SIZE, Columns, Template
 from segstore.records.encode import batch_cap
 from segstore.records.encoded import PLAIN
 from segstore.storage.log.append import append_batches
-from segstore.storage.meta.topic_info import CONSUMER_OFFSETS, TopicInfo
+from segstore.storage.meta.topic_info import CONSUMER_OFFSETS, MADE_WITH, TopicInfo
 from segstore.storage.store.partition_log import PartitionLog
 from segstore.storage.store.store import Store
 
@@ -89,11 +89,7 @@ class OffsetsTopic:
 
     def _settings(self) -> dict[str, str | int]:
         config = self._store._writer().config
-        return {
-            "cleanup.policy": "compact",
-            "compression.type": "producer",
-            "segment.bytes": config.offsets_topic_segment_bytes,
-        }
+        return {**MADE_WITH[TOPIC], "segment.bytes": config.offsets_topic_segment_bytes}
 
     def topic_id(self, topic: str) -> str:
         """Return the id of the topic that has the name now; "" where there is no such topic, or it has no

@@ -160,7 +160,9 @@ class Transitions:
 
     def decide_in_epoch(self, entry: Entry, commit: bool) -> None:
         """Do what `decide` does for a producer that keeps its epoch. Raises StorageError."""
-        self._entries.write(entry, entry.known.decided_in_epoch(commit, self._clock()))
+        known = entry.known
+        begins = self._ending.begins(known.producer_id, known.partitions)
+        self._entries.write(entry, known.decided_in_epoch(commit, self._clock(), begins))
         self._sync_decision(entry)
 
     def _sync_decision(self, entry: Entry) -> None:

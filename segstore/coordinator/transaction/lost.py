@@ -3,7 +3,8 @@
 A power cut may take the end of `__transaction_state` and of each partition by itself. A transaction that is
 open in a partition, and is not the one that its transactional id has open or is ending, either was decided
 or never got so far. It was committed where any record of that decision is left, in `__transaction_state` or
-as a marker in some partition; otherwise it is aborted.
+as a marker in some partition; otherwise it is aborted. A producer that keeps its epoch (KIP-98) has many
+transactions in it, which are told apart by where they begin.
 On disk: reads the partitions; ends what is open through `markers`.
 Threads: one makes it; `end` may be called by any.
 """
@@ -16,8 +17,8 @@ from typing import NamedTuple
 from segstore.coordinator.retriable import passes
 from segstore.coordinator.structs import TopicPartition
 from segstore.coordinator.transaction.markers import Ending
-from segstore.coordinator.transaction.metadata import MAX_EPOCH, State, TransactionMetadata
-from segstore.coordinator.transaction.state_log import TransactionStateLog
+from segstore.coordinator.transaction.metadata import EPOCH_EACH, MAX_EPOCH, Begin, State, TransactionMetadata
+from segstore.coordinator.transaction.state_log import Ended, TransactionStateLog
 from segstore.errors import SegstoreError
 from segstore.logger import Logger
 from segstore.records.control import ABORT, COMMIT, Marker
@@ -35,6 +36,11 @@ class Dangling(NamedTuple):
     at: TopicPartition
     producer_id: int
     producer_epoch: int
+    first_offset: int
+
+    @property
+    def as_ended(self) -> Ended:
+        return Ended(self.producer_id, self.producer_epoch, Begin(self.at, self.first_offset))
 
 
 class Lost:
@@ -51,6 +57,7 @@ class Lost:
     ) -> None:
         """Raises CorruptRecordError, StorageError."""
         self._store, self._ending, self._state_log = store, ending, state_log
+        self._ended: dict[Ended, bool] = {}
         self._open = self._dangling(known)
         self.newer = self._newer(known)
         self._committed = self._evidence(known)
@@ -60,7 +67,7 @@ class Lost:
     def _dangling(self, known: Collection[TransactionMetadata]) -> set[Dangling]:
         """Return the transactions that are open in topics of ours and are none of `known`."""
         under_way = {(m.producer_id, at): m for m in known if not m.state.idle for at in m.partitions}
-        found = set()
+        found, kept = set(), set()
         for at in map(TopicPartition._make, self._store._writer().unstable()):
             if not self._store.topics()[at.topic].ours:
                 continue
@@ -73,9 +80,14 @@ class Lost:
                 continue
             for each in held:
                 m = under_way.get((each.producer_id, at))
+                left = Dangling(at, each.producer_id, each.producer_epoch, each.first_offset)
                 if m is None or not m.covers(each.producer_epoch):
-                    found.add(Dangling(at, each.producer_id, each.producer_epoch))
-        return found
+                    found.add(left)
+                elif m.state is State.ONGOING and m.client_version < EPOCH_EACH:
+                    kept.add(left)  # it may be the one before in the same epoch, which was ended
+        if found or kept:
+            self._ended = self._state_log.ended_in_epoch({each.producer_id for each in found | kept})
+        return found | {each for each in kept if each.as_ended in self._ended}
 
     def _newer(self, known: Collection[TransactionMetadata]) -> dict[int, int]:
         ours = {m.producer_id: m.producer_epoch for m in known}
@@ -129,11 +141,12 @@ class Lost:
 
     def end(self, producer_id: int) -> None:
         """End what the producer has open, so that no reader waits for it for ever, and no later record gets
-        into it. Raises StorageError.
+        into it: a producer that may be within the transaction needs another epoch. Raises StorageError.
         """
         for left in [each for each in self._open if each.producer_id == producer_id]:
-            commit = (left.producer_id, left.producer_epoch) in self._committed
-            epoch = min(left.producer_epoch + 1, MAX_EPOCH + 1)
+            ended = self._ended.get(left.as_ended)
+            commit = (left.producer_id, left.producer_epoch) in self._committed if ended is None else ended
+            epoch = min(left.producer_epoch + (ended is None), MAX_EPOCH + 1)
             marker = Marker(producer_id, epoch, COMMIT if commit else ABORT, self._state_log.epoch(""))
             self._ending.end([left.at], marker, left.producer_epoch)
             log.warning("%s was left open: it is %s", left, "committed" if commit else "aborted")

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable
 from segstore.coordinator.retriable import passes
 from segstore.coordinator.shared import existing
 from segstore.coordinator.structs import TopicPartition
-from segstore.coordinator.transaction.metadata import TransactionMetadata
+from segstore.coordinator.transaction.metadata import Begin, TransactionMetadata
 from segstore.coordinator.transaction.state_log import TransactionStateLog
 from segstore.errors import (
     CorruptCheckpointError,
@@ -92,6 +92,18 @@ class Ending:
                     raise
                 unusable.append(error)
         return logs
+
+    def begins(self, producer_id: int, partitions: Collection[TopicPartition]) -> list[Begin]:
+        """Return where the producer's transaction begins in the partitions that have records of it. Raises
+        StorageError.
+        """
+        begins = [
+            Begin(
+                TopicPartition(log.topic, log.partition), transaction_markers.first_offset(log, producer_id)
+            )
+            for log in self._logs(partitions, [])
+        ]
+        return [each for each in begins if each.offset >= 0]
 
     def durable(self, partitions: Collection[TopicPartition]) -> bool:
         """Return whether some partition promises to survive power loss: then the decision must survive

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from enum import IntEnum
+from typing import NamedTuple
 
 from segstore.coordinator.structs import TopicPartition
 from segstore.records.header import NO_EPOCH, NO_PRODUCER_ID, NO_TIMESTAMP
@@ -22,6 +23,13 @@ an epoch of its own. In earlier versions a commit left the epoch as it was.
 
 EPOCH_KEPT = 0
 """The transaction.version of clients that do not know KIP-890."""
+
+
+class Begin(NamedTuple):
+    """Where a transaction begins in a partition."""
+
+    at: TopicPartition
+    offset: int
 
 
 class State(IntEnum):
@@ -70,7 +78,8 @@ class TransactionMetadata:
 
     `next_producer_id` takes over when a transaction is complete whose end used up the epochs;
     `previous_producer_id` is the id before. `client_version` is the transaction.version. `remote` is 1 where
-    the producer has come over the network: it lives on when the process that has the store ends.
+    the producer has come over the network: it lives on when the process that has the store ends. `begins`:
+    where a transaction begins whose end is decided in the epoch of its records; empty in all other states.
     """
 
     producer_id: int
@@ -84,9 +93,11 @@ class TransactionMetadata:
     next_producer_id: int = NO_PRODUCER_ID
     client_version: int = 0
     remote: int = 0
+    begins: tuple[Begin, ...] = ()
 
     def _to(self, state: State, now: int, **changes: object) -> TransactionMetadata:
         assert self.state in BEFORE[state], f"{self.state.name} can't become {state.name}"
+        changes = {"begins": (), **changes}
         return replace(self, state=state, updated_ms=now, **changes)  # type: ignore[arg-type]
 
     @property
@@ -168,12 +179,12 @@ class TransactionMetadata:
             client_version=EPOCH_EACH,
         )
 
-    def decided_in_epoch(self, commit: bool, now: int) -> TransactionMetadata:
+    def decided_in_epoch(self, commit: bool, now: int, begins: Iterable[Begin] = ()) -> TransactionMetadata:
         """Return the state with the outcome decided for a producer that keeps its epoch (KIP-98): the markers
-        have the epoch of the records.
+        have the epoch of the records, and `begins` tell its transactions apart.
         """
         state = State.PREPARE_COMMIT if commit else State.PREPARE_ABORT
-        return self._to(state, now, client_version=EPOCH_KEPT)
+        return self._to(state, now, client_version=EPOCH_KEPT, begins=tuple(begins))
 
     def completed(self, now: int) -> TransactionMetadata:
         """Return the state with all markers written."""

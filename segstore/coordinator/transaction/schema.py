@@ -1,15 +1,18 @@
 """The bytes of a record in `__transaction_state`: TransactionLogKey and TransactionLogValue of Kafka.
 
 Key: version 0, transactional id. Value: version 1 is flexible, version 0 is not. Version 1 is written, both
-are read. Threads: any; functions without state.
+are read. A header, which Kafka does not look at, has `TransactionMetadata.begins`. Threads: any; functions
+without state.
 """
 
 from __future__ import annotations
 
+import struct
+from collections.abc import Iterable
 from typing import Any
 
 from segstore.coordinator.structs import TopicPartition, by_topic
-from segstore.coordinator.transaction.metadata import State, TransactionMetadata
+from segstore.coordinator.transaction.metadata import Begin, State, TransactionMetadata
 from segstore.errors import CorruptRecordError
 from segstore.protocol.codec import structs
 from segstore.protocol.record_codec import decode_key as read_key
@@ -19,6 +22,8 @@ from segstore.protocol.record_codec import encode_value as value_bytes
 from segstore.protocol.record_codec import kind_of
 
 VERSION = 1
+BEGINS = "segstore.begins"
+_OFFSET = struct.Struct(">q")  # one for each partition, in their order; -1: it has no record
 
 
 def encode_key(transactional_id: str) -> bytes:
@@ -76,6 +81,23 @@ def decode_value(value: bytes) -> TransactionMetadata:
         body.client_transaction_version,
         body.remote,
     )
+
+
+def encode_headers(m: TransactionMetadata) -> list[tuple[str, bytes]]:
+    """Return the headers of a state."""
+    if not m.begins:
+        return []
+    offsets = dict(m.begins)
+    return [(BEGINS, b"".join(_OFFSET.pack(offsets.get(at, -1)) for at in sorted(m.partitions)))]
+
+
+def decode_begins(m: TransactionMetadata, headers: Iterable[tuple[str, bytes | None]]) -> tuple[Begin, ...]:
+    """Return the `begins` of a state by its headers; none if another writer's header has that name."""
+    told = dict(headers).get(BEGINS) or b""
+    if len(told) != _OFFSET.size * len(m.partitions):
+        return ()
+    offsets = (offset for (offset,) in _OFFSET.iter_unpack(told))
+    return tuple(Begin(*each) for each in zip(sorted(m.partitions), offsets, strict=True) if each[1] >= 0)
 
 
 def decode(key: bytes | None, value: bytes | None, where: str, offset: int) -> Any:

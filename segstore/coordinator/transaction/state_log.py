@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
 from functools import partial
+from typing import NamedTuple
 
 from segstore.coordinator.java_hash import partition_of
 from segstore.coordinator.loader import Unreadable, load_last, warn
 from segstore.coordinator.transaction import schema
-from segstore.coordinator.transaction.metadata import State, TransactionMetadata
+from segstore.coordinator.transaction.metadata import Begin, State, TransactionMetadata
 from segstore.errors import (
     CorruptRecordError,
     InvalidPidMappingError,
@@ -25,7 +27,7 @@ from segstore.errors import (
 )
 from segstore.mutex import Mutex
 from segstore.storage.log.append import append_one
-from segstore.storage.meta.topic_info import TRANSACTION_STATE
+from segstore.storage.meta.topic_info import MADE_WITH, TRANSACTION_STATE
 from segstore.storage.meta.topics import TopicInfo
 from segstore.storage.store.last_records import LastRecord
 from segstore.storage.store.partition_log import PartitionLog
@@ -76,6 +78,14 @@ def _load(log: PartitionLog, states: States) -> list[Unreadable]:
     return load_last(log, partial(states.replay, log._name), partial(_judge, log._name))
 
 
+class Ended(NamedTuple):
+    """A transaction in a partition, one of many of its epoch."""
+
+    producer_id: int
+    producer_epoch: int
+    begin: Begin
+
+
 class TransactionStateLog:
     """Reads and writes the topic; keeps no states in memory."""
 
@@ -109,6 +119,18 @@ class TransactionStateLog:
         told = {metadata.committed for log in self._logs() for metadata in _all_states(log)}
         return {each for each in told if each is not None and each[0] in producer_ids}
 
+    def ended_in_epoch(self, producer_ids: Collection[int]) -> dict[Ended, bool]:
+        """Return whether each transaction of these producers was committed whose end was decided in the epoch
+        of its records, as far as compaction has left its record. Raises CorruptRecordError, StorageError.
+        """
+        return {
+            Ended(m.producer_id, m.producer_epoch, begin): m.state.commits
+            for log in self._logs()
+            for m in _all_states(log)
+            if m.producer_id in producer_ids
+            for begin in m.begins
+        }
+
     def _logs(self) -> Iterator[PartitionLog]:
         info = self._store.topics().get(TOPIC)
         for partition in () if info is None else info.partition_ids:
@@ -125,7 +147,8 @@ class TransactionStateLog:
             )
         value = None if metadata is None else schema.encode_value(metadata)
         log = self._log(transactional_id).partition_for_write()
-        append_one(log, value, schema.encode_key(transactional_id), (), None)
+        headers = () if metadata is None else schema.encode_headers(metadata)
+        append_one(log, value, schema.encode_key(transactional_id), headers, None)
 
     def sync(self, transactional_id: str) -> None:
         """Make the id's states durable. Raises StorageError."""
@@ -150,11 +173,7 @@ class TransactionStateLog:
 
     def _make_ours(self, *, new: bool) -> TopicInfo:
         config = self._store._writer().config
-        settings = {
-            "cleanup.policy": "compact",
-            "compression.type": "uncompressed",
-            "segment.bytes": config.transaction_state_log_segment_bytes,
-        }
+        settings = {**MADE_WITH[TOPIC], "segment.bytes": config.transaction_state_log_segment_bytes}
         if new:
             return self._store._own_topic(TOPIC, config.transaction_state_log_num_partitions, settings)
         return self._store._alter_topic(TOPIC, settings)
@@ -167,7 +186,7 @@ def _all_states(log: PartitionLog) -> Iterator[TransactionMetadata]:
             with contextlib.suppress(UnsupportedVersionError, CorruptRecordError):
                 made = schema.decode(record.key, record.value, log._name, record.offset)
                 if made is not None and made[1] is not None:
-                    yield made[1]
+                    yield replace(made[1], begins=schema.decode_begins(made[1], record.headers))
 
 
 # --- entries -----------------------------------------------------------------------------------

@@ -91,6 +91,13 @@ class Connections:
             if connection.state is not State.WRITING:
                 connection.close()
 
+    def end_stalled(self, seconds: float) -> None:
+        """Close those whose clients have taken nothing of an answer for so long."""
+        now = self._shared.loop.now
+        for connection in [*self._all]:
+            if connection.state is State.WRITING and now - connection.active_at >= seconds:
+                connection.close()
+
     def close(self) -> None:
         """Close all."""
         for connection in [*self._all]:

@@ -13,6 +13,7 @@ import sys
 from functools import partial
 
 from segstore.errors import ListenError
+from segstore.idle_files import with_descriptors
 from segstore.logger import Logger
 
 from .connections import Connections
@@ -76,7 +77,7 @@ def _on_one_port(host: str, places: list[tuple[int, str]], port: int) -> list[so
 
 
 def _bound(family: int, address: str, port: int, one_of_many: bool) -> socket.socket:
-    sock = socket.socket(family, socket.SOCK_STREAM)
+    sock = with_descriptors(lambda: socket.socket(family, socket.SOCK_STREAM))
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if family == socket.AF_INET6 and one_of_many:

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
+from segstore.idle_files import with_descriptors
 from segstore.logger import Logger
 from segstore.threads import LiveSet
 
@@ -40,7 +41,7 @@ class Loop:
 
     def __init__(self) -> None:
         self.now = time.monotonic()
-        self._poll = select.epoll()
+        self._poll = with_descriptors(select.epoll)
         self._wakeup = Wakeup()
         self._sockets: dict[int, tuple[socket.socket, Callable[[int], object]]] = {}
         self._left: list[socket.socket] = []

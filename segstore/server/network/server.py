@@ -29,13 +29,12 @@ from segstore.threads import apart
 from .listener import Listener, listen
 from .loop import Loop
 from .memory import RequestMemory, Scratch
-from .service import Service
+from .service import CLOSE_TIMEOUT, Service
 from .shared import Shared
 
 if TYPE_CHECKING:
     from .tls_wire import TlsWire
 
-CLOSE_TIMEOUT = 10.0
 HOST, PORT = "127.0.0.1", 9092
 _EVERYWHERE = ("", "0.0.0.0", "::")
 _MOST_PORT = 65535
@@ -252,8 +251,9 @@ class Server(Closing):
         """Take no more connections, answer the requests that have come, and end. A second call does nothing.
 
         `timeout` is the time in seconds (a number of at least 0, by default 10) that answers may take; then
-        connections are closed without. An interrupt closes them at once. A call within a handler waits for
-        nothing. The store stays open.
+        connections are closed without. A connection is closed before if its client takes nothing of an answer
+        for a second. An interrupt closes all at once. A call within a handler waits for nothing. The store
+        stays open.
         """
         seconds = arguments.seconds("timeout", timeout, CLOSE_TIMEOUT)
         others = [service for _, _, service in self._others]

@@ -21,6 +21,14 @@ from .shared import Shared
 
 log = Logger("segstore")
 
+CLOSE_TIMEOUT = 10.0
+"""Seconds that answers may take at the end: also of those that the store has for all of its clients, so that
+its producers have the others.
+"""
+_STALL = 1.0
+"""Seconds at the end after which a connection is closed whose client takes nothing of an answer: it was
+stopped, or is a stranger's, and others wait for the end.
+"""
 _GRACE = 1.0
 """Seconds beyond the deadline that a call may take which is under way in the loop."""
 
@@ -103,6 +111,7 @@ class Service:
             self._listener.close()
             self._listener.connections.end_idle_now()
             loop.every_turn(self._go_on)
+            self._end_stalled()
         self._deadline = min(self._deadline, deadline)
         loop.later(max(self._deadline - time.monotonic(), 0.0), self._go_on)
 
@@ -125,6 +134,11 @@ class Service:
             if not len(connections):
                 loop.end()
 
+    def _end_stalled(self) -> None:
+        """Close connections whose clients take nothing of their answers, and look again soon."""
+        self._listener.connections.end_stalled(_STALL)
+        self._shared.loop.later(_STALL / 4, self._end_stalled)
+
     def _close_parts(self) -> None:
         if self._are_parts_closed:
             return
@@ -145,7 +159,7 @@ class Service:
 
     def close_with_store(self, deadline: float, orderly: bool) -> None:
         """End, since the store is about to be closed."""
-        self.end(max(deadline - time.monotonic(), 0.0) if orderly else 0.0)
+        self.end(min(max(deadline - time.monotonic(), 0.0), CLOSE_TIMEOUT) if orderly else 0.0)
 
     def unwritten(self) -> Unwritten:
         """Return that nothing is unwritten."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 
+from segstore.idle_files import with_descriptors
 from segstore.mutex import nesting
 
 
@@ -16,7 +17,7 @@ class Wakeup:
     """
 
     def __init__(self) -> None:
-        self.fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self.fd = with_descriptors(lambda: os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC))
         self.asleep = False
         self._lock = (
             nesting()

@@ -192,6 +192,16 @@ def open_transactions(log: Writable) -> list[OpenTransaction]:
         return found
 
 
+def first_offset(log: Writable, producer_id: int) -> int:
+    """Return where the producer's open transaction begins in a partition, -1 without one. Errors as
+    `open_transactions`.
+    """
+    partition = log.partition_for_write()
+    with partition.queue.token:
+        _finish_appends(partition)
+        return partition.producers.state.ongoing.get(producer_id, -1)
+
+
 class ActiveProducer(NamedTuple):
     """What a partition knows of a producer id (Kafka: DescribeProducers); -1 stands for none."""
 

@@ -19,9 +19,25 @@ from segstore.storage.meta.small_files import seal, unseal
 CONSUMER_OFFSETS, TRANSACTION_STATE = "__consumer_offsets", "__transaction_state"
 CLUSTER_METADATA = "__cluster_metadata"
 ADOPTED = "__segstore_adopted"
-INTERNAL = frozenset({CONSUMER_OFFSETS, TRANSACTION_STATE, "__share_group_state", CLUSTER_METADATA, ADOPTED})
+SHARE_GROUP_STATE = "__share_group_state"
+INTERNAL = frozenset({CONSUMER_OFFSETS, TRANSACTION_STATE, SHARE_GROUP_STATE, CLUSTER_METADATA, ADOPTED})
 """Topics that the engine writes for itself (Kafka: Topic.isInternal, and the metadata log's). Segstore's own
 has the ids of what a replicated store has adopted.
+"""
+_KEPT_BY_KEY: Mapping[str, str | int] = {
+    "cleanup.policy": "compact",
+    "compression.type": "producer",
+    "segment.bytes": 100 << 20,
+}
+MADE_WITH: Mapping[str, Mapping[str, str | int]] = {
+    CONSUMER_OFFSETS: _KEPT_BY_KEY,
+    TRANSACTION_STATE: {**_KEPT_BY_KEY, "compression.type": "uncompressed"},
+    # Its coordinator deletes what it needs no more (KIP-932).
+    SHARE_GROUP_STATE: {**_KEPT_BY_KEY, "cleanup.policy": "delete", "retention.ms": -1},
+    ADOPTED: _KEPT_BY_KEY,
+}
+"""Settings with which a broker makes its internal topics. Such a topic has them unless others were made: by
+the defaults of other topics, committed offsets would be deleted after a week.
 """
 MOST_PARTITIONS = 100_000
 VERSION = 1
@@ -32,7 +48,9 @@ HELD: Mapping[str, str | int | float | bool] = {
     "cleanup.policy": "delete",
     "flush.messages": 1,
 }
-"""The settings of a topic whose own are lost: nothing is deleted, and what is acknowledged is durable."""
+"""The settings of a topic whose own are lost: nothing is deleted, and what is acknowledged is durable. Those
+of MADE_WITH take precedence.
+"""
 _KNOWN = _NEEDED | {"version", "partition_ids", "compacted", "deleting", "of_broker"}
 
 
@@ -63,6 +81,9 @@ class TopicInfo:
     def __post_init__(self) -> None:
         if not self.ours:
             object.__setattr__(self, "of_broker", True)
+        if self.name in MADE_WITH:
+            made = TopicConfig.parse({**MADE_WITH[self.name], **self.settings.to_mapping()})
+            object.__setattr__(self, "settings", made)
 
     @property
     def partitions(self) -> int:
@@ -98,6 +119,16 @@ def check_not_internal(topic: object, why: str) -> None:
     """Raise InvalidTopicError where only the engine itself may do this to the topic; `why` explains it."""
     if isinstance(topic, str) and topic in INTERNAL:
         raise InvalidTopicError(f"topic {topic!r} is internal, which anybody may read: {why}")
+
+
+def check_policy(topic: object, config: object) -> None:
+    """Raise InvalidTopicError if these changes of settings give an internal topic a cleanup.policy that is
+    not the one that a broker gives it.
+    """
+    if isinstance(topic, str) and topic in INTERNAL and isinstance(config, Mapping):
+        policy = MADE_WITH.get(topic, {}).get("cleanup.policy", "compact")
+        if config.get("cleanup.policy", policy) != policy:
+            check_not_internal(topic, f"its cleanup.policy is {policy} always")
 
 
 def format_settings(info: TopicInfo, *, deleting: bool = False) -> bytes:

@@ -40,6 +40,7 @@ from segstore.storage.meta.topic_info import (
     CLUSTER_METADATA,
     HELD,
     INTERNAL,
+    MADE_WITH,
     Settings,
     TopicInfo,
     format_settings,
@@ -225,7 +226,8 @@ class TopicFiles:
             return TopicInfo(topic, tuple(ids), "", ours=False, error=_advised(wrong, path))
         told = self.read_ids(topic, ids).most_common(1)
         topic_id = told[0][0] if told else ""
-        return TopicInfo(topic, tuple(ids), topic_id, TopicConfig.parse(HELD), ours=False, lost=wrong)
+        held = TopicConfig.parse({**HELD, **MADE_WITH.get(topic, {})})
+        return TopicInfo(topic, tuple(ids), topic_id, held, ours=False, lost=wrong)
 
     def write(self, info: TopicInfo, *, deleting: bool = False) -> None:
         """Write a topic's settings, whole or not at all. Raises OSError."""

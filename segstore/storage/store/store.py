@@ -38,7 +38,7 @@ from segstore.storage.meta.followed_ends import FollowedEnds
 from segstore.storage.meta.published_ends import slot_key
 from segstore.storage.meta.store_format import check_format
 from segstore.storage.meta.sweep_states import SweepState, read_states
-from segstore.storage.meta.topic_info import check_not_internal
+from segstore.storage.meta.topic_info import check_not_internal, check_policy
 from segstore.storage.meta.topic_match import differences, made_or_found
 from segstore.storage.meta.topics import TopicInfo, find_topic
 from segstore.storage.scheduler import Scheduler
@@ -275,12 +275,11 @@ class Store:
 
     def alter_topic(self, name: str, config: Mapping[str, Any]) -> TopicInfo:
         """Change some settings, from the next append on; the value None restores the default. Raises the
-        errors of `create_topic`, UnknownTopicOrPartitionError, and InvalidTopicError also for the
-        cleanup.policy of an internal topic, which stays compacted.
+        errors of `create_topic`, UnknownTopicOrPartitionError, and InvalidTopicError also for another
+        cleanup.policy of an internal topic than a broker gives it.
         """
         check_apart("alter_topic()")
-        if isinstance(config, Mapping) and config.get("cleanup.policy", "compact") != "compact":
-            check_not_internal(name, "it is compacted always, so its cleanup.policy is not changed")
+        check_policy(name, config)
         return self._alter_topic(name, config)
 
     def _alter_topic(self, name: str, config: Mapping[str, Any]) -> TopicInfo:

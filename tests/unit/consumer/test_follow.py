@@ -74,7 +74,7 @@ def test_a_subscription_by_name_follows_new_partitions(sides: Any) -> None:
 def test_a_pattern_follows_new_topics_and_leaves_internal_ones_out(sides: Any) -> None:
     writer, store = sides
     writer._create_topic("__consumer_offsets", 1, {})
-    append_inner(writer.partition("__consumer_offsets"), b"internal")
+    append_inner(writer.partition("__consumer_offsets"), b"internal", b"junk")
     consumer = earliest(store)
     consumer.subscribe(pattern="a|_")
     assert consumer.poll() == {}

@@ -5,6 +5,7 @@ else unusable.
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,7 @@ from segstore.storage.inbox import verify
 from segstore.storage.inbox.staged_file import StagedFile
 from segstore.storage.staging.stager import Stager
 
-OFFSETS, STATE = "__consumer_offsets", "__transaction_state"
+OFFSETS, STATE, SHARES = "__consumer_offsets", "__transaction_state", "__share_group_state"
 T0 = segstore.TopicPartition("t", 0)
 
 
@@ -121,6 +122,78 @@ def test_internal_topics_are_read_and_their_settings_altered(store: segstore.Sto
     consumer = consume(store)
     assert consumer.committed(T0) == 10
     consumer.close()
+
+
+OF_A_BROKER = {
+    OFFSETS: {"cleanup.policy": "compact", "compression.type": "producer", "segment.bytes": 104857600},
+    STATE: {"cleanup.policy": "compact", "compression.type": "uncompressed", "segment.bytes": 104857600},
+    SHARES: {
+        "cleanup.policy": "delete",
+        "compression.type": "producer",
+        "segment.bytes": 104857600,
+        "retention.ms": -1,
+    },
+}
+"""As Kafka 4.4 tells them of its own (DescribeConfigs)."""
+MONTH_MS = 30 * 24 * 3600 * 1000
+
+
+def of_a_broker(root: Path, topic: str, lost: bool = False) -> None:
+    """Take away the settings of an internal topic, as a broker's directory has none, or damage them."""
+    if topic == SHARES:
+        (root / f"{SHARES}-0").mkdir()
+        (root / f"{SHARES}-0" / "00000000000000000000.log").touch()
+    for path in (root / f".segstore/topics/{topic}{end}" for end in (".json", ".copy")):
+        path.unlink(missing_ok=True)
+        if lost:
+            path.write_bytes(b"?")
+
+
+@pytest.mark.parametrize("lost", [False, True], ids=["there are none", "they are lost"])
+@pytest.mark.parametrize("topic", OF_A_BROKER)
+def test_a_broker_s_internal_topic_has_the_settings_that_a_broker_gives_it(
+    store: segstore.Store, store_dir: Path, topic: str, lost: bool
+) -> None:
+    """By the defaults of other topics committed offsets would go after a week, and never be compacted."""
+    store.close()
+    of_a_broker(store_dir, topic, lost)
+    expected = OF_A_BROKER[topic]
+    with segstore.open(store_dir, "r") as reader:
+        found = reader.topics()[topic].config
+        assert {name: found[name] for name in expected} == expected
+    with segstore.open(store_dir) as again:
+        info = again.alter_topic(topic, {"segment.ms": 1000})
+        assert {name: info.config[name] for name in expected} == expected
+        with pytest.raises(
+            InvalidTopicError, match=f"its cleanup.policy is {expected['cleanup.policy']} always"
+        ):
+            again.alter_topic(topic, {"cleanup.policy": "compact,delete"})
+    with segstore.open(store_dir, "r") as reader:
+        assert reader.topics()[topic].config == info.config
+        assert reader.topics()[topic].ours
+
+
+def test_a_broker_s_offsets_stay_and_are_compacted(store: segstore.Store, store_dir: Path) -> None:
+    consumer = segstore.Consumer(store, group_id="g", enable_auto_commit=False)
+    consumer.assign([T0])
+    for offset in range(20):
+        consumer.commit({T0: segstore.OffsetAndMetadata(offset)})
+    consumer.close()
+    store.close()
+    of_a_broker(store_dir, OFFSETS)
+    later = int(time.time() * 1000) + MONTH_MS
+    with segstore.open(store_dir, clock=lambda: later) as again:
+        again.alter_topic(OFFSETS, {"min.cleanable.dirty.ratio": 0})
+        (log,) = (log for p in range(3) if (log := again.partition(OFFSETS, p)).end_offset)
+        before = log.end_offset
+        log.partition_for_write().roll()
+        again.sweep()
+        assert (log.start_offset, log.end_offset) == (0, before)
+        keys = [record.key for record in log.read(0)]
+        assert sorted(set(keys)) == sorted(keys)
+        consumer = consume(again)
+        assert consumer.committed(T0) == 19
+        consumer.close()
 
 
 def raw_key(group: str) -> bytes:

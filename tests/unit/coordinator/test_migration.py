@@ -360,6 +360,56 @@ def test_members_that_wait_for_others_are_asked_to_join_anew(store: segstore.Sto
     settle(first, second, new)
 
 
+@pytest.mark.parametrize("store", [{"group.initial.rebalance.delay.ms": 0}], indirect=True)
+def test_partitions_stay_with_cooperative_members_whose_rebalance_is_broken_off(
+    store: segstore.Store,
+) -> None:
+    """A broker of Kafka 4.4 forgets the last assignments then, and gives the partitions to the new member."""
+    first, second = Classic(store, "a", "cooperative-sticky"), Classic(store, "b", "cooperative-sticky")
+    settle(first)
+    second.join()
+    first.join()  # the next generation has begun, and its leader has not assigned anything
+    third = Classic(store, "c", "cooperative-sticky").join()
+    new = Member(store, "n").join()
+    assert (first.has, new.has) == (EVERY, set())
+    settle(first, second, third, new)
+
+
+@pytest.mark.parametrize("store", [{"group.initial.rebalance.delay.ms": 0}], indirect=True)
+def test_partitions_that_a_cooperative_member_is_giving_up_are_given_to_nobody(store: segstore.Store) -> None:
+    """The member was told of its new assignment, and has not joined again to say what it has given up. A
+    broker of Kafka 4.4 gives the partitions to the new member.
+    """
+    first, second = Classic(store, "a", "cooperative-sticky"), Classic(store, "b", "cooperative-sticky")
+    settle(first)
+    second.join()
+    first.join()
+    first.turn()  # it leads, and gives itself a half
+    assert first.syncing is not None
+    new = Member(store, "n").join()
+    assert (first.has, new.has) == (EVERY, set())
+    for _ in range(3):
+        new.beat()
+        check_apart(first, new)
+    with pytest.raises(RebalanceInProgressError):
+        first.beat()
+    settle(first, second, new)
+
+
+def test_a_partition_that_a_member_claims_and_another_one_was_given_stays_there(
+    store: segstore.Store,
+) -> None:
+    first = Classic(store, "a", "cooperative-sticky")
+    settle(first)
+    second = Classic(store, "b", "cooperative-sticky")
+    second.has = {0, 1}  # of a generation that it was left out of
+    second.join()
+    new = Member(store, "n").join()
+    second.has = set()
+    assert new.has == set()
+    settle(first, second, new)
+
+
 def test_a_group_whose_first_generation_has_not_begun_is_converted(store: segstore.Store) -> None:
     told = encode_subscription(Subscription(("t",)))
     waiting = coordinator(store).join("g", Joining(protocols=(("range", told),), initial_delay_ms=3000))

@@ -1,0 +1,61 @@
+"""Open files that nobody uses at the moment, and that are closed if the process has no descriptor for another
+file. Pools keep such files; this module knows the pools, and touches no files itself.
+
+Threads: any.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable
+from typing import Protocol, TypeVar
+
+from segstore.threads import LiveSet
+
+NONE_LEFT = frozenset({errno.EMFILE, errno.ENFILE})
+"""Errors of a process, and of a system, that has no descriptor left."""
+
+T = TypeVar("T")
+
+
+class Pool(Protocol):
+    """A pool of open files."""
+
+    def close_some(self) -> bool:
+        """Let go of some files; return False if the pool has none."""
+
+
+_pools: LiveSet[Pool] = LiveSet()
+# The locks of a pool may be held by threads that a child of a fork does not have.
+os.register_at_fork(after_in_child=_pools.refs.clear)
+
+
+def register(pool: Pool) -> None:
+    """Have a pool asked to close files, for as long as it lives."""
+    _pools.add(pool)
+
+
+def close_some() -> bool:
+    """Have each pool of this process let go of some files; return False if no pool has any."""
+    closed = [pool.close_some() for pool in _pools.all()]
+    return any(closed)
+
+
+def make_room(error: OSError) -> None:
+    """Have pools let go of files, so that a call that found no descriptor can be repeated. Raises `error` if
+    that says anything else, or if no pool has files.
+    """
+    if error.errno not in NONE_LEFT or not close_some():
+        raise error
+
+
+def with_descriptors(call: Callable[[], T]) -> T:
+    """Return the result of `call`, which opens files. It is repeated while the process has no descriptor left
+    for them, and pools have files to let go of. Raises OSError.
+    """
+    while True:
+        try:
+            return call()
+        except OSError as error:
+            make_room(error)
