@@ -76,6 +76,8 @@ class AdoptedTopic:
                 "cleanup.policy": "compact",
                 "compression.type": "producer",
                 "segment.bytes": segment_bytes,
+                # An id that was lost would be adopted twice.
+                "unclean.leader.election.enable": False,
             }
             store._own_topic(ADOPTED, 1, settings)
         return store.partition(ADOPTED, PARTITION)

@@ -154,6 +154,8 @@ class TransactionStateLog:
             "cleanup.policy": "compact",
             "compression.type": "uncompressed",
             "segment.bytes": config.transaction_state_log_segment_bytes,
+            # An outcome that was decided must not be lost, whatever the store allows for other topics.
+            "unclean.leader.election.enable": False,
         }
         if new:
             return self._store._own_topic(TOPIC, config.transaction_state_log_num_partitions, settings)
