@@ -125,8 +125,10 @@ def test_r24_what_was_decided_is_in_no_unclean_election(three: Directories) -> N
     settings = store._replicated.controller._core.settings
     allowed = {key.topic: one.unclean_leader_election for key, one in settings.items()}
     assert allowed == {
-        **{"t": True, "__consumer_offsets": True},
-        **{"__transaction_state": False, "__segstore_adopted": False},
+        "t": True,
+        "__consumer_offsets": True,
+        "__transaction_state": False,
+        "__segstore_adopted": False,
     }
     await_in_sync(store)
 
