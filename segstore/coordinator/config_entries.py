@@ -5,13 +5,13 @@ DescribeConfigsResponse.ConfigSource and ConfigType). Threads: no state.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from decimal import Decimal
 from enum import IntEnum
 from typing import Any, NamedTuple
 
-from segstore.config import TopicConfig
+from segstore.config import GroupConfig, TopicConfig
 from segstore.config.options import MAX_INT, Option
 from segstore.config.settings import KafkaSettings, Settings, options
-from segstore.coordinator.group_settings import HEARTBEAT, SESSION, GroupSettings
 from segstore.storage.store.reader import StoreReader
 from segstore.storage.store.store import Store
 
@@ -38,8 +38,16 @@ class Type(IntEnum):
     PASSWORD = 9
 
 
+class Synonym(NamedTuple):
+    """One place that has a value of a setting."""
+
+    name: str
+    value: str | None
+    source: Source
+
+
 class Entry(NamedTuple):
-    """One setting of a resource."""
+    """One setting of a resource. That of a topic or group has the broker's `behind` it."""
 
     name: str
     value: str | None
@@ -48,10 +56,24 @@ class Entry(NamedTuple):
     type: Type
     documentation: str
     is_sensitive: bool = False
+    behind: Entry | None = None
 
     @property
     def is_default(self) -> bool:
         return self.source is Source.DEFAULT_CONFIG
+
+    @property
+    def synonyms(self) -> list[Synonym]:
+        """Return the places that have a value, of which the first counts. A default of null is none."""
+        own = Synonym(self.name, self.value, self.source)
+        if self.behind is not None:
+            return [own] * (self.source in MADE_FOR_ONE) + self.behind.synonyms
+        default = Synonym(self.name, self.default, Source.DEFAULT_CONFIG)
+        return [own] * (not self.is_default) + [default] * (self.default is not None)
+
+
+MADE_FOR_ONE = frozenset({Source.DYNAMIC_TOPIC_CONFIG, Source.DYNAMIC_GROUP_CONFIG})
+"""The sources of settings that were made for one topic or one group."""
 
 
 LISTS = frozenset({"cleanup.policy"})
@@ -97,7 +119,15 @@ def text(value: object) -> str | None:
         return str(value).lower()
     if isinstance(value, tuple):  # one a line, as it may be given
         return "\n".join(map(str, value))
-    return repr(value) if isinstance(value, float) else str(value)
+    return _java_double(value) if isinstance(value, float) else str(value)
+
+
+def _java_double(value: float) -> str:
+    """Return a number as java.lang.Double.toString writes it."""
+    if value == 0 or 1e-3 <= abs(value) < 1e7:
+        return repr(value)
+    digits, _, exponent = f"{Decimal(repr(value)).normalize():E}".partition("E")
+    return f"{digits if '.' in digits else digits + '.0'}E{int(exponent)}"
 
 
 def settings_of(store: Store) -> KafkaSettings | None:
@@ -110,19 +140,29 @@ def of_topic(config: TopicConfig, store: KafkaSettings | None) -> Iterator[Entry
     """Yield all settings of a topic, which has some from its store where it does not make them."""
     of_its_store = {} if store is None else {entry.name: entry for entry in of_store(store)}
     for entry in _entries(config, config.explicit, Source.DYNAMIC_TOPIC_CONFIG):
-        from_there = of_its_store.get(entry.name)
-        if entry.source is Source.DYNAMIC_TOPIC_CONFIG or from_there is None:
-            yield entry
-        else:
-            yield entry._replace(value=from_there.value, source=from_there.source)
+        name = BROKER_NAMES.get(entry.name, entry.name)
+        yield _before(entry, name, of_its_store.get(entry.name))
 
 
-def of_group(settings: GroupSettings, group: str) -> Iterator[Entry]:
-    """Yield all settings of a group, which has those of its store where none were made for it."""
-    made, timing = settings.made(group), settings.timing(group)
-    held = {SESSION: timing.session_timeout_ms, HEARTBEAT: timing.heartbeat_interval_ms}
+def of_group(made: GroupConfig, store: KafkaSettings | None) -> Iterator[Entry]:
+    """Yield all settings of a group, which has those of its store unless they were made for it."""
+    of_its_store = {} if store is None else {entry.name: entry for entry in of_store(store)}
     for entry in _entries(made, made.explicit, Source.DYNAMIC_GROUP_CONFIG):
-        yield entry._replace(value=text(held[entry.name]))
+        name = f"group.{entry.name}"
+        yield _before(entry, name, of_its_store.get(name))
+
+
+def _before(entry: Entry, name: str | None, of_broker: Entry | None) -> Entry:
+    """Return the setting of a topic or group with the broker's behind it, whose `name` is None if a broker
+    has no value by any name.
+    """
+    default = _source(entry.name, Source.DEFAULT_CONFIG)
+    behind = of_broker or entry._replace(value=entry.default, source=default)
+    if entry.source not in MADE_FOR_ONE:
+        entry = entry._replace(value=behind.value, source=behind.source)
+    if name is None:
+        return entry._replace(behind=behind._replace(source=Source.DEFAULT_CONFIG, default=None))
+    return entry._replace(behind=behind._replace(name=name))
 
 
 def of_store(config: KafkaSettings) -> Iterator[Entry]:
@@ -131,8 +171,8 @@ def of_store(config: KafkaSettings) -> Iterator[Entry]:
 
 
 def of_all_brokers(config: KafkaSettings) -> Iterator[Entry]:
-    """Yield the settings that a store has for all brokers together."""
-    return (entry for entry in of_store(config) if entry.name in OF_ALL_BROKERS)
+    """Yield the settings that a store has for all brokers together; their defaults are those of a broker."""
+    return (entry._replace(default=None) for entry in of_store(config) if entry.name in OF_ALL_BROKERS)
 
 
 def of_server(config: Settings) -> Iterator[Entry]:
@@ -149,7 +189,7 @@ def of_listeners(protocol: str, host: str, port: int) -> Entry:
     return Entry(
         "advertised.listeners",
         f"{protocol}://{at}",
-        "",
+        None,
         Source.STATIC_BROKER_CONFIG,
         Type.STRING,
         "the address that clients are told to connect to",

@@ -1,10 +1,11 @@
 """A real broker serves what segstore wrote of each kind, and its tools read it: offsets, groups,
-transactions, directories; and they delete records of it.
+transactions, directories, settings; they change it, and segstore goes on from there.
 """
 
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,8 +15,14 @@ import pytest
 from broker_clients import consume, create
 from kafka_broker import Broker
 from kafka_tools import classpath, console, why_not
+from tool_cases import CONFIGS, DUMP, GROUPS, OFFSETS, TOPICS, TXN
+from tool_runner import ToolRunner, tool_runner
+from waiting import until
 
 import segstore
+from segstore.coordinator.group.admin import Groups
+from segstore.coordinator.offsets.group_offsets import GroupOffsets
+from segstore.coordinator.shared import shared
 
 confluent_kafka = pytest.importorskip("confluent_kafka", reason="Kafka's broker needs a client")
 pytestmark = [
@@ -53,6 +60,10 @@ def write(logs: Path) -> dict[str, list[tuple[Any, ...]]]:
             part = segstore.TopicPartition("stamped", 0)
             consumer.assign([part])
             consumer.commit({part: segstore.OffsetAndMetadata(17, "seventeen", -1)})
+        modern = {"group_protocol": "consumer", "enable_auto_commit": False, "auto_offset_reset": "earliest"}
+        with segstore.Consumer(store, "stamped", group_id="modern", **modern) as consumer:
+            until(lambda: consumer.poll(100))
+            consumer.commit({part: segstore.OffsetAndMetadata(9, "", -1)})
         store.sweep()
         return {name: readable(store.partition(name)) for name in SETTINGS}
 
@@ -98,6 +109,13 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Brok
     shutil.rmtree(broker.logs / ".segstore")  # a broker takes no directory that is no partition's
     with broker.running() as address:
         yield address, broker, written
+    assert segstore.check(broker.logs) == []
+    with segstore.open(broker.logs) as store:
+        kept = shared(store, GroupOffsets)
+        assert {each.group_id for each in Groups(store).list()} >= {"ours", "modern", "theirs"}
+        assert kept.fetch("transactional") == {}
+        assert {part.topic: found.offset for part, found in kept.fetch("ours").items()} == {"txn": 3}
+        assert {part.topic: found.offset for part, found in kept.fetch("modern").items()} == {"stamped": 60}
     assert segstore.check(broker.logs) == []
 
 
@@ -157,3 +175,64 @@ def test_its_tools_delete_our_records(served: tuple[str, Broker, dict[str, Any]]
     consumer = confluent_kafka.Consumer(settings)
     assert consumer.get_watermark_offsets(confluent_kafka.TopicPartition("idempotent", 0)) == (8, 20)
     consumer.close()
+
+
+@pytest.fixture(scope="module")
+def runner() -> Iterator[ToolRunner]:
+    with tool_runner() as found:
+        yield found
+
+
+SETTING = r"{}={} sensitive=false synonyms={{DYNAMIC_{}_CONFIG:".format
+CHANGES: dict[str, tuple[str, str, str]] = {
+    "set for a topic": (CONFIGS, "--alter --topic stamped --add-config flush.ms=9", "updating config"),
+    "settings of a topic": (CONFIGS, "--describe --topic stamped", SETTING("flush.ms", 9, "TOPIC")),
+    "set for a broker": (CONFIGS, "--alter --broker 1 --add-config log.cleaner.threads=2", "updating config"),
+    "settings of a broker": (CONFIGS, "--describe --broker 1", SETTING("log.cleaner.threads", 2, "BROKER")),
+    "set for all": (CONFIGS, "--alter --broker-defaults --add-config log.flush.interval.ms=99", "updating"),
+    "settings of all": (
+        CONFIGS, "--describe --broker-defaults", SETTING("log.flush.interval.ms", 99, "DEFAULT_BROKER")
+    ),
+    "set for a group": (
+        CONFIGS, "--alter --group modern --add-config consumer.session.timeout.ms=50000", "updating config"
+    ),
+    "settings of a group": (
+        CONFIGS, "--describe --group modern", SETTING("consumer.session.timeout.ms", 50000, "GROUP")
+    ),
+    "limit a client": (CONFIGS, "--alter --client c --add-config producer_byte_rate=9", "updating config"),
+    "limits of clients": (CONFIGS, "--describe --entity-type clients", "'c' are producer_byte_rate=9.0"),
+    "describe a topic": (TOPICS, "--describe --topic stamped", r"PartitionCount: 1.*flush\.ms=9"),
+    "states of groups": (GROUPS, "--list --state", r"(?s)(?=.*ours +Empty).*modern +Empty"),
+    "types of groups": (GROUPS, "--list --type consumer", r"modern +Consumer"),
+    "describe a group of KIP-848": (GROUPS, "--describe --group modern", r"modern +stamped +0 +9 +60 +51"),
+    "its state": (GROUPS, "--describe --group modern --state --verbose", r"modern .* uniform +Empty"),
+    "reset it": (GROUPS, "--reset-offsets --group modern --topic stamped --to-latest --execute", r" 0 +60"),
+    "reset another group": (GROUPS, "--reset-offsets --group ours --topic txn --to-offset 3 --execute", " 3"),
+    "delete offsets": (GROUPS, "--delete-offsets --group ours --topic stamped", "Successful"),
+    "delete a group": (GROUPS, "--delete --group transactional", "was successful"),
+    "list transactions": (TXN, "AT list", r"ours +\t1 +\t\d+ +\tCompleteCommit"),
+    "newest record": (OFFSETS, "--topic txn --time max-timestamp", r"txn:0:\d+"),
+    "dump our groups": (
+        DUMP, "--files LOGS/__consumer_offsets-0/00000000000000000000.log --offsets-decoder",
+        r'"group":"ours","topic":"stamped","partition":0\}\} payload: \{"version":"4","data":\{"offset":17,',
+    ),
+    "dump our transactions": (
+        DUMP, "--files LOGS/__transaction_state-0/00000000000000000000.log --transaction-log-decoder",
+        r'"transactionalId":"ours"\}\} payload: .*"CompleteAbort"',
+    ),
+}  # fmt: skip
+"""By name: a call of a tool, and what it shows."""
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_its_tools_change_what_is_ours(
+    served: tuple[str, Broker, dict[str, Any]], runner: ToolRunner, name: str
+) -> None:
+    address, broker, _ = served
+    tool, words, shown = CHANGES[name]
+    arguments = words.replace("LOGS", str(broker.logs)).replace("AT ", "").split()
+    server = [] if tool == DUMP else ["--bootstrap-server", address]
+    outcome = runner.call(f"{TOOLS}{tool}", *server, *arguments)
+    assert outcome.code == 0, outcome
+    assert re.search(shown, outcome.out), outcome
+    assert "isvalid: false" not in outcome.out

@@ -10,7 +10,11 @@ from waiting import until
 
 import segstore
 from segstore import errors
+from segstore.coordinator.offsets.group_offsets import GroupOffsets
+from segstore.coordinator.shared import shared
+from segstore.coordinator.structs import OffsetAndMetadata, TopicPartition
 from segstore.replication.metadata.image import PartitionKey
+from segstore.storage.staging import Stager, seal
 
 
 def two_replicas(three: Directories, **config: Any) -> tuple[Any, Any]:
@@ -108,6 +112,27 @@ def test_r24_an_unclean_election_by_request_loses_what_it_says(three: Directorie
 
 
 @pytest.mark.hangs
+def test_r24_what_was_decided_is_in_no_unclean_election(three: Directories) -> None:
+    """Outcomes of transactions and ids of adoptions are not lost by what is allowed for other topics."""
+    one = {"offsets_topic_num_partitions": 1, "transaction_state_log_num_partitions": 1}
+    store = three.open(unclean_leader_election_enable=True, **one)
+    store.create_topic("t", replication_factor=3)
+    with Stager(three.paths[0]) as stager:
+        stager.append_batch("t", 0, [b"staged"])
+        message = stager.finish()
+    seal(three.paths[0], "id", [message], timeout=60)
+    shared(store, GroupOffsets).commit("g", {TopicPartition("t", 0): OffsetAndMetadata(1)})
+    settings = store._replicated.controller._core.settings
+    allowed = {key.topic: one.unclean_leader_election for key, one in settings.items()}
+    assert allowed == {
+        "t": True,
+        "__consumer_offsets": True,
+        "__transaction_state": False,
+        "__segstore_adopted": False,
+    }
+    await_in_sync(store)
+
+
 def test_r24_unclean_elections_that_are_allowed_come_by_themselves(three: Directories) -> None:
     store, log = left_alone(three, **{"unclean.leader.election.enable": True})
     until(lambda: store.describe_partition("t", 0).leader == 1)

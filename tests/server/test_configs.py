@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -125,8 +126,9 @@ def test_all_brokers_together_have_one_setting(store_dir: Path, made: int | None
         assert [result.error_code for result in results] == [0] * 4
         found = [(each.value, each.config_source) for result in results for each in result.configs]
         assert found == [(str(made or 1), OF_ALL_BROKERS)] * 3 + [("3", OF_TOPIC)]
-        synonyms = [(each.value, each.source) for each in results[2].configs[0].synonyms]
-        assert synonyms == [(str(made or 1), OF_ALL_BROKERS), ("1", DEFAULT)]
+        synonyms = [[(each.value, each.source) for each in result.configs[0].synonyms] for result in results]
+        of_all, default = (str(made or 1), OF_ALL_BROKERS), ("1", DEFAULT)
+        assert synonyms == [[of_all], *[[of_all, default]] * 2, [("3", OF_TOPIC), of_all, default]]
         (whole,) = describe(store, (BROKER, "", None))
         assert [each.name for each in whole.configs] == keys
 
@@ -237,6 +239,32 @@ def test_a_logger_is_not_there_to_be_changed(store: segstore.Store) -> None:
     assert (refused.error_code, "'root'" in refused.error_message) == (Code.INVALID_CONFIG, True)
     (told,) = describe(store, (LOGGER, "1", None))
     assert (told.error_code, told.configs) == (0, [])
+
+
+NUMBERS = {
+    0.5: "0.5",
+    0.0: "0.0",
+    1e7: "1.0E7",
+    1.25e-4: "1.25E-4",
+    sys.float_info.max: "1.7976931348623157E308",
+}
+
+
+@pytest.mark.parametrize("number", NUMBERS)
+def test_fractions_are_told_as_java_writes_them(number: float) -> None:
+    assert config_entries.text(number) == NUMBERS[number]
+
+
+def test_null_is_no_default(store: segstore.Store) -> None:
+    """Also if it is that of a password."""
+    keys = ["super.users", "ssl.keystore.location", "ssl.keystore.key", "advertised.listeners"]
+    (told,) = describe(store, (BROKER, "1", keys), include_synonyms=True)
+    assert {each.name: [s.source for s in each.synonyms] for each in told.configs} == {
+        "super.users": [DEFAULT],
+        "ssl.keystore.location": [],
+        "ssl.keystore.key": [],
+        "advertised.listeners": [OF_BROKER],
+    }
 
 
 def test_defaults_of_a_topic_have_the_names_of_a_broker_s_settings(store: segstore.Store) -> None:

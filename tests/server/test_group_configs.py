@@ -72,11 +72,30 @@ def listed(node: Node) -> list[str]:
     return [each.resource_name for each in answer.config_resources]
 
 
+def test_settings_of_a_group_have_the_broker_s_behind_them(node: Node) -> None:
+    """By the broker's names, and with the default that the broker has."""
+    assert alter(node, (SESSION, SET, "50000"), (HEARTBEAT, SET, "7000")) == Code.NONE
+    resource = DESCRIBED(resource_type=GROUP, resource_name="g", configuration_keys=None)
+    answer = call(node, Api.DESCRIBE_CONFIGS, 4, resources=[resource], include_synonyms=True)
+    (result,) = answer.results
+    assert {
+        entry.name: [(each.name, each.value, each.source) for each in entry.synonyms]
+        for entry in result.configs
+    } == {
+        SESSION: [(SESSION, "50000", OF_GROUP), (f"group.{SESSION}", "45000", DEFAULT)],
+        HEARTBEAT: [
+            (HEARTBEAT, "7000", OF_GROUP),
+            (f"group.{HEARTBEAT}", "6000", OF_BROKER),
+            (f"group.{HEARTBEAT}", "5000", DEFAULT),
+        ],
+    }
+
+
 def test_a_group_has_the_store_s_settings_until_it_has_its_own(node: Node) -> None:
-    assert described(node) == {HEARTBEAT: ("6000", DEFAULT), SESSION: ("45000", DEFAULT)}
+    assert described(node) == {HEARTBEAT: ("6000", OF_BROKER), SESSION: ("45000", DEFAULT)}
     assert listed(node) == []
     assert alter(node, (SESSION, SET, "50000")) == Code.NONE
-    assert described(node) == {HEARTBEAT: ("6000", DEFAULT), SESSION: ("50000", OF_GROUP)}
+    assert described(node) == {HEARTBEAT: ("6000", OF_BROKER), SESSION: ("50000", OF_GROUP)}
     assert described(node, "h")[SESSION] == ("45000", DEFAULT)
     assert listed(node) == ["g"]
     assert alter(node, (SESSION, DELETE, None)) == Code.NONE

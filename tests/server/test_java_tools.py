@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from certificates import certificates
-from kafka_tools import console, run, why_not
+from kafka_tools import classpath, console, run, why_not
 
 import segstore
 from segstore.coordinator.quotas.quotas import quotas
@@ -180,8 +181,11 @@ def test_users_with_sasl_over_tls(store: segstore.Store, tmp_path: Path) -> None
         assert as_user(*bob, "--list").split() == ["t"]
         with pytest.raises(AssertionError, match="Topic authorization failed"):
             as_user(*bob, "--create", "--topic", "mine")
-        acls = as_user("admin", "secret", "PLAIN", f"{TOOLS}AclCommand", "--list")
+        of_acls = ("admin", "secret", "PLAIN", f"{TOOLS}AclCommand")
+        acls = as_user(*of_acls, "--list")
         assert "(principal=User:bob, host=*, operation=DESCRIBE, permissionType=ALLOW)" in acls
+        with pytest.raises(AssertionError, match="does not support CREATE_ACLS"):
+            as_user(*of_acls, "--add", "--allow-principal", "User:bob", "--operation", "Read", "--topic", "t")
 
 
 def test_verifiable_clients(server: segstore.Server, store: segstore.Store) -> None:
@@ -205,6 +209,30 @@ def test_verifiable_clients(server: segstore.Server, store: segstore.Store) -> N
     for group in ("copier", "reader"):
         with segstore.Consumer(store, group_id=group) as reader:
             assert reader.committed(segstore.TopicPartition("in", 0)) == 1000
+
+
+def test_replicas_are_compared(server: segstore.Server, store: segstore.Store) -> None:
+    """The tool goes on until it is stopped."""
+    store.create_topic("t", 2)
+    store.partition("t", 1).append_batch([b"x"] * 5)
+    options = ["--topics-include", "t", "--report-interval-ms", "200", "--time", "-2"]
+    command = ["java", "-Xmx256m", "-cp", classpath(), f"{TOOLS}ReplicaVerificationTool"]
+    command += ["--broker-list", server.bootstrap_servers, *options]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, encoding="utf-8") as process:
+        try:
+            assert process.stdout is not None
+            compared = next(line for line in process.stdout if "max lag" in line)
+        finally:
+            process.kill()
+    assert compared.rstrip().endswith("among 2 partitions")
+    assert "max lag is 0 for partition t-" in compared
+
+
+def test_compaction_keeps_the_last_values(tool: Callable[..., str], store: segstore.Store) -> None:
+    told = tool(f"{TOOLS}LogCompactionTester", "--messages", "500", "--percent-deletes", "10", "--sleep", "0")
+    assert " values, 0 mismatches." in told
+    (topic,) = (info for name, info in store.topics().items() if name.startswith("log-cleaner-test"))
+    assert topic.config["cleanup.policy"] == "compact"
 
 
 def last_line(told: str) -> dict[str, Any]:

@@ -30,11 +30,17 @@ def missing(*tools: str) -> str | None:
 
 def java(*arguments: str) -> Told:
     """Run `Scenario` with Java's clients."""
-    classes = _built("java", lambda target: _run(["javac", "-nowarn", "-cp", kafka_tools.classpath(), "-d",
-        str(target), str(PROGRAMS / "java" / "Scenario.java")]))  # fmt: skip
+    classes = java_classes("java", "Scenario.java")
     options = ["-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
     path = f"{classes}{os.pathsep}{kafka_tools.classpath()}"
     return parse(_run(["java", *options, "-cp", path, "Scenario", *arguments]))
+
+
+def java_classes(name: str, *sources: str) -> Path:
+    """Return the folder of classes that were compiled from Java's sources in the folder `name`."""
+    files = [str(PROGRAMS / name / source) for source in sources]
+    command = ["javac", "-nowarn", "-cp", kafka_tools.classpath(), "-d"]
+    return _built(name, lambda target: _run([*command, str(target), *files]))
 
 
 def go(name: str, *arguments: str) -> Told:

@@ -1,19 +1,25 @@
 """Gives tests the partitions that a real Kafka broker wrote.
 
-The repository has some of them in tests/golden; the full set lies beside the repository on some machines.
-Nothing here writes to either.
+The repository has some of them in tests/golden, those of the newest Kafka within an archive, which each
+process unpacks for itself; the full set lies beside the repository on some machines. Nothing here writes to
+any of these.
 """
 
 from __future__ import annotations
 
+import atexit
 import base64
 import gzip
+import io
 import json
 import shutil
 import struct
+import tarfile
+import tempfile
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 from places import GOLDEN, REPOSITORY
@@ -21,6 +27,7 @@ from places import GOLDEN, REPOSITORY
 if TYPE_CHECKING:
     import pytest
 
+ARCHIVES = GOLDEN / "kafka"
 SHARED = REPOSITORY.parent / "shared" / "kafka-segments"
 
 # A running broker preallocates the whole entries that fit into 10 MiB (LogConfig: segment.index.bytes).
@@ -43,7 +50,7 @@ class Expected(NamedTuple):
 class Source:
     """A partition directory, and the form in which a test gets it."""
 
-    origin: str  # "golden" | "shared"
+    origin: str  # "golden" | "shared" | the version of an archive
     form: str  # "clean" | "running"
     path: Path
     records: Path
@@ -54,7 +61,7 @@ class Source:
         return f"{self.origin}-{self.form}-{self.path.name}"
 
     def expected(self) -> list[Expected]:
-        return read_expected(self.records)
+        return expected_of(self.path, self.records)
 
 
 @dataclass(frozen=True)
@@ -75,12 +82,14 @@ class Partition:
         return int(self.path.name.rpartition("-")[2])
 
     def expected(self) -> list[Expected]:
-        return read_expected(self.records)
+        return expected_of(self.path, self.records)
 
 
 def broker_partitions() -> list[Source]:
     """Return all partitions: the golden ones in both forms, and the full set where it exists."""
     sources = []
+    for archive in sorted(ARCHIVES.glob("*.tar.gz")):
+        sources += _archived(archive)
     for path in sorted((GOLDEN / "clean").iterdir()):
         records = GOLDEN / "records" / f"{path.name}.jsonl.gz"
         sources.append(Source("golden", "clean", path, records))
@@ -119,6 +128,58 @@ def _preallocate(path: Path, entry_size: int, drop: int) -> None:
     with path.open("r+b") as file:
         file.truncate(max(size, 0))
         file.truncate(PREALLOCATED - PREALLOCATED % entry_size)
+
+
+def _archived(archive: Path) -> list[Source]:
+    """Return the partitions in an archive that have records, in both forms. That of `cut` is left out: where
+    it starts is said outside of its directory.
+    """
+    version = archive.name.removesuffix(".tar.gz")
+    records = archive.with_name(f"{version}.json.gz")
+    wanted = [name for name, levels in _told(records).items() if levels["uncommitted"] and name != "cut-0"]
+    root = _unpacked(archive, frozenset(wanted)) / version
+    return [
+        Source(version, form, root / name, records, build=build)
+        for name in wanted
+        for form, build in (("clean", False), ("running", True))
+    ]
+
+
+@cache
+def _unpacked(archive: Path, partitions: frozenset[str]) -> Path:
+    """Return a temporary directory with these partitions of an archive; tests are named by its last name."""
+    place = Path(tempfile.mkdtemp(prefix="segstore-golden-"))
+    atexit.register(shutil.rmtree, place, ignore_errors=True)
+    with tarfile.open(fileobj=io.BytesIO(gzip.decompress(archive.read_bytes()))) as files:
+        members = [each for each in files if partitions & {*Path(each.name).parts[1:2]}]
+        safe = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
+        files.extractall(place / "golden", members, **safe)
+    return place / "golden"
+
+
+@cache
+def _told(records: Path) -> dict[str, Any]:
+    told: dict[str, Any] = json.loads(gzip.decompress(records.read_bytes()))["records"]
+    return told
+
+
+def expected_of(partition: Path, records: Path) -> list[Expected]:
+    """Return the records of a partition as a consumer read them; `records` is a file of it, or of a whole
+    archive, whose broker was started once, so that all is of its first epoch.
+    """
+    if records.suffixes[-2:] == [".jsonl", ".gz"]:
+        return read_expected(records)
+    kind = "LogAppendTime" if partition.name == "stamped-0" else "CreateTime"
+    return [
+        Expected(
+            *row[:2],
+            kind,
+            0,
+            *map(_bytes, row[2:4]),
+            headers=[(name, _bytes(value)) for name, value in row[4]],
+        )
+        for row in _told(records)[partition.name]["uncommitted"]
+    ]
 
 
 def read_expected(path: Path) -> list[Expected]:

@@ -215,7 +215,7 @@ class AdminClient(Closing):
         if resource.resource_type is ConfigResourceType.BROKER:
             return [] if held is None else list(config_entries.of_store(held))
         if resource.resource_type is ConfigResourceType.GROUP:
-            return list(config_entries.of_group(group_settings(self._store), resource.name))
+            return list(config_entries.of_group(group_settings(self._store).made(resource.name), held))
         info = find_topic(self._store.topics(), resource.name)
         return list(config_entries.of_topic(info.settings, held))
 

@@ -17,7 +17,7 @@ from segstore import names
 from segstore.config import TopicConfig
 from segstore.config.settings import KafkaSettings, options
 from segstore.coordinator import config_entries
-from segstore.coordinator.config_entries import Entry, Source
+from segstore.coordinator.config_entries import Entry, settings_of
 from segstore.coordinator.group_settings import group_settings
 from segstore.errors import copy_of
 from segstore.protocol.codec import structs
@@ -74,7 +74,7 @@ def _described(node: Node, resource: Any, body: Any) -> Any:
     try:
         for entry, read_only in _settings(node, resource):
             if wanted is None or entry.name in wanted:
-                result.configs.append(_entry(entry, read_only, body, resource.resource_type))
+                result.configs.append(_entry(entry, read_only, body))
     except REFUSED as error:
         result.error_code, result.error_message = told(error)
     return result
@@ -84,15 +84,13 @@ def _settings(node: Node, resource: Any) -> Iterator[tuple[Entry, bool]]:
     """Yield the settings of a resource, and whether each is read-only."""
     if resource.resource_type == Resource.TOPIC:
         info = _topic(node, resource.resource_name)
-        held = config_entries.settings_of(node.store)
+        held = settings_of(node.store)
         yield from ((entry, False) for entry in config_entries.of_topic(info.settings, held))
     elif resource.resource_type == Resource.GROUP:
         if not resource.resource_name:
             raise Refusal(Code.INVALID_REQUEST, "a group must be named")
-        held_of_groups = group_settings(node.store)
-        yield from (
-            (entry, False) for entry in config_entries.of_group(held_of_groups, resource.resource_name)
-        )
+        made, held = group_settings(node.store).made(resource.resource_name), settings_of(node.store)
+        yield from ((entry, False) for entry in config_entries.of_group(made, held))
     elif resource.resource_type == Resource.BROKER_LOGGER:
         _check_loggers(node, resource)  # there are none
     else:
@@ -135,7 +133,7 @@ def _check_loggers(node: Node, resource: Any) -> None:
 
 def _of_broker(node: Node) -> list[Entry]:
     """Return the settings of the server and of its store; where both have one, the server's counts."""
-    held = config_entries.settings_of(node.store)
+    held = settings_of(node.store)
     found = {} if held is None else {entry.name: entry for entry in config_entries.of_store(held)}
     found.update({entry.name: entry for entry in config_entries.of_server(node.config)})
     listeners = config_entries.of_listeners(node.config.security_protocol, *node.endpoint)
@@ -144,33 +142,19 @@ def _of_broker(node: Node) -> list[Entry]:
 
 
 def _of_all_brokers(node: Node) -> Iterator[Entry]:
-    held = config_entries.settings_of(node.store)
+    held = settings_of(node.store)
     return iter(()) if held is None else config_entries.of_all_brokers(held)
 
 
-def _synonyms(entry: Entry, kind: int) -> Iterator[Any]:
-    """Yield where the value comes from, and the default behind it. Those of a topic that are its broker's
-    have the broker's names.
-    """
-    found = [(entry.value, entry.source)]
-    if not entry.is_default:
-        found.append((entry.default, Source.DEFAULT_CONFIG))
-    for value, source in found:
-        name: str | None = entry.name
-        if kind == Resource.TOPIC and source is not Source.DYNAMIC_TOPIC_CONFIG:
-            name = config_entries.BROKER_NAMES.get(entry.name, entry.name)
-        if name is not None:
-            yield _Described.DescribeConfigsSynonym(name=name, value=value, source=source)
-
-
-def _entry(entry: Entry, read_only: bool, body: Any, kind: int) -> Any:
+def _entry(entry: Entry, read_only: bool, body: Any) -> Any:
+    synonyms = entry.synonyms if body.include_synonyms else []
     return _Described.DescribeConfigsResourceResult(
         name=entry.name,
         value=entry.value,
         read_only=read_only,
         config_source=entry.source,
         is_sensitive=entry.is_sensitive,
-        synonyms=list(_synonyms(entry, kind)) if body.include_synonyms else [],
+        synonyms=[_Described.DescribeConfigsSynonym(**each._asdict()) for each in synonyms],
         config_type=entry.type,
         documentation=entry.documentation if body.include_documentation else None,
     )

@@ -29,12 +29,17 @@ _KEPT_BY_KEY: Mapping[str, str | int] = {
     "compression.type": "producer",
     "segment.bytes": 100 << 20,
 }
-MADE_WITH: Mapping[str, Mapping[str, str | int]] = {
+MADE_WITH: Mapping[str, Mapping[str, str | int | bool]] = {
     CONSUMER_OFFSETS: _KEPT_BY_KEY,
-    TRANSACTION_STATE: {**_KEPT_BY_KEY, "compression.type": "uncompressed"},
+    # What was decided must not be lost, whatever the store allows for other topics.
+    TRANSACTION_STATE: {
+        **_KEPT_BY_KEY,
+        "compression.type": "uncompressed",
+        "unclean.leader.election.enable": False,
+    },
     # Its coordinator deletes what it needs no more (KIP-932).
     SHARE_GROUP_STATE: {**_KEPT_BY_KEY, "cleanup.policy": "delete", "retention.ms": -1},
-    ADOPTED: _KEPT_BY_KEY,
+    ADOPTED: {**_KEPT_BY_KEY, "unclean.leader.election.enable": False},
 }
 """Settings with which a broker makes its internal topics. Such a topic has them unless others were made: by
 the defaults of other topics, committed offsets would be deleted after a week.

@@ -59,6 +59,7 @@ def test_a_new_id_and_then_its_next_epochs(store_dir: Path) -> None:
             "cleanup.policy": "compact",
             "compression.type": "uncompressed",
             "segment.bytes": 100 << 20,
+            "unclean.leader.election.enable": False,
         }
         assert store.partition(TOPIC, partition_of("x", 3)).end_offset >= 2
     with coordinated(store_dir) as (_, coordinator):

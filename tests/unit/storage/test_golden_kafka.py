@@ -7,11 +7,13 @@ from __future__ import annotations
 import base64
 import gzip
 import json
+import re
 import tarfile
 from pathlib import Path
 from typing import Any
 
 import pytest
+from cli import ok
 from places import GOLDEN
 from wire_client import WireClient
 
@@ -83,6 +85,28 @@ def test_its_groups_have_their_offsets(golden: tuple[Path, dict[str, Any]]) -> N
     assert found == said["offsets"]
     assert set(said["offsets"]) <= listed
     assert segstore.check(path) == []
+
+
+COMMANDS: dict[str, tuple[tuple[str, ...], str]] = {
+    "topics": (("topics", "--store", "."), r"txn +2 +56 "),
+    "stats": (("stats", "--store", "."), r"cut-0 .* 12 +8 +20 "),
+    "check": (("check", "."), "sound"),
+    "groups": (("groups", "list", "--store", "."), r"classic +Empty +0 +1 +35(?s:.*)share +Unknown"),
+    "a group": (("groups", "describe", "consumer", "--store", "."), r"(?m)^ +1 +1 +0 +0 +0 "),
+    "records": (("consume", "txn", "--store", "."), r'"offset": 38, .*"value": "AKQZZNTYXF"'),
+    "files": (("dump", "."), r"leader epoch +start offset"),
+}
+"""By name: a command that only reads, in the directory, and what it shows."""
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_commands_show_it_and_leave_it_alone(golden: tuple[Path, dict[str, Any]], name: str) -> None:
+    path, _ = golden
+    before = {each: each.read_bytes() for each in path.rglob("*") if each.is_file()}
+    words, shown = COMMANDS[name]
+    result = ok(*(str(path) if word == "." else word for word in words))
+    assert re.search(shown, result.output), result.output
+    assert {each: each.read_bytes() for each in path.rglob("*") if each.is_file()} == before
 
 
 def of_other_kinds(store: segstore.Store) -> dict[bytes, bytes]:
