@@ -30,11 +30,17 @@ def missing(*tools: str) -> str | None:
 
 def java(*arguments: str) -> Told:
     """Run `Scenario` with Java's clients."""
-    classes = _built("java", lambda target: _run(["javac", "-nowarn", "-cp", kafka_tools.classpath(), "-d",
-        str(target), str(PROGRAMS / "java" / "Scenario.java")]))  # fmt: skip
+    classes = compiled("java", kafka_tools.classpath())
     options = ["-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
     path = f"{classes}{os.pathsep}{kafka_tools.classpath()}"
     return parse(_run(["java", *options, "-cp", path, "Scenario", *arguments]))
+
+
+def compiled(name: str, classpath: str) -> Path:
+    """Return the folder of the classes of the Java program in the folder `name`."""
+    sources = [str(file) for file in sorted((PROGRAMS / name).glob("*.java"))]
+    command = ["javac", "-nowarn", "-cp", classpath]
+    return _built(name, lambda target: _run([*command, "-d", str(target), *sources]))
 
 
 def go(name: str, *arguments: str) -> Told:
