@@ -74,7 +74,7 @@ class WireMember:
         instance: str | None = None,
         join_version: int | None = None,
     ) -> None:
-        self._node, self.group, self._topics, self.instance = node, group, topics, instance
+        self.node, self.group, self._topics, self.instance = node, group, topics, instance
         self._version = high(Api.JOIN_GROUP) if join_version is None else join_version
         self.member_id, self.generation = "", -1
         self.place: Any = None
@@ -93,7 +93,7 @@ class WireMember:
         subscription = encode_subscription(Subscription(self._topics, (), b"", -1, None))
         kind = structs("JoinGroupRequest").JoinGroupRequestProtocol
         return Asked(
-            self._node,
+            self.node,
             Api.JOIN_GROUP,
             self._version,
             group_id=self.group,
@@ -125,7 +125,7 @@ class WireMember:
             for member, given in (assignments or {}).items()
         ]
         return Asked(
-            self._node,
+            self.node,
             Api.SYNC_GROUP,
             high(Api.SYNC_GROUP),
             group_id=self.group,
@@ -152,7 +152,7 @@ class WireMember:
 
     def heartbeat(self) -> Code:
         answer = ask(
-            self._node,
+            self.node,
             Api.HEARTBEAT,
             high(Api.HEARTBEAT),
             group_id=self.group,

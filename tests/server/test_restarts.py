@@ -1,5 +1,5 @@
-"""Promise: transactions of producers that come over the network outlive the process that has the store, as
-they outlive a restart of a broker; those of producers within the process end with it.
+"""Promise: transactions of producers, and members of groups, that come over the network outlive the process
+that has the store, as they outlive a restart of a broker; those within the process end with it.
 """
 
 from __future__ import annotations
@@ -12,14 +12,15 @@ from typing import Any
 
 import pytest
 from calls import node_of
-from groups import Unsynced
-from parked import ask
+from groups import Monotonic, Unsynced, coordinator, is_empty, member_ids
+from parked import WireMember, ask
 from stores import Clock
 from test_transactions import T0, TIMEOUT_MS, Identity, add, committed, end, producer, state, write
 
 import segstore
 from segstore.coordinator.offsets.group_offsets import GroupOffsets
 from segstore.coordinator.shared import shared
+from segstore.coordinator.structs import TopicPartition
 from segstore.coordinator.transaction.coordinator import TransactionCoordinator
 from segstore.protocol.codec import structs
 from segstore.protocol.error_codes import Code
@@ -27,6 +28,8 @@ from segstore.server.apis import Api
 from segstore.server.node import Node
 
 Restart = Callable[[], Node]
+SESSION_MS = 10_000
+"""Of `WireMember`."""
 
 
 @pytest.fixture
@@ -53,7 +56,7 @@ def restart(store_dir: Path, clock: Clock, request: Any) -> Iterator[Restart]:
             held.append(stack.enter_context(store))
             if "t" not in store.topics():
                 store.create_topic("t", partitions=2)
-            return node_of(store)
+            return node_of(store, group_initial_rebalance_delay_ms=0)
 
         yield begin
     for place in places:
@@ -152,3 +155,26 @@ def test_a_producer_within_the_process_ends_with_it(restart: Restart, mine: bool
             add(node, 3, me, T0)
         node = restart()
     assert state(node).transaction_state == ("CompleteAbort" if mine else "Ongoing")
+
+
+# --- members of classic groups -------------------------------------------------------------------
+
+
+def test_a_member_on_the_wire_goes_on(restart: Restart) -> None:
+    member = WireMember(restart()).alone(TopicPartition("t", 0))
+    member.node = restart()
+    clock = Monotonic()
+    found = coordinator(member.node.store, clock)
+    assert member.heartbeat() is Code.NONE
+    assert found.generation("g") == member.generation
+    clock.now += SESSION_MS
+    assert member.heartbeat() is Code.UNKNOWN_MEMBER_ID
+    assert is_empty(member.node.store)
+
+
+def test_a_consumer_in_the_process_ends_with_it(restart: Restart) -> None:
+    with segstore.Consumer(restart().store, group_id="g") as consumer:
+        consumer.subscribe(["t"])
+        consumer.poll(0)
+        assert consumer.assignment()
+        assert member_ids(restart().store) == []

@@ -30,17 +30,17 @@ def missing(*tools: str) -> str | None:
 
 def java(*arguments: str) -> Told:
     """Run `Scenario` with Java's clients."""
-    classes = java_classes("java", "Scenario.java")
+    classes = compiled("java", kafka_tools.classpath())
     options = ["-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
     path = f"{classes}{os.pathsep}{kafka_tools.classpath()}"
     return parse(_run(["java", *options, "-cp", path, "Scenario", *arguments]))
 
 
-def java_classes(name: str, *sources: str) -> Path:
-    """Return the folder of classes that were compiled from Java's sources in the folder `name`."""
-    files = [str(PROGRAMS / name / source) for source in sources]
-    command = ["javac", "-nowarn", "-cp", kafka_tools.classpath(), "-d"]
-    return _built(name, lambda target: _run([*command, str(target), *files]))
+def compiled(name: str, classpath: str) -> Path:
+    """Return the folder of the classes of the Java program in the folder `name`."""
+    sources = [str(file) for file in sorted((PROGRAMS / name).glob("*.java"))]
+    command = ["javac", "-nowarn", "-cp", classpath]
+    return _built(name, lambda target: _run([*command, "-d", str(target), *sources]))
 
 
 def go(name: str, *arguments: str) -> Told:

@@ -27,6 +27,7 @@ from segstore.coordinator.group_settings import group_settings
 from segstore.coordinator.offsets.consumer_schema import Change
 from segstore.coordinator.offsets.group_offsets import GroupOffsets, GroupRecord, MemberRecord
 from segstore.coordinator.retriable import may_be_written
+from segstore.coordinator.structs import CLIENT_HOST
 from segstore.errors import (
     GroupNotFoundError,
     OffsetNotAvailableError,
@@ -74,20 +75,20 @@ def keep(group: Group, assignments: Mapping[str, bytes], now_ms: int) -> GroupRe
 
 
 def restore(group: Group, record: GroupRecord, now: float, now_ms: int) -> None:
-    """Restore the group that the last process wrote. Dynamic members ended with that process; static
-    members have a session timeout from now on to come back to what they had.
+    """Restore the group that the last process wrote. Its members have a session timeout from now on to be
+    heard of, but for dynamic ones that were consumers in that process.
     """
     group.generation, group.protocol_type = record.generation, record.protocol_type
     group.empty_since_ms = now_ms if record.members else record.state_timestamp_ms
-    static = [member for member in record.members if member.group_instance_id is not None]
-    if not static or not record.protocol:
+    kept = [each for each in record.members if each.group_instance_id or each.client_host != CLIENT_HOST]
+    if not kept or not record.protocol:
         return
     group.protocol, group.state = record.protocol, State.STABLE
-    for kept in static:
-        group.take_up(_member(kept, record, now))
+    for member in kept:
+        group.take_up(_member(member, record, now))
     there = group.members
     group.leader = record.leader if record.leader in there else next(iter(there))
-    if len(static) < len(record.members):
+    if len(kept) < len(record.members):
         group.rebalance(now)
 
 
