@@ -40,7 +40,7 @@ class Calls(Protocol):
 
     def size(self, file: str | Handle) -> int: ...
 
-    def links(self, path: str) -> int: ...
+    def allocation(self, path: str) -> tuple[int, int, int]: ...
 
     def space(self, path: str) -> Space: ...
 
@@ -107,7 +107,6 @@ class Reserve:
         of an open.
         """
         self._each, self._is_whole = size // FILES, False
-        # A copy by other tools may have the size without the blocks (holes), or an older, larger size.
         self._fill_all(anew=True)
 
     def take_again(self) -> bool:
@@ -127,14 +126,15 @@ class Reserve:
             self._is_whole = False
 
     def _fill(self, path: str, anew: bool) -> None:
-        """Allocate the bytes of one file, with `anew` also those below its size. Raises OSError; as many as
-        there is room for are there then.
+        """Allocate the bytes of one file, with `anew` also those below its size if they may have no blocks.
+        Raises OSError; as many as there is room for are there then.
         """
         files = self._files
-        held = self._size(path)
-        if anew:
-            if held and files.links(path) > 1:
-                files.unlink(path)  # another user of these bytes, perhaps a trap, keeps them
+        held, allocated, names = self._allocation(path)
+        if anew and names > 1:
+            files.unlink(path)  # another user of these bytes, perhaps a trap, keeps them
+        # A copy by other tools may have the size without the blocks (holes), or an older, larger size.
+        if anew and (names > 1 or held != self._each or allocated < held):
             held = 0
         piece = self._each - held
         if piece <= 0:
@@ -153,11 +153,11 @@ class Reserve:
                 else:
                     held += piece
 
-    def _size(self, path: str) -> int:
+    def _allocation(self, path: str) -> tuple[int, int, int]:
         try:
-            return self._files.size(path)
+            return self._files.allocation(path)
         except FileNotFoundError:
-            return 0
+            return 0, 0, 0
 
     def has_room(self, need: int = 0) -> bool:
         """Return whether the reserve is whole, and the file system has room for FILES more files, SIZE bytes

@@ -8,6 +8,7 @@ import threading
 from pathlib import Path
 
 import pytest
+from faults import CountingFiles
 from full_files import BLOCK, FullFiles
 
 from segstore.files import Files, Handle
@@ -156,6 +157,24 @@ def test_has_room_asks_for_files_and_leaves_none(tmp_path: Path) -> None:
     free[0] = FILES
     assert reserve.has_room()
     assert sorted(tmp_path.iterdir()) == before
+
+
+def test_files_that_are_whole_are_left_alone(tmp_path: Path) -> None:
+    """An open of a store looks at each of them once."""
+    made(tmp_path, Files())
+    files = CountingFiles()
+    made(tmp_path, files)
+    assert [name for name, _ in files.calls] == ["allocation"] * FILES
+
+
+def test_a_file_with_a_hole_is_filled(tmp_path: Path) -> None:
+    """Also if other blocks are there, and bytes besides."""
+    path = tmp_path / "reserve.1"
+    with open(path, "wb") as file:
+        os.pwrite(file.fileno(), b"\xff" * BLOCK, SIZE // FILES - BLOCK)
+    assert path.stat().st_blocks * 512 < SIZE // FILES == path.stat().st_size
+    made(tmp_path, Files())
+    assert path.stat().st_blocks * 512 >= SIZE // FILES
 
 
 @pytest.mark.parametrize(
