@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import errno
 import os
+import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
+from types import FrameType
 
 import pytest
 from faults import CountingFiles
 from full_files import BLOCK, FullFiles
 
 from segstore.files import Files, Handle
-from segstore.files.reserve import FILES, LOOK, PIECE, SIZE, Reserve, give, in_reserve
+from segstore.files.reserve import FILES, LOOK, PIECE, SIZE, Reserve, Sparing, give, in_reserve
 
 
 def made(tmp_path: Path, files: Files) -> Reserve:
@@ -100,6 +103,61 @@ def test_only_a_thread_within_the_block_may_use_it(tmp_path: Path) -> None:
         given.append(give(1))
     given.append(give(1))
     assert given == [False, False, True, True, False]
+
+
+def interrupted_in(method: Callable[..., object], run: Callable[[], object]) -> None:
+    """Call `run`, with a KeyboardInterrupt at the beginning of the first call of a method."""
+
+    def trace(frame: FrameType, event: str, _argument: object) -> None:
+        if event == "call" and frame.f_code is method.__code__:  # type: ignore[attr-defined]
+            raise KeyboardInterrupt
+
+    before = sys.gettrace()  # a run that measures coverage has one
+    sys.settrace(trace)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            run()
+    finally:
+        sys.settrace(before)
+
+
+INTERRUPTED: dict[str, Callable[..., object]] = {
+    "a block begins": Reserve.__enter__,
+    "a block ends": Reserve.__exit__,
+    "a block without it begins": Sparing.__enter__,
+    "a block without it ends": Sparing.__exit__,
+    "it is used": Reserve.give,
+    "it is taken again": Reserve.take_again,
+    "a file of it is taken again": Reserve._fill,
+}
+
+
+@pytest.mark.parametrize("within", [False, True], ids=["alone", "within another block"])
+@pytest.mark.parametrize("when", INTERRUPTED)
+def test_an_interrupt_neither_leaves_it_to_the_thread_nor_takes_it_away(
+    tmp_path: Path, when: str, within: bool
+) -> None:
+    reserve = made(tmp_path, Files())
+    (tmp_path / "another").mkdir()
+    another = made(tmp_path / "another", Files())
+
+    def run() -> None:
+        with reserve:
+            with Sparing():
+                assert not give(PIECE)
+            assert give(PIECE)
+
+    def run_within() -> None:
+        with another:
+            interrupted_in(INTERRUPTED[when], run)
+
+    run_within() if within else interrupted_in(INTERRUPTED[when], run)
+    assert not give(PIECE)
+    for use in (lambda: True, lambda: give(PIECE)):
+        with reserve:
+            assert use()
+        assert size_in(tmp_path) == size_in(tmp_path / "another") == SIZE
+    assert not give(PIECE)
 
 
 @pytest.mark.parametrize("number", [errno.EIO, errno.EACCES])
