@@ -555,10 +555,10 @@ void seg_commit_open(seg_commit *c);
  * where the read fails, the size is 0. */
 int64_t seg_await_record(seg_follower *f, uint32_t nudges, int64_t timeout_ns);
 
-/* What stat(2) tells; times in ns since the epoch. */
+/* What stat(2) tells; times in ns since the epoch. `allocated` is the size of the file's blocks in bytes. */
 typedef struct seg_status {
     uint64_t inode;
-    int64_t mode, size, links, modified, changed;
+    int64_t mode, size, links, modified, changed, allocated;
 } seg_status;
 
 /* --- descriptors.c: a slot is two descriptors that Python's memory owns, -1 for none; 0, -errno --- */

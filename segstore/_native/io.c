@@ -104,6 +104,7 @@ static int64_t tell(const struct stat *found, seg_status *out)
     out->links = found->st_nlink;
     out->modified = nanoseconds(found->st_mtim);
     out->changed = nanoseconds(found->st_ctim);
+    out->allocated = (int64_t)found->st_blocks * 512;
     return 0;
 }
 

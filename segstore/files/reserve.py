@@ -4,18 +4,22 @@ On disk a few files of allocated bytes, whose content means nothing. Without the
 a full file system: a log start offset is written before a segment is removed, a topic's settings before its
 directories. The files are cut by pieces, only as far as needed: other writers of a full file system take each
 block that becomes free. With its last piece a file goes, which gives an inode if these are used up. Log data
-never uses the reserve. Threads: any; a thread may use a reserve within its `with` block.
+never uses the reserve. Threads: any; a thread may use a reserve within its `with` block. Interrupts: one that
+prevents the end of a block leaves the reserve to no thread, and lets the next block take it again.
 """
 
 from __future__ import annotations
 
 import errno
+import sys
 import threading
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 if TYPE_CHECKING:
+    from types import CodeType, FrameType
+
     from segstore.files.handle import Handle
     from segstore.files.stats import Space
 
@@ -40,7 +44,7 @@ class Calls(Protocol):
 
     def size(self, file: str | Handle) -> int: ...
 
-    def links(self, path: str) -> int: ...
+    def allocation(self, path: str) -> tuple[int, int, int]: ...
 
     def space(self, path: str) -> Space: ...
 
@@ -51,20 +55,37 @@ class Calls(Protocol):
     def unlink(self, path: str) -> None: ...
 
 
-class _Using(threading.local):
-    """The reserves that a thread may use now."""
+Frame = tuple[int, "CodeType"]
+"""A frame by its id and its code: a reference would keep its variables, a store among them."""
 
-    reserves: tuple[Reserve, ...] = ()
+
+class _Using(threading.local):
+    """The `with` blocks of reserves that a thread is in, the innermost last, each with its frame; and blocks
+    whose end an interrupt has prevented.
+    """
+
+    blocks: tuple[tuple[Reserve, Frame], ...] = ()
 
 
 _using = _Using()
+
+
+def _usable() -> list[Reserve]:
+    """Return the reserves of the blocks that the calling thread is in: their frames are on the stack."""
+    alive: set[Frame] = set()
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        alive.add((id(frame), frame.f_code))
+        frame = frame.f_back
+    _using.blocks = tuple([block for block in _using.blocks if block[1] in alive])
+    return [reserve for reserve, _ in _using.blocks]
 
 
 def give(need: int) -> bool:
     """Let go of `need` bytes, and some for the file system's own use, of a reserve that the calling thread
     may use; False if there is none.
     """
-    return any(reserve.give(need) for reserve in reversed(_using.reserves))
+    return bool(_using.blocks) and any(reserve.give(need) for reserve in reversed(_usable()))
 
 
 def in_reserve(change: Callable[[], T], need: int = 0) -> T:
@@ -85,10 +106,10 @@ class Sparing:
     """
 
     def __enter__(self) -> None:
-        self._before, _using.reserves = _using.reserves, ()
+        self._before, _using.blocks = _using.blocks, ()
 
     def __exit__(self, *_: object) -> None:
-        _using.reserves = self._before
+        _using.blocks = self._before
 
 
 class Reserve:
@@ -107,7 +128,6 @@ class Reserve:
         of an open.
         """
         self._each, self._is_whole = size // FILES, False
-        # A copy by other tools may have the size without the blocks (holes), or an older, larger size.
         self._fill_all(anew=True)
 
     def take_again(self) -> bool:
@@ -123,18 +143,21 @@ class Reserve:
         try:
             for path in self._paths:
                 self._fill(path, anew)
-        except OSError:
+        except BaseException as error:
             self._is_whole = False
+            if not isinstance(error, OSError):
+                raise
 
     def _fill(self, path: str, anew: bool) -> None:
-        """Allocate the bytes of one file, with `anew` also those below its size. Raises OSError; as many as
-        there is room for are there then.
+        """Allocate the bytes of one file, with `anew` also those below its size if they may have no blocks.
+        Raises OSError; as many as there is room for are there then.
         """
         files = self._files
-        held = self._size(path)
-        if anew:
-            if held and files.links(path) > 1:
-                files.unlink(path)  # another user of these bytes, perhaps a trap, keeps them
+        held, allocated, names = self._allocation(path)
+        if anew and names > 1:
+            files.unlink(path)  # another user of these bytes, perhaps a trap, keeps them
+        # A copy by other tools may have the size without the blocks (holes), or an older, larger size.
+        if anew and (names > 1 or held != self._each or allocated < held):
             held = 0
         piece = self._each - held
         if piece <= 0:
@@ -153,11 +176,11 @@ class Reserve:
                 else:
                     held += piece
 
-    def _size(self, path: str) -> int:
+    def _allocation(self, path: str) -> tuple[int, int, int]:
         try:
-            return self._files.size(path)
+            return self._files.allocation(path)
         except FileNotFoundError:
-            return 0
+            return 0, 0, 0
 
     def has_room(self, need: int = 0) -> bool:
         """Return whether the reserve is whole, and the file system has room for FILES more files, SIZE bytes
@@ -206,9 +229,13 @@ class Reserve:
         return max(held - size, 1)
 
     def __enter__(self) -> None:
-        _using.reserves = (*_using.reserves, self)
+        frame = sys._getframe(1)
+        _using.blocks = (*_using.blocks, (self, (id(frame), frame.f_code)))
 
     def __exit__(self, *_: object) -> None:
-        _using.reserves = _using.reserves[:-1]
-        if not self._is_whole and self not in _using.reserves:
+        frame, blocks = sys._getframe(1), _using.blocks
+        while blocks and blocks[-1][1] != (id(frame), frame.f_code):
+            blocks = blocks[:-1]  # an interrupt has prevented the end of a block within this one
+        _using.blocks = blocks[:-1]
+        if not self._is_whole and self not in _usable():
             self.take_again()

@@ -167,6 +167,16 @@ class Stats:
             raise failed(code, path)
         return int(found.links)
 
+    def allocation(self, path: Path) -> tuple[int, int, int]:
+        """Return the size of a file, the size of its blocks, and how many names it has. Anything but a
+        regular file has no blocks here. Raises OSError as lstat(2).
+        """
+        found = ffi.new("seg_status *")
+        code = lib.seg_stat(os.fspath(path).encode(*CODING), False, found)
+        if code < 0:
+            raise failed(code, path)
+        return found.size, found.allocated if stat.S_ISREG(found.mode) else 0, found.links
+
     def changed(self, handle: Handle) -> int:
         """Return when a file's bytes or names were last changed (its ctime, which nobody can set), in ns.
         Raises OSError.

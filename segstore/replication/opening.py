@@ -65,12 +65,10 @@ class Restart:
 
     def __init__(self, controller: QuorumController, directories: Mapping[int, DataDirectory]) -> None:
         self._controller, self._directories = controller, directories
-        self._before: dict[Any, PartitionRegistration] = {}
 
     def run(self, *first: Event) -> None:
         """Do all of it. The events `first` are decided with the registrations, by one write."""
         self._decide(self._register, *first)
-        self._decide(self._remember)
         for broker in sorted(self._directories):
             self._decide(partial(self._beat, broker))
 
@@ -87,29 +85,31 @@ class Restart:
 
     def _register(self, core: Controller, now: int) -> Decision:
         """Register who is there, and fence who is not."""
-        self._before = dict(core.partitions)
+        before = dict(core.partitions)
         effects: Effects = ()
         for broker in sorted({*core.cluster.brokers} - self._directories.keys()):
             effects += core.fail(broker)
         for broker, directory in sorted(self._directories.items()):
             effects += core.restart(broker, names.new_topic_id(), directory.writer.clean_epoch, now_ms())
-        return Decision(effects=effects)
+        # In the same write: the registrations have emptied the ISR, and after a crash behind them alone the
+        # next open would elect the last one that left it, however short its log is.
+        return Decision(effects=effects + self._remember(core, before))
 
-    def _remember(self, core: Controller, now: int) -> Decision:
-        """Where nobody is left in the ISR and the ELR, since all may have lost the end of their logs at once,
-        let the member lead that has the most of it (KIP-966: unclean recovery, by leader epoch and log end
-        offset).
+    def _remember(self, core: Controller, registered: Mapping[Any, PartitionRegistration]) -> Effects:
+        """Let the member with the most of the log lead each partition whose ISR and ELR the registrations
+        have emptied, since all may have lost the end of their logs at once (KIP-966: unclean recovery, by
+        leader epoch and log end offset). `registered` are the partitions before the registrations.
         """
         effects: Effects = ()
-        for key, state in list(core.partitions.items()):
-            before = self._before.get(key)
-            if before is None or state.isr or state.elr or state.leader >= 0:
+        for key, before in registered.items():
+            state = core.partitions[key]
+            if state.isr or state.elr or state.leader >= 0:
                 continue
             assert isinstance(key, PartitionKey)
             members = [b for b in (*before.isr, *before.elr) if b in self._directories]
             if members:
                 effects += core.remember(key, max(members, key=lambda b: self._log_end(b, key)))
-        return Decision(effects=effects)
+        return effects
 
     def _log_end(self, broker: int, key: PartitionKey) -> tuple[int, int]:
         writer = self._directories[broker].writer

@@ -21,6 +21,9 @@ from recorded.programs import PROGRAMS, SCENARIOS
 from recorded.recording import Cut, Recording
 from stores import tree
 
+from segstore.files import Files
+from segstore.storage.meta import ends_header
+
 TIMES = 40 if ALL else FACTOR
 MOST, SECOND, BEHIND = 8 * TIMES, 2, 4
 
@@ -105,6 +108,25 @@ def test_a_planted_bug_is_found(tmp_path: Path, rng: random.Random, seed: str, p
     planted = recorded(program, tmp_path / "planted", seed, refuse=refuse, plant=plant)
     assert next(failures(planted, program, rng, 40), "") != "", f"nobody has found {plant}"
     record("planted bugs found")
+
+
+def boot_in(root: Path) -> int:
+    """Return the start of the machine in which a store has published its ends."""
+    header = ends_header.parse((root / "s" / ".segstore" / "ends").read_bytes()[: ends_header.SIZE])
+    assert header is not None
+    return header.boot
+
+
+def test_a_recovery_comes_after_another_start_of_the_machine(tmp_path: Path, seed: str) -> None:
+    """Else it believes published ends of which a cut may have left an old page: their recovery point may be
+    below that of the checkpoints, which the next recovery goes by.
+    """
+    recording = recorded("roll", tmp_path / "root", seed)
+    left = recording.rebuild(len(recording.events()), "all")
+    recovery = Recording(left.write(tmp_path / "recovered"), seed)
+    before = boot_in(recovery.root)
+    recovery.run("roll", recover=True)
+    assert len({before, boot_in(recovery.root), Files().boot()}) == 3
 
 
 def test_a_state_is_built_again(tmp_path: Path, rng: random.Random, seed: str) -> None:

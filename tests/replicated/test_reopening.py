@@ -7,13 +7,14 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from replicated_stores import Directories, Writer, await_in_sync, found, retrying
-from stores import in_child, tree
+from replicated_stores import PATIENT, Directories, Disks, Writer, await_in_sync, found, retrying
+from stores import in_child, killed, tree
 from waiting import until
 
 import segstore
@@ -328,6 +329,64 @@ def test_the_log_of_one_replica_is_cut_short_after_a_kill_and_another_leads(thre
     with three.open() as store:
         await_in_sync(store)
         assert told.items() <= found(store.partition("t", 0)).items()
+
+
+class DyingDisks(Disks):
+    """Disks whose process is killed just before the batch of this number is written to the metadata log."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self._number, self._lock, self._positions = number, threading.Lock(), set[int]()
+
+    def before(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        super().before(name, args, kwargs)
+        if name in ("pwrite", "pwritev") and Path(args[0].path).match("__cluster_metadata-0/*.log"):
+            with self._lock:  # voters are written by threads: none writes the batch
+                self._positions.add(args[2])
+                if len(self._positions) == self._number:
+                    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def cut_short(three: Directories, short: int) -> dict[int, bytes | None]:
+    """Kill a process with three replicas in sync, and let one disk come back with a shorter log; return all
+    acknowledged records.
+    """
+
+    def run(tell: Callable[[str], None]) -> None:
+        store = three.open(min_insync_replicas=3, **PATIENT)
+        store.create_topic("t", replication_factor=3)
+        for number in range(30):
+            store.partition("t").append(b"%d" % number, acks="all")
+            if number == 20:
+                shutil.copytree(three.paths[short], three.base / "older")
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    assert in_child(run)[0] == signal.SIGKILL
+    shutil.rmtree(three.paths[short])
+    os.rename(three.base / "older", three.paths[short])
+    return {number: b"%d" % number for number in range(30)}
+
+
+@pytest.mark.parametrize("short", [0, 2])
+def test_p4_a_kill_within_the_next_open_lets_no_shorter_log_lead(three: Directories, short: int) -> None:
+    """Between the registrations, after which nobody is in sync, and the choice of the longest log there is no
+    moment at which a kill forgets who was in sync.
+    """
+    told = cut_short(three, short)
+    three.config |= {name.replace("_", "."): value for name, value in PATIENT.items()}
+    ended, batches = signal.SIGKILL, 0
+    while ended == signal.SIGKILL:
+        batches += 1
+        again = Directories(three.base / f"killed at {batches}", inline=three.inline)
+        for ours, theirs in zip(again.paths, three.paths, strict=True):
+            killed(theirs, ours)
+        again.config, again.files = three.config, DyingDisks(batches)
+        ended, _ = in_child(lambda tell, again=again: again.open())
+        again.files = Disks()
+        with again.open() as store:
+            assert found(store.partition("t")) == told, f"killed at batch {batches}"
+        shutil.rmtree(again.base)
+    assert batches > 4
 
 
 def test_a_directory_alone_is_read_by_a_plain_reader(three: Directories) -> None:

@@ -18,7 +18,7 @@ from stores import killed
 
 import segstore
 
-MOST = 1010
+MOST = 955
 RECORDS = 100
 SHOWN = 25
 

@@ -12,6 +12,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from functools import cache
+from itertools import count
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any, NamedTuple
@@ -25,7 +26,8 @@ from waiting import PATIENCE
 from . import trace
 from .replay import Replay
 
-BOOT = "0b0e1de5-0000-4000-8000-000000000001\n"  # no power cut keeps a boot id
+_BOOTS = count(1)
+"""Starts of the machine: no power cut keeps a boot id, so each run, a recovery too, has one of its own."""
 
 
 @cache
@@ -80,7 +82,7 @@ class Recording:
         self.trace.with_name(f"{self.trace.name}.guard").unlink(missing_ok=True)  # of an earlier run
         trace.begin(self.trace, self.root)
         boot = self.trace.with_suffix(".boot")
-        boot.write_text(BOOT)
+        boot.write_text(f"0b0e1de5-0000-4000-8000-{next(_BOOTS):012x}\n")
         variables = {
             **environment(),
             "LD_PRELOAD": str(library()),

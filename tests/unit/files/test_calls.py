@@ -423,6 +423,7 @@ def test_what_is_known_of_a_name_comes_from_c_of_ours(path: Path) -> None:
         files.inode,
         files.identity,
         files.links,
+        files.allocation,
         files.modified,
         files.real_path,
     ]
@@ -448,3 +449,21 @@ def test_space_is_that_of_the_file_system(tmp_path: Path) -> None:
     assert 0 <= found.usable <= found.total
     with pytest.raises(FileNotFoundError):
         Files().space(tmp_path / "missing")
+
+
+def test_the_allocation_of_what_a_name_stands_for(tmp_path: Path) -> None:
+    """Only a regular file has blocks, of which a hole is none."""
+    whole, hole, other, link = (tmp_path / name for name in ("whole", "hole", "other", "link"))
+    whole.write_bytes(b"x" * 8192)
+    os.link(whole, other)
+    hole.touch()
+    os.truncate(hole, 1 << 20)
+    link.symlink_to(whole)
+    files = Files()
+    assert files.allocation(whole) == files.allocation(other) == (8192, whole.stat().st_blocks * 512, 2)
+    assert files.allocation(hole) == (1 << 20, hole.stat().st_blocks * 512, 1)
+    assert files.allocation(hole)[1] < 1 << 20
+    for irregular in (link, tmp_path):
+        assert files.allocation(irregular)[1] == 0
+    with pytest.raises(FileNotFoundError, match="missing"):
+        files.allocation(tmp_path / "missing")

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import errno
 import os
+import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
+from types import FrameType
 
 import pytest
+from faults import CountingFiles
 from full_files import BLOCK, FullFiles
 
 from segstore.files import Files, Handle
-from segstore.files.reserve import FILES, LOOK, PIECE, SIZE, Reserve, give, in_reserve
+from segstore.files.reserve import FILES, LOOK, PIECE, SIZE, Reserve, Sparing, give, in_reserve
 
 
 def made(tmp_path: Path, files: Files) -> Reserve:
@@ -101,6 +105,61 @@ def test_only_a_thread_within_the_block_may_use_it(tmp_path: Path) -> None:
     assert given == [False, False, True, True, False]
 
 
+def interrupted_in(method: Callable[..., object], run: Callable[[], object]) -> None:
+    """Call `run`, with a KeyboardInterrupt at the beginning of the first call of a method."""
+
+    def trace(frame: FrameType, event: str, _argument: object) -> None:
+        if event == "call" and frame.f_code is method.__code__:  # type: ignore[attr-defined]
+            raise KeyboardInterrupt
+
+    before = sys.gettrace()  # a run that measures coverage has one
+    sys.settrace(trace)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            run()
+    finally:
+        sys.settrace(before)
+
+
+INTERRUPTED: dict[str, Callable[..., object]] = {
+    "a block begins": Reserve.__enter__,
+    "a block ends": Reserve.__exit__,
+    "a block without it begins": Sparing.__enter__,
+    "a block without it ends": Sparing.__exit__,
+    "it is used": Reserve.give,
+    "it is taken again": Reserve.take_again,
+    "a file of it is taken again": Reserve._fill,
+}
+
+
+@pytest.mark.parametrize("within", [False, True], ids=["alone", "within another block"])
+@pytest.mark.parametrize("when", INTERRUPTED)
+def test_an_interrupt_neither_leaves_it_to_the_thread_nor_takes_it_away(
+    tmp_path: Path, when: str, within: bool
+) -> None:
+    reserve = made(tmp_path, Files())
+    (tmp_path / "another").mkdir()
+    another = made(tmp_path / "another", Files())
+
+    def run() -> None:
+        with reserve:
+            with Sparing():
+                assert not give(PIECE)
+            assert give(PIECE)
+
+    def run_within() -> None:
+        with another:
+            interrupted_in(INTERRUPTED[when], run)
+
+    run_within() if within else interrupted_in(INTERRUPTED[when], run)
+    assert not give(PIECE)
+    for use in (lambda: True, lambda: give(PIECE)):
+        with reserve:
+            assert use()
+        assert size_in(tmp_path) == size_in(tmp_path / "another") == SIZE
+    assert not give(PIECE)
+
+
 @pytest.mark.parametrize("number", [errno.EIO, errno.EACCES])
 def test_other_errors_are_raised_at_once(tmp_path: Path, number: int) -> None:
     reserve = made(tmp_path, Files())
@@ -156,6 +215,24 @@ def test_has_room_asks_for_files_and_leaves_none(tmp_path: Path) -> None:
     free[0] = FILES
     assert reserve.has_room()
     assert sorted(tmp_path.iterdir()) == before
+
+
+def test_files_that_are_whole_are_left_alone(tmp_path: Path) -> None:
+    """An open of a store looks at each of them once."""
+    made(tmp_path, Files())
+    files = CountingFiles()
+    made(tmp_path, files)
+    assert [name for name, _ in files.calls] == ["allocation"] * FILES
+
+
+def test_a_file_with_a_hole_is_filled(tmp_path: Path) -> None:
+    """Also if other blocks are there, and bytes besides."""
+    path = tmp_path / "reserve.1"
+    with open(path, "wb") as file:
+        os.pwrite(file.fileno(), b"\xff" * BLOCK, SIZE // FILES - BLOCK)
+    assert path.stat().st_blocks * 512 < SIZE // FILES == path.stat().st_size
+    made(tmp_path, Files())
+    assert path.stat().st_blocks * 512 >= SIZE // FILES
 
 
 @pytest.mark.parametrize(
