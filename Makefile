@@ -194,6 +194,9 @@ simulate-replicas: STEPS = 100
 simulate-replicas: $(VENV)/.built  ## a replicated store, thread by thread, SEEDS=200 runs of STEPS=100 (FIRST=seed)
 	cd tests/models && $(HELPERS) ../../$(BIN)/python -m replicated_simulation --seeds $(SEEDS) --steps $(STEPS) $(if $(FIRST),--first $(FIRST))
 
+golden-logs: $(VENV)/.built  ## the hashes of the logs that seeds leave, anew: after a change that is meant to write other bytes (ARGS="--dump DIRECTORY --seed 7")
+	cd tests/models && $(HELPERS) ../../$(BIN)/python -m golden_logs $(ARGS)
+
 ROUNDS ?= 200
 crash: $(VENV)/.built  ## a writer is killed ROUNDS=200 times, readers follow; 5,000 partitions with few descriptors
 	CRASH_ROUNDS=$(ROUNDS) $(BIN)/python -m pytest tests/crash/test_crash_loop.py tests/processes/test_hard_places.py --timeout 86400 $(PYTEST_ARGS)
