@@ -106,6 +106,7 @@ KINDS = {
     "models": Kind(0.02, ("models/test_*", "unit/filetree/test_model", "unit/coordinator/test_assignors")),
     "model checks": Kind(0.1, ("models/replicas/test_two_replicas",)),
     "mutations": Kind(0.1, ("models/replicas/test_mutations",)),
+    "model of a log's locks": Kind(1.0, ("models/log_locks/*",)),
     "long model checks": Kind(0.0, ("models/replicas/test_large_spaces",)),
     "replicated stores": Kind(0.04, ("replicated/*",)),
     "replicas of a real broker": Kind(
