@@ -155,6 +155,9 @@ bench: $(VENV)/.built  ## zero copy, studies, peers and ratios against the basel
 bench-serve: $(VENV)/.built  ## segstore serve beside a warm Kafka broker, by turns, in 8 minutes; into benchmarks/results/ and docs/serve.md
 	$(BIN)/python -m benchmarks.serve --out benchmarks/results --pages $(ARGS)
 
+bench-append: $(VENV)/.built  ## each kind of append beside a plain one, by turns, in two minutes; into benchmarks/results/ and docs/benchmarks.md
+	$(BIN)/python -m benchmarks.append_kinds $(ARGS)
+
 bench-baseline: $(VENV)/.built  ## measure the ratios anew, as what later runs are compared with
 	$(BIN)/python -m benchmarks.run_all --only ratios --baseline --no-readme
 
