@@ -33,8 +33,21 @@ from segstore.storage.log.transaction_markers import end_transaction
 Call = Callable[["Side"], object]
 
 
-def full(_: str, args: tuple[Any, ...]) -> None:
-    raise OSError(errno.ENOSPC, "No space left on device", args[0].path)
+class FullLogs(FailingFiles):
+    """Files of which the next write to a log finds no room, once they are armed. Writes to other files do not
+    count: which there are the engine decides, and some are the background's (the note of a full disk).
+    """
+
+    def __init__(self) -> None:
+        super().__init__({"pwrite", "pwritev"}, self._refuse, nth=0)
+
+    def before(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if name in self.names and args[0].path.endswith(".log"):
+            super().before(name, args, kwargs)
+
+    @staticmethod
+    def _refuse(_: str, args: tuple[Any, ...]) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", args[0].path)
 
 
 class Side:
@@ -43,7 +56,7 @@ class Side:
     def __init__(self, path: Path, config: dict[str, Any], follower: dict[str, Any] | None = None) -> None:
         self.path = path
         self.clock = Clock(START_MS)
-        self.files = FailingFiles({"pwrite"}, full, nth=0)
+        self.files = FullLogs()
         self.replica: Replica | None = None
         self.open()
         self.store.create_topic("t", 1, config)
