@@ -93,8 +93,8 @@ AGAIN ?= 0.3
 test-long-way: $(VENV)/.built  ## a share of kills, faults, models and interrupts once more, all appends and reads on the long way (AGAIN=1: all)
 	SEGSTORE_LONG_WAY=1 SEGSTORE_AGAIN=$(AGAIN) $(BIN)/python -m pytest --tier again $(PARALLEL) $(PYTEST_ARGS)
 
-model-check: $(VENV)/.built  ## the core of replicas in the large spaces of three replicas and four epochs, in half an hour
-	SEGSTORE_LARGE_SPACES=1 $(BIN)/python -m pytest -n0 --timeout=0 -o faulthandler_timeout=0 tests/models/replicas $(PYTEST_ARGS)
+model-check: $(VENV)/.built  ## the core of replicas, and the locks of a log, in their large spaces, in half an hour
+	SEGSTORE_LARGE_SPACES=1 $(BIN)/python -m pytest -n0 --timeout=0 -o faulthandler_timeout=0 tests/models/replicas tests/models/log_locks $(PYTEST_ARGS)
 
 lint: $(VENV)/.installed  ## ruff: lint and format
 	$(BIN)/python -m ruff check .
@@ -155,6 +155,9 @@ bench: $(VENV)/.built  ## zero copy, studies, peers and ratios against the basel
 bench-serve: $(VENV)/.built  ## segstore serve beside a warm Kafka broker, by turns, in 8 minutes; into benchmarks/results/ and docs/serve.md
 	$(BIN)/python -m benchmarks.serve --out benchmarks/results --pages $(ARGS)
 
+bench-append: $(VENV)/.built  ## each kind of append beside a plain one, by turns, in two minutes; into benchmarks/results/ and docs/benchmarks.md
+	$(BIN)/python -m benchmarks.append_kinds $(ARGS)
+
 bench-baseline: $(VENV)/.built  ## measure the ratios anew, as what later runs are compared with
 	$(BIN)/python -m benchmarks.run_all --only ratios --baseline --no-readme
 
@@ -193,6 +196,9 @@ simulate-replicas: SEEDS = 200
 simulate-replicas: STEPS = 100
 simulate-replicas: $(VENV)/.built  ## a replicated store, thread by thread, SEEDS=200 runs of STEPS=100 (FIRST=seed)
 	cd tests/models && $(HELPERS) ../../$(BIN)/python -m replicated_simulation --seeds $(SEEDS) --steps $(STEPS) $(if $(FIRST),--first $(FIRST))
+
+golden-logs: $(VENV)/.built  ## the hashes of the logs that seeds leave, anew: after a change that is meant to write other bytes (ARGS="--dump DIRECTORY --seed 7")
+	cd tests/models && $(HELPERS) ../../$(BIN)/python -m golden_logs $(ARGS)
 
 ROUNDS ?= 200
 crash: $(VENV)/.built  ## a writer is killed ROUNDS=200 times, readers follow; 5,000 partitions with few descriptors

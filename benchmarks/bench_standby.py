@@ -12,47 +12,19 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 import pytest
 from harness import Results, keep_ratios, new_log
+from standbys import following
 
 import segstore
 
 ROUNDS, PARTITIONS, ONE = 5, 100, 300
 MEGABYTES, IN_CALL, SIZE = (200, 1_000), 1_000, 1_000
 CHUNK = 1 << 20
-FOLLOW = """
-import sys, time
-import segstore
-segstore.follow, segstore.Standby  # imported before the clock runs
-began = time.perf_counter()
-with segstore.follow(*sys.argv[1:3], mode=sys.argv[3]) as standby:
-    standby.wait_caught_up()
-    print(time.perf_counter() - began, flush=True)
-    sys.stdin.read()
-"""
-
-
-@contextmanager
-def following(source: str, directory: Path, mode: str = "async") -> Iterator[float]:
-    """Run a standby in another process until the block ends, which begins when the standby has caught up;
-    yield the seconds that this took.
-    """
-    command = [sys.executable, "-c", FOLLOW, source, str(directory), mode]
-    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    assert process.stdin is not None
-    assert process.stdout is not None
-    try:
-        yield float(process.stdout.readline())
-    finally:
-        process.stdin.close()
-        process.wait()
-        process.stdout.close()
 
 
 @pytest.mark.parametrize("megabytes", MEGABYTES)

@@ -33,7 +33,10 @@ Group = TypeVar("Group", bound=Hashable)
 TESTS = Path(__file__).parents[1]
 TIERS = ("quick", "test", "rest", "all", "more", "again")
 MORE_SHARE = 0.15
-AGAIN = ("tests/crash/*", "tests/models/simulation/*", "tests/models/test_*", "tests/processes/*")
+AGAIN = (
+    *("tests/crash/*", "tests/models/simulation/*", "tests/models/golden_logs/*", "tests/models/test_*"),
+    "tests/processes/*",
+)
 AGAIN_SHARE = float(os.environ.get("SEGSTORE_AGAIN", "0.3"))
 """The files of `--tier again`, and the share of each file's tests."""
 
@@ -87,6 +90,7 @@ KINDS = {
     "measurements": Kind(0.0, ("bench/test_serve", "bench/test_soak", "bench/test_peers")),
     "Spark": Kind(0.03, text=r'SparkSession|judge\("spark"\)'),
     "simulation": Kind(0.03, ("models/simulation/*",)),
+    "golden logs": Kind(0.08, ("models/golden_logs/*",)),
     "simulation of replicas": Kind(0.03, ("models/replicated_simulation/*",)),
     "faults": Kind(
         0.02,
@@ -102,6 +106,7 @@ KINDS = {
     "models": Kind(0.02, ("models/test_*", "unit/filetree/test_model", "unit/coordinator/test_assignors")),
     "model checks": Kind(0.1, ("models/replicas/test_two_replicas",)),
     "mutations": Kind(0.1, ("models/replicas/test_mutations",)),
+    "model of a log's locks": Kind(1.0, ("models/log_locks/*",)),
     "long model checks": Kind(0.0, ("models/replicas/test_large_spaces",)),
     "replicated stores": Kind(0.04, ("replicated/*",)),
     "replicas of a real broker": Kind(

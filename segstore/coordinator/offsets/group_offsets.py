@@ -153,7 +153,7 @@ class OffsetsCleanup(OffsetsCache):
             self._held(partition, partial(self._forget_topic, partition, topic))
 
     def _forget_topic(self, partition: int, topic: str, state: OffsetsState) -> None:
-        for group in state.names():
+        for group in sorted(state.names()):
             held = state.groups.get(group, GroupState()).offsets
             gone = {tp for tp in {*held, *state.pending_of(group)} if tp.topic == topic}
             if gone and self._topic.partition_for(group) == partition:

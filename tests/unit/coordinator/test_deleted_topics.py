@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from faults import FailingFiles
 from group_records import at, end, offsets_of, opened, tp
-from stores import killed
+from stores import killed, stored
 from waiting import PATIENCE
 
 import segstore
@@ -98,3 +98,16 @@ def test_a_full_disk_as_they_are_to_be_forgotten(store_dir: Path) -> None:
         files.arm(0)
         store.create_topic("t", partitions=4)
         assert offsets.fetch("g") == {}
+
+
+def test_tombstones_are_in_the_order_of_groups_and_partitions(tmp_path: Path) -> None:
+    """The order was that of a set: another one in each process, so that equal runs left other bytes."""
+    groups = [f"g{number}" for number in range(9, -1, -1)]
+    with opened(tmp_path / "store", offsets_topic_num_partitions=1) as store:
+        offsets = offsets_of(store)
+        for group in groups:
+            offsets.commit(group, {tp(3): at(1), tp(1): at(2)})
+        store.delete_topic("t")
+        gone = [record.key for record in stored(store, "__consumer_offsets") if record.value is None]
+    assert gone == sorted(gone)
+    assert len(gone) == 2 * len(groups)
