@@ -45,7 +45,7 @@ class ToolRunner:
 def tool_runner() -> Iterator[ToolRunner]:
     jars = classpath().split(os.pathsep)
     (own,) = (jar for jar in jars if os.path.basename(jar).startswith("kafka-tools-4"))
-    classes = built_programs.compiled("tools", kafka_tools.classpath())
+    classes = built_programs.compiled("tools", classpath())
     path = os.pathsep.join([str(classes), *(jar for jar in jars if jar != own)])
     with subprocess.Popen(
         ["java", *JAVA, "-cp", path, "Tools", own],

@@ -141,7 +141,7 @@ def _begun(world: World, part: Part, at: int) -> None:
     committed = _committed(world, GROUP, part)
     if part.free or part.compacted or part.retained or _is_lost(world, GROUP):
         return
-    # What was to be deleted may be there still; and a position below the log's start stays until it is fetched.
+    # What was to be deleted may be there; a position below the start of the log stays until it is fetched.
     first = [offset or 0 for offset in committed.possible]
     hold(at >= min(first), part, "is read from", at, "on, and committed are", committed.possible)
     passed = [offset for offset in part.acked if max(min(first), part.trimmed) <= offset < at]

@@ -4,7 +4,7 @@ decided the group answers nobody, and then it is what the log says.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
