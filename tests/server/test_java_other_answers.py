@@ -133,6 +133,17 @@ class Asking:
         assert answer.error_code == 0, answer
         return int(answer.member_epoch)
 
+    def found(self, name: str) -> int:
+        topics = [structs("MetadataRequest").MetadataRequestTopic(name=name)]
+        answer = self.wire.ask("Metadata", 12, topics=topics, allow_auto_topic_creation=True)
+        return int(answer.topics[0].error_code)
+
+    def created_by_metadata(self) -> list[int]:
+        """Return the first answer about a topic that isn't there, and the answer after its creation."""
+        first = self.found("unheard-of")
+        until(lambda: self.found("unheard-of") == 0)
+        return [first, 0]
+
 
 def flagged(attributes: int) -> bytes:
     return encode_batch(replace(batch(), attributes=attributes))
@@ -169,6 +180,9 @@ OTHERWISE: dict[str, tuple[Step, Any, Any]] = {
     ),
     "a plain commit over a pending one": (
         lambda to: to.plain_over_pending(), (0, -1, Code.UNSTABLE_OFFSET_COMMIT), (0, 9, 0)
+    ),
+    "a topic that metadata creates": (
+        lambda to: to.created_by_metadata(), [Code.UNKNOWN_TOPIC_OR_PARTITION, 0], [0, 0]
     ),
     "the first epoch of a group": (lambda to: to.first_epoch(), 2, 1),
 }  # fmt: skip
