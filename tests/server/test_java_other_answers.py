@@ -170,7 +170,6 @@ OTHERWISE: dict[str, tuple[Step, Any, Any]] = {
         [0, Code.OUT_OF_ORDER_SEQUENCE_NUMBER],
         [0, Code.DUPLICATE_SEQUENCE_NUMBER],
     ),
-    "a negative offset": (lambda to: to.committed("n", -5), 0, Code.INVALID_REQUEST),
     "a commit of no group": (lambda to: to.committed("", 5), 0, Code.INVALID_GROUP_ID),
     "the offsets of no group": (lambda to: to.fetched(""), (0, 5, 0), (Code.INVALID_GROUP_ID,)),
     "commits by another id": (
