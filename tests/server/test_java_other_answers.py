@@ -35,6 +35,7 @@ PRODUCE, COMMIT, FETCH = (
     structs("OffsetCommitRequest"),
     structs("OffsetFetchRequest"),
 )
+SCRAM = structs("AlterUserScramCredentialsRequest")
 TXN, NEW = structs("TxnOffsetCommitRequest"), structs("CreateTopicsRequest").CreatableTopic
 GZIP, FOREIGN_CODEC, APPEND_TIME, HORIZON = 1, 5, 1 << 3, 1 << 6
 TOPICS = ("plain", "sequences", "groups")
@@ -138,6 +139,13 @@ class Asking:
         answer = self.wire.ask("Metadata", 12, topics=topics, allow_auto_topic_creation=True)
         return int(answer.topics[0].error_code)
 
+    def both_mechanisms(self) -> int:
+        """Give a user credentials of both mechanisms in one request."""
+        fields = {"name": "u", "iterations": 4096, "salt": b"s" * 16, "salted_password": b"p" * 32}
+        asked = [SCRAM.ScramCredentialUpsertion(mechanism=mechanism, **fields) for mechanism in (1, 2)]
+        (answer,) = self.wire.ask("AlterUserScramCredentials", 0, upsertions=asked, deletions=[]).results
+        return int(answer.error_code)
+
     def created_by_metadata(self) -> list[int]:
         """Return the first answer about a topic that isn't there, and the answer after its creation."""
         first = self.found("unheard-of")
@@ -182,6 +190,9 @@ OTHERWISE: dict[str, tuple[Step, Any, Any]] = {
     ),
     "a topic that metadata creates": (
         lambda to: to.created_by_metadata(), [Code.UNKNOWN_TOPIC_OR_PARTITION, 0], [0, 0]
+    ),
+    "a user's credentials of both mechanisms": (
+        lambda to: to.both_mechanisms(), Code.DUPLICATE_RESOURCE, 0
     ),
     "the first epoch of a group": (lambda to: to.first_epoch(), 2, 1),
 }  # fmt: skip
