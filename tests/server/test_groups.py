@@ -376,6 +376,22 @@ def test_offsets_of_the_process_are_fetched(node: Node, version: int) -> None:
         assert list(fetch(node, version, None)) == [0]
 
 
+@pytest.mark.parametrize("offset", [-1, -2, -(1 << 63)])
+@pytest.mark.parametrize("version", all_versions(Api.OFFSET_COMMIT))
+def test_a_negative_offset_is_kept_and_is_none_to_readers(node: Node, version: int, offset: int) -> None:
+    """kafkajs commits -2 when its offset was out of range, and reads from the log start offset then."""
+    node.store.partition("t", 0).append(b"v")
+    assert commit(node, version, T0, offset) is Code.NONE
+    assert fetch(node, 9, [0])[0].committed_offset == offset
+    assert list(fetch(node, 9, None)) == [0]
+    kept, groups = shared(node.store, GroupOffsets), segstore.Groups(node.store)
+    assert kept.fetch("g") == groups.committed("g") == {}
+    assert groups.describe("g").partitions == ()
+    with segstore.Consumer(node.store, group_id="g", auto_offset_reset="earliest") as consumer:
+        consumer.assign([T0])
+        assert (consumer.committed(T0), consumer.position(T0)) == (None, 0)
+
+
 def by_id(node: Node, *topic_ids: bytes) -> list[list[tuple[bytes, int, Code]]]:
     """Commit, then fetch, each topic's partition 0 by its id; return (id, offset or -1, code) of each."""
     commits, fetches = structs("OffsetCommitRequest"), structs("OffsetFetchRequest")

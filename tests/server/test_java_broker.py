@@ -33,6 +33,7 @@ INCREMENTAL, WHOLE = structs("IncrementalAlterConfigsRequest"), structs("AlterCo
 TRIM, QUOTAS = structs("DeleteRecordsRequest"), structs("AlterClientQuotasRequest")
 Component = structs("DescribeClientQuotasRequest").ComponentData
 Committed = structs("OffsetCommitRequest").OffsetCommitRequestTopic
+Fetched = structs("OffsetFetchRequest").OffsetFetchRequestGroup
 Committed1 = structs("OffsetCommitRequest").OffsetCommitRequestPartition
 Elected = structs("ElectLeadersRequest").TopicPartitions
 
@@ -292,6 +293,22 @@ OF_GROUPS: dict[str, tuple[str, int, dict[str, Any]]] = {
         )
         for version in (5, 8, 9)
     },
+    "to commit a negative offset": (
+        "OffsetCommit",
+        9,
+        {
+            "group_id": "negative",
+            "topics": [
+                Committed(
+                    name="t",
+                    partitions=[Committed1(partition_index=0, committed_offset=-2, committed_metadata="")],
+                )
+            ],
+        },
+    ),
+    "a negative offset": ("OffsetFetch", 9, {"groups": [Fetched(group_id="negative", topics=None)]}),
+    **{f"a coordinator by {v}": ("FindCoordinator", v, {"key": "g"}) for v in (1, 2, 3)},
+    **{f"coordinators by {v}": ("FindCoordinator", v, {"coordinator_keys": ["g"]}) for v in (4, 5, 6)},
     "groups that are there": ("ListGroups", 5, {}),
     "to delete groups": ("DeleteGroups", 3, {"groups_names": ["missing", "", "missing"]}),
 }
@@ -313,9 +330,14 @@ UNSERVED = frozenset({"share.version", "streams.version"})
 
 
 def told(value: Any) -> Any:
-    """Return what an answer says, without TEXTS; lists are in order of what they say."""
+    """Return what an answer says, without TEXTS; lists are in order of what they say. An error's words may
+    differ, but not those for no error.
+    """
     if isinstance(value, Struct):
-        return {name: told(getattr(value, name)) for name in value.__slots__ if name not in TEXTS}
+        kept = {"error_message"} if getattr(value, "error_code", None) == 0 else set()
+        return {
+            name: told(getattr(value, name)) for name in value.__slots__ if name not in TEXTS or name in kept
+        }
     if not isinstance(value, list):
         return value
     return sorted((told(each) for each in value if getattr(each, "name", None) not in UNSERVED), key=str)

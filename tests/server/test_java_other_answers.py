@@ -35,6 +35,7 @@ PRODUCE, COMMIT, FETCH = (
     structs("OffsetCommitRequest"),
     structs("OffsetFetchRequest"),
 )
+SCRAM = structs("AlterUserScramCredentialsRequest")
 TXN, NEW = structs("TxnOffsetCommitRequest"), structs("CreateTopicsRequest").CreatableTopic
 GZIP, FOREIGN_CODEC, APPEND_TIME, HORIZON = 1, 5, 1 << 3, 1 << 6
 TOPICS = ("plain", "sequences", "groups")
@@ -133,6 +134,24 @@ class Asking:
         assert answer.error_code == 0, answer
         return int(answer.member_epoch)
 
+    def found(self, name: str) -> int:
+        topics = [structs("MetadataRequest").MetadataRequestTopic(name=name)]
+        answer = self.wire.ask("Metadata", 12, topics=topics, allow_auto_topic_creation=True)
+        return int(answer.topics[0].error_code)
+
+    def both_mechanisms(self) -> int:
+        """Give a user credentials of both mechanisms in one request."""
+        fields = {"name": "u", "iterations": 4096, "salt": b"s" * 16, "salted_password": b"p" * 32}
+        asked = [SCRAM.ScramCredentialUpsertion(mechanism=mechanism, **fields) for mechanism in (1, 2)]
+        (answer,) = self.wire.ask("AlterUserScramCredentials", 0, upsertions=asked, deletions=[]).results
+        return int(answer.error_code)
+
+    def created_by_metadata(self) -> list[int]:
+        """Return the first answer about a topic that isn't there, and the answer after its creation."""
+        first = self.found("unheard-of")
+        until(lambda: self.found("unheard-of") == 0)
+        return [first, 0]
+
 
 def flagged(attributes: int) -> bytes:
     return encode_batch(replace(batch(), attributes=attributes))
@@ -159,7 +178,6 @@ OTHERWISE: dict[str, tuple[Step, Any, Any]] = {
         [0, Code.OUT_OF_ORDER_SEQUENCE_NUMBER],
         [0, Code.DUPLICATE_SEQUENCE_NUMBER],
     ),
-    "a negative offset": (lambda to: to.committed("n", -5), 0, Code.INVALID_REQUEST),
     "a commit of no group": (lambda to: to.committed("", 5), 0, Code.INVALID_GROUP_ID),
     "the offsets of no group": (lambda to: to.fetched(""), (0, 5, 0), (Code.INVALID_GROUP_ID,)),
     "commits by another id": (
@@ -169,6 +187,12 @@ OTHERWISE: dict[str, tuple[Step, Any, Any]] = {
     ),
     "a plain commit over a pending one": (
         lambda to: to.plain_over_pending(), (0, -1, Code.UNSTABLE_OFFSET_COMMIT), (0, 9, 0)
+    ),
+    "a topic that metadata creates": (
+        lambda to: to.created_by_metadata(), [Code.UNKNOWN_TOPIC_OR_PARTITION, 0], [0, 0]
+    ),
+    "a user's credentials of both mechanisms": (
+        lambda to: to.both_mechanisms(), Code.DUPLICATE_RESOURCE, 0
     ),
     "the first epoch of a group": (lambda to: to.first_epoch(), 2, 1),
 }  # fmt: skip

@@ -15,6 +15,7 @@ from segstore.client.consumer.membership import GroupMembership
 from segstore.client.consumer.metrics import GroupMetrics, Interceptors
 from segstore.client.consumer.no_group import Offsets, OnCommit
 from segstore.client.consumer.subscription import Subscription, topic_partition
+from segstore.config import arguments
 from segstore.coordinator.group.classic.member import monotonic_ms
 from segstore.coordinator.group.coordinator import GroupCoordinator
 from segstore.coordinator.offsets.group_offsets import GroupOffsets
@@ -219,7 +220,9 @@ class Commits:
 
 
 def checked(offsets: Any) -> dict[TopicPartition, OffsetAndMetadata]:
-    """Return offsets in our types; kafka-python's tuples are accepted. Raises InvalidTypeError."""
+    """Return offsets in our types; kafka-python's tuples are accepted. Raises InvalidTypeError,
+    InvalidArgumentError.
+    """
     if not isinstance(offsets, Mapping):
         raise InvalidTypeError(f"offsets must be a dict, not {type(offsets).__name__}")
     found = {}
@@ -228,5 +231,6 @@ def checked(offsets: Any) -> dict[TopicPartition, OffsetAndMetadata]:
             raise InvalidTypeError(
                 f"an offset to commit must be an OffsetAndMetadata, not {type(at).__name__}"
             )
+        arguments.whole("offset", at.offset, 0)
         found[topic_partition(tp)] = OffsetAndMetadata(*at)
     return found

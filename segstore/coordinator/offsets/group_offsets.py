@@ -31,7 +31,7 @@ from segstore.coordinator.offsets.schema import (
     offset_value,
 )
 from segstore.coordinator.offsets.state import EmptySince, GroupState, Held, OffsetsState, expired
-from segstore.coordinator.offsets.topic import TOPIC, Writer, check_group, check_offsets
+from segstore.coordinator.offsets.topic import TOPIC, Writer, check_group, check_offsets, positions
 from segstore.coordinator.shared import existing, shared
 from segstore.coordinator.structs import OffsetAndMetadata, TopicPartition
 from segstore.errors import SegstoreError, copy_of
@@ -252,10 +252,17 @@ class GroupOffsets(OffsetsCleanup):
     def fetch(
         self, group: str, partitions: Collection[TopicPartition] | None = None
     ) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Return the committed offsets of those partitions that have one, by default of all.
+        """Return the committed offsets of those partitions that have one, by default of all; a negative one
+        counts as none.
 
         Raises InvalidGroupIdError, UnsupportedVersionError, CorruptRecordError.
         """
+        return positions(self.as_sent(group, partitions))
+
+    def as_sent(
+        self, group: str, partitions: Collection[TopicPartition] | None = None
+    ) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Return the same offsets, and the negative ones. Raises what `fetch` raises."""
 
         def look(state: OffsetsState) -> dict[TopicPartition, OffsetAndMetadata]:
             held = state.usable(group).offsets

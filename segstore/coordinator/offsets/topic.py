@@ -27,7 +27,7 @@ from segstore.errors import (
     StoreClosedError,
     UnknownTopicOrPartitionError,
 )
-from segstore.integers import INT32_MAX
+from segstore.integers import INT32_MAX, INT64_MIN
 from segstore.protocol.primitives import LONGEST_STRING
 from segstore.records import CODECS, HEADER_SIZE, Columns, Template
 from segstore.records.encode import batch_cap
@@ -179,6 +179,13 @@ def check_offsets(
     return dict(sorted(found.items()))
 
 
+def positions(
+    offsets: Mapping[TopicPartition, OffsetAndMetadata],
+) -> dict[TopicPartition, OffsetAndMetadata]:
+    """Return the offsets without the negative ones, which Kafka's clients take for no offset."""
+    return {tp: at for tp, at in offsets.items() if at.offset >= 0}
+
+
 def check_partition(key: Any) -> TopicPartition:
     """Accept a TopicPartition, kafka-python's, or a plain tuple. Raises InvalidTypeError,
     InvalidArgumentError.
@@ -194,7 +201,8 @@ def _offset(key: Any, value: Any, most: int) -> OffsetAndMetadata:
             f"{value!r:.80} for {key} is no OffsetAndMetadata(offset, metadata, leader_epoch)"
         )
     given = OffsetAndMetadata(*value)
-    offset = arguments.whole("offset", given.offset, 0)
+    # Kafka takes any offset, and kafkajs commits -2 for the log start offset, -1 for its end.
+    offset = arguments.whole("offset", given.offset, INT64_MIN)
     epoch = arguments.whole("leader_epoch", given.leader_epoch, UNKNOWN_EPOCH, INT32_MAX)
     note = "" if given.metadata is None else given.metadata
     if not isinstance(note, str):
@@ -229,7 +237,7 @@ class ReadOffsets:
         return {name for state in self._states for name in state.names()}
 
     def fetch(self, group: str) -> dict[TopicPartition, OffsetAndMetadata]:
-        return self._topic.held(self._of(group).usable(group).offsets)
+        return positions(self._topic.held(self._of(group).usable(group).offsets))
 
     def pending(self, group: str) -> set[TopicPartition]:
         return self._of(group).pending_of(group)

@@ -67,8 +67,10 @@ def describe_configs(node: Node, request: Request) -> Any:
 
 
 def _described(node: Node, resource: Any, body: Any) -> Any:
+    # Kafka has an empty text beside loggers, and null beside all others.
+    no_error = "" if resource.resource_type == Resource.BROKER_LOGGER else None
     result = _Described.DescribeConfigsResult(
-        resource_type=resource.resource_type, resource_name=resource.resource_name, error_message=None
+        resource_type=resource.resource_type, resource_name=resource.resource_name, error_message=no_error
     )
     wanted = resource.configuration_keys or None
     try:

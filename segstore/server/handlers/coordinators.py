@@ -25,7 +25,7 @@ def find_coordinator(node: Node, request: Request) -> Any:
     (one,) = found
     return _Response(
         error_code=one.error_code,
-        error_message=one.error_message,
+        error_message=one.error_message or Code.NONE.name,  # as Kafka says it; kafkajs' tests compare it
         node_id=one.node_id,
         host=one.host,
         port=one.port,

@@ -205,7 +205,7 @@ def _look(store: Store, group: str, topics: Any, require_stable: bool) -> _Found
         kept = shared(store, GroupOffsets)
         # First: a transaction that ends meanwhile has its offsets among the committed ones.
         pending = kept.pending(group) if require_stable else set()
-        committed = kept.fetch(group)
+        committed = kept.as_sent(group)
     except SegstoreError as error:
         return _failed(topics, coordinator_code(error))
     wanted = sorted(committed) if topics is None else _wanted(topics)

@@ -43,7 +43,7 @@ def _describe(node: Node, body: Any) -> Any:
         code, message = told(error)
         return _Described(error_code=code, error_message=message, entries=None)
     matching = {each: rates for each, rates in found.items() if _matches(each, wanted, strict=body.strict)}
-    return _Described(error_message=None, entries=[_entry(*each) for each in matching.items()])
+    return _Described(error_message="", entries=[_entry(*each) for each in matching.items()])
 
 
 def _components(entity: Entity) -> dict[str, str]:

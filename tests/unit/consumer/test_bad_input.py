@@ -96,6 +96,16 @@ def test_a_callback_that_can_not_be_called(store: segstore.Store, callback: Any)
     assert [error for _, error in told] == [None]
 
 
+@pytest.mark.parametrize("how", ["commit", "commit_async"])
+def test_a_negative_offset_can_not_be_committed(store: segstore.Store, how: str) -> None:
+    fill(store)
+    with earliest(store, group_id="g") as consumer:
+        consumer.assign([tp(0)])
+        with pytest.raises(ARGUMENT, match="offset=-1: must be at least 0"):
+            getattr(consumer, how)({tp(0): kafka.OffsetAndMetadata(-1, "", -1)})
+        assert consumer.committed(tp(0)) is None
+
+
 def test_what_kafka_python_raises_is_among_the_bases() -> None:
     assert issubclass(InvalidArgumentError, ValueError)
     assert issubclass(InvalidTypeError, TypeError)

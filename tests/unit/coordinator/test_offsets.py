@@ -87,8 +87,8 @@ BAD = {
     "a key that is no partition": ({"t": at(1)}, InvalidTypeError),
     "a negative partition": ({tp(-1): at(1)}, InvalidArgumentError),
     "a bare offset": ({tp(): 5}, InvalidTypeError),
-    "a negative offset": ({tp(): at(-1)}, InvalidArgumentError),
     "an offset over 63 bits": ({tp(): at(1 << 63)}, InvalidArgumentError),
+    "an offset below 64 bits": ({tp(): at(-(1 << 63) - 1)}, InvalidArgumentError),
     "an epoch that is none": ({tp(): at(1, "", -2)}, InvalidArgumentError),
     "metadata that is bytes": ({tp(): at(1, b"x")}, InvalidTypeError),  # type: ignore[arg-type]
     "metadata that is no text": ({tp(): at(1, "\ud800")}, InvalidArgumentError),
