@@ -9,6 +9,14 @@
 #include <sys/socket.h>
 
 #include "bytes.h"
+#include "contract/answers.h"
+#include "contract/batch.h"
+#include "contract/exchange.h"
+#include "contract/file.h"
+#include "contract/log.h"
+#include "contract/rules.h"
+#include "contract/segment.h"
+#include "contract/transfer.h"
 
 enum {
     SIZE = 4,               /* an int32 before each request and each answer */

@@ -10,6 +10,8 @@
 #include <stdint.h>
 
 #include "bytes.h"
+#include "contract/batch.h"
+#include "contract/index.h"
 
 enum { OFFSET_ENTRY = 8, TIME_ENTRY = 12 };
 

@@ -14,6 +14,10 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
+#include "contract/batch.h"
+#include "contract/file.h"
+#include "contract/index.h"
+#include "contract/segment.h"
 #include "message.h"
 #include "system.h"
 

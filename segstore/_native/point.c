@@ -7,6 +7,10 @@
  * Thread contract: no state; a seg_point belongs to one caller at a time.
  */
 #include "batch.h"
+#include "contract/batch.h"
+#include "contract/file.h"
+#include "contract/index.h"
+#include "contract/segment.h"
 #include "record.h"
 
 enum {

@@ -9,6 +9,10 @@
  * Thread contract: no state; a seg_range belongs to one caller at a time.
  */
 #include "batch.h"
+#include "contract/batch.h"
+#include "contract/file.h"
+#include "contract/records.h"
+#include "contract/segment.h"
 
 enum {
     WINDOW = 1 << 19        /* bytes that are read, checked and decoded at a time: they stay in a core's cache */

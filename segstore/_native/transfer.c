@@ -17,6 +17,9 @@
 #include <unistd.h>
 
 #include "bytes.h"
+#include "contract/answers.h"
+#include "contract/segment.h"
+#include "contract/transfer.h"
 #include "system.h"
 
 /* The kernel moves at most 0x7ffff000 bytes a call. */

@@ -19,6 +19,10 @@
 #include <structmember.h>
 
 #include "bytes.h"
+#include "contract/answers.h"
+#include "contract/log.h"
+#include "contract/segment.h"
+#include "contract/transfer.h"
 
 typedef int64_t (*send_function)(int, int, seg_sendable *, int64_t, int64_t, seg_found *);
 
@@ -237,7 +241,7 @@ static PyMethodDef functions[] = {
     {"seg_transfer", (PyCFunction)(void (*)(void))transfer, METH_FASTCALL,
      "(bytes sent, next offset) of a transfer by sendfile, for a partition's Visible or None, its Context, sink, "
      "offset, max_bytes and method. None where Python has to make the call. A list where it was made, and Python has to go "
-     "on: what seg_send_stretch (cdef.h) answered, the Sendable, and the log's Handle."},
+     "on: what seg_send_stretch (contract/transfer.h) answered, the Sendable, and the log's Handle."},
     {"bind", bind, METH_O, "Take the address of seg_send_stretch of cffi's module."},
     {NULL, NULL, 0, NULL},
 };
