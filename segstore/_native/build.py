@@ -72,6 +72,7 @@ HEADERS = (
     "column.h",
     "crc.h",
     "darwin.h",
+    "entry.h",
     "hand_over.h",
     "keep_lock.h",
     "message.h",

@@ -32,7 +32,7 @@ typedef struct {
     PyObject_HEAD
     PyObject *handle;       /* a weak reference to the log's */
     PyObject *segment;      /* cffi's seg_sendable *, whose memory `c` is */
-    PyObject *memory;       /* the owners of what that points to */
+    PyObject *memory;       /* the owners of memory that `c` points to */
     PyObject *tail;         /* cffi's seg_tail *, at which C appended when the view was made, or None */
     long long first, below; /* `below` as in `c`, whose end_offset is where the view ended */
     char spent;             /* it was of no use, and is to be made anew */
@@ -130,7 +130,7 @@ static int ends_alike(PyObject *views, const Sendable *known)
     int same = c != NULL && c == known->tail;
     Py_XDECREF(c);
     return same && (known->tail_c == NULL ||
-                    __atomic_load_n(&known->tail_c->seen_offset, __ATOMIC_ACQUIRE) == known->c->end_offset);
+                    __atomic_load_n(&known->tail_c->seen_offset, __ATOMIC_ACQUIRE) == known->c->segment.end_offset);
 }
 
 /* What the partition's view knows of the segment that holds `offset`, a new reference; NULL where Python has to look. */

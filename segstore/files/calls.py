@@ -145,22 +145,21 @@ class Content:
         """
         return int(lib.seg_seek(handle.fd, position, end, target, out))
 
-    def read_one(self, handle: Handle, segment: int, index: Any, n: int, base_offset: int, end: int,
-                 end_offset: int, offset: int, point: Any) -> int:  # fmt: skip
-        """Return the result of `seg_read_one` (segment.h): 1, or 0 where the long way must be taken."""
-        found: int = lib.seg_read_one(
-            handle.fd, segment, index, n, base_offset, end, end_offset, offset, point
-        )
+    def read_one(self, handle: Handle, segment: Any, offset: int, point: Any) -> int:
+        """Return the result of `seg_read_one` (segment.h) for a `seg_segment *`: 1, or 0 if the long way must
+        be taken.
+        """
+        found: int = lib.seg_read_one(handle.fd, segment, offset, point)
         return found
 
-    def read_many(self, handle: Handle, *place: Any) -> int:
+    def read_many(self, handle: Handle, segment: Any, offsets: Any, n: int, point: Any, out: Any) -> int:
         """Return the result of `seg_read_many` (segment.h): of how many offsets the records were found."""
-        found: int = lib.seg_read_many(handle.fd, *place)
+        found: int = lib.seg_read_many(handle.fd, segment, offsets, n, point, out)
         return found
 
-    def read_range(self, handle: Handle, *place: Any) -> int:
-        """Return the result of `seg_read_range` (segment.h): 1, or 0 where the long way must be taken."""
-        found: int = lib.seg_read_range(handle.fd, *place)
+    def read_range(self, handle: Handle, segment: Any, *how: Any) -> int:
+        """Return the result of `seg_read_range` (segment.h): 1, or 0 if the long way must be taken."""
+        found: int = lib.seg_read_range(handle.fd, segment, *how)
         return found
 
     def read_by(self, handle: Handle, call: Callable[[int], int]) -> int:

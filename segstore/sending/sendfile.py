@@ -51,11 +51,11 @@ class Sending:
         result = call()
         return None if result in (0, -errno.EBADF) else f"{what}: {os.strerror(-result)}"
 
-    def find_stretch(self, source: Source, out: Any, *where: Any) -> bool:
-        """Return whether `seg_find_stretch` (segment.h) found one; `where` goes from its `index` to its
-        `max_bytes`.
-        """
-        return bool(lib.seg_find_stretch(source.fd, *where, out))
+    def find_stretch(
+        self, source: Source, out: Any, segment: Any, start: int, offset: int, max_bytes: int
+    ) -> bool:
+        """Return whether `seg_find_stretch` (segment.h) found a stretch in a `seg_segment *`."""
+        return bool(lib.seg_find_stretch(source.fd, segment, start, offset, max_bytes, out))
 
     def attributes(self, source: Source, position: int, end: int) -> int:
         """Return what `seg_attributes` (batch.h) gives for batches that lie side by side. Raises OSError."""

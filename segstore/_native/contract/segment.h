@@ -6,6 +6,16 @@
 
 #include "batch.h"
 
+/* A segment as a reader may see it: whole batches below byte `end` and offset `end_offset`. Segment.fields and
+ * Segment.fill make one from what holds at that moment, under the interpreter's lock, in memory that no call under way
+ * reads: a new struct, or that of one reader at a time. Nobody changes it before the call ends, so C reads it without
+ * that lock. Whoever calls keeps the memory of the index, and the log open, until then. */
+typedef struct seg_segment {
+    int64_t number;         /* no other segment has it, and not 0 */
+    int64_t entries, base_offset, end, end_offset;
+    const uint8_t *index;   /* the `entries` of its offset index: hints, which batches must confirm */
+} seg_segment;
+
 typedef struct seg_found {
     int64_t position;       /* of the first batch */
     int64_t stop;           /* behind the last one */
@@ -15,12 +25,11 @@ typedef struct seg_found {
     int64_t final;          /* 1: for as many bytes it is the same, whatever is appended; 0: not known */
 } seg_found;
 
-/* Whole batches one after the other: from the one that holds `offset` on, of max_bytes in all, at least that one,
- * below byte `end` and offset end_offset. The segment's offset index has n entries. `from`: where a batch begins
- * that is not behind the first one; -1: the index tells. 1; 0 where there is no such batch, or the index or a
- * header is not what it must be. */
-int64_t seg_find_stretch(int fd, const uint8_t *index, int64_t n, int64_t base_offset, int64_t end,
-                         int64_t end_offset, int64_t from, int64_t offset, int64_t max_bytes, seg_found *out);
+/* Whole batches of a segment one after the other: from the one that holds `offset` on, of max_bytes in all, at least
+ * that one. `from`: where a batch begins that is not behind the first one; -1: the index tells. 1; 0 where there is no
+ * such batch, or the index or a header is not what it must be. */
+int64_t seg_find_stretch(int fd, const seg_segment *s, int64_t from, int64_t offset, int64_t max_bytes,
+                         seg_found *out);
 
 /* --- point.c: single records by offset --------------------------------- */
 /* What a reader of single records works with: one call at a time. Of an earlier read it remembers one batch. */
@@ -48,27 +57,16 @@ typedef struct seg_points {
     int64_t with_headers;
 } seg_points;
 
-/* Read the record at `offset` of a segment, or the first one behind it in its batch: 1. `segment` is a number that
- * no other segment has, and not 0; its offset index has n entries; it is visible below byte `end` and offset
- * end_offset. 0, and nothing was found, where anything is not as it is nearly always: the batch may be compressed
- * or damaged, larger than the buffer or a control batch; it may have no such record; the index may be wrong, or
- * the disk refuse to read. Records behind the one that is found are not looked at. */
-int64_t seg_read_one(int fd, int64_t segment, const uint8_t *index, int64_t n, int64_t base_offset, int64_t end,
-                     int64_t end_offset, int64_t offset, seg_point *p);
+/* Read the record at `offset` of a segment, or the first one behind it in its batch: 1. 0, and nothing was found, where
+ * anything is not as it is nearly always: the batch may be compressed or damaged, larger than the buffer or a control
+ * batch; it may have no such record; the index may be wrong, or the disk refuse to read. Records behind the one that is
+ * found are not looked at. */
+int64_t seg_read_one(int fd, const seg_segment *s, int64_t offset, seg_point *p);
 /* The same for rising offsets: as many of the first of these as were found, and had room. */
-int64_t seg_read_many(int fd, int64_t segment, const uint8_t *index, int64_t n, int64_t base_offset, int64_t end,
-                      int64_t end_offset, const int64_t *offsets, int64_t n_offsets, seg_point *p,
+int64_t seg_read_many(int fd, const seg_segment *s, const int64_t *offsets, int64_t n, seg_point *p,
                       seg_points *out);
 
 /* --- range.c: many records from an offset on ----------------------------- */
-/* A segment as far as its reader may see it: below byte `end` and offset `below`. Its offset index has n entries;
- * `segment` is a number that no other segment has, and not 0. */
-typedef struct seg_within {
-    int64_t segment;
-    const uint8_t *index;
-    int64_t n, base_offset, end, below;
-} seg_within;
-
 /* What a reader of ranges works with: one call at a time. Of an earlier read it remembers where that ended. */
 typedef struct seg_range {
     seg_batch *batches;     /* the headers of what was read: there is room for `room` */
@@ -88,7 +86,7 @@ typedef struct seg_range {
  * found, where anything is not as it is nearly always: fewer bytes may be there, the first batch be larger, a batch be
  * compressed, damaged or of an older magic, the offset lie in a gap, the index be wrong, or the disk refuse to
  * read. */
-int64_t seg_read_range(int fd, const seg_within *w, int64_t offset, int64_t limit, int32_t check_crcs, uint8_t *bytes,
-                       int64_t size, int64_t *rows, int64_t stride, seg_range *r);
+int64_t seg_read_range(int fd, const seg_segment *s, int64_t offset, int64_t limit, int32_t check_crcs,
+                       uint8_t *bytes, int64_t size, int64_t *rows, int64_t stride, seg_range *r);
 
 #endif

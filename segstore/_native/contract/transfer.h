@@ -19,14 +19,13 @@ typedef struct seg_sink {
 int64_t seg_look_at(int fd, seg_sink *sink);
 int64_t seg_sendfile(int out, int in, int64_t offset, int64_t count);
 
-/* A segment as far as it may be sent. */
+/* A segment that is sent from; its end_offset is the log's. */
 typedef struct seg_sendable {
-    const uint8_t *index;   /* this and the next four: what seg_find_stretch takes */
-    int64_t n, base_offset, end, end_offset;
+    seg_segment segment;
     int64_t below;          /* all its offsets are; where that is less than end_offset, another segment follows */
     int64_t next_offset, next_position; /* where the last stretch ended: that offset's batch begins there, if any does */
     const uint8_t *here;    /* 1 in the one process that may send it, 0 in its children; NULL: any may */
-    int64_t segment;        /* a number under which no other bytes are ever seen; 0: nothing is remembered of it */
+    int64_t remembers;      /* 1: no other bytes are ever seen under its number, so that stretches are remembered */
 } seg_sendable;
 
 /* What seg_send_stretch gives besides bytes and errors. SEG_SLOW: nothing was sent, and the caller has to look;
