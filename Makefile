@@ -6,7 +6,7 @@ endif
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-NATIVE := $(wildcard segstore/_native/*.c segstore/_native/*.h segstore/_native/build.py)
+NATIVE := $(wildcard segstore/_native/*.c segstore/_native/*.h segstore/_native/contract/*.h segstore/_native/build.py)
 GENERATED := segstore/_native/_segstore.c
 SANITIZED := build/sanitize
 EXTRAS := dev,spark

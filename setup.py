@@ -16,12 +16,13 @@ from setuptools import Extension, setup
 FREE_THREADED = bool(sysconfig.get_config_var("Py_GIL_DISABLED"))
 WHEEL = {} if FREE_THREADED else {"bdist_wheel": {"py_limited_api": "cp310"}}
 
-COMPILE, LINK = runpy.run_path("segstore/_native/build.py")["flags"]()
+BUILD = runpy.run_path("segstore/_native/build.py")
+COMPILE, LINK = BUILD["flags"]()
 BESIDE = [
     Extension(
         f"segstore._native._{name}",
         [f"segstore/_native/{source}.c" for source in sources],
-        depends=[f"segstore/_native/{header}.h" for header in ("bytes", "cdef", "keep_lock", "producer")],
+        depends=[f"segstore/_native/{name}" for name in BUILD["HEADERS"]],
         py_limited_api=not FREE_THREADED,
         extra_compile_args=COMPILE,
         extra_link_args=LINK,

@@ -32,7 +32,7 @@ from segstore._native import lib
 
 package = importlib.resources.files("segstore")
 assert (package / "py.typed").is_file(), "py.typed is not in the package"
-assert (package / "_native" / "cdef.h").is_file(), "the native sources are not in the package"
+assert (package / "_native" / "contract" / "batch.h").is_file(), "the native sources are not in the package"
 with tempfile.TemporaryDirectory() as path:
     with segstore.open(path) as store:
         store.create_topic("t", partitions=1)

@@ -1,10 +1,10 @@
-"""The C helper: `lib` has the functions of cdef.h, `ffi` makes what they take. Nothing on disk.
+"""The C helper: `lib` has the functions of `contract/`, `ffi` makes what they take. Nothing on disk.
 
-Stateless, but for the threads that write for followers (`hand_over.c`); every call releases the GIL and may
-be made from any thread. Beside it lie `_producer`, with types of the producer's, whose objects are Python's
-own; `_spans`, whose functions read Python's objects, and keep the GIL; `_tail_append`, where an append mostly
-keeps it, and a flush releases it; `_transfer`, which releases it once it has looked at Python's objects; and
-`_follower`, whose wait makes a consumer's record.
+C's state is in structs that the caller owns, but for what `contract/answers.h` lists; every call releases the
+GIL and may be made from any thread. Beside it lie `_producer`, with types of the producer's, whose
+objects are Python's own; `_spans`, whose functions read Python's objects, and keep the GIL; `_tail_append`,
+where an append mostly keeps it, and a flush releases it; `_transfer`, which releases it once it has looked at
+Python's objects; and `_follower`, whose wait makes a consumer's record.
 
 Memory is lent to C in one of three ways, and tests/unit/test_lending.py reads the source and holds this:
 - `lib.f(ffi.from_buffer(kind, owner))`: nothing but the call itself refers to the view;

@@ -6,6 +6,8 @@
 #ifndef SEG_BATCH_H
 #define SEG_BATCH_H
 
+#include "contract/batch.h"
+#include "contract/crc.h"
 #include "message.h"
 
 enum { NEXT = -1 };         /* a verdict besides SEG_*: the batch is good */

@@ -4,6 +4,9 @@
  * Thread contract: no state. Headers come from seg_scan, but are not trusted. A record takes no more bytes than its
  * message took: 32 at most beside key and value, or 23 where it has no timestamp.
  */
+#include "contract/answers.h"
+#include "contract/batch.h"
+#include "contract/records.h"
 #include "message.h"
 
 enum { MOST_SHORT = 0xffffff };  /* a length up to this has a first byte of 0 */

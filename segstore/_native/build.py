@@ -45,21 +45,44 @@ SOURCES = (
     "validate.c",
     "zerocopy.c",
 )
+CONTRACT = (
+    "answers",
+    "batch",
+    "column",
+    "crc",
+    "file",
+    "index",
+    "records",
+    "rules",
+    "threads",
+    "ends",
+    "log",
+    "segment",
+    "transfer",
+    "exchange",
+    "zerocopy",
+    "staging",
+    "cleaner",
+)
+"""The headers of `contract/`, each behind those that it includes."""
 HEADERS = (
     "batch.h",
     "bytes.h",
-    "cdef.h",
     "claim.h",
     "column.h",
     "crc.h",
     "darwin.h",
+    "entry.h",
     "hand_over.h",
+    "keep_lock.h",
     "message.h",
+    "producer.h",
     "reader.h",
     "record.h",
     "relax.h",
     "shape.h",
     "system.h",
+    *(f"contract/{name}.h" for name in CONTRACT),
 )
 WARNINGS = ("-Wall", "-Wextra", "-Wshadow", "-Wno-unused-parameter", "-Wno-sign-compare")
 
@@ -77,13 +100,21 @@ def flags() -> tuple[list[str], list[str]]:
     return [*debug, sanitize, *WARNINGS], [sanitize]
 
 
+def declarations() -> str:
+    """Return the contract without its directives, which cffi does not take."""
+    lines: list[str] = []
+    for name in CONTRACT:
+        lines += (HERE / "contract" / f"{name}.h").read_text(encoding="utf-8").splitlines(keepends=True)
+    return "".join(line for line in lines if not line.startswith("#"))
+
+
 def _builder() -> FFI:
     builder = FFI()
-    builder.cdef((HERE / "cdef.h").read_text(encoding="utf-8"))
+    builder.cdef(declarations())
     compile_args, link_args = flags()
     builder.set_source(
         "segstore._native._segstore",
-        '#include <stdint.h>\n#include "cdef.h"\n',
+        "".join(f'#include "contract/{name}.h"\n' for name in CONTRACT),
         sources=[f"{FOLDER}/{name}" for name in SOURCES],
         depends=[f"{FOLDER}/{name}" for name in HEADERS],
         include_dirs=[FOLDER],

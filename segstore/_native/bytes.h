@@ -7,7 +7,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#include "cdef.h"
+#include "contract/batch.h"
 
 #define INLINE static inline __attribute__((always_inline))
 #define LIKELY(x) __builtin_expect(!!(x), 1)

@@ -7,6 +7,8 @@
 #define SEG_CLAIM_H
 
 #include "bytes.h"
+#include "contract/batch.h"
+#include "contract/log.h"
 
 /* Whether these batches, all of one producer, may be written; `claim` is set to the producer's, NULL where it
  * has no id. */

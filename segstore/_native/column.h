@@ -4,6 +4,8 @@
 #define SEG_COLUMN_H
 
 #include "bytes.h"
+#include "contract/answers.h"
+#include "contract/column.h"
 
 enum { NULLS, OFFSETS_32, OFFSETS_64, FIXED, SPANS };  /* seg_column.kind */
 

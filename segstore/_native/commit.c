@@ -19,7 +19,9 @@
 #include <stdint.h>
 #include <time.h>
 
-#include "cdef.h"
+#include "contract/answers.h"
+#include "contract/file.h"
+#include "contract/log.h"
 #include "system.h"
 
 /* After so long a waiting thread looks again: an interrupt, or the interpreter's end, may have left the sync

@@ -6,6 +6,9 @@
  */
 #include <errno.h>
 
+#include "contract/answers.h"
+#include "contract/batch.h"
+#include "contract/cleaner.h"
 #include "reader.h"
 
 /* --- the map ----------------------------------------------------------- */

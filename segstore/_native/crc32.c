@@ -7,6 +7,7 @@
  * (Gopal et al., "Fast CRC Computation for Generic Polynomials Using PCLMULQDQ", with the paper's constants).
  * AArch64 has one.
  */
+#include "contract/crc.h"
 #include "crc.h"
 
 /* --- portable ---------------------------------------------------------------- */

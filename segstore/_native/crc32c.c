@@ -7,6 +7,7 @@
  * (Gopal et al., "Fast CRC Computation for Generic Polynomials Using PCLMULQDQ"); what is
  * left goes through the CPU's crc32 instruction, as everything does on AArch64.
  */
+#include "contract/crc.h"
 #include "crc.h"
 
 /* --- portable ---------------------------------------------------------------- */

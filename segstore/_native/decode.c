@@ -2,6 +2,9 @@
  *
  * Thread contract: no state.
  */
+#include "contract/answers.h"
+#include "contract/batch.h"
+#include "contract/records.h"
 #include "shape.h"
 
 typedef struct columns {

@@ -10,7 +10,7 @@
 #include <stdint.h>
 #include <unistd.h>
 
-#include "cdef.h"
+#include "contract/file.h"
 #include "system.h"
 
 int64_t seg_open(int32_t *slot, const char *path, int32_t flags, int32_t mode, seg_status *found)

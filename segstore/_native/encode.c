@@ -4,6 +4,10 @@
  * first byte is written, so that only whole records are.
  */
 #include "column.h"
+#include "contract/answers.h"
+#include "contract/batch.h"
+#include "contract/column.h"
+#include "contract/records.h"
 
 typedef struct source {
     seg_column keys, values;

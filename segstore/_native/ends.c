@@ -29,6 +29,8 @@
 #include <unistd.h>
 
 #include "bytes.h"
+#include "contract/crc.h"
+#include "contract/ends.h"
 #include "relax.h"
 #include "system.h"
 

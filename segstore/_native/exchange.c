@@ -9,6 +9,14 @@
 #include <sys/socket.h>
 
 #include "bytes.h"
+#include "contract/answers.h"
+#include "contract/batch.h"
+#include "contract/exchange.h"
+#include "contract/file.h"
+#include "contract/log.h"
+#include "contract/rules.h"
+#include "contract/segment.h"
+#include "contract/transfer.h"
 
 enum {
     SIZE = 4,               /* an int32 before each request and each answer */
@@ -156,13 +164,13 @@ static int64_t put_answer(const seg_exchange *x, int fd, const seg_found *at, co
 int64_t seg_exchange_fetch(int sock, seg_exchange *x, int fd, const seg_sendable *s, int64_t start, int64_t stable)
 {
     seg_found at;
-    int64_t ends[3] = {s->end_offset, stable, start};
+    int64_t ends[3] = {s->segment.end_offset, stable, start};
     uint8_t *frame = receive(sock, x), *out;
     if (!frame || !asks_alike(x, frame, x->received - SIZE))
         return SEG_SLOW;
     int64_t offset = get64(frame + x->offset_at);
-    if (offset < start || offset < s->base_offset || offset >= s->below ||
-        !seg_find_stretch(fd, s->index, s->n, s->base_offset, s->end, s->end_offset, -1, offset, x->most, &at))
+    if (offset < start || offset < s->segment.base_offset || offset >= s->below ||
+        !seg_find_stretch(fd, &s->segment, -1, offset, x->most, &at))
         return SEG_SLOW;
     int64_t count = at.stop - at.position;
     if (count <= 0 || count > x->longest || count < x->least ||

@@ -7,6 +7,10 @@
  * only the copy that pread made is looked at, and it must agree with the published ends.
  */
 #include "bytes.h"
+#include "contract/batch.h"
+#include "contract/ends.h"
+#include "contract/file.h"
+#include "contract/records.h"
 
 static int is_last(const seg_followed *f, int32_t committed)
 {

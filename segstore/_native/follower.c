@@ -15,7 +15,7 @@
 #include <structmember.h>
 #include <time.h>
 
-#include "cdef.h"
+#include "contract/ends.h"
 
 enum { LOOK = -1, LATE = -2 };
 #define LONGEST_NS 86400000000000 /* a day */

@@ -3,6 +3,8 @@
  * Thread contract: no state.
  */
 #include "bytes.h"
+#include "contract/answers.h"
+#include "contract/column.h"
 
 enum {
     AHEAD = 512             /* bytes between what is written and what is asked for meanwhile: stores wait less */

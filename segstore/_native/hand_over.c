@@ -21,6 +21,10 @@
 #include <stdlib.h>
 #include <time.h>
 
+#include "contract/batch.h"
+#include "contract/file.h"
+#include "contract/log.h"
+#include "contract/threads.h"
 #include "hand_over.h"
 #include "relax.h"
 #include "system.h"

@@ -4,6 +4,9 @@
 #define SEG_HAND_OVER_H
 
 #include "bytes.h"
+#include "contract/batch.h"
+#include "contract/log.h"
+#include "contract/threads.h"
 
 enum { SEG_FEW = 4 }; /* batches that a job has room for itself; their bytes are SEG_ONE_ROOM at most */
 

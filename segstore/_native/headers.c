@@ -2,6 +2,8 @@
  *
  * Thread contract: no state. Positions come from seg_decode, but are not trusted.
  */
+#include "contract/answers.h"
+#include "contract/records.h"
 #include "reader.h"
 
 /* One header into slot i of the columns that are wanted. */

@@ -10,8 +10,10 @@
 #include <stdint.h>
 
 #include "bytes.h"
+#include "contract/batch.h"
+#include "contract/index.h"
+#include "entry.h"
 
-enum { OFFSET_ENTRY = 8, TIME_ENTRY = 12 };
 
 /* Both fields of an entry are int32 on disk. */
 static int fits(int64_t value)

@@ -14,13 +14,17 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
+#include "contract/batch.h"
+#include "contract/file.h"
+#include "contract/index.h"
+#include "contract/segment.h"
+#include "entry.h"
 #include "message.h"
 #include "system.h"
 
 enum {
     VECTOR = 1024, /* IOV_MAX of Linux */
     LENGTH_MIN = HEADER - LOG_OVERHEAD, /* of a batch without records */
-    INDEX_ENTRY = 8, /* of an offset index: relative offset int32, position int32 */
     CHUNK = 4096 + 64, /* of a file whose headers are read: a batch of a page, and the header behind it */
     AHEAD = 64, /* bytes that are read for one header */
     COPY_WINDOW = 1 << 20, /* bytes of a source that are mapped at once: they stay in a processor's cache */
@@ -311,23 +315,13 @@ int64_t seg_attributes(int fd, int64_t position, int64_t end)
 
 /* --- stretch --------------------------------------------------------- */
 
-static int64_t entry_offset(const uint8_t *index, int64_t slot)
-{
-    return get32(index + slot * INDEX_ENTRY);
-}
-
-static int64_t entry_position(const uint8_t *index, int64_t slot)
-{
-    return get32(index + slot * INDEX_ENTRY + 4);
-}
-
 /* Slot of the last entry whose batch begins at or below `most`, or -1. */
-static int64_t last_up_to(const uint8_t *index, int64_t n, int64_t most)
+static int64_t last_up_to(const seg_segment *s, int64_t most)
 {
-    int64_t low = 0, high = n;
+    int64_t low = 0, high = s->entries;
     while (low < high) {
         int64_t middle = low + (high - low) / 2;
-        if (entry_position(index, middle) <= most)
+        if (position_of(s, middle) <= most)
             low = middle + 1;
         else
             high = middle;
@@ -335,56 +329,48 @@ static int64_t last_up_to(const uint8_t *index, int64_t n, int64_t most)
     return low - 1;
 }
 
-/* A segment, and up to where it may be seen. */
-typedef struct segment {
-    headers h;
-    const uint8_t *index;
-    int64_t n, base_offset, end_offset;
-} segment;
-
 /* The batch that an index entry points to; 0 where it is not the one that the entry is about. */
-static int at_entry(segment *s, int64_t slot, seg_batch *batch)
+static int at_entry(headers *h, const seg_segment *s, int64_t slot, seg_batch *batch)
 {
-    int64_t position = entry_position(s->index, slot), last = s->base_offset + entry_offset(s->index, slot);
-    return position >= 0 && position < s->h.end && !header_at(&s->h, position, -1, batch) && batch->last_offset == last;
+    int64_t position = position_of(s, slot), last = s->base_offset + relative_of(s, slot);
+    return position >= 0 && position < s->end && !header_at(h, position, -1, batch) && batch->last_offset == last;
 }
 
 /* How much to read where a search for `offset` begins at an index entry. If another batch holds the offset, its header
  * comes by the same read, where that may be. */
-static int64_t ahead_of(const segment *s, int64_t slot, int64_t offset)
+static int64_t ahead_of(const seg_segment *s, int64_t slot, int64_t offset)
 {
     int64_t most = 2 * CHUNK; /* between two entries: the first batch is about half of it, or less */
-    int64_t stop = slot + 1 < s->n ? entry_position(s->index, slot + 1) : s->h.end;
-    int holds = s->base_offset + entry_offset(s->index, slot) == offset;
-    return holds || stop - entry_position(s->index, slot) > most ? AHEAD : CHUNK;
+    int holds = s->base_offset + relative_of(s, slot) == offset;
+    return holds || position_of(s, slot + 1) - position_of(s, slot) > most ? AHEAD : CHUNK;
 }
 
 /* The batch that holds `offset`, or the first one behind it. */
-static int find_first(segment *s, int64_t from, int64_t offset, seg_batch *first)
+static int find_first(headers *h, const seg_segment *s, int64_t from, int64_t offset, seg_batch *first)
 {
     if (from < 0) {
-        int64_t slot = seg_offset_slot(s->index, s->n, offset - s->base_offset);
+        int64_t slot = seg_offset_slot(s->index, s->entries, offset - s->base_offset);
         if (slot >= 0)
-            s->h.ahead = ahead_of(s, slot, offset);
-        if (slot >= 0 && !at_entry(s, slot, first))
+            h->ahead = ahead_of(s, slot, offset);
+        if (slot >= 0 && !at_entry(h, s, slot, first))
             return 0;
         if (slot >= 0 && first->last_offset >= offset)
             return 1;
         from = slot >= 0 ? first->position + first->size : 0;
     }
-    return seek(&s->h, from, -1, offset, first) == 1;
+    return seek(h, from, -1, offset, first) == 1;
 }
 
 /* Whether an index entry saves the walk from *first to *hint, which begins at or below `most`. */
-static int skips(segment *s, int64_t most, const seg_batch *first, seg_batch *hint)
+static int skips(headers *h, const seg_segment *s, int64_t most, const seg_batch *first, seg_batch *hint)
 {
-    int64_t slot = last_up_to(s->index, s->n, most);
-    return slot >= 0 && entry_position(s->index, slot) > first->position + first->size && at_entry(s, slot, hint) &&
+    int64_t slot = last_up_to(s, most);
+    return slot >= 0 && position_of(s, slot) > first->position + first->size && at_entry(h, s, slot, hint) &&
            hint->base_offset > first->last_offset && hint->base_offset < s->end_offset;
 }
 
 /* Where the stretch ends that *batch is of, or begins behind where it is not the first one. */
-static void find_stop(segment *s, int64_t most, const seg_batch *batch, seg_found *out)
+static void find_stop(headers *h, const seg_segment *s, int64_t most, const seg_batch *batch, seg_found *out)
 {
     seg_batch next;
     out->stop = batch->position;
@@ -396,7 +382,7 @@ static void find_stop(segment *s, int64_t most, const seg_batch *batch, seg_foun
     }
     out->stop += batch->size;
     out->next_offset = batch->last_offset + 1;
-    while (out->stop < most && !header_at(&s->h, out->stop, -1, &next)) {
+    while (out->stop < most && !header_at(h, out->stop, -1, &next)) {
         int rises = next.base_offset >= out->next_offset && next.base_offset < s->end_offset;
         out->final |= rises && out->stop + next.size > most;
         if (!rises || out->stop + next.size > most)
@@ -406,27 +392,23 @@ static void find_stop(segment *s, int64_t most, const seg_batch *batch, seg_foun
     }
 }
 
-int64_t seg_find_stretch(int fd, const uint8_t *index, int64_t n, int64_t base_offset, int64_t end,
-                         int64_t end_offset, int64_t from, int64_t offset, int64_t max_bytes, seg_found *out)
+int64_t seg_find_stretch(int fd, const seg_segment *s, int64_t from, int64_t offset, int64_t max_bytes,
+                         seg_found *out)
 {
-    segment s;
+    headers h;
     seg_batch first, hint;
-    begin(&s.h, fd, end);
-    s.index = index;
-    s.n = n;
-    s.base_offset = base_offset;
-    s.end_offset = end_offset;
-    int found = find_first(&s, from, offset, &first) && first.base_offset <= offset;
+    begin(&h, fd, s->end);
+    int found = find_first(&h, s, from, offset, &first) && first.base_offset <= offset;
     if (found) {
-        int64_t room = end - first.position, most = first.position + (max_bytes < room ? max_bytes : room);
-        int far = most > first.position + first.size && skips(&s, most, &first, &hint);
+        int64_t room = s->end - first.position, most = first.position + (max_bytes < room ? max_bytes : room);
+        int far = most > first.position + first.size && skips(&h, s, most, &first, &hint);
         out->position = first.position;
         out->first = first.size;
         out->final = 0;
-        find_stop(&s, most, far ? &hint : &first, out);
+        find_stop(&h, s, most, far ? &hint : &first, out);
         out->final |= out->stop - out->position >= max_bytes;
     }
-    out->reads = s.h.reads;
+    out->reads = h.reads;
     return found;
 }
 

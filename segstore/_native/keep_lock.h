@@ -5,6 +5,7 @@
 #include <stdint.h>
 
 #include "bytes.h"
+#include "contract/log.h"
 
 enum { APART = 1000 };      /* appends */
 #define TOO_LONG 20000000   /* ns; the interpreter itself lets a thread keep the lock for 5 ms */

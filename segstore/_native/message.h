@@ -9,6 +9,8 @@
 #define SEG_MESSAGE_H
 
 #include "bytes.h"
+#include "contract/batch.h"
+#include "contract/crc.h"
 
 enum {
     MESSAGE_AT_CRC = 12,

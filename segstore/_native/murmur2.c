@@ -3,6 +3,7 @@
  * Thread contract: no state; columns are only read.
  */
 #include "column.h"
+#include "contract/column.h"
 
 static uint32_t murmur2(const uint8_t *p, int64_t len)
 {

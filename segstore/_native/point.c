@@ -7,10 +7,14 @@
  * Thread contract: no state; a seg_point belongs to one caller at a time.
  */
 #include "batch.h"
+#include "contract/batch.h"
+#include "contract/file.h"
+#include "contract/index.h"
+#include "contract/segment.h"
+#include "entry.h"
 #include "record.h"
 
 enum {
-    INDEX_ENTRY = 8,        /* relative offset int32, position int32 */
     NOT_PLAIN = CODEC_MASK | 0x20, /* a codec, or a control batch */
     MOST_READS = 64,        /* the index is far behind: Python's way is no slower then */
     FIRST_GUESS = 8192,     /* bytes to read where nothing is known of the size of batches */
@@ -18,14 +22,6 @@ enum {
     NOWHERE = -2,
     ROWS = 7                /* of seg_points */
 };
-
-/* A segment as its reader may see it. */
-typedef struct place {
-    int fd;
-    int64_t number;
-    const uint8_t *index;
-    int64_t n, base_offset, end, end_offset;
-} place;
 
 /* A search of a batch: one begins at `from`, where `want` bytes are to be read. */
 typedef struct search {
@@ -42,20 +38,8 @@ static int64_t least(int64_t a, int64_t b)
 
 /* --- the batch ---------------------------------------------------------------- */
 
-/* The last offset of the batch of an index entry, less the segment's base offset. */
-static int64_t relative_of(const place *s, int64_t slot)
-{
-    return get32(s->index + slot * INDEX_ENTRY);
-}
-
-/* Where the batch of an index entry begins; the end behind the last entry. */
-static int64_t position_of(const place *s, int64_t slot)
-{
-    return slot < s->n ? get32(s->index + slot * INDEX_ENTRY + 4) : s->end;
-}
-
 /* From an entry that can't be right there is nothing to read. */
-static search from_entry(const place *s, int64_t slot, int64_t want)
+static search from_entry(const seg_segment *s, int64_t slot, int64_t want)
 {
     if (slot < 0)
         return (search){0, want, -1, -1, NOWHERE};
@@ -79,7 +63,7 @@ static int64_t guess_ahead(const seg_batch *usual)
 
 /* From a batch that ends below `offset`, or holds it: that of the index entry, or the one behind a batch that is
  * remembered. *there: the first offset that may be in the wanted batch, less the segment's base offset. */
-static search from_before(const place *s, int64_t slot, int64_t offset, const seg_point *p, int64_t *there)
+static search from_before(const seg_segment *s, int64_t slot, int64_t offset, const seg_point *p, int64_t *there)
 {
     const seg_batch *last = &p->batch;
     search at = from_entry(s, slot, 0);
@@ -94,13 +78,13 @@ static search from_before(const place *s, int64_t slot, int64_t offset, const se
 /* An entry has the last offset of its batch: the wanted batch lies behind that of the last entry below
  * `offset`, up to that of the next entry, which is read alone where `offset` seems to lie in it: it may have as
  * many offsets as the batch that was read before. Where that is doubtful, all up to it is read. */
-static search by_index(const place *s, int64_t offset, const seg_point *p)
+static search by_index(const seg_segment *s, int64_t offset, const seg_point *p)
 {
-    int64_t slot = seg_offset_slot(s->index, s->n, offset - s->base_offset), there;
+    int64_t slot = seg_offset_slot(s->index, s->entries, offset - s->base_offset), there;
     int64_t next = position_of(s, slot + 1), usual = p->batch.size;
     search low = from_before(s, slot, offset, p, &there);
     low.want = next - low.from;
-    if (low.confirms == offset || slot + 1 >= s->n || next >= s->end || next <= low.from) {
+    if (low.confirms == offset || slot + 1 >= s->entries || next >= s->end || next <= low.from) {
         int64_t most = low.confirms == offset ? guess(&p->batch) : guess_ahead(&p->batch);
         low.want = low.want > 0 ? least(low.want, most) : most;
         return low;
@@ -115,7 +99,7 @@ static search by_index(const place *s, int64_t offset, const seg_point *p)
     return low;
 }
 
-static search begin(const place *s, int64_t offset, const seg_point *p)
+static search begin(const seg_segment *s, int64_t offset, const seg_point *p)
 {
     const seg_batch *last = &p->batch;
     int within = offset >= last->base_offset && offset <= last->last_offset;
@@ -129,7 +113,7 @@ enum { WRONG, TOO_SHORT, THERE };
 
 /* Go over the headers in the buffer, which has `got` bytes, to the first batch that ends at `offset` or later.
  * THERE: its header is *b. TOO_SHORT: it lies further on, at->from has moved. */
-static int walk(const place *s, int64_t offset, const uint8_t *buffer, int64_t got, search *at, seg_batch *b)
+static int walk(const seg_segment *s, int64_t offset, const uint8_t *buffer, int64_t got, search *at, seg_batch *b)
 {
     int64_t start = at->from;
     for (; got - (at->from - start) >= HEADER; at->from += b->size) {
@@ -148,7 +132,7 @@ static int walk(const place *s, int64_t offset, const uint8_t *buffer, int64_t g
 }
 
 /* The batch that holds `offset`, whole in the buffer; NULL where the long way must be taken. */
-static const uint8_t *read_batch(const place *s, int64_t offset, seg_point *p, seg_batch *b)
+static const uint8_t *read_batch(int fd, const seg_segment *s, int64_t offset, seg_point *p, seg_batch *b)
 {
     int64_t slot = NOWHERE;
     search at = begin(s, offset, p);
@@ -157,7 +141,7 @@ static const uint8_t *read_batch(const place *s, int64_t offset, seg_point *p, s
             return NULL;
         int64_t start = at.from, want = least(at.want < HEADER ? HEADER : at.want, least(s->end - start, p->room));
         p->reads++;
-        if (seg_pread(s->fd, p->buffer, want, start) != want)
+        if (seg_pread(fd, p->buffer, want, start) != want)
             return NULL;
         int found = walk(s, offset, p->buffer, want, &at, b);
         if (found == WRONG)
@@ -182,9 +166,9 @@ static const uint8_t *read_batch(const place *s, int64_t offset, seg_point *p, s
 }
 
 /* As read_batch, where the batch is plain and its CRC holds; it is remembered then. */
-static const uint8_t *sound_batch(const place *s, int64_t offset, seg_point *p, seg_batch *b)
+static const uint8_t *sound_batch(int fd, const seg_segment *s, int64_t offset, seg_point *p, seg_batch *b)
 {
-    const uint8_t *batch = read_batch(s, offset, p, b);
+    const uint8_t *batch = read_batch(fd, s, offset, p, b);
     if (!batch || b->attributes & NOT_PLAIN || !crc_holds(batch, b->size))
         return NULL;
     p->batch = *b;
@@ -264,13 +248,11 @@ static int64_t end_of(int64_t at, int64_t len)
     return len < 0 ? -1 : at + len;
 }
 
-int64_t seg_read_one(int fd, int64_t segment, const uint8_t *index, int64_t n, int64_t base_offset, int64_t end,
-                     int64_t end_offset, int64_t offset, seg_point *p)
+int64_t seg_read_one(int fd, const seg_segment *s, int64_t offset, seg_point *p)
 {
-    place s = {fd, segment, index, n, base_offset, end, end_offset};
     seg_batch b;
     fields f;
-    const uint8_t *batch = sound_batch(&s, offset, p, &b);
+    const uint8_t *batch = sound_batch(fd, s, offset, p, &b);
     if (!batch)
         return 0;
     cursor c = records_of(batch, &b);
@@ -335,17 +317,15 @@ static int64_t put_records(const uint8_t *batch, const seg_batch *b, const int64
     return done;
 }
 
-int64_t seg_read_many(int fd, int64_t segment, const uint8_t *index, int64_t n, int64_t base_offset, int64_t end,
-                      int64_t end_offset, const int64_t *offsets, int64_t n_offsets, seg_point *p, seg_points *out)
+int64_t seg_read_many(int fd, const seg_segment *s, const int64_t *offsets, int64_t n, seg_point *p, seg_points *out)
 {
-    place s = {fd, segment, index, n, base_offset, end, end_offset};
     seg_batch b = {.last_offset = -1};
     int64_t done = 0;
-    while (done < n_offsets && offsets[done] > b.last_offset) {
-        const uint8_t *batch = sound_batch(&s, offsets[done], p, &b);
+    while (done < n && offsets[done] > b.last_offset) {
+        const uint8_t *batch = sound_batch(fd, s, offsets[done], p, &b);
         if (!batch)
             break;
-        done += put_records(batch, &b, offsets + done, n_offsets - done, out);
+        done += put_records(batch, &b, offsets + done, n - done, out);
     }
     return done;
 }

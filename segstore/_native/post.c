@@ -12,6 +12,9 @@
 
 #include <time.h>
 
+#include "contract/answers.h"
+#include "contract/batch.h"
+#include "contract/log.h"
 #include "keep_lock.h"
 
 enum { MOST = 32 }; /* records, until the sender's Python has another look */

@@ -3,6 +3,7 @@
  */
 #define _GNU_SOURCE
 #include "bytes.h"
+#include "contract/threads.h"
 #include "system.h"
 
 int32_t seg_processor(void)

@@ -9,6 +9,10 @@
  * Thread contract: no state; a seg_range belongs to one caller at a time.
  */
 #include "batch.h"
+#include "contract/batch.h"
+#include "contract/file.h"
+#include "contract/records.h"
+#include "contract/segment.h"
 
 enum {
     WINDOW = 1 << 19        /* bytes that are read, checked and decoded at a time: they stay in a core's cache */
@@ -22,19 +26,20 @@ enum { MORE, DONE, SLOW };
 typedef struct reading {
     uint8_t *bytes;
     int64_t size, taken;    /* taken: bytes whose batches are taken */
-    int64_t segment, offset, below, limit, last; /* last: the last offset taken */
+    const seg_segment *segment;
+    int64_t offset, limit, last; /* last: the last offset taken */
     int64_t *rows, stride;
     int check_crcs;
     seg_range *r;
 } reading;
 
 /* Where the batch begins that holds `offset`, by what is remembered, or by the index; -1: not known. */
-static int64_t find(int fd, const seg_within *w, int64_t offset, int remembered, const seg_range *r)
+static int64_t find(int fd, const seg_segment *s, int64_t offset, int remembered, const seg_range *r)
 {
-    if (remembered && r->of_segment == w->segment && r->next_offset == offset)
+    if (remembered && r->of_segment == s->number && r->next_offset == offset)
         return r->next_position;
     seg_found first;
-    int found = seg_find_stretch(fd, w->index, w->n, w->base_offset, w->end, w->below, -1, offset, 0, &first);
+    int found = seg_find_stretch(fd, s, -1, offset, 0, &first);
     return found ? first.position : -1;
 }
 
@@ -55,7 +60,7 @@ static int decode(reading *d, const seg_batch *b)
 /* Leave the segment to the long way from now on. */
 static int leave(const reading *d)
 {
-    d->r->left = d->segment;
+    d->r->left = d->segment->number;
     return SLOW;
 }
 
@@ -85,7 +90,7 @@ static int take(reading *d, int64_t have)
             return SLOW;
         if (b->attributes & CODEC_MASK)
             return leave(d);
-        if (b->last_offset >= d->below || (d->check_crcs && !crc_holds(h, b->size)) || !decode(d, b))
+        if (b->last_offset >= d->segment->end_offset || (d->check_crcs && !crc_holds(h, b->size)) || !decode(d, b))
             return SLOW;
         r->attributes |= b->attributes;
         r->n_batches++;
@@ -94,14 +99,14 @@ static int take(reading *d, int64_t have)
     }
 }
 
-int64_t seg_read_range(int fd, const seg_within *w, int64_t offset, int64_t limit, int32_t check_crcs, uint8_t *bytes,
-                       int64_t size, int64_t *rows, int64_t stride, seg_range *r)
+int64_t seg_read_range(int fd, const seg_segment *s, int64_t offset, int64_t limit, int32_t check_crcs,
+                       uint8_t *bytes, int64_t size, int64_t *rows, int64_t stride, seg_range *r)
 {
-    reading d = {bytes, size, 0, w->segment, offset, w->below, limit, -1, rows, stride, check_crcs, r};
-    int64_t position = find(fd, w, offset, check_crcs, r);
+    reading d = {bytes, size, 0, s, offset, limit, -1, rows, stride, check_crcs, r};
+    int64_t position = find(fd, s, offset, check_crcs, r);
     int state = MORE;
     r->of_segment = 0;
-    if (position < 0 || size > w->end - position)
+    if (position < 0 || size > s->end - position)
         return 0;
     r->position = position;
     r->n_batches = r->records = r->with_headers = r->attributes = 0;
@@ -118,7 +123,7 @@ int64_t seg_read_range(int fd, const seg_within *w, int64_t offset, int64_t limi
     }
     if (d.taken == 0)
         return 0;
-    r->of_segment = w->segment;
+    r->of_segment = s->number;
     r->next_offset = d.last + 1;
     r->next_position = position + d.taken;
     return 1;

@@ -3,6 +3,7 @@
 #define SEG_READER_H
 
 #include "bytes.h"
+#include "contract/answers.h"
 
 enum {
     CUT = -1,               /* a varint runs out of its bytes; what that means is the caller's */

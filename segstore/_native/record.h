@@ -4,6 +4,7 @@
 #ifndef SEG_RECORD_H
 #define SEG_RECORD_H
 
+#include "contract/answers.h"
 #include "reader.h"
 
 enum {

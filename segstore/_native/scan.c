@@ -4,6 +4,7 @@
  * there before it is used.
  */
 #include "batch.h"
+#include "contract/batch.h"
 
 int32_t seg_sound(const uint8_t *batch, int64_t len, const seg_batch *h, int32_t check_crc)
 {

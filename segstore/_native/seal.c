@@ -3,6 +3,9 @@
  * Thread contract: no state; a batch belongs to its caller until it is written to the log.
  */
 #include "bytes.h"
+#include "contract/answers.h"
+#include "contract/batch.h"
+#include "contract/crc.h"
 
 void seg_put_header(uint8_t *p, const seg_batch *b)
 {

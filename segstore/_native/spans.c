@@ -14,7 +14,7 @@
 #include <Python.h>
 #include <stdint.h>
 
-#include "cdef.h"
+#include "contract/column.h"
 
 /* What is known of all items. */
 typedef struct {

@@ -12,6 +12,10 @@
 #include <unistd.h>
 
 #include "bytes.h"
+#include "contract/answers.h"
+#include "contract/ends.h"
+#include "contract/file.h"
+#include "contract/staging.h"
 #include "system.h"
 
 enum {

@@ -9,6 +9,11 @@
 #include <errno.h>
 
 #include "bytes.h"
+#include "contract/answers.h"
+#include "contract/batch.h"
+#include "contract/cleaner.h"
+#include "contract/file.h"
+#include "contract/records.h"
 
 enum { NOT_PLAIN = CODEC_MASK | 0x10 | 0x20 }; /* the flags: of a transaction, a marker */
 

@@ -23,6 +23,9 @@
 #include <time.h>
 
 #include "bytes.h"
+#include "contract/answers.h"
+#include "contract/batch.h"
+#include "contract/log.h"
 #include "keep_lock.h"
 
 enum { TAIL, VALUE, KEY, HEADERS, TIMESTAMP, EXPECTED, NOW, BATCH, ARGUMENTS };
@@ -215,12 +218,12 @@ static PyObject *bind(PyObject *module, PyObject *const *addresses, Py_ssize_t n
 
 static PyMethodDef functions[] = {
     {"seg_tail_append", (PyCFunction)(void (*)(void))tail_append, METH_FASTCALL,
-     "The offset of a record, or what else seg_tail_append (cdef.h) answers; SEG_SLOW where value or key are "
+     "The offset of a record, or what else seg_tail_append (log.h) answers; SEG_SLOW where value or key are "
      "neither bytes nor None, the headers no list or tuple of (str, bytes or None), or timestamp or expected "
      "offset neither None nor an int from 0 to the largest int64. The tail and the seg_batch (0: none) are "
      "addresses."},
     {"seg_tail_flush", (PyCFunction)(void (*)(void))tail_flush, METH_FASTCALL,
-     "What seg_tail_flush (cdef.h) answers, for an offset, or up to the tail's end (-1); never -EINTR. The tail "
+     "What seg_tail_flush (log.h) answers, for an offset, or up to the tail's end (-1); never -EINTR. The tail "
      "is an address."},
     {"bind", (PyCFunction)(void (*)(void))bind, METH_FASTCALL,
      "Take the addresses of seg_tail_append and seg_tail_flush of cffi's module."},

@@ -2,6 +2,9 @@
  *
  * Thread contract: no state. What is no record is for seg_decode to tell: its batch is one that may hold some.
  */
+#include "contract/answers.h"
+#include "contract/batch.h"
+#include "contract/records.h"
 #include "reader.h"
 
 enum {

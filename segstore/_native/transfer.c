@@ -17,6 +17,9 @@
 #include <unistd.h>
 
 #include "bytes.h"
+#include "contract/answers.h"
+#include "contract/segment.h"
+#include "contract/transfer.h"
 #include "system.h"
 
 /* The kernel moves at most 0x7ffff000 bytes a call. */
@@ -86,7 +89,7 @@ static remembered table[1 << REMEMBERED_BITS] __attribute__((aligned(64)));
 
 static remembered *slot_of(const seg_sendable *s, int64_t offset)
 {
-    uint64_t mixed = ((uint64_t)offset + ((uint64_t)s->segment << 40)) * 0x9e3779b97f4a7c15u;
+    uint64_t mixed = ((uint64_t)offset + ((uint64_t)s->segment.number << 40)) * 0x9e3779b97f4a7c15u;
     return &table[mixed >> (64 - REMEMBERED_BITS)];
 }
 
@@ -98,16 +101,16 @@ static remembered *slot_of(const seg_sendable *s, int64_t offset)
 static int is_answer(const seg_sendable *s, int64_t max_bytes, int64_t asked, const seg_found *at)
 {
     int64_t size = at->stop - at->position;
-    if (at->stop > s->end || at->next_offset > s->end_offset)
+    if (at->stop > s->segment.end || at->next_offset > s->segment.end_offset)
         return 0;
-    return (size == at->first && max_bytes <= size) || max_bytes == asked || (at->stop == s->end && max_bytes >= size);
+    return (size == at->first && max_bytes <= size) || max_bytes == asked || (at->stop == s->segment.end && max_bytes >= size);
 }
 
 static int recall(const seg_sendable *s, int64_t offset, int64_t max_bytes, seg_found *at)
 {
     const remembered *r = slot_of(s, offset);
     uint64_t before = GET(r->sequence);
-    if (!s->segment || before & 1 || GET(r->segment) != s->segment || GET(r->offset) != offset)
+    if (!s->remembers || before & 1 || GET(r->segment) != s->segment.number || GET(r->offset) != offset)
         return 0;
     int64_t asked = GET(r->asked);
     *at = (seg_found){.position = GET(r->position), .stop = GET(r->stop), .next_offset = GET(r->next_offset),
@@ -119,10 +122,10 @@ static void remember(const seg_sendable *s, int64_t offset, int64_t max_bytes, c
 {
     remembered *r = slot_of(s, offset);
     uint64_t before = __atomic_load_n(&r->sequence, __ATOMIC_RELAXED);
-    if (!s->segment || before & 1 ||
+    if (!s->remembers || before & 1 ||
         !__atomic_compare_exchange_n(&r->sequence, &before, before + 1, 0, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED))
         return;
-    PUT(r->segment, s->segment);
+    PUT(r->segment, s->segment.number);
     PUT(r->offset, offset);
     PUT(r->position, at->position);
     PUT(r->stop, at->stop);
@@ -140,20 +143,21 @@ static int find_from_last(int fd, const seg_sendable *s, int64_t offset, int64_t
     int64_t from = last == offset ? __atomic_load_n(&s->next_position, __ATOMIC_RELAXED) : -1;
     int64_t reads = 0;
     if (from >= 0) {
-        if (seg_find_stretch(fd, s->index, s->n, s->base_offset, s->end, s->end_offset, from, offset, max_bytes, at))
+        if (seg_find_stretch(fd, &s->segment, from, offset, max_bytes, at))
             return 1;
         reads = at->reads;
     }
-    int found = seg_find_stretch(fd, s->index, s->n, s->base_offset, s->end, s->end_offset, -1, offset, max_bytes, at);
+    int found = seg_find_stretch(fd, &s->segment, -1, offset, max_bytes, at);
     at->reads += reads;
     return found;
 }
 
 int64_t seg_send_stretch(int sink, int fd, seg_sendable *s, int64_t offset, int64_t max_bytes, seg_found *found)
 {
+    const seg_segment *of = &s->segment;
     seg_found own, *at = found ? found : &own;
     at->reads = 0;
-    if (offset < s->base_offset || offset >= s->below || max_bytes < 0 || (s->here && !s->here[0]))
+    if (offset < of->base_offset || offset >= s->below || max_bytes < 0 || (s->here && !s->here[0]))
         return SEG_SLOW;
     if (!recall(s, offset, max_bytes, at)) {
         at->reads = 0;
@@ -162,7 +166,7 @@ int64_t seg_send_stretch(int sink, int fd, seg_sendable *s, int64_t offset, int6
         remember(s, offset, max_bytes, at);
     }
     int64_t count = at->stop - at->position, next = at->next_offset < s->below ? at->next_offset : s->below;
-    int goes_on = at->stop == s->end && count < max_bytes && s->below < s->end_offset;
+    int goes_on = at->stop == of->end && count < max_bytes && s->below < of->end_offset;
     if (goes_on || count <= 0 || count > INT32_MAX || next <= offset || next - offset > INT32_MAX)
         return SEG_SLOW;
     int64_t sent = seg_sendfile(sink, fd, at->position, count);

@@ -19,6 +19,10 @@
 #include <structmember.h>
 
 #include "bytes.h"
+#include "contract/answers.h"
+#include "contract/log.h"
+#include "contract/segment.h"
+#include "contract/transfer.h"
 
 typedef int64_t (*send_function)(int, int, seg_sendable *, int64_t, int64_t, seg_found *);
 
@@ -28,7 +32,7 @@ typedef struct {
     PyObject_HEAD
     PyObject *handle;       /* a weak reference to the log's */
     PyObject *segment;      /* cffi's seg_sendable *, whose memory `c` is */
-    PyObject *memory;       /* the owners of what that points to */
+    PyObject *memory;       /* the owners of memory that `c` points to */
     PyObject *tail;         /* cffi's seg_tail *, at which C appended when the view was made, or None */
     long long first, below; /* `below` as in `c`, whose end_offset is where the view ended */
     char spent;             /* it was of no use, and is to be made anew */
@@ -126,7 +130,7 @@ static int ends_alike(PyObject *views, const Sendable *known)
     int same = c != NULL && c == known->tail;
     Py_XDECREF(c);
     return same && (known->tail_c == NULL ||
-                    __atomic_load_n(&known->tail_c->seen_offset, __ATOMIC_ACQUIRE) == known->c->end_offset);
+                    __atomic_load_n(&known->tail_c->seen_offset, __ATOMIC_ACQUIRE) == known->c->segment.end_offset);
 }
 
 /* What the partition's view knows of the segment that holds `offset`, a new reference; NULL where Python has to look. */
@@ -237,7 +241,7 @@ static PyMethodDef functions[] = {
     {"seg_transfer", (PyCFunction)(void (*)(void))transfer, METH_FASTCALL,
      "(bytes sent, next offset) of a transfer by sendfile, for a partition's Visible or None, its Context, sink, "
      "offset, max_bytes and method. None where Python has to make the call. A list where it was made, and Python has to go "
-     "on: what seg_send_stretch (cdef.h) answered, the Sendable, and the log's Handle."},
+     "on: what seg_send_stretch (contract/transfer.h) answered, the Sendable, and the log's Handle."},
     {"bind", bind, METH_O, "Take the address of seg_send_stretch of cffi's module."},
     {NULL, NULL, 0, NULL},
 };

@@ -20,6 +20,8 @@
 #endif
 
 #include "bytes.h"
+#include "contract/transfer.h"
+#include "contract/zerocopy.h"
 
 #ifdef IORING_SEND_ZC_REPORT_USAGE
 

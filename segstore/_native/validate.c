@@ -4,6 +4,8 @@
  * into it here.
  */
 #include "batch.h"
+#include "contract/batch.h"
+#include "contract/rules.h"
 #include "record.h"
 
 enum { CODECS = 5 };

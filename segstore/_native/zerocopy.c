@@ -13,6 +13,8 @@
 #include <unistd.h>
 
 #include "bytes.h"
+#include "contract/transfer.h"
+#include "contract/zerocopy.h"
 
 #ifdef __linux__
 #include <linux/errqueue.h>

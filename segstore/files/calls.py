@@ -2,6 +2,7 @@
 
 What is made has `file_mode`, and directories also the right to enter for whoever may read, whatever the umask
 is. Positions are passed in, so one `Handle` may serve many threads. Errors carry the path. Threads: any.
+Functions of C are in the headers of `_native/contract/`.
 """
 
 from __future__ import annotations
@@ -128,39 +129,38 @@ class Content:
         return checked(done, handle)
 
     def native_write(self, handle: Handle) -> Any:
-        """Return the function of C by which a tail (cdef.h) writes to this file: NULL for `seg_pwrite`; None
+        """Return the function of C by which a tail (log.h) writes to this file: NULL for `seg_pwrite`; None
         where this object has a `pwrite` of its own, which C would pass by.
         """
         return ffi.NULL if type(self).pwrite is Content.pwrite else None
 
     def native_sync(self, handle: Handle) -> Any:
-        """Return the function of C by which a tail (cdef.h) syncs this file: NULL for `seg_fdatasync`; None
+        """Return the function of C by which a tail (log.h) syncs this file: NULL for `seg_fdatasync`; None
         where this object has a `sync` of its own, which C would pass by.
         """
         return ffi.NULL if type(self).sync is Content.sync else None
 
     def seek_batch(self, handle: Handle, position: int, end: int, target: int, out: Any) -> int:
-        """Return the result of `seg_seek` (cdef.h): 1 found, 0 none below `end`, negative: -errno or a bad
+        """Return the result of `seg_seek` (batch.h): 1 found, 0 none below `end`, negative: -errno or a bad
         header.
         """
         return int(lib.seg_seek(handle.fd, position, end, target, out))
 
-    def read_one(self, handle: Handle, segment: int, index: Any, n: int, base_offset: int, end: int,
-                 end_offset: int, offset: int, point: Any) -> int:  # fmt: skip
-        """Return the result of `seg_read_one` (cdef.h): 1, or 0 where the long way must be taken."""
-        found: int = lib.seg_read_one(
-            handle.fd, segment, index, n, base_offset, end, end_offset, offset, point
-        )
+    def read_one(self, handle: Handle, segment: Any, offset: int, point: Any) -> int:
+        """Return the result of `seg_read_one` (segment.h) for a `seg_segment *`: 1, or 0 if the long way must
+        be taken.
+        """
+        found: int = lib.seg_read_one(handle.fd, segment, offset, point)
         return found
 
-    def read_many(self, handle: Handle, *place: Any) -> int:
-        """Return the result of `seg_read_many` (cdef.h): of how many offsets the records were found."""
-        found: int = lib.seg_read_many(handle.fd, *place)
+    def read_many(self, handle: Handle, segment: Any, offsets: Any, n: int, point: Any, out: Any) -> int:
+        """Return the result of `seg_read_many` (segment.h): of how many offsets the records were found."""
+        found: int = lib.seg_read_many(handle.fd, segment, offsets, n, point, out)
         return found
 
-    def read_range(self, handle: Handle, *place: Any) -> int:
-        """Return the result of `seg_read_range` (cdef.h): 1, or 0 where the long way must be taken."""
-        found: int = lib.seg_read_range(handle.fd, *place)
+    def read_range(self, handle: Handle, segment: Any, *how: Any) -> int:
+        """Return the result of `seg_read_range` (segment.h): 1, or 0 if the long way must be taken."""
+        found: int = lib.seg_read_range(handle.fd, segment, *how)
         return found
 
     def read_by(self, handle: Handle, call: Callable[[int], int]) -> int:
@@ -171,7 +171,7 @@ class Content:
         return checked(result, handle) if result > -_MOST_ERRNO else result
 
     def restamp(self, handle: Handle, end: int, base_offset: int, leader_epoch: int) -> int:
-        """Call `seg_restamp` (cdef.h), and return the next offset; EBADMSG where a batch is none. Raises
+        """Call `seg_restamp` (staging.h), and return the next offset; EBADMSG where a batch is none. Raises
         OSError.
         """
         code = lib.seg_restamp(handle.fd, end, base_offset, leader_epoch)

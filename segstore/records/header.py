@@ -44,8 +44,8 @@ BATCH = np.dtype(
         ("magic", np.int64),
     ]
 )
-"""One record batch's header, field for field `seg_batch` of cdef.h, in host order; also that of a message of
-magic 0 or 1, of which cdef.h says what it knows.
+"""One record batch's header, field for field `seg_batch` of `_native/contract/batch.h`, in host order; also
+that of a message of magic 0 or 1, of which batch.h says what it knows.
 """
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")

@@ -3,6 +3,7 @@ or a buffer, or from a mapped part of the file. They also look at sinks and wait
 
 On disk: reads only. Threads: any; a pipe or window is one thread's at a time. Errors: see `segstore.sending`;
 EFAULT, of the source, where what was mapped can't be read: the file has been cut, or the disk failed.
+Functions and structs of C are in the headers of `_native/contract/`.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ PIPE_BYTES = 1 << 20  # what a pipe may have without privileges (/proc/sys/fs/pi
 
 
 class SinkInfo(NamedTuple):
-    """What a descriptor is (`seg_sink` in cdef.h)."""
+    """What a descriptor is (`seg_sink` in contract/transfer.h)."""
 
     kind: int
     appends: bool
@@ -41,7 +42,7 @@ _PROBES: dict[str, tuple[str, Callable[[], int]]] = {
 
 
 class Sending:
-    """Sinks are descriptors; positions and counts in bytes. Windows are `seg_window *` of cdef.h."""
+    """Sinks are descriptors; positions and counts in bytes. Windows are `seg_window *` of transfer.h."""
 
     def why_not(self, method: str) -> str | None:
         """Return None where this system has what a method of transfers needs, and lets this process use it;
@@ -51,19 +52,19 @@ class Sending:
         result = call()
         return None if result in (0, -errno.EBADF) else f"{what}: {os.strerror(-result)}"
 
-    def find_stretch(self, source: Source, out: Any, *where: Any) -> bool:
-        """Return whether `seg_find_stretch` (cdef.h) found one; `where` goes from its `index` to its
-        `max_bytes`.
-        """
-        return bool(lib.seg_find_stretch(source.fd, *where, out))
+    def find_stretch(
+        self, source: Source, out: Any, segment: Any, start: int, offset: int, max_bytes: int
+    ) -> bool:
+        """Return whether `seg_find_stretch` (segment.h) found a stretch in a `seg_segment *`."""
+        return bool(lib.seg_find_stretch(source.fd, segment, start, offset, max_bytes, out))
 
     def attributes(self, source: Source, position: int, end: int) -> int:
-        """Return what `seg_attributes` (cdef.h) gives for batches that lie side by side. Raises OSError."""
+        """Return what `seg_attributes` (batch.h) gives for batches that lie side by side. Raises OSError."""
         result: int = lib.seg_attributes(source.fd, position, end)
         return checked(result, source)
 
     def exchange_fetch(self, sock: int, source: Source, exchange: Any, segment: Any, *ends: int) -> bool:
-        """Return whether `seg_exchange_fetch` (cdef.h) has answered; `ends` are log start offset and last
+        """Return whether `seg_exchange_fetch` (exchange.h) has answered; `ends` are log start offset and last
         stable offset.
         """
         return int(lib.seg_exchange_fetch(sock, exchange, source.fd, segment, *ends)) > 0
@@ -71,11 +72,11 @@ class Sending:
     def exchange_give(
         self, sock: int, source: Source, exchange: Any, position: int, stop: int, ends: Any, number: bytes
     ) -> bool:
-        """Return whether `seg_exchange_give` (cdef.h) has answered."""
+        """Return whether `seg_exchange_give` (exchange.h) has answered."""
         return int(lib.seg_exchange_give(sock, exchange, source.fd, position, stop, ends, number)) > 0
 
     def send_stretch(self, sink: int, source: Source, segment: Any, offset: int, max_bytes: int) -> int:
-        """Call `seg_send_stretch` (cdef.h) for a `seg_sendable *`, and return what it gives. Raises
+        """Call `seg_send_stretch` (transfer.h) for a `seg_sendable *`, and return what it gives. Raises
         OSError of sendfile(2); nothing was sent then.
         """
         result: int = lib.seg_send_stretch(sink, source.fd, segment, offset, max_bytes, _NULL)

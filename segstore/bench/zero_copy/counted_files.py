@@ -40,8 +40,8 @@ class CountedFiles(ExhibitFiles):
 
     # --- what is looked at ------------------------------------------------------------------
 
-    def find_stretch(self, source: Source, out: Any, *where: Any) -> bool:
-        found = super().find_stretch(source, out, *where)
+    def find_stretch(self, source: Source, out: Any, segment: Any, *where: int) -> bool:
+        found = super().find_stretch(source, out, segment, *where)
         self._count("pread64", out.reads)
         return found
 

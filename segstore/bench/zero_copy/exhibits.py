@@ -32,7 +32,7 @@ ZEROCOPY, IO_URING = "zerocopy", "io_uring"
 
 
 class Notices(NamedTuple):
-    """What was read from a socket's error queue (`seg_noticed` in cdef.h)."""
+    """What was read from a socket's error queue (`seg_noticed` in contract/zerocopy.h)."""
 
     sends: int
     copied: int
@@ -47,7 +47,8 @@ _PROBES: dict[str, tuple[str, Callable[[], int]]] = {
 
 class ExhibitFiles(Files):
     """`Files` with the calls that the two senders make. Windows are `seg_window *`, rings `seg_ring *`, of
-    cdef.h; an EFAULT is of the source, whose bytes can't be read: the file has been cut, or the disk failed.
+    contract/; an EFAULT is of the source, whose bytes can't be read: the file has been cut, or the disk
+    failed.
     """
 
     def why_not(self, method: str) -> str | None:

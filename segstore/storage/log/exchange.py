@@ -22,7 +22,7 @@ _NEW_HEADER = ffi.typeof("seg_batch *")
 
 
 class Alike(NamedTuple):
-    """What requests and answers have in common, as `seg_exchange` (cdef.h) describes its fields of these
+    """What requests and answers have in common, as `seg_exchange` (exchange.h) describes its fields of these
     names.
     """
 

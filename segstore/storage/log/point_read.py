@@ -37,10 +37,10 @@ _unpack = struct.Struct("8q").unpack
 
 class _Point:
     """What one call works with: a `seg_point`, the numbers of the record that was found, and the bytes that
-    they point into.
+    they point into; and the `seg_segment` that is read.
     """
 
-    __slots__ = ("buffer", "c", "found", "memory")
+    __slots__ = ("buffer", "c", "found", "memory", "of", "segment")
 
     def __init__(self) -> None:
         # Pages that no batch has come to take no memory.
@@ -49,6 +49,8 @@ class _Point:
         self.c = ffi.new("seg_point *", {"buffer": self.memory, "room": ROOM})
         first = ffi.offsetof("seg_point", "offset")
         self.found = memoryview(ffi.buffer(self.c))[first:]
+        self.segment = ffi.new("seg_segment *")
+        self.of = ffi.buffer(self.segment)
 
 
 _unused: list[_Point] = []
@@ -88,14 +90,13 @@ def _find(view: LogView, offset: int) -> tuple[Segment, _Point] | None:
     if slot < len(bases):
         end, end_offset = segment.size, min(bases[slot], end_offset)
     try:
-        handle, (index, n, _memory) = segment.handle, segment.offset_index.view
+        handle = segment.handle
         try:
             point = _unused.pop()
         except IndexError:
             point = _Point()
-        found = segment.pool.files.read_one(
-            handle, segment.number, index, n, segment.base_offset, end, end_offset, offset, point.c
-        )
+        _index = segment.fill(point.segment, point.of, end, end_offset)
+        found = segment.pool.files.read_one(handle, point.segment, offset, point.c)
     except (OSError, CorruptRecordError) as error:
         leave(error)
         return None

@@ -31,18 +31,22 @@ _HEADERS = 1 << 14
 _RECORD_BYTES = 32
 """A segment that has fewer bytes for each of its offsets has gaps, mostly."""
 
-_BYTES, _INT64S, _WITHIN = map(ffi.typeof, ("uint8_t[]", "int64_t *", "seg_within *"))
+_BYTES, _INT64S = map(ffi.typeof, ("uint8_t[]", "int64_t *"))
 
 
 class _Range:
-    """What one call works with: a `seg_range`, and how many records a byte had in the last read."""
+    """What one call works with: a `seg_range`, the `seg_segment` that is read, and how many records a byte
+    had in the last read.
+    """
 
-    __slots__ = ("batches", "c", "density")
+    __slots__ = ("batches", "c", "density", "of", "segment")
 
     def __init__(self) -> None:
         # Pages that no header has come to take no memory.
         self.batches = held("seg_batch *", np.empty(_HEADERS * BATCH.itemsize, np.uint8))
         self.c = ffi.new("seg_range *", {"batches": self.batches, "room": _HEADERS})
+        self.segment = ffi.new("seg_segment *")
+        self.of = ffi.buffer(self.segment)
         self.density = 0.0
 
 
@@ -87,15 +91,14 @@ def _read(
     data: bytes,
     check_crcs: bool,
 ) -> Records | None:
-    size, number, c = len(data), segment.number, found.c
+    size = len(data)
     room = _room(found, segment, end, below, size)
     matrix = spare.matrix(ROWS, room)
     try:
-        handle, (index, n, _memory) = segment.handle, segment.offset_index.view
-        within = ffi.new(_WITHIN, (number, index, n, segment.base_offset, end, below))
+        handle, _index = segment.handle, segment.fill(found.segment, found.of, end, below)
         done = segment.pool.files.read_range(
-            handle, within, offset, limit, check_crcs,
-            held(_BYTES, data), size, held(_INT64S, matrix), room, c,
+            handle, found.segment, offset, limit, check_crcs,
+            held(_BYTES, data), size, held(_INT64S, matrix), room, found.c,
         )  # fmt: skip
     except (OSError, CorruptRecordError) as error:
         leave(error)

@@ -82,13 +82,12 @@ def _by_short_way(view: LogView, wanted: NDArray[np.int64]) -> Records | None:
     slot = view.slot(wanted.item(0))
     segment, (end, below) = view.segments[slot], view.bounds(slot)
     offsets, n = held("int64_t *", wanted), min(int(wanted.searchsorted(below)), _MOST)
-    base, room = segment.base_offset, _Room(n)
+    room = _Room(n)
     try:
-        handle, (index, entries, _memory) = segment.handle, segment.offset_index.view
+        handle = segment.handle
         with point_read.borrowed() as point:
-            done = segment.pool.files.read_many(
-                handle, segment.number, index, entries, base, end, below, offsets, n, point.c, room.c
-            )
+            _index = segment.fill(point.segment, point.of, end, below)
+            done = segment.pool.files.read_many(handle, point.segment, offsets, n, point.c, room.c)
     except (OSError, CorruptRecordError) as error:
         point_read.leave(error)
         return None

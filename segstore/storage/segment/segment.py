@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import os
+import struct
 import weakref
 from itertools import count
 from typing import Any
@@ -28,6 +29,7 @@ from segstore.storage.segment.batch_scan import BAD, next_whole, walk
 _FIRST_BAD = -10100  # seg_seek gives -(10100 + SEG_SHORT or SEG_BAD_*)
 _TIME_CHUNK = 1 << 20
 _numbers = count(1)
+_fill = struct.Struct("5q").pack_into  # all fields of `seg_segment` but the last one
 
 
 class Segment:
@@ -94,6 +96,25 @@ class Segment:
             return None
         return handle, indexes[0].view
 
+    def fields(self, end: int, end_offset: int, index: View | None = None) -> tuple[Any, ...]:
+        """Return the fields of C's struct (`seg_segment`) for a reader who may see the segment below byte
+        `end` and offset `end_offset`. The last field keeps the memory of the offset index, whose view may be
+        given.
+
+        Raises OSError, CorruptRecordError if the index can't be loaded.
+        """
+        view = self.indexes[0].view if index is None else index
+        return self.number, view[1], self.base_offset, end, end_offset, view[0]
+
+    def fill(self, c: Any, memory: Any, end: int, end_offset: int) -> View:
+        """Set `fields` in the struct `c`, whose bytes are `memory`, in half the time that cffi takes. Return
+        the view of the offset index: who uses the struct keeps that.
+        """
+        view = (self._indexes or self.indexes)[0].view
+        _fill(memory, 0, self.number, view[1], self.base_offset, end, end_offset)
+        c.index = view[0]
+        return view
+
     def _checked(self, handle: Handle) -> Handle:
         """Return a handle of this very file: the one given, or a new one. Raises FileNotFoundError where
         compaction has replaced the file.
@@ -132,11 +153,6 @@ class Segment:
         """
         self._indexes, self._largest = indexes, None
         self.number = next(_numbers)
-
-    @property
-    def offset_index(self) -> OffsetIndex:
-        """Return the offset index."""
-        return (self._indexes or self.indexes)[0]
 
     @property
     def indexes(self) -> tuple[OffsetIndex, TimeIndex]:

@@ -116,9 +116,8 @@ def _sendable(view: LogView, offset: int, context: Context, views: Visible | Non
     end, below = view.bounds(slot)
     first = max(segment.base_offset, view.start_offset)
     # What another process cuts, after a power cut, it writes anew under the same name: nothing is remembered.
-    number = segment.number if context.writable and enabled else 0
-    fields = index.pointer, index.n, segment.base_offset, end, view.end_offset, below, -1, -1, here, number
-    c = ffi.new(_SENDABLE, fields)
+    remembers = context.writable and enabled
+    c = ffi.new(_SENDABLE, (segment.fields(end, view.end_offset, index), below, -1, -1, here, remembers))
     bearer = views.bearer(view) if views is not None and enabled and _is_plain(context.files) else None
     tail = None if bearer is None or bearer[1] is None else bearer[1].c
     # `index` and `here` have the memory that `c` points to.
@@ -141,9 +140,8 @@ def _finish(
     """Send the rest of a stretch of which `done` bytes were sent; returns its bytes, and the offset behind
     it.
     """
-    found, of = ffi.new(_FOUND), known.segment
-    where = of.index, of.n, of.base_offset, of.end, of.end_offset
-    if not files.find_stretch(handle, found, *where, -1, offset, max_bytes):
+    found = ffi.new(_FOUND)
+    if not files.find_stretch(handle, found, ffi.addressof(known.segment, "segment"), -1, offset, max_bytes):
         raise shorter(handle)
     sender = Straight(files.sendfile, unseen(fd))
     deliver(sender, fd, files, handle, found.position + done, found.stop, _BY)

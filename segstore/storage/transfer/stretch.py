@@ -136,10 +136,8 @@ def stretch_at_once(
     handle = None if known is None else known.handle()
     if known is None or handle is None:
         return None
-    found, of = ffi.new(_FOUND), known.segment
-    if not context.files.find_stretch(
-        handle, found, of.index, of.n, of.base_offset, of.end, end, -1, offset, most
-    ):
+    found, of = ffi.new(_FOUND), ffi.addressof(known.segment, "segment")
+    if not context.files.find_stretch(handle, found, of, -1, offset, most):
         return None
     place = Place(handle, found.position, found.stop, min(found.next_offset, known.below))
     if committed and has_transactions(place, context.files):

@@ -84,7 +84,7 @@ def without_sigpipe() -> Iterator[None]:
 
 # --- transfer ------------------------------------------------------------
 
-_FOUND = ffi.typeof("seg_found *")
+_FOUND, _SEGMENT = ffi.typeof("seg_found *"), ffi.typeof("seg_segment *")
 _NOT_HERE = frozenset({errno.ENOSYS, errno.EPERM, errno.EACCES, errno.EOPNOTSUPP, errno.ENOPROTOOPT})
 """Errors of making a sender where the system lacks, or forbids, what its method needs."""
 
@@ -161,15 +161,15 @@ def find(
     """
     segment, end = view.segments[slot], view.end_of(slot)
     handle = segment.handle
-    pointer, n, _memory = segment.indexes[0].view
-    there = pointer, n, segment.base_offset, end, limit
-    if files.find_stretch(handle, found, *there, -1, offset, most):
+    fields = segment.fields(end, limit)  # these keep the memory of the index
+    of = ffi.new(_SEGMENT, fields)
+    if files.find_stretch(handle, found, of, -1, offset, most):
         return as_sent(segment, handle, found, most, files)
     # There is a gap, a wrong index entry or damage: a slower search finds out which.
     first = first_batch(view, slot, end, offset, limit, gaps, handle)
     if first is None:
         return None
-    if not files.find_stretch(handle, found, *there, first.position, first.base_offset, most):
+    if not files.find_stretch(handle, found, of, first.position, first.base_offset, most):
         raise shorter(handle)
     return as_sent(segment, handle, found, most, files)
 

@@ -74,25 +74,26 @@ def point(data: bytes) -> str:
         for nth, index in enumerate(_indexes(data, there, base)):
             for room in (len(data) + 300, 150):
                 (one, buffer), (many, _) = _point(room), _point(room)
-                place = 1, _exact(index), len(index) // 8, base, len(data), _MOST
+                entries = _exact(index)
+                seen = ffi.new("seg_segment *", (1, len(index) // 8, base, len(data), _MOST, entries))
                 found = {}
                 for offset in offsets + offsets[::-1]:
-                    if offset >= base and Files().read_one(handle, *place, offset, one):
+                    if offset >= base and Files().read_one(handle, seen, offset, one):
                         record = _record(one, buffer)
                         if nth < 2:
                             _checked(data, offset, record, one)
                         found[offset] = record.offset
-                _all(handle, place, [offset for offset in offsets if offset >= base], many)
+                _all(handle, seen, [offset for offset in offsets if offset >= base], many)
                 said.add(min(len(found), 3))
     return f"{sorted(said)}"
 
 
-def _all(handle: Any, place: tuple[Any, ...], offsets: list[int], many: Any) -> None:
+def _all(handle: Any, seen: Any, offsets: list[int], many: Any) -> None:
     n = len(offsets)
     arena, rows, headers = ffi.new("uint8_t[500]"), ffi.new(f"int64_t[{7 * n}]"), ffi.new(f"seg_batch[{n}]")
     room = {"arena": arena, "room": 500, "rows": rows, "stride": n, "batches": headers}
     out = ffi.new("seg_points *", room)
-    done = Files().read_many(handle, *place, ffi.new("int64_t[]", offsets), n, many, out)
+    done = Files().read_many(handle, seen, ffi.new("int64_t[]", offsets), n, many, out)
     assert 0 <= out.n_batches <= done == out.records <= n
     assert 0 <= out.used <= 500
     assert all(

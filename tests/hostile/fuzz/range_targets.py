@@ -29,22 +29,22 @@ def ranges(data: bytes) -> str:
     found = 0
     with _in_memory(data) as handle:
         for index in _indexes(data, there, base):
-            place = {"segment": 1, "index": _exact(index), "n": len(index) // 8, "base_offset": base}
-            within = ffi.new("seg_within *", {**place, "end": len(data), "below": _MOST})
+            entries = _exact(index)
+            seen = ffi.new("seg_segment *", (1, len(index) // 8, base, len(data), _MOST, entries))
             for size in {len(data), len(data) // 2, 70}:
                 for offset in offsets:
                     if offset >= base and 0 < size <= len(data):
-                        found += _read(handle, within, offset, size, data)
+                        found += _read(handle, seen, offset, size, data)
     return str(min(found, 3))
 
 
-def _read(handle: Any, within: Any, offset: int, size: int, data: bytes) -> int:
+def _read(handle: Any, seen: Any, offset: int, size: int, data: bytes) -> int:
     """Memory is exactly as large as it may be used, so that the sanitizer sees a step beyond it."""
     headers, memory = ffi.new(f"seg_batch[{_ROOM}]"), ffi.new(f"uint8_t[{size}]")
     range_ = ffi.new("seg_range *", {"batches": headers, "room": _ROOM})
     for stride in (2, size):
         rows = ffi.new(f"int64_t[{ROWS * stride}]")
-        if not Files().read_range(handle, within, offset, _MOST, 1, memory, size, rows, stride, range_):
+        if not Files().read_range(handle, seen, offset, _MOST, 1, memory, size, rows, stride, range_):
             return 0
         at, n, count = range_.position, range_.n_batches, range_.records
         assert bytes(ffi.buffer(memory)) == data[at : at + size]

@@ -189,8 +189,9 @@ def test_short_ways_leave_messages_alone(tmp_path: Path, name: str) -> None:
     point.buffer, point.room = buffer, 1 << 16
     fd = os.open(tmp_path / "log", os.O_RDWR | os.O_CREAT)
     os.write(fd, data)
+    segment = ffi.new("seg_segment *", {"number": 1, "end": len(data), "end_offset": 42})
     for offset in (7, 9, 40):
-        assert lib.seg_read_one(fd, 1, ffi.NULL, 0, 0, len(data), 42, offset, point) == 0
+        assert lib.seg_read_one(fd, segment, offset, point) == 0
     rows, _ = native.scan(data)
     first = rows[:1]
     size = int(first["size"][0])

@@ -8,7 +8,6 @@ import os
 import struct
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from oracle import Batch, Record, encode_batch
@@ -40,8 +39,8 @@ class Segment:
         entries = b"".join(struct.pack(">ii", *entry) for entry in self.index)
         index = ffi.new(f"uint8_t[{len(entries)}]", entries) if entries else ffi.NULL
         end = self.end if end is None else end
-        place: tuple[Any, ...] = self.number, index, len(self.index), 0, end, end_offset
-        if not lib.seg_read_one(self.handle.fd, *place, offset, self.point):
+        seen = ffi.new("seg_segment *", (self.number, len(self.index), 0, end, end_offset, index))
+        if not lib.seg_read_one(self.handle.fd, seen, offset, self.point):
             return None
         assert self.point.offset >= offset
         return bytes(ffi.buffer(self.buffer)[self.point.value_at : self.point.value_end])

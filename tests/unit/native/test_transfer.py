@@ -152,8 +152,8 @@ def find(
     out = ffi.new("seg_found *")
     with open(path, "rb") as file:
         buffer = held("uint8_t[]", index)
-        there = (buffer, len(index) // 8, 0, end, limit, start, offset, most, out)
-        found = lib.seg_find_stretch(file.fileno(), *there)
+        seen = ffi.new("seg_segment *", (1, len(index) // 8, 0, end, limit, buffer))
+        found = lib.seg_find_stretch(file.fileno(), seen, start, offset, most, out)
     return (out.position, out.stop, out.next_offset) if found else None
 
 
@@ -220,12 +220,16 @@ def test_no_batch_from_the_end_offset_on(segment: tuple[Path, bytes, list[tuple[
 # --- seg_send_stretch ---------------------------------------------------------------------------------
 
 
+SEEN = {field for field, _ in ffi.typeof("seg_segment").fields}
+
+
 def send(path: Path, index: bytes, sink: int, offset: int, most: int, **changed: Any) -> int:
     """What the call gives for a segment of 400 offsets."""
     buffer, end = held("uint8_t[]", index), path.stat().st_size
-    fields = {"n": len(index) // 8, "end": end, "end_offset": 400, "below": 400, **changed}
+    there = ffi.new("seg_sendable *", ((1, len(index) // 8, 0, end, 400, buffer), 400))
+    for name, value in changed.items():
+        setattr(there.segment if name in SEEN else there, name, value)
     with open(path, "rb") as file:
-        there = ffi.new("seg_sendable *", {"index": buffer, **fields})
         return int(lib.seg_send_stretch(sink, file.fileno(), there, offset, most, ffi.NULL))
 
 

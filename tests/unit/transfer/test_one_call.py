@@ -475,7 +475,7 @@ def test_a_reader_of_another_store_remembers_nothing(store_dir: Path, out: int, 
         with segstore.open(store_dir, "r") as reader:
             log = reader.partition("t")
             warm(log, out, 0)
-            assert log.view.sendable.segment.segment == 0
+            assert log.view.sendable.segment.remembers == 0
             assert answers == [None, None]
 
 
@@ -544,4 +544,4 @@ def test_nothing_is_remembered_where_the_long_way_is_asked_for(
     for _ in range(3):
         log.transfer(out, 5, BATCH)
     assert answers == [None] * 3
-    assert log.view.sendable.segment.segment == 0
+    assert log.view.sendable.segment.remembers == 0

@@ -1,0 +1,46 @@
+/* Columns of byte strings: what they are, how they are gathered and hashed (gather.c, murmur2.c). */
+#ifndef SEG_CONTRACT_COLUMN_H
+#define SEG_CONTRACT_COLUMN_H
+
+#include <stdint.h>
+
+/* Bytes of n byte strings of these lengths, and how many of them are null (-1). */
+int64_t seg_extent(const int64_t *lens, int64_t n, int64_t *nulls);
+
+/* Copy n slices of the arena one after the other into out, and write n + 1
+ * Arrow offsets (int32 where wide is 0, else int64). Nulls (-1) are empty.
+ * Returns bytes, or SEG_E_ROOM, SEG_E_COLUMN. */
+int64_t seg_gather(const uint8_t *arena, int64_t arena_len, const int64_t *at, const int64_t *lens,
+                   int64_t n, int32_t wide, uint8_t *out, int64_t capacity, void *offsets);
+
+/* A byte string of its own; a length of -1: null. */
+typedef struct seg_span {
+    const uint8_t *data;
+    int64_t len;
+} seg_span;
+
+/* A column of byte strings. */
+typedef struct seg_column {
+    const uint8_t *data;     /* kind 4: none */
+    int64_t data_len;        /* bytes of all elements, at least */
+    const void *offsets;     /* kind 1: int32[n + 1]; kind 2: int64[n + 1]; absolute in data; kind 4: seg_span[n] */
+    const uint8_t *validity; /* Arrow bitmap, least bit first, 0 = null; NULL: none is null */
+    int64_t validity_bit;    /* the bit of the first element */
+    int64_t n;
+    int64_t width;           /* kind 3: bytes of each element; kind 4: of the longest one */
+    int32_t kind;            /* 0: every element is null; 1, 2: offsets; 3: fixed width; 4: spans */
+    int32_t nulls;           /* kind 4: 1 where an element is null */
+} seg_column;
+
+typedef struct seg_header_columns {
+    const int64_t *offsets;  /* int64[n + 1]: headers of record i are offsets[i] .. offsets[i + 1] */
+    int64_t n;
+    seg_column names;
+    seg_column values;
+} seg_header_columns;
+
+/* --- murmur2.c ------------------------------------------------------- */
+/* Kafka's hash of n keys, its sign bit off; -1 for a null key. n, or SEG_E_COLUMN. */
+int64_t seg_murmur2(const seg_column *keys, int64_t n, int32_t *out);
+
+#endif

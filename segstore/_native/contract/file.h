@@ -1,0 +1,48 @@
+/* Files: descriptors, and loops over the system calls (descriptors.c, io.c). */
+#ifndef SEG_CONTRACT_FILE_H
+#define SEG_CONTRACT_FILE_H
+
+#include <stdint.h>
+
+/* What stat(2) tells; times in ns since the epoch. `allocated` is the size of the file's blocks in bytes. */
+typedef struct seg_status {
+    uint64_t inode;
+    int64_t mode, size, links, modified, changed, allocated;
+} seg_status;
+
+/* --- descriptors.c: a slot is two descriptors that Python's memory owns, -1 for none; 0, -errno --- */
+/* Open a file, and put what fstat(2) tells of it into *found, where that is not NULL. */
+int64_t seg_open(int32_t *slot, const char *path, int32_t flags, int32_t mode, seg_status *found);
+int64_t seg_open_pipe(int32_t *slot); /* read end, write end */
+/* What tells of files renamed into a directory. */
+int64_t seg_watch(int32_t *slot, const char *directory);
+/* Close what is open; -errno of the first that fails, and all are closed then, too. */
+int64_t seg_close(int32_t *slot);
+
+/* --- io.c: full loops over the system calls; -errno on failure ------------ */
+int64_t seg_pwrite(int fd, const uint8_t *buf, int64_t len, int64_t offset);
+int64_t seg_pwritev(int fd, const uint8_t *const *bufs, const int64_t *lens, int64_t n, int64_t offset);
+int64_t seg_pread(int fd, uint8_t *buf, int64_t len, int64_t offset); /* short only at the end of the file */
+/* *failed, where that is not NULL, gets errno on failure, and nothing else sets it. */
+int64_t seg_fdatasync(int fd, int32_t *failed);
+
+/* What stat(2) tells: 0. */
+int64_t seg_fstat(int fd, seg_status *out);
+int64_t seg_stat(const char *path, int32_t follow, seg_status *out);
+/* Three numbers that no copy of a file has: its device, its inode, and the time of its birth in ns; if the system does
+ * not tell that, of the last change of its bytes or names with or_change, else 0. A link is not followed. 0, -errno. */
+int64_t seg_which(const char *path, int32_t or_change, int64_t *out);
+/* The path without links, as realpath(3), at most 4,096 bytes with the zero behind it. 0, -errno. */
+int64_t seg_realpath(const char *path, char *out);
+/* Have the kernel begin to write what is dirty of these bytes; a later seg_fdatasync waits for it. */
+int64_t seg_start_sync(int fd, int64_t offset, int64_t len);
+int64_t seg_fallocate(int fd, int64_t offset, int64_t len);
+/* Put a shared mapping of the file's first len bytes in place of the anonymous mapping of
+ * len bytes at `address`: Python's mmap would keep a descriptor open for each. 0. */
+int64_t seg_map(void *address, int64_t len, int fd, int32_t write);
+
+/* Copies bytes from file to file: how many, fewer at the end of the source; blocks are shared where both positions
+ * lie on blocks and the file system can. An error that comes behind some bytes is left to the next call. */
+int64_t seg_copy_range(int out, int64_t out_offset, int in, int64_t offset, int64_t count);
+
+#endif

@@ -1,0 +1,175 @@
+/* The end of a log: appends and syncs there (tail.c, commit.c). */
+#ifndef SEG_CONTRACT_LOG_H
+#define SEG_CONTRACT_LOG_H
+
+#include <stdint.h>
+
+#include "batch.h"
+#include "column.h"
+#include "index.h"
+#include "records.h"
+#include "rules.h"
+#include "threads.h"
+
+/* --- tail.c: the tail of a log, at which C appends while Python lends it ------------------------------- */
+enum { SEG_NOW = -65538 };  /* in place of a time in ms: that of the clock */
+enum { SEG_CLAIMS = 4, SEG_RETAINED = 5, SEG_FOLLOWERS = 8 };
+
+/* A batch of a producer: what is kept of it. */
+typedef struct seg_retained {
+    int64_t last_offset;
+    int64_t timestamp;
+    int32_t last_sequence;
+    int32_t offset_delta;
+} seg_retained;
+
+/* A producer with an id, whose next batches may be written: they follow the last one, in the same epoch. */
+typedef struct seg_claim {
+    int64_t producer_id;
+    int64_t appended_ms;     /* the clock at its last append */
+    int64_t taken;           /* its batches since the tail was lent, of which `last` has the last ones: */
+    seg_retained last[SEG_RETAINED]; /* batch i is last[i % SEG_RETAINED] */
+    int32_t next_sequence;
+    int16_t producer_epoch;
+    int16_t attributes;      /* the transactional bit: set while its transaction is open here */
+} seg_claim;
+
+/* Which part of a log is durable, and who makes it so. */
+typedef struct seg_commit {
+    uint32_t word;           /* a futex; odd: C syncs. It changes at the end of each sync */
+    int32_t closed;          /* 1: Python syncs, and C does not */
+    int32_t *failed;         /* errno of a sync that failed */
+    int64_t synced;          /* the recovery point: all below is durable */
+    int32_t waiting;         /* threads that wait for the sync that is under way */
+    int32_t served;          /* those that waited for the last one: each of them may come again */
+    int64_t patience;        /* ns for which C lets a sync wait until one more of them is there */
+} seg_commit;
+
+typedef struct seg_tail {
+    int32_t lock;
+    int32_t lent;            /* 1: appends may be made */
+    int32_t torn;            /* errno of a write that failed, after which bytes may lie behind the end */
+    int32_t fd;              /* of the active segment's log */
+    int32_t leader_epoch;
+    int32_t needs_key;
+    int32_t plain;           /* 1: seg_tail_append may encode; 0: the topic's records are compressed */
+    const uint8_t *here;     /* 1 in this process, 0 in its children */
+    uint64_t sequence;       /* odd while position and next_offset change */
+    int64_t position;        /* bytes of the active segment that are the log's */
+    int64_t next_offset;
+    int64_t appends;         /* since it was lent */
+    int64_t base_offset;     /* of the active segment */
+    int64_t most_position;   /* segment.bytes */
+    int64_t largest_batch;
+    int64_t rolled_ms;       /* timestamp of the segment's first batch */
+    int64_t young_ms;        /* a batch that is later than that by more needs another look */
+    int64_t before_ms;       /* how far from the clock a timestamp may be */
+    int64_t after_ms;
+    int64_t interval;        /* index.interval.bytes */
+    seg_index_state *state;
+    uint8_t *offset_index;   /* entries, and how many may be there before another look */
+    int64_t offset_entries;
+    int64_t offset_room;
+    uint8_t *time_index;
+    int64_t time_entries;
+    int64_t time_room;
+    uint8_t *ends;           /* the mapping of published ends, and the partition's slot and words in it */
+    int64_t ends_len;
+    int64_t slot;
+    int64_t key;
+    int64_t start_offset;
+    int64_t stable_offset;   /* -1: the log end offset */
+    int64_t synced;
+    int64_t layout;
+    int64_t claimed;         /* claims that are lent */
+    seg_claim claims[SEG_CLAIMS];
+    int64_t (*write)(int32_t fd, const uint8_t *buf, int64_t len, int64_t position); /* NULL: seg_pwrite */
+    int64_t (*sync)(int32_t fd, int32_t *failed); /* NULL: seg_fdatasync; SEG_SLOW: not tried */
+    seg_commit *commit;
+    int64_t flush_messages;  /* 0: none */
+    int32_t log_only;        /* 1: once the active log is synced, all below its end is durable */
+    int32_t follows;         /* 1: of a replica that takes only what its leader's tail hands on */
+    int32_t n_followers;     /* tails that get all that is appended to this one, before readers see it */
+    struct seg_tail *followers[SEG_FOLLOWERS];
+    int64_t unshown_bytes;   /* behind position, next_offset: appended here, but not to all replicas */
+    int64_t unshown_offsets;
+    int32_t late;            /* 1: a flush that flush.messages asked for was left to Python */
+    int64_t high_watermark;  /* -1: next_offset */
+    int64_t seen_offset;     /* up to where readers see: the lesser one of both */
+    int32_t apart;           /* appends still to come that let go of the interpreter's lock (tail_append.c) */
+    struct seg_job *job;     /* of a follower that is written by its directory's thread; NULL: by the appender */
+    int32_t unsettled;       /* 1: nobody has seen yet how that thread's write has ended */
+    int32_t hands_over;      /* 1: a follower has a job, so what is appended is no larger than a job may be */
+    int32_t spins;           /* 1: there is a processor for the appender, and for each of those threads */
+} seg_tail;
+
+enum { SEG_ONE_ROOM = 16384 }; /* bytes of the largest batch that seg_tail_append writes */
+enum { SEG_HANDED = 1024, SEG_HANDED_ROOM = 2097152 }; /* batches that a job has at most, and their bytes */
+
+/* A record to append. A length of -1: null. `headers` is what a record's bytes end with: the number of its headers,
+ * then name and value of each. */
+typedef struct seg_record {
+    const uint8_t *value;
+    const uint8_t *key;
+    const uint8_t *headers;
+    int64_t value_len;
+    int64_t key_len;
+    int64_t headers_len;
+    int64_t timestamp;       /* ms, or SEG_NOW */
+} seg_record;
+
+/* Append a record as a batch of its own, index it, publish the end, and flush, if it is due and C may; only where
+ * its offset is the `expected` one, -1: any. `b` has producer id, epoch, sequence and attributes of that batch, and
+ * gets its other fields; NULL: no producer with an id wrote it. Returns its offset; SEG_SLOW; -errno: the tail is
+ * torn, and lent no more; SEG_BEHIND: it is appended at next_offset, but a follower lacks it, and readers don't see
+ * it: next_offset stays, and the tail is lent no more. */
+int64_t seg_tail_append(seg_tail *t, const seg_record *r, int64_t expected, int64_t now, seg_batch *b);
+/* Append n encoded batches of one producer, `len` bytes in all; these get their offsets and positions. `now`
+ * is the clock (ms), or SEG_NOW. Returns the first offset; else as seg_tail_append. */
+int64_t seg_tail_write(seg_tail *t, uint8_t *buf, int64_t len, seg_batch *batches, int64_t n, int64_t now);
+/* Encode n records into batches that end at the cuts, none above `piece` bytes, and append these, in pieces of up to
+ * that many bytes: seg_encode_cut into `out`, then seg_tail_write, for each piece. `batches` has room for one more
+ * than there are cuts. Returns 0 when all are appended; else what the call behind the last piece has returned. *done
+ * batches, *size bytes of them, are appended, and have their offsets. */
+int64_t seg_tail_encode(seg_tail *t, const seg_column *keys, const seg_column *values,
+                        const seg_header_columns *headers, const int64_t *timestamps, int64_t n,
+                        const int64_t *cuts, int64_t n_cuts, const seg_template *of, uint8_t *out, int64_t piece,
+                        seg_batch *batches, int64_t now, int64_t *done, int64_t *size);
+/* seg_check_batch, then seg_tail_write of that batch, where it needs no other look: it is not compressed, and its
+ * largest timestamp is the one that its header has. *h gets its header, and offset and position; its size is 0
+ * where the check was not made, or found anything. */
+int64_t seg_tail_take(seg_tail *t, uint8_t *batch, int64_t len, const seg_rules *rules, int64_t now, seg_batch *h);
+/* Append batches as a leader wrote them, under the tail's leader epoch, by no producer with an id, from next_offset
+ * on; show the log up to the leader's high watermark, where that is higher. `batches` has room for `most`, and gets
+ * their headers. Returns next_offset behind them; SEG_SLOW also where anything is damaged; -errno as
+ * seg_tail_append. */
+int64_t seg_tail_follow(seg_tail *t, const uint8_t *buf, int64_t len, int64_t high_watermark, seg_batch *batches,
+                        int64_t most);
+/* Show the log up to a higher high watermark, if the tail is lent, and has one: 1; else 0; -EINTR for a signal. */
+int64_t seg_tail_show(seg_tail *t, int64_t high_watermark);
+/* Let appends begin; all other fields are set by then. */
+void seg_tail_begin(seg_tail *t);
+/* Let no append begin any more, and wait for one that is under way, on a follower's disk too: 0, or -EINTR for a
+ * signal. */
+int64_t seg_tail_stop(seg_tail *t);
+/* Let no append begin any more, and wait for nothing: 1; 0 where one is under way, which may still end. */
+int64_t seg_tail_quit(seg_tail *t);
+/* Publish how much is synced, if the tail is lent: 1; 0 where it is not; -EINTR for a signal. */
+int64_t seg_tail_synced(seg_tail *t, int64_t synced);
+/* The next offset, the position that belongs to it, and the seen offset of the same moment. SEG_SLOW in a child that
+ * was forked meanwhile. */
+int64_t seg_tail_end(const seg_tail *t, int64_t *position, int64_t *seen);
+
+/* --- commit.c: group commit ------------------------------------------- */
+/* Return when all below offset `upto` is durable: 0; 1: readers were not told of it. Else -EINTR for a signal,
+ * or SEG_SLOW: Python must sync, or has to tell of a sync that failed. */
+int64_t seg_tail_flush(seg_tail *t, int64_t upto);
+/* Whether seg_tail_flush would sync now, and not leave it to Python. */
+int64_t seg_tail_syncs(const seg_tail *t);
+/* Wait for the end of a sync: 1; 0 where none is under way; SEG_SLOW after a second, -EINTR for a signal. */
+int64_t seg_commit_wait(seg_commit *c);
+/* Let no sync of C's begin, and wait for one that is under way: 0, or -EINTR for a signal; then let them. */
+int64_t seg_commit_close(seg_commit *c);
+void seg_commit_open(seg_commit *c);
+
+#endif

@@ -1,0 +1,29 @@
+/* Threads of directories, and the processors of threads (hand_over.c, processor.c). */
+#ifndef SEG_CONTRACT_THREADS_H
+#define SEG_CONTRACT_THREADS_H
+
+#include <stdint.h>
+
+/* --- hand_over.c: the thread of a directory that writes for followers' tails -------------------------------------- */
+/* Both are C's own memory, since a write may outlive all that Python knows of it: who started or made one lets go of
+ * it once, and the last one frees it. */
+typedef struct seg_disk_thread seg_disk_thread;
+typedef struct seg_job seg_job;
+
+/* Start a thread; NULL where there can't be one. */
+seg_disk_thread *seg_disk_thread_start(void);
+/* Have the thread end behind what was posted, and wait for that: 1; 0 after timeout_ns, or at a signal. May be
+ * repeated. */
+int64_t seg_disk_thread_end(seg_disk_thread *d, int64_t timeout_ns);
+void seg_disk_thread_free(seg_disk_thread *d);
+/* A job of a tail that this thread writes for; NULL without memory. */
+seg_job *seg_job_new(seg_disk_thread *d);
+void seg_job_free(seg_job *j);
+
+/* --- processor.c ------------------------------------------------------------------------------------------------- */
+/* The number of the processor on which this thread runs; -1: not known, as on macOS. */
+int32_t seg_processor(void);
+/* Have the kernel move this thread from that processor to another one that it may use: 0; -1 where there is none. */
+int32_t seg_leave_processor(int32_t number);
+
+#endif
