@@ -42,12 +42,11 @@ def close_some() -> bool:
     return any(closed)
 
 
-def make_room(error: OSError) -> None:
-    """Have pools let go of files, so that a call that found no descriptor can be repeated. Raises `error` if
-    that says anything else, or if no pool has files.
+def made_room(error: OSError) -> bool:
+    """Have pools let go of files, so that a call that found no descriptor can be repeated; return False if
+    the error says anything else, or if no pool has files.
     """
-    if error.errno not in NONE_LEFT or not close_some():
-        raise error
+    return error.errno in NONE_LEFT and close_some()
 
 
 def with_descriptors(call: Callable[[], T]) -> T:
@@ -58,4 +57,5 @@ def with_descriptors(call: Callable[[], T]) -> T:
         try:
             return call()
         except OSError as error:
-            make_room(error)
+            if not made_room(error):
+                raise

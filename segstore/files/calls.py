@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from segstore._native import ffi, lent, lib
 from segstore.files.handle import Handle, Path, failed, named
 from segstore.files.stats import status_of
-from segstore.idle_files import make_room
+from segstore.idle_files import made_room
 from segstore.sending.results import checked
 
 if TYPE_CHECKING:
@@ -285,7 +285,8 @@ class Directories:
             try:
                 return os.listdir(path)
             except OSError as error:
-                make_room(error)
+                if not made_room(error):
+                    raise
 
     def directories(self, path: Path) -> list[str]:
         """Return the names in a directory that are directories, or symbolic links to such. Raises OSError as
@@ -296,7 +297,8 @@ class Directories:
                 with os.scandir(path) as entries:
                     return [entry.name for entry in entries if entry.is_dir()]
             except OSError as error:
-                make_room(error)
+                if not made_room(error):
+                    raise
 
     def irregular(self, path: Path) -> list[str]:
         """Return the names in a directory that are no regular files. Raises OSError as opendir(3)."""
@@ -305,4 +307,5 @@ class Directories:
                 with os.scandir(path) as entries:
                     return [entry.name for entry in entries if not entry.is_file(follow_symlinks=False)]
             except OSError as error:
-                make_room(error)
+                if not made_room(error):
+                    raise

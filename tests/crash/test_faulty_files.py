@@ -27,6 +27,7 @@ LOOKS = {
     *("read_file", "listdir", "directories", "is_symlink", "real_path"),
     *(
         "size",
+        "allocation",
         "space",
         "identity",
         "which",
