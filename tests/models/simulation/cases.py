@@ -178,4 +178,14 @@ CASES: dict[str, tuple[object, list[Step]]] = {
             ("tick", 20000),
         ],
     ),
+    "retention.bytes counts records that a power cut takes": (
+        1,
+        [
+            ("create", "c", 1, 4),
+            *(("batch", "c", 0, f"r{number}", 5, True, "rising", None, 400) for number in range(12)),
+            ("append", "c", 0, "r12", True, "rising"),
+            ("death", 6, "none"),
+            ("sweep",),
+        ],
+    ),
 }
