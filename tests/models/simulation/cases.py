@@ -188,4 +188,19 @@ CASES: dict[str, tuple[object, list[Step]]] = {
             ("sweep",),
         ],
     ),
+    "compaction goes by a commit whose marker a power cut takes": (
+        1,
+        [
+            ("create", "c", 1, 2),
+            ("init", "x"),
+            ("batch", "c", 0, "r0", 20, True, "rising", None, 9000),
+            ("produce", "x", "c", 0, "r1", 6),
+            ("batch", "c", 0, "s5", 2, True, "rising", None, 9000),
+            ("batch", "c", 0, "q5", 5, True, "rising", None, 9000),
+            ("flush", "c", 0),
+            ("end", "x", True),
+            ("sweep",),
+            ("cut", "none"),
+        ],
+    ),
 }
