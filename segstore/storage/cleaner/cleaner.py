@@ -195,8 +195,9 @@ def clean(
         dirty = dirtiness(partition, checkpoint_offset, now_ms)
         done = CleanResult(dirty.first_dirty)
         while dirty.bytes and dirty.first_dirty < dirty.until:
-            # Records that supersede older ones must be durable before the older ones are removed.
-            partition.flusher.flush(dirty.until)
+            # Records that supersede older ones must be durable before the older ones are removed, and so must
+            # the markers that decide on transactions below `dirty.until`, which may lie behind it.
+            partition.flusher.flush(partition.view.end_offset)
             flushed()
             # Such a topic has noted that gaps end at the recovery point: none may be made behind that.
             if "compact" not in partition.config.cleanup_policy:

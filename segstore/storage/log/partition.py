@@ -87,15 +87,18 @@ class LogStart:
         """
         partition = self._partition
         with partition.admin:
-            view = partition.view
-            count = retention.breached(view, partition.config, now_ms, partition.context.files)
+            view, config = partition.view, partition.config
+            count = retention.breached(view, config, now_ms, partition.context.files)
             if count == len(view.segments):
                 count -= not self._rolled_from(view, count > 1)
             if not count:
                 return Retained(0, 0)
             before = partition.segments[count].base_offset
+            if config.retention_bytes >= 0:
+                # The bytes that count in place of older ones must be durable before the older are removed.
+                partition.flusher.flush(view.end_offset)
             full = partition.context.full.note is not None  # appends fail: nothing else waits for these bytes
-            delay_ms = 0 if full else partition.config.file_delete_delay_ms
+            delay_ms = 0 if full else config.file_delete_delay_ms
             self._advance(max(before, view.start_offset), delay_ms)
             return Retained(count, retention.freed(view, count))
 

@@ -178,4 +178,29 @@ CASES: dict[str, tuple[object, list[Step]]] = {
             ("tick", 20000),
         ],
     ),
+    "retention.bytes counts records that a power cut takes": (
+        1,
+        [
+            ("create", "c", 1, 4),
+            *(("batch", "c", 0, f"r{number}", 5, True, "rising", None, 400) for number in range(12)),
+            ("append", "c", 0, "r12", True, "rising"),
+            ("death", 6, "none"),
+            ("sweep",),
+        ],
+    ),
+    "compaction goes by a commit whose marker a power cut takes": (
+        1,
+        [
+            ("create", "c", 1, 2),
+            ("init", "x"),
+            ("batch", "c", 0, "r0", 20, True, "rising", None, 9000),
+            ("produce", "x", "c", 0, "r1", 6),
+            ("batch", "c", 0, "s5", 2, True, "rising", None, 9000),
+            ("batch", "c", 0, "q5", 5, True, "rising", None, 9000),
+            ("flush", "c", 0),
+            ("end", "x", True),
+            ("sweep",),
+            ("cut", "none"),
+        ],
+    ),
 }

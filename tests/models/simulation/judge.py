@@ -178,7 +178,9 @@ class Judge:
                 continue
             content = seen.records.get(entry.offset)
             if content is None:
-                may = entry.removed or ((swept or crash) and self._may_go(part, entry.offset))
+                # A cut may have taken the record, or the marker, for which compaction had let it go.
+                known = entry.removed and crash != "cut"
+                may = known or ((swept or crash) and self._may_go(part, entry.offset))
                 hold(may, part, entry.offset, "is gone:", entry.content)
                 entry.removed = True
                 continue

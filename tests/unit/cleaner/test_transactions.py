@@ -6,6 +6,7 @@ import random
 from pathlib import Path
 
 import pytest
+from background import caught_up
 from compaction import (
     DAY,
     Unsynced,
@@ -19,6 +20,7 @@ from compaction import (
     put,
     roll,
 )
+from faulty import MODES, FaultyFiles
 from stores import START_MS, Clock
 
 import segstore
@@ -85,6 +87,31 @@ def test_a_marker_stays_as_long_as_its_transaction(store_dir: Path, clock: Clock
         clean(store)
         assert shapes(store)[:2] == [(1, "data", 1), (2, "marker", 1)]
         assert latest(log, isolation_level="read_committed")[b"b"] == b"1"
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("commit", [True, False], ids=["commit", "abort"])
+def test_a_power_cut_keeps_the_records_of_a_transaction_or_its_marker(
+    tmp_path: Path, clock: Clock, rng: random.Random, commit: bool, mode: str
+) -> None:
+    """The marker was in the active segment: unsynced, it decided which durable records compaction removed."""
+    files = FaultyFiles(tmp_path)
+    store = open_compacted(tmp_path / "s", clock, files)
+    log = store.partition("t")
+    put(log, (b"a", b"old"))
+    writer = Writer(log, 1, clock)
+    writer.send((b"a", b"new"), flags=TRANSACTIONAL_FLAG)
+    roll(store)
+    caught_up(store)
+    assert log.partition_for_write().recovery_point == 2
+    writer.end(commit)
+    assert clean(store).records_after < 2
+    files.power_cut(mode, rng)
+    store._side.abandon()
+    with segstore.open(tmp_path / "s") as store:
+        found = latest(store.partition("t"), isolation_level="read_committed")
+        assert found == {b"a": b"new" if commit else b"old"}
+    assert segstore.check(tmp_path / "s") == []
 
 
 def test_an_open_transaction_ends_what_is_cleaned(store_dir: Path, clock: Clock) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import random
 import shutil
 import subprocess
 import sys
@@ -12,7 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from faults import NAMES, FailingFiles
+from background import caught_up
+from faults import NAMES, SYNCS, FailingFiles
+from faulty import MODES, FaultyFiles
 from partitions import Partition
 from stores import START_MS, Clock, killed_at_each_call, logs, records, tree, value_of, values
 from waiting import PATIENCE
@@ -363,6 +366,68 @@ def test_killed_at_each_call_of_a_sweep(tmp_path: Path) -> None:
         assert segstore.check(path) == [], nth
         assert not list(path.rglob("*.deleted"))
     assert len(starts) == 2  # before and after, nothing in between
+
+
+def write_unsynced(path: Path, config: dict[str, Any], **options: Any) -> segstore.Store:
+    """`write` 23 records, of which the last is not synced."""
+    clock = Clock()
+    store = write(path, 22, config, clock, **options)
+    caught_up(store)
+    log = store.partition("t")
+    log.flush()
+    log.append(value_of(22, SIZE), timestamp=clock.now)
+    assert log.partition_for_write().recovery_point == 22
+    return store
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_power_cut_leaves_the_bytes_that_retention_keeps(
+    tmp_path: Path, rng: random.Random, mode: str
+) -> None:
+    """The record that a power cut took had counted, and a segment was removed for it."""
+    with write_unsynced(tmp_path / "before", {}) as store:
+        sizes = [log.stat().st_size for log in logs(tmp_path / "before")]
+    kept = sum(sizes[2:])  # to the byte, with the last record
+    files = FaultyFiles(tmp_path)
+    store = write_unsynced(tmp_path / "s", {"retention.bytes": kept}, files=files)
+    assert store.sweep()[0].deleted_segments == 2
+    files.power_cut(mode, rng)
+    store._side.abandon()
+    with segstore.open(tmp_path / "s") as store:
+        assert store.partition("t").size == kept
+        stays(store)
+    assert segstore.check(tmp_path / "s") == []
+
+
+SYNCED_BY_RETENTION = {
+    # settings, and the offset below which a sweep leaves all durable, in a log of 23 records
+    "by size": ({"retention.bytes": 1000}, 23),
+    "by size, and nothing goes": ({"retention.bytes": 100_000}, 22),
+    "by age": ({"retention.ms": 12_000}, 22),
+}
+
+
+@pytest.mark.parametrize(("config", "durable"), SYNCED_BY_RETENTION.values(), ids=SYNCED_BY_RETENTION.keys())
+def test_retention_syncs_the_log_s_end_only_for_bytes(
+    store_dir: Path, config: dict[str, Any], durable: int
+) -> None:
+    with write_unsynced(store_dir, config) as store:
+        store.sweep()
+        assert store.partition("t").partition_for_write().recovery_point == durable
+
+
+def test_a_sync_that_fails_keeps_the_segments_that_retention_would_remove(store_dir: Path) -> None:
+    """Durable bytes are not given up for bytes that could not be synced."""
+    files = FailingFiles(SYNCS, OSError(errno.EIO, os.strerror(errno.EIO)), nth=0)
+    with write_unsynced(store_dir, {"retention.bytes": 1000}, files=files) as store:
+        before = tree(store_dir / "t-0")
+        files.arm()
+        for told in ("Input/output error", "fenced"):
+            assert told in str(store.sweep()[0].error)
+            assert store.partition("t").start_offset == 0
+            assert tree(store_dir / "t-0") == before
+    with segstore.open(store_dir) as store:
+        assert store.sweep()[0].deleted_segments > 0
 
 
 def test_an_error_in_one_partition_marks_it_and_the_others_are_swept(store_dir: Path) -> None:
