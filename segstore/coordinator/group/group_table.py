@@ -12,7 +12,6 @@ from __future__ import annotations
 import math
 import weakref
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import suppress
 from functools import partial
 from typing import TypeVar
 
@@ -26,11 +25,10 @@ from segstore.coordinator.group.migration import classic_member, downgrade, stan
 from segstore.coordinator.group_settings import group_settings
 from segstore.coordinator.offsets.consumer_schema import Change
 from segstore.coordinator.offsets.group_offsets import GroupOffsets, GroupRecord, MemberRecord
-from segstore.coordinator.retriable import may_be_written
+from segstore.coordinator.retriable import may_be_written, passes
 from segstore.coordinator.structs import CLIENT_HOST
 from segstore.errors import (
     GroupNotFoundError,
-    OffsetNotAvailableError,
     SegstoreError,
     StoreClosedError,
 )
@@ -241,9 +239,9 @@ class GroupTable:
                         continue
                     before = held.changes
                     try:
-                        if not held.is_sure:
-                            self._read_anew(held)
+                        self._read_anew(held)
                         held.expire(self._clock())
+                        self._read_anew(held)  # what is due may have been written, and timed out
                         return ask(held)
                     finally:
                         due = held.due() if held.is_sure else self._clock() + RETRY_MS
@@ -293,8 +291,13 @@ class GroupTable:
         """Do what is due in all groups."""
         self._alarm.clear()  # first: a group that comes later sets it anew
         for group_id in self.ids():
-            with suppress(OffsetNotAvailableError):  # it is tried again
+            try:
                 self.ask_held(group_id, lambda held: None)
+            except StoreClosedError:
+                raise
+            except SegstoreError as error:  # it is tried again, and is no other group's concern
+                if not passes(error):
+                    log.exception("group %s: it could not be read what has become of it", group_id)
 
     def close(self) -> None:
         """End all memberships, because the store is being closed. Static members may come back."""
@@ -471,13 +474,16 @@ class GroupTable:
         try:
             write()
         except SegstoreError as error:
-            held.is_sure = not may_be_written(error)
+            if may_be_written(error):  # a refusal says nothing of a write before
+                held.is_sure = False
             raise
 
     def _read_anew(self, held: Held) -> None:
-        """Let the group be what the log says, once the write that has failed is committed, or lost. Raises
+        """Let the group be what the log says, once a write that has failed is committed, or lost. Raises
         OffsetNotAvailableError before.
         """
+        if held.is_sure:
+            return
         self._offsets.check_decided(held.group.group_id)
         before, (group, consumer) = held.consumer, self._read(held)
         if consumer is not None:

@@ -13,13 +13,23 @@ from groups import Monotonic, Unsynced, coordinator, offsets
 from undecided import Undecided
 
 import segstore
+from segstore.coordinator.group.classic.member import Pulse
 from segstore.coordinator.offsets.group_offsets import TOPIC
-from segstore.coordinator.structs import OffsetAndMetadata, TopicPartition
+from segstore.coordinator.structs import (
+    CLIENT_HOST,
+    ConsumerGroupMetadata,
+    OffsetAndMetadata,
+    TopicPartition,
+)
 from segstore.errors import (
     GroupNotFoundError,
+    NotEnoughReplicasError,
     OffsetNotAvailableError,
+    ReplicaOfflineError,
     RequestTimedOutError,
+    SegstoreError,
     UnknownMemberIdError,
+    UnsupportedVersionError,
 )
 
 SESSION_MS = 45_000
@@ -143,3 +153,63 @@ def test_an_interrupted_write_is_read_once_it_is_committed(
     assert held.fetch("g")[AT].offset == 1
     log.commit()
     assert held.fetch("g")[AT].offset == 2
+
+
+def test_no_answer_follows_a_removal_that_timed_out(store: segstore.Store, clock: Monotonic) -> None:
+    a = Member(store, "a").join()
+    undecided(store)
+    clock.now += SESSION_MS + 1
+    with pytest.raises(OffsetNotAvailableError, match="not known yet"):
+        a.beat()  # this request has had "a" removed before it is answered
+
+
+def test_a_commit_does_not_follow_its_members_removal(store: segstore.Store, clock: Monotonic) -> None:
+    a = Member(store, "a").join()
+    undecided(store)
+    clock.now += SESSION_MS + 1
+    with pytest.raises(OffsetNotAvailableError, match="not known yet"):
+        coordinator(store).commit(ConsumerGroupMetadata("g", a.epoch, "a"), {AT: OffsetAndMetadata(1)})
+
+
+def test_a_refused_write_does_not_decide_the_one_before(
+    store: segstore.Store, clock: Monotonic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pulse = Pulse(clock.now, 3_000, 2 * SESSION_MS)
+    Member(store, "i", instance_id="i", client_host=CLIENT_HOST, pulse=pulse).join()
+    a = Member(store, "a").join()
+    log = undecided(store)
+
+    def refuse(acks: int) -> None:
+        raise NotEnoughReplicasError("a replica has left the ISR")
+
+    def wait(end_offset: int, acks: int, timeout_ms: float) -> None:
+        monkeypatch.setattr(log, "check", refuse)
+        raise RequestTimedOutError("the records were appended, and are not committed yet")
+
+    monkeypatch.setattr(log, "wait", wait)
+    del pulse
+    clock.now += SESSION_MS + 1  # "i" leaves for a while, which times out; that "a" is removed is refused
+    coordinator(store).run_due()
+    with pytest.raises(OffsetNotAvailableError, match="not known yet"):
+        a.beat()
+
+
+@pytest.mark.parametrize("error", [ReplicaOfflineError("no leader"), UnsupportedVersionError("99")], ids=repr)
+def test_a_group_that_cannot_be_read_does_not_keep_others_from_what_is_due(
+    store: segstore.Store, clock: Monotonic, monkeypatch: pytest.MonkeyPatch, error: SegstoreError
+) -> None:
+    Member(store, "a").join()
+    other = Classic(store, "c", group="other")
+    other.join()
+    log = undecided(store)
+    with pytest.raises(RequestTimedOutError):
+        Member(store, "b").join()
+    log.commit()
+
+    def check_decided(group: str) -> None:
+        raise error
+
+    monkeypatch.setattr(offsets(store), "check_decided", check_decided)
+    clock.now += SESSION_MS + 1
+    coordinator(store).run_due()
+    assert coordinator(store).members("other") == []
