@@ -239,10 +239,8 @@ class GroupTable:
                         continue
                     before = held.changes
                     try:
-                        self._read_anew(held)
-                        held.expire(self._clock())
-                        self._read_anew(held)  # what is due may have been written, and timed out
-                        return ask(held)
+                        if self._is_ready(held):
+                            return ask(held)
                     finally:
                         due = held.due() if held.is_sure else self._clock() + RETRY_MS
                         changed = held.changes != before
@@ -252,6 +250,13 @@ class GroupTable:
                 if changed:
                     self._store._nudge()
                 self._alarm.set(due)
+
+    def _is_ready(self, held: Held) -> bool:
+        """Do what is due in a group, and return whether there is such a group still."""
+        self._read_anew(held)
+        held.expire(self._clock())
+        self._read_anew(held)  # what was due may have been written, and timed out
+        return not held.gone
 
     def get(self, group_id: str) -> Held | None:
         """Return a group that is in memory. Takes no lock."""
@@ -292,7 +297,7 @@ class GroupTable:
         self._alarm.clear()  # first: a group that comes later sets it anew
         for group_id in self.ids():
             try:
-                self.ask_held(group_id, lambda held: None)
+                self.ask_held(group_id, lambda held: None, make=False)
             except StoreClosedError:
                 raise
             except SegstoreError as error:  # it is tried again, and is no other group's concern
@@ -457,8 +462,11 @@ class GroupTable:
     def _restored(self, group_id: str) -> Held:
         held = Held(self._empty(group_id))
         held.become(*self._read(held))
-        held.is_kept = held.consumer is not None or self._offsets.group(group_id) is not None
+        held.is_kept = self._is_kept(held)
         return held
+
+    def _is_kept(self, held: Held) -> bool:
+        return held.consumer is not None or self._offsets.group(held.group.group_id) is not None
 
     def _read(self, held: Held) -> tuple[Group, ConsumerMembership | None]:
         """Return what the log has of a group, of either protocol."""
@@ -493,6 +501,8 @@ class GroupTable:
         elif before is not None:
             held.become(group)
         held.is_sure = True
+        if not (held.has_members or held.group.pending or self._is_kept(held)):
+            self.drop(held)  # what would have made it a group is lost
 
     def _empty(self, group_id: str) -> Group:
         return Group(

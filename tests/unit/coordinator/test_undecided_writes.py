@@ -14,7 +14,9 @@ from undecided import Undecided
 
 import segstore
 from segstore.coordinator.group.classic.member import Pulse
+from segstore.coordinator.offsets import cache
 from segstore.coordinator.offsets.group_offsets import TOPIC
+from segstore.coordinator.offsets.state import load
 from segstore.coordinator.structs import (
     CLIENT_HOST,
     ConsumerGroupMetadata,
@@ -24,6 +26,7 @@ from segstore.coordinator.structs import (
 from segstore.errors import (
     GroupNotFoundError,
     NotEnoughReplicasError,
+    NotLeaderOrFollowerError,
     OffsetNotAvailableError,
     ReplicaOfflineError,
     RequestTimedOutError,
@@ -213,3 +216,41 @@ def test_a_group_that_cannot_be_read_does_not_keep_others_from_what_is_due(
     clock.now += SESSION_MS + 1
     coordinator(store).run_due()
     assert coordinator(store).members("other") == []
+
+
+def test_a_new_group_whose_first_join_is_lost_is_none(
+    store: segstore.Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    offsets(store).commit("other", {AT: OffsetAndMetadata(1)})
+    log = undecided(store)
+
+    def lose(acks: int) -> None:
+        raise NotLeaderOrFollowerError("another replica leads, and has nothing of it")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(log, "check", lose)
+        with pytest.raises(NotLeaderOrFollowerError):
+            Member(store, "a").join()
+    coordinator(store).run_due()
+    assert coordinator(store).ids() == {"other"}
+    log.commit()
+    assert Member(store, "a").join().has == set(range(6))
+
+
+def test_nothing_is_loaded_to_ask_whether_a_write_is_decided(
+    store: segstore.Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a = Member(store, "a").join()
+    log = undecided(store)
+    with pytest.raises(RequestTimedOutError):
+        Member(store, "b").join()
+    loaded: list[object] = []
+    monkeypatch.setattr(cache, "load", lambda source: loaded.append(source) or load(source))
+    for _ in range(3):
+        coordinator(store).run_due()
+        with pytest.raises(OffsetNotAvailableError):
+            a.beat()
+    assert not loaded  # a partition that all groups share may be large
+    log.commit()
+    a.beat()
+    assert len(loaded) == 1
