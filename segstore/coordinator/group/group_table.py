@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 import weakref
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import TypeVar
 
@@ -29,6 +30,7 @@ from segstore.coordinator.retriable import may_be_written, passes
 from segstore.coordinator.structs import CLIENT_HOST
 from segstore.errors import (
     GroupNotFoundError,
+    OffsetNotAvailableError,
     SegstoreError,
     StoreClosedError,
 )
@@ -304,6 +306,19 @@ class GroupTable:
                 if not passes(error):
                     log.exception("group %s: it could not be read what has become of it", group_id)
 
+    def sweep(self) -> None:
+        """Drop the groups that have no members, and of which the log has nothing any more (Kafka:
+        GroupMetadataManager, cleanupExpiredOffsets).
+        """
+        for group_id in set(self.ids()) - self._offsets.groups():
+            with suppress(OffsetNotAvailableError):  # the next sweep comes
+                self.ask_held(group_id, self._drop_unkept, make=False)
+
+    def _drop_unkept(self, held: Held) -> None:
+        is_needed = held.has_members or held.group.pending or self._is_kept(held)
+        if not is_needed and self._groups.get(held.group.group_id) is held:
+            self.drop(held)
+
     def close(self) -> None:
         """End all memberships, because the store is being closed. Static members may come back."""
         self._closed = True
@@ -501,8 +516,7 @@ class GroupTable:
         elif before is not None:
             held.become(group)
         held.is_sure = True
-        if not (held.has_members or held.group.pending or self._is_kept(held)):
-            self.drop(held)  # what would have made it a group is lost
+        self._drop_unkept(held)  # what would have made it a group may be lost
 
     def _empty(self, group_id: str) -> Group:
         return Group(
