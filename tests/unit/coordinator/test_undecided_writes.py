@@ -11,9 +11,12 @@ import pytest
 from group_members import Classic, Member, info
 from groups import Monotonic, Unsynced, coordinator, offsets
 from undecided import Undecided
+from waiting import until
 
 import segstore
 from segstore.coordinator.group.classic.member import Pulse
+from segstore.coordinator.group.consumers.keeper import RETRY_MS
+from segstore.coordinator.group.consumers.member import STATIC_LEAVE_EPOCH
 from segstore.coordinator.offsets import cache
 from segstore.coordinator.offsets.group_offsets import TOPIC
 from segstore.coordinator.offsets.state import load
@@ -254,3 +257,35 @@ def test_nothing_is_loaded_to_ask_whether_a_write_is_decided(
     log.commit()
     a.beat()
     assert len(loaded) == 1
+
+
+@pytest.mark.parametrize("write", ["timed out", "refused"])
+@pytest.mark.parametrize("kind", ["dynamic", "static", "classic"])
+def test_a_consumer_that_cannot_say_that_it_leaves_is_closed_and_removed(
+    store: segstore.Store, monkeypatch: pytest.MonkeyPatch, kind: str, write: str
+) -> None:
+    other = Member(store, "other").join()
+    said = {
+        "dynamic": {"group_protocol": "consumer"},
+        "static": {"group_protocol": "consumer", "group_instance_id": "i"},
+        "classic": {},
+    }[kind]
+    consumer = segstore.Consumer(store, group_id="g", enable_auto_commit=False, **said)
+    consumer.subscribe(["t"])
+    until(lambda: consumer.poll(0) or (other.beat() and len(consumer.assignment()) == 3))
+    log = undecided(store)
+
+    def refuse(acks: int) -> None:
+        raise NotEnoughReplicasError("too few replicas are in sync")
+
+    with monkeypatch.context() as patched:
+        if write == "refused":
+            patched.setattr(log, "check", refuse)
+        consumer.close()
+    log.commit()
+    clock = coordinator(store)._clock
+    assert isinstance(clock, Monotonic)
+    clock.now += 2 * RETRY_MS
+    coordinator(store).run_due()
+    left = {each.member_id: each.epoch for each in info(store).members if each.member_id != "other"}
+    assert list(left.values()) == ([STATIC_LEAVE_EPOCH] if kind == "static" else [])
