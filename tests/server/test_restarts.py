@@ -20,8 +20,9 @@ from test_transactions import T0, TIMEOUT_MS, Identity, add, committed, end, pro
 import segstore
 from segstore.coordinator.offsets.group_offsets import GroupOffsets
 from segstore.coordinator.shared import shared
-from segstore.coordinator.structs import TopicPartition
+from segstore.coordinator.structs import OffsetAndMetadata, TopicPartition
 from segstore.coordinator.transaction.coordinator import TransactionCoordinator
+from segstore.errors import NonEmptyGroupError
 from segstore.protocol.codec import structs
 from segstore.protocol.error_codes import Code
 from segstore.server.apis import Api
@@ -170,6 +171,23 @@ def test_a_member_on_the_wire_goes_on(restart: Restart) -> None:
     clock.now += SESSION_MS
     assert member.heartbeat() is Code.UNKNOWN_MEMBER_ID
     assert is_empty(member.node.store)
+
+
+@pytest.mark.parametrize("tool", ["delete", "reset", "delete_offsets"])
+def test_a_group_whose_member_goes_on_is_not_empty_for_tools(restart: Restart, tool: str) -> None:
+    node = restart()
+    member = WireMember(node).alone(T0)
+    shared(node.store, GroupOffsets).commit("g", {T0: OffsetAndMetadata(1)})
+    member.node = restart()
+    groups = segstore.Groups(member.node.store)
+    asked = {"delete": (), "reset": (segstore.Reset.to_earliest(),), "delete_offsets": (["t"],)}[tool]
+    with segstore.serve(member.node.store, port=0):
+        with pytest.raises(NonEmptyGroupError):
+            getattr(groups, tool)("g", *asked)
+        (found,) = groups.list()
+        assert found.state == "Stable"
+        assert [each.member_id for each in groups.describe("g").members] == [member.member_id]
+        assert member.heartbeat() is Code.NONE
 
 
 def test_a_consumer_in_the_process_ends_with_it(restart: Restart) -> None:

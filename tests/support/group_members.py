@@ -81,9 +81,14 @@ class Classic:
     """
 
     def __init__(
-        self, store: segstore.Store, name: str, assignor: str = "range", instance: str | None = None
+        self,
+        store: segstore.Store,
+        name: str,
+        assignor: str = "range",
+        instance: str | None = None,
+        group: str = "g",
     ) -> None:
-        self.store, self.name, self.instance = store, name, instance
+        self.store, self.name, self.instance, self.group = store, name, instance, group
         self.assignor = by_name(assignor)
         self.member_id, self.generation = "", -1
         self.has: set[int] = set()
@@ -92,7 +97,7 @@ class Classic:
 
     @property
     def metadata(self) -> ConsumerGroupMetadata:
-        return ConsumerGroupMetadata("g", self.generation, self.member_id, self.instance)
+        return ConsumerGroupMetadata(self.group, self.generation, self.member_id, self.instance)
 
     def join(self) -> Classic:
         """Ask to join; an eager member gives up everything before."""
@@ -108,7 +113,7 @@ class Classic:
             session_timeout_ms=CLASSIC_SESSION_MS,
             rebalance_timeout_ms=REBALANCE_MS,
         )
-        self.joining, self.syncing = coordinator(self.store).join("g", joining), None
+        self.joining, self.syncing = coordinator(self.store).join(self.group, joining), None
         self.member_id = self.joining.member_id
         return self
 
@@ -130,7 +135,7 @@ class Classic:
             self.join()
 
     def beat(self) -> None:
-        coordinator(self.store).heartbeat("g", self.member_id, self.generation, self.instance)
+        coordinator(self.store).heartbeat(self.group, self.member_id, self.generation, self.instance)
 
     def _sync(self, joined: Joined | None) -> None:
         if joined is None:
@@ -141,7 +146,7 @@ class Classic:
         given = {} if joined.skip_assignment or not told else self.assignor.assign(topics, told)
         brought = {member_id: encode_assignment(given.get(member_id, ())) for member_id in given}
         who = self.member_id, joined.generation, joined.protocol, brought, self.instance
-        self.syncing = coordinator(self.store).sync("g", *who)
+        self.syncing = coordinator(self.store).sync(self.group, *who)
 
     def _take(self, assignment: bytes | None) -> None:
         if assignment is None:
@@ -153,7 +158,7 @@ class Classic:
             self.join()
 
     def leave(self) -> None:
-        coordinator(self.store).leave("g", self.member_id, self.instance)
+        coordinator(self.store).leave(self.group, self.member_id, self.instance)
         self.member_id, self.generation, self.has = "", -1, set()
         self.joining = self.syncing = None
 

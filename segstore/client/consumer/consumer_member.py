@@ -31,7 +31,7 @@ from segstore.errors import (
     FencedInstanceIdError,
     FencedMemberEpochError,
     GroupNotFoundError,
-    OffsetNotAvailableError,
+    RetriableError,
     StaleMemberEpochError,
     StorageError,
     StoreClosedError,
@@ -40,7 +40,7 @@ from segstore.errors import (
 from segstore.storage.store.store import Store
 
 _FENCED = (UnknownMemberIdError, FencedMemberEpochError, GroupNotFoundError)
-_GONE = (*_FENCED, FencedInstanceIdError, OffsetNotAvailableError, StorageError, StoreClosedError)
+_GONE = (*_FENCED, FencedInstanceIdError, RetriableError, StorageError, StoreClosedError)
 
 
 class SubscribedTopics(NamedTuple):

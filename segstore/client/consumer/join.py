@@ -20,8 +20,9 @@ from segstore.coordinator.structs import UNJOINED, TopicPartition
 from segstore.errors import (
     IllegalGenerationError,
     InconsistentGroupProtocolError,
-    OffsetNotAvailableError,
     RebalanceInProgressError,
+    RetriableError,
+    StorageError,
     StoreClosedError,
     UnknownMemberIdError,
 )
@@ -183,9 +184,9 @@ class ClassicMembership(GroupMembership):
         if asked_by and self._instance is None:
             try:
                 self._coordinator.leave(self._group, asked_by)
-            except (UnknownMemberIdError, StoreClosedError, OffsetNotAvailableError):
-                # The group has removed the member already, has ended all memberships, or was not loaded yet,
-                # so that nobody could join.
+            except (UnknownMemberIdError, StoreClosedError, RetriableError, StorageError):
+                # The group has removed the member already, or has ended all memberships; or it will remove
+                # the member, which has no pulse any more.
                 self.lose("")
         self.pulse = None
         self.lose("")

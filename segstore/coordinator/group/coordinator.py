@@ -51,7 +51,7 @@ class GroupCoordinator:
         self._config = store._writer().config
         self._offsets = shared(store, GroupOffsets)
         self._groups = GroupTable(store, self._offsets, self.now)
-        self._offsets.empty_since = self._groups.empty_since
+        self._offsets.empty_since, self._offsets.swept = self._groups.empty_since, self._groups.sweep
 
     def now(self) -> float:
         """Return ms of the clock that sessions are measured by."""

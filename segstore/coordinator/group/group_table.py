@@ -26,7 +26,7 @@ from segstore.coordinator.group.migration import classic_member, downgrade, stan
 from segstore.coordinator.group_settings import group_settings
 from segstore.coordinator.offsets.consumer_schema import Change
 from segstore.coordinator.offsets.group_offsets import GroupOffsets, GroupRecord, MemberRecord
-from segstore.coordinator.retriable import may_be_written
+from segstore.coordinator.retriable import may_be_written, passes
 from segstore.coordinator.structs import CLIENT_HOST
 from segstore.errors import (
     GroupNotFoundError,
@@ -241,10 +241,8 @@ class GroupTable:
                         continue
                     before = held.changes
                     try:
-                        if not held.is_sure:
-                            self._read_anew(held)
-                        held.expire(self._clock())
-                        return ask(held)
+                        if self._is_ready(held):
+                            return ask(held)
                     finally:
                         due = held.due() if held.is_sure else self._clock() + RETRY_MS
                         changed = held.changes != before
@@ -254,6 +252,13 @@ class GroupTable:
                 if changed:
                     self._store._nudge()
                 self._alarm.set(due)
+
+    def _is_ready(self, held: Held) -> bool:
+        """Do what is due in a group, and return whether there is such a group still."""
+        self._read_anew(held)
+        held.expire(self._clock())
+        self._read_anew(held)  # what was due may have been written, and timed out
+        return not held.gone
 
     def get(self, group_id: str) -> Held | None:
         """Return a group that is in memory. Takes no lock."""
@@ -293,8 +298,26 @@ class GroupTable:
         """Do what is due in all groups."""
         self._alarm.clear()  # first: a group that comes later sets it anew
         for group_id in self.ids():
-            with suppress(OffsetNotAvailableError):  # it is tried again
-                self.ask_held(group_id, lambda held: None)
+            try:
+                self.ask_held(group_id, lambda held: None, make=False)
+            except StoreClosedError:
+                raise
+            except SegstoreError as error:  # it is tried again, and is no other group's concern
+                if not passes(error):
+                    log.exception("group %s: it could not be read what has become of it", group_id)
+
+    def sweep(self) -> None:
+        """Drop the groups that have no members, and of which the log has nothing any more (Kafka:
+        GroupMetadataManager, cleanupExpiredOffsets).
+        """
+        for group_id in set(self.ids()) - self._offsets.groups():
+            with suppress(OffsetNotAvailableError):  # the next sweep comes
+                self.ask_held(group_id, self._drop_unkept, make=False)
+
+    def _drop_unkept(self, held: Held) -> None:
+        is_needed = held.has_members or held.group.pending or self._is_kept(held)
+        if not is_needed and self._groups.get(held.group.group_id) is held:
+            self.drop(held)
 
     def close(self) -> None:
         """End all memberships, because the store is being closed. Static members may come back."""
@@ -454,8 +477,11 @@ class GroupTable:
     def _restored(self, group_id: str) -> Held:
         held = Held(self._empty(group_id))
         held.become(*self._read(held))
-        held.is_kept = held.consumer is not None or self._offsets.group(group_id) is not None
+        held.is_kept = self._is_kept(held)
         return held
+
+    def _is_kept(self, held: Held) -> bool:
+        return held.consumer is not None or self._offsets.group(held.group.group_id) is not None
 
     def _read(self, held: Held) -> tuple[Group, ConsumerMembership | None]:
         """Return what the log has of a group, of either protocol."""
@@ -471,13 +497,16 @@ class GroupTable:
         try:
             write()
         except SegstoreError as error:
-            held.is_sure = not may_be_written(error)
+            if may_be_written(error):  # a refusal says nothing of a write before
+                held.is_sure = False
             raise
 
     def _read_anew(self, held: Held) -> None:
-        """Let the group be what the log says, once the write that has failed is committed, or lost. Raises
+        """Let the group be what the log says, once a write that has failed is committed, or lost. Raises
         OffsetNotAvailableError before.
         """
+        if held.is_sure:
+            return
         self._offsets.check_decided(held.group.group_id)
         before, (group, consumer) = held.consumer, self._read(held)
         if consumer is not None:
@@ -487,6 +516,7 @@ class GroupTable:
         elif before is not None:
             held.become(group)
         held.is_sure = True
+        self._drop_unkept(held)  # what would have made it a group may be lost
 
     def _empty(self, group_id: str) -> Group:
         return Group(

@@ -10,7 +10,7 @@ after the log did.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
 
 from segstore.coordinator.offsets.cache import OffsetsCache
@@ -56,6 +56,8 @@ class OffsetsCleanup(OffsetsCache):
         self._opened_ms, self._closed = self._clock(), False
         self.empty_since: EmptySince = self._empty_since
         """Says since when a group has no members; the group coordinator puts its own function here."""
+        self.swept: Callable[[], None] = lambda: None
+        """Is called behind each expiry; the group coordinator puts its own function here."""
         interval = self._config.offsets_retention_check_interval_ms / 1000
         me = weakref.ref(self)  # the scheduler must not keep a store that nobody has any more
 
@@ -89,6 +91,7 @@ class OffsetsCleanup(OffsetsCache):
             for name, before in seen.items():
                 old = self._held(partition, partial(self._expire_group, name, since[name], now, *before))
                 gone |= {name: old} if old else {}
+        self.swept()
         return gone
 
     def _seen(self, partition: int, state: OffsetsState) -> dict[str, tuple[GroupRecord | None, set[Held]]]:

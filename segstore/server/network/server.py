@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from segstore.closing import Closing
 from segstore.config import arguments
+from segstore.coordinator.group.coordinator import GroupCoordinator
+from segstore.coordinator.shared import shared
 from segstore.errors import InvalidArgumentError, InvalidTypeError, ListenError
 from segstore.server.apis import Api
 from segstore.server.cluster_id import cluster_id_of
@@ -125,6 +127,8 @@ def _started(
     cluster_id = cluster_id_of(store)
     if lease is not None:
         hold_lease(store, lease, config)
+    if store._context.writable:
+        shared(store, GroupCoordinator)  # a group whose members go on is not empty before their first request
     services: list[tuple[Node, Endpoint, Service]] = []
     try:
         for place in _places(config, host, port, told):
@@ -181,8 +185,8 @@ def _service(
         raise ListenError(error.errno, error.strerror, f"{host}:{bound.port}") from error
     node = Node(store, config, loop, _told(bound, told), cluster_id, handlers.keys(), authorizer)
     memory = RequestMemory(config.queued_max_request_bytes)
-    shared = Shared(node, loop, handlers, Scratch(), memory, tls, sasl)
-    service = Service(shared, Listener(sockets, shared), _url(node))
+    common = Shared(node, loop, handlers, Scratch(), memory, tls, sasl)
+    service = Service(common, Listener(sockets, common), _url(node))
     service.start()
     try:
         store._attach_client(service)

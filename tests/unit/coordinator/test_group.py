@@ -18,6 +18,7 @@ from segstore.errors import (
     IllegalGenerationError,
     InconsistentGroupProtocolError,
     InvalidGroupIdError,
+    MemberIdRequiredError,
     NonEmptyGroupError,
     RebalanceInProgressError,
     StorageError,
@@ -288,3 +289,40 @@ def test_a_ticket_calls_once_whenever_it_is_asked_to() -> None:
     failed.when_done(lambda: told.append("failed"))
     failed.fail(RebalanceInProgressError())
     assert told[-1] == "failed"
+
+
+WEEKS_MS = 15 * 24 * 60 * 60_000
+
+
+@pytest.mark.parametrize("kind", ["of members", "by its id", "whose offsets were deleted"])
+def test_a_group_that_has_expired_is_none(store: segstore.Store, found: GroupCoordinator, kind: str) -> None:
+    if kind == "of members":
+        member, generation = alone(found)
+        found.commit(ConsumerGroupMetadata("g", generation, member, None), AT)
+        found.leave("g", member)
+    else:
+        found.commit(ConsumerGroupMetadata("g", -1, "", None), AT)
+    if kind == "whose offsets were deleted":
+        segstore.Groups(store).delete_offsets("g", ["t"])
+    assert found.ids() == {"g"}
+    offsets(store).expire(now_ms=store._context.clock() + WEEKS_MS)
+    assert found.ids() == set()
+    assert found.state("g") is State.DEAD
+    assert alone(found)[1] == 1
+
+
+@pytest.mark.parametrize("kind", ["a member", "a member to come", "offsets"])
+def test_a_group_that_is_in_use_stays_over_an_expiry(
+    store: segstore.Store, found: GroupCoordinator, kind: str
+) -> None:
+    if kind == "a member":
+        alone(found)
+    elif kind == "offsets":
+        found.commit(ConsumerGroupMetadata("g", -1, "", None), AT)
+    else:
+        with pytest.raises(MemberIdRequiredError) as given:
+            found.join("g", joining(needs_member_id=True))
+    offsets(store).expire()
+    assert found.ids() == {"g"}
+    if kind == "a member to come":
+        assert found.join("g", joining(member_id=given.value.member_id)).get() is not None
