@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import resource
 from collections import OrderedDict
+from collections.abc import Callable
 
 from segstore import idle_files
 from segstore.files import Files, Handle
@@ -51,18 +52,21 @@ class HandlePool:
                     continue  # the name may have been another file's
                 handle = self._open.setdefault(key, handle)
             if len(self._open) > self.limit:
-                self._drop_oldest(self.limit)
+                self._drop_oldest(lambda _: self.limit)
             return handle
 
     def close_some(self) -> bool:
         """Drop a quarter of the files, so that the next ones find descriptors too; return False if there is
         none.
         """
-        return self._drop_oldest(len(self._open) * 3 // 4)
+        return self._drop_oldest(lambda there: there * 3 // 4)
 
-    def _drop_oldest(self, kept: int) -> bool:
-        """Drop all but the `kept` files that were opened last; return whether any was dropped."""
+    def _drop_oldest(self, limit: Callable[[int], int]) -> bool:
+        """Drop the files that were opened first, of so many that are there down to a limit; return whether
+        any was dropped.
+        """
         with self.lock:
+            kept = limit(len(self._open))  # with the lock: another thread may be at it too
             dropped = [self._open.popitem(last=False)[1] for _ in range(len(self._open) - kept)]
         for each in dropped:  # without the lock: an append of C's on a slow disk is waited for
             each.let_go()

@@ -31,6 +31,7 @@ from segstore.server.apis import Api
 from segstore.server.cluster_id import cluster_id_of
 from segstore.server.network import server as module
 from segstore.server.network import service
+from segstore.server.network.outgoing import taken
 from segstore.server.network.server import endpoint
 from segstore.server.request import LATER
 from segstore.storage.meta.sealed_file import CLUSTER_ID
@@ -336,6 +337,48 @@ def test_a_client_that_does_not_read_is_not_waited_for(
     closing.start()
     closing.join(PATIENCE)
     assert not closing.is_alive()
+
+
+def test_a_client_that_takes_slowly_is_waited_for(
+    unread: tuple[segstore.Store, segstore.Server, WireClient],
+) -> None:
+    """The kernel asks the server for more only once a third of its buffer is free, which may take a slow
+    client seconds: what it takes of that buffer counts.
+    """
+    _, server, wire = unread
+    [connection] = connections(server)
+    all_of_them = server._service._listener.connections
+
+    def look(idle: float) -> None:
+        connection.active_at = connection._shared.loop.now - idle
+        all_of_them.end_stalled(60, 0)
+
+    def takes(at_most: int) -> bool:
+        return len(wire.socket.recv(at_most)) > 0 and taken(connection._sock) > connection._taken
+
+    within(server, lambda: look(0))
+    until(lambda: takes(1 << 14))
+    within(server, lambda: look(100))
+    assert connection.is_open
+    within(server, lambda: look(100))
+    assert not connection.is_open
+
+
+def test_a_client_that_had_taken_nothing_before_the_end_has_its_time(
+    unread: tuple[segstore.Store, segstore.Server, WireClient],
+) -> None:
+    _, server, _ = unread
+    [connection] = connections(server)
+    all_of_them = server._service._listener.connections
+
+    def look(since: float) -> None:
+        connection.active_at = connection._shared.loop.now - 100
+        all_of_them.end_stalled(60, connection._shared.loop.now - since)
+
+    within(server, lambda: look(50))
+    assert connection.is_open
+    within(server, lambda: look(70))
+    assert not connection.is_open
 
 
 def test_a_client_that_reads_gets_its_answer_though_the_server_ends(

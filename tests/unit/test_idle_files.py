@@ -11,6 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from elsewhere import elsewhere
 from stores import in_child
 
 from segstore import idle_files
@@ -123,6 +124,27 @@ def test_a_quarter_goes_at_a_time_the_oldest_first(tmp_path: Path) -> None:
         assert pool.close_some()
         assert [path for path in paths if pool.opened((path, False))] == paths[8 - kept :]
     assert not pool.close_some()
+
+
+def test_a_pool_that_another_thread_makes_smaller_has_files_all_the_same(tmp_path: Path) -> None:
+    """It does so while this thread waits for the lock, and has used the descriptors by now."""
+    pool = HandlePool(FILES, 8)
+    for number in range(8):
+        (tmp_path / str(number)).touch()
+        pool.get(str(tmp_path / str(number)))
+    theirs = pool.lock
+
+    class Contended:
+        def __enter__(self) -> None:
+            pool.lock = theirs
+            elsewhere(pool.close_some)
+            theirs.__enter__()
+
+        def __exit__(self, *raised: object) -> None:
+            theirs.__exit__(*raised)
+
+    pool.lock = Contended()
+    assert pool.close_some()
 
 
 def test_a_child_closes_none_of_its_parent_s(tmp_path: Path) -> None:

@@ -11,14 +11,14 @@ Threads: one makes it; `end` may be called by any.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from typing import NamedTuple
 
 from segstore.coordinator.retriable import passes
 from segstore.coordinator.structs import TopicPartition
 from segstore.coordinator.transaction.markers import Ending
 from segstore.coordinator.transaction.metadata import EPOCH_EACH, MAX_EPOCH, Begin, State, TransactionMetadata
-from segstore.coordinator.transaction.state_log import Ended, TransactionStateLog
+from segstore.coordinator.transaction.state_log import TransactionStateLog
 from segstore.errors import SegstoreError
 from segstore.logger import Logger
 from segstore.records.control import ABORT, COMMIT, Marker
@@ -33,14 +33,32 @@ log = Logger("segstore")
 class Dangling(NamedTuple):
     """A transaction that is open in a partition, and of which `__transaction_state` knows nothing."""
 
-    at: TopicPartition
     producer_id: int
     producer_epoch: int
-    first_offset: int
+    begin: Begin
 
-    @property
-    def as_ended(self) -> Ended:
-        return Ended(self.producer_id, self.producer_epoch, Begin(self.at, self.first_offset))
+
+class Decisions:
+    """What is left of the decisions that were made in the epoch of the records. `outcomes`: whether each
+    transaction was committed.
+    """
+
+    def __init__(self, decided: Iterable[TransactionMetadata] = ()) -> None:
+        self.outcomes: dict[Dangling, bool] = {}
+        self._last: dict[int, frozenset[Begin] | None] = {}
+        for m in decided:
+            for begin in m.begins or ():
+                self.outcomes[Dangling(m.producer_id, m.producer_epoch, begin)] = m.state.commits
+            self._last[m.producer_id] = m.begins
+
+    def is_of(self, m: TransactionMetadata, left: Dangling) -> bool:
+        """Return whether `left`, of an epoch of `m`, is the transaction that `m` has open or is ending, and
+        not the one before in the same epoch, which was decided, or the next one.
+        """
+        last = self._last.get(m.producer_id)
+        if m.state.prepared and m.client_version < EPOCH_EACH and last is not None:
+            return left.begin in last
+        return left not in self.outcomes
 
 
 class Lost:
@@ -57,7 +75,7 @@ class Lost:
     ) -> None:
         """Raises CorruptRecordError, StorageError."""
         self._store, self._ending, self._state_log = store, ending, state_log
-        self._ended: dict[Ended, bool] = {}
+        self._decisions = Decisions()
         self._open = self._dangling(known)
         self.newer = self._newer(known)
         self._committed = self._evidence(known)
@@ -67,9 +85,11 @@ class Lost:
     def _dangling(self, known: Collection[TransactionMetadata]) -> set[Dangling]:
         """Return the transactions that are open in topics of ours and are none of `known`."""
         under_way = {(m.producer_id, at): m for m in known if not m.state.idle for at in m.partitions}
-        found, kept = set(), set()
+        found: set[Dangling] = set()
+        theirs: dict[Dangling, TransactionMetadata] = {}
         for at in map(TopicPartition._make, self._store._writer().unstable()):
-            if not self._store.topics()[at.topic].ours:
+            info = self._store.topics()[at.topic]
+            if not info.ours:
                 continue
             try:
                 held = transaction_markers.open_transactions(self._store.partition(*at))
@@ -80,14 +100,16 @@ class Lost:
                 continue
             for each in held:
                 m = under_way.get((each.producer_id, at))
-                left = Dangling(at, each.producer_id, each.producer_epoch, each.first_offset)
+                begin = Begin(at, info.topic_id, each.first_offset, each.leader_epoch)
+                left = Dangling(each.producer_id, each.producer_epoch, begin)
                 if m is None or not m.covers(each.producer_epoch):
                     found.add(left)
-                elif m.state is State.ONGOING and m.client_version < EPOCH_EACH:
-                    kept.add(left)  # it may be the one before in the same epoch, which was ended
-        if found or kept:
-            self._ended = self._state_log.ended_in_epoch({each.producer_id for each in found | kept})
-        return found | {each for each in kept if each.as_ended in self._ended}
+                elif m.state is not State.ONGOING or m.client_version < EPOCH_EACH:
+                    theirs[left] = m  # else the transaction is the first of its epoch
+        if found or theirs:
+            ids = {each.producer_id for each in (*found, *theirs)}
+            self._decisions = Decisions(self._state_log.decided(ids))
+        return found | {left for left, m in theirs.items() if not self._decisions.is_of(m, left)}
 
     def _newer(self, known: Collection[TransactionMetadata]) -> dict[int, int]:
         ours = {m.producer_id: m.producer_epoch for m in known}
@@ -144,11 +166,11 @@ class Lost:
         into it: a producer that may be within the transaction needs another epoch. Raises StorageError.
         """
         for left in [each for each in self._open if each.producer_id == producer_id]:
-            ended = self._ended.get(left.as_ended)
+            ended = self._decisions.outcomes.get(left)
             commit = (left.producer_id, left.producer_epoch) in self._committed if ended is None else ended
             epoch = min(left.producer_epoch + (ended is None), MAX_EPOCH + 1)
             marker = Marker(producer_id, epoch, COMMIT if commit else ABORT, self._state_log.epoch(""))
-            self._ending.end([left.at], marker, left.producer_epoch)
+            self._ending.end([left.begin.at], marker, left.producer_epoch)
             log.warning("%s was left open: it is %s", left, "committed" if commit else "aborted")
             self._open.discard(left)
 

@@ -93,17 +93,21 @@ class Ending:
                 unusable.append(error)
         return logs
 
-    def begins(self, producer_id: int, partitions: Collection[TopicPartition]) -> list[Begin]:
-        """Return where the producer's transaction begins in the partitions that have records of it. Raises
-        StorageError.
+    def begins(self, producer_id: int, partitions: Collection[TopicPartition]) -> frozenset[Begin] | None:
+        """Return where the producer's transaction begins in the partitions that have records of it; None if
+        one of them can't be used: its end is decided for all that.
         """
-        begins = [
-            Begin(
-                TopicPartition(log.topic, log.partition), transaction_markers.first_offset(log, producer_id)
-            )
-            for log in self._logs(partitions, [])
-        ]
-        return [each for each in begins if each.offset >= 0]
+        try:
+            topics, unusable = self._store.topics(), list[SegstoreError]()
+            begins = {
+                Begin(TopicPartition(log.topic, log.partition), topics[log.topic].topic_id, *first)
+                for log in self._logs(partitions, unusable)
+                if (first := transaction_markers.first_record(log, producer_id)) is not None
+            }
+        except (SegstoreError, KeyError) as error:
+            log.warning("where the transaction of producer %d begins is not known: %r", producer_id, error)
+            return None
+        return None if unusable else frozenset(begins)
 
     def durable(self, partitions: Collection[TopicPartition]) -> bool:
         """Return whether some partition promises to survive power loss: then the decision must survive

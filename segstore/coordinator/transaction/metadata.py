@@ -26,10 +26,14 @@ EPOCH_KEPT = 0
 
 
 class Begin(NamedTuple):
-    """Where a transaction begins in a partition."""
+    """The record with which a transaction begins in a partition: no other record has its offset and leader
+    epoch, after a log was cut, and its partition, after a topic was made anew under the same name.
+    """
 
     at: TopicPartition
+    topic_id: str
     offset: int
+    leader_epoch: int
 
 
 class State(IntEnum):
@@ -79,7 +83,8 @@ class TransactionMetadata:
     `next_producer_id` takes over when a transaction is complete whose end used up the epochs;
     `previous_producer_id` is the id before. `client_version` is the transaction.version. `remote` is 1 where
     the producer has come over the network: it lives on when the process that has the store ends. `begins`:
-    where a transaction begins whose end is decided in the epoch of its records; empty in all other states.
+    where a transaction begins whose end is decided in the epoch of its records, in the partitions that have
+    records of it; None in all other states, and where that is not known.
     """
 
     producer_id: int
@@ -93,11 +98,11 @@ class TransactionMetadata:
     next_producer_id: int = NO_PRODUCER_ID
     client_version: int = 0
     remote: int = 0
-    begins: tuple[Begin, ...] = ()
+    begins: frozenset[Begin] | None = None
 
     def _to(self, state: State, now: int, **changes: object) -> TransactionMetadata:
         assert self.state in BEFORE[state], f"{self.state.name} can't become {state.name}"
-        changes = {"begins": (), **changes}
+        changes = {"begins": None, **changes}
         return replace(self, state=state, updated_ms=now, **changes)  # type: ignore[arg-type]
 
     @property
@@ -125,8 +130,8 @@ class TransactionMetadata:
 
     def covers(self, producer_epoch: int) -> bool:
         """Return whether records of that epoch belong to the transaction that is open or being ended."""
-        if self.client_version < EPOCH_EACH:
-            return producer_epoch <= self.producer_epoch
+        if self.client_version < EPOCH_EACH and self.state is State.PREPARE_ABORT:
+            return producer_epoch <= self.producer_epoch  # a broker raises it before it aborts for a takeover
         return producer_epoch == self.transaction_epoch
 
     @property
@@ -179,12 +184,14 @@ class TransactionMetadata:
             client_version=EPOCH_EACH,
         )
 
-    def decided_in_epoch(self, commit: bool, now: int, begins: Iterable[Begin] = ()) -> TransactionMetadata:
+    def decided_in_epoch(
+        self, commit: bool, now: int, begins: frozenset[Begin] | None = None
+    ) -> TransactionMetadata:
         """Return the state with the outcome decided for a producer that keeps its epoch (KIP-98): the markers
         have the epoch of the records, and `begins` tell its transactions apart.
         """
         state = State.PREPARE_COMMIT if commit else State.PREPARE_ABORT
-        return self._to(state, now, client_version=EPOCH_KEPT, begins=tuple(begins))
+        return self._to(state, now, client_version=EPOCH_KEPT, begins=begins)
 
     def completed(self, now: int) -> TransactionMetadata:
         """Return the state with all markers written."""

@@ -11,6 +11,7 @@ import struct
 from collections.abc import Iterable
 from typing import Any
 
+from segstore import names
 from segstore.coordinator.structs import TopicPartition, by_topic
 from segstore.coordinator.transaction.metadata import Begin, State, TransactionMetadata
 from segstore.errors import CorruptRecordError
@@ -23,7 +24,8 @@ from segstore.protocol.record_codec import kind_of
 
 VERSION = 1
 BEGINS = "segstore.begins"
-_OFFSET = struct.Struct(">q")  # one for each partition, in their order; -1: it has no record
+_BEGIN = struct.Struct(">16sqi")  # one for each partition, in their order: topic id, offset, leader epoch
+_NO_RECORD = -1  # the offset of a partition that has no record of the transaction
 
 
 def encode_key(transactional_id: str) -> bytes:
@@ -85,19 +87,29 @@ def decode_value(value: bytes) -> TransactionMetadata:
 
 def encode_headers(m: TransactionMetadata) -> list[tuple[str, bytes]]:
     """Return the headers of a state."""
-    if not m.begins:
+    if m.begins is None:
         return []
-    offsets = dict(m.begins)
-    return [(BEGINS, b"".join(_OFFSET.pack(offsets.get(at, -1)) for at in sorted(m.partitions)))]
+    begins = {each.at: each for each in m.begins}
+    nowhere = (bytes(16), _NO_RECORD, -1)
+    told = ((_place(begins[at]) if at in begins else nowhere) for at in sorted(m.partitions))
+    return [(BEGINS, b"".join(_BEGIN.pack(*each) for each in told))]
 
 
-def decode_begins(m: TransactionMetadata, headers: Iterable[tuple[str, bytes | None]]) -> tuple[Begin, ...]:
-    """Return the `begins` of a state by its headers; none if another writer's header has that name."""
+def _place(begin: Begin) -> tuple[bytes, int, int]:
+    topic_id = names.topic_id_bytes(begin.topic_id) if begin.topic_id else bytes(16)
+    return topic_id, begin.offset, begin.leader_epoch
+
+
+def decode_begins(
+    m: TransactionMetadata, headers: Iterable[tuple[str, bytes | None]]
+) -> frozenset[Begin] | None:
+    """Return the `begins` of a state by its headers; None if another writer's header has that name."""
     told = dict(headers).get(BEGINS) or b""
-    if len(told) != _OFFSET.size * len(m.partitions):
-        return ()
-    offsets = (offset for (offset,) in _OFFSET.iter_unpack(told))
-    return tuple(Begin(*each) for each in zip(sorted(m.partitions), offsets, strict=True) if each[1] >= 0)
+    if not told or len(told) != _BEGIN.size * len(m.partitions):
+        return None
+    places = zip(sorted(m.partitions), _BEGIN.iter_unpack(told), strict=True)
+    begins = (Begin(at, names.topic_id_of(topic_id), *where) for at, (topic_id, *where) in places)
+    return frozenset(each for each in begins if each.offset != _NO_RECORD)
 
 
 def decode(key: bytes | None, value: bytes | None, where: str, offset: int) -> Any:

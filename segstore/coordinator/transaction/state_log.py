@@ -12,16 +12,16 @@ import contextlib
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import NamedTuple
 
 from segstore.coordinator.java_hash import partition_of
 from segstore.coordinator.loader import Unreadable, load_last, warn
 from segstore.coordinator.transaction import schema
-from segstore.coordinator.transaction.metadata import Begin, State, TransactionMetadata
+from segstore.coordinator.transaction.metadata import State, TransactionMetadata
 from segstore.errors import (
     CorruptRecordError,
     InvalidPidMappingError,
     ProducerFencedError,
+    RecordTooLargeError,
     TransactionalIdNotFoundError,
     UnsupportedVersionError,
 )
@@ -78,14 +78,6 @@ def _load(log: PartitionLog, states: States) -> list[Unreadable]:
     return load_last(log, partial(states.replay, log._name), partial(_judge, log._name))
 
 
-class Ended(NamedTuple):
-    """A transaction in a partition, one of many of its epoch."""
-
-    producer_id: int
-    producer_epoch: int
-    begin: Begin
-
-
 class TransactionStateLog:
     """Reads and writes the topic; keeps no states in memory."""
 
@@ -119,17 +111,14 @@ class TransactionStateLog:
         told = {metadata.committed for log in self._logs() for metadata in _all_states(log)}
         return {each for each in told if each is not None and each[0] in producer_ids}
 
-    def ended_in_epoch(self, producer_ids: Collection[int]) -> dict[Ended, bool]:
-        """Return whether each transaction of these producers was committed whose end was decided in the epoch
-        of its records, as far as compaction has left its record. Raises CorruptRecordError, StorageError.
+    def decided(self, producer_ids: Collection[int]) -> Iterator[TransactionMetadata]:
+        """Yield each decision for these producers, with its `begins`, as far as compaction has left it; of
+        each producer the oldest first. Raises CorruptRecordError, StorageError.
         """
-        return {
-            Ended(m.producer_id, m.producer_epoch, begin): m.state.commits
-            for log in self._logs()
-            for m in _all_states(log)
-            if m.producer_id in producer_ids
-            for begin in m.begins
-        }
+        for log in self._logs():
+            for m in _all_states(log):
+                if m.producer_id in producer_ids and m.state.prepared:
+                    yield m
 
     def _logs(self) -> Iterator[PartitionLog]:
         info = self._store.topics().get(TOPIC)
@@ -148,7 +137,13 @@ class TransactionStateLog:
         value = None if metadata is None else schema.encode_value(metadata)
         log = self._log(transactional_id).partition_for_write()
         headers = () if metadata is None else schema.encode_headers(metadata)
-        append_one(log, value, schema.encode_key(transactional_id), headers, None)
+        key = schema.encode_key(transactional_id)
+        try:
+            append_one(log, value, key, headers, None)
+        except RecordTooLargeError:
+            if not headers:
+                raise
+            append_one(log, value, key, (), None)  # what was begun can be ended
 
     def sync(self, transactional_id: str) -> None:
         """Make the id's states durable. Raises StorageError."""

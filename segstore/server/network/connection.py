@@ -32,7 +32,7 @@ from . import exchange
 from .frames import Frames
 from .handshake import Handshake
 from .loop import COME, GONE, IN, OUT, RDHUP
-from .outgoing import Outgoing, SealedOutgoing
+from .outgoing import Outgoing, SealedOutgoing, taken
 from .shared import Shared
 from .timers import Timer
 
@@ -72,6 +72,7 @@ class Connection:
         self.sasl: SaslSession | None = None
         self.repeat: Repeat | None = None
         self._events = IN  # what the loop is asked for
+        self._taken = 0  # bytes that the client had acknowledged when somebody looked
         self._memory = 0  # bytes taken of the shared memory
         self._muted_until = 0.0
         self._is_serving = self._reads_next = False
@@ -377,6 +378,14 @@ class Connection:
             self._want(IN)
             if not self._frames.is_empty or (self._wire is not None and self._wire.has_more):
                 self._queue()
+
+    def look_what_is_taken(self) -> None:
+        """Count as activity that the client has taken of what the kernel keeps for it: the kernel asks for
+        more only once a third of its buffer is free, which may take a slow client seconds.
+        """
+        count = taken(self._sock)
+        if count > self._taken:
+            self.active_at, self._taken = self._shared.loop.now, count
 
     # --- the end --------------------------------------------------------------------------
 

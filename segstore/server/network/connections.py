@@ -91,12 +91,16 @@ class Connections:
             if connection.state is not State.WRITING:
                 connection.close()
 
-    def end_stalled(self, seconds: float) -> None:
-        """Close those whose clients have taken nothing of an answer for so long."""
+    def end_stalled(self, seconds: float, since: float) -> None:
+        """Close those whose clients have taken nothing of an answer for so long, which counts from the time
+        `since` on.
+        """
         now = self._shared.loop.now
         for connection in [*self._all]:
-            if connection.state is State.WRITING and now - connection.active_at >= seconds:
-                connection.close()
+            if connection.state is State.WRITING:
+                connection.look_what_is_taken()
+                if now - max(connection.active_at, since) >= seconds:
+                    connection.close()
 
     def close(self) -> None:
         """Close all."""

@@ -6,6 +6,7 @@ Threads: the loop's only.
 from __future__ import annotations
 
 import socket
+import struct
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
@@ -21,8 +22,18 @@ if TYPE_CHECKING:
 
 MOST_A_TURN = 4 << 20
 """Bytes that one connection gets before others have their turn."""
+_BYTES_ACKED = struct.Struct("=120xQ")
+"""Of Linux' struct tcp_info."""
 PIECE = 1 << 16
 """Bytes that are encrypted at once."""
+
+
+def taken(sock: socket.socket) -> int:
+    """Return how many bytes the other end of a connection has acknowledged."""
+    acked: int = _BYTES_ACKED.unpack(sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _BYTES_ACKED.size))[
+        0
+    ]
+    return acked
 
 
 class Outgoing:

@@ -26,7 +26,7 @@ CLOSE_TIMEOUT = 10.0
 its producers have the others.
 """
 _STALL = 1.0
-"""Seconds at the end after which a connection is closed whose client takes nothing of an answer: it was
+"""Seconds of the end after which a connection is closed whose client takes nothing of an answer: it was
 stopped, or is a stranger's, and others wait for the end.
 """
 _GRACE = 1.0
@@ -111,7 +111,7 @@ class Service:
             self._listener.close()
             self._listener.connections.end_idle_now()
             loop.every_turn(self._go_on)
-            self._end_stalled()
+            self._end_stalled(loop.now)
         self._deadline = min(self._deadline, deadline)
         loop.later(max(self._deadline - time.monotonic(), 0.0), self._go_on)
 
@@ -134,10 +134,10 @@ class Service:
             if not len(connections):
                 loop.end()
 
-    def _end_stalled(self) -> None:
+    def _end_stalled(self, since: float) -> None:
         """Close connections whose clients take nothing of their answers, and look again soon."""
-        self._listener.connections.end_stalled(_STALL)
-        self._shared.loop.later(_STALL / 4, self._end_stalled)
+        self._listener.connections.end_stalled(_STALL, since)
+        self._shared.loop.later(_STALL / 4, lambda: self._end_stalled(since))
 
     def _close_parts(self) -> None:
         if self._are_parts_closed:

@@ -22,12 +22,15 @@ from segstore.threads import holding
 
 
 class OpenTransaction(NamedTuple):
-    """A transaction that is neither committed nor aborted in a partition; `last_timestamp` in ms."""
+    """A transaction that is neither committed nor aborted in a partition. `last_timestamp` in ms;
+    `leader_epoch` is that of its first record, -1 if it is not known.
+    """
 
     producer_id: int
     producer_epoch: int
     first_offset: int
     last_timestamp: int
+    leader_epoch: int = -1
 
 
 class Shown(NamedTuple):
@@ -188,18 +191,34 @@ def open_transactions(log: Writable) -> list[OpenTransaction]:
         found = []
         for producer_id, first in sorted(state.ongoing.items(), key=lambda item: item[1]):
             entry = state.producers[producer_id]
-            found.append(OpenTransaction(producer_id, entry.producer_epoch, first, entry.last_timestamp))
+            found.append(
+                OpenTransaction(
+                    producer_id,
+                    entry.producer_epoch,
+                    first,
+                    entry.last_timestamp,
+                    _epoch_of(partition, first),
+                )
+            )
         return found
 
 
-def first_offset(log: Writable, producer_id: int) -> int:
-    """Return where the producer's open transaction begins in a partition, -1 without one. Errors as
-    `open_transactions`.
+def first_record(log: Writable, producer_id: int) -> tuple[int, int] | None:
+    """Return offset and leader epoch (-1: not known) of the first record of the producer's open transaction
+    in a partition, None without one. Errors as `open_transactions`.
     """
     partition = log.partition_for_write()
     with partition.queue.token:
         _finish_appends(partition)
-        return partition.producers.state.ongoing.get(producer_id, -1)
+        entry = partition.producers.state.producers.get(producer_id)
+        if entry is None or entry.current_txn_first_offset < 0:
+            return None
+        return entry.current_txn_first_offset, _epoch_of(partition, entry.current_txn_first_offset)
+
+
+def _epoch_of(partition: Partition, offset: int) -> int:
+    epoch = partition.epochs.epoch_for_offset(offset)
+    return -1 if epoch is None else epoch
 
 
 class ActiveProducer(NamedTuple):

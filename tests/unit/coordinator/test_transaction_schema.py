@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from segstore import TopicPartition, errors
 from segstore.coordinator.java_hash import java_hash, partition_of
 from segstore.coordinator.transaction import schema
-from segstore.coordinator.transaction.metadata import BEFORE, State, TransactionMetadata
+from segstore.coordinator.transaction.metadata import BEFORE, Begin, State, TransactionMetadata
 
 T0, U1 = TopicPartition("t", 0), TopicPartition("u", 1)
 
@@ -65,6 +65,29 @@ def test_a_value_comes_back(state: State, partitions: frozenset, times: tuple[in
     held = frozenset() if state is State.EMPTY else partitions
     made = TransactionMetadata(times[0], 5, 1, state, held, *times[1:])
     assert schema.decode_value(schema.encode_value(made)) == made
+
+
+ID = "AAECAwQFBgcICQoLDA0ODw"
+BEGUN = frozenset({Begin(T0, ID, 5, 2), Begin(U1, "", 1 << 40, -1)})
+TOLD = bytes(range(16)) + struct.pack(">qi", 5, 2) + bytes(16) + struct.pack(">qi", -1, -1)
+TOLD += bytes(16) + struct.pack(">qi", 1 << 40, -1)
+
+
+def test_a_header_tells_where_a_transaction_begins() -> None:
+    """In the order of the partitions, of which the second has no record."""
+    decided = KNOWN.decided_in_epoch(True, 20, BEGUN)
+    assert schema.encode_headers(decided) == [(schema.BEGINS, TOLD)]
+    assert schema.decode_begins(decided, [("other", b"x"), (schema.BEGINS, TOLD)]) == BEGUN
+    nowhere = KNOWN.decided_in_epoch(True, 20, frozenset())
+    assert schema.decode_begins(nowhere, schema.encode_headers(nowhere)) == frozenset()
+    assert schema.encode_headers(decided.completed(21)) == []
+    assert schema.encode_headers(KNOWN.decided_in_epoch(True, 20)) == []
+
+
+@pytest.mark.parametrize("told", [None, b"", TOLD[:-1], TOLD[:28], TOLD + b"x"])
+def test_a_header_of_another_writer_is_passed_over(told: bytes | None) -> None:
+    assert schema.decode_begins(KNOWN, [(schema.BEGINS, told)]) is None
+    assert schema.decode_begins(KNOWN, []) is None
 
 
 DAMAGED = {

@@ -112,7 +112,7 @@ def test_open_transactions(store: segstore.Store) -> None:
     send(a, 7, 0, txn=True)
     found = open_transactions(a)
     assert [txn[:3] for txn in found] == [(9, 4, 1), (7, 0, 2)]
-    assert found[0] == OpenTransaction(9, 4, 1, a.read(1).timestamps[0])
+    assert found[0] == OpenTransaction(9, 4, 1, a.read(1).timestamps[0], a.leader_epoch)
     assert (max_producer_id(a), producer_epoch(a, 9), producer_epoch(a, 8)) == (9, 4, -1)
     end_transaction([a], 9, 4, 0, True)
     assert [txn.producer_id for txn in open_transactions(a)] == [7]
