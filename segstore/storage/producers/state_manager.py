@@ -81,8 +81,10 @@ class Producers:
             # Behind the recovery point snapshots may be older, or newer, than the log. What was before the
             # first segment is known by its snapshot alone.
             trusted = min(trusted, max(recovery_point, segments[0].base_offset))
-        taken = _drop_snapshots_above(files, directory, trusted)
-        taken = _drop_damaged(files, directory, taken, every=recovery_point is not None)
+        found = _drop_snapshots_above(files, directory, trusted)
+        found = _drop_damaged(files, directory, found, every=recovery_point is not None)
+        # What lay between an older one and the first segment is gone, and was seen by no state that is left.
+        taken = [at for at in found if at >= segments[0].base_offset]
         if recovery_point is not None:
             _sync_from(files, directory, taken, recovery_point)
         state = _newest(files, directory, taken)
@@ -95,7 +97,7 @@ class Producers:
             trusted,
         )
         keep = {s.base_offset for s in segments} | set(taken[-1:])
-        for stray in set(taken) - keep:
+        for stray in set(found) - keep:
             files.unlink(_path(directory, stray))
         state.expire(clock(), expiration_ms)
         return cls(files, directory, state, clock, not taken and segments[0].base_offset > 0)

@@ -270,6 +270,33 @@ def test_a_snapshot_behind_the_recovery_point_is_no_evidence(store_dir: Path, tm
         assert_live(store.partition("t"), store_dir / "t-0")
 
 
+def test_a_snapshot_of_before_the_first_segment_is_no_state(store_dir: Path, tmp_path: Path) -> None:
+    """A power cut may take the snapshot at the log's start, and leave an older one: what was appended in
+    between is in neither.
+    """
+    live = tmp_path / "live"
+    with segstore.open(live, clock=Clock()) as store:
+        store.create_topic("t", config={"segment.bytes": 100, "file.delete.delay.ms": 0})
+        log = store.partition("t")
+        for seq in range(4):
+            send(log, 1, seq)
+        send(log, 2, 0)
+        older = (live / "t-0" / f"{2:020d}.snapshot").read_bytes()
+        log.delete_records(4)
+        store.sweep()
+        killed(live, store_dir)
+    for path in (store_dir / "t-0").glob("*.snapshot"):
+        path.unlink()
+    (store_dir / "t-0" / f"{2:020d}.snapshot").write_bytes(older)
+    with segstore.open(store_dir, clock=Clock()) as store:
+        log = store.partition("t")
+        assert log.start_offset == 4
+        assert state_of(log).producers.keys() == {2}
+        send(log, 1, 4)
+        assert_live(log, store_dir / "t-0")
+    assert not (store_dir / "t-0" / f"{2:020d}.snapshot").exists()
+
+
 def test_a_brokers_directory_goes_on(golden: Path, tmp_path: Path) -> None:
     root = tmp_path / "root"
     for name in ("flights-txn-0", "flights-idem-0"):
