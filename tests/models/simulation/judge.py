@@ -178,8 +178,9 @@ class Judge:
                 continue
             content = seen.records.get(entry.offset)
             if content is None:
-                # A cut may have taken the record, or the marker, for which compaction had let it go.
-                known = entry.removed and crash != "cut"
+                # A cut may have taken the record, or the marker, for which compaction had let it go. A
+                # tombstone goes by its age, too, under settings that may have changed since.
+                known = entry.removed and (crash != "cut" or entry.content[1] is None)
                 may = known or ((swept or crash) and self._may_go(part, entry.offset))
                 hold(may, part, entry.offset, "is gone:", entry.content)
                 entry.removed = True
