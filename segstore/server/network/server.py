@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 from segstore.closing import Closing
 from segstore.config import arguments
-from segstore.coordinator.group.coordinator import GroupCoordinator
 from segstore.coordinator.shared import shared
 from segstore.errors import InvalidArgumentError, InvalidTypeError, ListenError
 from segstore.server.apis import Api
@@ -24,6 +23,7 @@ from segstore.server.request import Handler
 from segstore.server.security.authorizer import authorizer_of
 from segstore.server.security.sasl import sasl_of
 from segstore.server.settings import ServerConfig
+from segstore.storage.meta.topic_info import CONSUMER_OFFSETS
 from segstore.storage.store.lease import Lease
 from segstore.storage.store.store import Store
 from segstore.threads import apart
@@ -127,8 +127,8 @@ def _started(
     cluster_id = cluster_id_of(store)
     if lease is not None:
         hold_lease(store, lease, config)
-    if store._context.writable:
-        shared(store, GroupCoordinator)  # a group whose members go on is not empty before their first request
+    if store._context.writable and CONSUMER_OFFSETS in store._side.topics:
+        _go_on_with_groups(store)
     services: list[tuple[Node, Endpoint, Service]] = []
     try:
         for place in _places(config, host, port, told):
@@ -139,6 +139,14 @@ def _started(
             service.end(0.0)
         raise
     return Server(services)
+
+
+def _go_on_with_groups(store: Store) -> None:
+    """Make the coordinator: a group whose members go on is not empty before their first request."""
+    # A store without groups begins without their code.
+    from segstore.coordinator.group.coordinator import GroupCoordinator
+
+    shared(store, GroupCoordinator)
 
 
 def _places(
