@@ -239,7 +239,8 @@ def test_two_with_one_lease_never_write_under_one_epoch(tmp_path: Path, store_di
                 ours.token = 7
                 with pytest.raises(DemotedError):
                     old.partition("t").append(b"no")
-                until((tmp_path / "p/.segstore/fence").exists)  # it was told
+                until(lambda: "leads from leader epoch 6" in old._context.demoted)  # it was told
+                assert (tmp_path / "p/.segstore/fence").exists()
                 with pytest.raises(DemotedError, match="leads from leader epoch 6"):
                     old.partition("t").append(b"no")
         assert old.partition("t").log_end_offset == 1
