@@ -10,14 +10,15 @@ thread where no signal handler runs, in the order in which they were made.
 from __future__ import annotations
 
 import math
-import weakref
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import TypeVar
 
+from segstore.coordinator.group.alarm import Alarm
 from segstore.coordinator.group.classic.group import Group
-from segstore.coordinator.group.classic.member import Joined, Joining, Member, MonotonicMs, State, Ticket
+from segstore.coordinator.group.classic.member import Joined, Joining, Member, MonotonicMs, Ticket
+from segstore.coordinator.group.classic.record import keep, restore
 from segstore.coordinator.group.consumers.group import ConsumerGroup
 from segstore.coordinator.group.consumers.keeper import RETRY_MS, ConsumerSettings, Outside
 from segstore.coordinator.group.consumers.membership import ConsumerMembership
@@ -25,9 +26,8 @@ from segstore.coordinator.group.consumers.topics import Topics
 from segstore.coordinator.group.migration import classic_member, downgrade, stand_in, upgraded
 from segstore.coordinator.group_settings import group_settings
 from segstore.coordinator.offsets.consumer_schema import Change
-from segstore.coordinator.offsets.group_offsets import GroupOffsets, GroupRecord, MemberRecord
+from segstore.coordinator.offsets.group_offsets import GroupOffsets
 from segstore.coordinator.retriable import may_be_written, passes
-from segstore.coordinator.structs import CLIENT_HOST
 from segstore.errors import (
     GroupNotFoundError,
     OffsetNotAvailableError,
@@ -36,126 +36,8 @@ from segstore.errors import (
 )
 from segstore.logger import Logger
 from segstore.mutex import Mutex, check_apart, nesting
-from segstore.storage.scheduler import Scheduler
 from segstore.storage.store.store import Store
 from segstore.threads import Shelter
-
-# --- kept --------------------------------------------------------------------------------------
-
-# A group as a record of `__consumer_offsets`, and how a group is restored from it. Threads: under the group's
-# lock.
-
-
-def keep(group: Group, assignments: Mapping[str, bytes], now_ms: int) -> GroupRecord:
-    """Return the record of the group with these assignments, at `now_ms` since the epoch."""
-    if not assignments:
-        group.empty_since_ms = now_ms
-    members = tuple(
-        MemberRecord(
-            member.member_id,
-            member.group_instance_id,
-            member.client_id,
-            member.client_host,
-            member.rebalance_timeout_ms,
-            member.session_timeout_ms,
-            member.subscription(group.protocol),
-            assignments[member.member_id],
-        )
-        for member in group.members.values()
-    )
-    return GroupRecord(
-        group.group_id,
-        group.protocol_type,
-        group.generation,
-        group.protocol,
-        group.leader,
-        now_ms,
-        members,
-    )
-
-
-def restore(group: Group, record: GroupRecord, now: float, now_ms: int) -> None:
-    """Restore the group that the last process wrote. Its members have a session timeout from now on to be
-    heard of, but for dynamic ones that were consumers in that process.
-    """
-    group.generation, group.protocol_type = record.generation, record.protocol_type
-    group.empty_since_ms = now_ms if record.members else record.state_timestamp_ms
-    kept = [each for each in record.members if each.group_instance_id or each.client_host != CLIENT_HOST]
-    if not kept or not record.protocol:
-        return
-    group.protocol, group.state = record.protocol, State.STABLE
-    for member in kept:
-        group.take_up(_member(member, record, now))
-    there = group.members
-    group.leader = record.leader if record.leader in there else next(iter(there))
-    if len(kept) < len(record.members):
-        group.rebalance(now)
-
-
-def _member(kept: MemberRecord, record: GroupRecord, now: float) -> Member:
-    joining = Joining(
-        protocols=((record.protocol or "", kept.subscription),),
-        group_instance_id=kept.group_instance_id,
-        client_id=kept.client_id,
-        client_host=kept.client_host,
-        session_timeout_ms=kept.session_timeout_ms,
-        rebalance_timeout_ms=kept.rebalance_timeout_ms,
-        protocol_type=record.protocol_type or "",
-    )
-    member = Member(kept.member_id, joining, now)
-    member.assignment, member.synced = kept.assignment, True
-    return member
-
-
-# --- alarm -------------------------------------------------------------------------------------
-
-# `Alarm` calls a function when it is due, through the store's scheduler, which holds it weakly. Threads: any.
-
-
-class Alarm:
-    """Calls `ring` at the earliest time that was `set` since the last `clear`. `due` is that time, in ms of
-    `clock`, inf for none. `ring` clears the alarm and sets it anew.
-    """
-
-    def __init__(self, scheduler: Scheduler, clock: MonotonicMs, ring: Callable[[], None]) -> None:
-        self._scheduler, self._clock, self._ring = scheduler, clock, ring
-        self._lock = Mutex()
-        self._stopped = False
-        self.due = math.inf
-
-    def set(self, due: float) -> None:
-        """Call `ring` at `due`, or earlier."""
-        me = weakref.ref(self)
-
-        def ring() -> None:
-            alarm = me()
-            if alarm is not None and alarm._is_for(due):
-                alarm._ring()
-
-        with self._lock:
-            if due >= self.due or self._stopped:
-                return
-            self._scheduler.after(max(due - self._clock(), 0) / 1000, ring)
-            self.due = due  # last: where the line before is interrupted, the next `set` plans anew
-
-    def _is_for(self, due: float) -> bool:
-        """Return whether this call is still the planned one; a call that an earlier one has overtaken does
-        nothing.
-        """
-        with self._lock:
-            return self.due == due and not self._stopped
-
-    def clear(self) -> None:
-        """Forget the time; whoever is due from now on sets the alarm anew."""
-        with self._lock:
-            self.due = math.inf
-
-    def stop(self) -> None:
-        """Stop, and never call `ring` again."""
-        self._stopped = True
-
-
-# --- group table ------------------------------------------------------------
 
 T = TypeVar("T")
 _UPGRADES, _DOWNGRADES = ("bidirectional", "upgrade"), ("bidirectional", "downgrade")

@@ -1,0 +1,57 @@
+"""`Alarm` calls a function when it is due, through the store's scheduler, which holds it weakly.
+
+Threads: any.
+"""
+
+from __future__ import annotations
+
+import math
+import weakref
+from collections.abc import Callable
+
+from segstore.coordinator.group.classic.member import MonotonicMs
+from segstore.mutex import Mutex
+from segstore.storage.scheduler import Scheduler
+
+
+class Alarm:
+    """Calls `ring` at the earliest time that was `set` since the last `clear`. `due` is that time, in ms of
+    `clock`, inf for none. `ring` clears the alarm and sets it anew.
+    """
+
+    def __init__(self, scheduler: Scheduler, clock: MonotonicMs, ring: Callable[[], None]) -> None:
+        self._scheduler, self._clock, self._ring = scheduler, clock, ring
+        self._lock = Mutex()
+        self._stopped = False
+        self.due = math.inf
+
+    def set(self, due: float) -> None:
+        """Call `ring` at `due`, or earlier."""
+        me = weakref.ref(self)
+
+        def ring() -> None:
+            alarm = me()
+            if alarm is not None and alarm._is_for(due):
+                alarm._ring()
+
+        with self._lock:
+            if due >= self.due or self._stopped:
+                return
+            self._scheduler.after(max(due - self._clock(), 0) / 1000, ring)
+            self.due = due  # last: where the line before is interrupted, the next `set` plans anew
+
+    def _is_for(self, due: float) -> bool:
+        """Return whether this call is still the planned one; a call that an earlier one has overtaken does
+        nothing.
+        """
+        with self._lock:
+            return self.due == due and not self._stopped
+
+    def clear(self) -> None:
+        """Forget the time; whoever is due from now on sets the alarm anew."""
+        with self._lock:
+            self.due = math.inf
+
+    def stop(self) -> None:
+        """Stop, and never call `ring` again."""
+        self._stopped = True
