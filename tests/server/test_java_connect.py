@@ -29,6 +29,8 @@ when it next reads: at the end of the file they would stay where they are.
 """
 OFFSETS = "connect-offsets"
 COMMITTED = {"consumer.override.isolation.level": "read_committed"}
+COPIED = 300.0
+"""Seconds: after a broker's death sessions and transactions have to time out, in a minute each."""
 
 
 @pytest.fixture
@@ -125,7 +127,7 @@ class Cluster:
         assert ends(self.at.address, TOPIC, 1)[0] < before + LINES
 
     def await_copies(self) -> None:
-        until(self.files.all_copied)
+        until(self.files.all_copied, COPIED)
         assert self.files.first_copies() == self.files.lines
         assert values(self.at) == self.files.lines
 
