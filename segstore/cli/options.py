@@ -6,7 +6,6 @@ import datetime
 import re
 import sys
 from collections.abc import Callable, Sequence
-from fractions import Fraction
 from typing import Any, TypeVar
 
 import click
@@ -132,6 +131,8 @@ def _in_plain_units(name: str, value: str) -> str:
     if unit.lower() not in units:
         allowed = "ms, s, min, h, d, w" if units is _TIMES else "kB, MB, GB, TB, KiB, MiB, GiB, TiB"
         raise click.BadParameter(f"{name}={value}: the unit {unit!r} is none of {allowed}")
+    from fractions import Fraction  # a command whose settings have no units begins without it
+
     return str(round(Fraction(number) * units[unit.lower()]))
 
 

@@ -9,7 +9,6 @@ Threads: any; options and settings are immutable.
 
 from __future__ import annotations
 
-import difflib
 import numbers
 import re
 from collections.abc import Callable, Collection
@@ -236,6 +235,8 @@ def unknown(name: object, known: Collection[str]) -> ConfigError:
     """Return the error for an unknown setting. Its message names the settings that may have been meant, or
     all of them.
     """
+    import difflib  # only this error needs it
+
     close = difflib.get_close_matches(shown(name)[1:-1], known, n=3, cutoff=_CLOSE)
     hint = f"did you mean {' or '.join(close)}?" if close else f"there are {', '.join(known)}"
     return ConfigError(f"no setting {shown(name)}; {hint}")

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import errno
 import os
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -44,6 +43,8 @@ def in_memory(data: bytes | memoryview) -> Handle:
     if hasattr(os, "memfd_create"):
         with memory_file(data) as path:
             return Handle(path, os.O_RDONLY)
+    import tempfile  # brings archives and their compression: only systems without memfd_create need it
+
     with tempfile.NamedTemporaryFile() as file:
         file.write(data)
         file.flush()

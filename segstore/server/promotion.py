@@ -7,9 +7,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from segstore import names
 from segstore.coordinator.shared import shared
 from segstore.storage.context import os_errors
-from segstore.storage.meta.promotion import PROMOTION
 from segstore.storage.store.store import Store
 
 
@@ -30,4 +30,4 @@ def announce_promotion(store: Store, settings: Mapping[str, Any] | None) -> None
 
 def _is_there(store: Store) -> bool:
     with os_errors():
-        return store._context.files.exists(PROMOTION.path(store.path))
+        return store._context.files.exists(names.below(store.path, f"{names.OURS}/{names.PROMOTION}"))

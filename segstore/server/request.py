@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from segstore.protocol.codec import Slices
 
 from .apis import Api
-from .security.sasl import SaslSession
+
+if TYPE_CHECKING:
+    from .security.sasl import SaslSession
 
 ANONYMOUS: Final = "ANONYMOUS"
 """The principal of a client that has not said who it is (Kafka: KafkaPrincipal.ANONYMOUS)."""

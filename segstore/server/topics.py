@@ -66,13 +66,33 @@ class Leaders:
 
     No log is opened to find out: of one that is closed the epoch is told under which it was last open. A
     broker's log that was never open here, and each log of a store that is open for reading, has none that is
-    known (-1), which Kafka's clients take. `failed` has the partitions whose logs could not be opened.
+    known (-1), which Kafka's clients take. `failed` has the partitions whose logs could not be opened. One
+    answer has a `Leaders` of its own: epochs that `closed` has read are not read again by `of`.
     """
 
     def __init__(self, store: Store, failed: Iterable[_Key] = ()) -> None:
         self._failed, side = frozenset(failed), store._side
         self._replicated = replicated(store)
         self._writer = side if isinstance(side, StoreWriter) else None
+        self._open: dict[str, tuple[Sequence[int], list[int]]] = {}
+        """Partitions, and their epochs, of topics whose logs `closed` has found open, all of them."""
+
+    def closed(self, topics: Iterable[TopicInfo]) -> list[_Key]:
+        """Return the partitions of topics whose logs have to be opened before their epochs are known for
+        sure: none of a replicated store, which knows them all the same, nor of one that is open for reading,
+        which never does.
+        """
+        found = list[_Key]()
+        if self._writer is None:
+            return found
+        for info in topics:
+            epochs = self._writer.partitions.epochs(info.name, info.partition_ids)
+            if -1 in epochs:
+                pairs = zip(info.partition_ids, epochs, strict=True)
+                found += [(info.name, number) for number, epoch in pairs if epoch < 0]
+            else:
+                self._open[info.name] = info.partition_ids, epochs
+        return found
 
     def of(self, topic: str, numbers: Sequence[int]) -> list[Led]:
         """Return who leads each of these partitions; a topic that was deleted meanwhile has no leaders."""
@@ -91,28 +111,18 @@ class Leaders:
             return [_led(epoch) if leader >= 0 else NOBODY for leader, epoch in found]
         if self._writer is None:
             return [_led(_UNKNOWN_EPOCH)] * len(numbers)
-        return list(map(_led, self._writer.leader_epochs(topic, numbers)))
+        known, epochs = self._open.get(topic, (None, []))
+        if known is not numbers:
+            epochs = self._writer.leader_epochs(topic, numbers)
+        first = epochs[0] if epochs else _UNKNOWN_EPOCH
+        if epochs.count(first) == len(epochs):  # as of a topic whose partitions were opened as often
+            return [_led(first)] * len(epochs)
+        return list(map(_led, epochs))
 
 
 @lru_cache(_EPOCHS_AT_HAND)
 def _led(epoch: int) -> Led:
     return Led(NODE_ID, epoch)
-
-
-def closed(store: Store, topics: Iterable[TopicInfo]) -> list[_Key]:
-    """Return the partitions of topics whose logs have to be opened before their epochs are known for sure:
-    none of a replicated store, which knows them all the same, nor of one that is open for reading, which
-    never does.
-    """
-    side, found = store._side, list[_Key]()
-    if not isinstance(side, StoreWriter):
-        return found
-    for info in topics:
-        epochs = side.partitions.epochs(info.name, info.partition_ids)
-        if -1 in epochs:
-            pairs = zip(info.partition_ids, epochs, strict=True)
-            found += [(info.name, number) for number, epoch in pairs if epoch < 0]
-    return found
 
 
 def open_logs(store: Store, keys: Iterable[_Key]) -> set[_Key]:

@@ -5,6 +5,7 @@ that were named, by name or by id; missing topics are created where that is allo
 from __future__ import annotations
 
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,8 @@ from segstore.protocol.error_codes import Code
 from segstore.replication.states import PartitionState
 from segstore.server.apis import Api
 from segstore.server.partition_rows import PartitionRows
-from segstore.server.topics import NOBODY, Led
+from segstore.server.topics import NOBODY, Leaders, Led
+from segstore.storage.store.partitions import Partitions
 
 ZERO = bytes(16)
 NOT_ASKED = -(1 << 31)
@@ -170,6 +172,41 @@ def test_the_epoch_of_a_closed_log_is_that_under_which_it_is_opened(store_dir: P
         told = [each.leader_epoch for each in topic.partitions]
         assert told == [store.partition("t", number).leader_epoch for number in range(3)]
         assert told[:2] == [1, 1]
+
+
+def test_each_partition_is_told_with_its_own_epoch(tmp_path: Path) -> None:
+    with segstore.open(tmp_path / "store") as store:
+        store.create_topic("t", 3)
+        store.partition("t", 1).append(b"x")
+        killed(tmp_path / "store", tmp_path / "killed")
+    with segstore.open(tmp_path / "killed") as store:
+        store.add_partitions("t", 4)
+        epochs = [store.partition("t", number).leader_epoch for number in range(4)]
+        assert epochs == [1, 1, 1, 0], "an unclean shutdown begins an epoch of logs that are there"
+        for topics in (asked("t"), None):
+            (topic,) = call(node_of(store), Api.METADATA, 12, topics=topics).topics
+            assert [each.leader_epoch for each in topic.partitions] == epochs
+        leaders, info = Leaders(store), store.topics()["t"]
+        assert leaders.closed([info]) == []
+        for numbers in (info.partition_ids, (3,), (3, 1), ()):
+            assert [led.leader_epoch for led in leaders.of("t", numbers)] == [epochs[at] for at in numbers]
+
+
+def test_an_answer_reads_the_epochs_of_open_logs_once(
+    store: segstore.Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.create_topic("t", 2)
+    node, read = node_of(store), list[str]()
+    call(node, Api.METADATA, 12, topics=asked("t"))  # opens the logs
+    epochs = Partitions.epochs
+
+    def counted(self: Partitions, topic: str, numbers: Sequence[int]) -> list[int]:
+        read.append(topic)
+        return epochs(self, topic, numbers)
+
+    monkeypatch.setattr(Partitions, "epochs", counted)
+    call(node, Api.METADATA, 12, topics=asked("t"))
+    assert read == ["t"]
 
 
 def test_many_partitions_are_told_by_a_worker(store: segstore.Store, monkeypatch: pytest.MonkeyPatch) -> None:

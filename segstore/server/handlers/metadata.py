@@ -21,7 +21,7 @@ from segstore.server.logs import NO_ID
 from segstore.server.node import Node
 from segstore.server.partition_rows import PartitionRows, partition
 from segstore.server.request import Request
-from segstore.server.topics import Leaders, closed, id_of, open_logs, shown, with_id
+from segstore.server.topics import Leaders, id_of, open_logs, shown, with_id
 from segstore.storage.meta.topic_info import INTERNAL, TopicInfo
 
 from .working import in_worker
@@ -51,22 +51,29 @@ def metadata(node: Node, request: Request) -> Any:
         return _refused(body.topics)
     if everything:
         asked = [_Asked(name) for name in topics]
-        return _told(node, request, asked, topics, sum(info.partitions for info in topics.values()))
+        partitions = sum(info.partitions for info in topics.values())
+        return _told(node, request, asked, topics, partitions, Leaders(node.store))
     asked = [_Asked(each.name, each.topic_id) for each in body.topics]
     missing = _creatable(node, body, asked, topics)
     rows, found = node.part(PartitionRows), _all_found(asked, topics)
-    if not missing and not closed(node.store, found):
-        return _told(node, request, asked, topics, _to_encode(rows, request.version, found))
+    leaders = Leaders(node.store)
+    if not missing and not leaders.closed(found):
+        return _told(node, request, asked, topics, _to_encode(rows, request.version, found), leaders)
     return in_worker(node, request, lambda: _prepared(node, request, asked, missing, rows))
 
 
 def _told(
-    node: Node, request: Request, asked: list[_Asked], topics: Mapping[str, TopicInfo], partitions: int
+    node: Node,
+    request: Request,
+    asked: list[_Asked],
+    topics: Mapping[str, TopicInfo],
+    partitions: int,
+    leaders: Leaders,
 ) -> Any:
     """Answer with what is known without waiting, in the loop's thread where there are few partitions."""
     rows = node.part(PartitionRows)
     if partitions <= _AT_ONCE:
-        return _answer(node, request, asked, topics, Leaders(node.store), rows)
+        return _answer(node, request, asked, topics, leaders, rows)
     return in_worker(node, request, lambda: _answer(node, request, asked, topics, Leaders(node.store), rows))
 
 
@@ -134,7 +141,7 @@ def _prepared(
     for name in missing:
         missing[name] = _created(node, name)
     topics = shown(node.store)
-    failed = open_logs(node.store, closed(node.store, _all_found(asked, topics)))
+    failed = open_logs(node.store, Leaders(node.store).closed(_all_found(asked, topics)))
     return _answer(node, request, asked, topics, Leaders(node.store, failed), rows, missing)
 
 

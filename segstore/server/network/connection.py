@@ -19,14 +19,13 @@ from collections.abc import Callable
 from contextlib import suppress
 from enum import Enum, auto
 from errno import EAGAIN
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from segstore.errors import InvalidRequestError, UnsupportedVersionError
 from segstore.logger import Logger
 from segstore.protocol.codec import Slices
 from segstore.server.apis import Api, write_response
 from segstore.server.request import ANONYMOUS, ANSWERED, Answered, Later, Receive, Repeat, Response
-from segstore.server.security.sasl import SaslSession
 
 from . import exchange
 from .frames import Frames
@@ -35,6 +34,9 @@ from .loop import COME, GONE, IN, OUT, RDHUP
 from .outgoing import Outgoing, SealedOutgoing, taken
 from .shared import Shared
 from .timers import Timer
+
+if TYPE_CHECKING:
+    from segstore.server.security.sasl import SaslSession
 
 log = Logger("segstore")
 REQUESTS_A_TURN = 64
@@ -81,7 +83,7 @@ class Connection:
         """Begin to read. Raises OSError."""
         shared = self._shared
         if shared.sasl is not None:
-            self.sasl = SaslSession(shared.sasl, self._entered)
+            self.sasl = shared.sasl.session(self._entered)
             self._frames.most = min(self._frames.most, shared.node.config.sasl_server_max_receive_size)
         ready = self._ready
         if self._wire is not None:

@@ -41,7 +41,9 @@ def listen(host: str, port: int) -> list[socket.socket]:
     ::1 too. Raises ListenError.
     """
     try:
-        found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        # An ASCII name as bytes: the codec of other names, idna, is not imported.
+        name = host.encode("ascii") if host.isascii() else host
+        found = socket.getaddrinfo(name or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except (OSError, UnicodeError) as error:
         raise ListenError(
             getattr(error, "errno", None), f"no such host: {error}", f"{host}:{port}"

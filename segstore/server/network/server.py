@@ -21,7 +21,6 @@ from segstore.server.node import Endpoint, Node
 from segstore.server.promotion import announce_promotion
 from segstore.server.request import Handler
 from segstore.server.security.authorizer import authorizer_of
-from segstore.server.security.sasl import sasl_of
 from segstore.server.settings import ServerConfig
 from segstore.storage.meta.topic_info import CONSUMER_OFFSETS
 from segstore.storage.store.lease import Lease
@@ -35,6 +34,8 @@ from .service import CLOSE_TIMEOUT, Service
 from .shared import Shared
 
 if TYPE_CHECKING:
+    from segstore.server.security.sasl import Sasl
+
     from .tls_wire import TlsWire
 
 HOST, PORT = "127.0.0.1", 9092
@@ -182,7 +183,7 @@ def _service(
     handlers: Mapping[Api, Handler],
 ) -> tuple[Node, Endpoint, Service]:
     """Begin to serve at one place."""
-    tls, sasl, authorizer = _tls(config), sasl_of(store, config), authorizer_of(config)
+    tls, sasl, authorizer = _tls(config), _sasl(store, config), authorizer_of(config)
     sockets = listen(host, port)
     bound = Endpoint(host, sockets[0].getsockname()[1])
     try:
@@ -216,6 +217,17 @@ def _tls(config: ServerConfig) -> Callable[[socket.socket], TlsWire] | None:
 
     context = tls_context(config)
     return lambda sock: TlsWire(sock, context)
+
+
+def _sasl(store: Store, config: ServerConfig) -> Sasl | None:
+    """Return what the sessions of SASL share; None, and nothing of SASL is imported, for a server without it.
+    Raises what `sasl_of` raises.
+    """
+    if not config.uses_sasl:
+        return None
+    from segstore.server.security.sasl import sasl_of
+
+    return sasl_of(store, config)
 
 
 class Server(Closing):

@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING
 from segstore.server.apis import Api
 from segstore.server.node import Node
 from segstore.server.request import Handler
-from segstore.server.security.sasl import Sasl
 
 from .loop import Loop
 from .memory import RequestMemory, Scratch, buffer
 from .outgoing import PIECE
 
 if TYPE_CHECKING:
+    from segstore.server.security.sasl import Sasl
+
     from .tls_wire import TlsWire
 
 

@@ -56,6 +56,10 @@ class Sasl:
             return PlainExchange(self._users)
         return ScramExchange(mechanism, self._scram_users.finder(mechanism))
 
+    def session(self, entered: Callable[[str], object]) -> SaslSession:
+        """Return the session of a new connection."""
+        return SaslSession(self, entered)
+
 
 class State(Enum):
     """How far a client has come."""
@@ -142,11 +146,9 @@ class SaslSession:
         return self.sasl.most_ms
 
 
-def sasl_of(store: Store, config: SecurityConfig) -> Sasl | None:
-    """Return what the sessions of a server share; None where clients don't authenticate by SASL. Raises
+def sasl_of(store: Store, config: SecurityConfig) -> Sasl:
+    """Return what the sessions of a server share, if its clients authenticate by SASL. Raises
     InvalidArgumentError, StorageError for a file of users that can't be read; CorruptCheckpointError.
     """
-    if not config.uses_sasl:
-        return None
     users = users_of(config.sasl_users)
     return Sasl(config, users, ScramUsers(scram_credentials(store), users))
