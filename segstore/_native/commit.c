@@ -122,7 +122,7 @@ static int gather(const seg_commit *c)
 static int64_t sync_log(seg_tail *t, seg_commit *c, int64_t upto)
 {
     int all = gather(c);
-    int64_t told, end = __atomic_load_n(&t->next_offset, __ATOMIC_ACQUIRE), began = clock_ns();
+    int64_t told, end = __atomic_load_n(&t->shown_offset, __ATOMIC_ACQUIRE), began = clock_ns();
     int64_t code = t->sync ? t->sync(t->fd, c->failed) : seg_fdatasync(t->fd, c->failed);
     int64_t share = (clock_ns() - began) / (all ? 2 : 4);
     c->patience = share < MOST_PATIENCE ? share : MOST_PATIENCE;

@@ -312,7 +312,7 @@ int64_t seg_job_post(seg_job *j, const seg_tail *f, const uint8_t *buf, int64_t 
         headers[i].position += moved;
     j->fd = f->fd;
     j->write = f->write;
-    j->position = f->position;
+    j->position = f->end->position;
     j->len = len;
     j->n = n;
     j->cpu = processor();

@@ -1,7 +1,8 @@
 /* The tail of a log: appends of a record, or of encoded batches, each by one call (DESIGN.md, section 6).
  *
  * Python lends a tail (`seg_tail`) while nothing unusual is the case, and takes it back before it
- * changes anything of what the tail says. Whatever a tail does not provide for gives SEG_SLOW, and
+ * changes anything of what the tail says. The record of where the log ends (`seg_end`) stays when a tail
+ * goes: C moves it while the tail is lent, else Python. Whatever a tail does not provide for gives SEG_SLOW, and
  * nothing is changed then.
  *
  * Thread contract: any thread, in the process that lent the tail. `lock` is held for one append, and
@@ -24,11 +25,12 @@
 #include "contract/log.h"
 #include "contract/records.h"
 #include "contract/rules.h"
+#include "entry.h"
 #include "hand_over.h"
 #include "relax.h"
 #include "system.h"
 
-enum { OFFSET_ENTRY = 8, TIME_ENTRY = 12, NUMBERS = 36, SPINS = 200, FREE = 0, TAKEN = 1, WAITED_FOR = 2 };
+enum { NUMBERS = 36, SPINS = 200, FREE = 0, TAKEN = 1, WAITED_FOR = 2 };
 
 /* --- the lock (U. Drepper, "Futexes Are Tricky", mutex 3) ------------------- */
 
@@ -57,24 +59,24 @@ static void leave(seg_tail *t)
 static void publish(const seg_tail *t)
 {
     int64_t seen = t->seen_offset;
-    int64_t values[8] = {t->key,    t->start_offset, t->next_offset, seen, t->stable_offset < 0 ? seen : t->stable_offset,
+    int64_t values[8] = {t->key,    t->start_offset, t->shown_offset, seen, t->stable_offset < 0 ? seen : t->stable_offset,
                          t->synced, t->layout,       t->leader_epoch};
     seg_store_ends(t->ends, t->ends_len, &t->slot, values, 1);
 }
 
-static int64_t seen_of(const seg_tail *t, int64_t next_offset)
+static int64_t seen_of(const seg_tail *t, int64_t shown)
 {
-    return t->high_watermark < 0 || t->high_watermark > next_offset ? next_offset : t->high_watermark;
+    return t->high_watermark < 0 || t->high_watermark > shown ? shown : t->high_watermark;
 }
 
 /* Readers of this process see position and offsets of one moment. */
-static void move_end(seg_tail *t, int64_t position, int64_t next_offset)
+static void show_up_to(seg_tail *t, int64_t position, int64_t offset)
 {
     uint64_t odd = t->sequence + 1;
     __atomic_store_n(&t->sequence, odd, __ATOMIC_RELAXED);
-    __atomic_store_n(&t->position, position, __ATOMIC_RELEASE);
-    __atomic_store_n(&t->next_offset, next_offset, __ATOMIC_RELEASE);
-    __atomic_store_n(&t->seen_offset, seen_of(t, next_offset), __ATOMIC_RELEASE);
+    __atomic_store_n(&t->shown_position, position, __ATOMIC_RELEASE);
+    __atomic_store_n(&t->shown_offset, offset, __ATOMIC_RELEASE);
+    __atomic_store_n(&t->seen_offset, seen_of(t, offset), __ATOMIC_RELEASE);
     __atomic_store_n(&t->sequence, odd + 1, __ATOMIC_RELEASE);
 }
 
@@ -82,13 +84,13 @@ int64_t seg_tail_end(const seg_tail *t, int64_t *position, int64_t *seen)
 {
     for (;;) {
         uint64_t before = __atomic_load_n(&t->sequence, __ATOMIC_ACQUIRE);
-        int64_t at = __atomic_load_n(&t->position, __ATOMIC_ACQUIRE);
-        int64_t next = __atomic_load_n(&t->next_offset, __ATOMIC_ACQUIRE);
-        int64_t shown = __atomic_load_n(&t->seen_offset, __ATOMIC_ACQUIRE);
+        int64_t at = __atomic_load_n(&t->shown_position, __ATOMIC_ACQUIRE);
+        int64_t shown = __atomic_load_n(&t->shown_offset, __ATOMIC_ACQUIRE);
+        int64_t within = __atomic_load_n(&t->seen_offset, __ATOMIC_ACQUIRE);
         if ((before & 1) == 0 && __atomic_load_n(&t->sequence, __ATOMIC_RELAXED) == before) {
             *position = at;
-            *seen = shown;
-            return next;
+            *seen = within;
+            return shown;
         }
         if (!t->here[0])
             return SEG_SLOW; /* another thread of the parent was at it, and is not here */
@@ -108,14 +110,14 @@ static int is_due(const seg_tail *t, int64_t end)
  * `check_apart` refuses in a handler before anything is written. */
 static int is_left(const seg_tail *t, int64_t offsets)
 {
-    return is_due(t, t->next_offset + offsets) && !seg_tail_syncs(t);
+    return is_due(t, t->end->next_offset + offsets) && !seg_tail_syncs(t);
 }
 
 /* Whether no roll is due before a batch of this time. */
 static int is_young(const seg_tail *t, int64_t timestamp)
 {
-    int64_t age = timestamp < 0 ? -1 : timestamp - t->rolled_ms;
-    return t->rolled_ms >= 0 && age >= 0 && age <= t->young_ms;
+    int64_t rolled_ms = t->end->rolled_ms, age = timestamp < 0 ? -1 : timestamp - rolled_ms;
+    return rolled_ms >= 0 && age >= 0 && age <= t->young_ms;
 }
 
 /* Whether the topic's settings allow a record of this time. */
@@ -128,10 +130,11 @@ static int is_near(const seg_tail *t, int64_t timestamp, int64_t now)
  * are int32. */
 static int has_room(const seg_tail *t, int64_t size, int64_t offsets, int64_t n)
 {
-    int64_t relative = t->next_offset - t->base_offset;
-    return size <= t->most_position - t->position && t->position + size <= (int64_t)INT32_MAX + 1 &&
-        relative + offsets - 1 <= INT32_MAX && t->next_offset <= INT64_MAX - offsets &&
-        n <= t->offset_room - t->offset_entries && n <= t->time_room - t->time_entries;
+    const seg_end *e = t->end;
+    int64_t relative = e->next_offset - e->base_offset;
+    return size <= t->most_position - e->position && e->position + size <= (int64_t)INT32_MAX + 1 &&
+        relative + offsets - 1 <= INT32_MAX && e->next_offset <= INT64_MAX - offsets &&
+        n <= e->offset_room - e->offset_entries && n <= e->time_room - e->time_entries;
 }
 
 static int64_t payload(int64_t len)
@@ -170,13 +173,14 @@ static void tear(seg_tail *t, int64_t error)
 /* Index batches that were written to this log. The end stays. */
 static void note(seg_tail *t, const seg_batch *batches, int64_t n)
 {
+    seg_end *e = t->end;
     int64_t timed = 0;
-    int64_t made = seg_index_entries(batches, n, t->base_offset, t->interval, t->state,
-                                     t->offset_index + OFFSET_ENTRY * t->offset_entries,
-                                     t->time_index + TIME_ENTRY * t->time_entries, &timed);
+    int64_t made = seg_index_entries(batches, n, e->base_offset, t->interval, &e->state,
+                                     t->offset_index + OFFSET_ENTRY * e->offset_entries,
+                                     t->time_index + TIME_ENTRY * e->time_entries, &timed);
     if (made > 0) {
-        __atomic_store_n(&t->offset_entries, t->offset_entries + made, __ATOMIC_RELEASE);
-        __atomic_store_n(&t->time_entries, t->time_entries + timed, __ATOMIC_RELEASE);
+        __atomic_store_n(&e->offset_entries, e->offset_entries + made, __ATOMIC_RELEASE);
+        __atomic_store_n(&e->time_entries, e->time_entries + timed, __ATOMIC_RELEASE);
     }
     t->appends++;
 }
@@ -185,7 +189,8 @@ static void note(seg_tail *t, const seg_batch *batches, int64_t n)
  * -errno. */
 static int64_t put_out(seg_tail *t, const uint8_t *buf, int64_t len, const seg_batch *batches, int64_t n)
 {
-    int64_t done = t->write ? t->write(t->fd, buf, len, t->position) : seg_pwrite(t->fd, buf, len, t->position);
+    int64_t at = t->end->position;
+    int64_t done = t->write ? t->write(t->fd, buf, len, at) : seg_pwrite(t->fd, buf, len, at);
     if (done < 0) {
         tear(t, done);
         return done;
@@ -194,18 +199,25 @@ static int64_t put_out(seg_tail *t, const uint8_t *buf, int64_t len, const seg_b
     return 0;
 }
 
+/* Move the end behind batches that were put out. */
+static void move_end(seg_end *e, int64_t len, const seg_batch *batches, int64_t n)
+{
+    __atomic_store_n(&e->position, e->position + len, __ATOMIC_RELEASE);
+    __atomic_store_n(&e->next_offset, batches[n - 1].last_offset + 1, __ATOMIC_RELEASE);
+}
+
 /* Let readers see batches that were put out. */
 static void show(seg_tail *t, int64_t len, const seg_batch *batches, int64_t n)
 {
-    move_end(t, t->position + len, batches[n - 1].last_offset + 1);
+    move_end(t->end, len, batches, n);
+    show_up_to(t, t->end->position, t->end->next_offset);
     publish(t);
 }
 
 /* Batches that were put out stay in the log, unseen: a follower lacks them. */
 static void hide(seg_tail *t, int64_t len, const seg_batch *batches, int64_t n)
 {
-    t->unshown_bytes = len;
-    t->unshown_offsets = batches[n - 1].last_offset + 1 - t->next_offset;
+    move_end(t->end, len, batches, n);
     __atomic_store_n(&t->lent, 0, __ATOMIC_RELAXED);
 }
 
@@ -223,9 +235,9 @@ static int begin(seg_tail *t)
 /* Whether a follower takes what its leader's tail has put out: it ends where the leader's log ended. */
 static int is_next(const seg_tail *f, const seg_tail *t, int64_t len, const seg_batch *batches, int64_t n)
 {
-    return f->next_offset == t->next_offset && f->leader_epoch == t->leader_epoch &&
+    return f->end->next_offset == t->end->next_offset && f->leader_epoch == t->leader_epoch &&
         is_young(f, batches[0].max_timestamp) &&
-        has_room(f, len, batches[n - 1].last_offset + 1 - t->next_offset, n);
+        has_room(f, len, batches[n - 1].last_offset + 1 - t->end->next_offset, n);
 }
 
 /* Put out at a follower. The positions are those of the leader's log, `moved` bytes before those here. */
@@ -243,7 +255,7 @@ static int put_at_follower(seg_tail *f, const uint8_t *buf, int64_t len, seg_bat
  * done, or begun. */
 static int give(seg_tail *f, const seg_tail *t, const uint8_t *buf, int64_t len, seg_batch *batches, int64_t n)
 {
-    int64_t moved = f->position - t->position;
+    int64_t moved = f->end->position - t->end->position;
     if (!is_next(f, t, len, batches, n))
         return 0;
     if (f->job)
@@ -333,15 +345,15 @@ static int64_t append(seg_tail *t, const seg_record *r, int64_t expected, int64_
                       seg_batch *b)
 {
     int64_t body = 3 + payload(r->key_len) + payload(r->value_len) + r->headers_len;
-    b->position = t->position;
-    b->base_offset = b->last_offset = t->next_offset;
+    b->position = t->end->position;
+    b->base_offset = b->last_offset = t->end->next_offset;
     b->base_timestamp = b->max_timestamp = timestamp;
     b->size = (int32_t)(HEADER + varint_size(body) + body);
     b->leader_epoch = t->leader_epoch;
     b->count = 1;
     uint8_t out[SEG_ONE_ROOM];
     seg_claim *claim = NULL;
-    if ((expected >= 0 && expected != t->next_offset) || b->size > t->largest_batch ||
+    if ((expected >= 0 && expected != t->end->next_offset) || b->size > t->largest_batch ||
         !is_near(t, timestamp, now) || !is_young(t, timestamp) || !has_room(t, b->size, 1, 1) ||
         is_left(t, 1) ||
         !claim_of(t, b, 1, &claim))
@@ -360,7 +372,7 @@ static int takes(const seg_tail *t, int64_t producer_id)
 /* Give the tail back after an append, wake those who wait for records, and keep flush.messages. */
 static int64_t end(seg_tail *t, int64_t offset)
 {
-    int64_t after = t->next_offset;
+    int64_t after = t->end->next_offset;
     leave(t);
     if (offset < 0)
         return offset;
@@ -413,7 +425,7 @@ static int64_t write_batches(seg_tail *t, uint8_t *buf, int64_t len, seg_batch *
         !takes(t, batches[0].producer_id) || measure(batches, n, &offsets) != len || !is_young(t, batches[0].max_timestamp) ||
         !has_room(t, len, offsets, n) || is_left(t, offsets) || !claim_of(t, batches, n, &claim))
         return SEG_SLOW;
-    if (seg_assign(buf, len, batches, n, t->next_offset, t->leader_epoch, -1, t->position) < 0)
+    if (seg_assign(buf, len, batches, n, t->end->next_offset, t->leader_epoch, -1, t->end->position) < 0)
         return SEG_SLOW;
     return write_out(t, buf, len, batches, n, claim, now);
 }
@@ -470,17 +482,17 @@ static int goes_on(const seg_tail *t, const seg_batch *batches, int64_t n)
         if (batches[i].magic != MAGIC || batches[i].producer_id >= 0 || batches[i].leader_epoch != t->leader_epoch ||
             batches[i].attributes & (TRANSACTIONAL | CONTROL))
             return 0;
-    return n > 0 && batches[0].base_offset >= t->next_offset;
+    return n > 0 && batches[0].base_offset >= t->end->next_offset;
 }
 
 static int64_t follow(seg_tail *t, const uint8_t *buf, int64_t len, int64_t high_watermark, seg_batch *batches,
                       int64_t n)
 {
     if (!t->follows || t->high_watermark < 0 || !goes_on(t, batches, n) || !is_young(t, batches[0].max_timestamp) ||
-        !has_room(t, len, batches[n - 1].last_offset + 1 - t->next_offset, n))
+        !has_room(t, len, batches[n - 1].last_offset + 1 - t->end->next_offset, n))
         return SEG_SLOW;
     for (int64_t i = 0; i < n; i++)
-        batches[i].position += t->position;
+        batches[i].position += t->end->position;
     int64_t error = put_out(t, buf, len, batches, n), next = batches[n - 1].last_offset + 1;
     if (error)
         return error;
@@ -513,7 +525,7 @@ int64_t seg_tail_show(seg_tail *t, int64_t high_watermark)
     int64_t shows = t->lent && t->high_watermark >= 0 && high_watermark >= t->high_watermark;
     if (shows) {
         t->high_watermark = high_watermark;
-        move_end(t, t->position, t->next_offset);
+        show_up_to(t, t->shown_position, t->shown_offset);
         publish(t);
     }
     leave(t);

@@ -191,7 +191,7 @@ static PyObject *tail_flush(PyObject *module, PyObject *const *arguments, Py_ssi
     if (PyErr_Occurred())
         return NULL;
     if (upto < 0)
-        upto = __atomic_load_n(&t->next_offset, __ATOMIC_ACQUIRE);
+        upto = __atomic_load_n(&t->shown_offset, __ATOMIC_ACQUIRE);
     do {
         Py_BEGIN_ALLOW_THREADS
         code = seg_flush(t, upto);

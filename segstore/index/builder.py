@@ -17,15 +17,19 @@ from segstore.index.sparse import OffsetIndex, TimeIndex
 State = tuple[int, int, int, int]
 _FIELDS = ("bytes_since", "max_timestamp", "max_timestamp_offset", "last_time_entry")
 _LEAST_ROOM = 64  # batches
-_EMPTY = dict(zip(_FIELDS, (0, -1, -1, -1), strict=True))
+EMPTY = dict(zip(_FIELDS, (0, -1, -1, -1), strict=True))
+"""The state of a segment without batches."""
 
 
 class IndexBuilder:
     """The state of a segment's indexes after the batches seen so far."""
 
-    def __init__(self, base_offset: int, interval_bytes: int) -> None:
+    def __init__(self, base_offset: int, interval_bytes: int, state: Any = None) -> None:
+        """Begin without entries. `state` points to a `seg_index_state` to begin with and to change, which the
+        caller keeps alive.
+        """
         self.base_offset, self.interval_bytes = base_offset, interval_bytes
-        self._state = ffi.new("seg_index_state *", _EMPTY)
+        self._state = ffi.new("seg_index_state *", EMPTY) if state is None else state
         self._n_time = ffi.new("int64_t *")
         self._capacity = -1  # there are no buffers yet for what C makes
 
@@ -43,10 +47,6 @@ class IndexBuilder:
     def state(self, state: State) -> None:
         for name, value in zip(_FIELDS, state, strict=True):
             setattr(self._state, name, value)
-
-    def lend(self) -> tuple[int, Any]:
-        """Return `interval_bytes` and C's struct of the state, for C to make entries by itself."""
-        return self.interval_bytes, self._state
 
     def add(self, batches: Any) -> tuple[bytes, bytes]:
         """Return the entries for the offset index and the time index that these batches add.

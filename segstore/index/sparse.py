@@ -16,7 +16,8 @@ import contextlib
 import mmap
 import os
 import struct
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from segstore._native import ffi, held, lib
@@ -44,6 +45,7 @@ class View(NamedTuple):
 
 
 _EMPTY = View(ffi.NULL, 0, b"")
+_view: Callable[[tuple[Any, ...]], View] = partial(tuple.__new__, View)  # a call of C
 
 
 class SparseIndex:
@@ -58,8 +60,8 @@ class SparseIndex:
     _valid: ClassVar[Any]  # the native count of leading valid entries
 
     _view: View
-    _lent: tuple[Any, Any] | None = None
-    """While C adds entries: its struct, and a pointer to the number of entries in it."""
+    _count: Any = None
+    """Of an active index: a pointer to the number of its entries."""
 
     def __init__(self, files: Files, path: str | os.PathLike[str]) -> None:
         self._files, self.path = files, os.fspath(path)
@@ -86,7 +88,7 @@ class SparseIndex:
 
     def lookup(self, key: int) -> tuple[int, int] | None:
         """Return the last entry whose first field is at most `key`; None where there is none."""
-        pointer, count, memory = self._view if self._lent is None else self.view
+        pointer, count, memory = self._view if self._count is None else self.view
         slot = self._slot(pointer, count, key)
         if slot < 0:
             return None
@@ -113,8 +115,9 @@ class SparseIndex:
         return b"".join(cls.ENTRY.pack(*entry) for entry in entries)
 
 
-def _view_of(memory: Any, count: int) -> View:
-    return View(held("uint8_t[]", memory), count, memory)
+def _mapping(memory: Any) -> tuple[Any, Any]:
+    """Return a pointer to memory, and the memory."""
+    return held("uint8_t[]", memory), memory
 
 
 def _pages(size: int) -> int:
@@ -122,16 +125,26 @@ def _pages(size: int) -> int:
 
 
 class ActiveIndex(SparseIndex):
-    """The writable index of a partition's active segment; it keeps no descriptor open."""
+    """The writable index of a partition's active segment; it keeps no descriptor open. The segment's record
+    (`seg_end`) has the number of its entries: C adds some too, while the log's tail is lent.
+    """
 
-    def __init__(self, files: Files, path: str | os.PathLike[str], max_bytes: int, entries: int = 0) -> None:
-        """Open the file, create it if it is missing, and truncate it to its `entries` valid ones. Raises
-        OSError.
+    FIELDS: ClassVar[tuple[str, str]]  # of the record: how many entries there are, and may be
+
+    def __init__(
+        self, files: Files, path: str | os.PathLike[str], max_bytes: int, end: Any, entries: int = 0
+    ) -> None:
+        """Open the file, create it if it is missing, and truncate it to its `entries` valid ones, as the
+        record `end` says from then on. Raises OSError.
 
         `max_bytes` is `segment.index.bytes`.
         """
         super().__init__(files, path)
-        self._view = _EMPTY
+        self._view = _EMPTY  # the last one that was made
+        self._mapped: tuple[Any, Any] = _EMPTY.pointer, _EMPTY.memory
+        self._end = end  # kept for the pointers into it
+        count, most = self.FIELDS
+        self._count, self._most = ffi.addressof(end, count), ffi.addressof(end, most)
         self._looked_at = 0  # the most entries that a view had before some were dropped
         self.max_entries = max_bytes // self.ENTRY.size
         # Bytes of the file; those behind the entries are allocated. While the file grows or is trimmed, and
@@ -145,44 +158,29 @@ class ActiveIndex(SparseIndex):
             if size > self._size:
                 files.truncate(handle, self._size)
             if entries:
-                self._view = _view_of(files.map(handle, self._size, write=True), entries)
+                self._mapped = _mapping(files.map(handle, self._size, write=True))
+        self._count[0], self._most[0] = entries, entries - self.SPARE  # no room before `reserve`
 
     @property
     def view(self) -> View:
-        """Return the view that C looks up in, valid for as long as it is referred to. While the index is lent
-        to C, C adds entries: these count too.
-        """
-        lent = self._lent  # first: the view that is seen then has all the entries that C counted
-        view = self._view
-        if lent is None or (count := lent[1][0]) <= view.n:
-            return view
-        return View(view.pointer, count, view.memory)
+        """Return the view that C looks up in, valid for as long as it is referred to."""
+        count = self._count[0]  # first: the memory that is seen then has all the entries that were counted
+        view, (pointer, memory) = self._view, self._mapped
+        if view.n != count or view.memory is not memory:
+            view = self._view = _view((pointer, count, memory))
+        return view
 
-    def lend(self, tail: Any, field: str) -> tuple[Any, int, int]:
-        """Let C add entries, and keep their number in a field (int64) of the tail, a struct; return the
-        pointer to the entries, how many there are, and how many there may be.
-        """
-        pointer, n, _ = self._view
-        self._lent = tail, ffi.addressof(tail, field)
-        return pointer, n, min(self._room // self.ENTRY.size, self.max_entries - self.SPARE)
-
-    def take_back(self) -> None:
-        """Count the entries that C has added, which adds no more. Calls after the first do nothing."""
-        if self._lent is not None:
-            self._view, self._lent = self.view, None
+    def _most_in(self, room: int) -> int:
+        """Return how many entries `room` bytes take before the one that sealing adds."""
+        return min(room // self.ENTRY.size, self.max_entries - self.SPARE) - self.SPARE
 
     def is_full(self, n: int = 1) -> bool:
         """Return whether `n` more entries would not fit `max_bytes`."""
-        return self._view.n + n > self.max_entries - self.SPARE
-
-    @property
-    def reserved(self) -> int:
-        """Return how many more entries there is room for on disk."""
-        return self._room // self.ENTRY.size - self._view.n
+        return bool(self._count[0] + n > self.max_entries - self.SPARE)
 
     def reserve(self, n: int) -> None:
         """Make room on disk for `n` more entries. Raises OSError (ENOSPC); nothing has changed then."""
-        need = (self._view.n + n) * self.ENTRY.size
+        need = (self._count[0] + n) * self.ENTRY.size
         if need > self._room:
             self._grow(need)
 
@@ -193,24 +191,23 @@ class ActiveIndex(SparseIndex):
         n = len(entries) // self.ENTRY.size
         if not n:
             return
-        need = (self._view.n + n) * self.ENTRY.size
+        count = self._count[0]
+        need = (count + n) * self.ENTRY.size
         if need > self._room:
             self._grow(need)
-        pointer, count, memory = self._view
-        at = count * self.ENTRY.size
-        memory[at : at + len(entries)] = entries
-        self._view = View(pointer, count + n, memory)
+        self._mapped[1][need - len(entries) : need] = entries
+        self._count[0] = count + n
 
     def truncate_to(self, relative_offset: int) -> None:
         """Drop the entries of offsets from `relative_offset` on; this needs no room on the disk."""
-        pointer, n, memory = self._view
+        n, memory = self._count[0], self._mapped[1]
         keep = n
         while keep and self.entry(keep - 1)[self.OFFSET_FIELD] >= relative_offset:
             keep -= 1
         if keep == n:
             return
         self._looked_at = max(self._looked_at, n)
-        self._view = View(pointer, keep, memory)
+        self._count[0] = keep
         # A look-up under way finds zeros now: a hint at the log's start, right if slow.
         size = self.ENTRY.size
         memory[keep * size : n * size] = bytes((n - keep) * size)
@@ -219,24 +216,19 @@ class ActiveIndex(SparseIndex):
         """Trim the file to its entries; look-ups go on, the next append would grow it again. Raises
         OSError.
         """
-        used = self._view.n * self.ENTRY.size
+        used = self._count[0] * self.ENTRY.size
         if used == self._size:
             return
+        # In this order, as in `_grow_to`: between both, the file has the entries of the record's room.
         self._room = used
+        self._most[0] = self._most_in(used)
         # A page that an older, longer view may still read must not be cut off.
         if self._looked_at and _pages(self._looked_at * self.ENTRY.size) > _pages(used):
-            replace_index(self._files, self.path, bytes(self._view.memory[:used]))
+            replace_index(self._files, self.path, bytes(self._mapped[1][:used]))
         else:
             with self._files.open(self.path, write=True) as handle:
                 self._files.truncate(handle, used)
         self._size = used
-
-    def close(self) -> None:
-        """Seal, and release the mapping: look-ups find nothing from then on. Raises OSError."""
-        try:
-            self.seal()
-        finally:
-            self._view = _EMPTY
 
     def _grow(self, need: int) -> None:
         most = self.max_entries * self.ENTRY.size
@@ -256,7 +248,7 @@ class ActiveIndex(SparseIndex):
         with self._files.open(self.path, write=True) as handle:
             try:
                 self._files.allocate(handle, room, size - room)
-                view = _view_of(self._files.map(handle, size, write=True), self._view.n)
+                mapped = _mapping(self._files.map(handle, size, write=True))
             except OSError:
                 # An emulated posix_fallocate may have got half way; the first error is the one that is
                 # raised.
@@ -264,7 +256,9 @@ class ActiveIndex(SparseIndex):
                     self._files.truncate(handle, room)
                     self._size = room
                 raise
-        self._view, self._room = view, size
+        self._mapped = mapped
+        self._most[0] = self._most_in(size)
+        self._room = size
 
 
 class SealedIndex(SparseIndex):
@@ -303,7 +297,8 @@ class SealedIndex(SparseIndex):
 
     def _adopt(self, memory: Any, end_relative: int, log_size: int) -> None:
         n = self.valid_entries(memory, end_relative, log_size)
-        self._view = _view_of(memory, n)
+        pointer, _ = _mapping(memory)
+        self._view = View(pointer, n, memory)
         next_entry = memory[n * self.ENTRY.size : (n + 1) * self.ENTRY.size]
         #: Whether the entry behind the valid ones is anything but the zeros of allocated room.
         self.damaged: bool = any(next_entry)
@@ -336,6 +331,8 @@ class OffsetIndex(SparseIndex):
 class ActiveOffsetIndex(OffsetIndex, ActiveIndex):
     """The offset index of a partition's active segment."""
 
+    FIELDS = "offset_entries", "offset_room"
+
 
 class SealedOffsetIndex(OffsetIndex, SealedIndex):
     """The offset index of a sealed segment, or as a reader in another process sees it."""
@@ -364,6 +361,8 @@ class TimeIndex(SparseIndex):
 
 class ActiveTimeIndex(TimeIndex, ActiveIndex):
     """The time index of a partition's active segment."""
+
+    FIELDS = "time_entries", "time_room"
 
 
 class SealedTimeIndex(TimeIndex, SealedIndex):

@@ -464,7 +464,7 @@ class LocalReplica:
         if (tail := loan.tail) is not None and tail.is_lent and all(each.is_lent for each in tail.followers):
             return
         self._recall()
-        if tail is not None and tail.c.unshown_offsets:
+        if tail is not None and tail.has_hidden:
             self._links.appended(self)
         with self.lock:
             leader = self.core.role

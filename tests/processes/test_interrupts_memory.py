@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
+import pytest
 from struck import struck
 
 from segstore._native import ffi
-from segstore.index import IndexBuilder
+from segstore.files import Files
+from segstore.index import ActiveOffsetIndex, IndexBuilder
 from segstore.records import BATCH
 
 
@@ -28,4 +32,25 @@ def test_an_index_builder_that_was_interrupted_while_it_grew() -> None:
         if builder._capacity >= 0:
             for room in (builder._offset_out, builder._time_out):
                 assert ffi.sizeof(room) >= builder._capacity * 8, place
+    assert place > 2
+
+
+@pytest.mark.parametrize("step", ["reserve", "seal"])
+def test_an_index_that_was_interrupted_while_its_file_changed(tmp_path: Path, step: str) -> None:
+    """The record never says more room than the file has, or C would write behind the mapping; and what is
+    reserved again later is there.
+    """
+    place, raised = 0, 1
+    while raised:
+        place += 1
+        path, end = tmp_path / str(place), ffi.new("seg_end *")
+        index = ActiveOffsetIndex(Files(), path, 1 << 20, end)
+        if step == "seal":
+            index.reserve(100)
+            index.append(index.format((i, i) for i in range(1, 9)))
+        raised = struck(lambda made=index: made.reserve(100) if step == "reserve" else made.seal(), place)
+        assert end.offset_room * 8 <= min(path.stat().st_size, len(index.view.memory)), place
+        index.reserve(20_000)
+        assert end.offset_room - end.offset_entries >= 20_000, place
+        assert end.offset_room * 8 <= min(path.stat().st_size, len(index.view.memory)), place
     assert place > 2

@@ -242,6 +242,8 @@ def test_a_disk_without_room_as_the_kernel_tells_it(three: Directories) -> None:
         offset = log.append(b"comes by the follower's own thread")
         assert broken.c.torn == errno.ENOSPC
         assert not broken.is_lent
+        assert tail.has_hidden
+        assert tail.c.shown_offset == offset < tail.c.end.next_offset
         await_in_sync(store)
         assert found(log)[offset] == b"comes by the follower's own thread"
         lent(store)

@@ -45,7 +45,24 @@ typedef struct seg_commit {
     int64_t patience;        /* ns for which C lets a sync wait until one more of them is there */
 } seg_commit;
 
+/* Where a log ends, in bytes and in offsets, and how far its indexes have come: one record for each active segment, as
+ * long as that is open for appending (storage/segment/active.py). The holder of the append token moves it; while a tail
+ * is lent, C does, under the tail's lock. What was written but is not to be seen lies below it: readers look at what a
+ * tail has shown, and never here. Fixed widths, and no pointers: several processes may map it. */
+typedef struct seg_end {
+    int64_t position;        /* bytes of the active segment that are the log's */
+    int64_t next_offset;
+    int64_t base_offset;     /* of the active segment */
+    int64_t rolled_ms;       /* timestamp of the segment's first batch; -1: none */
+    seg_index_state state;
+    int64_t offset_entries;  /* entries of an index, and how many may be there before another look */
+    int64_t offset_room;
+    int64_t time_entries;
+    int64_t time_room;
+} seg_end;
+
 typedef struct seg_tail {
+    seg_end *end;
     int32_t lock;
     int32_t lent;            /* 1: appends may be made */
     int32_t torn;            /* errno of a write that failed, after which bytes may lie behind the end */
@@ -54,25 +71,19 @@ typedef struct seg_tail {
     int32_t needs_key;
     int32_t plain;           /* 1: seg_tail_append may encode; 0: the topic's records are compressed */
     const uint8_t *here;     /* 1 in this process, 0 in its children */
-    uint64_t sequence;       /* odd while position and next_offset change */
-    int64_t position;        /* bytes of the active segment that are the log's */
-    int64_t next_offset;
+    uint64_t sequence;       /* odd while the next three change */
+    int64_t shown_position;  /* where shown_offset begins in the active segment */
+    int64_t shown_offset;    /* all below was shown: followers may fetch it */
+    int64_t seen_offset;     /* up to where readers see: shown_offset, or a lower high watermark */
     int64_t appends;         /* since it was lent */
-    int64_t base_offset;     /* of the active segment */
     int64_t most_position;   /* segment.bytes */
     int64_t largest_batch;
-    int64_t rolled_ms;       /* timestamp of the segment's first batch */
-    int64_t young_ms;        /* a batch that is later than that by more needs another look */
+    int64_t young_ms;        /* a batch that is later than end->rolled_ms by more needs another look */
     int64_t before_ms;       /* how far from the clock a timestamp may be */
     int64_t after_ms;
     int64_t interval;        /* index.interval.bytes */
-    seg_index_state *state;
-    uint8_t *offset_index;   /* entries, and how many may be there before another look */
-    int64_t offset_entries;
-    int64_t offset_room;
+    uint8_t *offset_index;   /* entries */
     uint8_t *time_index;
-    int64_t time_entries;
-    int64_t time_room;
     uint8_t *ends;           /* the mapping of published ends, and the partition's slot and words in it */
     int64_t ends_len;
     int64_t slot;
@@ -91,11 +102,8 @@ typedef struct seg_tail {
     int32_t follows;         /* 1: of a replica that takes only what its leader's tail hands on */
     int32_t n_followers;     /* tails that get all that is appended to this one, before readers see it */
     struct seg_tail *followers[SEG_FOLLOWERS];
-    int64_t unshown_bytes;   /* behind position, next_offset: appended here, but not to all replicas */
-    int64_t unshown_offsets;
     int32_t late;            /* 1: a flush that flush.messages asked for was left to Python */
-    int64_t high_watermark;  /* -1: next_offset */
-    int64_t seen_offset;     /* up to where readers see: the lesser one of both */
+    int64_t high_watermark;  /* -1: shown_offset */
     int32_t apart;           /* appends still to come that let go of the interpreter's lock (tail_append.c) */
     struct seg_job *job;     /* of a follower that is written by its directory's thread; NULL: by the appender */
     int32_t unsettled;       /* 1: nobody has seen yet how that thread's write has ended */
@@ -121,8 +129,8 @@ typedef struct seg_record {
 /* Append a record as a batch of its own, index it, publish the end, and flush, if it is due and C may; only where
  * its offset is the `expected` one, -1: any. `b` has producer id, epoch, sequence and attributes of that batch, and
  * gets its other fields; NULL: no producer with an id wrote it. Returns its offset; SEG_SLOW; -errno: the tail is
- * torn, and lent no more; SEG_BEHIND: it is appended at next_offset, but a follower lacks it, and readers don't see
- * it: next_offset stays, and the tail is lent no more. */
+ * torn, and lent no more; SEG_BEHIND: it is appended at shown_offset, but a follower lacks it, and readers don't see
+ * it: shown_offset stays, and the tail is lent no more. */
 int64_t seg_tail_append(seg_tail *t, const seg_record *r, int64_t expected, int64_t now, seg_batch *b);
 /* Append n encoded batches of one producer, `len` bytes in all; these get their offsets and positions. `now`
  * is the clock (ms), or SEG_NOW. Returns the first offset; else as seg_tail_append. */
@@ -139,9 +147,9 @@ int64_t seg_tail_encode(seg_tail *t, const seg_column *keys, const seg_column *v
  * largest timestamp is the one that its header has. *h gets its header, and offset and position; its size is 0
  * where the check was not made, or found anything. */
 int64_t seg_tail_take(seg_tail *t, uint8_t *batch, int64_t len, const seg_rules *rules, int64_t now, seg_batch *h);
-/* Append batches as a leader wrote them, under the tail's leader epoch, by no producer with an id, from next_offset
- * on; show the log up to the leader's high watermark, where that is higher. `batches` has room for `most`, and gets
- * their headers. Returns next_offset behind them; SEG_SLOW also where anything is damaged; -errno as
+/* Append batches as a leader wrote them, under the tail's leader epoch, by no producer with an id, from the log's
+ * end on; show the log up to the leader's high watermark, where that is higher. `batches` has room for `most`, and gets
+ * their headers. Returns the offset behind them; SEG_SLOW also where anything is damaged; -errno as
  * seg_tail_append. */
 int64_t seg_tail_follow(seg_tail *t, const uint8_t *buf, int64_t len, int64_t high_watermark, seg_batch *batches,
                         int64_t most);
@@ -156,7 +164,7 @@ int64_t seg_tail_stop(seg_tail *t);
 int64_t seg_tail_quit(seg_tail *t);
 /* Publish how much is synced, if the tail is lent: 1; 0 where it is not; -EINTR for a signal. */
 int64_t seg_tail_synced(seg_tail *t, int64_t synced);
-/* The next offset, the position that belongs to it, and the seen offset of the same moment. SEG_SLOW in a child that
+/* The shown offset, the position that belongs to it, and the seen offset of the same moment. SEG_SLOW in a child that
  * was forked meanwhile. */
 int64_t seg_tail_end(const seg_tail *t, int64_t *position, int64_t *seen);
 

@@ -169,7 +169,7 @@ class PartitionAdoption:
         active = self._segments.active
         self._restore, self._last = Restore(self._segments), len(self._segments) - 1
         segment = active.segment
-        where = segment.base_offset, segment.size, active.next_offset
+        where = segment.base_offset, segment.size, active.end.next_offset
         return Place(topic.topic, topic.topic_id, topic.partition, *where)
 
     @property

@@ -198,7 +198,7 @@ def undone(loan: TailLoan, tail: NativeTail, answer: int, need: int) -> int:
     failed.
     """
     if answer == BEHIND:
-        first = BEHIND - int(tail.c.next_offset)
+        first = BEHIND - int(tail.c.shown_offset)
         with loan.token:
             """The tail is taken back, so that followers can fetch what it has not shown."""
         return first

@@ -60,7 +60,7 @@ class LogSegments:
     @property
     def next_offset(self) -> int:
         """Return the offset of the next record that is written, whether those before are visible or not."""
-        return self.active.next_offset
+        return int(self.active.end.next_offset)
 
     def list_anew(self) -> Lists:
         """Make `lists`, and return them."""

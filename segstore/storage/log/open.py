@@ -78,7 +78,7 @@ def open_partition(pool: HandlePool, directory: str, config: TopicConfig, expect
     recovered = None
     last = segments[-1]
     position, end = behind_last(last) if expected.clean else (-1, -1)
-    if position != last.size or end < least:
+    if position != last.final_size or end < least:
         recovered = PartitionRecovery(
             segments,
             config,
@@ -174,7 +174,7 @@ def load_segments(
     segments = []
     for base in bases:
         segment = Segment(pool, directory, base, 0, writable=writable, interval=config.index_interval_bytes)
-        segment.size = min(pool.files.size(segment.path), MOST)
+        segment.final_size = min(pool.files.size(segment.path), MOST)
         segment.may_be_old = may_be_old
         segments.append(segment)
     return segments
@@ -188,7 +188,7 @@ def read_only_segments(
     segments = load_segments(pool, directory, bases, config, writable=False, may_be_old=may_be_old)
     for segment in segments:
         segment.identity = pool.files.identity(segment.path)
-        segment.size = segment.identity[1]
+        segment.final_size = segment.identity[1]
     if segments:
         last = segments[-1]
         last.sealed, last.identity = False, last.identity[:1]  # the active log grows

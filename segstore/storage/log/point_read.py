@@ -88,7 +88,7 @@ def _find(view: LogView, offset: int) -> tuple[Segment, _Point] | None:
     slot = bisect_right(bases, offset, 1)
     segment = segments[slot - 1]
     if slot < len(bases):
-        end, end_offset = segment.size, min(bases[slot], end_offset)
+        end, end_offset = segment.final_size, min(bases[slot], end_offset)
     try:
         handle = segment.handle
         try:

@@ -64,7 +64,7 @@ def read_range(view: LogView, offset: int, limit: int, max_bytes: int, check_crc
     segment = segments[slot - 1]
     is_last = slot == len(bases)
     if not is_last:  # a read that ends with it goes on in the next one
-        end, below = segment.size, min(bases[slot], below)
+        end, below = segment.final_size, min(bases[slot], below)
     try:
         found = _unused.pop()
     except IndexError:

@@ -58,7 +58,7 @@ def behind_last(segment: Segment) -> tuple[int, int]:
     position = offsets.entry(-1)[1] if offsets.entries else 0
     end = segment.base_offset
     files, handle, base = segment.pool.files, segment.handle, segment.base_offset
-    for step in walk(files, handle, position, segment.size, check_crcs=False, least=base):
+    for step in walk(files, handle, position, segment.final_size, check_crcs=False, least=base):
         end = int(step.batches["last_offset"][-1]) + 1 if len(step.batches) else end
         position = step.stop.position
     return position, end
@@ -131,7 +131,7 @@ class PartitionRecovery:
             below = bases[slot + 1] if slot + 1 < len(bases) else names.MAX_OFFSET
             valid, end, reason = self._recover_segment(segment, below)
             is_last = self.replicated and slot + 1 == len(self.segments)
-            if valid < segment.size and (end >= self.recovery_point or is_last):
+            if valid < segment.final_size and (end >= self.recovery_point or is_last):
                 done = self._cut(slot, valid, end, reason)
                 break
             slot += 1
@@ -142,7 +142,7 @@ class PartitionRecovery:
     def _cut_gap(self, done: Recovered, end: int) -> tuple[Recovered, int]:
         """See step 4; `end` is where the last segment ends."""
         slot = len(self.segments) - 1
-        while slot and not self.segments[slot].size:
+        while slot and not self.segments[slot].final_size:
             slot -= 1
         last = self.segments[slot]
         if last is self.segments[-1]:
@@ -150,7 +150,7 @@ class PartitionRecovery:
         behind = last.last_offset_before(last.size) + 1
         if not self.recovery_point <= behind < end:
             return done, end
-        cut = self._cut(slot, last.size, behind, "the segments behind it are empty, and do not follow")
+        cut = self._cut(slot, last.final_size, behind, "the segments behind it are empty, and do not follow")
         if done.cut_bytes:
             removed = done.removed_segments + cut.removed_segments
             return replace(done, removed_segments=removed), behind
@@ -174,7 +174,7 @@ class PartitionRecovery:
         """
         start, end = self._start(segment)
         position = start
-        size, reason = segment.size, ""
+        size, reason = segment.final_size, ""
         active = self._reopened(segment, position, end)
         while position < size:
             for step in walk(self.files, segment.handle, position, size, check_crcs=True, least=end):
@@ -207,7 +207,7 @@ class PartitionRecovery:
         """
         if position:
             return ActiveSegment.reopened_at(segment, self.config, position, end)
-        segment.size = 0
+        segment.final_size = 0
         segment.attach(index_files.begin_anew(segment))
         return ActiveSegment(segment, self.config, end, MOST_RELATIVE)
 

@@ -174,7 +174,11 @@ class Visible:
     def log_end_offset(self) -> int:
         """Return the end of `written`. Raises StoreClosedError where the topic was deleted."""
         tail = self.tail
-        return self.written.end_offset if tail is None else int(tail.c.next_offset + tail.c.unshown_offsets)
+        if tail is not None:
+            end = int(tail.c.end.next_offset)
+            if self.tail is tail:  # else the holder of the token may have moved it, and shown nothing yet
+                return end
+        return self.written.end_offset
 
     @property
     def is_all(self) -> bool:
@@ -193,7 +197,7 @@ class Visible:
     def _written_behind(self, tail: NativeTail) -> LogView:
         """Return what `written` does where C appends behind the high watermark."""
         written, known = self._written, self._written_extended
-        end = tail.c.next_offset
+        end = tail.c.shown_offset
         if known is not None and known[0] is written and known[1].end_offset == end:
             return known[1]
         position, shown = ffi.new("int64_t *"), ffi.new("int64_t *")
@@ -240,7 +244,9 @@ class Visible:
         with self.publishing:
             assert isinstance(self.current, LogView)
             self.publisher.lend(tail, self.current, self.flusher, self.segments.layout)
-            self.flusher.lend(tail, self._written if tail.is_behind else self.current)
+            shown = self._written if tail.is_behind else self.current
+            self.flusher.lend(tail, shown)
+            tail.c.shown_position, tail.c.shown_offset = shown.end_position, shown.end_offset
             tail.c.seen_offset = self.current.end_offset
             if tail.is_behind:
                 tail.c.high_watermark = self.current.end_offset
@@ -300,10 +306,11 @@ class Visible:
         return LogView(segments, bases, view.start_offset, end, view.end_of(slot), stable)
 
     def _look_at_all(self) -> LogView:
-        end = self.segments.active.next_offset
+        active = self.segments.active.end
+        end, position = active.next_offset, active.position
         segments, bases = self.segments.lists or self.segments.list_anew()
         stable = self._writer.producers.state.stable_offset(self.start_offset, end)
-        return LogView(segments, bases, self.start_offset, end, segments[-1].size, stable)
+        return LogView(segments, bases, self.start_offset, end, position, stable)
 
     def _holds(self, ended: Ended) -> bool:
         held = self._held.get(ended.last_offset)
@@ -396,7 +403,7 @@ class Visible:
         with self.publishing:
             current, before = self.current, self._high_watermark
             tail = self.tail
-            if tail is not None and not tail.is_behind and offset <= tail.c.next_offset:
+            if tail is not None and not tail.is_behind and offset <= tail.c.shown_offset:
                 return True  # C has shown that
             if isinstance(current, Turning) and current.together.done:
                 return False

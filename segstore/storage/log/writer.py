@@ -141,12 +141,14 @@ class LogWriter:
         """Write a queued append, and note its offset or its error in it, also where an interrupt comes."""
         if self.owed is not None:
             self.recall()
-        before = self.segments.active.next_offset
+        before = self.segments.active.end.next_offset
         pending.result = INTERRUPTED  # until the outcome is known: what was begun must not be written twice
         try:
             pending.result = self.write(pending.chunks, pending.claim)
         except BaseException as error:
-            if self.owed is None and self.segments.active.next_offset > before:  # raised when all was written
+            if (
+                self.owed is None and self.segments.active.end.next_offset > before
+            ):  # raised when all was written
                 pending.result = before
                 raise
             if not isinstance(error, Exception):
@@ -162,7 +164,7 @@ class LogWriter:
         """
         if self.owed is not None:
             self.recall()
-        before = self.segments.active.next_offset
+        before = self.segments.active.end.next_offset
         records = [sum(chunk.records for chunk in pending.chunks) for pending in group]
         # Each of these takes effect in one call of C, in which no interrupt comes, and a second time not.
         begin = map(setattr, group, repeat("result"), repeat(INTERRUPTED))
@@ -174,7 +176,9 @@ class LogWriter:
             self._attempt([chunk for pending in group for chunk in pending.chunks])
             deque(note, 0)
         except BaseException as error:
-            if self.owed is None and self.segments.active.next_offset > before:  # raised when all was written
+            if (
+                self.owed is None and self.segments.active.end.next_offset > before
+            ):  # raised when all was written
                 deque(note, 0)
                 raise
             deque(again, 0)
@@ -201,7 +205,7 @@ class LogWriter:
         if claim is None:
             return self._attempt(chunks).mark.next_offset
         if isinstance(claim, ExpectedEnd):
-            claim.check(segments.active.next_offset)
+            claim.check(segments.active.end.next_offset)
             return self._attempt(chunks).mark.next_offset
         ready = list(chunks)
         known = self.producers.judge(claim, ready)
@@ -310,7 +314,7 @@ class LogWriter:
         """Return the bytes of an append that failed: of a long one, those up to the chunk that failed."""
         if isinstance(chunks, list):
             return sum(chunk.size for chunk in chunks)
-        written, begin = -restore.mark.size, restore.active.segment.base_offset
+        written, begin = -restore.mark.position, restore.active.segment.base_offset
         for slot in reversed(range(len(self.segments))):
             if self.segments[slot].base_offset < begin:
                 break
@@ -383,8 +387,8 @@ class LogWriter:
         end. Raises OSError.
         """
         segments, active = self.segments, self.segments.active
-        begin = active.next_offset if base_offset is None else base_offset
-        if not active.segment.size and begin == active.segment.base_offset:
+        begin = active.end.next_offset if base_offset is None else base_offset
+        if not active.end.position and begin == active.segment.base_offset:
             raise RecordTooLargeError(
                 f"a batch is larger than segment.bytes={self.config.segment_bytes} allows"
             )
@@ -476,7 +480,7 @@ class LogWriter:
         if restore.aborts >= 0:
             cut_index(self.pool.files, segment, restore.aborts)
         if segment.sealed:
-            self.pool.files.truncate(self.segments.active.handle, mark.size)
+            self.pool.files.truncate(self.segments.active.handle, mark.position)
             self._reopen(restore, segment, mark)
         else:
             self.segments.active.rewind(mark)

@@ -3,7 +3,10 @@
 It says what fits, gives batches their offsets, hands their bytes to what writes them, and indexes them;
 `storage/log/writer.py` appends to it, rolls, and takes back what fails.
 
-Invariant: bytes of the log from `segment.size` on belong to no batch; they are overwritten, or cut off by
+Where the log ends is in one record, `end`, which C moves too, while the log's tail is lent
+(`_native/contract/log.h`: `seg_end`). It lives as long as its `ActiveSegment`, and nothing copies it.
+
+Invariant: bytes of the log from `end.position` on belong to no batch; they are overwritten, or cut off by
 `rewind` or recovery. Room in the indexes is reserved before the log is written, so that a full disk shows
 there first. Threads: one at a time, the holder of the partition's append token.
 """
@@ -13,7 +16,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -24,6 +27,7 @@ from segstore.errors import OffsetsExhaustedError
 from segstore.files import Files, Handle
 from segstore.files.gathered_write import Write
 from segstore.index import ActiveOffsetIndex, ActiveTimeIndex, IndexBuilder
+from segstore.index.builder import EMPTY
 from segstore.index.sparse import MOST_RELATIVE
 from segstore.integers import INT64_MAX
 from segstore.records import Encoded
@@ -35,19 +39,17 @@ from segstore.storage.segment.segment import Segment
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-State = tuple[int, int, int, int]
 
+class Mark(Protocol):
+    """A copy of the record (`seg_end`), to go back to."""
 
-class Mark(NamedTuple):
-    """A state of the active segment to go back to."""
-
-    size: int
+    position: int
     next_offset: int
-    builder: State
     rolled_ms: int
+    state: Any
 
 
-_mark: Callable[[tuple[Any, ...]], Mark] = partial(tuple.__new__, Mark)  # a call of C
+_record: Callable[[Any], Any] = partial(ffi.new, ffi.typeof("seg_end *"))
 
 
 class Writes(Protocol):
@@ -65,15 +67,23 @@ class ActiveSegment:
         """Open the files: `segment.size` bytes are valid, and `next_offset` is the offset behind them. Raises
         OSError.
         """
-        self.segment, self.next_offset = segment, next_offset
+        self.segment = segment
+        self.end = _record(
+            {
+                "position": segment.size,
+                "next_offset": next_offset,
+                "base_offset": segment.base_offset,
+                "rolled_ms": -1,  # Kafka: rollingBasedTimestamp
+                "state": EMPTY,
+            }
+        )
         files: Files = segment.pool.files
         self._files = files
-        self._builder = IndexBuilder(segment.base_offset, config.index_interval_bytes)
+        state = ffi.addressof(self.end, "state")
+        self._builder = IndexBuilder(segment.base_offset, config.index_interval_bytes, state)
         # Kafka's segment.jitter.ms: partitions that began together don't all roll together.
         self._jitter = random.random()
         self.configure(config)
-        self._reserved = 0  # batches for which both indexes have room on disk
-        self.rolled_ms = -1  # timestamp of the first batch (Kafka: rollingBasedTimestamp)
         self._born_ms: int | None = None  # by the clock: when the first batch came, or was found
         self._open_indexes(index_bytes or config.segment_index_bytes)
 
@@ -105,22 +115,27 @@ class ActiveSegment:
         n_offsets, n_times = offsets.entries, times.entries
         last, position = offsets.entry(-1) if n_offsets else (-1, 0)
         timestamp, relative = times.entry(-1) if n_times else (-1, -1)
-        self._offsets = ActiveOffsetIndex(self._files, segment.file(names.INDEX), index_bytes, n_offsets)
-        self._times = ActiveTimeIndex(self._files, segment.file(names.TIME_INDEX), index_bytes, n_times)
+        self._offsets = ActiveOffsetIndex(
+            self._files, segment.file(names.INDEX), index_bytes, self.end, n_offsets
+        )
+        self._times = ActiveTimeIndex(
+            self._files, segment.file(names.TIME_INDEX), index_bytes, self.end, n_times
+        )
         largest = timestamp, segment.base_offset + relative if n_times else -1
-        self._builder.state = (segment.size - position if last >= 0 else segment.size, *largest, timestamp)
+        size = self.end.position
+        self._builder.state = (size - position if last >= 0 else size, *largest, timestamp)
         # A power cut may have taken time index entries: the largest timestamp is looked for from the last
         # one's batch on.
         told = offsets.lookup(relative) if n_times else None
         self._recall_largest(told[1] if told else 0)
-        segment.attach((self._offsets, self._times))
+        segment.attach((self._offsets, self._times), self.end)
 
     def _recall_largest(self, position: int) -> None:
         """Find the largest timestamp, which may lie behind the last time index entry's batch, at `position`
         or behind it; and the timestamp of the first batch, by which a roll is due.
         """
         since, timestamp, offset, entry = self._builder.state
-        files, handle, end = self._files, self.handle, self.segment.size
+        files, handle, end = self._files, self.handle, self.end.position
         for step in walk(files, handle, position, end, check_crcs=False, chunk=1 << 16, sparse=True):
             for batch in step.batches[["max_timestamp", "last_offset"]].tolist():
                 if batch[0] > timestamp:
@@ -128,7 +143,7 @@ class ActiveSegment:
         self._builder.state = since, timestamp, offset, entry
         first = ffi.new("seg_batch *")
         if self.segment.header_at(0, end, first) is not None:
-            self.rolled_ms = int(first.max_timestamp)
+            self.end.rolled_ms = first.max_timestamp
 
     @property
     def handle(self) -> Handle:
@@ -138,7 +153,9 @@ class ActiveSegment:
     # --- appending ---------------------------------------------------------------------
 
     def mark(self) -> Mark:
-        return _mark((self.segment.size, self.next_offset, self._builder.state, self.rolled_ms))
+        """Return a copy of the record, for `recall` and `rewind`."""
+        mark: Mark = _record(self.end[0])
+        return mark
 
     def room(
         self, batches: NDArray[np.void], nbytes: int, clock: Callable[[], int], as_is: bool = False
@@ -149,18 +166,24 @@ class ActiveSegment:
 
         As org.apache.kafka.storage.internals.log.LogSegment.shouldRoll.
         """
-        n, segment = len(batches), self.segment
-        if not segment.size:
+        n, end = len(batches), self.end
+        position = end.position
+        if not position:
             self._born_ms = clock()
-        elif not (0 <= batches["max_timestamp"].item(0) - self.rolled_ms <= self._young_ms) and self._is_old(
+        elif not (0 <= batches["max_timestamp"].item(0) - end.rolled_ms <= self._young_ms) and self._is_old(
             batches, clock
         ):
             return 0
-        if n <= self._reserved and segment.size + nbytes <= self.config.segment_bytes:
+        # One entry less than C would make: `_room_for_some` decides at the end of an index.
+        if (
+            n < end.offset_room - end.offset_entries
+            and n <= end.time_room - end.time_entries
+            and position + nbytes <= self.config.segment_bytes
+        ):
             more = np.add.reduce(batches["last_offset"] - batches["base_offset"]) + n - 1
-            ahead = self.next_offset - segment.base_offset + more
+            ahead = end.next_offset - end.base_offset + more
             if as_is:
-                ahead = batches["last_offset"].item(-1) - segment.base_offset
+                ahead = batches["last_offset"].item(-1) - end.base_offset
             if ahead <= MOST_RELATIVE:
                 return n
         return self._room_for_some(batches, as_is)
@@ -168,42 +191,43 @@ class ActiveSegment:
     def _room_for_some(self, batches: NDArray[np.void], as_is: bool) -> int:
         if self._offsets.is_full(1) or self._times.is_full(1):
             return 0
+        end = self.end
         spare = min(
-            self._offsets.max_entries - self._offsets.entries, self._times.max_entries - self._times.entries
+            self._offsets.max_entries - end.offset_entries, self._times.max_entries - end.time_entries
         )
         n = min(len(batches), max(spare - 1, 1))
         ends = batches["size"][:n].cumsum(dtype="int64")
-        n = int(ends.searchsorted(self.config.segment_bytes - self.segment.size, side="right"))
+        n = int(ends.searchsorted(self.config.segment_bytes - end.position, side="right"))
         if as_is:
             # segment.bytes was larger when the leader wrote a larger batch: that gets its own segment.
-            n = n if self.segment.size else max(n, 1)
-            last = batches["last_offset"][:n] - self.segment.base_offset
+            n = n if end.position else max(n, 1)
+            last = batches["last_offset"][:n] - end.base_offset
         else:
             offsets = batches["last_offset"][:n] - batches["base_offset"][:n] + 1
-            last = offsets.cumsum() - 1 + (self.next_offset - self.segment.base_offset)
+            last = offsets.cumsum() - 1 + (end.next_offset - end.base_offset)
         n = int(last.searchsorted(MOST_RELATIVE, side="right"))
         if n:
             self._offsets.reserve(n)
             self._times.reserve(n + 1)
-            self._reserved = min(self._offsets.reserved, self._times.reserved - 1, spare - 1)
         return n
 
     def _is_old(self, batches: NDArray[np.void], clock: Callable[[], int]) -> bool:
-        if self.rolled_ms < 0:
+        rolled_ms = self.end.rolled_ms
+        if rolled_ms < 0:
             return False
         # Kafka measures by record timestamps where there are any, else by the clock, which also stamps
         # the records of a LogAppendTime topic.
         latest = int(batches["max_timestamp"][0])
         if latest < 0 or self._by_clock:
             latest = clock()
-        return latest - self.rolled_ms > self._most_ms
+        return bool(latest - rolled_ms > self._most_ms)
 
     def outlived(self, now_ms: int) -> bool:
         """Return whether the segment was begun more than segment.ms ago by the clock, whatever its records
         say: an idle log must not keep old records for ever. The age of a reopened segment counts from the
         first call of this.
         """
-        if not self.segment.size:
+        if not self.end.position:
             return False
         if self._born_ms is None or now_ms < self._born_ms:  # the clock was set back
             self._born_ms = now_ms
@@ -226,9 +250,10 @@ class ActiveSegment:
 
         Raises OffsetsExhaustedError, InvalidArgumentError; nothing has changed then.
         """
-        position = self.segment.size
+        end = self.end
+        position = end.position
         after = lib.seg_assign(
-            chunk.ptr + at, size, headers, len(batches), self.next_offset, epoch, stamp, position
+            chunk.ptr + at, size, headers, len(batches), end.next_offset, epoch, stamp, position
         )
         if after < 0:
             self._check_offsets(batches)
@@ -241,7 +266,7 @@ class ActiveSegment:
         self, batches: NDArray[np.void], chunk: Encoded, at: int, size: int, out: Writes
     ) -> None:
         """Append batches for which there is room, as `append` does; they keep their offsets and epochs."""
-        position = self.segment.size
+        position = self.end.position
         handle = self.segment.pool.get(self.segment.path, write=True)
         out.append((handle, chunk.buffer.data[at : at + size], position))
         moved = batches.copy()
@@ -251,7 +276,7 @@ class ActiveSegment:
     def _check_offsets(self, batches: NDArray[np.void]) -> None:
         """Raises OffsetsExhaustedError where too few offsets are left."""
         need = int((batches["last_offset"] - batches["base_offset"] + 1).sum())
-        left = INT64_MAX - self.next_offset
+        left = INT64_MAX - self.end.next_offset
         if need > left:
             raise OffsetsExhaustedError(
                 f"{self.segment.directory} has {left:,} offsets left, and {need:,} are needed: the last one"
@@ -260,15 +285,14 @@ class ActiveSegment:
 
     def appended(self, batches: NDArray[np.void], size: int, next_offset: int) -> None:
         """Index these batches, which lie in the log, and move the end behind them: to byte `size`."""
-        self._reserved -= len(batches)
         offset_entries, time_entries = self._builder.add(batches)
         if offset_entries:
             self._offsets.append(offset_entries)
             self._times.append(time_entries)
-        if self.rolled_ms < 0:
-            self.rolled_ms = int(batches["max_timestamp"][0])
-        self.segment.size = size
-        self.next_offset = next_offset
+        end = self.end
+        if end.rolled_ms < 0:
+            end.rolled_ms = int(batches["max_timestamp"][0])
+        end.position, end.next_offset = size, next_offset
 
     def rewind(self, mark: Mark) -> None:
         """Go back to `mark`: cut the log and the indexes. Raises OSError where the disk refuses that."""
@@ -279,39 +303,28 @@ class ActiveSegment:
         # A roll that failed may have left its closing time index entry, which is right, and must not come
         # twice.
         last = self._times.entry(-1)[0] if self._times.entries else -1
-        self._builder.state = (*mark.builder[:3], last)
-        self._files.truncate(self.handle, mark.size)
+        self.end.state.last_time_entry = last
+        self._files.truncate(self.handle, mark.position)
 
     def recall(self, mark: Mark) -> None:
-        """Let the log end at `mark` in memory, so that the bytes behind belong to no batch again."""
-        self._reserved = 0
-        self._builder.state = mark.builder
-        self.segment.size, self.next_offset, self.rolled_ms = mark.size, mark.next_offset, mark.rolled_ms
+        """Let the log end at `mark` in memory, so that the bytes behind belong to no batch again; also where
+        the segment was sealed since. The indexes keep their entries.
+        """
+        end, self.segment.end = self.end, self.end
+        end.state, end.rolled_ms = mark.state, mark.rolled_ms
+        end.position, end.next_offset = mark.position, mark.next_offset
 
     # --- the native tail -----------------------------------------------------------------
 
     def lend(self, tail: NativeTail) -> None:
-        """Lend a tail what it needs of this segment: its end, its indexes, and what rolls it."""
-        c, config = tail.c, self.config
-        c.position, c.next_offset, c.base_offset = (
-            self.segment.size,
-            self.next_offset,
-            self.segment.base_offset,
-        )
-        c.most_position, c.rolled_ms, c.young_ms = config.segment_bytes, self.rolled_ms, self._young_ms
-        c.interval, c.state = self._builder.lend()
-        c.offset_index, c.offset_entries, c.offset_room = self._offsets.lend(c, "offset_entries")
-        c.time_index, c.time_entries, time_room = self._times.lend(c, "time_entries")
-        c.time_room = time_room - 1  # closing adds an entry
-        tail.keep(c.state, self._offsets.view, self._times.view)
-
-    def take_back(self, tail: NativeTail) -> None:
-        """Take over what C has appended, which appends no more. May be repeated."""
-        self._offsets.take_back()
-        self._times.take_back()
-        if tail.moved:
-            self._reserved = 0
-            self.segment.size, self.next_offset = tail.end
+        """Lend a tail the record of this segment, the memory of its indexes, and what rolls it. C moves the
+        record from then on.
+        """
+        c, offsets, times = tail.c, self._offsets.view, self._times.view
+        c.end, c.offset_index, c.time_index = self.end, offsets.pointer, times.pointer
+        c.most_position, c.young_ms = self.config.segment_bytes, self._young_ms
+        c.interval = self._builder.interval_bytes
+        tail.keep(self.end, offsets, times)
 
     # --- sealing -----------------------------------------------------------------------
 
@@ -319,7 +332,6 @@ class ActiveSegment:
         """Add the closing time index entry and trim both index files, as Kafka does at a roll and at close.
         Raises OSError.
         """
-        self._reserved = 0
         closing = self._builder.last_time_entry()
         self._times.append(closing)
         self._offsets.seal()
@@ -328,5 +340,6 @@ class ActiveSegment:
     def seal(self) -> None:
         """Trim the segment, to which nothing will be appended any more. Raises OSError."""
         self.trim()
+        self.segment.size = self.end.position
         self.segment.sealed = True
         self.segment.attach(None)

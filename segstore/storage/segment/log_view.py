@@ -57,11 +57,11 @@ class LogView(_Fields):
         """Return `end_of` and `next_base` of segment `slot`."""
         if slot == len(self.segments) - 1:
             return self.end_position, self.end_offset
-        return self.segments[slot].size, min(self.bases[slot + 1], self.end_offset)
+        return self.segments[slot].final_size, min(self.bases[slot + 1], self.end_offset)
 
     def end_of(self, slot: int) -> int:
         """Return the byte up to which segment `slot` is visible."""
-        return self.end_position if slot == len(self.segments) - 1 else self.segments[slot].size
+        return self.end_position if slot == len(self.segments) - 1 else self.segments[slot].final_size
 
 
 class Together:

@@ -115,10 +115,9 @@ class NativeTail:
         return bool(self.c.lent)
 
     @property
-    def end(self) -> tuple[int, int]:
-        """Return the position and the offset where the log ends, also where readers don't see all of it."""
-        c = self.c
-        return c.position + c.unshown_bytes, c.next_offset + c.unshown_offsets
+    def has_hidden(self) -> bool:
+        """Return whether the log ends behind what was shown, since a follower lacks it."""
+        return bool(self.c.end.next_offset > self.c.shown_offset)
 
     def begin(self) -> None:
         """Let C append from now on, unless the tail was stopped before. The pool may stop the tail to close

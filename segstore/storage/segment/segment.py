@@ -33,9 +33,7 @@ _fill = struct.Struct("5q").pack_into  # all fields of `seg_segment` but the las
 
 
 class Segment:
-    """One segment. `size` is final for a sealed segment and grows for the active one, of which a reader in
-    another process may see what is below offset `visible`.
-    """
+    """One segment. A reader in another process may see what is below offset `visible` of the active one."""
 
     def __init__(
         self,
@@ -48,7 +46,11 @@ class Segment:
         sealed: bool = True,
         interval: int = index_files.DEFAULT_INTERVAL,
     ) -> None:
-        self.pool, self.directory, self.base_offset, self.size = pool, directory, base_offset, size
+        self.pool, self.directory, self.base_offset = pool, directory, base_offset
+        self.final_size = size
+        """The size in bytes of a segment to which nobody appends in this process: `size`, by no call."""
+        self.end: Any = None
+        """The record (`seg_end`) of where the segment ends while it is open for appending."""
         self._stem = f"{directory}/{names.segment_file(base_offset, '')}"
         self.path = self._stem + names.LOG
         self._key = self.path, False
@@ -67,6 +69,16 @@ class Segment:
         self._known: weakref.ref[Handle] | None = None
         self._largest: int | None = None
         self._loading = Mutex()
+
+    @property
+    def size(self) -> int:
+        """Return the bytes of the log that are batches. Setting them says that nobody appends any more."""
+        end = self.end
+        return self.final_size if end is None else int(end.position)
+
+    @size.setter
+    def size(self, size: int) -> None:
+        self.final_size, self.end = size, None
 
     def file(self, suffix: str) -> str:
         """Return the path of one of the segment's files."""
@@ -147,11 +159,13 @@ class Segment:
         with self._loading:
             self.writable, self._held, self._indexes = True, None, None
 
-    def attach(self, indexes: tuple[OffsetIndex, TimeIndex] | None) -> None:
-        """Use the writer's live indexes; with None the indexes are loaded from their files when they are
-        needed.
+    def attach(self, indexes: tuple[OffsetIndex, TimeIndex] | None, end: Any = None) -> None:
+        """Use the writer's live indexes, and its record of where the segment ends, if these are given; with
+        None the indexes are loaded from their files when they are needed.
         """
         self._indexes, self._largest = indexes, None
+        if end is not None:
+            self.end = end
         self.number = next(_numbers)
 
     @property

@@ -16,6 +16,7 @@ import pytest
 from descriptors import opened
 from faults import CountingFiles, FailingFiles
 
+from segstore._native import ffi
 from segstore.errors import InvalidArgumentError
 from segstore.files import Files
 from segstore.index import (
@@ -123,10 +124,14 @@ def entry(i: int) -> bytes:
     return struct.pack(">ii", i * 10, i * 100)
 
 
+def record() -> Any:
+    return ffi.new("seg_end *")
+
+
 def active(
     path: Path, entries: int = 0, files: Files | None = None, max_bytes: int = 1 << 20
 ) -> ActiveOffsetIndex:
-    return ActiveOffsetIndex(files or Files(), path, max_bytes, entries)
+    return ActiveOffsetIndex(files or Files(), path, max_bytes, record(), entries)
 
 
 def test_grows_by_allocated_steps_and_is_trimmed(tmp_path: Path) -> None:
@@ -146,8 +151,6 @@ def test_grows_by_allocated_steps_and_is_trimmed(tmp_path: Path) -> None:
     index.seal()
     assert path.read_bytes() == data
     assert index.lookup(81929) == (81920, 819200)
-    index.close()
-    assert (index.lookup(81929), path.read_bytes()) == (None, data)
 
 
 def test_keeps_no_descriptor(tmp_path: Path) -> None:
@@ -165,7 +168,7 @@ def test_reopens_for_further_appends(tmp_path: Path, tail: bytes) -> None:
     assert (path.stat().st_size, index.entries, index.lookup(99)) == (16, 2, (20, 200))
     index.append(entry(3))
     assert path.read_bytes() == (entry(1) + entry(2) + entry(3)).ljust(STEP, b"\0")
-    index.close()
+    index.seal()
     assert path.stat().st_size == 24
 
 
@@ -189,7 +192,7 @@ def test_refuses_more_entries_than_the_file_has(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("kind", "most"), [(ActiveOffsetIndex, 5), (ActiveTimeIndex, 2)])
 def test_is_full_by_max_bytes(tmp_path: Path, kind: Any, most: int) -> None:
     """Of the time index an entry is kept for the seal."""
-    index = kind(Files(), tmp_path / "i", 43)
+    index = kind(Files(), tmp_path / "i", 43, record())
     assert index.max_entries == 43 // index.ENTRY.size
     assert not index.is_full(most)
     assert index.is_full(most + 1)
@@ -239,7 +242,7 @@ def test_without_room_for_a_step_an_index_grows_by_a_page(tmp_path: Path) -> Non
 def test_truncate_to(tmp_path: Path, kind: Any, entries: Any, relative_offset: int, kept: int) -> None:
     """Dropped entries are zeros on disk at once: nobody may believe them when the log has grown again."""
     path, files = tmp_path / "i", CountingFiles()
-    index = kind(files, path, 1 << 20)
+    index = kind(files, path, 1 << 20, record())
     index.append(index.format(entries))
     files.clear()
     index.truncate_to(relative_offset)
@@ -257,13 +260,13 @@ def test_a_seal_cuts_no_page_off_under_an_older_view(tmp_path: Path) -> None:
     path = tmp_path / "i"
     index = active(path)
     index.append(b"".join(entry(i) for i in range(1, 5001)))
-    older = index._view
+    older = index.view
     index.truncate_to(101)
     index.seal()
     assert path.read_bytes() == b"".join(entry(i) for i in range(1, 11))
     assert index._slot(older.pointer, older.n, 2**31) == 4999
     index.append(entry(11))
-    index.close()
+    index.seal()
     assert path.read_bytes() == b"".join(entry(i) for i in range(1, 12))
 
 

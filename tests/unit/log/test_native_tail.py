@@ -283,7 +283,7 @@ def test_a_view_has_one_segments_end(store_dir: Path) -> None:
         view = partition.view
         assert not between
         assert (view.bases, view.end_offset) == ((0, 2), 5)
-        assert view.end_position == tail_of(log).c.position
+        assert view.end_position == tail_of(log).c.shown_position
 
 
 def test_an_end_that_is_being_moved_is_not_read(log: segstore.PartitionLog) -> None:

@@ -185,11 +185,12 @@ def test_a_high_watermark_shows_no_bytes_of_an_append_under_way(tmp_path: Path) 
     replica = replica_of(log)
     replica.append_as_follower(raw_batches(range(5)))
     partition = log.partition_for_write()
-    size = partition.segments.active.segment.size
-    partition.segments.active.segment.size += 1000  # as between `appended` and the write
+    end = partition.segments.active.end
+    size = end.position
+    end.position += 1000  # as between `appended` and the write
     partition.visible.set_high_watermark(3)
     assert partition.view.end_position == size
-    partition.segments.active.segment.size = size
+    end.position = size
     closed(log)
 
 
