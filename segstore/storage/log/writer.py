@@ -146,9 +146,8 @@ class LogWriter:
         try:
             pending.result = self.write(pending.chunks, pending.claim)
         except BaseException as error:
-            if (
-                self.owed is None and self.segments.active.end.next_offset > before
-            ):  # raised when all was written
+            if self.owed is None and self.segments.active.end.next_offset > before:
+                # It was raised when all was written.
                 pending.result = before
                 raise
             if not isinstance(error, Exception):
@@ -176,9 +175,8 @@ class LogWriter:
             self._attempt([chunk for pending in group for chunk in pending.chunks])
             deque(note, 0)
         except BaseException as error:
-            if (
-                self.owed is None and self.segments.active.end.next_offset > before
-            ):  # raised when all was written
+            if self.owed is None and self.segments.active.end.next_offset > before:
+                # It was raised when all was written.
                 deque(note, 0)
                 raise
             deque(again, 0)
