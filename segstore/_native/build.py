@@ -14,6 +14,7 @@ from cffi import FFI
 HERE = Path(__file__).resolve().parent
 FOLDER = "segstore/_native"  # distutils wants sources relative to setup.py
 SOURCES = (
+    "active.c",
     "bring_up.c",
     "commit.c",
     "compact.c",
@@ -52,6 +53,7 @@ CONTRACT = (
     "crc",
     "file",
     "index",
+    "active",
     "records",
     "rules",
     "threads",
@@ -66,6 +68,7 @@ CONTRACT = (
 )
 """The headers of `contract/`, each behind those that it includes."""
 HEADERS = (
+    "active.h",
     "batch.h",
     "bytes.h",
     "claim.h",

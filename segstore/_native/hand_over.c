@@ -167,7 +167,7 @@ static void write_job(seg_job *j)
     if (!__atomic_compare_exchange_n(&j->state, &posted, WRITING, 0, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED))
         return; /* cancelled */
     const uint8_t *buf = j->large ? j->large->buf : j->buf;
-    j->result = j->write ? j->write(j->fd, buf, j->len, j->position) : seg_pwrite(j->fd, buf, j->len, j->position);
+    j->result = (j->write ? j->write : seg_pwritev)(j->fd, &buf, &j->len, 1, j->position);
     __atomic_store_n(&j->state, OVER, __ATOMIC_SEQ_CST);
     if (__atomic_load_n(&j->waited, __ATOMIC_SEQ_CST))
         futex_wake(&j->state, INT32_MAX, SEG_OF_THREADS);
@@ -312,7 +312,7 @@ int64_t seg_job_post(seg_job *j, const seg_tail *f, const uint8_t *buf, int64_t 
         headers[i].position += moved;
     j->fd = f->fd;
     j->write = f->write;
-    j->position = f->end->position;
+    j->position = f->active->end->position;
     j->len = len;
     j->n = n;
     j->cpu = processor();

@@ -26,7 +26,7 @@ struct seg_job {
     uint32_t waited;            /* 1: somebody may wait for another state */
     int32_t owners;
     int32_t fd;
-    int64_t (*write)(int32_t fd, const uint8_t *buf, int64_t len, int64_t position);
+    seg_writer write;
     int64_t position, len, result;
     uint8_t *buf;
     int64_t room;

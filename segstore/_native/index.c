@@ -40,14 +40,18 @@ int64_t seg_index_entries(const seg_batch *batches, int64_t n, int64_t base_offs
             s.max_timestamp_offset = b->last_offset;
         }
         if (s.bytes_since > interval) {
-            put32(offset_out + made * OFFSET_ENTRY, (int32_t)(b->last_offset - base_offset));
-            put32(offset_out + made * OFFSET_ENTRY + 4, (int32_t)b->position);
+            if (offset_out) {
+                put32(offset_out + made * OFFSET_ENTRY, (int32_t)(b->last_offset - base_offset));
+                put32(offset_out + made * OFFSET_ENTRY + 4, (int32_t)b->position);
+            }
             made++;
             if (s.max_timestamp > s.last_time_entry) {
                 if (s.max_timestamp_offset < base_offset || !fits(s.max_timestamp_offset - base_offset))
                     return -EOVERFLOW;
-                put64(time_out + timed * TIME_ENTRY, s.max_timestamp);
-                put32(time_out + timed * TIME_ENTRY + 8, (int32_t)(s.max_timestamp_offset - base_offset));
+                if (offset_out) {
+                    put64(time_out + timed * TIME_ENTRY, s.max_timestamp);
+                    put32(time_out + timed * TIME_ENTRY + 8, (int32_t)(s.max_timestamp_offset - base_offset));
+                }
                 timed++;
                 s.last_time_entry = s.max_timestamp;
             }

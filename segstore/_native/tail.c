@@ -14,18 +14,16 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "active.h"
 #include "bytes.h"
 #include "claim.h"
 #include "contract/answers.h"
 #include "contract/batch.h"
 #include "contract/column.h"
 #include "contract/ends.h"
-#include "contract/file.h"
-#include "contract/index.h"
 #include "contract/log.h"
 #include "contract/records.h"
 #include "contract/rules.h"
-#include "entry.h"
 #include "hand_over.h"
 #include "relax.h"
 #include "system.h"
@@ -110,14 +108,7 @@ static int is_due(const seg_tail *t, int64_t end)
  * `check_apart` refuses in a handler before anything is written. */
 static int is_left(const seg_tail *t, int64_t offsets)
 {
-    return is_due(t, t->end->next_offset + offsets) && !seg_tail_syncs(t);
-}
-
-/* Whether no roll is due before a batch of this time. */
-static int is_young(const seg_tail *t, int64_t timestamp)
-{
-    int64_t rolled_ms = t->end->rolled_ms, age = timestamp < 0 ? -1 : timestamp - rolled_ms;
-    return rolled_ms >= 0 && age >= 0 && age <= t->young_ms;
+    return is_due(t, t->active->end->next_offset + offsets) && !seg_tail_syncs(t);
 }
 
 /* Whether the topic's settings allow a record of this time. */
@@ -126,15 +117,10 @@ static int is_near(const seg_tail *t, int64_t timestamp, int64_t now)
     return now >= 0 && timestamp >= 0 && timestamp - now <= t->after_ms && now - timestamp <= t->before_ms;
 }
 
-/* Whether n batches with so many offsets fit the segment and its indexes. Positions and relative offsets
- * are int32. */
-static int has_room(const seg_tail *t, int64_t size, int64_t offsets, int64_t n)
+/* Whether n batches with so many offsets, the first of this time, may be put out without another look. */
+static int fits(const seg_tail *t, int64_t timestamp, int64_t size, int64_t offsets, int64_t n)
 {
-    const seg_end *e = t->end;
-    int64_t relative = e->next_offset - e->base_offset;
-    return size <= t->most_position - e->position && e->position + size <= (int64_t)INT32_MAX + 1 &&
-        relative + offsets - 1 <= INT32_MAX && e->next_offset <= INT64_MAX - offsets &&
-        n <= e->offset_room - e->offset_entries && n <= e->time_room - e->time_entries;
+    return seg_active_is_young(t->active, timestamp) && seg_active_has_room(t->active, size, offsets, n);
 }
 
 static int64_t payload(int64_t len)
@@ -170,54 +156,36 @@ static void tear(seg_tail *t, int64_t error)
     __atomic_store_n(&t->lent, 0, __ATOMIC_RELAXED);
 }
 
-/* Index batches that were written to this log. The end stays. */
-static void note(seg_tail *t, const seg_batch *batches, int64_t n)
-{
-    seg_end *e = t->end;
-    int64_t timed = 0;
-    int64_t made = seg_index_entries(batches, n, e->base_offset, t->interval, &e->state,
-                                     t->offset_index + OFFSET_ENTRY * e->offset_entries,
-                                     t->time_index + TIME_ENTRY * e->time_entries, &timed);
-    if (made > 0) {
-        __atomic_store_n(&e->offset_entries, e->offset_entries + made, __ATOMIC_RELEASE);
-        __atomic_store_n(&e->time_entries, e->time_entries + timed, __ATOMIC_RELEASE);
-    }
-    t->appends++;
-}
-
 /* Write batches that have their offsets and their positions in this log, and index them. The end stays: 0, or
  * -errno. */
 static int64_t put_out(seg_tail *t, const uint8_t *buf, int64_t len, const seg_batch *batches, int64_t n)
 {
-    int64_t at = t->end->position;
-    int64_t done = t->write ? t->write(t->fd, buf, len, at) : seg_pwrite(t->fd, buf, len, at);
-    if (done < 0) {
-        tear(t, done);
-        return done;
-    }
-    note(t, batches, n);
-    return 0;
+    int64_t error = seg_active_put(t->active, t->fd, t->write, buf, len, batches, n);
+    if (error)
+        tear(t, error);
+    else
+        t->appends++;
+    return error;
 }
 
 /* Move the end behind batches that were put out. */
-static void move_end(seg_end *e, int64_t len, const seg_batch *batches, int64_t n)
+static void move_end(seg_tail *t, int64_t len, const seg_batch *batches, int64_t n)
 {
-    __atomic_store_n(&e->position, e->position + len, __ATOMIC_RELEASE);
-    __atomic_store_n(&e->next_offset, batches[n - 1].last_offset + 1, __ATOMIC_RELEASE);
+    seg_active_move(t->active, t->active->end->position + len, batches[n - 1].last_offset + 1);
 }
 
 /* Let readers see batches that were put out. */
 static void show(seg_tail *t, int64_t len, const seg_batch *batches, int64_t n)
 {
-    move_end(t->end, len, batches, n);
-    show_up_to(t, t->end->position, t->end->next_offset);
+    move_end(t, len, batches, n);
+    show_up_to(t, t->active->end->position, t->active->end->next_offset);
     publish(t);
 }
 
 /* Batches that were put out stay in the log, unseen: a follower lacks them. */
 static void hide(seg_tail *t, int64_t len, const seg_batch *batches, int64_t n)
 {
-    move_end(t->end, len, batches, n);
+    move_end(t, len, batches, n);
     __atomic_store_n(&t->lent, 0, __ATOMIC_RELAXED);
 }
 
@@ -235,9 +203,9 @@ static int begin(seg_tail *t)
 /* Whether a follower takes what its leader's tail has put out: it ends where the leader's log ended. */
 static int is_next(const seg_tail *f, const seg_tail *t, int64_t len, const seg_batch *batches, int64_t n)
 {
-    return f->end->next_offset == t->end->next_offset && f->leader_epoch == t->leader_epoch &&
-        is_young(f, batches[0].max_timestamp) &&
-        has_room(f, len, batches[n - 1].last_offset + 1 - t->end->next_offset, n);
+    int64_t next = t->active->end->next_offset;
+    return f->active->end->next_offset == next && f->leader_epoch == t->leader_epoch &&
+        fits(f, batches[0].max_timestamp, len, batches[n - 1].last_offset + 1 - next, n);
 }
 
 /* Put out at a follower. The positions are those of the leader's log, `moved` bytes before those here. */
@@ -255,7 +223,7 @@ static int put_at_follower(seg_tail *f, const uint8_t *buf, int64_t len, seg_bat
  * done, or begun. */
 static int give(seg_tail *f, const seg_tail *t, const uint8_t *buf, int64_t len, seg_batch *batches, int64_t n)
 {
-    int64_t moved = f->end->position - t->end->position;
+    int64_t moved = f->active->end->position - t->active->end->position;
     if (!is_next(f, t, len, batches, n))
         return 0;
     if (f->job)
@@ -266,10 +234,12 @@ static int give(seg_tail *f, const seg_tail *t, const uint8_t *buf, int64_t len,
 /* Take in how a follower's thread has ended its write: whether the batches are in the log. */
 static int take_in(seg_tail *f, int64_t result)
 {
-    if (result >= 0)
-        note(f, seg_job_batches(f->job), f->job->n);
-    else if (result != -ECANCELED)
+    if (result >= 0) {
+        seg_active_note(f->active, seg_job_batches(f->job), f->job->n);
+        f->appends++;
+    } else if (result != -ECANCELED) {
         tear(f, result);
+    }
     return result >= 0;
 }
 
@@ -345,17 +315,16 @@ static int64_t append(seg_tail *t, const seg_record *r, int64_t expected, int64_
                       seg_batch *b)
 {
     int64_t body = 3 + payload(r->key_len) + payload(r->value_len) + r->headers_len;
-    b->position = t->end->position;
-    b->base_offset = b->last_offset = t->end->next_offset;
+    b->position = t->active->end->position;
+    b->base_offset = b->last_offset = t->active->end->next_offset;
     b->base_timestamp = b->max_timestamp = timestamp;
     b->size = (int32_t)(HEADER + varint_size(body) + body);
     b->leader_epoch = t->leader_epoch;
     b->count = 1;
     uint8_t out[SEG_ONE_ROOM];
     seg_claim *claim = NULL;
-    if ((expected >= 0 && expected != t->end->next_offset) || b->size > t->largest_batch ||
-        !is_near(t, timestamp, now) || !is_young(t, timestamp) || !has_room(t, b->size, 1, 1) ||
-        is_left(t, 1) ||
+    if ((expected >= 0 && expected != t->active->end->next_offset) || b->size > t->largest_batch ||
+        !is_near(t, timestamp, now) || !fits(t, timestamp, b->size, 1, 1) || is_left(t, 1) ||
         !claim_of(t, b, 1, &claim))
         return SEG_SLOW;
     put_batch(r, body, out, b);
@@ -372,7 +341,7 @@ static int takes(const seg_tail *t, int64_t producer_id)
 /* Give the tail back after an append, wake those who wait for records, and keep flush.messages. */
 static int64_t end(seg_tail *t, int64_t offset)
 {
-    int64_t after = t->end->next_offset;
+    int64_t after = t->active->end->next_offset;
     leave(t);
     if (offset < 0)
         return offset;
@@ -422,10 +391,12 @@ static int64_t write_batches(seg_tail *t, uint8_t *buf, int64_t len, seg_batch *
     int64_t offsets = 0;
     seg_claim *claim = NULL;
     if (n <= 0 || (t->hands_over && (len > SEG_HANDED_ROOM || n > SEG_HANDED)) ||
-        !takes(t, batches[0].producer_id) || measure(batches, n, &offsets) != len || !is_young(t, batches[0].max_timestamp) ||
-        !has_room(t, len, offsets, n) || is_left(t, offsets) || !claim_of(t, batches, n, &claim))
+        !takes(t, batches[0].producer_id) || measure(batches, n, &offsets) != len ||
+        !fits(t, batches[0].max_timestamp, len, offsets, n) || is_left(t, offsets) ||
+        !claim_of(t, batches, n, &claim))
         return SEG_SLOW;
-    if (seg_assign(buf, len, batches, n, t->end->next_offset, t->leader_epoch, -1, t->end->position) < 0)
+    const seg_end *e = t->active->end;
+    if (seg_assign(buf, len, batches, n, e->next_offset, t->leader_epoch, -1, e->position) < 0)
         return SEG_SLOW;
     return write_out(t, buf, len, batches, n, claim, now);
 }
@@ -482,17 +453,18 @@ static int goes_on(const seg_tail *t, const seg_batch *batches, int64_t n)
         if (batches[i].magic != MAGIC || batches[i].producer_id >= 0 || batches[i].leader_epoch != t->leader_epoch ||
             batches[i].attributes & (TRANSACTIONAL | CONTROL))
             return 0;
-    return n > 0 && batches[0].base_offset >= t->end->next_offset;
+    return n > 0 && batches[0].base_offset >= t->active->end->next_offset;
 }
 
 static int64_t follow(seg_tail *t, const uint8_t *buf, int64_t len, int64_t high_watermark, seg_batch *batches,
                       int64_t n)
 {
-    if (!t->follows || t->high_watermark < 0 || !goes_on(t, batches, n) || !is_young(t, batches[0].max_timestamp) ||
-        !has_room(t, len, batches[n - 1].last_offset + 1 - t->end->next_offset, n))
+    const seg_end *e = t->active->end;
+    if (!t->follows || t->high_watermark < 0 || !goes_on(t, batches, n) ||
+        !fits(t, batches[0].max_timestamp, len, batches[n - 1].last_offset + 1 - e->next_offset, n))
         return SEG_SLOW;
     for (int64_t i = 0; i < n; i++)
-        batches[i].position += t->end->position;
+        batches[i].position += e->position;
     int64_t error = put_out(t, buf, len, batches, n), next = batches[n - 1].last_offset + 1;
     if (error)
         return error;

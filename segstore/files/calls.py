@@ -16,12 +16,14 @@ from typing import TYPE_CHECKING, Any
 
 from segstore._native import ffi, lent, lib
 from segstore.files.handle import Handle, Path, failed, named
+from segstore.files.native_write import NATIVE, NativeWrite, OwnWrite
 from segstore.files.stats import status_of
 from segstore.idle_files import made_room
 from segstore.sending.results import checked
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
+
 
 FILE_MODE = 0o600
 """The mode of new files, unless another is asked for: nobody else reads them."""
@@ -128,11 +130,11 @@ class Content:
             done = lib.seg_pwritev(handle.fd, pointers, lengths, len(views), position)
         return checked(done, handle)
 
-    def native_write(self, handle: Handle) -> Any:
-        """Return the function of C by which a tail (log.h) writes to this file: NULL for `seg_pwrite`; None
-        where this object has a `pwrite` of its own, which C would pass by.
-        """
-        return ffi.NULL if type(self).pwrite is Content.pwrite else None
+    def native_write(self, handle: Handle) -> NativeWrite:
+        """Return by what C appends batches to this file."""
+        own = type(self)
+        is_plain = own.pwrite is Content.pwrite and own.pwritev is Content.pwritev
+        return NATIVE if is_plain else OwnWrite(self, handle)
 
     def native_sync(self, handle: Handle) -> Any:
         """Return the function of C by which a tail (log.h) syncs this file: NULL for `seg_fdatasync`; None

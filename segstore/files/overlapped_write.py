@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from segstore.files import Files
-from segstore.files.gathered_write import Write
+from segstore.files import Files, Handle
 from segstore.mutex import Mutex
 from segstore.threads import Worker
+
+Write = tuple[Handle, memoryview, int]
+"""An open file, the bytes to write, and their position in it."""
 
 _Step = Callable[[], None]
 

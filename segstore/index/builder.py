@@ -1,4 +1,5 @@
-"""The index builder makes a segment's index entries from its batch headers as batches are appended.
+"""The index builder makes a segment's index entries from its batch headers, for whoever writes a segment as a
+whole; those of the active segment are made as its batches are appended (`_native/active.c`).
 
 As org.apache.kafka.storage.internals.log.LogSegment.append. The entries depend on the batches and
 `index.interval.bytes` only, so that a rebuilt index equals the one that was written with the log. Nothing is
@@ -21,15 +22,23 @@ EMPTY = dict(zip(_FIELDS, (0, -1, -1, -1), strict=True))
 """The state of a segment without batches."""
 
 
+def closing_entry(state: Any, base_offset: int) -> bytes:
+    """Return the time index entry that sealing or closing adds to a segment whose indexes are in this state,
+    a `seg_index_state` (b"" where the last entry has that timestamp already).
+    """
+    if state.max_timestamp <= state.last_time_entry:
+        return b""
+    state.last_time_entry = state.max_timestamp
+    return TimeIndex.ENTRY.pack(state.max_timestamp, state.max_timestamp_offset - base_offset)
+
+
 class IndexBuilder:
     """The state of a segment's indexes after the batches seen so far."""
 
-    def __init__(self, base_offset: int, interval_bytes: int, state: Any = None) -> None:
-        """Begin without entries. `state` points to a `seg_index_state` to begin with and to change, which the
-        caller keeps alive.
-        """
+    def __init__(self, base_offset: int, interval_bytes: int) -> None:
+        """Begin without entries."""
         self.base_offset, self.interval_bytes = base_offset, interval_bytes
-        self._state = ffi.new("seg_index_state *", EMPTY) if state is None else state
+        self._state = ffi.new("seg_index_state *", EMPTY)
         self._n_time = ffi.new("int64_t *")
         self._capacity = -1  # there are no buffers yet for what C makes
 
@@ -76,14 +85,8 @@ class IndexBuilder:
         return offsets, ffi.buffer(self._time_out, self._n_time[0] * TimeIndex.ENTRY.size)[:]
 
     def last_time_entry(self) -> bytes:
-        """Return the time index entry that sealing or closing adds (b"" where the last entry has that
-        timestamp already).
-        """
-        s = self._state
-        if s.max_timestamp <= s.last_time_entry:
-            return b""
-        s.last_time_entry = s.max_timestamp
-        return TimeIndex.ENTRY.pack(s.max_timestamp, s.max_timestamp_offset - self.base_offset)
+        """Return what `closing_entry` does."""
+        return closing_entry(self._state, self.base_offset)
 
     def _room(self, n: int) -> None:
         offset_out = ffi.new("uint8_t[]", n * OffsetIndex.ENTRY.size)

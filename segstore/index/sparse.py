@@ -125,24 +125,31 @@ def _pages(size: int) -> int:
 
 
 class ActiveIndex(SparseIndex):
-    """The writable index of a partition's active segment; it keeps no descriptor open. The segment's record
-    (`seg_end`) has the number of its entries: C adds some too, while the log's tail is lent.
+    """The writable index of a partition's active segment; it keeps no descriptor open. C adds the entries of
+    batches that are appended: the segment's `seg_active` says where, and its `seg_end` how many there are.
     """
 
-    FIELDS: ClassVar[tuple[str, str]]  # of the record: how many entries there are, and may be
+    FIELDS: ClassVar[tuple[str, str]]  # of `seg_end`: how many entries there are, and may be
+    MEMORY: ClassVar[str]  # of `seg_active`
 
     def __init__(
-        self, files: Files, path: str | os.PathLike[str], max_bytes: int, end: Any, entries: int = 0
+        self,
+        files: Files,
+        path: str | os.PathLike[str],
+        max_bytes: int,
+        end: Any,
+        active: Any,
+        entries: int = 0,
     ) -> None:
-        """Open the file, create it if it is missing, and truncate it to its `entries` valid ones, as the
-        record `end` says from then on. Raises OSError.
+        """Open the file, create it if it is missing, and truncate it to its `entries` valid ones, as `end`
+        and `active` say from then on. Raises OSError.
 
         `max_bytes` is `segment.index.bytes`.
         """
         super().__init__(files, path)
         self._view = _EMPTY  # the last one that was made
         self._mapped: tuple[Any, Any] = _EMPTY.pointer, _EMPTY.memory
-        self._end = end  # kept for the pointers into it
+        self._end, self._active = end, active  # kept for the pointers into them
         count, most = self.FIELDS
         self._count, self._most = ffi.addressof(end, count), ffi.addressof(end, most)
         self._looked_at = 0  # the most entries that a view had before some were dropped
@@ -158,7 +165,7 @@ class ActiveIndex(SparseIndex):
             if size > self._size:
                 files.truncate(handle, self._size)
             if entries:
-                self._mapped = _mapping(files.map(handle, self._size, write=True))
+                self._map(_mapping(files.map(handle, self._size, write=True)))
         self._count[0], self._most[0] = entries, entries - self.SPARE  # no room before `reserve`
 
     @property
@@ -169,6 +176,10 @@ class ActiveIndex(SparseIndex):
         if view.n != count or view.memory is not memory:
             view = self._view = _view((pointer, count, memory))
         return view
+
+    def _map(self, mapped: tuple[Any, Any]) -> None:
+        self._mapped = mapped  # which keeps the memory
+        setattr(self._active, self.MEMORY, mapped[0])
 
     def _most_in(self, room: int) -> int:
         """Return how many entries `room` bytes take before the one that sealing adds."""
@@ -185,16 +196,13 @@ class ActiveIndex(SparseIndex):
             self._grow(need)
 
     def append(self, entries: bytes) -> None:
-        """Add whole entries, as `IndexBuilder` made them; this can't fail where room was reserved. Raises
-        OSError.
-        """
+        """Add whole entries; this can't fail where room was reserved. Raises OSError."""
         n = len(entries) // self.ENTRY.size
         if not n:
             return
+        self.reserve(n)
         count = self._count[0]
         need = (count + n) * self.ENTRY.size
-        if need > self._room:
-            self._grow(need)
         self._mapped[1][need - len(entries) : need] = entries
         self._count[0] = count + n
 
@@ -256,7 +264,7 @@ class ActiveIndex(SparseIndex):
                     self._files.truncate(handle, room)
                     self._size = room
                 raise
-        self._mapped = mapped
+        self._map(mapped)
         self._most[0] = self._most_in(size)
         self._room = size
 
@@ -331,7 +339,7 @@ class OffsetIndex(SparseIndex):
 class ActiveOffsetIndex(OffsetIndex, ActiveIndex):
     """The offset index of a partition's active segment."""
 
-    FIELDS = "offset_entries", "offset_room"
+    FIELDS, MEMORY = ("offset_entries", "offset_room"), "offset_index"
 
 
 class SealedOffsetIndex(OffsetIndex, SealedIndex):
@@ -362,7 +370,7 @@ class TimeIndex(SparseIndex):
 class ActiveTimeIndex(TimeIndex, ActiveIndex):
     """The time index of a partition's active segment."""
 
-    FIELDS = "time_entries", "time_room"
+    FIELDS, MEMORY = ("time_entries", "time_room"), "time_index"
 
 
 class SealedTimeIndex(TimeIndex, SealedIndex):

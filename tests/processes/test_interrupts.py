@@ -16,7 +16,6 @@ from waiting import until
 
 import segstore
 from segstore import StorageError
-from segstore.files import gathered_write
 from segstore.records import encode, encoded, single
 from segstore.storage import scheduler
 from segstore.storage.log import (
@@ -43,7 +42,6 @@ APPENDING = (
     append_queue,
     writer,
     active,
-    gathered_write,
     append,
     tail_loan,
     visibility,
@@ -53,7 +51,7 @@ APPENDING = (
     flushing,
     scheduler,
 )
-WRITING = (sys.modules[encode.__module__], encoded, gathered_write, writer)
+WRITING = (sys.modules[encode.__module__], encoded, active, writer)
 CLOSING = (store_writer, partitions, partition, *APPENDING)
 TOPIC = {"segment.bytes": 300, "flush.messages": 3}
 

@@ -44,12 +44,14 @@ def test_an_index_that_was_interrupted_while_its_file_changed(tmp_path: Path, st
     while raised:
         place += 1
         path, end = tmp_path / str(place), ffi.new("seg_end *")
-        index = ActiveOffsetIndex(Files(), path, 1 << 20, end)
+        active = ffi.new("seg_active *", {"end": end})
+        index = ActiveOffsetIndex(Files(), path, 1 << 20, end, active)
         if step == "seal":
             index.reserve(100)
             index.append(index.format((i, i) for i in range(1, 9)))
         raised = struck(lambda made=index: made.reserve(100) if step == "reserve" else made.seal(), place)
         assert end.offset_room * 8 <= min(path.stat().st_size, len(index.view.memory)), place
+        assert active.offset_index == index.view.pointer, place
         index.reserve(20_000)
         assert end.offset_room - end.offset_entries >= 20_000, place
         assert end.offset_room * 8 <= min(path.stat().st_size, len(index.view.memory)), place

@@ -243,7 +243,7 @@ def test_a_disk_without_room_as_the_kernel_tells_it(three: Directories) -> None:
         assert broken.c.torn == errno.ENOSPC
         assert not broken.is_lent
         assert tail.has_hidden
-        assert tail.c.shown_offset == offset < tail.c.end.next_offset
+        assert tail.c.shown_offset == offset < tail.c.active.end.next_offset
         await_in_sync(store)
         assert found(log)[offset] == b"comes by the follower's own thread"
         lent(store)

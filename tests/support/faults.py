@@ -52,24 +52,6 @@ for _name, _function in inspect.getmembers(Files, inspect.isfunction):
         setattr(HookedFiles, _name, _hooked(_name, _function))
 
 
-def _native_write(self: HookedFiles, handle: Handle) -> Any:
-    """The short way's write goes through `pwrite`, so that every hook sees it. A tail that is stopped has no
-    file any more: what C calls must not keep it open.
-    """
-    held = weakref.ref(handle)
-
-    @_native.ffi.callback("int64_t(int32_t, const uint8_t *, int64_t, int64_t)", error=-errno.EIO)
-    def called_by_c(fd: int, data: Any, size: int, position: int) -> int:
-        try:
-            return self.pwrite(_open(held), _native.ffi.buffer(data, size)[:], position)
-        except OSError as error:
-            return -(error.errno or errno.EIO)
-        except self.deaths_of_the_process:  # each later call raises it again
-            return -errno.EIO
-
-    return called_by_c
-
-
 def _native_sync(self: HookedFiles, handle: Handle) -> Any:
     """The short way's sync goes through `sync`."""
     held = weakref.ref(handle)
@@ -93,7 +75,7 @@ def _open(held: Callable[[], Handle | None]) -> Handle:
     return handle
 
 
-HookedFiles.native_write = _native_write  # type: ignore[method-assign]
+HookedFiles.native_write = Files.native_write  # type: ignore[method-assign]
 HookedFiles.native_sync = _native_sync  # type: ignore[method-assign]
 
 

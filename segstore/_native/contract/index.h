@@ -15,7 +15,8 @@ typedef struct seg_index_state {
 
 /* Kafka's LogSegment.append: entries for n appended batches of a segment. Big-endian
  * entries go to offset_out (8 bytes each, room for n) and time_out (12 bytes each,
- * room for n); *n_time of the latter. Returns offset entries written. */
+ * room for n); *n_time of the latter. Returns offset entries written. Where offset_out is NULL, they
+ * are only counted. */
 int64_t seg_index_entries(const seg_batch *batches, int64_t n, int64_t base_offset, int64_t interval,
                           seg_index_state *state, uint8_t *offset_out, uint8_t *time_out,
                           int64_t *n_time);

@@ -4,9 +4,9 @@
 
 #include <stdint.h>
 
+#include "active.h"
 #include "batch.h"
 #include "column.h"
-#include "index.h"
 #include "records.h"
 #include "rules.h"
 #include "threads.h"
@@ -45,24 +45,8 @@ typedef struct seg_commit {
     int64_t patience;        /* ns for which C lets a sync wait until one more of them is there */
 } seg_commit;
 
-/* Where a log ends, in bytes and in offsets, and how far its indexes have come: one record for each active segment, as
- * long as that is open for appending (storage/segment/active.py). The holder of the append token moves it; while a tail
- * is lent, C does, under the tail's lock. What was written but is not to be seen lies below it: readers look at what a
- * tail has shown, and never here. Fixed widths, and no pointers: several processes may map it. */
-typedef struct seg_end {
-    int64_t position;        /* bytes of the active segment that are the log's */
-    int64_t next_offset;
-    int64_t base_offset;     /* of the active segment */
-    int64_t rolled_ms;       /* timestamp of the segment's first batch; -1: none */
-    seg_index_state state;
-    int64_t offset_entries;  /* entries of an index, and how many may be there before another look */
-    int64_t offset_room;
-    int64_t time_entries;
-    int64_t time_room;
-} seg_end;
-
 typedef struct seg_tail {
-    seg_end *end;
+    seg_active *active;
     int32_t lock;
     int32_t lent;            /* 1: appends may be made */
     int32_t torn;            /* errno of a write that failed, after which bytes may lie behind the end */
@@ -76,14 +60,9 @@ typedef struct seg_tail {
     int64_t shown_offset;    /* all below was shown: followers may fetch it */
     int64_t seen_offset;     /* up to where readers see: shown_offset, or a lower high watermark */
     int64_t appends;         /* since it was lent */
-    int64_t most_position;   /* segment.bytes */
     int64_t largest_batch;
-    int64_t young_ms;        /* a batch that is later than end->rolled_ms by more needs another look */
     int64_t before_ms;       /* how far from the clock a timestamp may be */
     int64_t after_ms;
-    int64_t interval;        /* index.interval.bytes */
-    uint8_t *offset_index;   /* entries */
-    uint8_t *time_index;
     uint8_t *ends;           /* the mapping of published ends, and the partition's slot and words in it */
     int64_t ends_len;
     int64_t slot;
@@ -94,7 +73,7 @@ typedef struct seg_tail {
     int64_t layout;
     int64_t claimed;         /* claims that are lent */
     seg_claim claims[SEG_CLAIMS];
-    int64_t (*write)(int32_t fd, const uint8_t *buf, int64_t len, int64_t position); /* NULL: seg_pwrite */
+    seg_writer write;         /* NULL: seg_pwritev */
     int64_t (*sync)(int32_t fd, int32_t *failed); /* NULL: seg_fdatasync; SEG_SLOW: not tried */
     seg_commit *commit;
     int64_t flush_messages;  /* 0: none */

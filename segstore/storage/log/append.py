@@ -203,7 +203,7 @@ def undone(loan: TailLoan, tail: NativeTail, answer: int, need: int) -> int:
             """The tail is taken back, so that followers can fetch what it has not shown."""
         return first
     with loan.token:
-        raise loan.torn(-answer, need)
+        raise loan.torn(tail, -answer, need)
 
 
 # --- an application's records ------------------------------------------------------------------

@@ -180,9 +180,8 @@ class PartitionRecovery:
             for step in walk(self.files, segment.handle, position, size, check_crcs=True, least=end):
                 n = self._in_order(step.batches, end, below)
                 if n:
-                    end = int(step.batches["last_offset"][n - 1]) + 1
-                    last = step.batches[n - 1]
-                    active.appended(step.batches[:n], int(last["position"] + last["size"]), end)
+                    active.found(step.batches[:n])
+                    end = active.end.next_offset
                 position, reason = step.stop.position, BAD.get(step.stop.status, "")
                 if n < len(step.batches):
                     position, reason = int(step.batches["position"][n]), BAD[lib.SEG_BAD_OFFSETS]

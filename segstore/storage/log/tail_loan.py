@@ -118,12 +118,13 @@ class TailLoan:
         if self.tail is not None or not native_tail.enabled or not self._is_usual():
             return
         handle, here = self._log(), self._here
-        write = None if handle is None else self._files.native_write(handle)
-        if handle is None or write is None or here is None:
+        if handle is None or here is None:
             return
         writer = self._writer
         # Noted first: whatever an interrupt leaves undone here, the tail is taken back.
-        tail = NativeTail(handle, write, self._files.native_sync(handle), self._clock, here)
+        tail = NativeTail(
+            handle, self._files.native_write(handle), self._files.native_sync(handle), self._clock, here
+        )
         if behind:
             self.behind, tail.c.high_watermark = tail, 0
         else:
@@ -194,12 +195,15 @@ class TailLoan:
         self._visible.take_back()
         self.tail = self.behind = None
 
-    def torn(self, number: int, need: int) -> StorageError:
+    def torn(self, tail: NativeTail, number: int, need: int) -> BaseException:
         """Take back what an append of C's of `need` bytes, which failed with this errno, has left; return the
         error for its caller. Where there is no room for that, the next append begins with it. The caller
         holds the append token.
         """
         self._writer.take_back()
+        raised = tail.write.raised()
+        if raised is not None and not is_refusal(raised):
+            return raised
         error = StorageError(number, os.strerror(number), self._writer.segments.active.segment.path)
         if number in NO_ROOM:
             self._writer.no_room(error, need)

@@ -175,7 +175,7 @@ class Visible:
         """Return the end of `written`. Raises StoreClosedError where the topic was deleted."""
         tail = self.tail
         if tail is not None:
-            end = int(tail.c.end.next_offset)
+            end = int(tail.c.active.end.next_offset)
             if self.tail is tail:  # else the holder of the token may have moved it, and shown nothing yet
                 return end
         return self.written.end_offset

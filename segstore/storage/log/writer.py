@@ -27,7 +27,6 @@ from segstore.errors import (
     StorageError,
     is_refusal,
 )
-from segstore.files.gathered_write import GatheredWrite
 from segstore.files.reserve import NO_ROOM
 from segstore.index.txn_index import AbortedTxn
 from segstore.records import Encoded
@@ -38,7 +37,7 @@ from segstore.storage.producers.append_info import Claim, ExpectedEnd
 from segstore.storage.producers.producer_state import Saved
 from segstore.storage.producers.replay import add_aborted, cut_index, index_size
 from segstore.storage.producers.state_manager import Producers
-from segstore.storage.segment.active import ActiveSegment, Mark
+from segstore.storage.segment.active import ActiveSegment, Mark, Part
 from segstore.storage.segment.log_view import Together
 from segstore.storage.segment.segment import Segment
 from segstore.storage.segment.segment_files import make_files, new_segment, remove_segment
@@ -88,10 +87,11 @@ class Restore:
 
     `saved` is the state of the producers whose batches are appended. `aborts` is the size in bytes of the
     active `.txnindex`, -1 where the append leaves it as it is; `rolled` the segments made since, None before
-    anything was taken back.
+    anything was taken back. `need` is the bytes of the append; of a long one, those up to the chunk that is
+    written.
     """
 
-    __slots__ = ("aborts", "active", "mark", "rolled", "saved", "together")
+    __slots__ = ("aborts", "active", "mark", "need", "rolled", "saved", "together")
 
     def __init__(
         self, segments: LogSegments, saved: Sequence[Saved] = (), together: Together | None = None
@@ -100,6 +100,7 @@ class Restore:
         self.mark = self.active.mark()
         self.saved, self.together = saved, together
         self.aborts = -1
+        self.need = 0
         self.rolled: list[Segment] | None = None
 
 
@@ -288,15 +289,15 @@ class LogWriter:
         restore = self.owed = Restore(self.segments, saved, together)
         try:
             if isinstance(chunks, list):
+                restore.need = sum(chunk.size for chunk in chunks)
                 aborted = self._write_ready(chunks, take, as_is)
             else:
-                aborted = self._write_long(chunks, take)
+                aborted = self._write_long(chunks, take, restore)
             if aborted:
                 self._add_aborted(restore, aborted)
         except BaseException as error:
-            need = self._size(restore, chunks)
             self.take_back()
-            self.judge(error, need)
+            self.judge(error, restore.need)
             raise
         if together is None:
             self.owed = None
@@ -307,17 +308,6 @@ class LogWriter:
             if chunk.pooled:
                 chunk.release()
         return restore
-
-    def _size(self, restore: Restore, chunks: Iterable[Encoded]) -> int:
-        """Return the bytes of an append that failed: of a long one, those up to the chunk that failed."""
-        if isinstance(chunks, list):
-            return sum(chunk.size for chunk in chunks)
-        written, begin = -restore.mark.position, restore.active.segment.base_offset
-        for slot in reversed(range(len(self.segments))):
-            if self.segments[slot].base_offset < begin:
-                break
-            written += self.segments[slot].size
-        return written
 
     def begin_epoch(self) -> None:
         """Let the file of leader epochs have the one under which is written. Raises StorageError."""
@@ -331,46 +321,40 @@ class LogWriter:
 
     def _write_ready(self, chunks: list[Encoded], take: Take | None, as_is: bool = False) -> Aborted:
         """Write chunks that are encoded: by one call of the system what goes into one segment."""
-        out = GatheredWrite()
+        by_clock = self.config.message_timestamp_type == "LogAppendTime"
+        parts = [Part.of(chunk, self.clock() if by_clock else -1) for chunk in chunks if chunk.size]
         aborted: Aborted = []
-        for chunk in chunks:
-            aborted += self._write_chunk(chunk, out, take, as_is)
-        out.drain(self.pool.files)
+        judged = 0
+        while parts:
+            active = self.segments.active
+            done = active.append(parts, judged, self.epoch, as_is)
+            if take is not None:
+                aborted += [(active.segment, txn) for part in parts[:done] for txn in take(part.batches)]
+            del parts[:done]
+            judged = self._make_room(parts, as_is) if parts else 0
         return aborted
 
-    def _write_long(self, chunks: Iterable[Encoded], take: Take | None) -> Aborted:
+    def _make_room(self, parts: list[Part], as_is: bool) -> int:
+        """Make room for the first part, or for as much of it as fits: that is split off. Returns 1: the first
+        part fits now; 0 behind a roll. Raises OSError.
+        """
+        first, more = parts[0], sum(len(part.batches) for part in parts[1:])
+        fit = self.segments.active.room(first.batches, self.clock, as_is, more)
+        if not fit:
+            self.roll(int(first.batches["base_offset"][0]) if as_is else None)
+        elif fit < len(first.batches):
+            parts[:1] = first.split(fit)
+        return int(fit > 0)
+
+    def _write_long(self, chunks: Iterable[Encoded], take: Take | None, restore: Restore) -> Aborted:
         """Write chunks of a long append, each one before the next is encoded: the next one takes the same
         memory.
         """
         aborted: Aborted = []
         for chunk in chunks:
+            restore.need += chunk.size
             aborted += self._write_ready([chunk], take)
             chunk.release()
-        return aborted
-
-    def _write_chunk(self, chunk: Encoded, out: GatheredWrite, take: Take | None, as_is: bool) -> Aborted:
-        batches, headers = chunk.batches, chunk.headers
-        aborted: Aborted = []
-        stamp = self.clock() if self.config.message_timestamp_type == "LogAppendTime" else -1
-        at = 0
-        while at < chunk.size:
-            size = chunk.size - at
-            active, part = self.segments.active, batches
-            fit = active.room(batches, size, self.clock, as_is)
-            if not fit:
-                out.drain(self.pool.files)
-                self.roll(int(batches["base_offset"][0]) if as_is else None)
-                continue
-            if fit < len(batches):
-                part, batches = batches[:fit], batches[fit:]
-                size = int(part["size"].sum())
-            if as_is:
-                active.append_as_is(part, chunk, at, size, out)
-            else:
-                active.append(part, headers, chunk, at, size, self.epoch, stamp, out)
-            if take is not None:
-                aborted += [(active.segment, txn) for txn in take(part)]
-            at, headers = at + size, headers + fit
         return aborted
 
     def _add_aborted(self, restore: Restore, aborted: Aborted) -> None:

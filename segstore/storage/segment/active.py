@@ -1,10 +1,10 @@
 """The active segment of a partition: its log, offset index and time index while they are written.
 
-It says what fits, gives batches their offsets, hands their bytes to what writes them, and indexes them;
+It says what fits; `_native/active.c` writes batches and indexes them, for this object and for the log's tail.
 `storage/log/writer.py` appends to it, rolls, and takes back what fails.
 
-Where the log ends is in one record, `end`, which C moves too, while the log's tail is lent
-(`_native/contract/log.h`: `seg_end`). It lives as long as its `ActiveSegment`, and nothing copies it.
+Where the log ends is in one record, `end` (`_native/contract/active.h`: `seg_end`). It lives as long as its
+`ActiveSegment`, and nothing copies it.
 
 Invariant: bytes of the log from `end.position` on belong to no batch; they are overwritten, or cut off by
 `rewind` or recovery. Room in the indexes is reserved before the log is written, so that a full disk shows
@@ -13,21 +13,21 @@ there first. Threads: one at a time, the holder of the partition's append token.
 
 from __future__ import annotations
 
+import os
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
 from segstore import names
-from segstore._native import ffi, lib
+from segstore._native import ffi, held, lib
 from segstore.config import TopicConfig
 from segstore.errors import OffsetsExhaustedError
 from segstore.files import Files, Handle
-from segstore.files.gathered_write import Write
-from segstore.index import ActiveOffsetIndex, ActiveTimeIndex, IndexBuilder
-from segstore.index.builder import EMPTY
+from segstore.index import ActiveOffsetIndex, ActiveTimeIndex
+from segstore.index.builder import EMPTY, closing_entry
 from segstore.index.sparse import MOST_RELATIVE
 from segstore.integers import INT64_MAX
 from segstore.records import Encoded
@@ -52,10 +52,33 @@ class Mark(Protocol):
 _record: Callable[[Any], Any] = partial(ffi.new, ffi.typeof("seg_end *"))
 
 
-class Writes(Protocol):
-    """Takes writes: an open file, the bytes, and their position."""
+class Part(NamedTuple):
+    """Some of a chunk's batches: those with these `headers`, `size` bytes from byte `at` of the chunk on.
+    With a `stamp` of 0 ms or more they get LogAppendTime.
+    """
 
-    def append(self, write: Write, /) -> None: ...
+    chunk: Encoded
+    batches: NDArray[np.void]
+    headers: Any
+    at: int
+    size: int
+    stamp: int = -1
+
+    @classmethod
+    def of(cls, chunk: Encoded, stamp: int) -> Part:
+        """Return all of a chunk."""
+        return cls(chunk, chunk.batches, chunk.headers, 0, chunk.size, stamp)
+
+    def split(self, n: int) -> tuple[Part, Part]:
+        """Return the first `n` batches, and the others."""
+        first = self._replace(batches=self.batches[:n], size=int(self.batches["size"][:n].sum()))
+        rest = self._replace(
+            batches=self.batches[n:],
+            headers=self.headers + n,
+            at=self.at + first.size,
+            size=self.size - first.size,
+        )
+        return first, rest
 
 
 class ActiveSegment:
@@ -77,10 +100,10 @@ class ActiveSegment:
                 "state": EMPTY,
             }
         )
+        self.c = ffi.new("seg_active *", {"end": self.end, "interval": config.index_interval_bytes})
+        """What C appends to."""
         files: Files = segment.pool.files
         self._files = files
-        state = ffi.addressof(self.end, "state")
-        self._builder = IndexBuilder(segment.base_offset, config.index_interval_bytes, state)
         # Kafka's segment.jitter.ms: partitions that began together don't all roll together.
         self._jitter = random.random()
         self.configure(config)
@@ -105,7 +128,8 @@ class ActiveSegment:
         # LogConfig.randomSegmentJitter): else each record would get a segment of its own.
         self._most_ms = most - int(self._jitter * min(jitter, most)) if jitter else most
         # A batch that is so much later than the first one needs no second look; by the clock each one does.
-        self._young_ms = -1 if self._by_clock else self._most_ms
+        self.c.young_ms = -1 if self._by_clock else self._most_ms
+        self.c.most_position = config.segment_bytes
 
     # --- opening -----------------------------------------------------------------------
 
@@ -116,14 +140,16 @@ class ActiveSegment:
         last, position = offsets.entry(-1) if n_offsets else (-1, 0)
         timestamp, relative = times.entry(-1) if n_times else (-1, -1)
         self._offsets = ActiveOffsetIndex(
-            self._files, segment.file(names.INDEX), index_bytes, self.end, n_offsets
+            self._files, segment.file(names.INDEX), index_bytes, self.end, self.c, n_offsets
         )
         self._times = ActiveTimeIndex(
-            self._files, segment.file(names.TIME_INDEX), index_bytes, self.end, n_times
+            self._files, segment.file(names.TIME_INDEX), index_bytes, self.end, self.c, n_times
         )
         largest = timestamp, segment.base_offset + relative if n_times else -1
         size = self.end.position
-        self._builder.state = (size - position if last >= 0 else size, *largest, timestamp)
+        state = self.end.state
+        state.bytes_since, state.last_time_entry = size - position if last >= 0 else size, timestamp
+        state.max_timestamp, state.max_timestamp_offset = largest
         # A power cut may have taken time index entries: the largest timestamp is looked for from the last
         # one's batch on.
         told = offsets.lookup(relative) if n_times else None
@@ -134,13 +160,14 @@ class ActiveSegment:
         """Find the largest timestamp, which may lie behind the last time index entry's batch, at `position`
         or behind it; and the timestamp of the first batch, by which a roll is due.
         """
-        since, timestamp, offset, entry = self._builder.state
+        state = self.end.state
+        timestamp, offset = state.max_timestamp, state.max_timestamp_offset
         files, handle, end = self._files, self.handle, self.end.position
         for step in walk(files, handle, position, end, check_crcs=False, chunk=1 << 16, sparse=True):
             for batch in step.batches[["max_timestamp", "last_offset"]].tolist():
                 if batch[0] > timestamp:
                     timestamp, offset = batch
-        self._builder.state = since, timestamp, offset, entry
+        state.max_timestamp, state.max_timestamp_offset = timestamp, offset
         first = ffi.new("seg_batch *")
         if self.segment.header_at(0, end, first) is not None:
             self.end.rolled_ms = first.max_timestamp
@@ -158,40 +185,27 @@ class ActiveSegment:
         return mark
 
     def room(
-        self, batches: NDArray[np.void], nbytes: int, clock: Callable[[], int], as_is: bool = False
+        self,
+        batches: NDArray[np.void],
+        clock: Callable[[], int],
+        as_is: bool = False,
+        more: int = 0,
     ) -> int:
-        """Return how many of these batches, `nbytes` in all, which get the next offsets, or keep their own
-        (`as_is`), fit into the segment; 0: roll first. For these there is room in the indexes, on disk, when
-        this returns. Raises OSError where the disk has none; nothing has changed then.
+        """Return how many of these batches, which get the next offsets, or keep their own (`as_is`), fit into
+        the segment; 0: roll first. For these, and for `more` behind them, there is room in the indexes, on
+        disk, when this returns. Raises OSError where the disk has none; nothing has changed then.
 
         As org.apache.kafka.storage.internals.log.LogSegment.shouldRoll.
         """
-        n, end = len(batches), self.end
-        position = end.position
-        if not position:
+        end = self.end
+        if not end.position:
             self._born_ms = clock()
-        elif not (0 <= batches["max_timestamp"].item(0) - end.rolled_ms <= self._young_ms) and self._is_old(
+        elif not (0 <= batches["max_timestamp"].item(0) - end.rolled_ms <= self.c.young_ms) and self._is_old(
             batches, clock
         ):
             return 0
-        # One entry less than C would make: `_room_for_some` decides at the end of an index.
-        if (
-            n < end.offset_room - end.offset_entries
-            and n <= end.time_room - end.time_entries
-            and position + nbytes <= self.config.segment_bytes
-        ):
-            more = np.add.reduce(batches["last_offset"] - batches["base_offset"]) + n - 1
-            ahead = end.next_offset - end.base_offset + more
-            if as_is:
-                ahead = batches["last_offset"].item(-1) - end.base_offset
-            if ahead <= MOST_RELATIVE:
-                return n
-        return self._room_for_some(batches, as_is)
-
-    def _room_for_some(self, batches: NDArray[np.void], as_is: bool) -> int:
         if self._offsets.is_full(1) or self._times.is_full(1):
             return 0
-        end = self.end
         spare = min(
             self._offsets.max_entries - end.offset_entries, self._times.max_entries - end.time_entries
         )
@@ -207,8 +221,9 @@ class ActiveSegment:
             last = offsets.cumsum() - 1 + (end.next_offset - end.base_offset)
         n = int(last.searchsorted(MOST_RELATIVE, side="right"))
         if n:
-            self._offsets.reserve(n)
-            self._times.reserve(n + 1)
+            ahead = min(n + more, max(spare - 1, n))
+            self._offsets.reserve(ahead)
+            self._times.reserve(ahead + 1)
         return n
 
     def _is_old(self, batches: NDArray[np.void], clock: Callable[[], int]) -> bool:
@@ -233,45 +248,34 @@ class ActiveSegment:
             self._born_ms = now_ms
         return now_ms - self._born_ms > self._most_ms
 
-    def append(
-        self,
-        batches: NDArray[np.void],
-        headers: Any,
-        chunk: Encoded,
-        at: int,
-        size: int,
-        epoch: int,
-        stamp: int,
-        out: Writes,
-    ) -> None:
-        """Append batches for which there is room: those with these `headers`, `size` bytes from byte `at` of
-        the chunk on. They get the next offsets, the leader epoch, and with a `stamp` of 0 ms or more
-        LogAppendTime; `out` gets the write of their bytes, and the indexes their entries.
+    def append(self, parts: Sequence[Part], judged: int, epoch: int, as_is: bool) -> int:
+        """Append as many leading parts as fit, by one call of the system; return their number. The first
+        `judged` ones are known to fit, since `room` said so. Their batches get the next offsets, and the
+        leader epoch; or keep theirs (`as_is`). The indexes get their entries.
 
-        Raises OffsetsExhaustedError, InvalidArgumentError; nothing has changed then.
+        Raises OffsetsExhaustedError, InvalidArgumentError: nothing has changed then. Raises OSError: bytes
+        may lie behind the end.
         """
-        end = self.end
-        position = end.position
-        after = lib.seg_assign(
-            chunk.ptr + at, size, headers, len(batches), end.next_offset, epoch, stamp, position
-        )
-        if after < 0:
-            self._check_offsets(batches)
-            checked(after)
-        handle = self.segment.pool.get(self.segment.path, write=True)
-        out.append((handle, chunk.buffer.data[at : at + size], position))
-        self.appended(batches, position + size, after)
+        c = ffi.new("seg_part[]", len(parts))
+        for i, (chunk, batches, headers, at, size, stamp) in enumerate(parts):
+            part = c[i]
+            part.data, part.len, part.batches, part.n = chunk.ptr + at, size, headers, len(batches)
+            part.append_time = stamp
+        handle = self.handle
+        write = self._files.native_write(handle)
+        done: int = lib.seg_active_append(self.c, handle.fd, write.c, c, len(parts), judged, epoch, as_is)
+        if done < 0:
+            if (error := write.raised()) is not None:
+                raise error
+            self._raise(done, parts[0].batches)
+        return done
 
-    def append_as_is(
-        self, batches: NDArray[np.void], chunk: Encoded, at: int, size: int, out: Writes
-    ) -> None:
-        """Append batches for which there is room, as `append` does; they keep their offsets and epochs."""
-        position = self.end.position
-        handle = self.segment.pool.get(self.segment.path, write=True)
-        out.append((handle, chunk.buffer.data[at : at + size], position))
-        moved = batches.copy()
-        moved["position"] += position - at
-        self.appended(moved, position + size, int(moved["last_offset"][-1]) + 1)
+    def _raise(self, code: int, batches: NDArray[np.void]) -> None:
+        """Raise the error with which the disk has refused an append, or C has refused these batches."""
+        if code > lib.SEG_E_ROOM:
+            raise OSError(-code, os.strerror(-code), self.segment.path)
+        self._check_offsets(batches)
+        checked(code)
 
     def _check_offsets(self, batches: NDArray[np.void]) -> None:
         """Raises OffsetsExhaustedError where too few offsets are left."""
@@ -283,16 +287,16 @@ class ActiveSegment:
                 f" that a record may have is {INT64_MAX - 1}"
             )
 
-    def appended(self, batches: NDArray[np.void], size: int, next_offset: int) -> None:
-        """Index these batches, which lie in the log, and move the end behind them: to byte `size`."""
-        offset_entries, time_entries = self._builder.add(batches)
-        if offset_entries:
-            self._offsets.append(offset_entries)
-            self._times.append(time_entries)
-        end = self.end
-        if end.rolled_ms < 0:
-            end.rolled_ms = int(batches["max_timestamp"][0])
-        end.position, end.next_offset = size, next_offset
+    def found(self, batches: NDArray[np.void]) -> None:
+        """Index these batches, which lie in the log, and move the end behind them. Raises OSError, also
+        (EOVERFLOW) where an offset or a position doesn't fit the segment's int32.
+        """
+        needed, first = ffi.new("int64_t[2]"), held("seg_batch *", batches)
+        while (code := lib.seg_active_index(self.c, first, len(batches), needed)) == lib.SEG_E_ROOM:
+            self._offsets.reserve(needed[0])
+            self._times.reserve(needed[1] + 1)
+        if code < 0:
+            raise OSError(-code, os.strerror(-code), self.segment.path)
 
     def rewind(self, mark: Mark) -> None:
         """Go back to `mark`: cut the log and the indexes. Raises OSError where the disk refuses that."""
@@ -317,14 +321,9 @@ class ActiveSegment:
     # --- the native tail -----------------------------------------------------------------
 
     def lend(self, tail: NativeTail) -> None:
-        """Lend a tail the record of this segment, the memory of its indexes, and what rolls it. C moves the
-        record from then on.
-        """
-        c, offsets, times = tail.c, self._offsets.view, self._times.view
-        c.end, c.offset_index, c.time_index = self.end, offsets.pointer, times.pointer
-        c.most_position, c.young_ms = self.config.segment_bytes, self._young_ms
-        c.interval = self._builder.interval_bytes
-        tail.keep(self.end, offsets, times)
+        """Lend a tail this segment."""
+        tail.c.active = self.c
+        tail.keep(self.c, self.end, self._offsets, self._times)
 
     # --- sealing -----------------------------------------------------------------------
 
@@ -332,8 +331,7 @@ class ActiveSegment:
         """Add the closing time index entry and trim both index files, as Kafka does at a roll and at close.
         Raises OSError.
         """
-        closing = self._builder.last_time_entry()
-        self._times.append(closing)
+        self._times.append(closing_entry(self.end.state, self.segment.base_offset))
         self._offsets.seal()
         self._times.seal()
 

@@ -19,6 +19,7 @@ from segstore._native import address, ffi, lib
 
 if TYPE_CHECKING:
     from segstore.files import Handle
+    from segstore.files.native_write import NativeWrite
 
 enabled = "SEGSTORE_LONG_WAY" not in os.environ
 """Whether tails are lent. Where the environment has SEGSTORE_LONG_WAY, as in tests of the long way, every
@@ -33,8 +34,8 @@ def _processors() -> int:
 
 
 class NativeTail:
-    """A tail of which C's struct is `c`. `write` and `sync` are as `native_write` and `native_sync` of
-    `Files` give them; `clock` is None where C's clock is the store's; `here` is as `Context.here_for_c`.
+    """A tail of which C's struct is `c`. `write` and `sync` are what `native_write` and `native_sync` of
+    `Files` give; `clock` is None where C's clock is the store's; `here` is as `Context.here_for_c`.
     """
 
     __slots__ = (
@@ -49,14 +50,16 @@ class NativeTail:
         "handle",
         "late",
         "syncs",
+        "write",
     )
 
     def __init__(
-        self, handle: Handle, write: Any, sync: Any, clock: Callable[[], int] | None, here: Any
+        self, handle: Handle, write: NativeWrite, sync: Any, clock: Callable[[], int] | None, here: Any
     ) -> None:
         self.c = ffi.new("seg_tail *")
         self.address = address(self.c)
-        self.c.fd, self.c.write, self.c.here = handle.fd, write, here
+        self.c.fd, self.c.write, self.c.here = handle.fd, write.c, here
+        self.write = write
         self.c.high_watermark = -1
         self.syncs = sync is not None
         """Whether C may sync the log."""
@@ -71,7 +74,7 @@ class NativeTail:
         """The log's file, None once the tail was stopped."""
         self.followers: Sequence[NativeTail] = ()
         """The tails of other replicas, which get what is appended to this one before readers see it."""
-        self._owners: list[Any] = [write, sync, here]
+        self._owners: list[Any] = [sync, here]
         self._is_left = False  # whether somebody has quit, who waits for no disk
 
     def keep(self, *owners: Any) -> None:
@@ -117,7 +120,7 @@ class NativeTail:
     @property
     def has_hidden(self) -> bool:
         """Return whether the log ends behind what was shown, since a follower lacks it."""
-        return bool(self.c.end.next_offset > self.c.shown_offset)
+        return bool(self.c.active.end.next_offset > self.c.shown_offset)
 
     def begin(self) -> None:
         """Let C append from now on, unless the tail was stopped before. The pool may stop the tail to close

@@ -124,14 +124,15 @@ def entry(i: int) -> bytes:
     return struct.pack(">ii", i * 10, i * 100)
 
 
-def record() -> Any:
-    return ffi.new("seg_end *")
+def records() -> tuple[Any, Any]:
+    end = ffi.new("seg_end *")
+    return end, ffi.new("seg_active *", {"end": end})
 
 
 def active(
     path: Path, entries: int = 0, files: Files | None = None, max_bytes: int = 1 << 20
 ) -> ActiveOffsetIndex:
-    return ActiveOffsetIndex(files or Files(), path, max_bytes, record(), entries)
+    return ActiveOffsetIndex(files or Files(), path, max_bytes, *records(), entries)
 
 
 def test_grows_by_allocated_steps_and_is_trimmed(tmp_path: Path) -> None:
@@ -192,7 +193,7 @@ def test_refuses_more_entries_than_the_file_has(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("kind", "most"), [(ActiveOffsetIndex, 5), (ActiveTimeIndex, 2)])
 def test_is_full_by_max_bytes(tmp_path: Path, kind: Any, most: int) -> None:
     """Of the time index an entry is kept for the seal."""
-    index = kind(Files(), tmp_path / "i", 43, record())
+    index = kind(Files(), tmp_path / "i", 43, *records())
     assert index.max_entries == 43 // index.ENTRY.size
     assert not index.is_full(most)
     assert index.is_full(most + 1)
@@ -242,7 +243,7 @@ def test_without_room_for_a_step_an_index_grows_by_a_page(tmp_path: Path) -> Non
 def test_truncate_to(tmp_path: Path, kind: Any, entries: Any, relative_offset: int, kept: int) -> None:
     """Dropped entries are zeros on disk at once: nobody may believe them when the log has grown again."""
     path, files = tmp_path / "i", CountingFiles()
-    index = kind(files, path, 1 << 20, record())
+    index = kind(files, path, 1 << 20, *records())
     index.append(index.format(entries))
     files.clear()
     index.truncate_to(relative_offset)

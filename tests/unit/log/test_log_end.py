@@ -72,7 +72,7 @@ def test_all_numbers_of_the_end_are_those_of_the_record(
     append(log)
     partition = log.partition_for_write()
     segment, end = partition.segments[-1], partition.segments.active.end
-    assert tail_of(partition).c.end == end
+    assert tail_of(partition).c.active.end == end
     assert partition.segments.next_offset == end.next_offset == log.end_offset
     assert segment.size == end.position == Path(segment.path).stat().st_size == partition.view.end_position
     offsets, times = segment.indexes
@@ -97,7 +97,7 @@ def test_a_roll_makes_a_new_record(log: segstore.PartitionLog) -> None:
     assert first.size == first.final_size == before.position == Path(first.path).stat().st_size
     log.append(b"v")
     assert before.next_offset == after.base_offset
-    assert tail_of(partition).c.end == after
+    assert tail_of(partition).c.active.end == after
 
 
 def test_a_reader_with_a_tail_that_was_taken_back_sees_no_append_under_way(
@@ -130,7 +130,7 @@ def test_the_log_end_offset_is_none_of_an_append_under_way(log: segstore.Partiti
                 self.__dict__["tail"] = None
             found: NativeTail | None = self.__dict__["tail"]
             if looks[0] == 1 and found is not None:
-                found.c.end.next_offset += 7
+                found.c.active.end.next_offset += 7
             return found
 
         @tail.setter

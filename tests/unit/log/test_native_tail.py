@@ -20,6 +20,7 @@ import segstore
 from segstore import StorageError
 from segstore._native import ffi, held, lib
 from segstore.files import Handle
+from segstore.files.native_write import NATIVE
 from segstore.records import Columns, Template
 from segstore.records.header import TRANSACTIONAL_FLAG
 from segstore.storage.log.append import append_batches, append_record
@@ -614,7 +615,7 @@ class LetGoAtOnce(Handle):
 
 def test_files_that_the_pool_closes_while_a_tail_is_lent() -> None:
     """The tail must not be lent behind that: C would write to a descriptor that is another file's by then."""
-    tail = NativeTail(handle := LetGoAtOnce("/dev/null", os.O_RDONLY), ffi.NULL, ffi.NULL, None, HERE)
+    tail = NativeTail(handle := LetGoAtOnce("/dev/null", os.O_RDONLY), NATIVE, ffi.NULL, None, HERE)
     tail.begin()
     assert not tail.c.lent
     handle.close()
@@ -696,7 +697,7 @@ def test_the_published_end_never_goes_back(store_dir: Path, monkeypatch: pytest.
 
 def test_a_handle_without_its_user() -> None:
     handle = Handle("/dev/null", os.O_RDONLY)
-    tail = NativeTail(handle, ffi.NULL, ffi.NULL, None, HERE)
+    tail = NativeTail(handle, NATIVE, ffi.NULL, None, HERE)
     tail.begin()
     handle.let_go()
     assert not tail.c.lent

@@ -104,7 +104,7 @@ def test_a_failed_append_is_not_kept(led: Any, monkeypatch: pytest.MonkeyPatch) 
     def full(*args: Any) -> None:
         raise OSError(28, "no room")
 
-    monkeypatch.setattr(partition.writer, "_write_chunk", full)
+    monkeypatch.setattr(partition.writer, "_write_ready", full)
     with pytest.raises(segstore.StorageError):
         append(partition, b"lost")
     monkeypatch.undo()

@@ -1,0 +1,26 @@
+/* What an append asks of an active segment, and changes there (active.c), as tail.c sees it. */
+#ifndef SEG_ACTIVE_H
+#define SEG_ACTIVE_H
+
+#include "contract/active.h"
+#include "contract/batch.h"
+
+#define SEG_HIDDEN __attribute__((visibility("hidden")))
+
+/* Whether no roll is due before a batch of this time. */
+SEG_HIDDEN int seg_active_is_young(const seg_active *a, int64_t timestamp);
+
+/* Whether n batches with so many offsets fit the segment and its indexes. */
+SEG_HIDDEN int seg_active_has_room(const seg_active *a, int64_t size, int64_t offsets, int64_t n);
+
+/* Write batches that have their offsets and their positions, and index them. The end stays: 0, or -errno. */
+SEG_HIDDEN int64_t seg_active_put(seg_active *a, int32_t fd, seg_writer write, const uint8_t *buf, int64_t len,
+                                  const seg_batch *batches, int64_t n);
+
+/* Index batches that were written, for which there is room. The end stays: 0, or -errno. */
+SEG_HIDDEN int64_t seg_active_note(seg_active *a, const seg_batch *batches, int64_t n);
+
+/* Move the end behind batches that were written and indexed. */
+SEG_HIDDEN void seg_active_move(seg_active *a, int64_t position, int64_t next_offset);
+
+#endif

@@ -1,0 +1,75 @@
+"""By what C appends batches to a log's file (`seg_writer` of `_native/contract/active.h`).
+
+C writes by itself, unless `Files` have a `pwrite` of their own, as in tests: then it calls that. Threads:
+any.
+"""
+
+from __future__ import annotations
+
+import errno
+import weakref
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+from segstore._native import ffi
+from segstore.errors import is_refusal
+
+if TYPE_CHECKING:
+    from segstore.files.handle import Handle
+
+
+class NativeWrite:
+    """`c` is the function: NULL for `seg_pwritev`."""
+
+    c: Any = ffi.NULL
+
+    def raised(self) -> BaseException | None:
+        """Return what a call has raised since the last look, of which C has only told a number."""
+        return None
+
+
+NATIVE = NativeWrite()
+
+
+class Writing(Protocol):
+    """Writes to an open file; raises OSError."""
+
+    def pwrite(self, handle: Handle, data: Any, position: int, /) -> int: ...
+    def pwritev(self, handle: Handle, buffers: Sequence[Any], position: int, /) -> int: ...
+
+
+class OwnWrite(NativeWrite):
+    """Writes to a file by `pwrite` and `pwritev` of `files`. It does not keep the file open: a tail that is
+    stopped has none any more.
+    """
+
+    def __init__(self, files: Writing, handle: Handle) -> None:
+        self._files, self._handle = files, weakref.ref(handle)
+        self._raised: BaseException | None = None
+        own = weakref.ref(self)
+
+        @ffi.callback("seg_writer", error=-errno.EIO)  # type: ignore[untyped-decorator]
+        def called_by_c(fd: int, parts: Any, sizes: Any, n: int, position: int) -> int:
+            write = own()
+            assert write is not None, "C writes by what nobody holds"
+            return write._write([ffi.buffer(parts[i], sizes[i])[:] for i in range(n)], position)
+
+        self.c = called_by_c
+
+    def _write(self, data: list[bytes], position: int) -> int:
+        handle, files = self._handle(), self._files
+        assert handle is not None, "C uses a file that nobody holds"
+        try:
+            if len(data) == 1:
+                files.pwrite(handle, data[0], position)
+            else:
+                files.pwritev(handle, data, position)
+        except BaseException as error:
+            self._raised = error
+            return -(error.errno or errno.EIO) if is_refusal(error) else -errno.EIO
+        return sum(map(len, data))
+
+    def raised(self) -> BaseException | None:
+        """See `NativeWrite`."""
+        raised, self._raised = self._raised, None
+        return raised
