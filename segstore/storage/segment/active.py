@@ -171,7 +171,7 @@ class ActiveSegment:
         if not position:
             self._born_ms = clock()
         elif not (0 <= batches["max_timestamp"].item(0) - end.rolled_ms <= self._young_ms) and self._is_old(
-            batches, clock
+            batches, clock, as_is
         ):
             return 0
         # One entry less than C would make: `_room_for_some` decides at the end of an index.
@@ -211,14 +211,14 @@ class ActiveSegment:
             self._times.reserve(n + 1)
         return n
 
-    def _is_old(self, batches: NDArray[np.void], clock: Callable[[], int]) -> bool:
+    def _is_old(self, batches: NDArray[np.void], clock: Callable[[], int], as_is: bool) -> bool:
         rolled_ms = self.end.rolled_ms
         if rolled_ms < 0:
             return False
         # Kafka measures by record timestamps where there are any, else by the clock, which also stamps
-        # the records of a LogAppendTime topic.
+        # the records of a LogAppendTime topic; those of a follower come with their leader's stamp.
         latest = int(batches["max_timestamp"][0])
-        if latest < 0 or self._by_clock:
+        if latest < 0 or (self._by_clock and not as_is):
             latest = clock()
         return bool(latest - rolled_ms > self._most_ms)
 
@@ -322,7 +322,7 @@ class ActiveSegment:
         """
         c, offsets, times = tail.c, self._offsets.view, self._times.view
         c.end, c.offset_index, c.time_index = self.end, offsets.pointer, times.pointer
-        c.most_position, c.young_ms = self.config.segment_bytes, self._young_ms
+        c.most_position, c.young_ms = self.config.segment_bytes, self._most_ms
         c.interval = self._builder.interval_bytes
         tail.keep(self.end, offsets, times)
 
