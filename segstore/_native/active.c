@@ -14,11 +14,11 @@
 
 enum { PARTS = 1024 };      /* that one call of `write` gets at most; as many as one call of the system */
 
-/* Whether a batch of this time needs no roll, where the segment's first one has the other. */
+/* Whether no roll is due before a batch of this time, where the segment's first one, which may be later, has the
+ * other. */
 static int is_close(const seg_active *a, int64_t rolled_ms, int64_t timestamp)
 {
-    int64_t age = timestamp < 0 ? -1 : timestamp - rolled_ms;
-    return rolled_ms >= 0 && age >= 0 && age <= a->young_ms;
+    return rolled_ms >= 0 && timestamp >= 0 && timestamp - rolled_ms <= a->young_ms;
 }
 
 int seg_active_is_young(const seg_active *a, int64_t timestamp)

@@ -101,7 +101,7 @@ int64_t seg_exchange_produce(int sock, seg_exchange *x, seg_tail *t, const seg_r
         return first;
     memcpy(out, x->answer, (size_t)x->answer_len);
     put64(out + x->told_at, first);
-    put64(out + x->told_at + 8, -1); /* the records keep their times */
+    put64(out + x->told_at + 8, h->attributes & APPEND_TIME ? h->max_timestamp : -1);
     put64(out + x->told_at + 16, t->start_offset);
     answer(sock, x, out, x->answer_len, frame + NUMBER);
     return first;

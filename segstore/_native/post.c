@@ -306,7 +306,7 @@ static PyObject *settle(Post *p, Letter *m, int64_t offset, double ended)
         next_sequence(m->l, m->b.base_sequence);
     count(p, m, ended);
     w->offset = offset;
-    w->timestamp = record->number;
+    w->timestamp = m->b.attributes & APPEND_TIME ? m->b.max_timestamp : record->number;
     w->key_size = (int)m->r.key_len;
     w->value_size = (int)m->r.value_len;
     q->produced += q->room - q->left;

@@ -111,10 +111,11 @@ static int is_left(const seg_tail *t, int64_t offsets)
     return is_due(t, t->active->end->next_offset + offsets) && !seg_tail_syncs(t);
 }
 
-/* Whether the topic's settings allow a record of this time. */
+/* Whether the topic's settings allow a record of this time. That of a topic that stamps is not judged. */
 static int is_near(const seg_tail *t, int64_t timestamp, int64_t now)
 {
-    return now >= 0 && timestamp >= 0 && timestamp - now <= t->after_ms && now - timestamp <= t->before_ms;
+    return now >= 0 && timestamp >= 0 &&
+        (t->stamps || (timestamp - now <= t->after_ms && now - timestamp <= t->before_ms));
 }
 
 /* Whether n batches with so many offsets, the first of this time, may be put out without another look. */
@@ -317,16 +318,18 @@ static int64_t append(seg_tail *t, const seg_record *r, int64_t expected, int64_
     int64_t body = 3 + payload(r->key_len) + payload(r->value_len) + r->headers_len;
     b->position = t->active->end->position;
     b->base_offset = b->last_offset = t->active->end->next_offset;
-    b->base_timestamp = b->max_timestamp = timestamp;
+    b->base_timestamp = timestamp;
+    b->max_timestamp = t->stamps ? now : timestamp;
     b->size = (int32_t)(HEADER + varint_size(body) + body);
     b->leader_epoch = t->leader_epoch;
     b->count = 1;
     uint8_t out[SEG_ONE_ROOM];
     seg_claim *claim = NULL;
     if ((expected >= 0 && expected != t->active->end->next_offset) || b->size > t->largest_batch ||
-        !is_near(t, timestamp, now) || !fits(t, timestamp, b->size, 1, 1) || is_left(t, 1) ||
+        !is_near(t, timestamp, now) || !fits(t, b->max_timestamp, b->size, 1, 1) || is_left(t, 1) ||
         !claim_of(t, b, 1, &claim))
         return SEG_SLOW;
+    b->attributes |= t->stamps ? APPEND_TIME : 0;
     put_batch(r, body, out, b);
     return write_out(t, out, b->size, b, 1, claim, now);
 }
@@ -388,15 +391,17 @@ static int64_t measure(const seg_batch *batches, int64_t n, int64_t *offsets)
 
 static int64_t write_batches(seg_tail *t, uint8_t *buf, int64_t len, seg_batch *batches, int64_t n, int64_t now)
 {
-    int64_t offsets = 0;
+    int64_t offsets = 0, stamp = -1;
     seg_claim *claim = NULL;
-    if (n <= 0 || (t->hands_over && (len > SEG_HANDED_ROOM || n > SEG_HANDED)) ||
+    if (t->stamps)
+        stamp = now = now == SEG_NOW ? clock_ms() : now; /* under the lock: it rises with the offsets */
+    if (n <= 0 || (t->stamps && stamp < 0) || (t->hands_over && (len > SEG_HANDED_ROOM || n > SEG_HANDED)) ||
         !takes(t, batches[0].producer_id) || measure(batches, n, &offsets) != len ||
-        !fits(t, batches[0].max_timestamp, len, offsets, n) || is_left(t, offsets) ||
+        !fits(t, t->stamps ? stamp : batches[0].max_timestamp, len, offsets, n) || is_left(t, offsets) ||
         !claim_of(t, batches, n, &claim))
         return SEG_SLOW;
     const seg_end *e = t->active->end;
-    if (seg_assign(buf, len, batches, n, e->next_offset, t->leader_epoch, -1, e->position) < 0)
+    if (seg_assign(buf, len, batches, n, e->next_offset, t->leader_epoch, stamp, e->position) < 0)
         return SEG_SLOW;
     return write_out(t, buf, len, batches, n, claim, now);
 }
@@ -433,11 +438,13 @@ int64_t seg_tail_take(seg_tail *t, uint8_t *batch, int64_t len, const seg_rules 
 {
     seg_checked found;
     h->size = 0;
-    /* A look without the lock: a tail that is not lent is not worth the check. */
-    if (!t->here[0] || !__atomic_load_n(&t->lent, __ATOMIC_RELAXED))
+    /* A look without the lock: a tail that is not lent is not worth the check. The settings may have changed since the
+     * rules were taken. */
+    if (!t->here[0] || !__atomic_load_n(&t->lent, __ATOMIC_RELAXED) || t->stamps == rules->create_time)
         return SEG_SLOW;
     int64_t clock = now == SEG_NOW ? clock_ms() : now;
-    if (seg_check_batch(batch, len, rules, clock, h, &found) != SEG_CHECKED || found.max_timestamp != h->max_timestamp) {
+    if (seg_check_batch(batch, len, rules, clock, h, &found) != SEG_CHECKED ||
+        (found.max_timestamp != h->max_timestamp && !t->stamps)) {
         h->size = 0;
         return SEG_SLOW;
     }

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import errno
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Any
 
 import pytest
 from replicated_stores import Directories, await_in_sync, follower_of, found, lack, log_bytes
+from sent import batch
 from waiting import PATIENCE, until
 
 import segstore
@@ -115,6 +117,23 @@ def test_r15_r17_the_core_hears_of_appends_inline_when_it_is_asked(store: Any) -
     end = log.end_offset
     assert leader.core.log.high_watermark == leader.core.log.end_offset == end
     assert {remote.end_offset for remote in leader.core.leader.remotes.values()} == {end}
+
+
+def test_followers_get_the_stamp_of_the_log(store: Any) -> None:
+    store.alter_topic("t", {"message.timestamp.type": "LogAppendTime"})
+    until(lambda: leader_of(store).partition.config.message_timestamp_type == "LogAppendTime")
+    log = store.partition("t")
+    for append in (
+        lambda: log.append(b"v", timestamp=5),
+        lambda: log.append_batch([b"v"] * 10, timestamps=5)[0],
+        lambda: log.append_as_leader(batch(), acks=-1)[0],
+    ):
+        record = log.read_one(inline(store, append))
+        assert abs(record.timestamp - time.time() * 1000) < 1000 * PATIENCE
+    assert ends(store) == [(log.end_offset,) * 2] * 3
+    for path in store.kept_in.paths:
+        with segstore.open(path, "r") as reader:
+            assert reader.partition("t").read_one(log.end_offset - 1).timestamp == record.timestamp
 
 
 def test_a_reader_of_this_process_is_woken(store: Any) -> None:

@@ -54,6 +54,7 @@ typedef struct seg_tail {
     int32_t leader_epoch;
     int32_t needs_key;
     int32_t plain;           /* 1: seg_tail_append may encode; 0: the topic's records are compressed */
+    int32_t stamps;          /* 1: the clock is the time of all that is appended, but by seg_tail_follow (LogAppendTime) */
     const uint8_t *here;     /* 1 in this process, 0 in its children */
     uint64_t sequence;       /* odd while the next three change */
     int64_t shown_position;  /* where shown_offset begins in the active segment */
@@ -107,7 +108,7 @@ typedef struct seg_record {
 
 /* Append a record as a batch of its own, index it, publish the end, and flush, if it is due and C may; only where
  * its offset is the `expected` one, -1: any. `b` has producer id, epoch, sequence and attributes of that batch, and
- * gets its other fields; NULL: no producer with an id wrote it. Returns its offset; SEG_SLOW; -errno: the tail is
+ * gets its other fields, and the log's stamp; NULL: no producer with an id wrote it. Returns its offset; SEG_SLOW; -errno: the tail is
  * torn, and lent no more; SEG_BEHIND: it is appended at shown_offset, but a follower lacks it, and readers don't see
  * it: shown_offset stays, and the tail is lent no more. */
 int64_t seg_tail_append(seg_tail *t, const seg_record *r, int64_t expected, int64_t now, seg_batch *b);
@@ -123,7 +124,7 @@ int64_t seg_tail_encode(seg_tail *t, const seg_column *keys, const seg_column *v
                         const int64_t *cuts, int64_t n_cuts, const seg_template *of, uint8_t *out, int64_t piece,
                         seg_batch *batches, int64_t now, int64_t *done, int64_t *size);
 /* seg_check_batch, then seg_tail_write of that batch, where it needs no other look: it is not compressed, and its
- * largest timestamp is the one that its header has. *h gets its header, and offset and position; its size is 0
+ * largest timestamp is the one that its header has, or the log gives it one. *h gets its header, and offset and position; its size is 0
  * where the check was not made, or found anything. */
 int64_t seg_tail_take(seg_tail *t, uint8_t *batch, int64_t len, const seg_rules *rules, int64_t now, seg_batch *h);
 /* Append batches as a leader wrote them, under the tail's leader epoch, by no producer with an id, from the log's

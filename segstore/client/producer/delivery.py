@@ -293,12 +293,12 @@ class Delivery:
         """
         began = time.monotonic()
         try:
-            offsets, size, refused = self._appender.append_pieces(batches)
+            offsets, append_times, size, refused = self._appender.append_pieces(batches)
         except Exception as error:
             return batches, _seen(error)
         done = batches[: len(offsets)]
-        for batch, offset in zip(done, offsets, strict=True):
-            batch.base_offset = offset
+        for batch, offset, append_time in zip(done, offsets, append_times, strict=True):
+            batch.base_offset, batch.append_time = offset, append_time
         self._done(done, size, began)
         left = batches[len(done) :]
         if refused is not None:

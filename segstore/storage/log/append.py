@@ -22,6 +22,7 @@ from segstore.files.reserve import NO_ROOM
 from segstore.mutex import check_apart
 from segstore.records import HEADER_SIZE, Columns, Encoded, Template, check_sizes, encode, single
 from segstore.records.encoded import PLAIN
+from segstore.records.header import APPEND_TIME_FLAG
 from segstore.storage.log.acks import ALL, Acks
 from segstore.storage.log.validator import LogValidator
 from segstore.storage.producers.append_info import Claim, ExpectedEnd, claim_of
@@ -380,7 +381,8 @@ def append_record(
             else append_inline(partition, acks, 1, lambda: append_short(*record))
         )
         if first >= 0:
-            return _appended((first, -1, batch.size, False))
+            stamp = batch.max_timestamp if batch.attributes & APPEND_TIME_FLAG else -1
+            return _appended((first, stamp, batch.size, False))
     claim = claim_of(template, sequenced)
     validator = partition.validator
     codec, level = validator.codec_for(compression)

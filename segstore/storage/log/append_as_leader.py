@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from segstore._native import ffi, lib
 from segstore.mutex import check_apart
+from segstore.records.header import APPEND_TIME_FLAG
 from segstore.storage.log.append import SLOW, append, undone
 from segstore.storage.log.sent_batch import Received, SentBatch, check_batch, check_received, of_header
 from segstore.storage.producers.append_info import Claim
@@ -48,7 +49,8 @@ def append_as_leader(
         first = _take(partition.loan, validator.rules, batch, header)
         if first >= 0:
             partition.flushing.flush_if_due(first + header.count)
-            return AppendedBatch(first, -1, partition.visible.start_offset, header.count)
+            stamp = header.max_timestamp if header.attributes & APPEND_TIME_FLAG else -1
+            return AppendedBatch(first, stamp, partition.visible.start_offset, header.count)
     if header.size:  # the check has found nothing
         sent = of_header(batch, header)
     else:

@@ -26,16 +26,17 @@ PIECE_BYTES = 1 << 20
 
 
 class Pieces(NamedTuple):
-    """The first offsets of the batches that were appended, their bytes on disk, and what the disk refused the
-    next piece with.
+    """The first offsets of the batches that were appended, the stamps in ms that the log gave them, -1 where
+    they keep their own, their bytes on disk, and what the disk refused the next piece with.
     """
 
     offsets: list[int]
+    append_times: list[int]
     size: int
     error: StorageError | None
 
 
-NOTHING = Pieces([], 0, None)
+NOTHING = Pieces([], [], 0, None)
 
 
 def append_pieces(
@@ -68,4 +69,6 @@ def append_pieces(
             undone(partition.loan, tail, answer, PIECE_BYTES)
         except StorageError as refused:
             error = copy_of(refused)  # whose traceback would keep the records
-    return Pieces(batches["base_offset"][: done[0]].tolist(), done[1], error)
+    taken = batches[: done[0]]
+    stamps = taken["max_timestamp"].tolist() if tail.c.stamps else [-1] * len(taken)
+    return Pieces(taken["base_offset"].tolist(), stamps, done[1], error)

@@ -163,7 +163,6 @@ class TailLoan:
             and not segments.closed
             and self._visible.is_all
             and self._visible.stays_stable
-            and self._writer.config.message_timestamp_type == "CreateTime"
         )
 
     def flush(self) -> bool:

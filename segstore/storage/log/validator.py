@@ -59,6 +59,7 @@ class LogValidator:
         """
         c, config = tail.c, self._config
         c.largest_batch, c.needs_key, c.plain = self.largest_batch, self.needs_keys, not self.codec
+        c.stamps = not self.rules.create_time
         c.after_ms, c.before_ms = (
             config.message_timestamp_after_max_ms,
             config.message_timestamp_before_max_ms,

@@ -127,8 +127,7 @@ class ActiveSegment:
         # How old the segment may become, in ms. The jitter takes off less than that, whatever is set (Kafka:
         # LogConfig.randomSegmentJitter): else each record would get a segment of its own.
         self._most_ms = most - int(self._jitter * min(jitter, most)) if jitter else most
-        # A batch that is so much later than the first one needs no second look; by the clock each one does.
-        self.c.young_ms = -1 if self._by_clock else self._most_ms
+        self.c.young_ms = self._most_ms
         self.c.most_position = config.segment_bytes
 
     # --- opening -----------------------------------------------------------------------
@@ -200,9 +199,7 @@ class ActiveSegment:
         end = self.end
         if not end.position:
             self._born_ms = clock()
-        elif not (0 <= batches["max_timestamp"].item(0) - end.rolled_ms <= self.c.young_ms) and self._is_old(
-            batches, clock
-        ):
+        elif self._is_old(batches, clock, as_is):
             return 0
         if self._offsets.is_full(1) or self._times.is_full(1):
             return 0
@@ -226,14 +223,14 @@ class ActiveSegment:
             self._times.reserve(ahead + 1)
         return n
 
-    def _is_old(self, batches: NDArray[np.void], clock: Callable[[], int]) -> bool:
+    def _is_old(self, batches: NDArray[np.void], clock: Callable[[], int], as_is: bool) -> bool:
         rolled_ms = self.end.rolled_ms
         if rolled_ms < 0:
             return False
         # Kafka measures by record timestamps where there are any, else by the clock, which also stamps
-        # the records of a LogAppendTime topic.
+        # the records of a LogAppendTime topic; those of a follower come with their leader's stamp.
         latest = int(batches["max_timestamp"][0])
-        if latest < 0 or self._by_clock:
+        if latest < 0 or (self._by_clock and not as_is):
             latest = clock()
         return bool(latest - rolled_ms > self._most_ms)
 

@@ -26,6 +26,7 @@ from segstore.records import CODECS, HEADER_SIZE, decode, scan
 from segstore.storage.log import sent_batch
 from segstore.storage.log.append_as_leader import AppendedBatch
 from segstore.storage.log.transaction_markers import end_transaction
+from segstore.storage.segment import native_tail
 
 TXN = 0x10
 
@@ -419,10 +420,11 @@ def test_a_refused_write_leaves_the_log_as_it_was(store_dir: Path, error: int) -
 
 
 @pytest.mark.parametrize("long_way", [False, True])
-def test_one_write_for_each_append(store_dir: Path, long_way: bool) -> None:
+def test_one_write_for_each_append(store_dir: Path, long_way: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(native_tail, "enabled", not long_way)
     files = CountingFiles()
     with segstore.open(store_dir, files=files, clock=Clock(NOW)) as store:
-        store.create_topic("t", config={"message.timestamp.type": "LogAppendTime"} if long_way else {})
+        store.create_topic("t")
         log = store.partition("t")
         log.append_as_leader(batch())
         files.clear()

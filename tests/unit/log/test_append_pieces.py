@@ -143,7 +143,6 @@ def test_what_the_disk_refuses(store_dir: Path) -> None:
 
 
 LEFT: dict[str, dict[str, Any]] = {
-    "the log's times": {"message.timestamp.type": "LogAppendTime"},
     "a codec": {"compression.type": "zstd"},
     "flush.ms": {"flush.ms": 1},
 }

@@ -179,6 +179,23 @@ def test_a_cut_takes_the_tail_back(tmp_path: Path, led: list[bytes], monkeypatch
     closed(twin.log)
 
 
+def test_a_follower_that_stamps_takes_its_leader_s_times(
+    tmp_path: Path, led: list[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where these are older than the follower's clock lets a segment become."""
+    config = {"message.timestamp.type": "LogAppendTime", "segment.ms": 1000}
+    twins = [Twin(tmp_path / name, name == "short", monkeypatch) for name in ("short", "long")]
+    for twin in twins:
+        twin.log._store.alter_topic("t", config)  # type: ignore[attr-defined]
+    for data in led[:20]:
+        short, long = (twin.do(lambda replica, data=data: _taken(replica, data, 0)) for twin in twins)
+        assert short == long
+    assert twins[0].log.partition_for_write().loan.behind.c.appends > 10  # type: ignore[union-attr]
+    assert [log_bytes(twin.path / "t-0") for twin in twins] == [b"".join(led[:20])] * 2
+    for twin in twins:
+        closed(twin.log)
+
+
 def test_all_that_c_has_appended_is_kept(
     tmp_path: Path, led: list[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:

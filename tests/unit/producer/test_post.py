@@ -140,6 +140,18 @@ def test_singles_and_many_keep_their_order(store: segstore.Store, rng: random.Ra
     assert read == [b"%d" % number for number in range(2_000)]
 
 
+def test_a_record_that_the_log_stamps(store: segstore.Store) -> None:
+    store.create_topic("u", config={"message.timestamp.type": "LogAppendTime"})
+    with Producer(store, linger_ms=0) as producer:
+        warm(producer, "u")
+        future = producer.send("u", b"v", timestamp_ms=5)
+        found = future.get(PATIENCE)
+        assert type(future._holder) is Written
+    (record,) = store.partition("u").read(found.offset)
+    assert (record.value, record.timestamp) == (b"v", found.timestamp)
+    assert abs(found.timestamp - time.time() * 1000) < 1000 * PATIENCE
+
+
 def test_a_callback_is_called_whenever_it_comes(store: segstore.Store) -> None:
     with Producer(store, linger_ms=20) as producer:
         warm(producer)
@@ -170,7 +182,6 @@ LEFT: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "acks=0": ({"acks": 0, "enable_idempotence": False}, {}),
     "flush.messages": ({}, {"flush.messages": 1}),
     "flush.ms": ({}, {"flush.ms": 1000}),
-    "LogAppendTime": ({}, {"message.timestamp.type": "LogAppendTime"}),
 }
 
 
