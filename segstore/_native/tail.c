@@ -23,6 +23,7 @@
 #include "contract/file.h"
 #include "contract/index.h"
 #include "contract/log.h"
+#include "contract/producers.h"
 #include "contract/records.h"
 #include "contract/rules.h"
 #include "entry.h"
@@ -170,10 +171,21 @@ static void tear(seg_tail *t, int64_t error)
     __atomic_store_n(&t->lent, 0, __ATOMIC_RELAXED);
 }
 
-/* Index batches that were written to this log. The end stays. */
+/* Move what is known of producers behind their batches, which were written. It knows all of them. */
+static void take_in_producers(seg_tail *t, const seg_batch *batches, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        if (batches[i].producer_id >= 0) {
+            seg_producers_take(t->producers, batches, n, i, t->now == SEG_NOW ? clock_ms() : t->now);
+            return;
+        }
+}
+
+/* Index batches that were written to this log, and take in those of producers. The end stays. */
 static void note(seg_tail *t, const seg_batch *batches, int64_t n)
 {
     seg_end *e = t->end;
+    take_in_producers(t, batches, n);
     int64_t timed = 0;
     int64_t made = seg_index_entries(batches, n, e->base_offset, t->interval, &e->state,
                                      t->offset_index + OFFSET_ENTRY * e->offset_entries,
@@ -325,14 +337,12 @@ static int hand_on(seg_tail *t, const uint8_t *buf, int64_t len, seg_batch *batc
 }
 
 /* Write batches that have their offsets; where they lie in the log, index them and move the end behind. */
-static int64_t write_out(seg_tail *t, const uint8_t *buf, int64_t len, seg_batch *batches, int64_t n,
-                         seg_claim *claim, int64_t now)
+static int64_t write_out(seg_tail *t, const uint8_t *buf, int64_t len, seg_batch *batches, int64_t n, int64_t now)
 {
+    t->now = now;
     int64_t error = put_out(t, buf, len, batches, n);
     if (error)
         return error;
-    if (claim)
-        claim_take(claim, batches, n, now == SEG_NOW ? clock_ms() : now);
     if (!t->n_followers)
         show(t, len, batches, n);
     else if (!hand_on(t, buf, len, batches, n))
@@ -352,14 +362,12 @@ static int64_t append(seg_tail *t, const seg_record *r, int64_t expected, int64_
     b->leader_epoch = t->leader_epoch;
     b->count = 1;
     uint8_t out[SEG_ONE_ROOM];
-    seg_claim *claim = NULL;
     if ((expected >= 0 && expected != t->end->next_offset) || b->size > t->largest_batch ||
         !is_near(t, timestamp, now) || !is_young(t, timestamp) || !has_room(t, b->size, 1, 1) ||
-        is_left(t, 1) ||
-        !claim_of(t, b, 1, &claim))
+        is_left(t, 1) || !are_claimed(t->producers, b, 1))
         return SEG_SLOW;
     put_batch(r, body, out, b);
-    return write_out(t, out, b->size, b, 1, claim, now);
+    return write_out(t, out, b->size, b, 1, now);
 }
 
 /* Whether applications append here: these batches of a producer, or of none (id -1). Followers don't judge
@@ -420,14 +428,13 @@ static int64_t measure(const seg_batch *batches, int64_t n, int64_t *offsets)
 static int64_t write_batches(seg_tail *t, uint8_t *buf, int64_t len, seg_batch *batches, int64_t n, int64_t now)
 {
     int64_t offsets = 0;
-    seg_claim *claim = NULL;
     if (n <= 0 || (t->hands_over && (len > SEG_HANDED_ROOM || n > SEG_HANDED)) ||
         !takes(t, batches[0].producer_id) || measure(batches, n, &offsets) != len || !is_young(t, batches[0].max_timestamp) ||
-        !has_room(t, len, offsets, n) || is_left(t, offsets) || !claim_of(t, batches, n, &claim))
+        !has_room(t, len, offsets, n) || is_left(t, offsets) || !are_claimed(t->producers, batches, n))
         return SEG_SLOW;
     if (seg_assign(buf, len, batches, n, t->end->next_offset, t->leader_epoch, -1, t->end->position) < 0)
         return SEG_SLOW;
-    return write_out(t, buf, len, batches, n, claim, now);
+    return write_out(t, buf, len, batches, n, now);
 }
 
 int64_t seg_tail_write(seg_tail *t, uint8_t *buf, int64_t len, seg_batch *batches, int64_t n, int64_t now)

@@ -1,8 +1,8 @@
 """Helpers for producers with ids in one partition: their appends, and the state that the bytes of a log
 prove.
 
-`said` reads only the log files, batch by batch; tests compare the state that the engine keeps, or has
-written, with it.
+`said` reads only the log files, batch by batch, into a model (`producer_oracle`); tests compare the state
+that the engine keeps, or has written, with it.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ import random
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
+
+from producer_oracle import PlainProducers
 
 import segstore
 from segstore.index.txn_index import AbortedTxn, format_entries
@@ -59,13 +61,13 @@ class Said(NamedTuple):
     """
 
     offset: int
-    state: ProducerState
+    state: PlainProducers
     aborted: dict[int, list[AbortedTxn]]
 
 
-def said(partition: Path, state: ProducerState | None = None) -> Iterator[Said]:
+def said(partition: Path, state: PlainProducers | None = None) -> Iterator[Said]:
     """Yield the state in front of every batch of a log, and at its end."""
-    state = state or ProducerState()
+    state = state or PlainProducers()
     aborted: dict[int, list[AbortedTxn]] = {}
     for path in sorted(partition.glob("*.log")):
         data, base = path.read_bytes(), int(path.stem)

@@ -7,32 +7,14 @@
 #include "batch.h"
 #include "column.h"
 #include "index.h"
+#include "producers.h"
 #include "records.h"
 #include "rules.h"
 #include "threads.h"
 
 /* --- tail.c: the tail of a log, at which C appends while Python lends it ------------------------------- */
 enum { SEG_NOW = -65538 };  /* in place of a time in ms: that of the clock */
-enum { SEG_CLAIMS = 4, SEG_RETAINED = 5, SEG_FOLLOWERS = 8 };
-
-/* A batch of a producer: what is kept of it. */
-typedef struct seg_retained {
-    int64_t last_offset;
-    int64_t timestamp;
-    int32_t last_sequence;
-    int32_t offset_delta;
-} seg_retained;
-
-/* A producer with an id, whose next batches may be written: they follow the last one, in the same epoch. */
-typedef struct seg_claim {
-    int64_t producer_id;
-    int64_t appended_ms;     /* the clock at its last append */
-    int64_t taken;           /* its batches since the tail was lent, of which `last` has the last ones: */
-    seg_retained last[SEG_RETAINED]; /* batch i is last[i % SEG_RETAINED] */
-    int32_t next_sequence;
-    int16_t producer_epoch;
-    int16_t attributes;      /* the transactional bit: set while its transaction is open here */
-} seg_claim;
+enum { SEG_FOLLOWERS = 8 };
 
 /* Which part of a log is durable, and who makes it so. */
 typedef struct seg_commit {
@@ -92,8 +74,8 @@ typedef struct seg_tail {
     int64_t stable_offset;   /* -1: the log end offset */
     int64_t synced;
     int64_t layout;
-    int64_t claimed;         /* claims that are lent */
-    seg_claim claims[SEG_CLAIMS];
+    seg_producers *producers; /* of the partition; NULL: none is known */
+    int64_t now;             /* the clock (ms) of the append that is under way, or SEG_NOW */
     int64_t (*write)(int32_t fd, const uint8_t *buf, int64_t len, int64_t position); /* NULL: seg_pwrite */
     int64_t (*sync)(int32_t fd, int32_t *failed); /* NULL: seg_fdatasync; SEG_SLOW: not tried */
     seg_commit *commit;
