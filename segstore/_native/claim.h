@@ -1,5 +1,6 @@
 /* What C judges of batches by a producer with an id: only whether they are the next ones of a producer that is known,
- * outside of a transaction, or inside of one that is open (storage/producers/append_info.py judges all others).
+ * outside of a transaction, or inside of one that is open (storage/producers/append_info.py judges all others); in a
+ * follower's log only whether it knows the producer.
  *
  * Thread contract: the caller holds the tail's lock.
  */
@@ -34,6 +35,19 @@ static inline int are_claimed(const seg_producers *p, const seg_batch *batches, 
             b->base_sequence != (int32_t)next || (b->attributes & (TRANSACTIONAL | CONTROL)) != attributes)
             return 0;
         next = (next + (uint32_t)(b->last_offset - b->base_offset) + 1) & INT32_MAX;
+    }
+    return 1;
+}
+
+/* Whether these batches, as a leader wrote them, can be taken in: data batches that begin no transaction, of producers
+ * that are known, or of none. Nothing else of them is judged (R35). */
+static inline int are_known(const seg_producers *p, const seg_batch *batches, int64_t n)
+{
+    for (const seg_batch *b = batches; b < batches + n; b++) {
+        const seg_producer *e = b->producer_id < 0 ? NULL : seg_find_producer(p, b->producer_id);
+        if (b->attributes & CONTROL || (b->producer_id >= 0 && e == NULL) ||
+            (b->attributes & TRANSACTIONAL && (e == NULL || e->txn_first_offset < 0)))
+            return 0;
     }
     return 1;
 }

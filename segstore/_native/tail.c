@@ -248,7 +248,7 @@ static int begin(seg_tail *t)
 static int is_next(const seg_tail *f, const seg_tail *t, int64_t len, const seg_batch *batches, int64_t n)
 {
     return f->end->next_offset == t->end->next_offset && f->leader_epoch == t->leader_epoch &&
-        is_young(f, batches[0].max_timestamp) &&
+        is_young(f, batches[0].max_timestamp) && are_known(f->producers, batches, n) &&
         has_room(f, len, batches[n - 1].last_offset + 1 - t->end->next_offset, n);
 }
 
@@ -268,6 +268,7 @@ static int put_at_follower(seg_tail *f, const uint8_t *buf, int64_t len, seg_bat
 static int give(seg_tail *f, const seg_tail *t, const uint8_t *buf, int64_t len, seg_batch *batches, int64_t n)
 {
     int64_t moved = f->end->position - t->end->position;
+    f->now = t->now;
     if (!is_next(f, t, len, batches, n))
         return 0;
     if (f->job)
@@ -370,13 +371,6 @@ static int64_t append(seg_tail *t, const seg_record *r, int64_t expected, int64_
     return write_out(t, out, b->size, b, 1, now);
 }
 
-/* Whether applications append here: these batches of a producer, or of none (id -1). Followers don't judge
- * producers. */
-static int takes(const seg_tail *t, int64_t producer_id)
-{
-    return !t->follows && ((!t->n_followers && t->high_watermark < 0) || producer_id < 0);
-}
-
 /* Give the tail back after an append, wake those who wait for records, and keep flush.messages. */
 static int64_t end(seg_tail *t, int64_t offset)
 {
@@ -403,7 +397,7 @@ int64_t seg_tail_append(seg_tail *t, const seg_record *r, int64_t expected, int6
     seg_batch plain = {.producer_id = -1, .base_sequence = -1, .producer_epoch = -1};
     b = b ? b : &plain;
     if (b->attributes & (b->producer_id < 0 ? ~0 : ~TRANSACTIONAL) || !is_short(r) ||
-        (r->key_len < 0 && t->needs_key) || !t->plain || !takes(t, b->producer_id) || !begin(t))
+        (r->key_len < 0 && t->needs_key) || !t->plain || t->follows || !begin(t))
         return SEG_SLOW;
     if (now == SEG_NOW)
         now = clock_ms();
@@ -429,7 +423,7 @@ static int64_t write_batches(seg_tail *t, uint8_t *buf, int64_t len, seg_batch *
 {
     int64_t offsets = 0;
     if (n <= 0 || (t->hands_over && (len > SEG_HANDED_ROOM || n > SEG_HANDED)) ||
-        !takes(t, batches[0].producer_id) || measure(batches, n, &offsets) != len || !is_young(t, batches[0].max_timestamp) ||
+        t->follows || measure(batches, n, &offsets) != len || !is_young(t, batches[0].max_timestamp) ||
         !has_room(t, len, offsets, n) || is_left(t, offsets) || !are_claimed(t->producers, batches, n))
         return SEG_SLOW;
     if (seg_assign(buf, len, batches, n, t->end->next_offset, t->leader_epoch, -1, t->end->position) < 0)
@@ -482,24 +476,24 @@ int64_t seg_tail_take(seg_tail *t, uint8_t *batch, int64_t len, const seg_rules 
 
 /* --- a log that follows another machine's ------------------------------------- */
 
-/* Whether these batches go on where the log ends, and tell of no producer: such are taken unread. */
+/* Whether these batches go on where the log ends, and no control batch is among them: such are taken unread. */
 static int goes_on(const seg_tail *t, const seg_batch *batches, int64_t n)
 {
     for (int64_t i = 0; i < n; i++)
-        if (batches[i].magic != MAGIC || batches[i].producer_id >= 0 || batches[i].leader_epoch != t->leader_epoch ||
-            batches[i].attributes & (TRANSACTIONAL | CONTROL))
+        if (batches[i].magic != MAGIC || batches[i].leader_epoch != t->leader_epoch)
             return 0;
-    return n > 0 && batches[0].base_offset >= t->end->next_offset;
+    return n > 0 && batches[0].base_offset >= t->end->next_offset && are_known(t->producers, batches, n);
 }
 
 static int64_t follow(seg_tail *t, const uint8_t *buf, int64_t len, int64_t high_watermark, seg_batch *batches,
-                      int64_t n)
+                      int64_t n, int64_t now)
 {
     if (!t->follows || t->high_watermark < 0 || !goes_on(t, batches, n) || !is_young(t, batches[0].max_timestamp) ||
         !has_room(t, len, batches[n - 1].last_offset + 1 - t->end->next_offset, n))
         return SEG_SLOW;
     for (int64_t i = 0; i < n; i++)
         batches[i].position += t->end->position;
+    t->now = now;
     int64_t error = put_out(t, buf, len, batches, n), next = batches[n - 1].last_offset + 1;
     if (error)
         return error;
@@ -510,7 +504,7 @@ static int64_t follow(seg_tail *t, const uint8_t *buf, int64_t len, int64_t high
 }
 
 int64_t seg_tail_follow(seg_tail *t, const uint8_t *buf, int64_t len, int64_t high_watermark, seg_batch *batches,
-                        int64_t most)
+                        int64_t most, int64_t now)
 {
     seg_scan_end stop;
     /* A look without the lock, as in seg_tail_take. */
@@ -519,7 +513,7 @@ int64_t seg_tail_follow(seg_tail *t, const uint8_t *buf, int64_t len, int64_t hi
     int64_t n = seg_scan(buf, len, 0, -1, 0, INT64_MAX, INT64_MAX, 1, batches, most, &stop);
     if (stop.status != SEG_END || !begin(t))
         return SEG_SLOW;
-    return end(t, follow(t, buf, len, high_watermark, batches, n));
+    return end(t, follow(t, buf, len, high_watermark, batches, n, now));
 }
 
 int64_t seg_tail_show(seg_tail *t, int64_t high_watermark)

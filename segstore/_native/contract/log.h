@@ -129,12 +129,12 @@ int64_t seg_tail_encode(seg_tail *t, const seg_column *keys, const seg_column *v
  * largest timestamp is the one that its header has. *h gets its header, and offset and position; its size is 0
  * where the check was not made, or found anything. */
 int64_t seg_tail_take(seg_tail *t, uint8_t *batch, int64_t len, const seg_rules *rules, int64_t now, seg_batch *h);
-/* Append batches as a leader wrote them, under the tail's leader epoch, by no producer with an id, from the log's
- * end on; show the log up to the leader's high watermark, where that is higher. `batches` has room for `most`, and gets
- * their headers. Returns the offset behind them; SEG_SLOW also where anything is damaged; -errno as
- * seg_tail_append. */
+/* Append batches as a leader wrote them, under the tail's leader epoch, of producers that are known or of none, from
+ * the log's end on; show the log up to the leader's high watermark, where that is higher. `batches` has room for `most`,
+ * and gets their headers; `now` as in seg_tail_write. Returns the offset behind them; SEG_SLOW also where anything is
+ * damaged; -errno as seg_tail_append. */
 int64_t seg_tail_follow(seg_tail *t, const uint8_t *buf, int64_t len, int64_t high_watermark, seg_batch *batches,
-                        int64_t most);
+                        int64_t most, int64_t now);
 /* Show the log up to a higher high watermark, if the tail is lent, and has one: 1; else 0; -EINTR for a signal. */
 int64_t seg_tail_show(seg_tail *t, int64_t high_watermark);
 /* Let appends begin; all other fields are set by then. */
