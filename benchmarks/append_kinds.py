@@ -125,6 +125,7 @@ def follower(log: segstore.PartitionLog) -> Setup:
     """A replica that follows takes batches of a producer with an id, as a fetch brings them."""
     side = log._store._side  # type: ignore[attr-defined]
     replica, numbers = side.partitions.replica("t", 0), count()
+    replica.follow()
 
     def prepare(n: int) -> Calls:
         some = islice(numbers, n)

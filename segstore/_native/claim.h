@@ -1,5 +1,6 @@
-/* What C judges of an append by a producer with an id: only whether its batches are the next ones of a claim
- * that Python has lent (storage/producers/append_info.py judges all others).
+/* What C judges of batches by a producer with an id: only whether they are the next ones of a producer that is known,
+ * outside of a transaction, or inside of one that is open (storage/producers/append_info.py judges all others); in a
+ * follower's log only whether it knows the producer.
  *
  * Thread contract: the caller holds the tail's lock.
  */
@@ -8,41 +9,47 @@
 
 #include "bytes.h"
 #include "contract/batch.h"
-#include "contract/log.h"
+#include "contract/producers.h"
 
-/* Whether these batches, all of one producer, may be written; `claim` is set to the producer's, NULL where it
- * has no id. */
-static inline int claim_of(seg_tail *t, const seg_batch *batches, int64_t n, seg_claim **claim)
+/* The entry of a producer; NULL where it is not known, or there is no table. */
+__attribute__((visibility("hidden"))) seg_producer *seg_find_producer(const seg_producers *p, int64_t producer_id);
+
+/* The sequence that a producer's next batch must have. */
+static inline uint32_t next_sequence(const seg_producer *e)
 {
-    seg_claim *c = t->claims, *end = t->claims + t->claimed;
-    *claim = NULL;
+    return e->kept ? ((uint32_t)e->batches[e->kept - 1].last_sequence + 1) & INT32_MAX : 0;
+}
+
+/* Whether these batches, all of one producer or of none, may be appended. */
+static inline int are_claimed(const seg_producers *p, const seg_batch *batches, int64_t n)
+{
     if (batches[0].producer_id < 0)
         return 1;
-    while (c < end && c->producer_id != batches[0].producer_id)
-        c++;
-    if (c == end)
+    const seg_producer *e = seg_find_producer(p, batches[0].producer_id);
+    if (e == NULL)
         return 0;
-    uint32_t next = (uint32_t)c->next_sequence;
+    uint32_t next = next_sequence(e);
+    int attributes = e->txn_first_offset >= 0 ? TRANSACTIONAL : 0;
     for (const seg_batch *b = batches; b < batches + n; b++) {
-        if (b->producer_id != c->producer_id || b->producer_epoch != c->producer_epoch ||
-            b->base_sequence != (int32_t)next || (b->attributes & (TRANSACTIONAL | CONTROL)) != c->attributes)
+        if (b->producer_id != e->producer_id || b->producer_epoch != e->producer_epoch ||
+            b->base_sequence != (int32_t)next || (b->attributes & (TRANSACTIONAL | CONTROL)) != attributes)
             return 0;
         next = (next + (uint32_t)(b->last_offset - b->base_offset) + 1) & INT32_MAX;
     }
-    *claim = c;
     return 1;
 }
 
-/* Take in batches that were written. */
-static inline void claim_take(seg_claim *c, const seg_batch *batches, int64_t n, int64_t now)
+/* Whether these batches, as a leader wrote them, can be taken in: data batches that begin no transaction, of producers
+ * that are known, or of none. Nothing else of them is judged (R35). */
+static inline int are_known(const seg_producers *p, const seg_batch *batches, int64_t n)
 {
     for (const seg_batch *b = batches; b < batches + n; b++) {
-        int32_t delta = (int32_t)(b->last_offset - b->base_offset);
-        int32_t last = (int32_t)(((uint32_t)c->next_sequence + (uint32_t)delta) & INT32_MAX);
-        c->last[c->taken++ % SEG_RETAINED] = (seg_retained){b->last_offset, b->max_timestamp, last, delta};
-        c->next_sequence = (int32_t)(((uint32_t)last + 1) & INT32_MAX);
+        const seg_producer *e = b->producer_id < 0 ? NULL : seg_find_producer(p, b->producer_id);
+        if (b->attributes & CONTROL || (b->producer_id >= 0 && e == NULL) ||
+            (b->attributes & TRANSACTIONAL && (e == NULL || e->txn_first_offset < 0)))
+            return 0;
     }
-    c->appended_ms = now;
+    return 1;
 }
 
 #endif

@@ -22,6 +22,7 @@
 #include "contract/column.h"
 #include "contract/ends.h"
 #include "contract/log.h"
+#include "contract/producers.h"
 #include "contract/records.h"
 #include "contract/rules.h"
 #include "hand_over.h"
@@ -157,6 +158,23 @@ static void tear(seg_tail *t, int64_t error)
     __atomic_store_n(&t->lent, 0, __ATOMIC_RELAXED);
 }
 
+/* Move what is known of producers behind their batches, which were written. It knows all of them. */
+static void take_in_producers(seg_tail *t, const seg_batch *batches, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        if (batches[i].producer_id >= 0) {
+            seg_producers_take(t->producers, batches, n, i, t->now == SEG_NOW ? clock_ms() : t->now);
+            return;
+        }
+}
+
+/* Batches were written to this log, and indexed. */
+static void note(seg_tail *t, const seg_batch *batches, int64_t n)
+{
+    take_in_producers(t, batches, n);
+    t->appends++;
+}
+
 /* Write batches that have their offsets and their positions in this log, and index them. The end stays: 0, or
  * -errno. */
 static int64_t put_out(seg_tail *t, const uint8_t *buf, int64_t len, const seg_batch *batches, int64_t n)
@@ -165,7 +183,7 @@ static int64_t put_out(seg_tail *t, const uint8_t *buf, int64_t len, const seg_b
     if (error)
         tear(t, error);
     else
-        t->appends++;
+        note(t, batches, n);
     return error;
 }
 
@@ -206,6 +224,7 @@ static int is_next(const seg_tail *f, const seg_tail *t, int64_t len, const seg_
 {
     int64_t next = t->active->end->next_offset;
     return f->active->end->next_offset == next && f->leader_epoch == t->leader_epoch &&
+        are_known(f->producers, batches, n) &&
         fits(f, batches[0].max_timestamp, len, batches[n - 1].last_offset + 1 - next, n);
 }
 
@@ -225,6 +244,7 @@ static int put_at_follower(seg_tail *f, const uint8_t *buf, int64_t len, seg_bat
 static int give(seg_tail *f, const seg_tail *t, const uint8_t *buf, int64_t len, seg_batch *batches, int64_t n)
 {
     int64_t moved = f->active->end->position - t->active->end->position;
+    f->now = t->now;
     if (!is_next(f, t, len, batches, n))
         return 0;
     if (f->job)
@@ -237,7 +257,7 @@ static int take_in(seg_tail *f, int64_t result)
 {
     if (result >= 0) {
         seg_active_note(f->active, seg_job_batches(f->job), f->job->n);
-        f->appends++;
+        note(f, seg_job_batches(f->job), f->job->n);
     } else if (result != -ECANCELED) {
         tear(f, result);
     }
@@ -296,14 +316,12 @@ static int hand_on(seg_tail *t, const uint8_t *buf, int64_t len, seg_batch *batc
 }
 
 /* Write batches that have their offsets; where they lie in the log, index them and move the end behind. */
-static int64_t write_out(seg_tail *t, const uint8_t *buf, int64_t len, seg_batch *batches, int64_t n,
-                         seg_claim *claim, int64_t now)
+static int64_t write_out(seg_tail *t, const uint8_t *buf, int64_t len, seg_batch *batches, int64_t n, int64_t now)
 {
+    t->now = now;
     int64_t error = put_out(t, buf, len, batches, n);
     if (error)
         return error;
-    if (claim)
-        claim_take(claim, batches, n, now == SEG_NOW ? clock_ms() : now);
     if (!t->n_followers)
         show(t, len, batches, n);
     else if (!hand_on(t, buf, len, batches, n))
@@ -324,21 +342,13 @@ static int64_t append(seg_tail *t, const seg_record *r, int64_t expected, int64_
     b->leader_epoch = t->leader_epoch;
     b->count = 1;
     uint8_t out[SEG_ONE_ROOM];
-    seg_claim *claim = NULL;
     if ((expected >= 0 && expected != t->active->end->next_offset) || b->size > t->largest_batch ||
         !is_near(t, timestamp, now) || !fits(t, b->max_timestamp, b->size, 1, 1) || is_left(t, 1) ||
-        !claim_of(t, b, 1, &claim))
+        !are_claimed(t->producers, b, 1))
         return SEG_SLOW;
     b->attributes |= t->stamps ? APPEND_TIME : 0;
     put_batch(r, body, out, b);
-    return write_out(t, out, b->size, b, 1, claim, now);
-}
-
-/* Whether applications append here: these batches of a producer, or of none (id -1). Followers don't judge
- * producers. */
-static int takes(const seg_tail *t, int64_t producer_id)
-{
-    return !t->follows && ((!t->n_followers && t->high_watermark < 0) || producer_id < 0);
+    return write_out(t, out, b->size, b, 1, now);
 }
 
 /* Give the tail back after an append, wake those who wait for records, and keep flush.messages. */
@@ -367,7 +377,7 @@ int64_t seg_tail_append(seg_tail *t, const seg_record *r, int64_t expected, int6
     seg_batch plain = {.producer_id = -1, .base_sequence = -1, .producer_epoch = -1};
     b = b ? b : &plain;
     if (b->attributes & (b->producer_id < 0 ? ~0 : ~TRANSACTIONAL) || !is_short(r) ||
-        (r->key_len < 0 && t->needs_key) || !t->plain || !takes(t, b->producer_id) || !begin(t))
+        (r->key_len < 0 && t->needs_key) || !t->plain || t->follows || !begin(t))
         return SEG_SLOW;
     if (now == SEG_NOW)
         now = clock_ms();
@@ -392,18 +402,17 @@ static int64_t measure(const seg_batch *batches, int64_t n, int64_t *offsets)
 static int64_t write_batches(seg_tail *t, uint8_t *buf, int64_t len, seg_batch *batches, int64_t n, int64_t now)
 {
     int64_t offsets = 0, stamp = -1;
-    seg_claim *claim = NULL;
     if (t->stamps)
         stamp = now = now == SEG_NOW ? clock_ms() : now; /* under the lock: it rises with the offsets */
     if (n <= 0 || (t->stamps && stamp < 0) || (t->hands_over && (len > SEG_HANDED_ROOM || n > SEG_HANDED)) ||
-        !takes(t, batches[0].producer_id) || measure(batches, n, &offsets) != len ||
+        t->follows || measure(batches, n, &offsets) != len ||
         !fits(t, t->stamps ? stamp : batches[0].max_timestamp, len, offsets, n) || is_left(t, offsets) ||
-        !claim_of(t, batches, n, &claim))
+        !are_claimed(t->producers, batches, n))
         return SEG_SLOW;
     const seg_end *e = t->active->end;
     if (seg_assign(buf, len, batches, n, e->next_offset, t->leader_epoch, stamp, e->position) < 0)
         return SEG_SLOW;
-    return write_out(t, buf, len, batches, n, claim, now);
+    return write_out(t, buf, len, batches, n, now);
 }
 
 int64_t seg_tail_write(seg_tail *t, uint8_t *buf, int64_t len, seg_batch *batches, int64_t n, int64_t now)
@@ -453,18 +462,17 @@ int64_t seg_tail_take(seg_tail *t, uint8_t *batch, int64_t len, const seg_rules 
 
 /* --- a log that follows another machine's ------------------------------------- */
 
-/* Whether these batches go on where the log ends, and tell of no producer: such are taken unread. */
+/* Whether these batches go on where the log ends, and no control batch is among them: such are taken unread. */
 static int goes_on(const seg_tail *t, const seg_batch *batches, int64_t n)
 {
     for (int64_t i = 0; i < n; i++)
-        if (batches[i].magic != MAGIC || batches[i].producer_id >= 0 || batches[i].leader_epoch != t->leader_epoch ||
-            batches[i].attributes & (TRANSACTIONAL | CONTROL))
+        if (batches[i].magic != MAGIC || batches[i].leader_epoch != t->leader_epoch)
             return 0;
-    return n > 0 && batches[0].base_offset >= t->active->end->next_offset;
+    return n > 0 && batches[0].base_offset >= t->active->end->next_offset && are_known(t->producers, batches, n);
 }
 
 static int64_t follow(seg_tail *t, const uint8_t *buf, int64_t len, int64_t high_watermark, seg_batch *batches,
-                      int64_t n)
+                      int64_t n, int64_t now)
 {
     const seg_end *e = t->active->end;
     if (!t->follows || t->high_watermark < 0 || !goes_on(t, batches, n) ||
@@ -472,6 +480,7 @@ static int64_t follow(seg_tail *t, const uint8_t *buf, int64_t len, int64_t high
         return SEG_SLOW;
     for (int64_t i = 0; i < n; i++)
         batches[i].position += e->position;
+    t->now = now;
     int64_t error = put_out(t, buf, len, batches, n), next = batches[n - 1].last_offset + 1;
     if (error)
         return error;
@@ -482,7 +491,7 @@ static int64_t follow(seg_tail *t, const uint8_t *buf, int64_t len, int64_t high
 }
 
 int64_t seg_tail_follow(seg_tail *t, const uint8_t *buf, int64_t len, int64_t high_watermark, seg_batch *batches,
-                        int64_t most)
+                        int64_t most, int64_t now)
 {
     seg_scan_end stop;
     /* A look without the lock, as in seg_tail_take. */
@@ -491,7 +500,7 @@ int64_t seg_tail_follow(seg_tail *t, const uint8_t *buf, int64_t len, int64_t hi
     int64_t n = seg_scan(buf, len, 0, -1, 0, INT64_MAX, INT64_MAX, 1, batches, most, &stop);
     if (stop.status != SEG_END || !begin(t))
         return SEG_SLOW;
-    return end(t, follow(t, buf, len, high_watermark, batches, n));
+    return end(t, follow(t, buf, len, high_watermark, batches, n, now));
 }
 
 int64_t seg_tail_show(seg_tail *t, int64_t high_watermark)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from producers import Senders, told
 from replicated_stores import Directories, await_in_sync, follower_of, found, lack, log_bytes
 from waiting import until
 
@@ -107,6 +108,23 @@ def test_r1_r15_all_replicas_have_the_bytes_and_show_them_when_the_append_return
                 assert reader.partition("t").read_one(first).value == b"value"
                 assert reader.partition("t").end_offset == first + 1
         assert {each.lag for each in store.describe_partition("t").replica_states} == {0}
+
+
+def test_r35_what_idempotent_producers_append_is_handed_over(three: Directories) -> None:
+    """The first batch of each is fetched; what is known of producers is the same at each replica."""
+    with opened(three) as store:
+        senders = Senders(store.partition("t"))
+        senders.turn()
+        for _ in range(3):
+            handed_over(store, senders.turn)
+        last = handed_over(store, lambda: senders.send(1).first)
+        assert (senders.send(1, back=1).first, senders.send(1, back=1).duplicate) == (last, True)
+        await_in_sync(store)
+        for each in replicas(store):
+            with each.partition.queue.token:
+                expected, table = told(Path(each.partition.directory)).state, each.partition.producers.state
+                assert len(table.producers) == 3
+                assert table.producers == expected.producers
 
 
 def test_no_python_of_followers_runs(three: Directories, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from producers import Senders, told
 from replicated_stores import Directories, await_in_sync, follower_of, found, lack, log_bytes
 from sent import batch
 from waiting import PATIENCE, until
@@ -215,8 +216,49 @@ def test_segments_roll_at_each_replica(tmp_path: Path) -> None:
             assert len(list((path / "t-0").glob("*.log"))) > 5
 
 
-def test_transactions_and_idempotent_producers_are_judged_by_the_threads(store: Any) -> None:
-    """Producer states are kept at each replica: what producers with an id append is fetched."""
+def test_r35_what_idempotent_producers_append_is_written_inline(store: Any) -> None:
+    """The first batch of each by the threads; what is known of producers is the same at each replica."""
+    log = store.partition("t")
+    senders = Senders(log)
+    senders.turn()
+    for _ in range(3):
+        inline(store, senders.turn)
+    last = inline(store, lambda: senders.send(1).first)
+    assert (senders.send(1, back=1).first, senders.send(1, back=1).duplicate) == (last, True)
+    await_in_sync(store)
+    judge_producers(store)
+
+
+def test_r35_a_follower_that_does_not_know_a_producer_has_its_batch_all_the_same(store: Any) -> None:
+    log = store.partition("t")
+    senders = Senders(log)
+    senders.turn()
+    inline(store, senders.turn)
+    other = store._side.manager.find(follower_of(store.describe_partition("t")), KEY)
+    lent(store)
+    with other.partition.queue.token:
+        assert other.partition.producers.expire(0) == 3
+    for _ in range(5):
+        made = senders.turn()
+        assert [found(log)[offset] for offset in made] == [
+            b"%d/%d" % (n, senders._next[n] - 1) for n in range(3)
+        ]
+    inline(store, senders.turn)
+    await_in_sync(store)
+
+
+def judge_producers(store: Any) -> None:
+    """Each replica's table holds what its log says."""
+    for broker in range(3):
+        replica = store._side.manager.find(broker, KEY)
+        with replica.partition.queue.token:
+            expected, table = told(Path(replica.partition.directory)).state, replica.partition.producers.state
+            assert len(table.producers) == 3
+            assert table.producers == expected.producers
+            assert min(entry.appended_ms for entry in table.producers.values()) > 0
+
+
+def test_an_idempotent_producer_and_appends_beside_it(store: Any) -> None:
     lent(store)
     with segstore.Producer(store, acks="all", enable_idempotence=True) as producer:
         sent = [producer.send("t", b"%d" % n) for n in range(50)]

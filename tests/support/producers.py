@@ -1,23 +1,25 @@
 """Helpers for producers with ids in one partition: their appends, and the state that the bytes of a log
 prove.
 
-`said` reads only the log files, batch by batch; tests compare the state that the engine keeps, or has
-written, with it.
+`said` reads only the log files, batch by batch, into a model (`producer_oracle`); tests compare the state
+that the engine keeps, or has written, with it.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+from producer_oracle import PlainProducers
 
 import segstore
 from segstore.index.txn_index import AbortedTxn, format_entries
 from segstore.records import Columns, Template, decode, scan
 from segstore.records.control import parse_control
 from segstore.records.header import TRANSACTIONAL_FLAG
-from segstore.storage.log.append import Appended, append_batches
+from segstore.storage.log.append import Appended, append_batches, append_record
 from segstore.storage.log.transaction_markers import end_transaction, open_transactions
 from segstore.storage.producers.producer_state import ProducerState
 
@@ -59,13 +61,13 @@ class Said(NamedTuple):
     """
 
     offset: int
-    state: ProducerState
+    state: PlainProducers
     aborted: dict[int, list[AbortedTxn]]
 
 
-def said(partition: Path, state: ProducerState | None = None) -> Iterator[Said]:
+def said(partition: Path, state: PlainProducers | None = None) -> Iterator[Said]:
     """Yield the state in front of every batch of a log, and at its end."""
-    state = state or ProducerState()
+    state = state or PlainProducers()
     aborted: dict[int, list[AbortedTxn]] = {}
     for path in sorted(partition.glob("*.log")):
         data, base = path.read_bytes(), int(path.stem)
@@ -124,6 +126,33 @@ def assert_live(log: segstore.PartitionLog, partition: Path, *, reopened: bool =
         assert known.producers == expected.producers
     unstable = expected.first_unstable_offset
     assert log.last_stable_offset == (log.end_offset if unstable is None else unstable)
+
+
+class Senders:
+    """Idempotent producers, each of which sends one record after the other."""
+
+    def __init__(self, log: segstore.PartitionLog, ids: Iterable[int] = range(3)) -> None:
+        self._log, self._next = log, dict.fromkeys(ids, 0)
+
+    def send(self, pid: int, back: int = 0, **more: Any) -> Appended:
+        """Append the producer's next record, or again the one that was sent so many before."""
+        sequence = self._next[pid] - back
+        template = Template(0, pid, 0, sequence)
+        done = append_record(
+            self._log,
+            b"%d/%d" % (pid, sequence),
+            None,
+            (),
+            self._log._context.clock(),
+            template=template,
+            **more,
+        )
+        self._next[pid] += back == 0
+        return done
+
+    def turn(self, **more: Any) -> list[int]:
+        """Let each producer send a record; returns their offsets."""
+        return [self.send(pid, **more).first for pid in self._next]
 
 
 class Mixture:

@@ -7,32 +7,14 @@
 #include "active.h"
 #include "batch.h"
 #include "column.h"
+#include "producers.h"
 #include "records.h"
 #include "rules.h"
 #include "threads.h"
 
 /* --- tail.c: the tail of a log, at which C appends while Python lends it ------------------------------- */
 enum { SEG_NOW = -65538 };  /* in place of a time in ms: that of the clock */
-enum { SEG_CLAIMS = 4, SEG_RETAINED = 5, SEG_FOLLOWERS = 8 };
-
-/* A batch of a producer: what is kept of it. */
-typedef struct seg_retained {
-    int64_t last_offset;
-    int64_t timestamp;
-    int32_t last_sequence;
-    int32_t offset_delta;
-} seg_retained;
-
-/* A producer with an id, whose next batches may be written: they follow the last one, in the same epoch. */
-typedef struct seg_claim {
-    int64_t producer_id;
-    int64_t appended_ms;     /* the clock at its last append */
-    int64_t taken;           /* its batches since the tail was lent, of which `last` has the last ones: */
-    seg_retained last[SEG_RETAINED]; /* batch i is last[i % SEG_RETAINED] */
-    int32_t next_sequence;
-    int16_t producer_epoch;
-    int16_t attributes;      /* the transactional bit: set while its transaction is open here */
-} seg_claim;
+enum { SEG_FOLLOWERS = 8 };
 
 /* Which part of a log is durable, and who makes it so. */
 typedef struct seg_commit {
@@ -72,9 +54,9 @@ typedef struct seg_tail {
     int64_t stable_offset;   /* -1: the log end offset */
     int64_t synced;
     int64_t layout;
-    int64_t claimed;         /* claims that are lent */
-    seg_claim claims[SEG_CLAIMS];
-    seg_writer write;         /* NULL: seg_pwritev */
+    seg_producers *producers; /* of the partition; NULL: none is known */
+    int64_t now;             /* the clock (ms) of the append that is under way, or SEG_NOW */
+    seg_writer write;        /* NULL: seg_pwritev */
     int64_t (*sync)(int32_t fd, int32_t *failed); /* NULL: seg_fdatasync; SEG_SLOW: not tried */
     seg_commit *commit;
     int64_t flush_messages;  /* 0: none */
@@ -127,12 +109,12 @@ int64_t seg_tail_encode(seg_tail *t, const seg_column *keys, const seg_column *v
  * largest timestamp is the one that its header has, or the log gives it one. *h gets its header, and offset and position; its size is 0
  * where the check was not made, or found anything. */
 int64_t seg_tail_take(seg_tail *t, uint8_t *batch, int64_t len, const seg_rules *rules, int64_t now, seg_batch *h);
-/* Append batches as a leader wrote them, under the tail's leader epoch, by no producer with an id, from the log's
- * end on; show the log up to the leader's high watermark, where that is higher. `batches` has room for `most`, and gets
- * their headers. Returns the offset behind them; SEG_SLOW also where anything is damaged; -errno as
- * seg_tail_append. */
+/* Append batches as a leader wrote them, under the tail's leader epoch, of producers that are known or of none, from
+ * the log's end on; show the log up to the leader's high watermark, where that is higher. `batches` has room for `most`,
+ * and gets their headers; `now` as in seg_tail_write. Returns the offset behind them; SEG_SLOW also where anything is
+ * damaged; -errno as seg_tail_append. */
 int64_t seg_tail_follow(seg_tail *t, const uint8_t *buf, int64_t len, int64_t high_watermark, seg_batch *batches,
-                        int64_t most);
+                        int64_t most, int64_t now);
 /* Show the log up to a higher high watermark, if the tail is lent, and has one: 1; else 0; -EINTR for a signal. */
 int64_t seg_tail_show(seg_tail *t, int64_t high_watermark);
 /* Let appends begin; all other fields are set by then. */

@@ -51,12 +51,15 @@ def append(
     short = len(chunks) == 1 and (claim is None or claim.sequenced)
     if partition.acks is not None:
         first = (
-            append_inline(partition, acks, n, lambda: _write_short(partition, chunks[0])) if short else SLOW
+            append_inline(partition, acks, n, lambda tail: _write_due(partition, tail, chunks[0], n))
+            if short
+            else SLOW
         )
         if first >= 0:
             return first
         return _acknowledged(partition, acks, n, lambda: partition.queue.put(chunks, claim))
-    first = _write_short(partition, chunks[0]) if short else SLOW
+    tail = partition.loan.tail
+    first = _write_short(partition, tail, chunks[0]) if short and tail is not None else SLOW
     if first < 0:
         first = partition.queue.put(chunks, claim)
     partition.flushing.flush_if_due(first + n)
@@ -86,16 +89,17 @@ def tell_of(error: StorageError, partition: Partition, acknowledger: Acknowledge
         acknowledger.failed(error)
 
 
-def append_inline(partition: Partition, acks: Acks, n: int, write: Callable[[], int]) -> int:
-    """Append `n` records to all replicas by `write`, one call of C, while the tails of all are lent. Return
-    the first offset, or SLOW: nothing is done then. Where a follower did not take the records, wait for it
-    as `acks` asks. Raises StorageError, and the errors of `Acknowledger`.
+def append_inline(partition: Partition, acks: Acks, n: int, write: Callable[[NativeTail], int]) -> int:
+    """Append `n` records to all replicas by `write`, one call of C, while the tails of all are lent; or to a
+    log with a standby. Return the first offset, or SLOW: nothing is done then. Wait for a follower that did
+    not take the records, or for the standby, as `acks` asks. Raises StorageError, and the errors of
+    `Acknowledger`.
     """
-    acknowledger = partition.acks
-    if partition.loan.tail is None or acknowledger is None:
-        return SLOW
+    acknowledger, tail = partition.acks, partition.loan.tail
+    if tail is None or acknowledger is None:
+        return _append_behind(partition, acks, n, write)
     try:
-        first = write()
+        first = write(tail)
     except StorageError as error:
         tell_of(error, partition, acknowledger)
         raise
@@ -158,32 +162,31 @@ def append_short(
     return offset
 
 
-def _append_behind(
-    partition: Partition,
-    record: tuple[Any, Any, Any, int | None],
-    acks: Acks,
-    expected: ExpectedEnd | None,
-) -> int:
-    """Append a record as `append_short` does, to a log whose readers see what a standby has, too, and wait
-    for that.
+def _append_behind(partition: Partition, acks: Acks, n: int, write: Callable[[NativeTail], int]) -> int:
+    """Append `n` records by `write`, one call of C, to a log whose readers see what a standby has, too, and
+    wait for that. Returns and raises as `append_inline`.
     """
     acknowledger, tail = partition.acks, partition.loan.behind
     if acknowledger is None or tail is None:
         return SLOW
     acknowledger.check(acks.acks)
-    first = append_short(partition.loan, *record, None if expected is None else expected.offset, tail=tail)
+    first = write(tail)
     if first >= 0:
         partition.visible.publisher.tell()
-        acknowledger.wait(first + 1, acks.acks, acks.timeout_ms)
+        acknowledger.wait(first + n, acks.acks, acks.timeout_ms)
     return first
 
 
-def _write_short(partition: Partition, chunk: Encoded) -> int:
+def _write_due(partition: Partition, tail: NativeTail, chunk: Encoded, n: int) -> int:
+    """Append encoded batches of `n` records as `_write_short`, and keep flush.messages and flush.ms."""
+    first = _write_short(partition, tail, chunk)
+    if first >= 0:
+        partition.flushing.flush_if_due(first + n)
+    return first
+
+
+def _write_short(partition: Partition, tail: NativeTail, chunk: Encoded) -> int:
     """Append encoded batches as `append_short` appends a record."""
-    loan = partition.loan
-    tail = loan.tail
-    if tail is None:
-        return SLOW
     _file = tail.handle  # which stays open
     if tail.due is not None:
         check_apart("append()")
@@ -191,7 +194,7 @@ def _write_short(partition: Partition, chunk: Encoded) -> int:
     first = _write_at(tail.c, chunk.ptr, chunk.size, chunk.headers, len(chunk.batches), now)
     if first >= 0 or first == BEHIND:
         chunk.release()
-    return first if first >= 0 or first == SLOW else undone(loan, tail, first, chunk.size)
+    return first if first >= 0 or first == SLOW else undone(partition.loan, tail, first, chunk.size)
 
 
 def undone(loan: TailLoan, tail: NativeTail, answer: int, need: int) -> int:
@@ -226,7 +229,9 @@ def append_one(
 ) -> int:
     """Append a record; returns its offset."""
     if partition.loan.behind is not None:
-        first = _append_behind(partition, (value, key, headers, timestamp), acks, expected)
+        offset = None if expected is None else expected.offset
+        record = partition.loan, value, key, headers, timestamp, offset, 0
+        first = _append_behind(partition, acks, 1, lambda tail: append_short(*record, tail))
         if first >= 0:
             return first
     validator, now = partition.validator, partition.context.clock()
@@ -378,7 +383,7 @@ def append_record(
         first = (
             append_short(*record)
             if partition.acks is None
-            else append_inline(partition, acks, 1, lambda: append_short(*record))
+            else append_inline(partition, acks, 1, lambda tail: append_short(*record, tail))
         )
         if first >= 0:
             stamp = batch.max_timestamp if batch.attributes & APPEND_TIME_FLAG else -1

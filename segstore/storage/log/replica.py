@@ -295,7 +295,7 @@ class Replica:
                 partition.visible.raise_high_watermark(min(high_watermark, end))
             finally:
                 partition.queue.show()
-            if len(batches) <= _FEW and batches["producer_id"].item(0) < 0:  # the next may be C's
+            if len(batches) <= _FEW:  # the next may be C's
                 partition.loan.lend_behind(partition.validator)
         partition.flushing.flush_if_due(end)
         return end
@@ -305,10 +305,11 @@ class Replica:
         then. Raises StorageError.
         """
         due, _file = tail.due, tail.handle  # which stays open
+        now = lib.SEG_NOW if tail.clock is None else tail.clock()
         if self._headers is None:
             self._headers = ffi.new("seg_batch[]", _FEW)
         end: int = lib.seg_tail_follow(
-            tail.c, ffi.from_buffer("uint8_t[]", data), len(data), high_watermark, self._headers, _FEW
+            tail.c, ffi.from_buffer("uint8_t[]", data), len(data), high_watermark, self._headers, _FEW, now
         )
         if end < 0:
             return end if end == SLOW else undone(self._partition.loan, tail, end, len(data))

@@ -188,7 +188,6 @@ class TailLoan:
             return
         tail.stop()
         writer = self._writer
-        writer.producers.take_back(tail)
         if tail.c.torn and writer.owed is None:
             writer.owed = Restore(writer.segments)
         self._visible.take_back()

@@ -84,13 +84,14 @@ _NO_MARKER = "the end of the batch's transaction is not in the log"
 class _Found(NamedTuple):
     """What was read of the log, up to byte `position` of `segment`.
 
-    `aborted`: int64 (n, 4), a row for each AbortedTxn, by last offset.
+    `aborted`: int64 (n, 4), a row for each AbortedTxn, by last offset; `ongoing` as in Outcomes.
     """
 
     segment: Segment | None
     position: int
     end_offset: int
     aborted: NDArray[np.int64]
+    ongoing: dict[int, int]
 
 
 class AbortedTransactions:
@@ -106,13 +107,13 @@ class AbortedTransactions:
     def _forget(self) -> None:
         self._state = ProducerState()
         self._damaged: dict[int, CorruptRecordError] = {}  # markers that can't be read, by offset
-        self._found = _Found(None, 0, -1, np.empty((0, 4), np.int64))
+        self._found = _Found(None, 0, -1, np.empty((0, 4), np.int64), {})
 
     def stable_offset(self, view: LogView) -> int:
         """Return the last stable offset of a log whose writer publishes none."""
-        self._replay(view)
-        unstable = self._state.first_unstable_offset
-        return view.end_offset if unstable is None else min(max(unstable, view.start_offset), view.end_offset)
+        ongoing = self._replay(view).ongoing
+        unstable = min(ongoing.values(), default=view.end_offset)
+        return min(max(unstable, view.start_offset), view.end_offset)
 
     def unread(self, view: LogView) -> int:
         """Return how many offsets up to the view's end were not searched for control batches yet. No lock is
@@ -123,11 +124,8 @@ class AbortedTransactions:
 
     def outcomes(self, view: LogView) -> Outcomes:
         """Return how the transactions up to the view's end ended."""
-        self._replay(view)
-        # Open transactions are copied first: one that ends meanwhile is among the aborted ones too, or
-        # committed.
-        ongoing = dict(self._state.ongoing)
-        return Outcomes(self._found.aborted, ongoing)
+        found = self._replay(view)
+        return Outcomes(found.aborted, found.ongoing)
 
     def without(self, view: LogView, records: Records) -> Records:
         """Return the records that do not belong to an aborted transaction, up to the first record of which
@@ -137,7 +135,7 @@ class AbortedTransactions:
         open_to_doubt = (batches["attributes"] & (TRANSACTIONAL_FLAG | CONTROL_FLAG)) == TRANSACTIONAL_FLAG
         if not open_to_doubt.any():
             return records
-        aborted = self._replay(view)
+        aborted, ongoing = self._replay(view)[-2:]
         first, last = batches["base_offset"][0], batches["last_offset"][-1]
         bad = np.zeros(len(batches), bool)
         reasons: dict[int, str] = {}  # by batch, why its transaction's end is not known
@@ -149,15 +147,15 @@ class AbortedTransactions:
             if end in self._damaged:
                 reasons |= dict.fromkeys(hit.nonzero()[0].tolist(), self._damaged[end].reason)
         # Below the last stable offset no transaction is open: where one seems open, its marker is gone.
-        for producer_id, begin in self._state.ongoing.items():
+        for producer_id, begin in ongoing.items():
             hit = open_to_doubt & (batches["producer_id"] == producer_id) & (batches["base_offset"] >= begin)
             reasons |= dict.fromkeys(hit.nonzero()[0].tolist(), _NO_MARKER)
         if reasons:
             records = _up_to(view, records, min(reasons), reasons[min(reasons)])
         return records.take(~bad[records.batch_indexes()]) if bad.any() else records
 
-    def _replay(self, view: LogView) -> NDArray[np.int64]:
-        """Return all aborted transactions up to the view's end, by the control batches."""
+    def _replay(self, view: LogView) -> _Found:
+        """Return what the log says up to the view's end, by the control batches."""
         with self._lock:
             if self._found.end_offset > view.end_offset:
                 self._forget()
@@ -173,8 +171,8 @@ class AbortedTransactions:
                 except BaseException:
                     self._forget()  # else a part would be taken in twice
                     raise
-                self._found = self._found._replace(end_offset=view.end_offset)
-            return self._found.aborted
+                self._found = self._found._replace(end_offset=view.end_offset, ongoing=self._state.ongoing)
+            return self._found
 
     def _take_in(self, view: LogView, slot: int, position: int) -> None:
         segment, end = view.segments[slot], view.end_of(slot)
@@ -192,7 +190,7 @@ class AbortedTransactions:
         rows = np.array(aborted, np.int64).reshape(-1, 4)
         before = self._found
         so_far = np.concatenate((before.aborted, rows))
-        self._found = _Found(segment, position, before.end_offset, so_far)
+        self._found = before._replace(segment=segment, position=position, aborted=so_far)
 
 
 def _up_to(view: LogView, records: Records, batch: int, reason: str) -> Records:

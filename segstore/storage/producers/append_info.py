@@ -2,8 +2,8 @@
 rule of one that may have a certain offset only.
 
 The rules are those of org.apache.kafka.storage.internals.log.ProducerAppendInfo, for all batches of an append
-at once, whose sequences follow each other. The next batches of a producer that appended lately are mostly
-judged by C (`_native/claim.h`). Nothing is on disk.
+at once, whose sequences follow each other. The next batches of a producer that is known are mostly judged by
+C (`_native/claim.h`). Nothing is on disk.
 
 Threads: the holder of the partition's append token. An append is written right after it was judged: of two
 threads that send the same batch one writes it, and the other gets the offset of that.

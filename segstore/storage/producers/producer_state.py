@@ -2,33 +2,33 @@
 
 The state is a function of the log (Kafka: ProducerStateManager): batches are taken in order of offset, one by
 one, so that the state does not depend on how they were read, or whether they are being written. No batch is
-refused here: what is in the log happened; `append_info` judges sequences and epochs before an append. Nothing
-is written here; `state_manager` has the files. Threads: the holder of the partition's append token; the
-functions for snapshots any.
+refused here: what is in the log happened; `append_info` judges sequences and epochs before an append. The
+state lies in a table of C's (`_native/producers.c`), which also takes in the batches that C appends while the
+log's tail is lent; what is read here is a copy. Nothing is written here; `state_manager` has the files.
+Threads: the holder of the partition's append token, who has taken the tail back; the functions for snapshots
+any.
 """
 
 from __future__ import annotations
 
 import struct
-from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from segstore._native import crc32c, lib
+from segstore._native import crc32c, ffi, lib
 from segstore.errors import CorruptCheckpointError
 from segstore.index.txn_index import AbortedTxn
+from segstore.integers import INT64_MAX
 from segstore.records.control import ABORT, COMMIT
 from segstore.records.header import (
-    CONTROL_FLAG,
     NO_EPOCH,
     NO_PRODUCER_ID,
     NO_SEQUENCE,
     NO_TIMESTAMP,
-    TRANSACTIONAL_FLAG,
 )
 
 # --- producer snapshot -------------------------------------------------------------------------
@@ -124,25 +124,6 @@ class BatchMetadata(NamedTuple):
         return self.last_offset - self.offset_delta
 
 
-class _Header(NamedTuple):
-    """One element of a BATCH array, field for field."""
-
-    position: int
-    base_offset: int
-    last_offset: int
-    base_timestamp: int
-    max_timestamp: int
-    producer_id: int
-    size: int
-    leader_epoch: int
-    base_sequence: int
-    records: int
-    crc: int
-    attributes: int
-    producer_epoch: int
-    magic: int
-
-
 class Ended(NamedTuple):
     """A transaction that has ended: the offsets of its first record and of its marker."""
 
@@ -151,89 +132,107 @@ class Ended(NamedTuple):
 
 
 class Saved(NamedTuple):
-    """The state of one producer, to which `ProducerState.restore` goes back."""
+    """The state of one producer, to which `ProducerState.restore` goes back; `entry` is a `seg_producer`, or
+    None for a producer that was not known.
+    """
 
     producer_id: int
-    entry: ProducerEntry | None
+    entry: Any
     map_end_offset: int
     max_producer_id: int
 
 
-@dataclass
+@dataclass(frozen=True)
 class ProducerEntry:
     """What is known of one producer id (Kafka: ProducerStateEntry). -1 stands for none."""
 
-    producer_epoch: int = NO_EPOCH
-    coordinator_epoch: int = NO_EPOCH
-    last_timestamp: int = NO_TIMESTAMP
-    current_txn_first_offset: int = _NO_OFFSET
-    batches: deque[BatchMetadata] = field(default_factory=lambda: deque(maxlen=BATCHES_TO_RETAIN))
+    producer_epoch: int
+    coordinator_epoch: int
+    last_timestamp: int
+    current_txn_first_offset: int
+    batches: tuple[BatchMetadata, ...]
     """The last batches of the current epoch, oldest first."""
     appended_ms: int = field(default=NO_TIMESTAMP, compare=False)
     """The clock (ms) when this process last appended for the producer, which is not in the log."""
+
+    @classmethod
+    def of(cls, c: Any) -> ProducerEntry:
+        """Return the content of a `seg_producer`."""
+        kept = tuple(
+            BatchMetadata(b.last_sequence, b.last_offset, b.offset_delta, b.timestamp)
+            for b in ffi.unpack(c.batches, c.kept)
+        )
+        return cls(
+            c.producer_epoch, c.coordinator_epoch, c.last_timestamp, c.txn_first_offset, kept, c.appended_ms
+        )
 
     @property
     def last_sequence(self) -> int:
         """Return the last sequence of the current epoch, -1 where there is none."""
         return self.batches[-1].last_sequence if self.batches else NO_SEQUENCE
 
-    def copy(self) -> ProducerEntry:
-        """Return another entry of the same content."""
-        return ProducerEntry(
-            self.producer_epoch,
-            self.coordinator_epoch,
-            self.last_timestamp,
-            self.current_txn_first_offset,
-            self.batches.copy(),
-            self.appended_ms,
-        )
 
-    def begin_epoch(self, producer_epoch: int) -> None:
-        """Begin an epoch, in which sequences count anew; nothing changes if it is the current one."""
-        if self.producer_epoch != producer_epoch:
-            self.batches.clear()
-            self.producer_epoch = producer_epoch
+class ProducerTable(Mapping[int, ProducerEntry]):
+    """The entries of a `seg_producers` by producer id, each copied when it is asked for; in order of id."""
 
-    def add(self, producer_epoch: int, batch: BatchMetadata) -> None:
-        """Take in a data batch."""
-        self.begin_epoch(producer_epoch)
-        self.batches.append(batch)
-        self.last_timestamp = batch.timestamp
+    __slots__ = ("_c",)
+
+    def __init__(self, c: Any) -> None:
+        self._c = c
+
+    def __getitem__(self, producer_id: int) -> ProducerEntry:
+        found = ffi.new("seg_producer *")
+        if not lib.seg_producers_find(self._c, producer_id, found):
+            raise KeyError(producer_id)
+        return ProducerEntry.of(found)
+
+    def __iter__(self) -> Iterator[int]:
+        found = ffi.new("seg_producer[]", self._c.count)
+        lib.seg_producers_copy(self._c, found)
+        return iter([each.producer_id for each in found])
+
+    def __len__(self) -> int:
+        return int(self._c.count)
 
 
 class ProducerState:
-    """The producers of one partition, up to `map_end_offset` of its log."""
+    """The producers of one partition, up to `map_end_offset` of its log; `c` is their `seg_producers`."""
 
     def __init__(self, map_end_offset: int = 0) -> None:
-        self.map_end_offset = map_end_offset
-        """The offset behind the last batch that was taken in."""
-        self.max_producer_id = NO_PRODUCER_ID
-        """The largest producer id that was seen, -1 for none; ids that expired count."""
-        self.producers: dict[int, ProducerEntry] = {}
+        self.c = ffi.gc(ffi.new("seg_producers *"), lib.seg_producers_free)
+        self.c.map_end_offset, self.c.max_producer_id = map_end_offset, NO_PRODUCER_ID
+        self.producers = ProducerTable(self.c)
         self.ended: list[Ended] | None = None
         """In a replica the transactions that have ended, as long as their markers are not below the high
         watermark (Kafka: ProducerStateManager.unreplicatedTxns)."""
-        self._ongoing: dict[int, int] = {}
 
     @classmethod
     def load(cls, data: bytes, map_end_offset: int = 0, where: str = "snapshot") -> ProducerState:
         """Return the state in the bytes of the snapshot at `map_end_offset`. Raises CorruptCheckpointError,
         which names `where`.
         """
-        state = cls(map_end_offset)
+        state, entry = cls(map_end_offset), ffi.new("seg_producer *")
+        entry.appended_ms = NO_TIMESTAMP
         for saved in parse_snapshot(data, where):
-            entry = ProducerEntry(
-                saved.producer_epoch, saved.coordinator_epoch, saved.timestamp, saved.current_txn_first_offset
-            )
-            if saved.last_offset >= 0:
-                entry.batches.append(
-                    BatchMetadata(saved.last_sequence, saved.last_offset, saved.offset_delta, saved.timestamp)
-                )
-            state.producers[saved.producer_id] = entry
-            state.max_producer_id = max(state.max_producer_id, saved.producer_id)
-            if saved.current_txn_first_offset >= 0:
-                state._ongoing[saved.producer_id] = saved.current_txn_first_offset
+            entry.producer_id, entry.producer_epoch = saved.producer_id, saved.producer_epoch
+            entry.coordinator_epoch, entry.last_timestamp = saved.coordinator_epoch, saved.timestamp
+            entry.txn_first_offset = saved.current_txn_first_offset
+            entry.kept = saved.last_offset >= 0
+            last = entry.batches[0]
+            last.last_sequence, last.last_offset = saved.last_sequence, saved.last_offset
+            last.offset_delta, last.timestamp = saved.offset_delta, saved.timestamp
+            _checked(lib.seg_producers_put(state.c, entry))
         return state
+
+    @property
+    def map_end_offset(self) -> int:
+        """Return the offset behind the last batch that was taken in."""
+        return int(self.c.map_end_offset)
+
+    @property
+    def max_producer_id(self) -> int:
+        """Return the largest producer id that was seen, -1 for none; ids that expired count."""
+        return int(self.c.max_producer_id)
 
     def dump(self) -> bytes:
         """Return the bytes of a snapshot at `map_end_offset`."""
@@ -262,113 +261,76 @@ class ProducerState:
     @property
     def ongoing(self) -> dict[int, int]:
         """Return the first offset of each open transaction by producer id."""
-        return dict(self._ongoing)
+        c = self.c
+        return {
+            each.producer_id: each.first_offset for each in (ffi.unpack(c.txns, c.open) if c.open else ())
+        }
 
     @property
     def first_unstable_offset(self) -> int | None:
         """Return the first offset of the oldest open transaction, None without one; this is the last stable
         offset.
         """
-        return min(self._ongoing.values()) if self._ongoing else None
+        return int(self.c.txns[0].first_offset) if self.c.open else None
 
     def stable_offset(self, start: int, end: int) -> int:
         """Return Kafka's last stable offset of a log from `start` to `end`."""
-        return min(max(min(self._ongoing.values()), start), end) if self._ongoing else end
+        unstable = self.first_unstable_offset
+        return end if unstable is None else min(max(unstable, start), end)
 
-    def update(self, batches: NDArray[np.void], read_control: ReadControl) -> list[AbortedTxn]:
+    def update(
+        self, batches: NDArray[np.void], read_control: ReadControl, now: int = NO_TIMESTAMP
+    ) -> list[AbortedTxn]:
         """Take in batches of the log (a BATCH array, offsets rising); returns the transactions that they
-        abort.
+        abort. `now` is the clock (ms) if this process appends them.
 
         Batches below `map_end_offset` are known and skipped. `read_control` is called for each control batch
         of a producer; its errors are raised, and the batches before are taken in then.
         """
-        if not len(batches):
-            return []
         aborted: list[AbortedTxn] = []
-        for index in self._new(batches):
-            batch = _Header._make(batches[index].item())
-            if batch.attributes & CONTROL_FLAG:
-                aborted += self._take_control(batch, index, read_control)
-            else:
-                self._take_data(batch)
-            self.map_end_offset = batch.last_offset + 1
-        self.map_end_offset = max(self.map_end_offset, int(batches["last_offset"][-1]) + 1)
+        n, at = len(batches), 0
+        while at < n:
+            at = lib.seg_producers_take(self.c, ffi.from_buffer("seg_batch[]", batches), n, at, now)
+            if _checked(at) < n:
+                aborted += self._take_control(batches[at : at + 1], at, read_control, now)
+                self.c.map_end_offset = batches["last_offset"].item(at) + 1
+                at += 1
         return aborted
-
-    def _new(self, batches: NDArray[np.void]) -> list[int]:
-        """Return the indexes of the batches with a producer id that are not in the state yet."""
-        if len(batches) == 1:  # the usual append: arrays of one element are slow
-            batch = batches[0]
-            return [0] if batch["producer_id"] >= 0 and batch["base_offset"] >= self.map_end_offset else []
-        taken = (batches["producer_id"] >= 0) & (batches["base_offset"] >= self.map_end_offset)
-        found: list[int] = taken.nonzero()[0].tolist()
-        return found
-
-    def add_latest(self, producer_id: int, batches: Sequence[BatchMetadata], appended_ms: int) -> None:
-        """Take in data batches of a known producer, in its current epoch and transaction: the last ones that
-        it appended, as many as are retained at most. May be repeated.
-        """
-        entry, first = self.producers[producer_id], batches[0].last_offset
-        known = (batch for batch in entry.batches if batch.last_offset < first)
-        entry.batches = deque((*known, *batches), BATCHES_TO_RETAIN)
-        entry.last_timestamp, entry.appended_ms = batches[-1].timestamp, appended_ms
-        self.map_end_offset = max(self.map_end_offset, batches[-1].last_offset + 1)
 
     def save(self, producer_id: int) -> Saved:
         """Return the state to give to `restore` when batches of this producer alone, taken in from now on,
         are undone.
         """
-        entry = self.producers.get(producer_id)
-        kept = None if entry is None else entry.copy()
-        return Saved(producer_id, kept, self.map_end_offset, self.max_producer_id)
+        entry = ffi.new("seg_producer *")
+        known = lib.seg_producers_find(self.c, producer_id, entry)
+        return Saved(producer_id, entry if known else None, self.map_end_offset, self.max_producer_id)
 
     def restore(self, saved: Saved) -> None:
-        """Go back to a saved state."""
-        producer_id, entry, self.map_end_offset, self.max_producer_id = saved
-        if self.ended is not None:
-            self.ended = [ended for ended in self.ended if ended.last_offset < self.map_end_offset]
-        self.producers.pop(producer_id, None)
-        self._ongoing.pop(producer_id, None)
-        if entry is not None:
-            self.producers[producer_id] = entry.copy()
-            if entry.current_txn_first_offset >= 0:
-                self._ongoing[producer_id] = entry.current_txn_first_offset
-
-    def _entry(self, producer_id: int) -> ProducerEntry:
-        entry = self.producers.get(producer_id)
+        """Go back to a saved state. May be repeated."""
+        producer_id, entry, map_end_offset, max_producer_id = saved
         if entry is None:
-            entry = self.producers[producer_id] = ProducerEntry()
-            self.max_producer_id = max(self.max_producer_id, producer_id)
-        return entry
+            lib.seg_producers_remove(self.c, producer_id)
+        else:
+            _checked(lib.seg_producers_put(self.c, entry))
+        self.c.map_end_offset, self.c.max_producer_id = map_end_offset, max_producer_id
+        if self.ended is not None:
+            self.ended = [ended for ended in self.ended if ended.last_offset < map_end_offset]
 
-    def _take_data(self, batch: _Header) -> None:
-        delta, sequence = batch.last_offset - batch.base_offset, batch.base_sequence
-        last_sequence = (sequence + delta) % SEQUENCES if sequence >= 0 else NO_SEQUENCE
-        entry = self._entry(batch.producer_id)
-        entry.add(
-            batch.producer_epoch, BatchMetadata(last_sequence, batch.last_offset, delta, batch.max_timestamp)
-        )
-        if batch.attributes & TRANSACTIONAL_FLAG and entry.current_txn_first_offset < 0:
-            entry.current_txn_first_offset = self._ongoing[batch.producer_id] = batch.base_offset
-
-    def _take_control(self, batch: _Header, index: int, read_control: ReadControl) -> list[AbortedTxn]:
+    def _take_control(
+        self, batch: NDArray[np.void], index: int, read_control: ReadControl, now: int
+    ) -> list[AbortedTxn]:
         # Compaction leaves a control batch empty when its whole transaction is gone.
-        kind, coordinator_epoch = read_control(index) if batch.records else (-1, NO_EPOCH)
+        kind, coordinator_epoch = read_control(index) if batch["count"].item(0) else (-1, NO_EPOCH)
         if kind not in (ABORT, COMMIT):
             return []
-        producer_id = batch.producer_id
-        entry = self._entry(producer_id)
-        entry.begin_epoch(batch.producer_epoch)
-        entry.coordinator_epoch = coordinator_epoch
-        # A marker is alone in its batch, so the batch's stamp is its own.
-        entry.last_timestamp = batch.max_timestamp
-        entry.current_txn_first_offset = _NO_OFFSET
-        first_offset = self._ongoing.pop(producer_id, None)
-        if self.ended is not None and first_offset is not None:
-            self.ended.append(Ended(first_offset, batch.base_offset))
-        if kind == COMMIT or first_offset is None:
+        first_offset = _checked(
+            lib.seg_producers_end(self.c, ffi.from_buffer("seg_batch[]", batch), coordinator_epoch, now)
+        )
+        offset, producer_id = batch["base_offset"].item(0), batch["producer_id"].item(0)
+        if self.ended is not None and first_offset >= 0:
+            self.ended.append(Ended(first_offset, offset))
+        if kind == COMMIT or first_offset < 0:
             return []
-        offset = batch.base_offset
         stable = self.first_unstable_offset
         return [AbortedTxn(producer_id, first_offset, offset, offset + 1 if stable is None else stable)]
 
@@ -378,12 +340,11 @@ class ProducerState:
         The last record's timestamp counts (Kafka: ProducerStateManager.isProducerExpired), or the clock at an
         append of this process where that is later: a producer that writes old records now is not forgotten.
         """
-        gone = [
-            producer_id
-            for producer_id, entry in self.producers.items()
-            if entry.current_txn_first_offset < 0
-            and now_ms - max(entry.last_timestamp, entry.appended_ms) >= after_ms
-        ]
-        for producer_id in gone:
-            del self.producers[producer_id]
-        return len(gone)
+        return int(lib.seg_producers_expire(self.c, max(now_ms - after_ms, -INT64_MAX)))
+
+
+def _checked(code: int) -> int:
+    """Return what a function of the table gave. Raises MemoryError: what is behind that was not done."""
+    if code < _NO_OFFSET:
+        raise MemoryError("no memory for another producer")
+    return code

@@ -8,7 +8,6 @@ the holder of the partition's append token.
 from __future__ import annotations
 
 import contextlib
-from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -16,24 +15,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from segstore import names
-from segstore._native import lib
 from segstore.errors import CorruptCheckpointError, SegstoreError
 from segstore.files import Files
 from segstore.index.txn_index import AbortedTxn
 from segstore.logger import Logger
 from segstore.records import Encoded, decode
 from segstore.records.control import Marker, parse_control
-from segstore.records.header import TRANSACTIONAL_FLAG
 from segstore.storage.meta.small_files import unreadable
 from segstore.storage.producers.append_info import Claim, judge
-from segstore.storage.producers.producer_state import (
-    BATCHES_TO_RETAIN,
-    SEQUENCES,
-    BatchMetadata,
-    Ended,
-    ProducerState,
-    Saved,
-)
+from segstore.storage.producers.producer_state import Ended, ProducerState, Saved
 from segstore.storage.producers.replay import mend, replay
 from segstore.storage.segment.log_view import LogView
 from segstore.storage.segment.native_tail import NativeTail
@@ -58,8 +48,6 @@ class Producers:
     ) -> None:
         self._files, self._directory, self.state, self._clock = files, directory, state, clock
         self.begun_anew = begun_anew
-        self._latest: deque[int] = deque(maxlen=lib.SEG_CLAIMS)
-        """Producers that have appended lately: C judges the next appends of these."""
 
     @classmethod
     def load(
@@ -117,12 +105,7 @@ class Producers:
         transactions that they abort.
         """
         ended = (-1, -1) if marker is None else (marker.kind, marker.coordinator_epoch)
-        aborted = self.state.update(batches, lambda _: ended)
-        producer_id = int(batches["producer_id"][0])
-        self.state.producers[producer_id].appended_ms = self._clock()
-        if producer_id not in self._latest:
-            self._latest.append(producer_id)
-        return aborted
+        return self.state.update(batches, lambda _: ended, self._clock())
 
     def take_as_follower(self, batches: NDArray[np.void], data: Any) -> list[AbortedTxn]:
         """Take in batches of any producers as a leader wrote them, of which nothing is judged (R35); `data`
@@ -138,12 +121,7 @@ class Producers:
 
         if (batches["producer_id"] < 0).all():
             return []  # nothing to `recall`, either
-        aborted, now = self.state.update(batches, read_control), self._clock()
-        for producer_id in set(batches["producer_id"].tolist()):
-            entry = self.state.producers.get(producer_id)  # an empty control batch makes none
-            if entry is not None:
-                entry.appended_ms = now
-        return aborted
+        return self.state.update(batches, read_control, self._clock())
 
     def recall(self, saved: Sequence[Saved]) -> None:
         """Go back to a saved state, since what was taken in since is not in the log. May be repeated."""
@@ -186,23 +164,11 @@ class Producers:
     # --- the native tail -----------------------------------------------------------------
 
     def lend(self, tail: NativeTail) -> None:
-        """Lend a tail the claims of the latest producers: what their next batches must say."""
-        c = tail.c
-        for producer_id in self._latest:
-            entry = self.state.producers.get(producer_id)
-            if entry is not None:
-                claim = c.claims[c.claimed]
-                claim.producer_id, claim.producer_epoch = producer_id, entry.producer_epoch
-                claim.next_sequence = (entry.last_sequence + 1) % SEQUENCES
-                claim.attributes = TRANSACTIONAL_FLAG if entry.current_txn_first_offset >= 0 else 0
-                c.claimed += 1
-
-    def take_back(self, tail: NativeTail) -> None:
-        """Take in the batches that C has appended, which appends no more. May be repeated."""
-        for i in range(tail.c.claimed):
-            claim = tail.c.claims[i]
-            if claim.taken:
-                self.state.add_latest(claim.producer_id, _taken(claim), claim.appended_ms)
+        """Lend a tail the table of producers: C judges the next batches of those that are known, and takes
+        them in.
+        """
+        tail.c.producers = self.state.c
+        tail.keep(self.state.c)
 
     # --- what is known -------------------------------------------------------------------
 
@@ -231,13 +197,6 @@ class Producers:
         """Remove the snapshot at `offset`, since the segment that begins there was removed."""
         with contextlib.suppress(FileNotFoundError):
             self._files.unlink(_path(self._directory, offset))
-
-
-def _taken(claim: Any) -> list[BatchMetadata]:
-    """Return the last batches of a `seg_claim`, oldest first."""
-    first = max(claim.taken - BATCHES_TO_RETAIN, 0)
-    found = (claim.last[n % BATCHES_TO_RETAIN] for n in range(first, claim.taken))
-    return [BatchMetadata(b.last_sequence, b.last_offset, b.offset_delta, b.timestamp) for b in found]
 
 
 def snapshots(files: Files, directory: str) -> list[int]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import errno
 import random
-from collections import deque
 from collections.abc import Callable
 from dataclasses import astuple
 from pathlib import Path
@@ -244,7 +243,7 @@ class Sender:
 
 
 class Senders:
-    """Producers that take turns: more of them than claims that C has."""
+    """Producers that take turns."""
 
     def __init__(self) -> None:
         self._all = [Sender(producer_id) for producer_id in (-1, 5, 6, 7, 8, 9)]
@@ -265,7 +264,7 @@ def known(side: Side) -> object:
     """What the log's writer knows of producers, the time of their last appends by the clock too."""
     state = state_of(side.log)
     entries = [
-        (number, *(list(map(tuple, field)) if isinstance(field, deque) else field for field in fields))
+        (number, *(list(map(tuple, field)) if isinstance(field, tuple) else field for field in fields))
         for number, fields in sorted((number, astuple(one)) for number, one in state.producers.items())
     ]
     return entries, state.ongoing, state.map_end_offset, state.max_producer_id

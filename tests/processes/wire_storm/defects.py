@@ -43,9 +43,7 @@ def _acknowledge_first() -> None:
 def _forget_producers() -> None:
     def load(original: Any, *args: Any, **more: Any) -> Any:
         found = original(*args, **more)
-        for producer_id, entry in [*found.state.producers.items()]:
-            if entry.current_txn_first_offset < 0:
-                del found.state.producers[producer_id]
+        found.state.expire(1 << 62, 0)
         return found
 
     _changed(state_manager.Producers, "load", load)

@@ -70,7 +70,7 @@ def test_both_ways_write_the_same(tmp_path: Path, seed: int) -> None:
         cuts = sorted({*range(5, n, 5), *rng.sample(range(1, max(n, 2)), min(3, n - 1))})
         template = Template(0, producer_id, 0, sequence) if producer_id >= 0 else Template()
         found = append_pieces(logs[0], columns, cuts, None, template)
-        if len(found.offsets) <= len(cuts):  # a producer's first batch, which the log has no claim of
+        if len(found.offsets) <= len(cuts):  # a producer's first batch, which the log does not know
             assert found == NOTHING
             assert sequence == 0
             append_batches(logs[0], columns, cuts, None, template)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import random
 import sys
 import threading
 import time
@@ -17,7 +18,7 @@ from producers import assert_live
 from stores import START_MS, killed
 
 import segstore
-from segstore import StorageError
+from segstore import DuplicateSequenceError, OutOfOrderSequenceError, StorageError
 from segstore._native import ffi, held, lib
 from segstore.files import Handle
 from segstore.files.native_write import NATIVE
@@ -149,16 +150,53 @@ def test_sequences_go_on_at_0_behind_the_last_one(log: segstore.PartitionLog) ->
     assert_live(log, Path(log.partition_for_write().directory))
 
 
-def test_c_has_the_claims_of_four_producers(log: segstore.PartitionLog) -> None:
-    for producer_id in range(5):
-        produce(log, 0, producer_id)
-    for producer_id in range(1, 5):
-        produce(log, 1, producer_id)
-    assert appends_of_c(log) == 4
-    produce(log, 1, 0)  # the long way, behind which the tail is lent anew
-    produce(log, 2, 0)
-    assert appends_of_c(log) == 1
+def test_c_judges_all_producers_that_are_known(log: segstore.PartitionLog) -> None:
+    for sequence in range(3):
+        for producer_id in range(50):
+            produce(log, sequence, producer_id)
+    assert appends_of_c(log) == 100
     assert_live(log, Path(log.partition_for_write().directory))
+
+
+def test_c_judges_producers_that_a_snapshot_knows(store_dir: Path) -> None:
+    with segstore.open(store_dir) as store:
+        store.create_topic("t")
+        for producer_id in (7, 8):
+            produce(store.partition("t"), 0, producer_id)
+    with segstore.open(store_dir) as store:
+        log = store.partition("t")
+        log.append_batch([b"the long way", b"until C appends"], batch_bytes=1)
+        log.append(b"that, too")
+        assert [produce(log, 1, producer_id) for producer_id in (7, 8)] == [5, 6]
+        assert appends_of_c(log) == 2
+        assert produce(log, 0, 7) == 0
+        assert_live(log, store_dir / "t-0")
+
+
+def test_what_c_appends_leaves_the_state_that_the_log_says(
+    log: segstore.PartitionLog, rng: random.Random
+) -> None:
+    """Also of what is refused, repeated and in transactions, and as sequences begin anew at 0."""
+    directory, loan, short = Path(log.partition_for_write().directory), log.partition_for_write().loan, 0
+    next_of = {producer_id: LAST - 5 * producer_id for producer_id in range(12)}
+    for _ in range(40):
+        for _ in range(30):
+            producer_id, n = rng.randrange(12), rng.choice([1, 1, 1, 2, 7])
+            attributes = TRANSACTIONAL_FLAG * (producer_id % 3 == 0)
+            back = rng.choice([0] * 9 + [n, 5000])
+            template = Template(attributes, producer_id, 0, (next_of[producer_id] - back) % (LAST + 1))
+            columns, tail = Columns([b"v"] * n, timestamp=now_ms()), loan.tail
+            try:
+                done = append_batches(log, columns, range(1, n), template=template)
+            except (OutOfOrderSequenceError, DuplicateSequenceError):
+                continue
+            if not done.duplicate:
+                next_of[producer_id] = (template.base_sequence + n) % (LAST + 1)
+            short += tail is not None and tail is loan.tail  # else it was taken back for that
+        assert_live(log, directory)
+        if rng.random() < 0.3:
+            end_transaction([log], rng.randrange(12), 0, 0, commit=rng.random() < 0.5)
+    assert short > 600
 
 
 def test_records_of_an_open_transaction(log: segstore.PartitionLog) -> None:
@@ -178,7 +216,7 @@ def test_records_of_an_open_transaction(log: segstore.PartitionLog) -> None:
 
 
 @pytest.mark.parametrize("n", [1, 3])
-def test_a_failed_write_leaves_a_claim_as_it_was(store_dir: Path, n: int) -> None:
+def test_a_failed_write_leaves_a_producer_as_it_was(store_dir: Path, n: int) -> None:
     files = HalfWritten({"pwrite"}, OSError(errno.EIO, "Input/output error"), nth=0)
     with segstore.open(store_dir, files=files) as store:
         store.create_topic("t")
@@ -190,21 +228,6 @@ def test_a_failed_write_leaves_a_claim_as_it_was(store_dir: Path, n: int) -> Non
             produce(log, 2, n=n)
         assert produce(log, 2, n=n) == 4  # it is the next, and not taken for a repeated one
         assert_live(log, store_dir / "t-0")
-
-
-def test_batches_of_c_are_taken_in_once(log: segstore.PartitionLog) -> None:
-    """An interrupt may come between taking them in and forgetting the tail."""
-    partition = log.partition_for_write()
-    produce(log, 0)
-    for sequence in range(1, 9):
-        produce(log, sequence)
-    tail = tail_of(log)
-    assert tail.c.appends == 8
-    tail.stop()
-    for _ in range(2):
-        partition.producers.take_back(tail)
-    entry = partition.producers.state.producers[7]
-    assert [batch.last_sequence for batch in entry.batches] == [4, 5, 6, 7, 8]
 
 
 def test_a_duplicate_of_what_c_appended(log: segstore.PartitionLog) -> None:

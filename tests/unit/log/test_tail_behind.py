@@ -12,9 +12,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from faults import FailingFiles
-from producers import Mixture
+from producers import Mixture, Senders, assert_live, send, state_of, told
 from replica_logs import closed, log_bytes, opened, replica_of
 from waiting import PATIENCE, until
 
@@ -22,8 +23,9 @@ import segstore
 from segstore import CorruptRecordError, InvalidArgumentError, OffsetMismatchError, StorageError
 from segstore.records import scan
 from segstore.storage.log.acks import Acks
-from segstore.storage.log.append import append_one
+from segstore.storage.log.append import Appended, append_one
 from segstore.storage.log.replica import Replica
+from segstore.storage.log.transaction_markers import end_transaction
 from segstore.storage.meta.fence import Fence
 from segstore.storage.segment import native_tail
 
@@ -208,6 +210,55 @@ def test_all_that_c_has_appended_is_kept(
     closed(twin.log)
 
 
+def sent_by_producers(path: Path, rng: random.Random) -> list[bytes]:
+    """The batches of a leader's log of six producers, some in a transaction at times."""
+    log = opened(path, config={})
+    mixture = Mixture(rng, log)
+    for pid in range(1, 7):
+        send(log, pid, 0)
+        mixture.next[pid] = 0, 1
+    for n in range(STEPS):
+        if n == STEPS // 2:
+            for pid in range(1, 7):
+                send(log, pid, mixture.next[pid][1], txn=True)
+                end_transaction([log], pid, 0, 3, commit=bool(pid % 2))
+                mixture.next[pid] = 0, mixture.next[pid][1] + 1
+        pid, count = rng.randrange(1, 7), rng.choice([1, 1, 3])
+        send(log, pid, mixture.next[pid][1], count)
+        mixture.next[pid] = 0, mixture.next[pid][1] + count
+    closed(log)
+    data = log_bytes(path / "t-0")
+    ends = np.cumsum(scan(data)[0]["size"])
+    return [data[end - size : end] for end, size in zip(ends, scan(data)[0]["size"], strict=True)]
+
+
+def test_r35_a_follower_takes_in_producers_as_the_long_way_does(
+    tmp_path: Path, rng: random.Random, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent = sent_by_producers(tmp_path / "leader", rng)
+    twins = [Twin(tmp_path / name, name == "short", monkeypatch) for name in ("short", "long")]
+    at = short = 0
+    while at < len(sent):
+        count = rng.choice([1, 1, 1, 2, 4])
+        data, tail = b"".join(sent[at : at + count]), twins[0].log.partition_for_write().loan.behind
+        both = [
+            twin.do(lambda replica, data=data: _taken(replica, data, replica.log_end_offset))
+            for twin in twins
+        ]
+        assert both[0] == both[1]
+        short += tail is not None and tail is twins[0].log.partition_for_write().loan.behind
+        at += count
+        if rng.random() < 0.05:
+            tables = [state_of(twin.log) for twin in twins]
+            expected = told(twins[0].path / "t-0").state.producers
+            assert tables[0].producers == tables[1].producers == expected
+            stamps = [[each.appended_ms for each in table.producers.values()] for table in tables]
+            assert stamps[0] == stamps[1]
+            assert tables[0].map_end_offset == tables[1].map_end_offset
+    assert short > STEPS // 3
+    assert twins[0].files() == twins[1].files()
+
+
 @pytest.mark.parametrize("closed_to_c", [False, True])
 def test_a_follower_s_flush_that_c_leaves_is_made_by_python(
     tmp_path: Path, led: list[bytes], monkeypatch: pytest.MonkeyPatch, closed_to_c: bool
@@ -323,6 +374,27 @@ def test_an_append_waits_for_the_standby(store: segstore.Store) -> None:
     _fetched(store, 3)
     waits.join(PATIENCE)
     assert done == [2]
+
+
+def test_producers_with_ids_wait_for_the_standby(store: segstore.Store, store_dir: Path) -> None:
+    """By one call of C each, and so does one that repeats what the standby lacks."""
+    log, done = store.partition("t"), list[Appended]()
+    senders = Senders(log)
+    senders.turn(acks=Acks(1, 60_000))
+    senders.turn(acks=Acks(1, 60_000))
+    assert _appends(store) == 3
+    waiting: Any = log.partition_for_write().acks
+    threads = [threading.Thread(target=lambda: done.append(senders.send(1))) for _ in range(2)]
+    for n, thread in enumerate(threads):  # the second one repeats what the first one waits for
+        thread.start()
+        until(lambda n=n: len(waiting._waiting) == n + 1)
+    _fetched(store, 6)
+    assert (log.log_end_offset, log.high_watermark, done) == (7, 6, [])
+    _fetched(store, 7)
+    for thread in threads:
+        thread.join(PATIENCE)
+    assert [(each.first, each.duplicate) for each in sorted(done)] == [(6, False), (6, True)]
+    assert_live(log, store_dir / "t-0")
 
 
 def test_the_others_are_told_of_each_append(store: segstore.Store) -> None:

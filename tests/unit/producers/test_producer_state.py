@@ -265,6 +265,7 @@ def test_the_last_five_batches_of_an_epoch_are_known() -> None:
         BatchMetadata(10 * i + 9, 10 * i + 9, 9, 1000 + 10 * i) for i in range(2, 7)
     ]
     take(state, batch(70, 2, kind=DATA, epoch=1))
+    entry = state.producers[1]
     assert list(entry.batches) == [BatchMetadata(1, 71, 1, 1070)]
     assert (entry.producer_epoch, entry.last_timestamp) == (1, 1070)
 
@@ -294,6 +295,7 @@ def test_a_marker_leaves_the_batches_of_its_epoch() -> None:
     entry = state.producers[1]
     assert (entry.coordinator_epoch, entry.last_timestamp, len(entry.batches)) == (3, 1005, 1)
     take(state, batch(6, 5, seq=5), marker(11, ABORT, epoch=1, coordinator=4))
+    entry = state.producers[1]
     assert (entry.coordinator_epoch, entry.producer_epoch, len(entry.batches)) == (4, 1, 0)
     assert parse_snapshot(state.dump(), "f") == [SnapshotEntry(1, 1, -1, -1, 0, 1011, 4, -1)]
 
