@@ -1,5 +1,5 @@
 """What pyproject.toml can't say: the C helper is built by cffi, five modules of Python's own kind are built
-beside it (what a record meets in a producer's `send`, columns of bytes objects, the append of a record, small
+beside it (what a record meets in a producer's `send`, columns of bytes objects, the append of records, small
 transfers, and a consumer's wait), and for which Pythons a wheel is.
 
 cffi makes an extension of the stable ABI, so that one wheel serves Python 3.10 and all that follow.
@@ -30,7 +30,7 @@ BESIDE = [
     for name, *sources in (
         ("producer", "producer", "queue", "future", "post"),
         ("spans", "spans"),
-        ("tail_append", "tail_append"),
+        ("tail_append", "tail_append", "list_append"),
         ("transfer", "transfer_call"),
         ("follower", "follower"),
     )

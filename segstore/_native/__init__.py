@@ -31,7 +31,7 @@ try:
     from segstore._native._segstore import ffi, lib
     from segstore._native._spans import seg_spans, seg_stamps
     from segstore._native._tail_append import bind as bind_append
-    from segstore._native._tail_append import seg_tail_append, seg_tail_flush
+    from segstore._native._tail_append import seg_list_append, seg_tail_append, seg_tail_flush
     from segstore._native._transfer import Sendable, seg_transfer
     from segstore._native._transfer import bind as bind_transfer
 except ModuleNotFoundError as error:
@@ -52,6 +52,7 @@ __all__ = [
     "lent",
     "lib",
     "make_consumer_records",
+    "seg_list_append",
     "seg_spans",
     "seg_stamps",
     "seg_tail_append",
@@ -65,7 +66,8 @@ def address(pointer: Any) -> int:
     return int(ffi.cast("uintptr_t", pointer))
 
 
-bind_append(*(address(ffi.addressof(lib, name)) for name in ("seg_tail_append", "seg_tail_flush")))
+_BOUND = "seg_tail_append", "seg_tail_flush", "seg_tail_write", "seg_encode"
+bind_append(*(address(ffi.addressof(lib, name)) for name in _BOUND))
 bind_transfer(address(ffi.addressof(lib, "seg_send_stretch")))
 bind_producer(address(ffi.addressof(lib, "seg_tail_append")))
 bind_follower(address(ffi.addressof(lib, "seg_await_record")))

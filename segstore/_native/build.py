@@ -74,6 +74,7 @@ HEADERS = (
     "batch.h",
     "bytes.h",
     "claim.h",
+    "clock.h",
     "column.h",
     "crc.h",
     "darwin.h",
@@ -81,12 +82,14 @@ HEADERS = (
     "hand_over.h",
     "keep_lock.h",
     "message.h",
+    "objects.h",
     "producer.h",
     "reader.h",
     "record.h",
     "relax.h",
     "shape.h",
     "system.h",
+    "tail_append.h",
     *(f"contract/{name}.h" for name in CONTRACT),
 )
 WARNINGS = ("-Wall", "-Wextra", "-Wshadow", "-Wno-unused-parameter", "-Wno-sign-compare")

@@ -3,6 +3,7 @@
 #define SEG_KEEP_LOCK_H
 
 #include <stdint.h>
+#include <time.h>
 
 #include "bytes.h"
 #include "contract/log.h"
@@ -14,6 +15,28 @@ enum { APART = 1000 };      /* appends */
 static inline int is_plain_write(const seg_tail *t)
 {
     return !t->write && !t->flush_messages && !t->n_followers;
+}
+
+/* Whether an append is made with the lock let go; it counts then. */
+static inline int is_apart(seg_tail *t)
+{
+    if (!is_plain_write(t))
+        return 1;
+    return __atomic_load_n(&t->apart, __ATOMIC_RELAXED) > 0 &&
+        __atomic_fetch_sub(&t->apart, 1, __ATOMIC_RELAXED) > 0;
+}
+
+#ifdef CLOCK_MONOTONIC_COARSE /* of some ms, which is enough, and much cheaper */
+#define COARSE CLOCK_MONOTONIC_COARSE
+#else
+#define COARSE CLOCK_MONOTONIC
+#endif
+
+static inline int64_t clock_ns(void)
+{
+    struct timespec now;
+    clock_gettime(COARSE, &now);
+    return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
 }
 
 /* Let the next appends be made with the lock let go, if one took so long. */

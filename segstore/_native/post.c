@@ -190,20 +190,6 @@ static PyObject *tail_of(Lane *l, seg_tail **t)
     return NULL;
 }
 
-/* The memory of bytes, NULL and -1 of None; whether it is one of these. */
-static int bytes_of(PyObject *object, const uint8_t **data, int64_t *len)
-{
-    *data = NULL;
-    *len = -1;
-    if (object == NULL || object == Py_None)
-        return 1;
-    if (!PyBytes_CheckExact(object))
-        return 0;
-    *data = (const uint8_t *)PyBytes_AsString(object);
-    *len = PyBytes_Size(object);
-    return 1;
-}
-
 /* Whether the queue has one record, in an open batch that is due, and nobody wants to be called for it. */
 static int is_single(Post *p, Queue *q, double now)
 {

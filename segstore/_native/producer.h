@@ -2,13 +2,9 @@
 #ifndef SEG_PRODUCER_H
 #define SEG_PRODUCER_H
 
-#include <pyconfig.h>
-#ifndef Py_GIL_DISABLED
-#define Py_LIMITED_API 0x030A0000 /* as cffi's module: one wheel for all versions */
-#endif
-#include <Python.h>
+#include "objects.h"
+
 #include <stddef.h>
-#include <stdint.h>
 #include <structmember.h>
 
 /* `number` is the record's time, ms, while the holder is a queue, and its place in the batch afterwards. */

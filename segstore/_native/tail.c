@@ -11,12 +11,12 @@
  */
 #define _GNU_SOURCE
 #include <errno.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "active.h"
 #include "bytes.h"
 #include "claim.h"
+#include "clock.h"
 #include "contract/answers.h"
 #include "contract/batch.h"
 #include "contract/column.h"
@@ -112,13 +112,6 @@ static int is_left(const seg_tail *t, int64_t offsets)
     return is_due(t, t->active->end->next_offset + offsets) && !seg_tail_syncs(t);
 }
 
-/* Whether the topic's settings allow a record of this time. That of a topic that stamps is not judged. */
-static int is_near(const seg_tail *t, int64_t timestamp, int64_t now)
-{
-    return now >= 0 && timestamp >= 0 &&
-        (t->stamps || (timestamp - now <= t->after_ms && now - timestamp <= t->before_ms));
-}
-
 /* Whether n batches with so many offsets, the first of this time, may be put out without another look. */
 static int fits(const seg_tail *t, int64_t timestamp, int64_t size, int64_t offsets, int64_t n)
 {
@@ -142,13 +135,6 @@ static void put_batch(const seg_record *r, int64_t body, uint8_t *out, seg_batch
     w = put_nullable(w, r->value, r->value_len);
     memcpy(w, r->headers, (size_t)r->headers_len);
     seg_put_crc(out, b);
-}
-
-static int64_t clock_ms(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_REALTIME, &now);
-    return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
 }
 
 /* A write has failed: bytes may lie behind the end. */
@@ -399,13 +385,15 @@ static int64_t measure(const seg_batch *batches, int64_t n, int64_t *offsets)
     return size;
 }
 
-static int64_t write_batches(seg_tail *t, uint8_t *buf, int64_t len, seg_batch *batches, int64_t n, int64_t now)
+static int64_t write_batches(seg_tail *t, uint8_t *buf, int64_t len, seg_batch *batches, int64_t n, int64_t expected,
+                             int64_t now)
 {
     int64_t offsets = 0, stamp = -1;
     if (t->stamps)
         stamp = now = now == SEG_NOW ? clock_ms() : now; /* under the lock: it rises with the offsets */
-    if (n <= 0 || (t->stamps && stamp < 0) || (t->hands_over && (len > SEG_HANDED_ROOM || n > SEG_HANDED)) ||
-        t->follows || measure(batches, n, &offsets) != len ||
+    if (n <= 0 || (expected >= 0 && expected != t->active->end->next_offset) || (t->stamps && stamp < 0) ||
+        (t->hands_over && (len > SEG_HANDED_ROOM || n > SEG_HANDED)) || t->follows ||
+        measure(batches, n, &offsets) != len ||
         !fits(t, t->stamps ? stamp : batches[0].max_timestamp, len, offsets, n) || is_left(t, offsets) ||
         !are_claimed(t->producers, batches, n))
         return SEG_SLOW;
@@ -415,9 +403,10 @@ static int64_t write_batches(seg_tail *t, uint8_t *buf, int64_t len, seg_batch *
     return write_out(t, buf, len, batches, n, now);
 }
 
-int64_t seg_tail_write(seg_tail *t, uint8_t *buf, int64_t len, seg_batch *batches, int64_t n, int64_t now)
+int64_t seg_tail_write(seg_tail *t, uint8_t *buf, int64_t len, seg_batch *batches, int64_t n, int64_t expected,
+                       int64_t now)
 {
-    return begin(t) ? end(t, write_batches(t, buf, len, batches, n, now)) : SEG_SLOW;
+    return begin(t) ? end(t, write_batches(t, buf, len, batches, n, expected, now)) : SEG_SLOW;
 }
 
 int64_t seg_tail_encode(seg_tail *t, const seg_column *keys, const seg_column *values,
@@ -432,7 +421,7 @@ int64_t seg_tail_encode(seg_tail *t, const seg_column *keys, const seg_column *v
                            piece, batches + *done, n_cuts + 1 - *done, &made, &taken);
         if (r < 0)
             return r;
-        int64_t offset = seg_tail_write(t, out, r, batches + *done, made, now);
+        int64_t offset = seg_tail_write(t, out, r, batches + *done, made, -1, now);
         if (offset < 0)
             return offset;
         *done += made;
@@ -457,7 +446,7 @@ int64_t seg_tail_take(seg_tail *t, uint8_t *batch, int64_t len, const seg_rules 
         h->size = 0;
         return SEG_SLOW;
     }
-    return seg_tail_write(t, batch, len, h, 1, now);
+    return seg_tail_write(t, batch, len, h, 1, -1, now);
 }
 
 /* --- a log that follows another machine's ------------------------------------- */

@@ -13,30 +13,17 @@
  * Thread contract: that of seg_tail_append. Who holds the tail's lock needs no lock of the interpreter's to let
  * go of it, as long as it writes by seg_pwrite.
  */
-#include <pyconfig.h>
-#ifndef Py_GIL_DISABLED
-#define Py_LIMITED_API 0x030A0000 /* as cffi's module: one wheel for all versions */
-#endif
-#include <Python.h>
+#include "tail_append.h"
+
 #include <errno.h>
-#include <stdint.h>
-#include <time.h>
 
 #include "bytes.h"
 #include "contract/answers.h"
-#include "contract/batch.h"
-#include "contract/log.h"
 #include "keep_lock.h"
 
 enum { TAIL, VALUE, KEY, HEADERS, TIMESTAMP, EXPECTED, NOW, BATCH, ARGUMENTS };
 enum { UPTO = 1, FLUSH_ARGUMENTS };
 enum { LENGTHS = 10 };      /* bytes of two lengths as varints, at most */
-
-#ifdef CLOCK_MONOTONIC_COARSE /* of some ms, which is enough, and much cheaper */
-#define CLOCK CLOCK_MONOTONIC_COARSE
-#else
-#define CLOCK CLOCK_MONOTONIC
-#endif
 
 typedef int64_t (*append_function)(seg_tail *, const seg_record *, int64_t, int64_t, seg_batch *);
 typedef int64_t (*flush_function)(seg_tail *, int64_t);
@@ -53,25 +40,9 @@ typedef struct {
     seg_batch *batch;
 } append_call;
 
-static int64_t clock_ns(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK, &now);
-    return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
-}
-
 static int64_t make(const append_call *c)
 {
     return seg_append(c->tail, &c->record, c->expected, c->now, c->batch);
-}
-
-/* Whether the call is made with the lock let go; it counts then. */
-static int is_apart(seg_tail *t)
-{
-    if (!is_plain_write(t))
-        return 1;
-    return __atomic_load_n(&t->apart, __ATOMIC_RELAXED) > 0 &&
-        __atomic_fetch_sub(&t->apart, 1, __ATOMIC_RELAXED) > 0;
 }
 
 static int64_t make_holding_the_lock(const append_call *c)
@@ -90,66 +61,28 @@ static int64_t make_apart(const append_call *c)
     return offset;
 }
 
-/* The memory of bytes, NULL and -1 of None; whether it is one of these. */
-static int bytes_of(PyObject *object, const uint8_t **data, int64_t *len)
-{
-    *data = NULL;
-    *len = -1;
-    if (object == Py_None)
-        return 1;
-    if (!PyBytes_CheckExact(object))
-        return 0;
-    *data = (const uint8_t *)PyBytes_AsString(object);
-    *len = PyBytes_Size(object);
-    return 1;
-}
-
-/* An int from 0 to the largest int64, or None, which stands for `none`; whether it is one of these. */
-static int whole_of(PyObject *object, int64_t none, int64_t *number)
-{
-    int overflow = 0;
-    *number = none;
-    if (object == Py_None)
-        return 1;
-    if (!PyLong_CheckExact(object))
-        return 0;
-    *number = PyLong_AsLongLongAndOverflow(object, &overflow);
-    return !overflow && *number >= 0;
-}
-
-/* Put a header at w, where there is room up to `end`; returns what lies behind it. NULL where it is not a tuple of
- * a str, in characters that UTF-8 has, and of bytes or None; or where it has no room. */
+/* Put a header at w, where there is room up to `end`; returns what lies behind it. NULL where it is none (objects.h), or
+ * has no room. */
 static uint8_t *put_header(PyObject *header, uint8_t *w, const uint8_t *end)
 {
-    const uint8_t *value;
-    int64_t value_len;
-    Py_ssize_t name_len;
-    if (!PyTuple_CheckExact(header) || PyTuple_Size(header) != 2)
+    const uint8_t *name, *value;
+    int64_t name_len, value_len;
+    if (!header_of(header, &name, &name_len, &value, &value_len) || name_len > end - w - LENGTHS ||
+        value_len > end - w - LENGTHS - name_len)
         return NULL;
-    PyObject *name = PyTuple_GetItem(header, 0);
-    if (!PyUnicode_CheckExact(name) || !bytes_of(PyTuple_GetItem(header, 1), &value, &value_len))
-        return NULL;
-    const char *text = PyUnicode_AsUTF8AndSize(name, &name_len);
-    if (text == NULL) {
-        PyErr_Clear();
-        return NULL;
-    }
-    if (name_len > end - w - LENGTHS || value_len > end - w - LENGTHS - name_len)
-        return NULL;
-    return put_nullable(put_nullable(w, (const uint8_t *)text, name_len), value, value_len);
+    return put_nullable(put_nullable(w, name, name_len), value, value_len);
 }
 
 /* The headers of a record, put into `room`, which has SEG_ONE_ROOM bytes: a list or a tuple of what put_header takes,
  * or None; whether they are. */
 static int headers_of(PyObject *object, uint8_t *room, seg_record *r)
 {
-    int is_list = PyList_CheckExact(object);
-    if (!is_list && !PyTuple_CheckExact(object) && object != Py_None)
+    items all;
+    if (!items_of(object, &all))
         return 0;
-    Py_ssize_t n = object == Py_None ? 0 : is_list ? PyList_Size(object) : PyTuple_Size(object);
-    uint8_t *w = put_varint(room, n);
-    for (Py_ssize_t i = 0; i < n && w != NULL; i++)
-        w = put_header(is_list ? PyList_GetItem(object, i) : PyTuple_GetItem(object, i), w, room + SEG_ONE_ROOM);
+    uint8_t *w = put_varint(room, all.n);
+    for (Py_ssize_t i = 0; i < all.n && w != NULL; i++)
+        w = put_header(item(&all, i), w, room + SEG_ONE_ROOM);
     r->headers = room;
     r->headers_len = w == NULL ? 0 : w - room;
     return w != NULL;
@@ -204,15 +137,17 @@ static PyObject *tail_flush(PyObject *module, PyObject *const *arguments, Py_ssi
 
 static PyObject *bind(PyObject *module, PyObject *const *addresses, Py_ssize_t n)
 {
-    if (n != 2) {
-        PyErr_Format(PyExc_TypeError, "bind takes 2 arguments, not %zd", n);
-        return NULL;
-    }
-    void *append = PyLong_AsVoidPtr(addresses[0]), *flush = PyLong_AsVoidPtr(addresses[1]);
+    void *functions_of[4];
+    if (n != 4)
+        return PyErr_Format(PyExc_TypeError, "bind takes 4 arguments, not %zd", n);
+    for (int i = 0; i < 4; i++)
+        functions_of[i] = PyLong_AsVoidPtr(addresses[i]);
     if (PyErr_Occurred())
         return NULL;
-    seg_append = (append_function)append;
-    seg_flush = (flush_function)flush;
+    seg_append = (append_function)functions_of[0];
+    seg_flush = (flush_function)functions_of[1];
+    seg_write = (write_function)functions_of[2];
+    seg_encode_list = (encode_function)functions_of[3];
     Py_RETURN_NONE;
 }
 
@@ -225,15 +160,19 @@ static PyMethodDef functions[] = {
     {"seg_tail_flush", (PyCFunction)(void (*)(void))tail_flush, METH_FASTCALL,
      "What seg_tail_flush (log.h) answers, for an offset, or up to the tail's end (-1); never -EINTR. The tail "
      "is an address."},
+    {"seg_list_append", (PyCFunction)(void (*)(void))seg_list_append, METH_FASTCALL,
+     "The first offset of so many records, or what else seg_tail_write (log.h) answers; SEG_SLOW where they are not "
+     "small, where values, keys, timestamps or headers are no list or tuple of as many items of exact types, or where "
+     "the topic's settings refuse them. Keys and headers may be None, timestamps None or one int."},
     {"bind", (PyCFunction)(void (*)(void))bind, METH_FASTCALL,
-     "Take the addresses of seg_tail_append and seg_tail_flush of cffi's module."},
+     "Take the addresses of seg_tail_append, seg_tail_flush, seg_tail_write and seg_encode of cffi's module."},
     {NULL, NULL, 0, NULL},
 };
 
 static struct PyModuleDef module_definition = {
     PyModuleDef_HEAD_INIT,
     .m_name = "segstore._native._tail_append",
-    .m_doc = "seg_tail_append, with the interpreter's lock kept where that is no harm; seg_tail_flush.",
+    .m_doc = "Appends, with the interpreter's lock kept where that is no harm; seg_tail_flush.",
     .m_size = -1,
     .m_methods = functions,
 };

@@ -42,7 +42,16 @@ from segstore.replication.side import ReplicatedSide
 from segstore.replication.states import PartitionState, ReplicaState
 from segstore.storage.context import os_errors
 from segstore.storage.log.acks import ALL, Acks
-from segstore.storage.log.append import BEHIND, append_columns, append_one, append_short, behind, tell_of
+from segstore.storage.log.append import (
+    BEHIND,
+    append_columns,
+    append_inline,
+    append_list,
+    append_one,
+    append_short,
+    behind,
+    tell_of,
+)
 from segstore.storage.log.partition import Partition
 from segstore.storage.meta.sweep_states import SweepState, read_states
 from segstore.storage.meta.topic_info import check_not_internal
@@ -142,6 +151,16 @@ class ReplicatedPartitionLog(PartitionLog):
     ) -> range:
         """Append many records, as `PartitionLog.append_batch` does; `acks` and errors as in `append`."""
         asked = self._acks(acks, timeout_ms)
+        loan, source = self._loan, self._source
+        if compression is None and isinstance(values, list | tuple) and isinstance(source, Partition):
+            n = len(values)
+            given = n, values, keys, timestamps, headers, batch_bytes, expected_offset
+            if source.loan is loan and not self._context.closed:
+                first = append_inline(
+                    source, asked, n, lambda tail: append_list(source.loan, *given, tail=tail)
+                )
+                if first >= 0:
+                    return range(first, first + n)
         return append_columns(
             self._leading(asked),
             values,

@@ -94,9 +94,11 @@ typedef struct seg_record {
  * torn, and lent no more; SEG_BEHIND: it is appended at shown_offset, but a follower lacks it, and readers don't see
  * it: shown_offset stays, and the tail is lent no more. */
 int64_t seg_tail_append(seg_tail *t, const seg_record *r, int64_t expected, int64_t now, seg_batch *b);
-/* Append n encoded batches of one producer, `len` bytes in all; these get their offsets and positions. `now`
- * is the clock (ms), or SEG_NOW. Returns the first offset; else as seg_tail_append. */
-int64_t seg_tail_write(seg_tail *t, uint8_t *buf, int64_t len, seg_batch *batches, int64_t n, int64_t now);
+/* Append n encoded batches of one producer, `len` bytes in all; these get their offsets and positions, the first one
+ * the `expected` offset, -1: any. `now` is the clock (ms), or SEG_NOW. Returns the first offset; else as
+ * seg_tail_append. */
+int64_t seg_tail_write(seg_tail *t, uint8_t *buf, int64_t len, seg_batch *batches, int64_t n, int64_t expected,
+                       int64_t now);
 /* Encode n records into batches that end at the cuts, none above `piece` bytes, and append these, in pieces of up to
  * that many bytes: seg_encode_cut into `out`, then seg_tail_write, for each piece. `batches` has room for one more
  * than there are cuts. Returns 0 when all are appended; else what the call behind the last piece has returned. *done

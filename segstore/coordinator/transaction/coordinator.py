@@ -406,10 +406,11 @@ class TransactionCoordinator:
                 raise _not_so(entry)
 
     def complete(self, transactional_id: str) -> None:
-        """Write the markers of a decided transaction. Raises ConcurrentTransactionsError where that is not
-        possible yet.
+        """Write the markers of a decided transaction, if they are not written yet. Raises
+        ConcurrentTransactionsError where that is not possible now.
         """
-        self._shelter.call(partial(self._complete, transactional_id))
+        if self._entries.may_be_decided(transactional_id):
+            self._shelter.call(partial(self._complete, transactional_id))
 
     def _complete(self, transactional_id: str) -> None:
         with self._entries.locked(transactional_id) as entry:

@@ -267,6 +267,11 @@ class Entries:
                     yield entry
                     return
 
+    def may_be_decided(self, transactional_id: str) -> bool:
+        """Return False where the transaction that was ended last has its markers; no lock is taken."""
+        entry = self._entries.get(transactional_id)
+        return entry is None or entry.metadata is None or entry.metadata.state.prepared
+
     def all(self) -> list[Entry]:
         """Return the entries of this moment; their locks are not held."""
         with self._lock:

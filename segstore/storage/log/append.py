@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from segstore._native import ffi, lib, seg_tail_append
+from segstore._native import ffi, lib, seg_list_append, seg_tail_append
 from segstore.config import arguments
 from segstore.errors import RecordTooLargeError, StorageError
 from segstore.files.reserve import NO_ROOM
@@ -48,10 +48,13 @@ def append(
     Raises StorageError, OffsetMismatchError, and the errors of `append_info.judge`; nothing is appended then,
     unless it was the flush that failed. Raises the errors of `Acknowledger`.
     """
-    short = len(chunks) == 1 and (claim is None or claim.sequenced)
+    expected = claim.offset if isinstance(claim, ExpectedEnd) else -1
+    short = len(chunks) == 1 and (claim is None or expected >= 0 or claim.sequenced)
     if partition.acks is not None:
         first = (
-            append_inline(partition, acks, n, lambda tail: _write_due(partition, tail, chunks[0], n))
+            append_inline(
+                partition, acks, n, lambda tail: _write_due(partition, tail, chunks[0], n, expected)
+            )
             if short
             else SLOW
         )
@@ -59,7 +62,7 @@ def append(
             return first
         return _acknowledged(partition, acks, n, lambda: partition.queue.put(chunks, claim))
     tail = partition.loan.tail
-    first = _write_short(partition, tail, chunks[0]) if short and tail is not None else SLOW
+    first = _write_short(partition, tail, chunks[0], expected) if short and tail is not None else SLOW
     if first < 0:
         first = partition.queue.put(chunks, claim)
     partition.flushing.flush_if_due(first + n)
@@ -162,6 +165,39 @@ def append_short(
     return offset
 
 
+def append_list(
+    loan: TailLoan,
+    n: int,
+    values: Any,
+    keys: Any,
+    timestamps: Any,
+    headers: Any,
+    batch_bytes: int,
+    expected: int | None = None,
+    tail: NativeTail | None = None,
+) -> int:
+    """Append `n` records, mostly lists of bytes, as `append_short` appends one; returns the first offset."""
+    tail = tail or loan.tail
+    if tail is None:
+        return SLOW
+    due, _file = tail.due, tail.handle  # which stays open
+    if due is not None:
+        check_apart("append()")
+    now = _NOW if tail.clock is None else tail.clock()
+    first: int = seg_list_append(
+        tail.address, n, values, keys, timestamps, headers, batch_bytes, expected, now
+    )
+    if first == SLOW:
+        return SLOW
+    if first < 0:
+        return undone(loan, tail, first, sum(len(each) for each in values if each is not None))
+    if due is not None:
+        due(first + n)
+    elif tail.late is not None and tail.c.late:
+        tail.late(first + n)
+    return first
+
+
 def _append_behind(partition: Partition, acks: Acks, n: int, write: Callable[[NativeTail], int]) -> int:
     """Append `n` records by `write`, one call of C, to a log whose readers see what a standby has, too, and
     wait for that. Returns and raises as `append_inline`.
@@ -177,21 +213,21 @@ def _append_behind(partition: Partition, acks: Acks, n: int, write: Callable[[Na
     return first
 
 
-def _write_due(partition: Partition, tail: NativeTail, chunk: Encoded, n: int) -> int:
+def _write_due(partition: Partition, tail: NativeTail, chunk: Encoded, n: int, expected: int) -> int:
     """Append encoded batches of `n` records as `_write_short`, and keep flush.messages and flush.ms."""
-    first = _write_short(partition, tail, chunk)
+    first = _write_short(partition, tail, chunk, expected)
     if first >= 0:
         partition.flushing.flush_if_due(first + n)
     return first
 
 
-def _write_short(partition: Partition, tail: NativeTail, chunk: Encoded) -> int:
-    """Append encoded batches as `append_short` appends a record."""
+def _write_short(partition: Partition, tail: NativeTail, chunk: Encoded, expected: int) -> int:
+    """Append encoded batches as `append_short` appends a record; at the `expected` offset, -1: at any."""
     _file = tail.handle  # which stays open
     if tail.due is not None:
         check_apart("append()")
     now = _NOW if tail.clock is None else tail.clock()
-    first = _write_at(tail.c, chunk.ptr, chunk.size, chunk.headers, len(chunk.batches), now)
+    first = _write_at(tail.c, chunk.ptr, chunk.size, chunk.headers, len(chunk.batches), expected, now)
     if first >= 0 or first == BEHIND:
         chunk.release()
     return first if first >= 0 or first == SLOW else undone(partition.loan, tail, first, chunk.size)
@@ -228,9 +264,10 @@ def append_one(
     expected: ExpectedEnd | None = None,
 ) -> int:
     """Append a record; returns its offset."""
-    if partition.loan.behind is not None:
+    loan = partition.loan
+    if loan.behind is not None:
         offset = None if expected is None else expected.offset
-        record = partition.loan, value, key, headers, timestamp, offset, 0
+        record = loan, value, key, headers, timestamp, offset, 0
         first = _append_behind(partition, acks, 1, lambda tail: append_short(*record, tail))
         if first >= 0:
             return first
@@ -255,6 +292,13 @@ def append_columns(
     expected: ExpectedEnd | None = None,
 ) -> range:
     """Append columns of records; returns their offsets."""
+    loan = partition.loan
+    if loan.behind is not None and compression is None and isinstance(values, list | tuple):
+        n, offset = len(values), None if expected is None else expected.offset
+        given = n, values, keys, timestamps, headers, batch_bytes, offset
+        first = _append_behind(partition, acks, n, lambda tail: append_list(loan, *given, tail=tail))
+        if first >= 0:
+            return range(first, first + n)
     validator, now = partition.validator, partition.context.clock()
     n, chunks = encode_columns(validator, now, values, keys, timestamps, headers, compression, batch_bytes)
     if not n:

@@ -29,7 +29,7 @@ from segstore.records import HEADER_SIZE, Record, Records, empty_records
 from segstore.storage.context import os_errors
 from segstore.storage.log import point_read, range_read, read
 from segstore.storage.log.acks import Acks
-from segstore.storage.log.append import append_columns, append_one, append_short
+from segstore.storage.log.append import append_columns, append_list, append_one, append_short
 from segstore.storage.log.append_as_leader import AppendedBatch, append_as_leader
 from segstore.storage.log.exchange import Exchange
 from segstore.storage.log.partition import Partition
@@ -245,6 +245,17 @@ class PartitionLog:
         the append. With `expected_offset` the first record gets that offset, or nothing is written. Errors as
         `append`.
         """
+        loan = self._loan
+        if (
+            loan is not None
+            and compression is None
+            and isinstance(values, list | tuple)
+            and not self._context.closed
+        ):
+            n = len(values)
+            first = append_list(loan, n, values, keys, timestamps, headers, batch_bytes, expected_offset)
+            if first >= 0:
+                return range(first, first + n)
         if self._internal:
             self._refuse()
         return append_columns(

@@ -23,10 +23,11 @@ import segstore
 from segstore import CorruptRecordError, InvalidArgumentError, OffsetMismatchError, StorageError
 from segstore.records import scan
 from segstore.storage.log.acks import Acks
-from segstore.storage.log.append import Appended, append_one
+from segstore.storage.log.append import Appended, append_columns, append_one
 from segstore.storage.log.replica import Replica
 from segstore.storage.log.transaction_markers import end_transaction
 from segstore.storage.meta.fence import Fence
+from segstore.storage.producers.append_info import ExpectedEnd
 from segstore.storage.segment import native_tail
 
 STEPS = 150
@@ -359,6 +360,20 @@ def test_what_the_standby_lacks_is_not_shown(store: segstore.Store, store_dir: P
     assert (log.end_offset, log.log_end_offset) == (9, 10)
     _fetched(store, 10)
     assert log.end_offset == 10
+
+
+def test_a_list_is_appended_by_c_too(store: segstore.Store) -> None:
+    log = store.partition("t")
+    _append(store)
+    _append(store)
+    before, columns = _appends(store), ([b"a", b"b"], None, None, None, None, 65536)
+    made = append_columns(log.partition_for_write(), *columns, Acks(1, 60_000), ExpectedEnd(2, "t-0"))
+    assert (made, _appends(store)) == (range(2, 4), before + 1)
+    assert (log.end_offset, log.log_end_offset) == (0, 4)
+    with pytest.raises(OffsetMismatchError):
+        append_columns(log.partition_for_write(), *columns, Acks(1, 60_000), ExpectedEnd(3, "t-0"))
+    _fetched(store, 4)
+    assert log.read(2).values.tolist() == [b"a", b"b"]
 
 
 def test_an_append_waits_for_the_standby(store: segstore.Store) -> None:

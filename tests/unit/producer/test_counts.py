@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -27,6 +27,7 @@ from segstore.coordinator.structs import TopicPartition
 from segstore.records import Template, single
 from segstore.storage.segment import native_tail
 from segstore.storage.store.partition_log import PartitionLog
+from segstore.threads import Shelter
 
 
 @pytest.fixture
@@ -157,3 +158,22 @@ def test_due_batches_are_closed_some_at_a_time_so_that_the_others_fill_on() -> N
         accumulator.append(queue, future, 100)
     drained = [[queue for queue, _ in accumulator.drain(time.monotonic())[0]] for _ in range(4)]
     assert drained == [queues[:MOST_SEALED], queues[MOST_SEALED:-1], queues[-1:], []]
+
+
+def test_a_commit_wakes_the_coordinator_once(store: segstore.Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A look without its thread finds the markers written."""
+    calls: list[object] = []
+    call = Shelter.call
+
+    def counted(self: Shelter, run: Callable[[], object]) -> object:
+        calls.append(run)
+        return call(self, run)
+
+    with Producer(store, transactional_id="t") as producer:
+        producer.init_transactions()
+        monkeypatch.setattr(Shelter, "call", counted)
+        for _ in range(3):
+            producer.begin_transaction()
+            producer.send("t", b"v")
+            producer.commit_transaction()
+        assert len(calls) == 3
