@@ -146,7 +146,7 @@ def delete_groups(node: Node, request: Request) -> Later:
 
     def run() -> Any:
         groups = Groups(node.store)
-        codes = {name: answering(partial(groups.delete, name)) for name in names if name}
+        codes = {name: answering(partial(groups.delete_now, name)) for name in names if name}
         return _deleted({name: codes.get(name, Code.GROUP_ID_NOT_FOUND) for name in names})
 
     return coordinated(node, request, run, lambda code: _deleted(dict.fromkeys(names, code)))
