@@ -343,6 +343,8 @@ def test_members_of_a_group_that_is_late_are_told_what_has_them_try_again(
         assert member.sync().answer.error_code == Code.REBALANCE_IN_PROGRESS
         assert member.join().answer.error_code == Code.COORDINATOR_LOAD_IN_PROGRESS
         assert commit(node, 9, T0, 1, **who) is Code.COORDINATOR_LOAD_IN_PROGRESS
+        answer = ask(node, Api.DESCRIBE_GROUPS, 5, groups=["g", "other"])
+        assert [each.error_code for each in answer.groups] == [Code.COORDINATOR_LOAD_IN_PROGRESS, Code.NONE]
         answer = ask(node, Api.DELETE_GROUPS, 2, groups_names=["g"])
         assert [each.error_code for each in answer.results] == [Code.COORDINATOR_LOAD_IN_PROGRESS]
     assert member.heartbeat() is Code.NONE
