@@ -5,7 +5,8 @@ Kinds take turns in one run, of some hundred calls each; a call is timed alone, 
 A ratio is of the medians of two kinds in the same round. Stores are fresh, and stay open during all turns; at
 the end the log of each kind must have all that was acknowledged.
 
-On disk: stores in a temporary directory; results/append-kinds.json, and the table in docs/benchmarks.md.
+On disk: stores in a temporary directory; results/append-kinds.json, results/README.md, and the table in
+docs/benchmarks.md.
 Threads: one, those of the stores, and a sweeper; the standby is a process.
 """
 
@@ -25,6 +26,7 @@ import click
 import numpy as np
 
 import segstore
+from benchmarks import readme
 from benchmarks.readme import placed
 from benchmarks.standbys import following
 from segstore.bench import Cell, Figure, Results, load, machine, write
@@ -326,6 +328,7 @@ def main(
         write(results, out / "append-kinds.json")
         if shows and out == RESULTS:
             PAGE.write_text(page(PAGE.read_text(encoding="utf-8"), results), encoding="utf-8")
+            readme.update(directory=out)
 
 
 if __name__ == "__main__":

@@ -24,6 +24,7 @@ from pathlib import Path
 import click
 from packaging.requirements import Requirement
 
+from benchmarks import readme
 from benchmarks.readme import placed
 from segstore.bench import Results, load, write
 from segstore.bench.figures import by_turns
@@ -184,9 +185,10 @@ def page(text: str, results: Results) -> str:
 
 
 def update() -> None:
-    """Put the results that are kept into the page."""
+    """Put the results that are kept into the page, and what they say into results/README.md."""
     results = load(RESULTS / "dependencies.json")
     PAGE.write_text(page(PAGE.read_text(encoding="utf-8"), results), encoding="utf-8")
+    readme.update(directory=RESULTS)
 
 
 @click.command()

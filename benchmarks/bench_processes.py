@@ -26,6 +26,7 @@ import confluent_kafka
 import numpy as np
 
 import segstore
+from benchmarks import readme
 from benchmarks.readme import placed
 from segstore.bench import Results, load, write
 from segstore.bench.figures import by_turns
@@ -253,9 +254,10 @@ def page(text: str, results: Results) -> str:
 
 
 def update() -> None:
-    """Put the results that are kept into the page."""
+    """Put the results that are kept into the page, and what they say into results/README.md."""
     results = load(RESULTS / "processes.json")
     PAGE.write_text(page(PAGE.read_text(encoding="utf-8"), results), encoding="utf-8")
+    readme.update(directory=RESULTS)
 
 
 @click.command()
@@ -273,9 +275,7 @@ def main(out: Path, runs: int, quick: bool, directory: str | None, shows: bool) 
     write(results, out / "processes.json")
     click.echo(rendered(results))
     if shows and out == RESULTS and not quick:
-        PAGE.write_text(
-            page(PAGE.read_text(encoding="utf-8"), load(out / "processes.json")), encoding="utf-8"
-        )
+        update()
 
 
 if __name__ == "__main__":

@@ -697,8 +697,8 @@ class UnknownLeaderEpochError(RetriableError):
 
 
 class OffsetNotAvailableError(RetriableError):
-    """The new leader of a partition does not know yet which records were committed: the question may be asked
-    again.
+    """It is not known yet which records of a partition were committed: its new leader has not heard it, no
+    replica leads, or a write waits for replicas. The question may be asked again.
     """
 
 

@@ -112,6 +112,29 @@ def nesting() -> threading.RLock:
     return lock
 
 
+class BoundedLock(OwnedLock):  # type: ignore[misc]
+    """A lock as `nesting` returns it, for which a thread waits at most `PATIENCE` seconds: then it gets the
+    error that `late` makes.
+    """
+
+    def __init__(self, late: Callable[[], Exception]) -> None:
+        self._late = late
+        _all.add(self)
+
+    def __enter__(self) -> bool:
+        try:
+            taken = self.acquire(timeout=PATIENCE)
+        except BaseException:
+            try:
+                self.release()  # first, as in `Mutex`
+            except RuntimeError:
+                """The lock was not taken."""
+            raise
+        if not taken:
+            raise self._late()
+        return True
+
+
 # --- who is within what ------------------------------------------------------------------------------
 
 

@@ -267,6 +267,9 @@ class StoreConfig(KafkaSettings):
     offset_metadata_max_bytes: int = whole(
         4096, 0, 32_767, "bytes", "largest note that may be committed with an offset, as UTF-8"
     )
+    offsets_commit_timeout_ms: int = whole(
+        5_000, 1, MAX_INT, "ms", "how long a write of __consumer_offsets waits for its replicas"
+    )
     offsets_retention_check_interval_ms: int = whole(
         600_000, 1, MAX_LONG, "ms", "how often committed offsets are looked at for their retention"
     )

@@ -1,6 +1,8 @@
 """The parts that all clients of one open store share, one of each: coordinators, quotas, committed offsets.
 
-Threads: any. A part is made once, under a lock of the store's, and closed with the store.
+Threads: any. A part is made once, under a lock of the store's, and closed with the store. To make one may
+take long: the coordinator of transactions reads its logs, and writes. Who asks for a part that is made does
+not wait for the lock.
 """
 
 from __future__ import annotations
@@ -45,17 +47,18 @@ class _Parts:
 
 
 def existing(store: Store, make: Callable[[Store], P]) -> P | None:
-    """Return the store's `make(store)`; None where nobody has asked for it, or the store is being closed."""
-    parts = store._attach(_Parts)
-    with parts.lock:
-        part: P | None = parts.made.get(make)  # type: ignore[assignment]
-        return part
+    """Return the store's `make(store)`; None where it is not made, or the store is being closed."""
+    part: P | None = store._attach(_Parts).made.get(make)  # type: ignore[assignment]
+    return part
 
 
 def shared(store: Store, make: Callable[[Store], P]) -> P:
     """Return the one `make(store)` of an open store. Raises ReadOnlyError, StoreClosedError, ForkedError."""
     store._context.check_writable()
     parts = store._attach(_Parts)
+    found: P | None = parts.made.get(make)  # type: ignore[assignment]
+    if found is not None:
+        return found
     with parts.lock:
         if make not in parts.made:
             if parts.closed:

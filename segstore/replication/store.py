@@ -65,6 +65,7 @@ if TYPE_CHECKING:
     from segstore.storage.log.read_only_partition import Follower
 
 ACKS: Mapping[object, int] = {"all": -1, -1: -1, 0: 0, 1: 1, "0": 0, "1": 1, "-1": -1}
+AT_ONCE = ALL._replace(timeout_ms=0)
 COMMITTED = 10.0
 """Seconds that `await_committed` waits at most."""
 ELECTIONS = {"preferred": Election.PREFERRED, "unclean": Election.UNCLEAN}
@@ -188,9 +189,16 @@ class ReplicatedPartitionLog(PartitionLog):
         """Wait until readers see all that was committed before the present leader was elected (R38): after a
         crash that takes until enough replicas are in sync again. Raises OffsetNotAvailableError.
         """
+        self._committed_within(COMMITTED)
+
+    def check_committed(self) -> None:
+        """See `PartitionLog.check_committed`; the present leader may have been elected a moment ago (R38)."""
+        self._committed_within(0)
+
+    def _committed_within(self, seconds: float) -> None:
         assert isinstance(self._store, ReplicatedStore)
         manager, key = self._store._replicated.manager, PartitionKey(self.topic, self.partition)
-        if not manager.await_committed(key, COMMITTED):
+        if not manager.await_committed(key, seconds):
             raise OffsetNotAvailableError(
                 f"{key}: not all that was committed is shown yet: {manager.partitions.get(key)}"
             )
@@ -200,6 +208,13 @@ class ReplicatedPartitionLog(PartitionLog):
         `PartitionLog.partition_for_write`, and NotLeaderOrFollowerError.
         """
         return self._leading(ALL)
+
+    def partition_led(self) -> Partition:
+        """See `PartitionLog.partition_led`."""
+        try:
+            return self._leading(AT_ONCE)
+        except NotLeaderOrFollowerError as error:  # here it says that nothing was written
+            raise OffsetNotAvailableError(str(error)) from None
 
     def append_may_wait(self, acks: int) -> bool:
         """See `PartitionLog.append_may_wait`; a replica that leads is waited for, too."""

@@ -21,8 +21,13 @@ from places import environment
 
 import segstore
 from segstore import mutex
-from segstore.errors import ConcurrentModificationError, InvalidArgumentError, ReentrantCallError
-from segstore.mutex import Mutex
+from segstore.errors import (
+    ConcurrentModificationError,
+    InvalidArgumentError,
+    OffsetNotAvailableError,
+    ReentrantCallError,
+)
+from segstore.mutex import BoundedLock, Mutex
 from segstore.storage.segment import native_tail
 
 POINTS = os.environ.get("SEGSTORE_REENTRY", "3")
@@ -351,16 +356,50 @@ def test_a_lock_of_another_thread_is_waited_for(rng: random.Random) -> None:
     assert not lock.owned
 
 
-def test_an_interrupt_behind_the_taking_of_a_lock_leaves_it_free() -> None:
-    class Interrupted(Mutex):
+def _bounded(kind: type[BoundedLock] = BoundedLock) -> BoundedLock:
+    return kind(lambda: OffsetNotAvailableError("it is late"))
+
+
+@pytest.mark.parametrize(
+    ("kind", "make"), [(Mutex, lambda kind: kind()), (BoundedLock, _bounded)], ids=lambda it: it.__name__
+)
+@pytest.mark.parametrize("is_taken", [True, False])
+def test_an_interrupt_of_the_taking_of_a_lock_leaves_it_free(kind: Any, make: Any, is_taken: bool) -> None:
+    class Interrupted(kind):  # type: ignore[misc]
         def acquire(self, *args: Any, **kwargs: Any) -> bool:
-            super().acquire(*args, **kwargs)
+            if is_taken:
+                super().acquire(*args, **kwargs)
             raise KeyboardInterrupt
 
-    lock = Interrupted()
+    lock = make(Interrupted)
     with pytest.raises(KeyboardInterrupt), lock:
         pass
-    assert not lock.owned
+    assert not lock._is_owned()
+
+
+def test_a_bounded_lock_is_waited_for_and_not_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    lock, told = _bounded(), list[object]()
+
+    def other() -> None:
+        try:
+            with lock:
+                told.append("taken")
+        except OffsetNotAvailableError as error:
+            told.append(str(error))
+
+    def ask() -> threading.Thread:
+        thread = threading.Thread(target=other)
+        thread.start()
+        return thread
+
+    with lock, lock:  # its owner may take it again
+        monkeypatch.setattr(mutex, "PATIENCE", 0.02)
+        ask().join()
+        monkeypatch.setattr(mutex, "PATIENCE", 120)
+        waiting = ask()
+    waiting.join()
+    assert told == ["it is late", "taken"]
+    assert not lock._is_owned()
 
 
 def test_a_lock_that_is_held_for_who_waits_is_not_waited_for_for_ever(

@@ -11,7 +11,7 @@ from replicated_stores import Directories, Writer, assert_prefix, found, retryin
 from waiting import until
 
 import segstore
-from segstore.client.consumer import loading
+from segstore.coordinator import retriable
 from segstore.errors import KafkaTimeoutError
 
 
@@ -151,7 +151,7 @@ def test_r38_a_group_waits_for_its_offsets_after_a_failover(
         return ready and len(asked) > 3 and shows(self, key, seconds)
 
     monkeypatch.setattr(type(manager), "await_committed", late)
-    monkeypatch.setattr(loading, "API_TIMEOUT_MS", 60_000.0 if ready else 300.0)
+    monkeypatch.setattr(retriable, "API_TIMEOUT_MS", 60_000.0 if ready else 300.0)
     options["consumer_timeout_ms"] = 60_000 if ready else 300
     with segstore.Consumer(store, *["t"] * (call in READS_OF_MEMBERS), **options) as consumer:
         if call not in READS_OF_MEMBERS:

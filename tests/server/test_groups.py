@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +12,10 @@ import pytest
 from calls import node_of
 from groups import Monotonic, Unsynced, coordinator
 from parked import Asked, WireMember, ask
+from waiting import PATIENCE
 
 import segstore
+from segstore import mutex
 from segstore.coordinator.group.classic.member import State
 from segstore.coordinator.offsets.group_offsets import GroupOffsets
 from segstore.coordinator.shared import shared
@@ -305,6 +309,46 @@ def test_heartbeats_tell_what_is_wrong(node: Node, version: int) -> None:
     assert beat(member.member_id, 1) == Code.NONE
     assert beat(member.member_id, 0) == Code.ILLEGAL_GENERATION
     assert beat("nobody", 1) == Code.UNKNOWN_MEMBER_ID
+
+
+@contextmanager
+def late(node: Node, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Another request to the group waits for replicas."""
+    held = coordinator_of(node)._groups.get("g")
+    assert held is not None
+    taken, over = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with held.lock:
+            taken.set()
+            over.wait(PATIENCE)
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    taken.wait(PATIENCE)
+    with monkeypatch.context() as patched:
+        patched.setattr(mutex, "PATIENCE", 0.01)
+        yield
+    over.set()
+    thread.join()
+
+
+def test_members_of_a_group_that_is_late_are_told_what_has_them_try_again(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    member = WireMember(node).alone(T0)
+    who = {"member_id": member.member_id, "generation_id_or_member_epoch": 1}
+    with late(node, monkeypatch):
+        assert member.heartbeat() is Code.NONE
+        assert member.sync().answer.error_code == Code.REBALANCE_IN_PROGRESS
+        assert member.join().answer.error_code == Code.COORDINATOR_LOAD_IN_PROGRESS
+        assert commit(node, 9, T0, 1, **who) is Code.COORDINATOR_LOAD_IN_PROGRESS
+        answer = ask(node, Api.DESCRIBE_GROUPS, 5, groups=["g", "other"])
+        assert [each.error_code for each in answer.groups] == [Code.COORDINATOR_LOAD_IN_PROGRESS, Code.NONE]
+        answer = ask(node, Api.DELETE_GROUPS, 2, groups_names=["g"])
+        assert [each.error_code for each in answer.results] == [Code.COORDINATOR_LOAD_IN_PROGRESS]
+    assert member.heartbeat() is Code.NONE
+    assert commit(node, 9, T0, 1, **who) is Code.NONE
 
 
 def test_a_member_that_sends_no_heartbeat_is_removed(node: Node, clock: Monotonic) -> None:

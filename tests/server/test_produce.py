@@ -21,6 +21,8 @@ from segstore.coordinator.quotas import Entity, quotas
 from segstore.coordinator.shared import shared
 from segstore.coordinator.structs import TopicPartition
 from segstore.coordinator.transaction.coordinator import TransactionCoordinator
+from segstore.coordinator.transaction.state_log import TransactionStateLog
+from segstore.errors import OffsetNotAvailableError
 from segstore.protocol.codec import structs
 from segstore.protocol.error_codes import Code
 from segstore.server.apis import Api
@@ -373,6 +375,20 @@ def test_a_transactional_id_keeps_its_id_and_its_epoch_rises(node: Node, version
 def test_ids_that_are_refused(node: Node, fields: dict[str, Any], code: Code) -> None:
     answer = call(node, Api.INIT_PRODUCER_ID, 4, **fields)
     assert (answer.error_code, answer.producer_id) == (code, -1)
+
+
+def test_a_producer_asks_again_while_the_coordinator_loads(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def load(log: object) -> None:
+        raise OffsetNotAvailableError("__transaction_state-0: not all that was committed is shown yet")
+
+    ask = {"transactional_id": "x", "transaction_timeout_ms": 1000}
+    with monkeypatch.context() as patched:
+        patched.setattr(TransactionStateLog, "load", load)
+        answer = call(node, Api.INIT_PRODUCER_ID, 4, **ask)
+        assert answer.error_code == Code.COORDINATOR_LOAD_IN_PROGRESS
+    assert call(node, Api.INIT_PRODUCER_ID, 4, **ask).error_code == Code.NONE
 
 
 # --- by a socket ----------------------------------------------------------------------------

@@ -19,14 +19,15 @@ from segstore.config import arguments
 from segstore.coordinator.group.classic.member import monotonic_ms
 from segstore.coordinator.group.coordinator import GroupCoordinator
 from segstore.coordinator.offsets.group_offsets import GroupOffsets
+from segstore.coordinator.retriable import when_loaded
 from segstore.coordinator.structs import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
 from segstore.errors import (
     CommitFailedError,
     FencedInstanceIdError,
     IllegalGenerationError,
     InvalidTypeError,
-    OffsetNotAvailableError,
     RebalanceInProgressError,
+    RetriableError,
     SegstoreError,
     StaleMemberEpochError,
     StorageError,
@@ -37,14 +38,17 @@ from segstore.errors import (
 )
 from segstore.logger import Logger
 from segstore.mutex import calls_out
+from segstore.storage.store.store import Store
 
 log = Logger("segstore")
 
 _LEAST_SLEEP_MS = 10
+_PATIENCE_MS = 10_000.0
+"""How long a member that gives partitions up waits for its last commit."""
 _NOT_COMMITTED = (
     CommitFailedError,
-    OffsetNotAvailableError,
     RebalanceInProgressError,
+    RetriableError,
     StorageError,
     StoreClosedError,
     UnknownTopicOrPartitionError,
@@ -99,6 +103,7 @@ class Commits:
 
     def __init__(
         self,
+        store: Store,
         coordinator: GroupCoordinator,
         offsets: GroupOffsets,
         membership: GroupMembership,
@@ -108,6 +113,7 @@ class Commits:
         metrics: GroupMetrics,
     ) -> None:
         assert config.group_id is not None
+        self._store = store
         self._coordinator, self._offsets, self._group = coordinator, offsets, config.group_id
         self._membership, self._subscription, self._config = membership, subscription, config
         self._interceptors, self._metrics = interceptors, metrics
@@ -183,7 +189,7 @@ class Commits:
         """Commit the positions if the interval is over. Raises FencedInstanceIdError."""
         if self._config.enable_auto_commit and monotonic_ms() >= self._next:
             self.restart()
-            self.positions()
+            self._positions(self._subscription.consumed(), closing=False)
 
     def restart(self) -> None:
         """Begin the interval anew."""
@@ -196,23 +202,28 @@ class Commits:
         return max(self._next - monotonic_ms(), _LEAST_SLEEP_MS)
 
     def positions(self, only: Collection[TopicPartition] | None = None, closing: bool = False) -> None:
-        """Commit what was read and not committed yet, of all partitions or of `only` some. A failure is
-        logged, as in Kafka: the records will be read again. Raises FencedInstanceIdError, but not with
-        `closing`, since nobody has to be told any more.
+        """Commit what was read and not committed yet, of all partitions or of `only` some, before they are
+        given up: while the coordinator loads it is tried again. A failure is logged, as in Kafka: the records
+        will be read again. Raises FencedInstanceIdError, but not with `closing`, since nobody has to be told
+        any more.
         """
-        if not self._config.enable_auto_commit or (
-            self._subscription.automatic and not self._membership.may_commit
-        ):
-            return
         consumed = self._subscription.consumed()
         if only is not None:
             consumed = {tp: consumed[tp] for tp in only if tp in consumed}
-        if not consumed:
+        self._positions(consumed, closing, _PATIENCE_MS)
+
+    def _positions(self, consumed: Offsets, closing: bool, patience_ms: float = 0) -> None:
+        is_out = self._subscription.automatic and not self._membership.may_commit
+        if is_out or not consumed or not self._config.enable_auto_commit:
             return
-        try:
+
+        def commit() -> None:
             there = self._offsets.fetch(self._group, consumed)
             new = {tp: at for tp, at in consumed.items() if tp not in there or there[tp].offset != at.offset}
             self.commit(new)
+
+        try:
+            when_loaded(self._store, commit, lambda: None, patience_ms)
         except (FencedInstanceIdError, *_NOT_COMMITTED) as e:
             if isinstance(e, FencedInstanceIdError) and not closing:
                 raise

@@ -20,17 +20,16 @@ from segstore.client.consumer.config import ConsumerConfig
 from segstore.client.consumer.ending import Ending
 from segstore.client.consumer.fetcher import Given
 from segstore.client.consumer.following import given_of
-from segstore.client.consumer.loading import back_off
 from segstore.client.consumer.metrics import Polled
 from segstore.client.consumer.records import ConsumerRecord
 from segstore.client.consumer.seek_and_commit import Assigning, Committing, Seeking
 from segstore.config import arguments
 from segstore.config.options import shown
+from segstore.coordinator.retriable import LOADING, back_off
 from segstore.errors import (
     ClientClosedError,
     InvalidArgumentError,
     InvalidTypeError,
-    OffsetNotAvailableError,
     StoreClosedError,
     copy_of,
 )
@@ -180,7 +179,7 @@ class Consumer(Assigning, Seeking, Committing):
                 coordination.poll()
                 if subscription.unresolved:
                     self._positions.resolve()
-            except OffsetNotAvailableError:  # the coordinator loads, and the next look asks again
+            except LOADING:  # the next look asks again
                 if not back_off(self._store, deadline):
                     return []
                 continue
@@ -257,7 +256,7 @@ class Consumer(Assigning, Seeking, Committing):
         """Bring the assignment up to date: without a group it has all partitions then; a group's member has
         begun to join.
         """
-        with suppress(OffsetNotAvailableError):  # the coordinator loads
+        with suppress(*LOADING):
             self._coordination.poll()
 
     @alone

@@ -68,6 +68,7 @@ class GroupSubscription(ABC):
         self._store, self._membership = store, member(self._coordinator, config)
         self._measured = GroupMetrics(config)
         self._commits = Commits(
+            store,
             self._coordinator,
             self._offsets,
             self._membership,

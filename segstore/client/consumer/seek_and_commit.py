@@ -12,10 +12,10 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from segstore.client.consumer.base import Parts, alone
-from segstore.client.consumer.loading import when_loaded
 from segstore.client.consumer.no_group import Offsets, OnCommit
 from segstore.client.consumer.subscription import SubscriptionPattern, topic_partition, topic_partitions
 from segstore.config import arguments
+from segstore.coordinator.retriable import when_loaded
 from segstore.coordinator.structs import (
     ConsumerGroupMetadata,
     OffsetAndMetadata,

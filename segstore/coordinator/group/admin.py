@@ -1,7 +1,8 @@
 """`Groups`: lists and describes groups, and resets or deletes their committed offsets.
 
 On disk: through `GroupOffsets`. Of a store opened "r" each call reads `__consumer_offsets` anew and asks no
-coordinator: members are then those that the writer has written to the log.
+coordinator: members are then those that the writer has written to the log. While the coordinator loads a call
+is made again, for a minute at most (Kafka: default.api.timeout.ms), and raises KafkaTimeoutError then.
 Threads: any.
 """
 
@@ -12,7 +13,7 @@ from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from segstore.config import arguments
-from segstore.coordinator.group.describe import Looking
+from segstore.coordinator.group.describe import Looking, patient
 from segstore.coordinator.offsets.group_offsets import GroupOffsets
 from segstore.coordinator.offsets.topic import check_group, check_partition
 from segstore.coordinator.shared import shared
@@ -181,6 +182,7 @@ class Groups(Looking):
     def close(self) -> None:
         """Do nothing: no resource is held."""
 
+    @patient
     def reset(
         self, group: str, to: Reset, partitions: Which | None = None, dry_run: bool = False
     ) -> tuple[Moved, ...]:
@@ -210,8 +212,13 @@ class Groups(Looking):
 
         return move() if dry_run else self._while_empty(group, move)
 
+    @patient
     def delete(self, group: str) -> None:
         """Delete the group and all that it committed. Raises NonEmptyGroupError, GroupNotFoundError."""
+        self.delete_now(group)
+
+    def delete_now(self, group: str) -> None:
+        """Do what `delete` does, but raise OffsetNotAvailableError while the coordinator loads."""
         writer = self._writer()
         self._check_there(writer, group)
         self._while_empty(group, lambda: writer.delete(group))
@@ -219,6 +226,7 @@ class Groups(Looking):
         if coordinator is not None:
             coordinator.forget(group)
 
+    @patient
     def delete_offsets(self, group: str, partitions: Which) -> set[TopicPartition]:
         """Delete the offsets that the group committed for those partitions; return the partitions that had
         one. Raises what `delete` raises.

@@ -7,8 +7,10 @@ On disk: only reads. Threads: any.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial, wraps
+from typing import Any, TypeVar
 
 from segstore import names
 from segstore.coordinator.consumer_protocol import PROTOCOL_TYPE, decode_assignment
@@ -19,6 +21,7 @@ from segstore.coordinator.group.coordinator import GroupCoordinator
 from segstore.coordinator.offsets.group_offsets import GroupOffsets
 from segstore.coordinator.offsets.schema import GroupRecord
 from segstore.coordinator.offsets.topic import ReadOffsets, check_group
+from segstore.coordinator.retriable import when_loaded
 from segstore.coordinator.shared import existing, shared
 from segstore.coordinator.structs import OffsetAndMetadata, TopicPartition
 from segstore.errors import (
@@ -116,11 +119,24 @@ class GroupDescription:
 
 UNKNOWN, EMPTY, STABLE = "Unknown", "Empty", "Stable"
 
+F = TypeVar("F", bound=Callable[..., Any])
+
 
 def unknown_group(group: str, known: Sequence[str]) -> GroupNotFoundError:
     """Return the error for a group that is not there, which names those that are."""
     there = ", ".join(map(repr, known[:20])) or "none"
     return GroupNotFoundError(f"no group {group!r}; there are {there}{' ...' * (len(known) > 20)}")
+
+
+def patient(method: F) -> F:
+    """Have a method of `Looking` called again while the coordinator loads."""
+
+    @wraps(method)
+    def call(self: Looking, *args: Any, **options: Any) -> Any:
+        ask = partial(method, self, *args, **options)
+        return when_loaded(self._store, ask, self._store._context.check_open, None)
+
+    return call  # type: ignore[return-value]
 
 
 class Looking:
@@ -147,6 +163,7 @@ class Looking:
         if check_group(group) not in known:
             raise unknown_group(group, known)
 
+    @patient
     def list(self) -> tuple[GroupListing, ...]:
         """Return all groups, by name. Raises CorruptRecordError, StorageError."""
         source = self._source()
@@ -159,10 +176,12 @@ class Looking:
         record, error = _record(source, group)
         return GroupListing(group, self._state(group, record, error), _type(record), error)
 
+    @patient
     def committed(self, group: str) -> dict[TopicPartition, OffsetAndMetadata]:
         """Return the offsets that a group has committed. Raises CorruptRecordError, StorageError."""
         return dict(self._source().fetch(group))
 
+    @patient
     def describe(self, group: str) -> GroupDescription:
         """Describe one group. Raises GroupNotFoundError, which names the groups that there are;
         InvalidGroupIdError.

@@ -3,7 +3,9 @@
 On disk: a group's generation, members and assignment are records of `__consumer_offsets`. They are read
 when the group is first asked for, and written when the group says so.
 Threads: any. Whoever reads or changes a group holds its lock; the lock of the table is held only for a
-look-up, and to load a group. No interrupt leaves a group half changed: requests of the main thread run in a
+look-up. Nobody waits long for a group: while it waits for the replicas of its last write, and until it is
+known what has become of that, requests get OffsetNotAvailableError, and may be made again (Kafka:
+COORDINATOR_LOAD_IN_PROGRESS). No interrupt leaves a group half changed: requests of the main thread run in a
 thread where no signal handler runs, in the order in which they were made.
 """
 
@@ -35,7 +37,7 @@ from segstore.errors import (
     StoreClosedError,
 )
 from segstore.logger import Logger
-from segstore.mutex import Mutex, check_apart, nesting
+from segstore.mutex import BoundedLock, Mutex, check_apart
 from segstore.storage.store.store import Store
 from segstore.threads import Shelter
 
@@ -52,10 +54,17 @@ class Held:
     """
 
     def __init__(self, group: Group, is_kept: bool = True) -> None:
-        self.lock, self.group, self.gone, self.is_kept = nesting(), group, False, is_kept
+        self.group, self.gone, self.is_kept = group, False, is_kept
+        self.lock = BoundedLock(self._late)
         self.consumer: ConsumerMembership | None = None
         self.is_sure = True
         self._earlier = 0
+
+    def _late(self) -> OffsetNotAvailableError:
+        return OffsetNotAvailableError(
+            f"group {self.group.group_id!r}: an earlier request still waits for the replicas of "
+            "__consumer_offsets, or for a disk"
+        )
 
     @property
     def changes(self) -> int:
@@ -96,6 +105,7 @@ class GroupTable:
         self._config, self._settings = store._writer().config, group_settings(store)
         self._lock = Mutex()
         self._groups: dict[str, Held] = {}
+        self._drops = 0
         self._most_changes = 0  # of the groups that were forgotten
         self._closed = False
         self._seen = Topics({})
@@ -162,6 +172,7 @@ class GroupTable:
         """Drop the group; the caller holds its lock. A later group of the same id is a new one."""
         with self._lock:
             self._groups.pop(held.group.group_id).gone = True
+            self._drops += 1
             self._most_changes = max(self._most_changes, held.changes)
 
     def empty_since(self, group_id: str) -> int | None:
@@ -207,9 +218,15 @@ class GroupTable:
         self._alarm.stop()
         self._shelter.close()
         for held in list(self._groups.values()):
-            with held.lock:
-                for member in held.group.members.values():
-                    member.fail(StoreClosedError(f"{self._store.path} is closed"))
+            while not self._end(held):
+                """A request is late, and ends: with its write, if not before."""
+
+    def _end(self, held: Held) -> bool:
+        with suppress(OffsetNotAvailableError), held.lock:
+            for member in held.group.members.values():
+                member.fail(StoreClosedError(f"{self._store.path} is closed"))
+            return True
+        return False
 
     # --- from one protocol to the other ------------------------------------------------------------
 
@@ -342,19 +359,30 @@ class GroupTable:
         """Restore the group from the log; make a new one where the log has none, which is kept only with
         `make`.
         """
-        with self._lock:
-            held = self._groups.get(group_id)
-            if held is None:
-                held = self._restored(group_id)
-                if not (make or held.is_kept):
-                    return held
-                # A member that did not hear that the earlier group was dropped must not take this for it.
-                held.count(self._most_changes + 1)
-                self._groups[group_id] = held
+        held = None
+        while held is None:
+            drops = self._drops
+            held = self._put(self._restored(group_id), drops, make)
         with held.lock:
             due = held.due()
         self._alarm.set(due)  # members that were kept may never come back
         return held
+
+    def _put(self, restored: Held, drops: int, make: bool) -> Held | None:
+        """Return the group of this id, which is what was `restored`, unless another thread was first; None
+        where a group was dropped since `drops`, of which `restored` may be.
+        """
+        group_id = restored.group.group_id
+        with self._lock:
+            if group_id in self._groups:
+                return self._groups[group_id]
+            if drops != self._drops:
+                return None
+            if make or restored.is_kept:
+                # A member that did not hear that the earlier group was dropped must not take this for it.
+                restored.count(self._most_changes + 1)
+                self._groups[group_id] = restored
+            return restored
 
     def _restored(self, group_id: str) -> Held:
         held = Held(self._empty(group_id))

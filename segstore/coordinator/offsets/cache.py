@@ -2,7 +2,9 @@
 asked for.
 
 On disk: records, and tombstones, of the topic. Threads: any. Each partition of the topic has a lock, under
-which it is read and written. Memory changes after the log did.
+which it is read and written. Memory changes after the log did. Nobody waits under the lock until a replica
+leads, or shows what was committed: the caller gets OffsetNotAvailableError, and may ask again (Kafka:
+COORDINATOR_LOAD_IN_PROGRESS). A write waits there for the replicas, at most offsets.commit.timeout.ms.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from segstore.coordinator.offsets.topic import TOPIC, OffsetsTopic, Writer, chec
 from segstore.coordinator.retriable import may_be_written
 from segstore.coordinator.structs import TopicPartition
 from segstore.errors import OffsetNotAvailableError, SegstoreError
-from segstore.mutex import Mutex, nesting
+from segstore.mutex import BoundedLock, Mutex
 from segstore.storage.store.store import Store
 
 T = TypeVar("T")
@@ -29,9 +31,15 @@ class Partition:
     """
 
     def __init__(self, number: int) -> None:
-        self.number, self.lock = number, nesting()
+        self.number, self.lock = number, BoundedLock(self._late)
         self.state: OffsetsState | None = None
         self.is_sure = True
+
+    def _late(self) -> OffsetNotAvailableError:
+        return OffsetNotAvailableError(
+            f"{TOPIC}-{self.number} is being read or written, which takes long: replicas, or a disk, do not "
+            "answer"
+        )
 
 
 class OffsetsCache:
@@ -68,7 +76,7 @@ class OffsetsCache:
             if source is None:
                 # No state is kept of a missing topic: it may be created with another number of partitions.
                 return OffsetsState()
-            source.await_committed()
+            source.check_committed()
             held.is_sure = held.is_sure or source.shows_all  # before it is loaded
             state = load(source)
             if not held.is_sure:
@@ -82,12 +90,15 @@ class OffsetsCache:
         """
         held = self._partition(self.partition_for(group))
         with held.lock:
-            source = None if held.is_sure else self._topic.log(held.number)
-            if source is not None and not source.shows_all:  # it is asked often: nothing is loaded for it
-                raise OffsetNotAvailableError(
-                    f"group {group!r}: it is not known yet whether the last write of {TOPIC}-{held.number} "
-                    "is committed"
-                )
+            self._check_decided(held, group)
+
+    def _check_decided(self, held: Partition, group: str) -> None:
+        source = None if held.is_sure else self._topic.log(held.number)
+        if source is not None and not source.shows_all:  # it is asked often: nothing is loaded for it
+            raise OffsetNotAvailableError(
+                f"group {group!r}: it is not known yet whether the last write of {TOPIC}-{held.number} "
+                "is committed"
+            )
 
     def _writing(self, group: str, write: Callable[[OffsetsState, Writer], T], checked: bool = True) -> T:
         """Call `write` with the state and a writer of the group's partition; the topic is created where it
@@ -97,15 +108,14 @@ class OffsetsCache:
         target = self._topic.writable(group)
         held = self._partition(target.partition)
         with held.lock:
+            self._check_decided(held, group)  # nothing after an undecided write is committed before it
             state = self._state(held)
             if checked:
                 state.known(group)
             known, was_sure = held.state, held.is_sure
             held.state, held.is_sure = None, False
             try:
-                found = write(
-                    state, Writer(target, self._config.offsets_topic_compression_codec, self._clock())
-                )
+                found = write(state, Writer(target, self._config, self._clock()))
             except SegstoreError as error:
                 if not may_be_written(error):
                     held.state, held.is_sure = known, was_sure

@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import suppress
 from functools import partial
 
-from segstore.coordinator.offsets.cache import OffsetsCache
+from segstore.coordinator.offsets.cache import OffsetsCache, Partition
 from segstore.coordinator.offsets.consumer_schema import (
     Change,
     RecordKey,
@@ -34,7 +35,7 @@ from segstore.coordinator.offsets.state import EmptySince, GroupState, Held, Off
 from segstore.coordinator.offsets.topic import TOPIC, Writer, check_group, check_offsets, positions
 from segstore.coordinator.shared import existing, shared
 from segstore.coordinator.structs import OffsetAndMetadata, TopicPartition
-from segstore.errors import SegstoreError, copy_of
+from segstore.errors import OffsetNotAvailableError, SegstoreError, copy_of
 from segstore.logger import Logger
 from segstore.records import TRANSACTIONAL_FLAG, Template
 from segstore.records.encoded import PLAIN
@@ -247,10 +248,8 @@ class GroupOffsets(OffsetsCleanup):
         with self._lock:
             read = [held for number, held in self._partitions.items() if number in partitions]
         for held in read:
-            with held.lock:
-                # A partition that was not read yet will be read with its marker.
-                if held.state is not None:
-                    held.state.end(producer_id, committed)
+            while not _ended(held, producer_id, committed):
+                """A write is late, after which memory would lack the end of the transaction."""
 
     def fetch(
         self, group: str, partitions: Collection[TopicPartition] | None = None
@@ -352,6 +351,16 @@ class GroupOffsets(OffsetsCleanup):
                 state.put_consumer(group, key, None)
 
         self._writing(group, write)
+
+
+def _ended(held: Partition, producer_id: int, committed: bool) -> bool:
+    """Apply the end of a producer's transaction; return whether the partition could be locked for it."""
+    with suppress(OffsetNotAvailableError), held.lock:
+        # A partition that was not read yet will be read with its marker.
+        if held.state is not None:
+            held.state.end(producer_id, committed)
+        return True
+    return False
 
 
 def forget_topic(store: Store, topic: str) -> None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from segstore.config import arguments
+from segstore.config import StoreConfig, arguments
 from segstore.coordinator.java_hash import partition_of
 from segstore.coordinator.offsets.consumer_schema import RecordKey, Value
 from segstore.coordinator.offsets.schema import Commit, GroupRecord
@@ -32,7 +32,9 @@ from segstore.protocol.primitives import LONGEST_STRING
 from segstore.records import CODECS, HEADER_SIZE, Columns, Template
 from segstore.records.encode import batch_cap
 from segstore.records.encoded import PLAIN
+from segstore.storage.log.acks import Acks
 from segstore.storage.log.append import append_batches
+from segstore.storage.log.partition import Partition
 from segstore.storage.meta.topic_info import CONSUMER_OFFSETS, MADE_WITH, TopicInfo
 from segstore.storage.store.partition_log import PartitionLog
 from segstore.storage.store.store import Store
@@ -130,15 +132,24 @@ _NUMBERS = 36  # bytes of a record's varints and attributes, at most
 class Writer:
     """Writes to one partition of the topic, at `now` (ms since the epoch)."""
 
-    def __init__(self, log: PartitionLog, codec: int, now: int) -> None:
-        self._log, self._codec, self.now = log, codec, now
+    def __init__(self, log: PartitionLog, config: StoreConfig, now: int) -> None:
+        self._log, self._codec, self.now = log, config.offsets_topic_compression_codec, now
+        self._acks = Acks(timeout_ms=config.offsets_commit_timeout_ms)
+
+    def partition_for_write(self) -> Partition:
+        """Return the partition. Raises OffsetNotAvailableError while no replica leads: nobody waits for one
+        with the partition's lock.
+        """
+        return self._log.partition_led()
 
     def write(self, keys: Sequence[bytes], values: Sequence[bytes | None], template: Template = PLAIN) -> int:
-        """Append all records as one batch; return the first offset. Raises RecordTooLargeError,
-        StorageError; then nothing was written.
+        """Append all records as one batch; return the first offset. Raises RecordTooLargeError, StorageError,
+        OffsetNotAvailableError, NotEnoughReplicasError; then nothing was written. Raises RequestTimedOutError
+        after offsets.commit.timeout.ms, NotLeaderOrFollowerError, NotEnoughReplicasAfterAppendError: whether
+        the records will be committed is not known.
         """
         size = HEADER_SIZE + sum(map(len, keys)) + sum(len(value or b"") + _NUMBERS for value in values)
-        limit = self._log.partition_for_write().validator.largest_batch
+        limit = self.partition_for_write().validator.largest_batch
         most = batch_cap(self._codec, limit, limit)
         if size > most:
             raise RecordTooLargeError(
@@ -146,8 +157,8 @@ class Writer:
                 "since they are written together or not at all"
             )
         columns = Columns(list(values), list(keys), timestamp=self.now)
-        compression = CODECS[self._codec]
-        return append_batches(self._log, columns, (), compression, template, sequenced=False).first
+        compression, acks = CODECS[self._codec], self._acks
+        return append_batches(self, columns, (), compression, template, sequenced=False, acks=acks).first
 
 
 def check_group(group: Any) -> str:

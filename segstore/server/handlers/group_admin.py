@@ -14,7 +14,7 @@ from segstore.coordinator.group.admin import Groups
 from segstore.coordinator.group.classic.member import GroupInfo, State
 from segstore.coordinator.group.coordinator import GroupCoordinator
 from segstore.coordinator.shared import shared
-from segstore.errors import UnsupportedVersionError
+from segstore.errors import SegstoreError, UnsupportedVersionError
 from segstore.protocol.codec import structs
 from segstore.protocol.error_codes import Code
 from segstore.server.apis import Api
@@ -97,7 +97,7 @@ def _described(groups: GroupCoordinator, group: str, version: int) -> Any:
     kind = _Described.DescribedGroup
     try:
         info = groups.describe(group)
-    except UnsupportedVersionError as error:
+    except SegstoreError as error:
         return kind(group_id=group, error_code=coordinator_code(error), error_message=str(error))
     if info is not None:
         return _group(group, info)
@@ -146,7 +146,7 @@ def delete_groups(node: Node, request: Request) -> Later:
 
     def run() -> Any:
         groups = Groups(node.store)
-        codes = {name: answering(partial(groups.delete, name)) for name in names if name}
+        codes = {name: answering(partial(groups.delete_now, name)) for name in names if name}
         return _deleted({name: codes.get(name, Code.GROUP_ID_NOT_FOUND) for name in names})
 
     return coordinated(node, request, run, lambda code: _deleted(dict.fromkeys(names, code)))

@@ -12,7 +12,7 @@ from typing import Any
 from segstore.coordinator.shared import shared
 from segstore.coordinator.transaction.coordinator import TransactionCoordinator
 from segstore.coordinator.transaction.producer_ids import ProducerIds
-from segstore.errors import ProducerFencedError, SegstoreError, StorageError
+from segstore.errors import OffsetNotAvailableError, ProducerFencedError, SegstoreError, StorageError
 from segstore.protocol.codec import structs
 from segstore.protocol.error_codes import Code, code_of
 from segstore.server.apis import Api
@@ -60,6 +60,8 @@ def _refused(code: Code) -> Any:
 def _code(error: BaseException, version: int) -> Code:
     if isinstance(error, ProducerFencedError) and version < _FENCED_SINCE:
         return Code.INVALID_PRODUCER_EPOCH
+    if isinstance(error, OffsetNotAvailableError):
+        return Code.COORDINATOR_LOAD_IN_PROGRESS
     if isinstance(error, StorageError):  # clients try again
         return Code.COORDINATOR_NOT_AVAILABLE
     return code_of(error) if isinstance(error, SegstoreError) else Code.UNKNOWN_SERVER_ERROR

@@ -152,7 +152,14 @@ def sync_group(node: Node, request: Request) -> Later:
             protocol_type=body.protocol_type, protocol_name=body.protocol_name, assignment=assignment
         )
 
-    return _when_done(node, request, ask, assigned, lambda error: _Synced(error_code=coordinator_code(error)))
+    def failed(error: BaseException) -> Any:
+        code = coordinator_code(error)
+        # Clients know no COORDINATOR_LOAD_IN_PROGRESS in this answer, and join again by the code that brokers
+        # sent before Kafka 4.
+        loads = code is Code.COORDINATOR_LOAD_IN_PROGRESS
+        return _Synced(error_code=Code.REBALANCE_IN_PROGRESS if loads else code)
+
+    return _when_done(node, request, ask, assigned, failed)
 
 
 # --- Heartbeat, LeaveGroup -----------------------------------------------------------------------
@@ -166,7 +173,11 @@ def heartbeat(node: Node, request: Request) -> Later:
         _groups(node).heartbeat(body.group_id, body.member_id, body.generation_id, body.group_instance_id)
         return _Beaten()
 
-    return coordinated(node, request, run, lambda code: _Beaten(error_code=code))
+    def failed(code: Code) -> Any:
+        # As brokers do: clients know no such code in this answer.
+        return _Beaten(error_code=Code.NONE if code is Code.COORDINATOR_LOAD_IN_PROGRESS else code)
+
+    return coordinated(node, request, run, failed)
 
 
 _MANY_LEAVE = 3

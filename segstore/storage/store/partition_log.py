@@ -361,6 +361,11 @@ class PartitionLog:
         Raises OffsetNotAvailableError.
         """
 
+    def check_committed(self) -> None:
+        """Raise OffsetNotAvailableError unless readers see all that was committed earlier, which a log
+        without replicas always shows.
+        """
+
     @property
     def shows_all(self) -> bool:
         """Return whether readers see all that was appended before."""
@@ -376,6 +381,12 @@ class PartitionLog:
             context.check_writable()
         assert isinstance(source, Partition)
         return source
+
+    def partition_led(self) -> Partition:
+        """Return what `partition_for_write` does, but wait for nothing. Raises OffsetNotAvailableError while
+        no replica leads.
+        """
+        return self.partition_for_write()
 
     # --- reading ------------------------------------------------------------------------
 

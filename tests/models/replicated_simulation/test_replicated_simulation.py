@@ -62,6 +62,17 @@ CASES: dict[str, tuple[object, list[Step]]] = {
         ("transact", "m", 31, (("a", 0), ("a", 1)), False),
         ("stage", 2, 33, (("a", 0), ("a", 1)), 12),
     ]),
+    "with two of three directories gone heartbeats waited for the alarm, and that for a leader":
+    (62351, [
+        ("create", "a", 1, 2, True, "keep"),
+        ("away", 2, "close"),
+        ("consume", "dynamic", False),
+        ("break", 0),
+        ("beat", "static"),
+        ("beat", "dynamic"),
+        ("consume", "static", True),
+        ("beat", "static"),
+    ]),
 }  # fmt: skip
 """Runs that found a fault of the product once, and the seeds that led there."""
 

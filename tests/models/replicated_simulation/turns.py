@@ -25,7 +25,7 @@ from segstore.coordinator import shared
 from segstore.coordinator.group import group_table
 from segstore.coordinator.inboxes import adoptions, inboxes
 from segstore.coordinator.offsets import cache
-from segstore.mutex import Mutex
+from segstore.mutex import PATIENCE, Mutex
 from segstore.replication import data_directory, local_replica, news, opening, quorum_controller
 from segstore.replication.metadata import metadata_log, snapshot_generator, snapshot_keeper, voter_log
 from segstore.storage import scheduler
@@ -229,16 +229,21 @@ class TurnBackground:
 
 
 class TurnLock:
-    """In place of `mutex.nesting`: a lock that its owner may take again, for which others wait in turns."""
+    """In place of `mutex.nesting`: a lock that its owner may take again, for which others wait in turns. With
+    `late` in place of `mutex.BoundedLock`.
+    """
 
-    def __init__(self, turns: Turns) -> None:
-        self._turns, self._count = turns, 0
+    def __init__(self, turns: Turns, late: Callable[[], Exception] | None = None) -> None:
+        self._turns, self._late, self._count = turns, late, 0
         self._owner: Thread | None = None
 
     def __enter__(self) -> None:
-        me = self._turns._now
+        me, end = self._turns._now, self._turns._hand.seconds + PATIENCE
         while self._owner not in (None, me) and not self._turns.buried:
-            self._turns.wait(lambda: self._owner is None, None)
+            left = None if self._late is None else end - self._turns._hand.seconds
+            if self._late is not None and self._turns._hand.seconds >= end:
+                raise self._late()
+            self._turns.wait(lambda: self._owner is None, left)
         self._owner, self._count = me, self._count + 1
 
     def __exit__(self, *_: object) -> None:
@@ -336,7 +341,8 @@ def in_turns(hand: Hand, turns: Turns) -> Iterator[None]:
         ],
         (inbox, "Watch", _Made(TurnWatch, turns)),
         (group_table, "Shelter", TurnShelter),
-        *[(each, "nesting", _Made(TurnLock, turns)) for each in (cache, group_table, shared)],
+        *[(each, "BoundedLock", _Made(TurnLock, turns)) for each in (cache, group_table)],
+        (shared, "nesting", _Made(TurnLock, turns)),
         *[(each, "Scheduler", scheduled) for each in (opening, store, sweeper)],
         (metadata_log, "Told", queue),
         (scheduler, "Background", background),

@@ -11,7 +11,7 @@ from struck import struck
 from waiting import PATIENCE
 
 import segstore
-from segstore.coordinator.shared import shared
+from segstore.coordinator.shared import existing, shared
 from segstore.errors import ReadOnlyError, StoreClosedError
 
 
@@ -48,6 +48,29 @@ def test_a_store_has_one_of_a_kind_whoever_asks_first(tmp_path: Path) -> None:
         assert len(found) == 8
         assert len(Part.made) == len(set(map(id, found))) == 1
     assert found[0].seen_open
+
+
+def test_who_asks_for_a_part_waits_for_no_other_that_is_being_made(tmp_path: Path) -> None:
+    begun, over = threading.Event(), threading.Event()
+
+    class Slow(Part):
+        def __init__(self, store: segstore.Store) -> None:
+            begun.set()
+            over.wait(PATIENCE)
+            super().__init__(store)
+
+    with segstore.open(tmp_path) as store:
+        part, found = shared(store, Part), list[object]()
+        making = threading.Thread(target=shared, args=(store, Slow))
+        making.start()
+        assert begun.wait(PATIENCE)
+        asking = threading.Thread(target=lambda: found.extend([shared(store, Part), existing(store, Slow)]))
+        asking.start()
+        asking.join(PATIENCE / 10)
+        assert found == [part, None]
+        over.set()
+        making.join()
+        assert isinstance(existing(store, Slow), Slow)
 
 
 def test_what_was_made_last_is_closed_first(tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ from segstore.coordinator.structs import CLIENT_HOST, TopicPartition
 from segstore.errors import (
     FencedInstanceIdError,
     GroupMaxSizeReachedError,
+    OffsetNotAvailableError,
     SegstoreError,
     UnknownMemberIdError,
 )
@@ -88,7 +89,7 @@ class Keeper:
 
     def go_on(self, before: Keeper, now: float) -> None:
         """Take over sessions and signs of life of the members that the group had `before` it was read anew
-        from the log.
+        from the log. Sessions begin anew, as after each load: no heartbeat could be answered before.
         """
         self._sessions, self.pulses, self.consumer_pulses = (
             before._sessions,
@@ -97,7 +98,9 @@ class Keeper:
         )
         self._sessions.forget(before.group.members.keys() - self.group.members.keys())
         for member in self.group.members.values():
-            if member.member_id not in self._sessions:
+            if member.member_id in self._sessions:
+                self._extend(member, now)
+            else:
                 self._begin(member, now)
 
     # --- members ---------------------------------------------------------------------------------
@@ -180,8 +183,9 @@ class Keeper:
         late = [member_id for member_id in dict.fromkeys(late) if member_id in self.group.members]
         try:
             self._fence(late)
-        except SegstoreError:
-            log.exception("group %s: members that are gone could not be removed", self.group.group_id)
+        except SegstoreError as error:
+            if not isinstance(error, OffsetNotAvailableError):  # as after each failover
+                log.exception("group %s: members that are gone could not be removed", self.group.group_id)
             for member_id in late:
                 self._sessions.end(member_id, Wait.REVOKE, Wait.JOIN, Wait.SYNC)
                 self._sessions.await_until(member_id, Wait.SESSION, now + RETRY_MS)
