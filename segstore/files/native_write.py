@@ -44,30 +44,26 @@ class OwnWrite(NativeWrite):
     """
 
     def __init__(self, files: Writing, handle: Handle) -> None:
-        self._files, self._handle = files, weakref.ref(handle)
         self._raised: BaseException | None = None
-        own = weakref.ref(self)
+        open_file, kept = weakref.ref(handle), weakref.ref(self)
 
         @ffi.callback("seg_writer", error=-errno.EIO)  # type: ignore[untyped-decorator]
         def called_by_c(fd: int, parts: Any, sizes: Any, n: int, position: int) -> int:
-            write = own()
-            assert write is not None, "C writes by what nobody holds"
-            return write._write([ffi.buffer(parts[i], sizes[i])[:] for i in range(n)], position)
+            file, own = open_file(), kept()
+            assert file is not None, "C uses a file that nobody holds"
+            assert own is not None, "C writes by what nobody holds"
+            data, size = [], 0
+            for i in range(n):
+                data.append(ffi.buffer(parts[i], sizes[i])[:])
+                size += sizes[i]
+            try:
+                files.pwrite(file, data[0], position) if n == 1 else files.pwritev(file, data, position)
+            except BaseException as error:
+                own._raised = error
+                return -(error.errno or errno.EIO) if is_refusal(error) else -errno.EIO
+            return size
 
         self.c = called_by_c
-
-    def _write(self, data: list[bytes], position: int) -> int:
-        handle, files = self._handle(), self._files
-        assert handle is not None, "C uses a file that nobody holds"
-        try:
-            if len(data) == 1:
-                files.pwrite(handle, data[0], position)
-            else:
-                files.pwritev(handle, data, position)
-        except BaseException as error:
-            self._raised = error
-            return -(error.errno or errno.EIO) if is_refusal(error) else -errno.EIO
-        return sum(map(len, data))
 
     def raised(self) -> BaseException | None:
         """See `NativeWrite`."""
