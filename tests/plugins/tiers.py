@@ -20,6 +20,7 @@ import math
 import os
 import random
 import re
+import time
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from fnmatch import fnmatch
@@ -39,6 +40,12 @@ AGAIN = (
 )
 AGAIN_SHARE = float(os.environ.get("SEGSTORE_AGAIN", "0.3"))
 """The files of `--tier again`, and the share of each file's tests."""
+
+
+BEGAN = pytest.StashKey[float]()
+BUDGETS = {"quick": 90, "test": 360}
+"""Seconds that a tier may take on two quiet cores: who adds a kind of tests takes its time out of the
+others."""
 
 
 class Kind(NamedTuple):
@@ -326,6 +333,7 @@ def pytest_configure(config: pytest.Config) -> None:
     option = config.option
     files = config.args_source is pytest.Config.ArgsSource.ARGS
     option.named = files or bool(option.keyword or option.markexpr)
+    config.stash[BEGAN] = time.monotonic()
 
 
 def pytest_report_header(config: pytest.Config) -> str:
@@ -349,3 +357,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if left:
         config.hook.pytest_deselected(items=[item for item in items if item in left])
         items[:] = kept
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Say how much of its budget a whole tier has taken; the load of the machine bears on that."""
+    tier = config.option.tier
+    if tier in BUDGETS and not config.option.named:
+        took = time.monotonic() - config.stash[BEGAN]
+        terminalreporter.section("budget")
+        terminalreporter.write_line(
+            f"{took:.0f} s; `make {tier}` may take {BUDGETS[tier]} s on two quiet cores"
+        )

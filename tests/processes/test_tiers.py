@@ -112,8 +112,8 @@ TREE = {"test_plain.py": MODULE, "test_one_kill.py": MODULE, "test_two_kill.py":
 PYTEST = "import sys, pytest; sys.exit(pytest.main(sys.argv[1:]))"
 
 
-def run(root: Path, *arguments: str, seed: int = 7) -> set[str]:
-    """The tests that ran."""
+def output(root: Path, *arguments: str, seed: int = 7) -> str:
+    """What a run of the tests prints."""
     passed = {k: v for k, v in os.environ.items() if not k.startswith(("PYTEST_", "SEGSTORE_", "COVERAGE_"))}
     done = subprocess.run(
         [sys.executable, "-c", PYTEST, "-v", "-p", "tiers", "-p", "no:cacheprovider", *arguments],
@@ -127,8 +127,13 @@ def run(root: Path, *arguments: str, seed: int = 7) -> set[str]:
         timeout=2 * PATIENCE,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
-    found = re.findall(r"^(?:\[gw\d+\].* PASSED )?tests/(\S+::\S+)", done.stdout, re.MULTILINE)
-    return set(found)
+    return done.stdout
+
+
+def run(root: Path, *arguments: str, seed: int = 7) -> set[str]:
+    """The tests that ran."""
+    told = output(root, *arguments, seed=seed)
+    return set(re.findall(r"^(?:\[gw\d+\].* PASSED )?tests/(\S+::\S+)", told, re.MULTILINE))
 
 
 @pytest.fixture(scope="module")
@@ -180,3 +185,16 @@ def test_another_seed_draws_others(tree: Path) -> None:
 def test_what_is_named_is_not_drawn_from(tree: Path, tier: str, arguments: list[str]) -> None:
     ran = run(tree, "--tier", tier, *arguments)
     assert len(ran) == 11
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--tier", "test"], True),
+        (["--tier", "test", "-p", "xdist", "-n2"], True),
+        (["--tier", "rest"], False),
+        (["--tier", "test", "tests/test_plain.py"], False),
+    ],
+)
+def test_a_whole_tier_tells_of_its_budget(tree: Path, arguments: list[str], told: bool) -> None:
+    assert ("`make test` may take 360 s" in output(tree, *arguments)) == told
