@@ -27,6 +27,9 @@ class NativeWrite:
         """Return what a call has raised since the last look, of which C has only told a number."""
         return None
 
+    def check(self) -> None:
+        """Raise that."""
+
 
 NATIVE = NativeWrite()
 
@@ -69,3 +72,12 @@ class OwnWrite(NativeWrite):
         """See `NativeWrite`."""
         raised, self._raised = self._raised, None
         return raised
+
+    def check(self) -> None:
+        """See `NativeWrite`."""
+        raised = self.raised()
+        try:
+            if raised is not None:
+                raise raised
+        finally:
+            del raised  # its traceback has this frame

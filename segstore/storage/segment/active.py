@@ -262,8 +262,7 @@ class ActiveSegment:
         write = self._files.native_write(handle)
         done: int = lib.seg_active_append(self.c, handle.fd, write.c, c, len(parts), judged, epoch, as_is)
         if done < 0:
-            if (error := write.raised()) is not None:
-                raise error
+            write.check()
             self._raise(done, parts[0].batches)
         return done
 

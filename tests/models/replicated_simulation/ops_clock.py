@@ -48,6 +48,8 @@ def jump(world: World, topic: str, number: int, tag: int, ms: int) -> str:
     except SegstoreError as error:
         hold(False, "the wall clock is set by", ms, "and an append fails:", repr(error))
     world.turns.wait(lambda: False, SETTLING)
+    # A coordinator may have appended just now, and the followers not have it yet.
+    world.turns.wait(lambda: _undisturbed(world) is not None, SETTLING)
     after = _undisturbed(world)
     hold(after == before, "the wall clock is set by", ms, "and replicas go from", before, "to", after)
     return f"by {ms}, seen"
