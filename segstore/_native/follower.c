@@ -4,11 +4,8 @@
  *
  * Thread contract: that of any object of Python's. One thread waits; the interpreter's lock is let go for as long.
  */
-#include <pyconfig.h>
-#ifndef Py_GIL_DISABLED
-#define Py_LIMITED_API 0x030A0000 /* as cffi's module: one wheel for all versions */
-#endif
-#include <Python.h>
+#include "objects.h"
+
 #include <errno.h>
 #include <stddef.h>
 #include <stdint.h>

@@ -7,12 +7,7 @@
  * Thread contract: that of any object of Python's; the interpreter's lock is held. The caller keeps the objects for as
  * long as the column is read; bytes don't change.
  */
-#include <pyconfig.h>
-#ifndef Py_GIL_DISABLED
-#define Py_LIMITED_API 0x030A0000 /* as cffi's module: one wheel for all versions */
-#endif
-#include <Python.h>
-#include <stdint.h>
+#include "objects.h"
 
 #include "contract/column.h"
 
@@ -22,25 +17,20 @@ typedef struct {
 } measures;
 
 /* The span of one item; whether it is bytes or None. */
-static int span_of(PyObject *item, seg_span *span, measures *m)
+static int span_of(PyObject *object, seg_span *span, measures *m)
 {
-    *span = (seg_span){NULL, -1};
-    if (item == Py_None) {
-        m->nulls++;
-        return 1;
-    }
-    if (!PyBytes_CheckExact(item))
+    if (!bytes_of(object, &span->data, &span->len))
         return 0;
-    *span = (seg_span){(const uint8_t *)PyBytes_AsString(item), PyBytes_Size(item)};
-    m->size += span->len;
+    m->nulls += span->len < 0;
+    m->size += span->len < 0 ? 0 : span->len;
     m->longest = span->len > m->longest ? span->len : m->longest;
     return 1;
 }
 
-static PyObject *seg_spans(PyObject *module, PyObject *items)
+static PyObject *seg_spans(PyObject *module, PyObject *of)
 {
     measures m = {0};
-    Py_ssize_t n = PyTuple_Check(items) ? PyTuple_Size(items) : -1;
+    Py_ssize_t n = PyTuple_Check(of) ? PyTuple_Size(of) : -1;
     if (n < 0)
         return PyErr_Format(PyExc_TypeError, "seg_spans takes a tuple");
     PyObject *made = PyBytes_FromStringAndSize(NULL, n * (Py_ssize_t)sizeof(seg_span));
@@ -48,7 +38,7 @@ static PyObject *seg_spans(PyObject *module, PyObject *items)
         return NULL;
     seg_span *spans = (seg_span *)PyBytes_AsString(made);
     for (Py_ssize_t i = 0; i < n; i++)
-        if (!span_of(PyTuple_GetItem(items, i), &spans[i], &m)) {
+        if (!span_of(PyTuple_GetItem(of, i), &spans[i], &m)) {
             Py_DECREF(made);
             Py_RETURN_NONE;
         }

@@ -8,11 +8,8 @@
  * code of Python's runs in between: only attributes of plain objects are looked up. The lock is let go for
  * seg_send_stretch, which may wait for the sink or the disk; references keep the memory, and the file open, meanwhile.
  */
-#include <pyconfig.h>
-#ifndef Py_GIL_DISABLED
-#define Py_LIMITED_API 0x030A0000 /* as cffi's module: one wheel for all versions */
-#endif
-#include <Python.h>
+#include "objects.h"
+
 #include <signal.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -167,7 +164,7 @@ static int ignores_sigpipe(void)
 }
 
 /* An int from 0 to `most`, -1 where it is none. */
-static int64_t whole_of(PyObject *object, int64_t most)
+static int64_t up_to(PyObject *object, int64_t most)
 {
     int overflow = 0;
     if (!PyLong_CheckExact(object))
@@ -180,7 +177,7 @@ static int64_t whole_of(PyObject *object, int64_t most)
 static int descriptor_of(PyObject *handle)
 {
     PyObject *number = handle == Py_None ? NULL : PyObject_GetAttr(handle, fd_name);
-    int64_t fd = number == NULL ? -1 : whole_of(number, INT32_MAX);
+    int64_t fd = number == NULL ? -1 : up_to(number, INT32_MAX);
     Py_XDECREF(number);
     return (int)fd;
 }
@@ -206,8 +203,8 @@ static PyObject *transfer(PyObject *module, PyObject *const *arguments, Py_ssize
         PyErr_Format(PyExc_TypeError, "seg_transfer takes %d arguments, not %zd", (int)ARGUMENTS, n);
         return NULL;
     }
-    int64_t sink = whole_of(arguments[SINK], INT32_MAX), offset = whole_of(arguments[OFFSET], INT64_MAX);
-    int64_t max_bytes = whole_of(arguments[MAX_BYTES], INT64_MAX);
+    int64_t sink = up_to(arguments[SINK], INT32_MAX), offset = up_to(arguments[OFFSET], INT64_MAX);
+    int64_t max_bytes = up_to(arguments[MAX_BYTES], INT64_MAX);
     if (sink < 0 || offset < 0 || max_bytes < 0 || arguments[METHOD] != sendfile_method || is_closed(arguments[CONTEXT])) {
         PyErr_Clear();
         Py_RETURN_NONE;

@@ -45,10 +45,7 @@ def encode(
     run = Run(columns, codec, batch_cap(codec, batch_bytes, max_bytes), template, cuts)
     while run.first < columns.n:
         chunk = run.next_chunk(chunk_bytes)
-        if codec:
-            plain, chunk = chunk, compressed(chunk, codec, level)
-            plain.release()
-        yield chunk
+        yield compressed(chunk, codec, level) if codec else chunk
 
 
 def batch_cap(codec: int, batch_bytes: int, max_bytes: int | None) -> int:
@@ -141,7 +138,9 @@ def _int64s(array: NDArray[np.int64] | None) -> Any:
 
 
 def compressed(plain: Encoded, codec: int, level: int | None) -> Encoded:
-    """Return the same batches with compressed records, sealed."""
+    """Return the same batches with compressed records, sealed. `plain` is given up."""
+    if len(plain.batches) == 1:
+        return _compressed_alone(plain, codec, level)
     view, batches = plain.data, plain.batches
     spans = zip(batches["position"].tolist(), batches["size"].tolist(), strict=True)
     packed = [compress(codec, view[at + HEADER_SIZE : at + size], level) for at, size in spans]
@@ -155,6 +154,20 @@ def compressed(plain: Encoded, codec: int, level: int | None) -> Encoded:
         view[at + HEADER_SIZE : at + size] = data
         checked(lib.seg_seal(out.ptr + at, size, headers + i))
         at += size
+    plain.release()
+    return out
+
+
+def _compressed_alone(plain: Encoded, codec: int, level: int | None) -> Encoded:
+    """Do what `compressed` does to one batch, within its own buffer where that has room for it, as mostly."""
+    packed = compress(codec, plain.data[HEADER_SIZE:], level)
+    size, out = HEADER_SIZE + len(packed), plain
+    if size > len(plain.buffer):
+        out = Encoded(pool.take(size), size, plain.batches)
+        plain.release()
+    out.buffer.data[HEADER_SIZE:size] = packed
+    out.size = out.headers.size = size
+    checked(lib.seg_seal(out.ptr, size, out.headers))
     return out
 
 
@@ -248,7 +261,7 @@ def single(
         checked(done)
         check_plain(done)
     encoded.size = done
-    return compressed(encoded, codec, level) if codec else encoded
+    return _compressed_alone(encoded, codec, level) if codec else encoded
 
 
 def _set(column: Any, data: Any, name: str) -> Any:

@@ -155,12 +155,15 @@ def test_a_reader_of_this_process_is_woken(store: Any) -> None:
         timer.join()
 
 
+@pytest.mark.parametrize("values", [[b"lacks"], [b"lacks", b"lacks too"]], ids=len)
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO])
-def test_what_a_follower_lacks_is_not_shown_and_not_acknowledged(tmp_path: Path, code: int) -> None:
+def test_what_a_follower_lacks_is_not_shown_and_not_acknowledged(
+    tmp_path: Path, code: int, values: list[bytes]
+) -> None:
     directories = Directories(tmp_path, 3, inline=True)
     with opened(directories) as store:
         store.alter_topic("t", {"min.insync.replicas": 3})
-        lack(directories, store, lent(store), code, [b"lacks"])
+        lack(directories, store, lent(store), code, values)
         if code == errno.ENOSPC:
             lent(store)
 

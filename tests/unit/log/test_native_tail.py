@@ -82,6 +82,15 @@ def test_one_call_of_c(log: segstore.PartitionLog) -> None:
     assert called == ["seg_tail_append"]
 
 
+def test_a_time_before_the_segment_s_first_is_no_reason_to_look_again(log: segstore.PartitionLog) -> None:
+    """No roll is due by it, in either engine."""
+    before, hour = log.read_one(0).timestamp, 3_600_000
+    for stamp in (before - 1, before - hour, before):
+        log.append(b"v", timestamp=stamp)
+        log.append_batch([b"v"], timestamps=stamp)
+    assert appends_of_c(log) == 6
+
+
 def test_one_pwrite(store_dir: Path) -> None:
     files = CountingFiles()
     with segstore.open(store_dir, files=files) as store:

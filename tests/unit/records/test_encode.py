@@ -250,11 +250,15 @@ def test_single(codec: int, given: dict[str, Any]) -> None:
     assert record == Record(77, given.get("timestamp", -1), key, value, given.get("headers", []))
 
 
-def test_single_is_byte_for_byte_what_columns_give() -> None:
-    template = Template(producer_id=9, producer_epoch=1, base_sequence=4)
-    one = single(b"value", b"key", [("h", b"1")], 123, template)
-    (many,) = encode(Columns([b"value"], [b"key"], None, [[("h", b"1")]], 123), template=template)
+@pytest.mark.parametrize("size", [0, 5, 3 * 1024 * KIB])
+@CODEC
+def test_single_is_byte_for_byte_what_columns_give(codec: int, size: int, rng: random.Random) -> None:
+    """Also where bytes that can't be compressed take more room by a codec than without."""
+    template, value = Template(producer_id=9, producer_epoch=1, base_sequence=4), rng.randbytes(size)
+    one = single(value, b"key", [("h", b"1")], 123, template, codec)
+    (many,) = encode(Columns([value], [b"key"], None, [[("h", b"1")]], 123), codec, template=template)
     assert bytes(one.data) == bytes(many.data)
+    assert one.batches.tobytes() == many.batches.tobytes()
 
 
 @pytest.mark.parametrize(
