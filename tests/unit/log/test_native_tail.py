@@ -218,13 +218,15 @@ def test_producers_append_while_others_come_and_go(log: segstore.PartitionLog) -
     for thread in threads:
         thread.start()
     gone = 0
-    for number in range(40):
-        produce(log, 0, 1000 + number)
-        if len(active_producers(log)) > 10:
-            gone += partition.expire_producers(0)
-    done.set()
-    for thread in threads:
-        thread.join()
+    try:
+        for number in range(40):
+            produce(log, 0, 1000 + number)
+            if len(active_producers(log)) > 10:
+                gone += partition.expire_producers(0)
+    finally:
+        done.set()
+        for thread in threads:
+            thread.join()
     assert failures == []
     assert gone > 10
     expected, known = told(Path(partition.directory)).state, state_of(log)
