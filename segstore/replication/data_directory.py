@@ -177,8 +177,12 @@ class DataDirectory:
     def ask(self, replica: LocalReplica) -> None:
         """Have the directory's thread fetch for a replica."""
         if not replica.asked:
-            replica.asked = True
-            self._thread.post(replica)
+            try:
+                replica.asked = True
+                self._thread.post(replica)
+            except BaseException:
+                replica.asked = False  # else nobody would ask it again; to be asked twice is no harm
+                raise
 
     def ask_all(self) -> None:
         """Have the directory's thread fetch for all replicas."""

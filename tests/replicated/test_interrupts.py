@@ -21,6 +21,7 @@ from segstore.errors import (
     InvalidArgumentError,
     TopicAlreadyExistsError,
 )
+from segstore.replication.metadata.image import PartitionKey
 
 THREADS = ("segstore-fetcher", "segstore-reader", "segstore-controller")
 ASSIGNED = {0: [0, 1, 2]}
@@ -116,6 +117,19 @@ CALLS: dict[str, tuple[Callable[[Struck], Callable[[], None]], int, int]] = {
     "describe_partition": (lambda it: it.describe, 9, 30),
 }
 """Each call, how far apart the places are at most, and how many there are at least."""
+
+
+def test_a_follower_is_asked_wherever_ctrl_c_comes(three: Directories) -> None:
+    """It counted as asked though its thread had not been told: nobody asked it again, and it left the ISR."""
+    it = Struck(three)
+    manager = it.store._side.manager
+    replica, directory = manager.find(1, PartitionKey("t", 0)), manager.directories[1]
+    for place in range(1, 7):
+        until(lambda: not directory._thread._once_more)  # in which it is asked anyhow
+        struck(partial(directory.ask, replica), place)
+        until(lambda: not replica.asked)
+    it.check()
+    it.store.close()
 
 
 @pytest.mark.parametrize("name", CALLS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import os
 import random
 import sys
@@ -14,7 +15,7 @@ from typing import Any
 
 import pytest
 from faults import CountingFiles, FailingFiles
-from producers import assert_live
+from producers import assert_live, state_of, told
 from stores import START_MS, killed
 
 import segstore
@@ -25,7 +26,7 @@ from segstore.files.native_write import NATIVE
 from segstore.records import Columns, Template
 from segstore.records.header import TRANSACTIONAL_FLAG
 from segstore.storage.log.append import append_batches, append_record
-from segstore.storage.log.transaction_markers import end_transaction, open_transactions
+from segstore.storage.log.transaction_markers import active_producers, end_transaction, open_transactions
 from segstore.storage.log.visibility import Publisher, Visible
 from segstore.storage.segment import native_tail
 from segstore.storage.segment.native_tail import NativeTail
@@ -206,6 +207,41 @@ def test_what_c_appends_leaves_the_state_that_the_log_says(
         if rng.random() < 0.3:
             end_transaction([log], rng.randrange(12), 0, 0, commit=rng.random() < 0.5)
     assert short > 600
+
+
+def test_producers_append_while_others_come_and_go(log: segstore.PartitionLog) -> None:
+    """The table grows and shrinks with the tail taken back only: C's appends never meet one that moves."""
+    failures: list[BaseException] = []
+    done, partition = threading.Event(), log.partition_for_write()
+
+    def append(producer_id: int) -> None:
+        try:
+            for sequence in itertools.count():  # in a transaction, so it does not expire
+                template = Template(TRANSACTIONAL_FLAG, producer_id, 0, sequence)
+                append_record(log, b"v", None, (), now_ms(), template=template)
+                if done.is_set():
+                    break
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=append, args=[producer_id]) for producer_id in range(2)]
+    for thread in threads:
+        thread.start()
+    gone = 0
+    try:
+        for number in range(40):
+            produce(log, 0, 1000 + number)
+            if len(active_producers(log)) > 10:
+                gone += partition.expire_producers(0)
+    finally:
+        done.set()
+        for thread in threads:
+            thread.join()
+    assert failures == []
+    assert gone > 10
+    expected, known = told(Path(partition.directory)).state, state_of(log)
+    assert [known.producers[n] for n in range(2)] == [expected.producers[n] for n in range(2)]
+    assert known.ongoing == expected.ongoing
 
 
 def test_records_of_an_open_transaction(log: segstore.PartitionLog) -> None:

@@ -260,6 +260,30 @@ def test_r35_a_follower_takes_in_producers_as_the_long_way_does(
     assert twins[0].files() == twins[1].files()
 
 
+def test_r35_a_follower_leaves_unknown_producers_and_transactions_to_python(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In C the table never grows, and neither a transaction nor the last stable offset begins."""
+    led = opened(tmp_path / "leader", config={})
+    for _ in range(2):  # behind which C appends
+        led.append(b"plain")
+    for pid, seq in ((7, 0), (7, 1), (8, 0), (8, 1), (7, 2)):
+        send(led, pid, seq)
+    send(led, 7, 3, txn=True)
+    end_transaction([led], 7, 0, 3, commit=True)
+    send(led, 7, 4)
+    closed(led)
+    data, at = log_bytes(tmp_path / "leader" / "t-0"), 0
+    twin, by_c = Twin(tmp_path / "follower", True, monkeypatch), list[bool]()
+    for end in np.cumsum(scan(data)[0]["size"]).tolist():
+        before, led_to = twin.log.partition_for_write().loan.behind, twin.log.log_end_offset
+        twin.do(lambda replica, part=data[at:end], shown=led_to + 1: _taken(replica, part, shown))
+        by_c.append(before is not None and before is twin.log.partition_for_write().loan.behind)
+        at = end
+    assert by_c == [False, False, False, True, False, True, True, False, False, True]
+    closed(twin.log)
+
+
 @pytest.mark.parametrize("closed_to_c", [False, True])
 def test_a_follower_s_flush_that_c_leaves_is_made_by_python(
     tmp_path: Path, led: list[bytes], monkeypatch: pytest.MonkeyPatch, closed_to_c: bool

@@ -287,7 +287,11 @@ def test_threads_that_send_the_same_batches_write_each_once(log: Log) -> None:
     def retry(pid: int) -> None:
         for seq in range(40):
             barrier.wait()
-            outcomes.append((pid, send(log, pid, seq * 3, 3, cuts=(1,))))
+            try:
+                outcomes.append((pid, send(log, pid, seq * 3, 3, cuts=(1,))))
+            except BaseException:
+                barrier.abort()  # else the others would wait for this one
+                raise
 
     threads = [threading.Thread(target=retry, args=(pid,)) for pid in (1, 2, 3) * 2]
     for thread in threads:
