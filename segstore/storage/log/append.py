@@ -1,9 +1,9 @@
-"""Appends to a partition: records are checked by the topic's settings, encoded, and take their place in the
-queue of appends.
+"""Appends to a partition: records are checked by the topic's settings, encoded, and written.
 
-An application's records come by `append_one` and `append_columns`, those of a producer's batches by
-`append_record` and `append_batches`. Threads: any. Encoding and compression are done before an append takes
-its place in the queue (`append_queue`), of which `writer` writes it.
+A usual record is appended by one call of C, `append_short` (`_native/tail_append.c`), a list of records by
+`append_list`. An application's records that C refuses (`SLOW`) come by `append_one` and `append_columns`,
+those of a producer's batches by `append_record` and `append_batches`. Threads: any. Encoding and compression
+are done before an append takes its place in the queue (`append_queue`), of which `writer` writes it.
 """
 
 from __future__ import annotations

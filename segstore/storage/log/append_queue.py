@@ -1,5 +1,8 @@
 """The queue in which appends of a partition wait: it orders them, and one thread writes for all.
 
+Appends that C makes by itself don't come here: each is a write of its own, under the tail's lock
+(`_native/tail.c`).
+
 Nothing of it is on disk. Threads: any. `deque.append` gives the order; the thread that holds the append token
 (`token`) writes all that is queued, so that a thread that waited for the token mostly finds its records
 written. Encoding and compression happen before an append is queued, fsync after: neither is ever done with

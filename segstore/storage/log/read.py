@@ -1,5 +1,7 @@
 """Reads of a partition's view: record batches and records by offset and by time, and gaps in offsets.
 
+Most reads of one record (`point_read`), and of many bytes (`range_read`), are one call of C instead.
+
 On disk everything is only read: logs, indexes, a topic's settings and the cleaner's checkpoint. Threads: any,
 without locks; cached facts are replaced in one assignment.
 """
