@@ -82,6 +82,13 @@ def test_one_call_of_c(log: segstore.PartitionLog) -> None:
     assert called == ["seg_tail_append"]
 
 
+@pytest.mark.parametrize("given", [(5,), (b"v", 5)], ids=["a value", "a key"])
+def test_what_has_no_length_is_refused(log: segstore.PartitionLog, given: tuple[Any, ...]) -> None:
+    assert tail_of(log).c.lent
+    with pytest.raises(segstore.InvalidTypeError, match="is int: allowed is bytes"):
+        log.append(*given)
+
+
 def test_one_pwrite(store_dir: Path) -> None:
     files = CountingFiles()
     with segstore.open(store_dir, files=files) as store:
