@@ -175,6 +175,8 @@ static int64_t encode_and_write(const records *r)
         .producer_id = -1, .base_sequence = -1, .producer_epoch = -1, .delete_horizon = -1};
     int64_t largest = r->tail->largest_batch, made, taken, first = SEG_SLOW;
     int64_t cap = r->batch_bytes < largest ? r->batch_bytes : largest;
+    if (cap <= 0)
+        return SEG_SLOW;
     /* Two neighbours are larger than the cap together, but for the last one. */
     int64_t most = 4 * r->bytes / cap + 2, room;
     most = most < r->n ? most : r->n;

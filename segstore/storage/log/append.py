@@ -155,9 +155,10 @@ def append_short(
         check_apart("append()")
     now = _NOW if tail.clock is None else tail.clock()
     offset: int = seg_tail_append(tail.address, value, key, headers, timestamp, expected, now, batch)
+    if offset == SLOW:
+        return SLOW
     if offset < 0:
-        need = sum(len(each) for each in (key, value) if each is not None)
-        return offset if offset == SLOW else undone(loan, tail, offset, need)
+        return undone(loan, tail, offset, sum(len(each) for each in (key, value) if each is not None))
     if due is not None:
         due(offset + 1)
     elif tail.late is not None and tail.c.late:

@@ -19,7 +19,7 @@ from stores import START_MS, Clock, tree
 
 import segstore
 from segstore._native import lib, seg_list_append
-from segstore.errors import OffsetMismatchError, StorageError
+from segstore.errors import OffsetMismatchError, RecordTooLargeError, StorageError
 from segstore.storage.segment import native_tail
 from segstore.storage.segment.native_tail import NativeTail
 
@@ -221,6 +221,20 @@ def test_no_batch_is_above_max_message_bytes(tmp_path: Path) -> None:
     log = opened(tmp_path / "s", {"max.message.bytes": 300})
     assert called(lambda: log.append_batch(FEW)) == ["seg_list_append"]
     assert log.read(2).batches["count"].tolist() == [6, 4]
+    log._store.close()
+
+
+def test_a_topic_that_takes_no_message(tmp_path: Path) -> None:
+    log = opened(tmp_path / "s")
+    log._store.alter_topic("t", {"max.message.bytes": 0})
+    partition = log.partition_for_write()
+    with partition.loan.token:
+        partition.loan.lend(partition.validator)  # as replicas do, without an append
+    tail_of(log)
+    for append in (lambda: log.append_batch(FEW), lambda: log.append(b"one")):
+        with pytest.raises(RecordTooLargeError):
+            append()
+    assert log.log_end_offset == 2
     log._store.close()
 
 

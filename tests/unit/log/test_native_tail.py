@@ -92,6 +92,13 @@ def test_a_time_before_the_segment_s_first_is_no_reason_to_look_again(log: segst
     assert appends_of_c(log) == 6
 
 
+@pytest.mark.parametrize("given", [(5,), (b"v", 5)], ids=["a value", "a key"])
+def test_what_has_no_length_is_refused(log: segstore.PartitionLog, given: tuple[Any, ...]) -> None:
+    assert tail_of(log).c.lent
+    with pytest.raises(segstore.InvalidTypeError, match="is int: allowed is bytes"):
+        log.append(*given)
+
+
 def test_one_pwrite(store_dir: Path) -> None:
     files = CountingFiles()
     with segstore.open(store_dir, files=files) as store:
