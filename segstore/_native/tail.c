@@ -343,8 +343,7 @@ static int64_t append(seg_tail *t, const seg_record *r, int64_t expected, int64_
     seg_claim *claim = NULL;
     if ((expected >= 0 && expected != t->end->next_offset) || b->size > t->largest_batch ||
         !is_near(t, timestamp, now) || !is_young(t, b->max_timestamp) || !has_room(t, b->size, 1, 1) ||
-        is_left(t, 1) ||
-        !claim_of(t, b, 1, &claim))
+        is_left(t, 1) || !claim_of(t, b, 1, &claim))
         return SEG_SLOW;
     b->attributes |= t->stamps ? APPEND_TIME : 0;
     put_batch(r, body, out, b);
@@ -413,9 +412,10 @@ static int64_t write_batches(seg_tail *t, uint8_t *buf, int64_t len, seg_batch *
     seg_claim *claim = NULL;
     if (t->stamps)
         stamp = now = now == SEG_NOW ? clock_ms() : now; /* under the lock: it rises with the offsets */
-    if (n <= 0 || (expected >= 0 && expected != t->end->next_offset) || (t->stamps && stamp < 0) || (t->hands_over && (len > SEG_HANDED_ROOM || n > SEG_HANDED)) ||
-        !takes(t, batches[0].producer_id) || measure(batches, n, &offsets) != len ||
-        !is_young(t, t->stamps ? stamp : batches[0].max_timestamp) || !has_room(t, len, offsets, n) || is_left(t, offsets) || !claim_of(t, batches, n, &claim))
+    if (n <= 0 || (expected >= 0 && expected != t->end->next_offset) || (t->stamps && stamp < 0) ||
+        (t->hands_over && (len > SEG_HANDED_ROOM || n > SEG_HANDED)) || !takes(t, batches[0].producer_id) ||
+        measure(batches, n, &offsets) != len || !is_young(t, t->stamps ? stamp : batches[0].max_timestamp) ||
+        !has_room(t, len, offsets, n) || is_left(t, offsets) || !claim_of(t, batches, n, &claim))
         return SEG_SLOW;
     if (seg_assign(buf, len, batches, n, t->end->next_offset, t->leader_epoch, stamp, t->end->position) < 0)
         return SEG_SLOW;
