@@ -144,12 +144,34 @@ def test_until_a_late_write_is_decided_no_other_begins(three: Directories, clock
             assert "not known yet" in str(error)
         assert in_log(store) == end
         assert offsets(store).fetch("g")[AT].offset == 7
+        clock.now += 46_000  # longer than a session, in which no heartbeat could be answered
     await_in_sync(store)
     a.beat()
     assert {each.member_id for each in info(store).members} == {"a", "b"}
     assert offsets(store).fetch("g")[AT].offset == 7
-    clock.now += 44_000  # a little less than a session, which began anew with the load
-    a.beat()
+
+
+def lose_leader(three: Directories, store: Any, group: str) -> None:
+    """Two of three directories are gone, and with them the leader of the group's partition."""
+    leader = leader_of(store, group)
+    for number in (leader, (leader + 1) % 3):
+        three.lose(number)
+    manager, key = store._replicated.manager, PartitionKey(TOPIC, partition_of(store, group))
+    until(lambda: manager.leader(key) is None)
+
+
+def test_with_two_of_three_directories_gone_what_was_not_read_is_not_waited_for(
+    three: Directories, clock: Monotonic
+) -> None:
+    store = opened(three, clock)
+    Member(store, "a").join()
+    lose_leader(three, store, OTHER)
+    for ask in (
+        lambda: offsets(store).fetch(OTHER),
+        lambda: coordinator(store).state(OTHER),
+        Classic(store, "c", group=OTHER).join,
+    ):
+        assert isinstance(Asked(ask).answered(), OffsetNotAvailableError)
 
 
 def test_with_two_of_three_directories_gone_a_group_answers_at_once(
@@ -157,11 +179,7 @@ def test_with_two_of_three_directories_gone_a_group_answers_at_once(
 ) -> None:
     store = opened(three, clock)
     a = a_group(store, clock)
-    leader = leader_of(store)
-    for number in (leader, (leader + 1) % 3):
-        three.lose(number)
-    manager, key = store._replicated.manager, PartitionKey(TOPIC, partition_of(store))
-    until(lambda: manager.leader(key) is None)
+    lose_leader(three, store, "g")
     new = ConsumerGroupMetadata("g-1")
     assert partition_of(store, "g-1") == partition_of(store)
     for ask in (
