@@ -59,6 +59,7 @@ class ReplicaManager:
         self.news, self.counters = News(), Counters()
         self._when_led: dict[PartitionKey, deque[Callable[[], None]]] = {}
         self.controller: QuorumController | None = None
+        self._beating: set[int] = set()  # directories of which a heartbeat waits to be decided
         self.voter_failed: Callable[[int, Exception], object] = lambda broker, error: None
         """Is told of a directory that has failed: its copy of the metadata counts no more."""
 
@@ -268,13 +269,22 @@ class ReplicaManager:
                 waiting.popleft()()
 
     def heartbeat(self, broker: int) -> None:
-        """See `Home`."""
+        """See `Home`. One at a time waits for the controller (Kafka: BrokerLifecycleManager has one request
+        in flight), so they don't pile up while it waits for a majority of voters.
+        """
         registration, controller = self.brokers.get(broker), self.controller
-        if registration is None or controller is None:
+        if registration is None or controller is None or broker in self._beating:
             return
         read = controller.image.next_offset - 1
         beat = Heartbeat(broker, registration.epoch, read)
-        controller.post(lambda core, now: Decision(effects=core.heartbeat(beat, now)))
+
+        def beaten(core: Controller, now: int) -> Decision:
+            # Before the decision is durable: the heartbeat that comes meanwhile keeps the session alive.
+            self._beating.discard(broker)
+            return Decision(effects=core.heartbeat(beat, now))
+
+        self._beating.add(broker)
+        controller.post(beaten)
 
     def send(self, sender: LocalReplica, message: AlterPartition) -> None:
         """See `Links`."""

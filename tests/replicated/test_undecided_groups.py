@@ -34,7 +34,6 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Monotonic:
     """The coordinator's clock; whoever waits for another thread with a group's lock waits for a long time."""
     monkeypatch.setattr(replicated_store, "COMMITTED", FOR_EVER_MS / 1000)
     monkeypatch.setattr(replicated_store, "ALL", replicated_store.ALL._replace(timeout_ms=FOR_EVER_MS))
-    monkeypatch.setattr(mutex, "PATIENCE", 0.2)
     return Monotonic()
 
 
@@ -84,7 +83,9 @@ def hanging(three: Directories, store: Any) -> Iterator[None]:
     for number in {0, 1, 2} - {leader_of(store)}:
         three.files.hang(three.paths[number])
     try:
-        yield
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(mutex, "PATIENCE", 0.5)
+            yield
     finally:
         three.files.mend()
 
@@ -108,17 +109,17 @@ def in_log(store: Any) -> int:
 def test_while_a_write_waits_for_replicas_others_are_answered(three: Directories, clock: Monotonic) -> None:
     store = opened(three, clock, offsets_commit_timeout_ms=FOR_EVER_MS, **PATIENT)
     a = a_group(store, clock)
+    d = Classic(store, "d", group=OTHER).join()
+    assert d.joining is not None
+    assert d.joining.get() is None  # it waits for the first member of its group
     end = in_log(store)
     with hanging(three, store):
         joining = Asked(Member(store, "b").join)
         until(lambda: in_log(store) > end)
         for ask in (a.beat, lambda: offsets(store).fetch("g"), lambda: coordinator(store).state("g")):
             assert isinstance(Asked(ask).answered(), OffsetNotAvailableError)
-        d = Classic(store, "d", group=OTHER).join()
-        clock.now += CLASSIC_SESSION_MS + 1  # of the first member of the other group, for which "d" waits
-        assert Asked(coordinator(store).run_due).answered() is None
-        assert d.joining is not None
-        assert d.joining.get() is not None
+        clock.now += CLASSIC_SESSION_MS + 1  # the session of that member
+        until(lambda: Asked(coordinator(store).run_due).answered() is None and d.joining.get() is not None)
         assert not joining.is_over
     assert joining.answered() is None
     a.beat()
@@ -154,9 +155,10 @@ def test_until_a_late_write_is_decided_no_other_begins(three: Directories, clock
 def lose_leader(three: Directories, store: Any, group: str) -> None:
     """Two of three directories are gone, and with them the leader of the group's partition."""
     leader = leader_of(store, group)
-    for number in (leader, (leader + 1) % 3):
-        three.lose(number)
     manager, key = store._replicated.manager, PartitionKey(TOPIC, partition_of(store, group))
+    for number in ((leader + 1) % 3, leader):  # the leader last: without a quorum no other one is elected
+        three.lose(number)
+        until(lambda number=number: manager.directories[number].error is not None)
     until(lambda: manager.leader(key) is None)
 
 

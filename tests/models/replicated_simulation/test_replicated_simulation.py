@@ -73,6 +73,19 @@ CASES: dict[str, tuple[object, list[Step]]] = {
         ("consume", "static", True),
         ("beat", "static"),
     ]),
+    "with no majority of voters for minutes thousands of heartbeats waited for the controller": (64069, [
+        ("create", "a", 2, 2, False, "delete"),
+        ("create", "b", 1, 2, True, "delete"),
+        ("break", 1),
+        ("jump", "b", 0, 12, -10800000),
+        ("pause", "metadata", 2),
+        ("transact", "m", 17, (("a", 0),), True),
+        ("consume", "static", False),
+        ("consume", "dynamic", True),
+        ("beat", "dynamic"),
+        ("beat", "dynamic"),
+        ("mend",),
+    ]),
 }  # fmt: skip
 """Runs that found a fault of the product once, and the seeds that led there."""
 
