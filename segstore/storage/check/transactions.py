@@ -21,7 +21,7 @@ from segstore.errors import SegstoreError
 from segstore.files import Files
 from segstore.index import txn_index
 from segstore.index.txn_index import AbortedTxn
-from segstore.records.header import CONTROL_FLAG, NO_EPOCH
+from segstore.records.header import CONTROL_FLAG, NO_EPOCH, NO_SEQUENCE
 from segstore.storage.check.segment import SegmentCheck
 from segstore.storage.finding import Finding
 from segstore.storage.meta.small_files import reason
@@ -150,6 +150,8 @@ class TransactionCheck:
 def _fits(held: SnapshotEntry, said: SnapshotEntry | None) -> bool:
     if said is not None and held.coordinator_epoch == NO_EPOCH:
         said = said._replace(coordinator_epoch=NO_EPOCH)
+    if said is not None and held.last_offset < 0:  # a marker alone came back
+        said = said._replace(last_sequence=NO_SEQUENCE, last_offset=-1, offset_delta=0)
     return held == said
 
 

@@ -321,8 +321,9 @@ class LogWriter:
 
     def _write_ready(self, chunks: list[Encoded], take: Take | None, as_is: bool = False) -> Aborted:
         """Write chunks that are encoded: by one call of the system what goes into one segment."""
-        by_clock = self.config.message_timestamp_type == "LogAppendTime"
-        parts = [Part.of(chunk, self.clock() if by_clock else -1) for chunk in chunks if chunk.size]
+        # Batches that are kept as they are have their leader's stamp.
+        stamps = self.config.message_timestamp_type == "LogAppendTime" and not as_is
+        parts = [Part.of(chunk, self.clock() if stamps else -1) for chunk in chunks if chunk.size]
         aborted: Aborted = []
         judged = 0
         while parts:

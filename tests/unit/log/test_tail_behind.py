@@ -199,6 +199,27 @@ def test_a_follower_that_stamps_takes_its_leader_s_times(
         closed(twin.log)
 
 
+def test_a_follower_that_stamps_rolls_by_its_leader_s_times(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where the follower's clock is behind these."""
+    log = opened(tmp_path / "leader", config={"message.timestamp.after.max.ms": 1 << 62})
+    for n in range(10):
+        log.append(b"v", timestamp=3_000_000_000_000 + 600 * n)
+    closed(log)
+    data = log_bytes(tmp_path / "leader" / "t-0")
+    size, bases = len(data) // 10, []
+    for name in ("short", "long"):
+        twin = Twin(tmp_path / name, name == "short", monkeypatch)
+        config = {"message.timestamp.type": "LogAppendTime", "segment.ms": 1000}
+        twin.log._store.alter_topic("t", config)  # type: ignore[attr-defined]
+        for at in range(0, len(data), size):
+            twin.do(lambda replica, batch=data[at : at + size]: _taken(replica, batch, 0))
+        bases.append([segment.base_offset for segment in twin.replica.written.segments])
+        closed(twin.log)
+    assert bases == [[0, 2, 4, 6, 8]] * 2
+
+
 def test_all_that_c_has_appended_is_kept(
     tmp_path: Path, led: list[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:

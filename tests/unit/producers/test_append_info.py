@@ -331,6 +331,19 @@ def test_producers_expire_but_not_those_that_write_old_records(store_dir: Path) 
         assert state_of(store.partition("t")).producers.keys() == {2}
 
 
+def test_check_knows_a_producer_that_expired_and_got_a_marker(store_dir: Path) -> None:
+    """What it wrote before is in the log, and not in the snapshot."""
+    clock = Clock()
+    with segstore.open(store_dir, clock=clock) as store:
+        store.create_topic("t")
+        log = store.partition("t")
+        send(log, 1, 0)
+        assert log.partition_for_write().expire_producers(0) == 1
+        assert transaction_markers.end_transaction([log], 1, 0, 3, commit=False) == [1]
+        assert state_of(log).producers[1].batches == ()
+    assert segstore.check(store_dir) == []
+
+
 def test_deleted_batches_are_still_known(store_dir: Path) -> None:
     with segstore.open(store_dir, clock=Clock()) as store:
         store.create_topic("t", config={"segment.bytes": 200})
