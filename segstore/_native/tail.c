@@ -239,7 +239,7 @@ static int give(seg_tail *f, const seg_tail *t, const uint8_t *buf, int64_t len,
 }
 
 /* Take in how a follower's thread has ended its write: whether the batches are in the log. */
-static int take_in(seg_tail *f, int64_t result)
+static int take_result(seg_tail *f, int64_t result)
 {
     if (result >= 0) {
         seg_active_note(f->active, seg_job_batches(f->job), f->job->n);
@@ -260,7 +260,7 @@ static int has_taken(seg_tail *f, int64_t *deadline)
     if (!seg_job_await(f->job, deadline, &result)) {
         f->unsettled = 1;
     } else {
-        int taken = take_in(f, result);
+        int taken = take_result(f, result);
         seg_job_done(f->job);
         if (taken)
             return 1;
@@ -525,7 +525,7 @@ static int settle(seg_tail *t)
         return 1;
     if (!seg_job_is_over(t->job, &result))
         return 0;
-    if (take_in(t, result))
+    if (take_result(t, result))
         hide(t, t->job->len, seg_job_batches(t->job), t->job->n);
     seg_job_done(t->job);
     t->unsettled = 0;
