@@ -26,16 +26,20 @@ static int64_t max(int64_t a, int64_t b)
 
 /* --- slots ----------------------------------------------------------------------- */
 
-static int64_t home_of(int64_t producer_id, int64_t room)
+/* Where a producer belongs. Clients choose ids, and do not know the seed: so they can't choose ids that lie together
+ * (the mixing is that of SplitMix64; Steele, Lea and Flood, OOPSLA 2014). */
+static int64_t home_of(uint64_t seed, int64_t producer_id, int64_t room)
 {
-    uint64_t mixed = (uint64_t)producer_id * 0x9E3779B97F4A7C15u;
-    return (int64_t)((mixed >> 32) & (uint64_t)(room - 1));
+    uint64_t x = (uint64_t)producer_id ^ seed;
+    x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;
+    x = (x ^ (x >> 27)) * 0x94D049BB133111EBu;
+    return (int64_t)((x ^ (x >> 31)) & (uint64_t)(room - 1));
 }
 
 /* The slot of a producer, or the free one where it belongs. */
-static seg_producer *slot_of(seg_producer *slots, int64_t room, int64_t producer_id)
+static seg_producer *slot_of(uint64_t seed, seg_producer *slots, int64_t room, int64_t producer_id)
 {
-    int64_t at = home_of(producer_id, room);
+    int64_t at = home_of(seed, producer_id, room);
     while (slots[at].producer_id >= 0 && slots[at].producer_id != producer_id)
         at = (at + 1) & (room - 1);
     return slots + at;
@@ -45,7 +49,7 @@ seg_producer *seg_find_producer(const seg_producers *p, int64_t producer_id)
 {
     if (p == NULL || !p->room)
         return NULL;
-    seg_producer *e = slot_of(p->slots, p->room, producer_id);
+    seg_producer *e = slot_of(p->seed, p->slots, p->room, producer_id);
     return e->producer_id < 0 ? NULL : e;
 }
 
@@ -64,7 +68,7 @@ static int64_t grow(seg_producers *p)
         slots[i].producer_id = NONE;
     for (int64_t i = 0; i < p->room; i++)
         if (p->slots[i].producer_id >= 0)
-            *slot_of(slots, room, p->slots[i].producer_id) = p->slots[i];
+            *slot_of(p->seed, slots, room, p->slots[i].producer_id) = p->slots[i];
     free(p->slots);
     p->slots = slots;
     p->room = room;
@@ -79,7 +83,7 @@ static seg_producer *entry_of(seg_producers *p, int64_t producer_id)
         return e;
     if (2 * (p->count + 1) > p->room && grow(p))
         return NULL;
-    e = slot_of(p->slots, p->room, producer_id);
+    e = slot_of(p->seed, p->slots, p->room, producer_id);
     *e = (seg_producer){.producer_id = producer_id, .last_timestamp = NONE, .txn_first_offset = NONE,
                         .appended_ms = NONE, .coordinator_epoch = NONE, .producer_epoch = NONE};
     p->count++;
@@ -92,7 +96,7 @@ static void free_slot(seg_producers *p, seg_producer *e)
 {
     int64_t mask = p->room - 1, hole = e - p->slots;
     for (int64_t at = (hole + 1) & mask; p->slots[at].producer_id >= 0; at = (at + 1) & mask) {
-        int64_t home = home_of(p->slots[at].producer_id, p->room);
+        int64_t home = home_of(p->seed, p->slots[at].producer_id, p->room);
         if (((at - home) & mask) < ((at - hole) & mask))
             continue; /* it would lie in front of its own slot */
         p->slots[hole] = p->slots[at];
@@ -106,7 +110,7 @@ void seg_producers_free(seg_producers *p)
 {
     free(p->slots);
     free(p->txns);
-    *p = (seg_producers){.max_producer_id = NONE};
+    *p = (seg_producers){.max_producer_id = NONE, .seed = p->seed};
 }
 
 /* --- open transactions -------------------------------------------------------------- */

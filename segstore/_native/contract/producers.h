@@ -34,13 +34,14 @@ typedef struct seg_open_txn {
     int64_t producer_id;
 } seg_open_txn;
 
-/* The producers up to an offset of the log. A table of zeros, but for max_producer_id, is an empty one. */
+/* The producers up to an offset of the log. A table of zeros, but for max_producer_id and the seed, is an empty one. */
 typedef struct seg_producers {
     int64_t map_end_offset;  /* behind the last batch that was taken in */
     int64_t max_producer_id; /* the largest one that was seen; those that were removed count */
     int64_t count;
     int64_t room;            /* slots: a power of two, and at least twice the count; 0: none */
     int64_t open;            /* transactions */
+    uint64_t seed;           /* a random number, which decides where each producer lies */
     seg_producer *slots;     /* a hash table by producer id: each lies in the first free slot behind its own */
     seg_open_txn *txns;      /* by first offset; there is room for one of each producer */
 } seg_producers;

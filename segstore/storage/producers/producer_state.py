@@ -11,6 +11,7 @@ any.
 
 from __future__ import annotations
 
+import os
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -201,6 +202,7 @@ class ProducerState:
     def __init__(self, map_end_offset: int = 0) -> None:
         self.c = ffi.gc(ffi.new("seg_producers *"), lib.seg_producers_free)
         self.c.map_end_offset, self.c.max_producer_id = map_end_offset, NO_PRODUCER_ID
+        self.c.seed = int.from_bytes(os.urandom(8), "little")
         self.producers = ProducerTable(self.c)
         self.ended: list[Ended] | None = None
         """In a replica the transactions that have ended, as long as their markers are not below the high

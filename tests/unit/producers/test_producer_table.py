@@ -171,3 +171,17 @@ def _data(base: int, pid: int, kind: int = DATA) -> np.ndarray:
     array["base_offset"] = array["last_offset"] = array["max_timestamp"] = base
     array["producer_id"], array["attributes"], array["count"] = pid, kind, 1
     return array
+
+
+def test_nobody_can_choose_ids_that_lie_together() -> None:
+    """A client that knows where ids lie could choose such as make each look-up a walk through all of them."""
+
+    def places() -> list[int]:
+        state, batches = ProducerState(), np.zeros(32, BATCH)
+        batches["base_offset"] = batches["last_offset"] = batches["producer_id"] = np.arange(32)
+        state.update(batches, lambda _: (-1, -1))
+        return [state.c.slots[slot].producer_id for slot in range(state.c.room)]
+
+    one, other = places(), places()
+    assert sorted(one) == sorted(other)
+    assert one != other
