@@ -83,6 +83,8 @@ class TransactionStateLog:
 
     def __init__(self, store: Store) -> None:
         self._store, self._making = store, Mutex()
+        self._held: dict[int, PartitionLog] = {}
+        """Logs that were written: the store makes one anew that nobody holds."""
         self._newer: dict[str, str] = {}
         """Why a transactional id can't be used: its last record has a newer version."""
 
@@ -157,7 +159,9 @@ class TransactionStateLog:
         info = self._store.topics().get(TOPIC)
         if info is None or not info.ours:
             info = self._make()
-        return self._store.partition(TOPIC, partition_of(transactional_id, info.partitions))
+        partition = partition_of(transactional_id, info.partitions)
+        log = self._held[partition] = self._store.partition(TOPIC, partition)
+        return log
 
     def _make(self) -> TopicInfo:
         with self._making:

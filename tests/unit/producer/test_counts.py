@@ -54,6 +54,27 @@ def test_a_log_is_made_once_not_for_each_append(
     assert made == ["t"]
 
 
+def test_the_logs_of_transactions_are_made_once(
+    store: segstore.Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[str] = []
+    init = PartitionLog.__init__
+
+    def counted(self: PartitionLog, topic: str, *args: Any) -> None:
+        made.append(topic)
+        init(self, topic, *args)
+
+    with Producer(store, transactional_id="t") as producer:
+        producer.init_transactions()
+        for transaction in range(3):
+            producer.begin_transaction()
+            producer.send("t", b"v")
+            producer.commit_transaction()
+            if not transaction:
+                monkeypatch.setattr(PartitionLog, "__init__", counted)
+    assert made == []
+
+
 def test_a_topic_made_anew_gets_what_comes_later(store: segstore.Store) -> None:
     """The log that the sender holds is the one of the topic that is there."""
     with Producer(store) as producer:
