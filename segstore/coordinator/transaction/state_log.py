@@ -26,7 +26,7 @@ from segstore.errors import (
     UnsupportedVersionError,
 )
 from segstore.mutex import Mutex
-from segstore.storage.log.append import append_one
+from segstore.storage.log.append import append_record
 from segstore.storage.meta.topic_info import MADE_WITH, TRANSACTION_STATE
 from segstore.storage.meta.topics import TopicInfo
 from segstore.storage.store.last_records import LastRecord
@@ -137,15 +137,15 @@ class TransactionStateLog:
                 f"{self._newer[transactional_id]}"
             )
         value = None if metadata is None else schema.encode_value(metadata)
-        log = self._log(transactional_id).partition_for_write()
+        log, now = self._log(transactional_id), self._store._context.clock()
         headers = () if metadata is None else schema.encode_headers(metadata)
         key = schema.encode_key(transactional_id)
         try:
-            append_one(log, value, key, headers, None)
+            append_record(log, value, key, headers, now)
         except RecordTooLargeError:
             if not headers:
                 raise
-            append_one(log, value, key, (), None)  # what was begun can be ended
+            append_record(log, value, key, (), now)  # what was begun can be ended
 
     def sync(self, transactional_id: str) -> None:
         """Make the id's states durable. Raises StorageError."""
