@@ -25,10 +25,9 @@ from typing import Any
 
 import segstore
 from segstore import Consumer, Producer, SegstoreError
-from segstore._native import ffi, lib
+from segstore._native import ffi
 from segstore.client.producer import FutureRecordMetadata
-from segstore.files import Files
-from segstore.sending.results import checked
+from segstore.storage.segment.active import ActiveSegment, Part
 from segstore.storage.staging import Stager, seal
 
 SMALL = {"segment.bytes": 20_000, "index.interval.bytes": 200}
@@ -301,20 +300,26 @@ def _keep(error: BaseException) -> None:
     kept.append(kept)
 
 
-def pwrite_of_before(self: Files, handle: Any, data: Any, position: int) -> int:
-    """Write as an earlier version did, where the frame that raises keeps a view of a memoryview. It is there
-    to test this test.
+def keeping_a_view(append: Callable[..., int]) -> Callable[..., int]:
+    """Append as an earlier version wrote: a frame through which an error goes keeps a view of a memoryview. It
+    is there to test this test.
     """
     lend = getattr(ffi, "_".join(("from", "buffer")))
-    view = lend("uint8_t[]", data)
-    return checked(lib.seg_pwrite(handle.fd, view, len(view), position), handle)
+
+    def kept(self: ActiveSegment, parts: list[Part], *rest: Any) -> int:
+        data = parts[0].chunk.data
+        view = lend("uint8_t[]", data)
+        assert len(view) == len(data)
+        return append(self, parts, *rest)
+
+    return kept
 
 
 def main(root: str, how: str, seed: str, operations: str, planted: str = "") -> None:
     logging.disable(logging.CRITICAL)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     if planted:
-        Files.pwrite = pwrite_of_before  # type: ignore[method-assign]
+        ActiveSegment.append = keeping_a_view(ActiveSegment.append)  # type: ignore[method-assign]
     worker = Worker(root, how, seed)
     worker.run(int(operations))
     found = {
