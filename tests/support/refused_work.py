@@ -301,8 +301,8 @@ def _keep(error: BaseException) -> None:
 
 
 def keeping_a_view(append: Callable[..., int]) -> Callable[..., int]:
-    """Append as an earlier version wrote: a frame through which an error goes keeps a view of a memoryview. It
-    is there to test this test.
+    """Append as an earlier version wrote: a frame through which an error goes keeps a view of a memoryview.
+    It is there to test this test.
     """
     lend = getattr(ffi, "_".join(("from", "buffer")))
 

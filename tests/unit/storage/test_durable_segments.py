@@ -41,11 +41,13 @@ class Durable(Files):
 
 
 def undurable(files: Durable, directory: Path, *, active: bool) -> list[str]:
-    """The files of sealed segments, and with `active` of the last one, which a power cut may change."""
+    """The files of sealed segments, and with `active` of the last one, which a power cut may change. One that
+    is empty, as the log of a segment that a roll has made, has nothing to lose.
+    """
     last = max(int(path.stem) for path in directory.glob("*.log"))
     found = [path for path in directory.iterdir() if path.suffix in SUFFIXES]
     held = [path for path in found if active or int(path.stem) < last or path.suffix in {".log", ".snapshot"}]
-    return sorted(path.name for path in held if files.stale(path))
+    return sorted(path.name for path in held if path.stat().st_size and files.stale(path))
 
 
 def opened(path: Path, files: Files) -> segstore.Store:
