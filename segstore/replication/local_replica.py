@@ -188,6 +188,8 @@ class LocalReplica:
         self._waiting: deque[DelayedProduce] = deque()
         self._fetching: FetchRequest | None = None
         """The fetch whose records are being read. Another leader's fetches don't wait for it."""
+        self._syncing = False
+        """Whether this log is being synced, to join the ISR."""
         self._ahead = ReadAhead()
         partition.acks = self
 
@@ -313,11 +315,14 @@ class LocalReplica:
             log.start_offset, log.high_watermark = start, max(log.high_watermark, start)
             log.epochs.truncate_from_start(start)
 
-    def fetch(self, request: FetchRequest) -> FetchAnswer:
-        """Answer a follower (R8). Raises what `Partition.on_fetch` of the core does."""
+    def fetch(self, request: FetchRequest, synced: int) -> FetchAnswer:
+        """Answer a follower, whose log is durable below `synced` (R8, R20). Raises what `Partition.on_fetch`
+        of the core does.
+        """
         with self.lock:
             self._settle()
-            answer, effects = self.core.on_fetch(request, now_ms())
+            own = self.partition.recovery_point  # under the lock: see `in_sync`
+            answer, effects = self.core.on_fetch(request, now_ms(), synced, own)
             self._carry_out(effects)
         return answer
 
@@ -326,6 +331,15 @@ class LocalReplica:
         with self.lock:
             self._settle()
             return self.core.offsets(current_leader_epoch)
+
+    @property
+    def in_sync(self) -> frozenset[int]:
+        """Return the replicas that are in sync, and who is proposed to be, if this one leads. Who is not
+        among them after a sync of this log, and joins later, has synced the same (R20).
+        """
+        with self.lock:
+            role = self.core.role
+            return role.isr.maximal if isinstance(role, Leader) else frozenset()
 
     def on_alter_reply(self, sent: AlterPartition, reply: AlterPartitionReply) -> None:
         """Take the controller's answer (R21)."""
@@ -626,17 +640,38 @@ class LocalReplica:
             self._note_start()
             request = role.fetch(broker_epoch)
         try:
-            answer = leader.fetch(request)
+            answer = leader.fetch(request, self.partition.recovery_point)
         except NOT_YET:
             return None
         except OffsetOutOfRangeError:
             return self._out_of_range(role, leader, request)
+        if answer.sync_first and not self._syncing:
+            self._syncing = True
+            self._links.read(self.broker, self._sync)
         if answer.diverging is None and answer.end_offset > request.fetch_offset:
             recent = leader.replica.recent.take(request.fetch_offset, answer.end_offset, self._max_bytes)
             if recent is not None:
                 return self._take(role, request, answer, brought(recent.data))
             return self._take_read(role, leader, request, answer)
         return self._take(role, request, answer, None)
+
+    def _sync(self) -> None:
+        """Sync the log, and have it fetch again, by which it may join the ISR. Called by the thread that
+        reads in this directory: fetches go on meanwhile, since the high watermark may wait for them.
+        """
+        failed: Exception | None = None
+        try:
+            self.replica.flush()
+        except (SegstoreError, OSError) as error:
+            failed = error
+        self._links.resume(self, partial(self._synced, failed))
+
+    def _synced(self, failed: Exception | None) -> bool:
+        """Fetch on, once the log is synced. Raises why it is not, for the directory's thread to judge."""
+        self._syncing = False
+        if failed is not None:
+            raise copy_of(failed)
+        return True
 
     def _out_of_range(self, role: Follower, leader: LocalReplica, request: FetchRequest) -> bool | None:
         try:

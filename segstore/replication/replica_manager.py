@@ -87,6 +87,12 @@ class ReplicaManager:
             return None
         return found if isinstance(found.core.role, Leader) else None
 
+    def in_sync(self, key: PartitionKey) -> frozenset[int]:
+        """Return the replicas that are in sync by the metadata, and those that the leader has proposed."""
+        state, leader = self.partitions.get(key), self.leader(key)
+        proposed = frozenset[int]() if leader is None else leader.in_sync
+        return proposed if state is None else proposed.union(state.isr)
+
     def follower(self, key: PartitionKey, rack: str, offset: int) -> LocalReplica | None:
         """Return the follower in the directory whose id is `rack`, if consumers can read `offset` there."""
         leader = self.leader(key)

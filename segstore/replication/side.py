@@ -54,25 +54,41 @@ ENDING = 10.0
 class _Partitions:
     """What `Store` asks of all partitions."""
 
-    def __init__(self, directories: Callable[[], list[DataDirectory]]) -> None:
-        self._directories = directories
+    def __init__(self, manager: ReplicaManager) -> None:
+        self._manager = manager
 
     def flush(self) -> None:
         """Make all replicas durable, and write the checkpoints. Raises the first StorageError after all were
         tried.
         """
         errors: list[Exception] = []
-        for directory in self._directories():
+        before = self._in_sync()
+        for directory in self._manager.online:
             try:
                 directory.writer.partitions.flush()
+            except (SegstoreError, OSError) as error:
+                errors.append(error)
+        for replica in self._joined(before):  # perhaps after its directory's flush, and before the leader's
+            try:
+                replica.partition.flush()
             except (SegstoreError, OSError) as error:
                 errors.append(error)
         if errors:
             raise first_of(errors)
 
+    def _in_sync(self) -> dict[PartitionKey, frozenset[int]]:
+        return {key: self._manager.in_sync(key) for key in list(self._manager.partitions)}
+
+    def _joined(self, before: Mapping[PartitionKey, frozenset[int]]) -> list[LocalReplica]:
+        """Return the replicas that are in sync now, and were not `before`."""
+        came = [
+            (broker, key) for key, now in self._in_sync().items() for broker in now - before.get(key, now)
+        ]
+        return [replica for broker, key in came if (replica := self._manager.find(broker, key)) is not None]
+
     def checkpoint(self) -> None:
         """Write the checkpoints of all directories. Raises OSError."""
-        for directory in self._directories():
+        for directory in self._manager.online:
             directory.writer.partitions.checkpoint()
 
 
@@ -129,7 +145,7 @@ class ReplicatedSide:
         self.context, self.config, self.manager = context, config, manager
         self.topic_admin, self.controller = topic_admin, controller
         self.metadata_log, self.witness = metadata_log, witness
-        self.partitions = _Partitions(lambda: manager.online)
+        self.partitions = _Partitions(manager)
         self.sweeper = _Sweeper(lambda: manager.online)
         self.inbox: Adopting = _NoInbox()
         self.directory_began: Callable[[DataDirectory], object] = lambda directory: None
@@ -237,22 +253,27 @@ class ReplicatedSide:
 
     def sync(self, partitions: Iterable[tuple[str, int]], timeout_ms: float = 30_000.0) -> None:
         """Make the in-sync replicas of these partitions durable, on all disks at the same time. A replica
-        that leaves the ISR meanwhile, since its disk fails or hangs, is not waited for. Raises
-        RequestTimedOutError.
+        that leaves the ISR meanwhile, since its disk fails or hangs, is not waited for; one that joins it is
+        synced too. Raises RequestTimedOutError.
         """
         manager, keys = self.manager, [PartitionKey(*each) for each in partitions]
+        over, synced = time.monotonic() + timeout_ms / 1000, set[object]()
 
-        def replicas(broker: int) -> list[LocalReplica]:
-            states = [(key, manager.partitions.get(key)) for key in keys]
-            here = [key for key, state in states if state is not None and broker in state.isr]
-            return [replica for key in here if (replica := manager.find(broker, key)) is not None]
+        def replicas(directory: DataDirectory) -> list[LocalReplica]:
+            here = [key for key in keys if directory.broker in manager.in_sync(key)]
+            found = [manager.find(directory.broker, key) for key in here]
+            return [replica for replica in found if replica is not None and replica not in synced]
 
         def flush(directory: DataDirectory) -> None:
-            for replica in replicas(directory.broker):
+            for replica in replicas(directory):
                 replica.partition.flush()
+                synced.add(replica)
 
-        if not manager.on_each(flush, lambda directory: bool(replicas(directory.broker)), timeout_ms / 1000):
-            raise RequestTimedOutError(f"not all in-sync replicas of {keys} were synced in {timeout_ms:g} ms")
+        while any(replicas(directory) for directory in manager.online):
+            if not manager.on_each(flush, lambda it: bool(replicas(it)), over - time.monotonic()):
+                raise RequestTimedOutError(
+                    f"not all in-sync replicas of {keys} were synced in {timeout_ms:g} ms"
+                )
 
     # --- following -------------------------------------------------------------------------------
 

@@ -20,6 +20,7 @@ from kafka.protocol.consumer.offsets import ListOffsetsRequest, ListOffsetsRespo
 from kafka_wire import CODES, UNKNOWN_TOPIC_ID, Address, Connection, code_of, read_message
 
 from segstore.errors import NotLeaderOrFollowerError, OffsetOutOfRangeError, SegstoreError
+from segstore.integers import INT64_MAX
 from segstore.leader_epochs import EpochEnd
 from segstore.records import scan
 from segstore.replication.core import messages
@@ -63,7 +64,7 @@ class RemoteLeader:
         """Return what reads the records that `fetch` has brought."""
         return _Fetched(self._data)
 
-    def fetch(self, asked: messages.FetchRequest) -> messages.FetchAnswer:
+    def fetch(self, asked: messages.FetchRequest, synced: int) -> messages.FetchAnswer:
         """See `LocalReplica.fetch`. A broker that can't be reached is one that does not lead."""
         partition = FetchRequest.FetchTopic.FetchPartition(
             partition=self._key.partition,
@@ -247,7 +248,7 @@ class Server:
             asked.log_start_offset,
         )
         try:
-            answer = replica.fetch(request)
+            answer = replica.fetch(request, INT64_MAX)  # nobody tells how far a broker has synced
             fields: dict[str, Any] = {
                 "high_watermark": answer.high_watermark,
                 "last_stable_offset": answer.high_watermark,

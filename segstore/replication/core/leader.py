@@ -128,8 +128,11 @@ class Leader:
 
     # --- followers -------------------------------------------------------------------------------
 
-    def on_fetch(self, request: FetchRequest, now_ms: int) -> tuple[FetchAnswer, Effects]:
-        """Judge a follower's fetch, whose CurrentLE is this leader's (Kafka: Partition.fetchRecords).
+    def on_fetch(
+        self, request: FetchRequest, now_ms: int, synced: int = INT64_MAX, own_synced: int = 0
+    ) -> tuple[FetchAnswer, Effects]:
+        """Judge a follower's fetch, whose CurrentLE is this leader's (Kafka: Partition.fetchRecords). The
+        follower's log is durable below `synced`, this one below `own_synced`.
 
         Where the logs diverge nothing is noted of the follower (R9). Raises UnknownLeaderEpochError for a
         replica that is not assigned and NotLeaderOrFollowerError for an old broker epoch: both try again
@@ -143,7 +146,7 @@ class Leader:
             )
         diverging = divergence(self.log, request)
         if diverging is not None:
-            return self._answer(diverging), ()
+            return self._answer(diverging, False), ()
         self._check_broker_epoch(request)
         remote.record_fetch(
             request.fetch_offset,
@@ -152,12 +155,13 @@ class Leader:
             self.log.end_offset,
             now_ms,
         )
-        effects = self._expand(request.replica) + self._advance(now_ms)
-        return self._answer(None), effects
+        sync_first = self._has_to_sync(request.replica, synced, own_synced)
+        effects = (() if sync_first else self._expand(request.replica)) + self._advance(now_ms)
+        return self._answer(None, sync_first), effects
 
-    def _answer(self, diverging: EpochEnd | None) -> FetchAnswer:
+    def _answer(self, diverging: EpochEnd | None, sync_first: bool) -> FetchAnswer:
         log = self.log
-        return FetchAnswer(diverging, log.high_watermark, log.start_offset, log.end_offset)
+        return FetchAnswer(diverging, log.high_watermark, log.start_offset, log.end_offset, sync_first)
 
     def _check_broker_epoch(self, request: FetchRequest) -> None:
         broker = self.brokers.get(request.replica)
@@ -218,6 +222,17 @@ class Leader:
         sent = self._proposal(self.isr.isr | {replica})
         self.isr = PendingExpand(self.isr.isr, sent, replica)
         return (Send(sent),)
+
+    def _has_to_sync(self, replica: int, synced: int, own_synced: int) -> bool:
+        """Return whether a follower that might join has not synced what the ISR may have promised to keep in
+        a power cut: what was synced on all its members. That is in this log below the start of this leader
+        epoch, or was synced in this log since. Without this a reassignment, or members that come and go,
+        would leave an ISR of which no disk has what was synced before.
+        """
+        if replica in self.isr.isr or not self._may_join(replica):
+            return False
+        promised = max(self.epoch_start_offset, own_synced)
+        return synced < min(promised, self.remotes[replica].end_offset)
 
     def _may_join(self, replica: int) -> bool:
         """Kafka: Partition.canAddReplicaToIsr, isFollowerInSync."""

@@ -25,13 +25,15 @@ class FetchAnswer(NamedTuple):
     """A leader's answer (Kafka: FetchResponse.PartitionData). Where `diverging` is set it has no records.
 
     Batches with `fetch_offset` <= offset < `end_offset` may be sent with it (R14): the log end offset bounds
-    what replicas read, not the high watermark.
+    what replicas read, not the high watermark. `sync_first`: the follower would join the ISR, had it synced
+    its log (R20; Kafka asks nobody for that).
     """
 
     diverging: EpochEnd | None
     high_watermark: int
     log_start_offset: int
     end_offset: int
+    sync_first: bool = False
 
 
 class Fetched(NamedTuple):

@@ -14,6 +14,7 @@ from segstore.errors import (
     ReplicaOfflineError,
     UnknownLeaderEpochError,
 )
+from segstore.integers import INT64_MAX
 from segstore.leader_epochs import EpochEnd
 from segstore.replication.core.acks import DelayedProduces
 from segstore.replication.core.config import ReplicaConfig
@@ -148,9 +149,11 @@ class Partition:
         if asked > mine:
             raise UnknownLeaderEpochError(f"the leader epoch is {mine}, {asked} is not known here yet")
 
-    def on_fetch(self, request: FetchRequest, now_ms: int) -> tuple[FetchAnswer, Effects]:
+    def on_fetch(
+        self, request: FetchRequest, now_ms: int, synced: int = INT64_MAX, own_synced: int = 0
+    ) -> tuple[FetchAnswer, Effects]:
         """Judge a follower's fetch: see `asked` and `Leader.on_fetch`."""
-        return self.asked(request.current_leader_epoch).on_fetch(request, now_ms)
+        return self.asked(request.current_leader_epoch).on_fetch(request, now_ms, synced, own_synced)
 
     def offsets(self, current_leader_epoch: int) -> tuple[int, int]:
         """Return the log start and log end offsets, for a follower out of range (R12); see `asked`."""

@@ -86,6 +86,21 @@ CASES: dict[str, tuple[object, list[Step]]] = {
         ("beat", "dynamic"),
         ("mend",),
     ]),
+    "a replica joined the ISR without a sync, and the others went: a power cut took what was adopted":
+    (65132, [
+        ("create", "a", 2, 2, False, "delete"),
+        ("create", "b", 1, 1, False, "keep"),
+        ("rot", "b", 0, 0, 66, True),
+        ("stage", 2, 25, (("a", 0),), 1),
+        ("commit", "a", 1, 100),
+        ("move", "a", 0, (0, 1)),
+        ("look", "a", 1),
+        ("move", "a", 0, (2,)),
+        ("break", 2),
+        ("tick", 1000),
+        ("mend",),
+        ("cut", "none", (0, 1, 2)),
+    ]),
 }  # fmt: skip
 """Runs that found a fault of the product once, and the seeds that led there."""
 

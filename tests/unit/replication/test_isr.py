@@ -109,6 +109,35 @@ def test_r20_who_joins(name: str) -> None:
     assert isinstance(leader.isr, PendingExpand) == joins
 
 
+SYNCED = {
+    "all": (9, 9, True),
+    "all of the earlier epochs, and the leader no more": (9, 0, True),
+    "not all of the earlier epochs": (8, 0, False),
+    "all that the leader has synced": (11, 11, True),
+    "less than the leader": (10, 11, False),
+    "all that it has, and less than the leader": (12, 20, True),
+}
+"""What 2 has synced, what its leader has; whether 2 joins. Epoch 5 starts at 9, and 2 has 12 records."""
+
+
+@pytest.mark.parametrize("name", SYNCED)
+def test_r20_who_joins_has_synced_what_was_promised(name: str) -> None:
+    synced, own_synced, joins = SYNCED[name]
+    part, leader = joining()
+    leader.on_append(20)
+    answer, effects = part.on_fetch(fetch(2, 12), NOW, synced, own_synced)
+    assert (answer.sync_first, bool(sent(effects))) == (not joins, joins)
+
+
+def test_r20_who_is_in_sync_or_may_not_join_need_not_sync() -> None:
+    part, leader = joining()
+    leader.on_append(20)
+    for request in (fetch(1, 12), fetch(2, 8, last=1)):
+        answer, effects = part.on_fetch(request, NOW, 0, 20)
+        assert not answer.sync_first
+        assert sent(effects) == []
+
+
 def test_r20_above_the_start_of_the_epoch_the_high_watermark_counts() -> None:
     part, leader = leading(log(), isr=(0, 1))
     leader.on_append(9)
