@@ -157,10 +157,10 @@ def test_followers_are_asked_once_each_leader_is_ready(
     failed, partitions = made(12), 12
     asked, fetch = Counter[str](), LocalReplica.fetch
 
-    def counted(self: LocalReplica, request: Any) -> Any:
+    def counted(self: LocalReplica, *given: Any) -> Any:
         asked["fetches"] += 1
         try:
-            return fetch(self, request)
+            return fetch(self, *given)
         except segstore.SegstoreError:
             asked["refused"] += 1
             raise
