@@ -24,7 +24,6 @@ from segstore.sending.results import checked
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-
 FILE_MODE = 0o600
 """The mode of new files, unless another is asked for: nobody else reads them."""
 

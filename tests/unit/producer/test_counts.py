@@ -37,9 +37,8 @@ def store(store_dir: Path) -> Iterator[segstore.Store]:
         yield store
 
 
-def test_a_log_is_made_once_not_for_each_append(
-    store: segstore.Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def logs_made(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The topics of the logs that are made from now on."""
     made: list[str] = []
     init = PartitionLog.__init__
 
@@ -48,6 +47,13 @@ def test_a_log_is_made_once_not_for_each_append(
         init(self, topic, *args)
 
     monkeypatch.setattr(PartitionLog, "__init__", counted)
+    return made
+
+
+def test_a_log_is_made_once_not_for_each_append(
+    store: segstore.Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = logs_made(monkeypatch)
     with Producer(store, enable_idempotence=False, acks=1) as producer:
         for _ in range(5):
             producer.send("t", b"v").get(PATIENCE)
@@ -57,21 +63,15 @@ def test_a_log_is_made_once_not_for_each_append(
 def test_the_logs_of_transactions_are_made_once(
     store: segstore.Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made: list[str] = []
-    init = PartitionLog.__init__
-
-    def counted(self: PartitionLog, topic: str, *args: Any) -> None:
-        made.append(topic)
-        init(self, topic, *args)
-
     with Producer(store, transactional_id="t") as producer:
         producer.init_transactions()
+        made = ["nothing was counted"]
         for transaction in range(3):
             producer.begin_transaction()
             producer.send("t", b"v")
             producer.commit_transaction()
             if not transaction:
-                monkeypatch.setattr(PartitionLog, "__init__", counted)
+                made = logs_made(monkeypatch)
     assert made == []
 
 
