@@ -52,7 +52,7 @@ class Written:
 
 class Lane:
     topic_partition: Any
-    loan: Any
+    tail: Any
     partition: Any
     context: Any
     sequences: Any

@@ -117,13 +117,17 @@ static int gather(const seg_commit *c)
     return seen >= wanted;
 }
 
-/* Sync the log of a tail up to its end, by the thread that has made the word odd. 0; SEG_SLOW where the sync
- * failed, or the log ends below `upto`; 1 where the tail was taken back meanwhile: readers are not told. */
+/* Sync the log of a tail up to its end, by the thread that has made the word odd: meanwhile nobody closes the
+ * descriptor. 0; SEG_SLOW where the sync failed, the log ends below `upto`, or the tail was paused before; 1 where it was
+ * paused meanwhile: readers are not told. */
 static int64_t sync_log(seg_tail *t, seg_commit *c, int64_t upto)
 {
     int all = gather(c);
-    int64_t told, end = __atomic_load_n(&t->shown_offset, __ATOMIC_ACQUIRE), began = clock_ns();
-    int64_t code = t->sync ? t->sync(t->fd, c->failed) : seg_fdatasync(t->fd, c->failed);
+    int32_t fd;
+    int64_t told, end = seg_tail_to_sync(t, &fd), began = clock_ns();
+    if (end < 0)
+        return SEG_SLOW;
+    int64_t code = t->sync ? t->sync(fd, c->failed) : seg_fdatasync(fd, c->failed);
     int64_t share = (clock_ns() - began) / (all ? 2 : 4);
     c->patience = share < MOST_PATIENCE ? share : MOST_PATIENCE;
     if (code < 0 && code != SEG_SLOW)
@@ -139,10 +143,9 @@ static int64_t sync_log(seg_tail *t, seg_commit *c, int64_t upto)
 
 int64_t seg_tail_syncs(const seg_tail *t)
 {
-    /* First: a tail that was never lent has no commit. */
-    if (!t->here[0] || !__atomic_load_n(&t->lent, __ATOMIC_ACQUIRE))
+    if (!t->here[0] || !__atomic_load_n(&t->open, __ATOMIC_ACQUIRE))
         return 0;
-    return !*t->commit->failed && __atomic_load_n(&t->log_only, __ATOMIC_ACQUIRE) && !is_closed(t->commit);
+    return !*t->commit->failed && __atomic_load_n(&t->names, __ATOMIC_ACQUIRE) == t->synced_names && !is_closed(t->commit);
 }
 
 int64_t seg_tail_flush(seg_tail *t, int64_t upto)

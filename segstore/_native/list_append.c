@@ -142,7 +142,7 @@ static int may_fit(const records *r, PyObject *values)
 static int take(records *r, PyObject *const *arguments)
 {
     const seg_tail *t = r->tail;
-    if (!t->here[0] || !__atomic_load_n(&t->lent, __ATOMIC_RELAXED) || !t->plain || !may_fit(r, arguments[VALUES]))
+    if (!t->here[0] || !__atomic_load_n(&t->open, __ATOMIC_RELAXED) || !t->plain || !may_fit(r, arguments[VALUES]))
         return 0;
     r->bytes = r->n * NUMBERS;
     r->spans = PyMem_Malloc((size_t)(2 * r->n) * sizeof(seg_span));

@@ -69,16 +69,16 @@ PyType_Spec seg_written_spec = {
 
 /* --- the way of a queue's records --------------------------------------------------------------- */
 
-/* See delivery.py. `loan` has the log's tail, `partition` its acks, `context` is closed with the store; `sequences` are
+/* See delivery.py. `tail` is the log's native tail, `partition` has its acks, `context` is closed with the store; `sequences` are
  * None without idempotence. */
 typedef struct {
     PyObject_HEAD
-    PyObject *topic_partition, *loan, *partition, *context, *sequences;
+    PyObject *topic_partition, *tail, *partition, *context, *sequences;
 } Lane;
 
 static PyMemberDef lane_members[] = {
     {"topic_partition", T_OBJECT_EX, offsetof(Lane, topic_partition), 0, NULL},
-    {"loan", T_OBJECT_EX, offsetof(Lane, loan), 0, NULL},
+    {"tail", T_OBJECT_EX, offsetof(Lane, tail), 0, NULL},
     {"partition", T_OBJECT_EX, offsetof(Lane, partition), 0, NULL},
     {"context", T_OBJECT_EX, offsetof(Lane, context), 0, NULL},
     {"sequences", T_OBJECT_EX, offsetof(Lane, sequences), 0, NULL},
@@ -88,7 +88,7 @@ static PyMemberDef lane_members[] = {
 static void free_lane(PyObject *object)
 {
     Lane *l = (Lane *)object;
-    PyObject *fields[] = {l->topic_partition, l->loan, l->partition, l->context, l->sequences};
+    PyObject *fields[] = {l->topic_partition, l->tail, l->partition, l->context, l->sequences};
     for (size_t i = 0; i < sizeof(fields) / sizeof(*fields); i++)
         Py_XDECREF(fields[i]);
     free_object(object);
@@ -180,13 +180,12 @@ static PyObject *tail_of(Lane *l, seg_tail **t)
     PyObject *closed = PyObject_GetAttrString(l->context, "closed");
     int usable = closed == Py_False && is_none(l->partition, "acks");
     Py_XDECREF(closed);
-    PyObject *tail = usable ? PyObject_GetAttrString(l->loan, "tail") : NULL;
-    if (tail && tail != Py_None && is_none(tail, "due") && is_none(tail, "late") && is_none(tail, "clock")) {
+    PyObject *tail = l->tail;
+    if (usable && is_none(tail, "due") && is_none(tail, "late") && is_none(tail, "clock")) {
         *t = (seg_tail *)(uintptr_t)number_of(tail, "address");
         if (!PyErr_Occurred() && is_plain_write(*t) && __atomic_load_n(&(*t)->apart, __ATOMIC_RELAXED) <= 0)
-            return tail;
+            return Py_NewRef(tail);
     }
-    Py_XDECREF(tail);
     return NULL;
 }
 

@@ -1,13 +1,12 @@
 /* The tail of a log: appends of a record, or of encoded batches, each by one call (DESIGN.md, section 6).
  *
- * Python lends a tail (`seg_tail`) while nothing unusual is the case, and takes it back before it
- * changes anything of what the tail says. The record of where the log ends (`seg_end`) stays when a tail
- * goes: C moves it while the tail is lent, else Python. Whatever a tail does not provide for gives SEG_SLOW, and
- * nothing is changed then.
+ * A log has one tail (`seg_tail`) for as long as its partition is open. C appends while the tail is `open`; whoever
+ * holds the partition's append token has paused it, and changes what it says, and moves its end. Nothing is copied
+ * then. Whatever a tail does not provide for gives SEG_SLOW, and nothing is changed then.
  *
- * Thread contract: any thread, in the process that lent the tail. `lock` is held for one append, and
- * where Python takes the tail back; a process that was forked meanwhile gets SEG_SLOW. Where a write
- * fails, `torn` has the errno and the tail is taken back: bytes may lie behind its end.
+ * Thread contract: any thread, in the process that made the tail. `lock` is held for one append, and where the tail is
+ * opened and paused; a process that was forked meanwhile gets SEG_SLOW. Where a write fails, `torn` has the errno
+ * and the tail is paused: bytes may lie behind its end.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -69,14 +68,19 @@ static int64_t seen_of(const seg_tail *t, int64_t shown)
 }
 
 /* Readers of this process see position and offsets of one moment. */
-static void show_up_to(seg_tail *t, int64_t position, int64_t offset)
+static void store_ends(seg_tail *t, int64_t position, int64_t shown, int64_t seen)
 {
     uint64_t odd = t->sequence + 1;
     __atomic_store_n(&t->sequence, odd, __ATOMIC_RELAXED);
     __atomic_store_n(&t->shown_position, position, __ATOMIC_RELEASE);
-    __atomic_store_n(&t->shown_offset, offset, __ATOMIC_RELEASE);
-    __atomic_store_n(&t->seen_offset, seen_of(t, offset), __ATOMIC_RELEASE);
+    __atomic_store_n(&t->shown_offset, shown, __ATOMIC_RELEASE);
+    __atomic_store_n(&t->seen_offset, seen, __ATOMIC_RELEASE);
     __atomic_store_n(&t->sequence, odd + 1, __ATOMIC_RELEASE);
+}
+
+static void show_up_to(seg_tail *t, int64_t position, int64_t offset)
+{
+    store_ends(t, position, offset, seen_of(t, offset));
 }
 
 int64_t seg_tail_end(const seg_tail *t, int64_t *position, int64_t *seen)
@@ -141,7 +145,7 @@ static void put_batch(const seg_record *r, int64_t body, uint8_t *out, seg_batch
 static void tear(seg_tail *t, int64_t error)
 {
     t->torn = (int32_t)-error;
-    __atomic_store_n(&t->lent, 0, __ATOMIC_RELAXED);
+    __atomic_store_n(&t->open, 0, __ATOMIC_RELAXED);
 }
 
 /* Move what is known of producers behind their batches, which were written. It knows all of them. */
@@ -191,15 +195,16 @@ static void show(seg_tail *t, int64_t len, const seg_batch *batches, int64_t n)
 static void hide(seg_tail *t, int64_t len, const seg_batch *batches, int64_t n)
 {
     move_end(t, len, batches, n);
-    __atomic_store_n(&t->lent, 0, __ATOMIC_RELAXED);
+    t->hidden = 1;
+    __atomic_store_n(&t->open, 0, __ATOMIC_RELAXED);
 }
 
-/* Take the tail for an append; 0 where it is not lent. */
+/* Take the tail for an append; 0 where it is not open. */
 static int begin(seg_tail *t)
 {
     if (!t->here[0] || enter(t))
         return 0;
-    if (__atomic_load_n(&t->lent, __ATOMIC_ACQUIRE))
+    if (__atomic_load_n(&t->open, __ATOMIC_ACQUIRE))
         return 1;
     leave(t);
     return 0;
@@ -250,8 +255,8 @@ static int take_result(seg_tail *f, int64_t result)
     return result >= 0;
 }
 
-/* Whether a follower has what it was given. Where its disk does not answer, it is lent no more, and who takes it
- * back sees what has become of the write. */
+/* Whether a follower has what it was given. Where its disk does not answer, it is paused, and whoever waits for
+ * it sees what has become of the write. */
 static int has_taken(seg_tail *f, int64_t *deadline)
 {
     int64_t result;
@@ -265,7 +270,7 @@ static int has_taken(seg_tail *f, int64_t *deadline)
         if (taken)
             return 1;
     }
-    __atomic_store_n(&f->lent, 0, __ATOMIC_RELAXED);
+    __atomic_store_n(&f->open, 0, __ATOMIC_RELAXED);
     return 0;
 }
 
@@ -311,7 +316,7 @@ static int64_t write_out(seg_tail *t, const uint8_t *buf, int64_t len, seg_batch
     if (!t->n_followers)
         show(t, len, batches, n);
     else if (!hand_on(t, buf, len, batches, n))
-        return SEG_BEHIND;
+        return SEG_BEHIND - batches[0].base_offset;
     return batches[0].base_offset;
 }
 
@@ -436,9 +441,9 @@ int64_t seg_tail_take(seg_tail *t, uint8_t *batch, int64_t len, const seg_rules 
 {
     seg_checked found;
     h->size = 0;
-    /* A look without the lock: a tail that is not lent is not worth the check. The settings may have changed since the
+    /* A look without the lock: a tail that is paused is not worth the check. The settings may have changed since the
      * rules were taken. */
-    if (!t->here[0] || !__atomic_load_n(&t->lent, __ATOMIC_RELAXED) || t->stamps == rules->create_time)
+    if (!t->here[0] || !__atomic_load_n(&t->open, __ATOMIC_RELAXED) || t->stamps == rules->create_time)
         return SEG_SLOW;
     int64_t clock = now == SEG_NOW ? clock_ms() : now;
     if (seg_check_batch(batch, len, rules, clock, h, &found) != SEG_CHECKED ||
@@ -484,7 +489,7 @@ int64_t seg_tail_follow(seg_tail *t, const uint8_t *buf, int64_t len, int64_t hi
 {
     seg_scan_end stop;
     /* A look without the lock, as in seg_tail_take. */
-    if (!t->here[0] || !__atomic_load_n(&t->lent, __ATOMIC_RELAXED))
+    if (!t->here[0] || !__atomic_load_n(&t->open, __ATOMIC_RELAXED))
         return SEG_SLOW;
     int64_t n = seg_scan(buf, len, 0, -1, 0, INT64_MAX, INT64_MAX, 1, batches, most, &stop);
     if (stop.status != SEG_END || !begin(t))
@@ -499,7 +504,7 @@ int64_t seg_tail_show(seg_tail *t, int64_t high_watermark)
     int64_t error = enter(t);
     if (error)
         return error;
-    int64_t shows = t->lent && t->high_watermark >= 0 && high_watermark >= t->high_watermark;
+    int64_t shows = t->open && t->high_watermark >= 0 && high_watermark >= t->high_watermark;
     if (shows) {
         t->high_watermark = high_watermark;
         show_up_to(t, t->shown_position, t->shown_offset);
@@ -511,13 +516,42 @@ int64_t seg_tail_show(seg_tail *t, int64_t high_watermark)
     return shows;
 }
 
-void seg_tail_begin(seg_tail *t)
+int64_t seg_tail_begin(seg_tail *t)
 {
-    /* Releases: a thread that sees this sees the other fields, too. */
-    __atomic_store_n(&t->lent, 1, __ATOMIC_RELEASE);
+    int64_t error = t->here[0] ? enter(t) : 0;
+    if (error || !t->here[0])
+        return error;
+    t->torn = t->hidden = t->late = 0;
+    t->appends = 0;
+    int64_t open = t->fd >= 0;
+    __atomic_store_n(&t->open, (int32_t)open, __ATOMIC_RELEASE);
+    leave(t);
+    return open;
 }
 
-/* Whether all is known of a tail that is lent no more. What a thread has written meanwhile stays, unseen. */
+int64_t seg_tail_look(seg_tail *t, int64_t position, int64_t shown, int64_t seen)
+{
+    int64_t error = t->here[0] ? enter(t) : 0;
+    if (error || !t->here[0])
+        return error;
+    int64_t paused = !t->open;
+    if (paused)
+        store_ends(t, position, shown, seen);
+    leave(t);
+    return paused;
+}
+
+int64_t seg_tail_to_sync(seg_tail *t, int32_t *fd)
+{
+    if (!t->here[0] || enter(t))
+        return SEG_SLOW;
+    int64_t end = t->open && t->names == t->synced_names ? t->shown_offset : SEG_SLOW;
+    *fd = t->fd;
+    leave(t);
+    return end;
+}
+
+/* Whether all is known of a tail that is paused. What a thread has written meanwhile stays, unseen. */
 static int settle(seg_tail *t)
 {
     int64_t result;
@@ -532,14 +566,16 @@ static int settle(seg_tail *t)
     return 1;
 }
 
-int64_t seg_tail_stop(seg_tail *t)
+int64_t seg_tail_pause(seg_tail *t, int32_t release)
 {
     for (int settled = !t->here[0]; !settled;) {
         int64_t error = enter(t);
         if (error)
             return error;
-        __atomic_store_n(&t->lent, 0, __ATOMIC_RELAXED);
+        __atomic_store_n(&t->open, 0, __ATOMIC_RELAXED);
         settled = settle(t);
+        if (settled && release)
+            t->fd = -1;
         leave(t);
         if (!settled && (error = seg_job_await_end(t->job)))
             return error;
@@ -552,10 +588,12 @@ int64_t seg_tail_quit(seg_tail *t)
     int32_t free = FREE;
     if (!t->here[0])
         return 1;
-    __atomic_store_n(&t->lent, 0, __ATOMIC_RELEASE);
+    __atomic_store_n(&t->open, 0, __ATOMIC_RELEASE);
     if (!__atomic_compare_exchange_n(&t->lock, &free, TAKEN, 0, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED))
         return 0;
     int settled = settle(t);
+    if (settled)
+        t->fd = -1;
     leave(t);
     return settled;
 }
@@ -567,13 +605,13 @@ int64_t seg_tail_synced(seg_tail *t, int64_t synced)
     int64_t error = enter(t);
     if (error)
         return error;
-    int64_t lent = t->lent;
-    if (lent && (synced < 0 || synced > t->synced)) { /* a later sync may have told before */
+    int64_t open = t->open;
+    if (open && (synced < 0 || synced > t->synced)) { /* a later sync may have told before */
         t->synced = synced;
         publish(t);
     }
     leave(t);
-    if (lent)
+    if (open)
         seg_wake(t->ends, t->ends_len);
-    return lent;
+    return open;
 }

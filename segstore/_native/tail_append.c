@@ -125,6 +125,8 @@ static PyObject *tail_flush(PyObject *module, PyObject *const *arguments, Py_ssi
         return NULL;
     if (upto < 0)
         upto = __atomic_load_n(&t->shown_offset, __ATOMIC_ACQUIRE);
+    if (upto < 0) /* which Python is changing */
+        return PyLong_FromLongLong(SEG_SLOW);
     do {
         Py_BEGIN_ALLOW_THREADS
         code = seg_flush(t, upto);

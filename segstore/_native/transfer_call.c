@@ -30,7 +30,7 @@ typedef struct {
     PyObject *handle;       /* a weak reference to the log's */
     PyObject *segment;      /* cffi's seg_sendable *, whose memory `c` is */
     PyObject *memory;       /* the owners of memory that `c` points to */
-    PyObject *tail;         /* cffi's seg_tail *, at which C appended when the view was made, or None */
+    PyObject *tail;         /* cffi's seg_tail * of the log, or None */
     long long first, below; /* `below` as in `c`, whose end_offset is where the view ended */
     char spent;             /* it was of no use, and is to be made anew */
     char offered;           /* it was given to seg_transfer, if that could take it */
@@ -43,7 +43,7 @@ enum { VIEWS, CONTEXT, SINK, OFFSET, MAX_BYTES, METHOD, ARGUMENTS };
 /* Set once, as the module is made, and as the package is imported. */
 static PyTypeObject *sendable_type;
 static send_function send_stretch;
-static PyObject *current_name, *tail_name, *c_name, *at_once_name, *closed_name, *fd_name;
+static PyObject *current_name, *at_once_name, *closed_name, *fd_name;
 static PyObject *sendfile_method, *getsignal, *sigpipe, *ignored;
 
 /* --- what is known of a segment ----------------------------------------------- */
@@ -114,20 +114,11 @@ static PyType_Spec sendable_spec = {
 
 /* --- whether it still is as it was -------------------------------------------- */
 
-/* Whether `views`, the partition's `Visible`, shows its current view up to where it did, whatever C appends. */
-static int ends_alike(PyObject *views, const Sendable *known)
+/* Whether the partition's `Visible` shows its current view up to where it did, whatever C appends. */
+static int ends_alike(const Sendable *known)
 {
-    PyObject *tail = PyObject_GetAttr(views, tail_name), *c = NULL;
-    if (tail != NULL && tail != Py_None) {
-        c = PyObject_GetAttr(tail, c_name);
-        Py_DECREF(tail);
-    } else {
-        c = tail;
-    }
-    int same = c != NULL && c == known->tail;
-    Py_XDECREF(c);
-    return same && (known->tail_c == NULL ||
-                    __atomic_load_n(&known->tail_c->seen_offset, __ATOMIC_ACQUIRE) == known->c->segment.end_offset);
+    return known->tail_c != NULL &&
+        __atomic_load_n(&known->tail_c->seen_offset, __ATOMIC_ACQUIRE) == known->c->segment.end_offset;
 }
 
 /* What the partition's view knows of the segment that holds `offset`, a new reference; NULL where Python has to look. */
@@ -141,7 +132,7 @@ static Sendable *known_of(PyObject *views, int64_t offset)
     if (found == NULL)
         return NULL;
     Sendable *known = (Sendable *)found;
-    if (Py_TYPE(found) == sendable_type && !known->spent && offset >= known->first && offset < known->below && ends_alike(views, known))
+    if (Py_TYPE(found) == sendable_type && !known->spent && offset >= known->first && offset < known->below && ends_alike(known))
         return known;
     Py_DECREF(found);
     return NULL;
@@ -254,7 +245,7 @@ static struct PyModuleDef module_definition = {
 static int take_names(void)
 {
     struct { PyObject **at; const char *text; } names[] = {
-        {&current_name, "current"}, {&tail_name, "tail"}, {&c_name, "c"}, {&at_once_name, "at_once"},
+        {&current_name, "current"}, {&at_once_name, "at_once"},
         {&closed_name, "closed"}, {&fd_name, "fd"}, {&sendfile_method, "sendfile"},
     };
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)

@@ -10,7 +10,7 @@ between no two effects.
 While all replicas have the whole log, their native tails are lent, and an application's append is one call
 of C for all of them. The core hears of that when somebody asks it again (`_catch_up`).
 
-- By threads each directory's own thread lends and takes back the tails there (`_offer`, `lend_by_threads`,
+- By threads each directory's own thread lends and takes back the tails there (`_offer`, `open_by_threads`,
   `_recall`), with no lock but the append token, and a follower is written by its directory's native thread.
   So nobody waits for another directory's disk.
 - `inline` the appender writes all replicas. Whoever lends does so for all of them (`lend`), and whoever asks
@@ -85,7 +85,7 @@ if TYPE_CHECKING:
 
 log = Logger("segstore")
 Told = SimpleQueue[type[SegstoreError] | None]
-_nobody_lends = nullcontext()
+_nobody_opens = nullcontext()
 ALL = -1
 NOT_YET = (FencedLeaderEpochError, UnknownLeaderEpochError, NotLeaderOrFollowerError, ReplicaOfflineError)
 """A leader answers so while the metadata spreads: the follower asks again."""
@@ -138,8 +138,8 @@ class Links(Protocol):
         it returns None.
         """
 
-    def lends(self, leader: LocalReplica) -> None:
-        """Have `lend_by_threads` called in the thread of the leader's own directory."""
+    def opens(self, leader: LocalReplica) -> None:
+        """Have `open_by_threads` called in the thread of the leader's own directory."""
 
     def failed(self, broker: int, error: Exception) -> None:
         """Take a directory offline, whose disk has refused a call (R32)."""
@@ -164,7 +164,7 @@ class LocalReplica:
         self._inline, self._changing, self._thread = thread is None, False, thread
         self._handed_on = False
         """Whether appends may have come to all replicas by one call since this one leads."""
-        self._is_lent = False
+        self._may_be_open = False
         """Whether the core has not heard yet of what came by this follower's tail."""
         self._last_bytes = 0
         """How much the last append of this follower was, in this leader epoch."""
@@ -254,7 +254,7 @@ class LocalReplica:
         with self.lock:
             self._settle()
         if self._inline:  # one without followers: else these call `lend`
-            self.lend()
+            self.open_tail()
 
     def settle_alone(self) -> None:
         """Do what `settle` does, for a leader without followers that are in sync. Called by the directory's
@@ -262,7 +262,7 @@ class LocalReplica:
         """
         self.settle()
         if self.takes_tails():
-            self.lend_by_threads()
+            self.open_by_threads()
 
     def hear(self) -> None:
         """Let the core hear of what was appended without it, if anything was."""
@@ -284,7 +284,7 @@ class LocalReplica:
             return
         log = self.core.log
         if self._inline:
-            self._take_back()
+            self._pause()
         self._note_start()
         if (self._inline or self._handed_on) and (shown := self.replica.high_watermark) > log.high_watermark:
             self._carry_out(leader.on_handed_on(shown, now_ms()))
@@ -302,7 +302,7 @@ class LocalReplica:
         if isinstance(self.core.role, Leader):
             self._settle()
         elif self.core.role is not None:
-            self._take_back()
+            self._pause()
             log, end = self.core.log, self.replica.log_end_offset
             if end > log.end_offset:
                 log.appended(end)
@@ -352,12 +352,12 @@ class LocalReplica:
         """Look for followers that lag (R19), and for requests that are too late. While appends write all
         replicas there are none; and one that waits for a disk must not hold up the caller, too.
         """
-        tail = self.partition.loan.tail
-        if tail is not None:
-            if tail.is_lent:
+        tail = self.partition.tail
+        if tail.may_be_open:
+            if tail.native.is_open:
                 return
             if not self._inline:  # an interrupt has come to the append that a follower lacks
-                self._links.lends(self)
+                self._links.opens(self)
         with self.lock:
             self._settle()
             if isinstance(leader := self.core.role, Leader):
@@ -376,7 +376,7 @@ class LocalReplica:
 
     def go_offline(self) -> None:
         """Stop: the directory has failed, or the replica is taken away (R32)."""
-        (self.partition.loan.stop if self._inline else self.partition.loan.quit)()
+        (self.partition.tail.pause if self._inline else self.partition.tail.quit)()
         with self.lock:
             self._carry_out(self.core.go_offline())
             self._refuse_waiting()
@@ -400,13 +400,13 @@ class LocalReplica:
 
     # --- appends to all replicas at once -----------------------------------------------------------
 
-    def lend(self) -> None:
+    def open_tail(self) -> None:
         """Let applications' appends write all replicas from now on, if this one leads, and all have the whole
         log. Called by a directory's thread.
         """
         with self.lock:
             leader = self.core.role
-            if self._changing or self.partition.loan.tail is not None or not isinstance(leader, Leader):
+            if self._changing or self.partition.tail.may_be_open or not isinstance(leader, Leader):
                 return
             self._settle()
             if not leader.is_whole:
@@ -414,35 +414,34 @@ class LocalReplica:
             tails = []
             for broker in leader.remotes:
                 follower = self._links.find(broker, self.key)
-                tail = None if follower is None else follower._lend_to(leader)
-                if tail is None:
+                if follower is None or not follower._open_to(leader):
                     return
-                tails.append(tail)
-            loan, epoch = self.partition.loan, leader.leader_epoch
-            with loan.token:
-                loan.lend_leader(self.partition.validator, epoch, leader.log.end_offset, tails)
+                tails.append(follower.partition.tail.native)
+            tail, epoch = self.partition.tail, leader.leader_epoch
+            with tail.token:
+                tail.open_leader(self.partition.validator, epoch, leader.log.end_offset, tails)
 
-    def _lend_to(self, leader: Leader) -> NativeTail | None:
-        """Lend the tail of a follower to that of its leader, whose log and high watermark end where this log
-        does. None where that is not so, or something is to be done first.
+    def _open_to(self, leader: Leader) -> bool:
+        """Open the tail of a follower to that of its leader, whose log and high watermark end where this log
+        does; return whether it is. It is not where that is not so, or something is to be done first.
         """
         with self.lock:
             role, log, led = self.core.role, self.core.log, leader.log
             if self._changing or not isinstance(role, Follower):
-                return None
+                return False
             self._catch_up()
             if (role.leader, role.leader_epoch) != (leader.replica_id, leader.leader_epoch):
-                return None
+                return False
             if log.end_offset != led.end_offset or log.start_offset < led.start_offset:
-                return None
+                return False
             told = FetchAnswer(None, led.high_watermark, led.start_offset, led.end_offset)
             self._carry_out(role.on_answer(role.fetch(-1), told, None))
-            loan = self.partition.loan
-            with loan.token:
-                return loan.lend_follower(self.partition.validator, leader.leader_epoch, log.end_offset)
+            tail = self.partition.tail
+            with tail.token:
+                return tail.open_follower(self.partition.validator, leader.leader_epoch, log.end_offset)
 
     def _offer(self, leader: LocalReplica) -> None:
-        """Lend the tail of this follower, which has all that its leader has, and all of it committed, behind
+        """Open the tail of this follower, which has all that its leader has, and all of it committed, behind
         an append that C could have made. Called by the directory's thread.
         """
         if not 0 < self._last_bytes <= lib.SEG_HANDED_ROOM or not leader.takes_tails():
@@ -459,26 +458,28 @@ class LocalReplica:
                 end,
             ):
                 return
-        loan = self.partition.loan
-        self._is_lent = True
-        with loan.token:
-            lent = loan.lend_follower(self.partition.validator, epoch, end, self._thread)
-        if lent is not None:
-            self._links.lends(leader)
+        tail = self.partition.tail
+        self._may_be_open = True
+        with tail.token:
+            opened = tail.open_follower(self.partition.validator, epoch, end, self._thread)
+        if opened:
+            self._links.opens(leader)
 
     def takes_tails(self) -> bool:
-        """Return whether this leader's tail is to be lent by threads now."""
+        """Return whether this leader's tail is to be opened by threads now."""
         return not self._inline and self._loans.are_due()
 
-    def lend_by_threads(self) -> None:
-        """Lend the tail of a leader, once all followers lend theirs and have the whole log. Called by the
-        directory's thread.
+    def open_by_threads(self) -> None:
+        """Open the tail of a leader, once all followers have opened theirs and have the whole log. Called by
+        the directory's thread.
         """
-        loan = self.partition.loan
-        if (tail := loan.tail) is not None and tail.is_lent and all(each.is_lent for each in tail.followers):
+        tail = self.partition.tail
+        native = tail.native
+        if native.is_open and all(each.is_open for each in native.followers):
             return
+        hidden = tail.may_be_open and native.c.hidden
         self._recall()
-        if tail is not None and tail.has_hidden:
+        if hidden:
             self._links.appended(self)
         with self.lock:
             leader = self.core.role
@@ -486,48 +487,47 @@ class LocalReplica:
                 return
             epoch, end = leader.leader_epoch, leader.log.end_offset
             followers = [self._links.find(broker, self.key) for broker in leader.remotes]
-        tails = [tail for each in followers if each is not None and (tail := each._offered) is not None]
-        if len(tails) < len(followers):
+        if not all(each is not None and each._is_offered for each in followers):
             for each in followers:
-                if each is not None and each._offered is None:
+                if each is not None and not each._is_offered:
                     self._links.follows(each)
             return
+        natives = [each.partition.tail.native for each in followers if each is not None]
         self._handed_on = True  # first: nobody knows of what C appends from now on
-        with loan.token:
-            self._loans.began(loan.lend_leader(self.partition.validator, epoch, end, tails))
+        with tail.token:
+            tail.open_leader(self.partition.validator, epoch, end, natives)
+            if tail.may_be_open:
+                self._loans.began(native)
 
     @property
-    def _offered(self) -> NativeTail | None:
-        tail = self.partition.loan.tail
-        return tail if tail is not None and tail.is_lent and tail.c.follows else None
+    def _is_offered(self) -> bool:
+        native = self.partition.tail.native
+        return native.is_open and bool(native.c.follows)
 
     def _recall(self) -> None:
-        """Take the tail back, and tell the core what was appended by it. Called by the directory's thread,
-        which alone lends tails.
+        """Pause the tail, and tell the core what was appended by it. Called by the directory's thread, which
+        alone opens tails.
         """
-        self._take_back()
+        self._pause()
         with self.lock:
             self._catch_up()
-        self._is_lent = False
+        self._may_be_open = False
 
-    def _take_back(self) -> None:
+    def _pause(self) -> None:
         """Let nobody append to this log by its native tail any more."""
-        loan = self.partition.loan
-        if loan.tail is not None:
-            with loan.token:
-                """Whoever takes the token takes the tail back."""
+        tail = self.partition.tail
+        if tail.may_be_open:
+            with tail.token:
+                """Whoever takes the token pauses the tail."""
 
     def _gets_from(self, leader: LocalReplica) -> bool:
         """Return whether what is appended to the leader's log comes to this one by the same call."""
-        own = self.partition.loan.tail
-        if own is None:
-            return False
-        leading = leader.partition.loan.tail
-        return leading is not None and own.is_lent and leading.is_lent and own in leading.followers
+        own, leading = self.partition.tail.native, leader.partition.tail.native
+        return self._is_offered and leading.is_open and own in leading.followers
 
     @contextmanager
     def _changes(self) -> Iterator[None]:
-        """Run a block that changes role or log: nobody lends the tail meanwhile."""
+        """Run a block that changes role or log: nobody opens the tail meanwhile."""
         if not self._inline:
             self._recall()
             yield
@@ -541,8 +541,8 @@ class LocalReplica:
             self._changing = False
 
     def _fetches(self) -> AbstractContextManager[None]:
-        """Return `_changes` for a fetch: by threads there is nothing to do where no tail was lent."""
-        return self._changes() if self._inline or self._is_lent else _nobody_lends
+        """Return `_changes` for a fetch: by threads there is nothing to do where no tail was opened."""
+        return self._changes() if self._inline or self._may_be_open else _nobody_opens
 
     # --- the directory's thread ------------------------------------------------------------------
 
@@ -630,7 +630,7 @@ class LocalReplica:
         with self._fetches():
             more = self._fetch(role, leader, own.epoch)
         if more is False and self._inline:
-            leader.lend()
+            leader.open_tail()
         elif more is False and self._fetching is None:
             self._offer(leader)
         return more

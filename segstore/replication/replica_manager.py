@@ -245,9 +245,9 @@ class ReplicaManager:
         directory = self.directories[replica.broker]
         directory.post(partial(directory.resume, replica, work))
 
-    def lends(self, leader: LocalReplica) -> None:
+    def opens(self, leader: LocalReplica) -> None:
         """See `Links`."""
-        self.directories[leader.broker].post(leader.lend_by_threads)
+        self.directories[leader.broker].post(leader.open_by_threads)
 
     def failed(self, broker: int, error: Exception) -> None:
         """See `Links`."""

@@ -119,22 +119,21 @@ class ReplicatedPartitionLog(PartitionLog):
         expected = self._expected(expected_offset)
         usual = acks == "all" and timeout_ms == 30_000 and not self._internal
         asked = ALL if usual else self._acks(acks, timeout_ms)
-        if (loan := self._loan) is not None and loan.tail is not None:
-            source = self._source
-            if isinstance(source, Partition) and source.loan is loan and not self._context.closed:
-                # As `append_inline`, in place: half of what such an append takes is calls of Python's.
-                acknowledger = source.acks
-                assert acknowledger is not None
-                try:
-                    first = append_short(loan, value, key, headers, timestamp, expected_offset)
-                except StorageError as error:
-                    tell_of(error, source, acknowledger)
-                    raise
-                if first >= 0:
-                    acknowledger.shown()
-                    return first
-                if first <= BEHIND:
-                    return behind(acknowledger, asked, 1, first)
+        own = self._own
+        if own is not None and own.tail.may_be_open and not self._context.closed:
+            # As `append_inline`, in place: half of what such an append takes is calls of Python's.
+            acknowledger = own.acks
+            assert acknowledger is not None
+            try:
+                first = append_short(own.tail, value, key, headers, timestamp, expected_offset)
+            except StorageError as error:
+                tell_of(error, own, acknowledger)
+                raise
+            if first >= 0:
+                acknowledger.shown()
+                return first
+            if first <= BEHIND:
+                return behind(acknowledger, asked, 1, first)
         return append_one(self._leading(asked), value, key, headers, timestamp, acks=asked, expected=expected)
 
     def append_batch(
@@ -152,14 +151,12 @@ class ReplicatedPartitionLog(PartitionLog):
     ) -> range:
         """Append many records, as `PartitionLog.append_batch` does; `acks` and errors as in `append`."""
         asked = self._acks(acks, timeout_ms)
-        loan, source = self._loan, self._source
-        if compression is None and isinstance(values, list | tuple) and isinstance(source, Partition):
+        own = self._own
+        if own is not None and compression is None and isinstance(values, list | tuple):
             n = len(values)
             given = n, values, keys, timestamps, headers, batch_bytes, expected_offset
-            if source.loan is loan and not self._context.closed:
-                first = append_inline(
-                    source, asked, n, lambda tail: append_list(source.loan, *given, tail=tail)
-                )
+            if own.tail.may_be_open and not self._context.closed:
+                first = append_inline(own, asked, n, lambda: append_list(own.tail, *given))
                 if first >= 0:
                     return range(first, first + n)
         return append_columns(

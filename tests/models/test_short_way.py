@@ -38,9 +38,8 @@ class Way(Side):
 
     def do(self, call: Call) -> object:
         self._patch.setattr(native_tail, "enabled", self.short)
-        loan = self.log._loan
-        assert loan is not None
-        self.lent += loan.tail is not None
+        assert self.log._own is not None
+        self.lent += self.log._own.tail.may_be_open
         return super().do(call)
 
 
@@ -98,7 +97,7 @@ def test_a_record_with_headers_takes_the_short_way(
             side.log.append(b"the long way", timestamp=START_MS)
         for given in (headers, tuple(headers)):
             assert side.log.append(b"v", b"k", given, expected_offset=side.log.end_offset)
-        assert side.log._loan.tail.c.appends == 2  # type: ignore[union-attr]
+        assert side.log._own.tail.native.c.appends == 2  # type: ignore[union-attr]
         assert [record.headers for record in side.log.read(2)] == [headers] * 2
 
 

@@ -62,7 +62,7 @@ def leader_of(store: Any, key: PartitionKey = KEY) -> LocalReplica:
 
 
 def is_joined(tail: Any) -> bool:
-    return tail is not None and tail.is_lent and all(each.is_lent for each in tail.followers)
+    return tail is not None and tail.is_open and all(each.is_open for each in tail.followers)
 
 
 def lent(store: Any, key: PartitionKey = KEY) -> Any:
@@ -71,10 +71,10 @@ def lent(store: Any, key: PartitionKey = KEY) -> Any:
 
     def look() -> bool:
         log.append(b"before")
-        return is_joined(leader.partition.loan.tail)
+        return is_joined(leader.partition.tail.native)
 
     until(look)
-    return leader.partition.loan.tail
+    return leader.partition.tail.native
 
 
 def handed_over(store: Any, append: Callable[[], Any], key: PartitionKey = KEY) -> Any:
@@ -97,7 +97,7 @@ def test_r1_r15_all_replicas_have_the_bytes_and_show_them_when_the_append_return
     with opened(three) as store:
         log = store.partition("t")
         first = handed_over(store, lambda: log.append(b"value", b"key", [("h", b"v")]))
-        tail = leader_of(store).partition.loan.tail
+        tail = leader_of(store).partition.tail.native
         assert tail.c.hands_over
         assert all(follower.by_thread for follower in tail.followers)
         ends = {(each.replica.log_end_offset, each.replica.high_watermark) for each in replicas(store)}
@@ -163,7 +163,7 @@ def test_the_bytes_are_those_of_the_long_way(tmp_path: Path, monkeypatch: pytest
                 log.append(
                     value or None, b"k" * (n % 3) or None, [("h", b"v")] * (n % 3), 1_700_000_000_000 + n
                 )
-                in_c += is_joined(leader.partition.loan.tail)
+                in_c += is_joined(leader.partition.tail.native)
                 if n % 100 == 99:
                     log.append_batch([b"x" * 2000] * 20, timestamps=[1_700_000_000_000 + n] * 20)
         assert (in_c > 50) == (way == "short")
@@ -215,7 +215,7 @@ def test_bulk_that_hangs_is_in_the_log_once_the_disk_answers(three: Directories)
     values = BULK["a call of 1 MB"]
     with opened(three, replica_lag_time_max_ms=400) as store:
         tail, log = lent(store), store.partition("t")
-        stuck = next(each for each in replicas(store) if each.partition.loan.tail is tail.followers[0])
+        stuck = next(each for each in replicas(store) if each.partition.tail.native is tail.followers[0])
         three.files.hang(three.paths[stuck.broker])
         offsets = log.append_batch(values, timeout_ms=60_000)
         later = log.append_batch(values[::-1], timeout_ms=60_000)
@@ -234,7 +234,7 @@ def test_the_core_hears_of_it_when_it_is_asked(three: Directories) -> None:
         leader.settle()
         assert leader.core.log.high_watermark == leader.core.log.end_offset == log.end_offset
         assert {remote.end_offset for remote in leader.core.leader.remotes.values()} == {log.end_offset}
-        assert is_joined(leader.partition.loan.tail)  # to ask takes nothing back
+        assert is_joined(leader.partition.tail.native)  # to ask takes nothing back
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO])
@@ -259,8 +259,8 @@ def test_a_disk_without_room_as_the_kernel_tells_it(three: Directories) -> None:
         broken.c.write, broken.c.fd = ffi.NULL, full
         offset = log.append(b"comes by the follower's own thread")
         assert broken.c.torn == errno.ENOSPC
-        assert not broken.is_lent
-        assert tail.has_hidden
+        assert not broken.is_open
+        assert tail.c.hidden
         assert tail.c.shown_offset == offset < tail.c.active.end.next_offset
         await_in_sync(store)
         assert found(log)[offset] == b"comes by the follower's own thread"
@@ -274,7 +274,7 @@ def test_a_disk_that_hangs_is_left_to_its_threads(three: Directories) -> None:
     """
     with opened(three, replica_lag_time_max_ms=400) as store:
         tail, log = lent(store), store.partition("t")
-        stuck = next(each for each in replicas(store) if each.partition.loan.tail is tail.followers[0])
+        stuck = next(each for each in replicas(store) if each.partition.tail.native is tail.followers[0])
         others = [broker for broker in range(3) if broker != stuck.broker]
         store.create_topic("apart", assignments={0: others})
         lent(store, PartitionKey("apart", 0))
@@ -282,7 +282,7 @@ def test_a_disk_that_hangs_is_left_to_its_threads(three: Directories) -> None:
         offset = log.append(b"handed over", timeout_ms=60_000)
         assert three.files.waiting
         assert stuck.broker not in store.describe_partition("t").isr
-        assert not tail.followers[0].is_lent
+        assert not tail.followers[0].is_open
         apart = PartitionKey("apart", 0)
         handed_over(store, lambda: store.partition("apart").append(b"as fast as ever"), apart)
         stopping = threading.Thread(target=tail.followers[0].stop)
@@ -304,7 +304,7 @@ def test_what_was_not_begun_is_cancelled(three: Directories) -> None:
         store.create_topic("other", assignments={0: list(store.describe_partition("t").replicas)})
         tails = [lent(store, key) for key in (KEY, other)]
         stuck = follower_of(store.describe_partition("t"))
-        at = [r.partition.loan.tail for r in (store._side.manager.find(stuck, key) for key in (KEY, other))]
+        at = [r.partition.tail.native for r in (store._side.manager.find(stuck, key) for key in (KEY, other))]
         three.files.hang(three.paths[stuck])
         threads = [
             threading.Thread(target=store.partition(*key).append, args=(b"v",), kwargs={"timeout_ms": 60_000})
@@ -314,7 +314,7 @@ def test_what_was_not_begun_is_cancelled(three: Directories) -> None:
             thread.start()
         for thread in threads:
             thread.join(60)
-        assert not any(tail.is_lent for tail in (*tails, *at))
+        assert not any(tail.is_open for tail in (*tails, *at))
         assert sum(tail.c.unsettled for tail in at) < 2
         three.files.mend()
         await_in_sync(store)
@@ -360,7 +360,7 @@ def test_a_close_waits_for_no_disk_that_hangs(three: Directories) -> None:
         assert not closing.is_alive()
         assert three.files._hanging
         three.files.mend()
-        until(lambda: not held[stuck].loan.tail or lib.seg_tail_quit(held[stuck].loan.tail.c))
+        until(lambda: not held[stuck].tail.native or lib.seg_tail_quit(held[stuck].tail.native.c))
 
 
 def suppressed(call: Callable[[], Any]) -> None:
@@ -381,7 +381,7 @@ def test_a_child_that_was_forked_appends_nothing(three: Directories) -> None:
             finally:
                 os._exit(code)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-        assert tail.is_lent
+        assert tail.is_open
         assert log.append(b"of the parent") == before
 
 
@@ -391,7 +391,7 @@ def test_whoever_takes_the_token_of_a_follower_takes_its_tail(three: Directories
     """
     with opened(three) as store:
         tail, log = lent(store), store.partition("t")
-        apart = next(each for each in replicas(store) if each.partition.loan.tail is tail.followers[0])
+        apart = next(each for each in replicas(store) if each.partition.tail.native is tail.followers[0])
         apart.partition.roll()
         offset = log.append(b"behind")
         assert not is_joined(tail)
@@ -440,7 +440,7 @@ def test_large_appends_and_many_writers(three: Directories) -> None:
 
 def test_a_loan_in_vain_is_not_tried_again_at_once() -> None:
     class Tail:
-        is_lent = moved = False
+        is_open = moved = False
 
     loans, tail = Loans(), Tail()
     chances = []

@@ -56,17 +56,17 @@ def lent(store: Any) -> LocalReplica:
     """Append until the next append is made inline; return the leader."""
     log, leader = store.partition("t"), leader_of(store)
 
-    def is_lent() -> bool:
+    def is_open() -> bool:
         log.append(b"before")
-        tail = leader.partition.loan.tail
-        return tail is not None and tail.is_lent and len(tail.followers) == 2 and all_lent(tail)
+        tail = leader.partition.tail.native
+        return tail is not None and tail.is_open and len(tail.followers) == 2 and all_lent(tail)
 
-    until(is_lent)
+    until(is_open)
     return leader
 
 
 def all_lent(tail: Any) -> bool:
-    return all(follower.is_lent for follower in tail.followers)
+    return all(follower.is_open for follower in tail.followers)
 
 
 def inline(store: Any, append: Callable[[], Any]) -> Any:
@@ -74,10 +74,10 @@ def inline(store: Any, append: Callable[[], Any]) -> Any:
     made: list[Any] = []
 
     def is_inline() -> bool:
-        tail = lent(store).partition.loan.tail
+        tail = lent(store).partition.tail.native
         before = 0 if tail is None else tail.c.appends
         made.append(append())
-        return tail is not None and leader_of(store).partition.loan.tail is tail and tail.c.appends > before
+        return tail is not None and leader_of(store).partition.tail.native is tail and tail.c.appends > before
 
     until(is_inline)
     return made[-1]
@@ -279,7 +279,7 @@ def test_with_flush_messages_the_replicas_sync_at_the_same_time(tmp_path: Path) 
         store.alter_topic("t", {"flush.messages": 1})
         for _ in range(5):
             store.partition("t").append(b"durable")
-        assert leader_of(store).partition.loan.tail is None
+        assert not leader_of(store).partition.tail.may_be_open
 
 
 def test_only_one_replica(tmp_path: Path) -> None:
@@ -289,7 +289,7 @@ def test_only_one_replica(tmp_path: Path) -> None:
         log = store.partition("alone")
         assert [log.append(b"v") for _ in range(100)] == list(range(100))
         leader = store._side.manager.leader(PartitionKey("alone", 0))
-        until(lambda: log.append(b"v") and leader.partition.loan.tail is not None)
+        until(lambda: log.append(b"v") and leader.partition.tail.may_be_open)
         directories.files.fail(directories.paths[leader.broker])
         until(lambda: 0 in store.describe_partition("alone").offline or leader.core.role is None)
         with pytest.raises(segstore.SegstoreError):

@@ -37,8 +37,8 @@ class Appender:
     def _is_handed_over(self) -> bool:
         self.log.append(b"before")
         leader = self.store._side.manager.leader(("t", 0))
-        tail = leader.partition.loan.tail
-        return tail is not None and tail.is_lent and all(each.is_lent for each in tail.followers)
+        tail = leader.partition.tail.native
+        return tail is not None and tail.is_open and all(each.is_open for each in tail.followers)
 
     @property
     def thread(self) -> int:

@@ -243,7 +243,7 @@ def append_alone(three: Directories, store: Any, log: Any, count: int) -> None:
     """
     enabled, native_tail.enabled = native_tail.enabled, False
     try:
-        with log.partition_for_write().loan.token:
+        with log.partition_for_write().tail.token:
             """The tail is taken back."""
         three.files.hang(three.paths[1])
         until(lambda: store.describe_partition("t", 0).isr == (0,))

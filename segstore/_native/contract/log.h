@@ -12,7 +12,7 @@
 #include "rules.h"
 #include "threads.h"
 
-/* --- tail.c: the tail of a log, at which C appends while Python lends it ------------------------------- */
+/* --- tail.c: the tail of a log, at which C appends while it is open ------------------------------- */
 enum { SEG_NOW = -65538 };  /* in place of a time in ms: that of the clock */
 enum { SEG_FOLLOWERS = 8 };
 
@@ -30,9 +30,9 @@ typedef struct seg_commit {
 typedef struct seg_tail {
     seg_active *active;
     int32_t lock;
-    int32_t lent;            /* 1: appends may be made */
+    int32_t open;            /* 1: appends may be made; else whoever holds the append token changes what is here */
     int32_t torn;            /* errno of a write that failed, after which bytes may lie behind the end */
-    int32_t fd;              /* of the active segment's log */
+    int32_t fd;              /* of the active segment's log; -1: not open */
     int32_t leader_epoch;
     int32_t needs_key;
     int32_t plain;           /* 1: seg_tail_append may encode; 0: the topic's records are compressed */
@@ -40,9 +40,10 @@ typedef struct seg_tail {
     const uint8_t *here;     /* 1 in this process, 0 in its children */
     uint64_t sequence;       /* odd while the next three change */
     int64_t shown_position;  /* where shown_offset begins in the active segment */
-    int64_t shown_offset;    /* all below was shown: followers may fetch it */
-    int64_t seen_offset;     /* up to where readers see: shown_offset, or a lower high watermark */
-    int64_t appends;         /* since it was lent */
+    int64_t shown_offset;    /* all below was shown: followers may fetch it; -1 while Python changes what readers see */
+    int64_t seen_offset;     /* up to where readers see: shown_offset, or a lower high watermark; or -1, as above */
+    int32_t hidden;          /* 1: the log goes on behind shown_offset, since a follower lacks that */
+    int64_t appends;         /* since it was opened */
     int64_t largest_batch;
     int64_t before_ms;       /* how far from the clock a timestamp may be */
     int64_t after_ms;
@@ -60,7 +61,8 @@ typedef struct seg_tail {
     int64_t (*sync)(int32_t fd, int32_t *failed); /* NULL: seg_fdatasync; SEG_SLOW: not tried */
     seg_commit *commit;
     int64_t flush_messages;  /* 0: none */
-    int32_t log_only;        /* 1: once the active log is synced, all below its end is durable */
+    int64_t names;           /* counts changes of what is to be synced beside the active segment's log */
+    int64_t synced_names;    /* where `names` was when all that was synced; -1: unknown. C syncs while both are equal */
     int32_t follows;         /* 1: of a replica that takes only what its leader's tail hands on */
     int32_t n_followers;     /* tails that get all that is appended to this one, before readers see it */
     struct seg_tail *followers[SEG_FOLLOWERS];
@@ -91,8 +93,8 @@ typedef struct seg_record {
 /* Append a record as a batch of its own, index it, publish the end, and flush, if it is due and C may; only where
  * its offset is the `expected` one, -1: any. `b` has producer id, epoch, sequence and attributes of that batch, and
  * gets its other fields, and the log's stamp; NULL: no producer with an id wrote it. Returns its offset; SEG_SLOW; -errno: the tail is
- * torn, and lent no more; SEG_BEHIND: it is appended at shown_offset, but a follower lacks it, and readers don't see
- * it: shown_offset stays, and the tail is lent no more. */
+ * torn, and paused; SEG_BEHIND - offset: it is appended there, but a follower lacks it, and readers don't see
+ * it: shown_offset stays, and the tail is paused. */
 int64_t seg_tail_append(seg_tail *t, const seg_record *r, int64_t expected, int64_t now, seg_batch *b);
 /* Append n encoded batches of one producer, `len` bytes in all; these get their offsets and positions, the first one
  * the `expected` offset, -1: any. `now` is the clock (ms), or SEG_NOW. Returns the first offset; else as
@@ -117,16 +119,22 @@ int64_t seg_tail_take(seg_tail *t, uint8_t *batch, int64_t len, const seg_rules 
  * damaged; -errno as seg_tail_append. */
 int64_t seg_tail_follow(seg_tail *t, const uint8_t *buf, int64_t len, int64_t high_watermark, seg_batch *batches,
                         int64_t most, int64_t now);
-/* Show the log up to a higher high watermark, if the tail is lent, and has one: 1; else 0; -EINTR for a signal. */
+/* Show the log up to a higher high watermark, if the tail is open, and has one: 1; else 0; -EINTR for a signal. */
 int64_t seg_tail_show(seg_tail *t, int64_t high_watermark);
-/* Let appends begin; all other fields are set by then. */
-void seg_tail_begin(seg_tail *t);
+/* Let appends begin, if the log is open; all other fields are set by then: 1; else 0; -EINTR for a signal. */
+int64_t seg_tail_begin(seg_tail *t);
 /* Let no append begin any more, and wait for one that is under way, on a follower's disk too: 0, or -EINTR for a
- * signal. */
-int64_t seg_tail_stop(seg_tail *t);
-/* Let no append begin any more, and wait for nothing: 1; 0 where one is under way, which may still end. */
+ * signal. With `release` the descriptor is used no more, but by a sync that is under way. */
+int64_t seg_tail_pause(seg_tail *t, int32_t release);
+/* Do what seg_tail_pause does, with `release`, but wait for nothing: 1; 0 where an append is under way, which may still
+ * end. */
 int64_t seg_tail_quit(seg_tail *t);
-/* Publish how much is synced, if the tail is lent: 1; 0 where it is not; -EINTR for a signal. */
+/* Let readers of this process see the log up to here, if the tail is paused: 1; 0 where it is open: C knows better;
+ * -EINTR for a signal. Python publishes that. */
+int64_t seg_tail_look(seg_tail *t, int64_t position, int64_t shown, int64_t seen);
+/* Up to where the log is durable behind a sync of *fd alone; SEG_SLOW where that is not so, or the tail is paused. */
+int64_t seg_tail_to_sync(seg_tail *t, int32_t *fd);
+/* Publish how much is synced, if the tail is open: 1; 0 where it is not; -EINTR for a signal. */
 int64_t seg_tail_synced(seg_tail *t, int64_t synced);
 /* The shown offset, the position that belongs to it, and the seen offset of the same moment. SEG_SLOW in a child that
  * was forked meanwhile. */

@@ -166,7 +166,7 @@ class Appender:
             return lane
         made = Lane()
         made.topic_partition, made.context = where, partition.context
-        made.partition, made.loan = partition, partition.loan
+        made.partition, made.tail = partition, partition.tail.native
         return made if self._stamps.lend(made) else None
 
     def forget(self, where: TopicPartition) -> None:

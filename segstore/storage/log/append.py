@@ -30,8 +30,7 @@ from segstore.storage.producers.append_info import Claim, ExpectedEnd, claim_of
 if TYPE_CHECKING:
     from segstore.storage.log.acks import Acknowledger
     from segstore.storage.log.partition import Partition, Writable
-    from segstore.storage.log.tail_loan import TailLoan
-    from segstore.storage.segment.native_tail import NativeTail
+    from segstore.storage.log.tail import Tail
 
 
 def append(
@@ -52,17 +51,14 @@ def append(
     short = len(chunks) == 1 and (claim is None or expected >= 0 or claim.sequenced)
     if partition.acks is not None:
         first = (
-            append_inline(
-                partition, acks, n, lambda tail: _write_due(partition, tail, chunks[0], n, expected)
-            )
+            append_inline(partition, acks, n, lambda: _write_due(partition, chunks[0], n, expected))
             if short
             else SLOW
         )
         if first >= 0:
             return first
         return _acknowledged(partition, acks, n, lambda: partition.queue.put(chunks, claim))
-    tail = partition.loan.tail
-    first = _write_short(partition, tail, chunks[0], expected) if short and tail is not None else SLOW
+    first = _write_short(partition, chunks[0], expected) if short else SLOW
     if first < 0:
         first = partition.queue.put(chunks, claim)
     partition.flushing.flush_if_due(first + n)
@@ -92,24 +88,29 @@ def tell_of(error: StorageError, partition: Partition, acknowledger: Acknowledge
         acknowledger.failed(error)
 
 
-def append_inline(partition: Partition, acks: Acks, n: int, write: Callable[[NativeTail], int]) -> int:
-    """Append `n` records to all replicas by `write`, one call of C, while the tails of all are lent; or to a
+def append_inline(partition: Partition, acks: Acks, n: int, write: Callable[[], int]) -> int:
+    """Append `n` records to all replicas by `write`, one call of C, while the tails of all are open; or to a
     log with a standby. Return the first offset, or SLOW: nothing is done then. Wait for a follower that did
     not take the records, or for the standby, as `acks` asks. Raises StorageError, and the errors of
     `Acknowledger`.
     """
-    acknowledger, tail = partition.acks, partition.loan.tail
-    if tail is None or acknowledger is None:
-        return _append_behind(partition, acks, n, write)
+    acknowledger, native = partition.acks, partition.tail.native
+    if acknowledger is None:
+        return SLOW
+    if native.is_behind:
+        acknowledger.check(acks.acks)
     try:
-        first = write(tail)
+        first = write()
     except StorageError as error:
         tell_of(error, partition, acknowledger)
         raise
-    if first >= 0:
+    if first <= BEHIND:
+        return behind(acknowledger, acks, n, first)
+    if first >= 0 and native.is_behind:  # readers see it once the standby has it
+        partition.visible.publisher.tell()
+        acknowledger.wait(first + n, acks.acks, acks.timeout_ms)
+    elif first >= 0:
         acknowledger.shown()
-    elif first <= BEHIND:
-        first = behind(acknowledger, acks, n, first)
     return first
 
 
@@ -127,47 +128,44 @@ def behind(acknowledger: Acknowledger, acks: Acks, n: int, answer: int) -> int:
 SLOW: int = lib.SEG_SLOW
 """What C answers to an append that it leaves to the long way; nothing is done then."""
 BEHIND: int = lib.SEG_BEHIND
-"""What C answers where a follower lacks what was appended. Here `BEHIND - offset` stands for that."""
+"""`BEHIND - offset` is what C answers where a follower lacks what was appended there."""
 _NOW: int = lib.SEG_NOW
 _write_at, _cast = lib.seg_tail_write, ffi.cast
 
 
 def append_short(
-    loan: TailLoan,
+    tail: Tail,
     value: Any,
     key: Any,
     headers: Any,
     timestamp: int | None,
     expected: int | None = None,
     batch: int = 0,
-    tail: NativeTail | None = None,
 ) -> int:
     """Append a record by one call of C, where nothing unusual is the case; returns its offset, or SLOW, also
     where that is not the `expected` one. `batch` (the address of a `seg_batch`, 0 for none) says which
-    producer with an id wrote it, and gets the other fields of its batch. `tail` is `loan.tail`, if it is not
-    given. Raises StorageError: the record is not in the log.
+    producer with an id wrote it, and gets the other fields of its batch. Raises StorageError: the record is
+    not in the log.
     """
-    tail = tail or loan.tail
-    if tail is None:
-        return SLOW
-    due, _file = tail.due, tail.handle  # which stays open
+    native = tail.native
+    due, clock = native.due, native.clock
     if due is not None:
         check_apart("append()")
-    now = _NOW if tail.clock is None else tail.clock()
-    offset: int = seg_tail_append(tail.address, value, key, headers, timestamp, expected, now, batch)
+    now = _NOW if clock is None else clock()
+    offset: int = seg_tail_append(native.address, value, key, headers, timestamp, expected, now, batch)
     if offset == SLOW:
         return SLOW
     if offset < 0:
-        return undone(loan, tail, offset, sum(len(each) for each in (key, value) if each is not None))
+        return undone(tail, offset, sum(len(each) for each in (key, value) if each is not None))
     if due is not None:
         due(offset + 1)
-    elif tail.late is not None and tail.c.late:
-        tail.late(offset + 1)
+    elif native.late is not None and native.c.late:
+        native.late(offset + 1)
     return offset
 
 
 def append_list(
-    loan: TailLoan,
+    tail: Tail,
     n: int,
     values: Any,
     keys: Any,
@@ -175,76 +173,55 @@ def append_list(
     headers: Any,
     batch_bytes: int,
     expected: int | None = None,
-    tail: NativeTail | None = None,
 ) -> int:
     """Append `n` records, mostly lists of bytes, as `append_short` appends one; returns the first offset."""
-    tail = tail or loan.tail
-    if tail is None:
-        return SLOW
-    due, _file = tail.due, tail.handle  # which stays open
+    native = tail.native
+    due, clock = native.due, native.clock
     if due is not None:
         check_apart("append()")
-    now = _NOW if tail.clock is None else tail.clock()
+    now = _NOW if clock is None else clock()
     first: int = seg_list_append(
-        tail.address, n, values, keys, timestamps, headers, batch_bytes, expected, now
+        native.address, n, values, keys, timestamps, headers, batch_bytes, expected, now
     )
     if first == SLOW:
         return SLOW
     if first < 0:
-        return undone(loan, tail, first, sum(len(each) for each in values if each is not None))
+        return undone(tail, first, sum(len(each) for each in values if each is not None))
     if due is not None:
         due(first + n)
-    elif tail.late is not None and tail.c.late:
-        tail.late(first + n)
+    elif native.late is not None and native.c.late:
+        native.late(first + n)
     return first
 
 
-def _append_behind(partition: Partition, acks: Acks, n: int, write: Callable[[NativeTail], int]) -> int:
-    """Append `n` records by `write`, one call of C, to a log whose readers see what a standby has, too, and
-    wait for that. Returns and raises as `append_inline`.
-    """
-    acknowledger, tail = partition.acks, partition.loan.behind
-    if acknowledger is None or tail is None:
-        return SLOW
-    acknowledger.check(acks.acks)
-    first = write(tail)
-    if first >= 0:
-        partition.visible.publisher.tell()
-        acknowledger.wait(first + n, acks.acks, acks.timeout_ms)
-    return first
-
-
-def _write_due(partition: Partition, tail: NativeTail, chunk: Encoded, n: int, expected: int) -> int:
+def _write_due(partition: Partition, chunk: Encoded, n: int, expected: int) -> int:
     """Append encoded batches of `n` records as `_write_short`, and keep flush.messages and flush.ms."""
-    first = _write_short(partition, tail, chunk, expected)
+    first = _write_short(partition, chunk, expected)
     if first >= 0:
         partition.flushing.flush_if_due(first + n)
     return first
 
 
-def _write_short(partition: Partition, tail: NativeTail, chunk: Encoded, expected: int) -> int:
+def _write_short(partition: Partition, chunk: Encoded, expected: int) -> int:
     """Append encoded batches as `append_short` appends a record; at the `expected` offset, -1: at any."""
-    _file = tail.handle  # which stays open
-    if tail.due is not None:
+    native = partition.tail.native
+    if native.due is not None:
         check_apart("append()")
-    now = _NOW if tail.clock is None else tail.clock()
-    first = _write_at(tail.c, chunk.ptr, chunk.size, chunk.headers, len(chunk.batches), expected, now)
-    if first >= 0 or first == BEHIND:
+    now = _NOW if native.clock is None else native.clock()
+    first = _write_at(native.c, chunk.ptr, chunk.size, chunk.headers, len(chunk.batches), expected, now)
+    if first >= 0 or first <= BEHIND:
         chunk.release()
-    return first if first >= 0 or first == SLOW else undone(partition.loan, tail, first, chunk.size)
+    return first if first >= 0 or first == SLOW else undone(partition.tail, first, chunk.size)
 
 
-def undone(loan: TailLoan, tail: NativeTail, answer: int, need: int) -> int:
-    """Return what stands for an append that a follower lacks, or raise the error of one of `need` bytes that
+def undone(tail: Tail, answer: int, need: int) -> int:
+    """Return the answer for an append that a follower lacks, or raise the error of one of `need` bytes that
     failed.
     """
-    if answer == BEHIND:
-        first = BEHIND - int(tail.c.shown_offset)
-        with loan.token:
-            """The tail is taken back, so that followers can fetch what it has not shown."""
-        return first
-    with loan.token:
-        raise loan.torn(tail, -answer, need)
+    with tail.token:  # which pauses the tail, so that followers can fetch what was not shown
+        if answer <= BEHIND:
+            return answer
+        raise tail.torn(-answer, need)
 
 
 # --- an application's records ------------------------------------------------------------------
@@ -265,11 +242,10 @@ def append_one(
     expected: ExpectedEnd | None = None,
 ) -> int:
     """Append a record; returns its offset."""
-    loan = partition.loan
-    if loan.behind is not None:
+    if partition.tail.has_standby:
         offset = None if expected is None else expected.offset
-        record = loan, value, key, headers, timestamp, offset, 0
-        first = _append_behind(partition, acks, 1, lambda tail: append_short(*record, tail))
+        record = partition.tail, value, key, headers, timestamp, offset
+        first = append_inline(partition, acks, 1, lambda: append_short(*record))
         if first >= 0:
             return first
     validator, now = partition.validator, partition.context.clock()
@@ -293,11 +269,10 @@ def append_columns(
     expected: ExpectedEnd | None = None,
 ) -> range:
     """Append columns of records; returns their offsets."""
-    loan = partition.loan
-    if loan.behind is not None and compression is None and isinstance(values, list | tuple):
+    if partition.tail.has_standby and compression is None and isinstance(values, list | tuple):
         n, offset = len(values), None if expected is None else expected.offset
         given = n, values, keys, timestamps, headers, batch_bytes, offset
-        first = _append_behind(partition, acks, n, lambda tail: append_list(loan, *given, tail=tail))
+        first = append_inline(partition, acks, n, lambda: append_list(partition.tail, *given))
         if first >= 0:
             return range(first, first + n)
     validator, now = partition.validator, partition.context.clock()
@@ -424,11 +399,11 @@ def append_record(
         batch = ffi.new("seg_batch *")
         batch.producer_id, batch.producer_epoch = template.producer_id, template.producer_epoch
         batch.base_sequence, batch.attributes = template.base_sequence, template.attributes
-        record = partition.loan, value, key, headers, timestamp, None, int(_cast("uintptr_t", batch))
+        record = partition.tail, value, key, headers, timestamp, None, int(_cast("uintptr_t", batch))
         first = (
             append_short(*record)
             if partition.acks is None
-            else append_inline(partition, acks, 1, lambda tail: append_short(*record, tail))
+            else append_inline(partition, acks, 1, lambda: append_short(*record))
         )
         if first >= 0:
             stamp = batch.max_timestamp if batch.attributes & APPEND_TIME_FLAG else -1

@@ -18,7 +18,7 @@ from segstore.storage.producers.append_info import Claim
 if TYPE_CHECKING:
     from segstore.storage.log.acks import Acks
     from segstore.storage.log.partition import Partition
-    from segstore.storage.log.tail_loan import TailLoan
+    from segstore.storage.log.tail import Tail
 
 _NOW: int = lib.SEG_NOW
 _NEW_HEADER = ffi.typeof("seg_batch *")
@@ -46,7 +46,7 @@ def append_as_leader(
     header = ffi.new(_NEW_HEADER)
     validator = partition.validator
     if partition.acks is None and (validator.keeps_codec or not validator.codec):
-        first = _take(partition.loan, validator.rules, batch, header)
+        first = _take(partition.tail, validator.rules, batch, header)
         if first >= 0:
             partition.flushing.flush_if_due(first + header.count)
             stamp = header.max_timestamp if header.attributes & APPEND_TIME_FLAG else -1
@@ -58,21 +58,18 @@ def append_as_leader(
     return _append(partition, sent, acks, verified)
 
 
-def _take(loan: TailLoan, rules: Any, batch: Received, header: Any) -> int:
+def _take(tail: Tail, rules: Any, batch: Received, header: Any) -> int:
     """Check and append by one call of C; returns the offset, or SLOW: nothing is done then, but that the
     header's size is not 0 where the batch was checked. Raises StorageError.
     """
-    tail = loan.tail
-    if tail is None:
-        return SLOW
-    _file = tail.handle  # which stays open
-    if tail.due is not None:
+    native = tail.native
+    if native.due is not None:
         check_apart("append_as_leader()")
-    now = _NOW if tail.clock is None else tail.clock()
+    now = _NOW if native.clock is None else native.clock()
     first: int = lib.seg_tail_take(
-        tail.c, ffi.from_buffer("uint8_t[]", batch), len(batch), rules, now, header
+        native.c, ffi.from_buffer("uint8_t[]", batch), len(batch), rules, now, header
     )
-    return first if first >= 0 or first == SLOW else undone(loan, tail, first, len(batch))
+    return first if first >= 0 or first == SLOW else undone(tail, first, len(batch))
 
 
 def _append(partition: Partition, sent: SentBatch, acks: Acks, verified: bool) -> AppendedBatch:

@@ -48,14 +48,14 @@ def append_pieces(
     written.
     """
     partition = log.partition_for_write()
-    tail, validator = partition.loan.tail, partition.validator
-    if tail is None or tail.is_flushed or partition.acks is not None:
+    tail, validator = partition.tail.native, partition.validator
+    if tail.is_flushed or partition.acks is not None:
         return NOTHING
     if validator.codec_for(compression)[0] or columns.timestamps is None:
         return NOTHING
     validator.check(*columns.span, columns.keys.has_nulls, partition.context.clock())
     batches, ends, buffer = np.empty(len(cuts) + 1, BATCH), np.array(cuts, np.int64), pool.take(PIECE_BYTES)
-    done, _file = ffi.new("int64_t[2]"), tail.handle  # which stays open
+    done = ffi.new("int64_t[2]")
     answer = lib.seg_tail_encode(
         tail.c, columns.keys.c, columns.values.c, columns.headers.c if columns.headers else ffi.NULL,
         held("int64_t *", columns.timestamps), columns.n, held("int64_t *", ends) if cuts else ffi.NULL,
@@ -66,7 +66,7 @@ def append_pieces(
     error = None
     if lib.SEG_E_ROOM < answer < 0:  # an errno
         try:
-            undone(partition.loan, tail, answer, PIECE_BYTES)
+            undone(partition.tail, answer, PIECE_BYTES)
         except StorageError as refused:
             error = copy_of(refused)  # whose traceback would keep the records
     taken = batches[: done[0]]

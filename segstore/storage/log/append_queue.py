@@ -26,7 +26,7 @@ from segstore.storage.producers.append_info import Claim, ExpectedEnd
 class AppendQueue:
     """`show` makes visible what was written, and is called with the token held; `later` arranges that this is
     done later, where it can't be done now. `needed` are the locks that an append takes while it holds the
-    token. `lend` lets C append by itself until somebody takes the token.
+    token. `open_tail` lets C append by itself until somebody takes the token.
     """
 
     def __init__(
@@ -36,11 +36,11 @@ class AppendQueue:
         later: Callable[[], None],
         token: Mutex,
         needed: tuple[Mutex, Mutex, Mutex],
-        lend: Callable[[], None],
+        open_tail: Callable[[], None],
     ) -> None:
         self.token = token
         self._queue: deque[Pending] = deque()
-        self._writer, self._show, self._later, self._lend = writer, show, later, lend
+        self._writer, self._show, self._later, self._open_tail = writer, show, later, open_tail
         self._hidden = False  # whether something may have been written that is not visible yet
         self._has_first, self._has_second, self._has_third = [lock._is_owned for lock in needed]
 
@@ -95,7 +95,7 @@ class AppendQueue:
                 elif self._hidden:  # an interrupt came to the thread that wrote it
                     self.show()
                 if not self._hidden and not self._queue:
-                    self._lend()
+                    self._open_tail()
         except BaseException:
             pending.abandoned = True  # nobody waits for this append: it must not be written later
             raise

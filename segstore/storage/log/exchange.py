@@ -76,15 +76,13 @@ class Exchange:
         """Receive a request, and append its batch; return whether it is answered. None, and nothing was
         received: another way has to be taken. Raises StorageError: the batch is not in the log.
         """
-        loan, validator = partition.loan, partition.validator
-        tail = loan.tail
-        if tail is None or tail.due or tail.late or partition.acks is not None:  # one call of Python less
+        tail, validator = partition.tail.native, partition.validator
+        if tail.due or tail.late or partition.acks is not None or not tail.is_open:
             return None
         if validator.codec and not validator.keeps_codec:
             return None
-        _file = tail.handle  # which stays open
         now = _NOW if tail.clock is None else tail.clock()
         first: int = lib.seg_exchange_produce(sock, self.c, tail.c, validator.rules, now, self._header)
         if first < 0 and first != SLOW:
-            undone(loan, tail, first, int(self.c.received))
+            undone(partition.tail, first, int(self.c.received))
         return first >= 0

@@ -15,9 +15,10 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
+from itertools import count
 
 from segstore import names
-from segstore._native import ffi, lib, seg_tail_flush
+from segstore._native import lib, seg_tail_flush
 from segstore.errors import StorageError, is_refusal
 from segstore.files import Handle
 from segstore.mutex import Mutex
@@ -38,21 +39,19 @@ class Flusher:
         self,
         pool: HandlePool,
         segments: LogSegments,
+        tail: NativeTail,
         view: Callable[[], LogView],
-        recovery_point: int,
         advanced: Callable[[int], None],
         sync_epochs: Callable[[], None],
     ) -> None:
         self._sync_epochs = sync_epochs
         self._pool, self._segments, self._view, self._advanced = pool, segments, view, advanced
-        # A file of the pool refers to this, and may outlive the flusher.
-        self._failure = ffi.new("int32_t *")  # errno of a sync that failed
-        self._commit = ffi.new("seg_commit *", {"synced": recovery_point, "failed": self._failure})
+        self._tail, self._commit, self._failure = tail, tail.c.commit, tail.failure
+        self._changes = count(1)  # of what is to be synced beside the active segment's log
         self.lock = Mutex()
         self.lock.on_taken = self._close
         self._names_synced = _NEVER
         self._sealed: list[tuple[Segment, int]] = []  # sealed by rolls at these offsets, and not synced
-        self._tail: NativeTail | None = None  # the last that was lent
         self.failed = False  # whether a sync has failed: what the kernel holds of the log may not be on disk
 
     @property
@@ -62,19 +61,23 @@ class Flusher:
 
     # --- the short way --------------------------------------------------------------------
 
-    def lend(self, tail: NativeTail, view: LogView) -> None:
-        """Lend a tail what a flush needs; the caller holds the append token."""
-        tail.c.commit = self._commit
-        tail.keep(self._commit, self._failure)
+    def bind(self, view: LogView) -> None:
+        """Let C sync, if it may, and if nothing but the log is to be synced; the caller holds the append
+        token.
+        """
+        tail = self._tail
+        tail.c.synced_names = -1
         if tail.syncs:
-            self._tail = tail  # first: a sync that fails from here on finds the tail in `names_changed`
-            tail.c.log_only = 1  # before the look, so that what `names_changed` says meanwhile stays
-            if not self._needs_log_only(view):
-                tail.c.log_only = 0
+            self._sync_log_only(tail.c.names, view)
 
-    def take_back(self) -> None:
-        """Sync by the tail no more; the caller holds the append token."""
-        self._tail = None
+    def _sync_log_only(self, names: int, view: LogView) -> None:
+        """Let C sync from now on, if nothing but the active segment's log is to be synced, and nothing has
+        changed since `names` was the number of changes, before `view` was got.
+        """
+        if self._needs_log_only(view):
+            self._tail.c.synced_names = names
+        else:
+            self.names_changed()
 
     def _needs_log_only(self, view: LogView) -> bool:
         """Return whether nothing but the active segment's log is to be synced."""
@@ -85,12 +88,9 @@ class Flusher:
             and self._names_synced == (view.bases[-1], self._segments.removals)
         )
 
-    def _flush_short(self, tail: NativeTail, upto: int) -> bool:
+    def _flush_short(self, upto: int) -> bool:
         """Flush by one call of C; False where the long way must be taken."""
-        handle = tail.handle  # keeps the file open
-        if handle is None:
-            return False
-        code: int = seg_tail_flush(tail.address, upto)
+        code: int = seg_tail_flush(self._tail.address, upto)
         if code == 1:
             self._advanced(upto)
         return code >= 0
@@ -101,8 +101,7 @@ class Flusher:
         """Return when all below `upto` is durable. Raises StorageError where the sync failed; the partition
         is fenced then. StoreClosedError where the partition was deleted.
         """
-        tail = self._tail
-        if tail is not None and self._flush_short(tail, upto):
+        if self._flush_short(upto):
             return
         while not self._is_done(upto):
             code = lib.seg_commit_wait(self._commit)
@@ -115,12 +114,12 @@ class Flusher:
             return
         self._check_fenced()
         time.sleep(0)  # threads that the last flush was for may append what this one can make durable
-        tail, view = self._tail, self._view()
+        names, view = self._tail.c.names, self._view()
         self._sync_or_fence(view)
         self._commit.synced = view.end_offset
         self._advanced(view.end_offset)
-        if tail is not None:
-            tail.c.log_only = self._needs_log_only(view)
+        if self._tail.syncs:
+            self._sync_log_only(names, view)
 
     def _check_fenced(self) -> None:
         if self._segments.fenced is not None:
@@ -239,6 +238,4 @@ class Flusher:
     def names_changed(self) -> None:
         """Let the next flush also sync the directory, since a file was made."""
         self._names_synced = _NEVER
-        tail = self._tail
-        if tail is not None:
-            tail.c.log_only = 0
+        self._tail.c.names = next(self._changes)

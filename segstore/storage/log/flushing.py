@@ -1,6 +1,6 @@
 """When a partition is flushed: by flush.messages and flush.ms, behind a roll, and on request.
 
-On disk the flusher syncs. Threads: any; the append token is never held here, but for `adopted` and `lend`.
+On disk the flusher syncs. Threads: any; the append token is never held here, but for `adopted` and `bind`.
 """
 
 from __future__ import annotations
@@ -49,17 +49,17 @@ class Flushing:
             self._plan(config.flush_ms / 1000)
         self.changed = True
 
-    def lend(self, tail: NativeTail) -> None:
-        """Lend a tail what says when an append is flushed: C keeps `flush.messages` where it may sync, and
+    def bind(self, tail: NativeTail) -> None:
+        """Say when an append at a tail is flushed: C keeps `flush.messages` where it may sync, and
         `flush_if_due` does the rest.
         """
         config = self._writer.config
         by_messages = config.flush_messages != NEVER
-        if by_messages and tail.syncs:
-            tail.c.flush_messages = config.flush_messages
-            tail.late = self.flush_if_due
-        if config.flush_ms < NEVER or (by_messages and not tail.syncs):
-            tail.due = self.flush_if_due
+        by_c = by_messages and tail.syncs
+        tail.c.flush_messages = config.flush_messages if by_c else 0
+        tail.late = self.flush_if_due if by_c else None
+        by_python = config.flush_ms < NEVER or (by_messages and not tail.syncs)
+        tail.due = self.flush_if_due if by_python else None
 
     def _plan(self, seconds: float) -> None:
         self._planned = True

@@ -16,20 +16,21 @@ from segstore.config import TopicConfig
 from segstore.errors import StorageError, copy_of
 from segstore.files.reserve import NO_ROOM, Sparing
 from segstore.mutex import Mutex
-from segstore.storage.context import Context
+from segstore.storage.context import Context, wall_clock
 from segstore.storage.log import retention
 from segstore.storage.log.acks import Acknowledger
 from segstore.storage.log.append_queue import AppendQueue
 from segstore.storage.log.flusher import Flusher
 from segstore.storage.log.flushing import Flushing
 from segstore.storage.log.log_segments import LogSegments
-from segstore.storage.log.tail_loan import TailLoan
+from segstore.storage.log.tail import Tail
 from segstore.storage.log.validator import LogValidator
 from segstore.storage.log.visibility import Publisher, Visible
 from segstore.storage.log.writer import LogWriter
 from segstore.storage.meta.offset_checkpoints import LeaderEpochs
 from segstore.storage.segment import index_files
 from segstore.storage.segment.log_view import LogView
+from segstore.storage.segment.native_tail import NativeTail
 from segstore.storage.segment.segment_files import bury_segment
 
 if TYPE_CHECKING:
@@ -171,23 +172,22 @@ class Partition:
         self.writer = LogWriter(
             context.pool, config, self.segments, epochs.current, context.clock, self._rolled, producers
         )
+        clock = None if context.clock is wall_clock else context.clock
+        native = NativeTail(clock, context.here_for_c, opened.durable_offset)
         self.flusher = Flusher(
-            context.pool,
-            self.segments,
-            lambda: self.visible.written,
-            opened.durable_offset,
-            self._flushed,
-            epochs.sync,
+            context.pool, self.segments, native, lambda: self.visible.written, self._flushed, epochs.sync
         )
         self.writer.follows = high_watermark is not None
         self.writer.no_room = context.full.met
-        self.visible = Visible(self.writer, self.flusher, publisher, opened.start_offset, high_watermark)
+        self.visible = Visible(
+            self.writer, self.flusher, publisher, native, opened.start_offset, high_watermark
+        )
         needed = self.visible.publishing, self.flusher.lock, publisher.lock
         changed = opened.recovered is not None
         self.flushing = Flushing(context, self.writer, self.flusher, self.visible, changed)
-        self.loan = TailLoan(context, self.writer, self.visible, self.flushing)
+        self.tail = Tail(context, native, self.writer, self.visible, self.flushing)
         self.queue = AppendQueue(
-            self.writer, self.visible.show, self._show_soon, self.loan.token, needed, self._lend
+            self.writer, self.visible.show, self._show_soon, self.tail.token, needed, self._open_tail
         )
         self.epochs = epochs
         self.log_start = LogStart(self, epochs, start_moved)
@@ -212,8 +212,8 @@ class Partition:
     def _flushed(self, _: int) -> None:
         self.visible.publish()
 
-    def _lend(self) -> None:
-        self.loan.lend(self.validator)
+    def _open_tail(self) -> None:
+        self.tail.open(self.validator)
 
     def _show_soon(self) -> None:
         self.context.scheduler.soon(self._show)

@@ -277,8 +277,8 @@ class Replica:
         end offset. None, and nothing is done, where `data` is anything else. Raises StorageError.
         """
         partition = self._partition
-        if (tail := partition.loan.behind) is not None:
-            taken = self._append_short(tail, data, high_watermark)
+        if partition.tail.native.is_open:
+            taken = self._append_short(partition.tail.native, data, high_watermark)
             if taken >= 0:
                 return taken
         batches, stop = scan(data)
@@ -296,7 +296,7 @@ class Replica:
             finally:
                 partition.queue.show()
             if len(batches) <= _FEW:  # the next may be C's
-                partition.loan.lend_behind(partition.validator)
+                partition.tail.open_behind(partition.validator)
         partition.flushing.flush_if_due(end)
         return end
 
@@ -304,7 +304,7 @@ class Replica:
         """Do what `append_next` does by one call of C; return the log end offset, or SLOW: nothing is done
         then. Raises StorageError.
         """
-        due, _file = tail.due, tail.handle  # which stays open
+        due = tail.due
         now = lib.SEG_NOW if tail.clock is None else tail.clock()
         if self._headers is None:
             self._headers = ffi.new("seg_batch[]", _FEW)
@@ -312,7 +312,7 @@ class Replica:
             tail.c, ffi.from_buffer("uint8_t[]", data), len(data), high_watermark, self._headers, _FEW, now
         )
         if end < 0:
-            return end if end == SLOW else undone(self._partition.loan, tail, end, len(data))
+            return end if end == SLOW else undone(self._partition.tail, end, len(data))
         if due is not None:
             due(end)
         elif tail.late is not None and tail.c.late:

@@ -115,7 +115,7 @@ class StandbyAcks:
             partition.acks = None
             with os_errors(), partition.queue.token:
                 partition.queue.drain()
-                partition.loan.has_standby = False
+                partition.tail.has_standby = False
                 partition.visible.end_replica()
             for _, told in self._waiting:
                 told.put(None)

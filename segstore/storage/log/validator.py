@@ -53,8 +53,8 @@ class LogValidator:
         """
         return (self.codec, self.level) if compression is None else codec_for(self._config, compression)
 
-    def lend(self, tail: NativeTail) -> None:
-        """Lend a tail what a topic's settings allow in a record. Where a warning would be due, the tail
+    def bind(self, tail: NativeTail) -> None:
+        """Tell a tail what a topic's settings allow in a record. Where a warning would be due, the tail
         refuses the record.
         """
         c, config = tail.c, self._config

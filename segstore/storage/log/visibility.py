@@ -5,7 +5,7 @@ The view is replaced whole. On disk each view is told to other processes through
 append token, and the bytes are written by then. A view and its publication change together, under
 `publishing`.
 
-While the native tail is lent, C shows and publishes what it appends (`show` in `_native/tail.c`).
+While the native tail is open, C shows and publishes what it appends (`show` in `_native/tail.c`).
 
 Readers see a log up to its high watermark. That is the log end offset, unless the partition is a replica:
 then replication sets it, and `written` shows the log up to its end (Kafka: UnifiedLog.highWatermark).
@@ -58,11 +58,11 @@ class Publisher:
         for call in self._ends.on_published:
             call()
 
-    def lend(self, tail: NativeTail, view: LogView, flusher: Flusher, layout: int) -> None:
-        """Lend a tail the partition's slot, in which C publishes as `publish` does."""
+    def bind(self, tail: NativeTail, view: LogView, flusher: Flusher, layout: int) -> None:
+        """Let C publish in the partition's slot as `publish` does."""
         c = tail.c
-        c.ends, c.ends_len = self._ends.lend()
-        tail.keep(c.ends)
+        c.ends, c.ends_len = self._ends.mapping
+        tail.keep("ends", c.ends)
         c.slot, c.layout = self._slot, layout
         c.key, c.start_offset, c.synced = self._key, view.start_offset, self.synced(flusher)
         c.stable_offset = -1 if view.stable_offset == view.end_offset else view.stable_offset
@@ -94,6 +94,13 @@ class Publisher:
 _view: Callable[[tuple[Any, ...]], LogView] = partial(tuple.__new__, LogView)  # a call of C
 
 
+def _extended(view: LogView, end: int, position: int) -> LogView:
+    """Return a view that goes on up to an end of C's; the same where that is not known, or lies before."""
+    if end <= view.end_offset:
+        return view
+    return _view((*view[:3], end, position, end if view[5] == view.end_offset else view[5]))
+
+
 # --- visibility ------------------------------------------------------------
 
 
@@ -105,6 +112,7 @@ class Visible:
         writer: LogWriter,
         flusher: Flusher,
         publisher: Publisher,
+        tail: NativeTail,
         start_offset: int,
         high_watermark: int | None = None,
     ) -> None:
@@ -113,73 +121,60 @@ class Visible:
         self.segments, self.start_offset = writer.segments, start_offset
         self.publishing = Mutex()  # held to replace the view or to publish it
         self._untold = False  # whether an interrupt may have prevented the view's publication
-        self.tail: NativeTail | None = None  # at which C appends
-        self._high_watermark: int | None = None  # None: the log end offset
+        self.tail = tail  # at which C appends
+        # None: the log end offset. C may have shown more to readers since it was set.
+        self._high_watermark: int | None = None
+        self._by_c = False  # whether C may have appended since the append token was taken last
         self._ended: tuple[Ended, ...] = ()  # transactions whose markers may lie behind the high watermark
         self._held: dict[int, EndedTogether] = {}  # by the offset of the marker here
         # Two views, and what C's appends made of them: the current one, and that of all that was written.
         self._extended: tuple[LogView, LogView] | None = None
         self._written_extended: tuple[LogView, LogView] | None = None
         self._written = view = self._look_at_all()
+        self.current: LogView | Turning | None = view
         if high_watermark is not None:
             view = self._begin_replica(view, min(high_watermark, view.end_offset))
-        self.current: LogView | Turning | None = view
+        self._turn(self._written, view)
 
     @property
     def view(self) -> LogView:
         """Return the view that readers may see now. Raises StoreClosedError where the topic was deleted."""
+        c = self.tail.c
         while isinstance(view := self.current, LogView):
-            seen, tail = view, self.tail
-            if tail is not None and tail.c.seen_offset > view.end_offset:
+            seen = view
+            if c.seen_offset > view.end_offset:
                 known, seen = self._extended or (None, view)
-                if known is not view or seen.end_offset != tail.c.seen_offset:
+                if known is not view or seen.end_offset != c.seen_offset:
                     # What C has appended is visible too. This is done in place, since each read comes here.
-                    position, shown = ffi.new("int64_t *"), ffi.new("int64_t *")
-                    if lib.seg_tail_end(tail.c, position, shown) < 0:
-                        return view  # a child process, forked within an append
-                    end = shown[0]
-                    stable = end if view.stable_offset == view.end_offset else view.stable_offset
-                    seen = _view((*view[:3], end, position[0], stable))
+                    _, position, end = self.tail.end()
+                    seen = _extended(view, end, position)
                     self._extended = view, seen
-            if self.current is view:  # else the tail may be that of another view
+            if self.current is view:  # else C's end may be that of another view
                 return seen
         if view is None:
             raise StoreClosedError(f"{self.segments.directory}: the topic was deleted")
         return view.view
 
-    def bearer(self, view: LogView) -> tuple[LogView, NativeTail | None] | None:
-        """Return the current view, if readers see just what `view`, got before, shows, and the tail whose
-        appends go on from there, if there is one. For as long as both of these stay what they are, and
-        `seen_offset` of that tail is the end of `view`, readers see the same. None where more or less is
-        seen.
+    def bearer(self, view: LogView) -> LogView | None:
+        """Return the current view, if readers see just what `view`, got before, shows. For as long as it
+        stays the current one, and `seen_offset` of the tail is the end of `view`, readers see the same. None
+        where more or less is seen.
         """
-        current, tail = self.current, self.tail
+        current = self.current
         if not isinstance(current, LogView) or current[:3] != view[:3]:
             return None
-        end = current.end_offset if tail is None else tail.c.seen_offset
-        return (current, tail) if end == view.end_offset >= current.end_offset else None
+        return current if self.tail.c.seen_offset == view.end_offset >= current.end_offset else None
 
     @property
     def written(self) -> LogView:
         """Return the view of all that was written and shown, up to the log end offset: what followers fetch
         and a flush syncs. Raises StoreClosedError where the topic was deleted.
         """
-        tail = self.tail
-        if self._high_watermark is None or self.current is None:
-            return self.view
-        if tail is None:
-            return self._written
-        # To the tails of replicas in one process C appends only what it shows at once.
-        return self._written_behind(tail) if tail.is_behind else self.view
+        return self.view if self._high_watermark is None or self.current is None else self._all()
 
     @property
     def log_end_offset(self) -> int:
         """Return the end of `written`. Raises StoreClosedError where the topic was deleted."""
-        tail = self.tail
-        if tail is not None:
-            end = int(tail.c.active.end.next_offset)
-            if self.tail is tail:  # else the holder of the token may have moved it, and shown nothing yet
-                return end
         return self.written.end_offset
 
     @property
@@ -187,28 +182,25 @@ class Visible:
         """Return whether all that was written is visible, in this process and to others; the caller holds the
         append token.
         """
-        view = self.current
-        if view is None:
+        if self.current is None:
             return True
-        shown = view if self._high_watermark is None else self._written
-        all_is = isinstance(shown, LogView) and shown.end_offset == self.segments.next_offset
+        all_is = isinstance(self.current, LogView) and self._written.end_offset == self.segments.next_offset
         return all_is and not self._untold
 
     # --- the native tail ------------------------------------------------------------------
 
-    def _written_behind(self, tail: NativeTail) -> LogView:
-        """Return what `written` does where C appends behind the high watermark."""
-        written, known = self._written, self._written_extended
-        end = tail.c.shown_offset
-        if known is not None and known[0] is written and known[1].end_offset == end:
-            return known[1]
-        position, shown = ffi.new("int64_t *"), ffi.new("int64_t *")
-        end = lib.seg_tail_end(tail.c, position, shown)
-        if end <= written.end_offset:
-            return written
-        made = _view((*written[:3], end, position[0], end))
-        self._written_extended = written, made
-        return made
+    def _all(self) -> LogView:
+        """Return the view of all that was written and shown, by C too."""
+        while True:
+            made = written = self._written
+            if self.tail.c.shown_offset > written.end_offset:
+                known, made = self._written_extended or (None, written)
+                if known is not written or made.end_offset != self.tail.c.shown_offset:
+                    end, position, _ = self.tail.end()
+                    made = _extended(written, end, position)
+                    self._written_extended = written, made
+            if self._written is written:  # else C's end may be that of another view
+                return made
 
     @property
     def is_plain(self) -> bool:
@@ -238,49 +230,61 @@ class Visible:
             view.stable_offset < view.end_offset or self._writer.producers.state.first_unstable_offset is None
         )
 
-    def lend(self, tail: NativeTail) -> None:
-        """Let C move the end of the current view, and publish it, from now on; with a tail that `is_behind`
-        that of `written`, and the high watermark apart. The caller holds the append token.
+    def open(self, behind: bool) -> None:
+        """Let C append, move the end of the current view, and publish it, from now on; `behind`: that of
+        `written`, and the high watermark apart. The caller holds the append token.
         """
         # C begins under the lock: what another thread is about to publish would be older than C's first end.
         with self.publishing:
-            assert isinstance(self.current, LogView)
-            self.publisher.lend(tail, self.current, self.flusher, self.segments.layout)
-            shown = self._written if tail.is_behind else self.current
-            self.flusher.lend(tail, shown)
-            tail.c.shown_position, tail.c.shown_offset = shown.end_position, shown.end_offset
-            tail.c.seen_offset = self.current.end_offset
-            if tail.is_behind:
-                tail.c.high_watermark = self.current.end_offset
-            self.tail = tail
+            view, tail = self.current, self.tail
+            assert isinstance(view, LogView)
+            self.publisher.bind(tail, view, self.flusher, self.segments.layout)
+            self.flusher.bind(self._written if behind else view)
+            tail.c.high_watermark = view.end_offset if behind else -1
+            self._by_c = True
             tail.begin()
 
-    def take_back(self) -> None:
-        """Let the view end where C's appends ended; the caller holds the append token, and C appends no more.
-        These appends are published.
+    def take_in(self) -> None:
+        """Let the views end where C's appends ended, also those that were not shown, for followers; the
+        caller holds the append token, and has paused the tail. These appends are published.
         """
-        self.flusher.take_back()
         tail = self.tail
-        if tail is not None and tail.is_behind:
+        if tail.moved or tail.c.hidden or tail.is_behind:
             with self.publishing:  # any thread may move the high watermark
-                self._take_back(tail)
-        elif tail is not None and tail.moved:
-            self._take_back(tail)
-        self.tail = self._extended = self._written_extended = None
+                self._turn(*self._look())
+        self._by_c = False
 
-    def _take_back(self, tail: NativeTail) -> None:
-        if self._high_watermark is not None:
-            self._high_watermark = max(self._high_watermark, int(tail.c.seen_offset))
-        self.current = self._look()
-        self.tail = None
+    def _turn(self, written: LogView, view: LogView) -> None:
+        """Let readers see these views, unless C moves their ends now. The caller holds `publishing`.
+
+        Nobody sees an end of C's beside segments of another view, nor less than before: the views that are
+        replaced end where C's appends ended, and C's end is taken away, before they are.
+        """
+        tail = self.tail
+        if isinstance(self.current, LogView):
+            self.current = self.view
+        self._written = self._all()
+        tail.look(0, -1, -1)
+        self._written, self.current = written, view
+        tail.look(written.end_position, written.end_offset, view.end_offset)
+        self._extended = self._written_extended = None
 
     # --- looking --------------------------------------------------------------------------
 
-    def _look(self) -> LogView:
-        self._written = written = self._look_at_all()
+    def _reached(self) -> int:
+        """Return the high watermark of a replica, by C's appends too."""
+        return max(self._high_watermark or 0, int(self.tail.c.seen_offset))
+
+    def _look(self, high_watermark: int | None = None) -> tuple[LogView, LogView]:
+        """Return what was written, and what of it readers are to see: of a replica, up to this high
+        watermark; None: as before, or further where C has shown more.
+        """
+        written = self._look_at_all()
         if self._high_watermark is None:
-            return written
-        state, high_watermark = self._writer.producers.state, self._high_watermark
+            return written, written
+        state = self._writer.producers.state
+        high_watermark = self._reached() if high_watermark is None else high_watermark
+        self._high_watermark = high_watermark
         known = dict.fromkeys((*self._ended, *(state.ended or ())))
         end = written.end_offset
         self._held = {offset: it for offset, it in self._held.items() if not it.over and offset < end}
@@ -288,16 +292,13 @@ class Visible:
             [e for e in known if e.last_offset < end and (high_watermark <= e.last_offset or self._holds(e))]
         )
         state.ended = list(self._ended)
-        return self._below(high_watermark)
+        return written, self._below(high_watermark, written)
 
-    def _below(self, high_watermark: int) -> LogView:
-        """Return the part of `written` below the high watermark; that is taken for the log start offset at
+    def _below(self, high_watermark: int, view: LogView) -> LogView:
+        """Return the part of `view` below the high watermark; that is taken for the log start offset at
         least. A transaction whose marker is not below it is not decided there, nor one that has not ended in
         its other partitions.
         """
-        tail, view = self.tail, self._written
-        if tail is not None and tail.is_behind:
-            view = self._written_behind(tail)
         end = min(max(high_watermark, view.start_offset), view.end_offset)
         undecided = [e.first_offset for e in self._ended if e.last_offset >= end or self._holds(e)]
         stable = max(min([view.stable_offset, end, *undecided]), view.start_offset)
@@ -313,6 +314,11 @@ class Visible:
         segments, bases = self.segments.lists or self.segments.list_anew()
         stable = self._writer.producers.state.stable_offset(self.start_offset, end)
         return LogView(segments, bases, self.start_offset, end, position, stable)
+
+    def _look_ahead(self) -> LogView:
+        """Return what readers are to see; let followers see what was written."""
+        self._written, view = self._look()
+        return view
 
     def _holds(self, ended: Ended) -> bool:
         held = self._held.get(ended.last_offset)
@@ -340,7 +346,7 @@ class Visible:
     def begin_replica(self, high_watermark: int) -> None:
         """Let readers see the log up to a high watermark from now on; the caller holds the append token."""
         self._begin_replica(self._look_at_all(), high_watermark)
-        self.show()
+        self.show(high_watermark)
 
     def end_replica(self) -> None:
         """Let readers see the log up to its end from now on; the caller holds the append token."""
@@ -353,7 +359,7 @@ class Visible:
         producers, behind = self._writer.producers, high_watermark < view.end_offset
         producers.state.ended = producers.ended_behind(view, high_watermark) if behind else []
         self._high_watermark = high_watermark
-        return self._look()
+        return self._look(high_watermark)[1]
 
     def begin_epoch(self, epoch: int) -> None:
         """Show the log under this leader epoch from now on; the caller holds the append token."""
@@ -364,8 +370,7 @@ class Visible:
         """Show the log of a replica that was cut, up to this high watermark; the caller holds the append
         token.
         """
-        self._high_watermark = high_watermark
-        self.show()
+        self.show(high_watermark)
 
     def raise_high_watermark(self, offset: int) -> None:
         """Let readers of a replica see the log up to `offset` from the next `show` on; a lower one changes
@@ -383,9 +388,9 @@ class Visible:
         ended: Sequence[Ended] | None = None
         while not self._shows(offset) and not self._moved(offset, ended):
             self._publish_turned()
-            if offset < (self._high_watermark or 0):
+            if offset < self._reached():
                 # What ended between both was forgotten when the high watermark had passed it.
-                written = self._written
+                written = self.written
                 behind = offset < written.end_offset
                 ended = self._writer.producers.ended_behind(written, offset) if behind else ()
         for held in list(self._held.values()):
@@ -403,38 +408,29 @@ class Visible:
         it, was not looked up: that is done without the lock.
         """
         with self.publishing:
-            current, before = self.current, self._high_watermark
+            current, before = self.current, self._reached()
             tail = self.tail
-            if tail is not None and not tail.is_behind and offset <= tail.c.shown_offset:
+            if self._by_c and not tail.is_behind and offset <= tail.c.shown_offset:
                 return True  # C has shown that
             if isinstance(current, Turning) and current.together.done:
                 return False
-            if before is not None and offset < before and ended is None:
+            if offset < before and ended is None:
                 return False
             if ended is not None:
                 self._ended = tuple(dict.fromkeys((*ended, *self._ended)))
             self._high_watermark = offset
-            if self._is_moved_by(self.tail, offset):
+            if tail.is_behind and self._by_c and tail.show(offset):
                 self.publisher.tell()
             elif isinstance(current, LogView):
+                if tail.is_behind:  # C appends no more where the high watermark goes back
+                    tail.pause()
                 self._untold = True
-                self.current = view = self._below(offset)
+                written = self._all()
+                view = self._below(offset, written)
+                self._turn(written, view)
                 self.publisher.publish(view, self.written, self.flusher, self.segments.layout)
                 self._untold = False
         return True
-
-    @staticmethod
-    def _is_moved_by(tail: NativeTail | None, offset: int) -> bool:
-        """Have C show the log up to a higher high watermark, where it appends behind that; return whether it
-        did. It appends no more where the high watermark goes back.
-        """
-        if tail is None or not tail.is_behind:
-            return False
-        if tail.show(offset):
-            return True
-        tail.stop()
-        tail.c.seen_offset = 0
-        return False
 
     # --- transactions over several replicas -----------------------------------------------
 
@@ -461,8 +457,10 @@ class Visible:
 
     # --- showing --------------------------------------------------------------------------
 
-    def show(self) -> None:
-        """Make all that was written visible; the caller holds the append token."""
+    def show(self, high_watermark: int | None = None) -> None:
+        """Make all that was written visible, of a replica up to this high watermark; None: as before. The
+        caller holds the append token.
+        """
         if self.segments.closed:  # or deleted: its slot in the published ends may be another's
             return
         if self._writer.owed is not None:
@@ -471,8 +469,9 @@ class Visible:
             self._publish_turned()
         with self.publishing:
             self._untold = True
-            self.current = view = self._look()
-            self.publisher.publish(view, self._written, self.flusher, self.segments.layout)
+            written, view = self._look(high_watermark)
+            self._turn(written, view)
+            self.publisher.publish(view, written, self.flusher, self.segments.layout)
             self._untold = False
 
     @staticmethod
@@ -490,7 +489,7 @@ class Visible:
             it._publish_turned()
 
         def turn() -> None:
-            turning = [Turning(it.view, it._look(), at_once) for it in partitions]
+            turning = [Turning(it.view, it._look_ahead(), at_once) for it in partitions]
             at_once.partitions = tuple(partitions)
             for it, view in zip(partitions, turning, strict=True):
                 it.current = view
@@ -577,7 +576,7 @@ class EndedTogether:
         def turn() -> None:
             self.over = True
             live = [it for it in partitions if it.current is not None]
-            turning = [Turning(it.view, it._below(it._high_watermark or 0), at_once) for it in live]
+            turning = [Turning(it.view, it._below(it._reached(), it._all()), at_once) for it in live]
             at_once.partitions = tuple(live)
             for it, view in zip(live, turning, strict=True):
                 it.current = view
@@ -595,7 +594,7 @@ def _publish(together: Together) -> None:
     turned = [it for it in together.partitions if _is_of(it.current, together)]
     Publisher.publish_all(turned)
     for it in turned:
-        it.current = it.view
+        it._turn(it._all(), it.view)
 
 
 def _is_of(view: LogView | Turning | None, together: Together) -> bool:

@@ -296,7 +296,8 @@ class EndsWriter(_Mapped):
         if key not in self._slots:
             self.publish([self.claim(key)], [Ends(key, 0, 0, 0, 0, 0, 0, 0)])
 
-    def lend(self) -> tuple[Any, int]:
+    @property
+    def mapping(self) -> tuple[Any, int]:
         """Return the mapping and its size, for C to publish by itself."""
         return self._bytes, self._size
 

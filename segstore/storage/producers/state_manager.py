@@ -163,12 +163,12 @@ class Producers:
 
     # --- the native tail -----------------------------------------------------------------
 
-    def lend(self, tail: NativeTail) -> None:
-        """Lend a tail the table of producers: C judges the next batches of those that are known, and takes
+    def bind(self, tail: NativeTail) -> None:
+        """Give a tail the table of producers: C judges the next batches of those that are known, and takes
         them in.
         """
         tail.c.producers = self.state.c
-        tail.keep(self.state.c)
+        tail.keep("producers", self.state.c)
 
     # --- what is known -------------------------------------------------------------------
 

@@ -316,10 +316,10 @@ class ActiveSegment:
 
     # --- the native tail -----------------------------------------------------------------
 
-    def lend(self, tail: NativeTail) -> None:
-        """Lend a tail this segment."""
+    def bind(self, tail: NativeTail) -> None:
+        """Have a tail append to this segment."""
         tail.c.active = self.c
-        tail.keep(self.c, self.end, self._offsets, self._times)
+        tail.keep("active", (self.c, self.end, self._offsets, self._times))
 
     # --- sealing -----------------------------------------------------------------------
 

@@ -1,10 +1,9 @@
-"""The native tail of a log: what C needs to append a record by one call, lent to it while nothing unusual is
-the case (DESIGN.md, section 6; `_native/tail.c`).
+"""The native tail of a log: what C needs to append by one call (DESIGN.md, section 6; `_native/tail.c`).
 
-A tail is made for one loan. It is lent, and taken back, by the holder of the partition's append token;
-`stop` may be called by any thread: no append begins any more when it returns. What C has appended is in the
-log, indexed and published; the Python objects learn of that when the tail is taken back. Until then readers
-of this process see it by `end`.
+A partition has one tail for as long as it is open. While the tail is open, C appends; `pause` lets no append
+begin any more, and any thread may call it. The holder of the partition's append token, which has paused the
+tail, changes what it says, binds it to another segment, and opens it again. What C has appended is in the
+log, indexed and published, and readers of this process see it by `end`.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
     from segstore.files.native_write import NativeWrite
 
 enabled = "SEGSTORE_LONG_WAY" not in os.environ
-"""Whether tails are lent. Where the environment has SEGSTORE_LONG_WAY, as in tests of the long way, every
+"""Whether tails are opened. Where the environment has SEGSTORE_LONG_WAY, as in tests of the long way, every
 append takes that.
 """
 
@@ -33,19 +32,29 @@ def _processors() -> int:
     return (os.cpu_count() or 1) if allowed is None else len(allowed(0))
 
 
+def _again(call: Callable[..., int], *arguments: Any) -> int:
+    """Return what a call of C answers that goes on behind a signal whose handler has raised nothing."""
+    while (answer := call(*arguments)) == -errno.EINTR:
+        """The handler has run."""
+    return answer
+
+
 class NativeTail:
-    """A tail of which C's struct is `c`. `write` and `sync` are what `native_write` and `native_sync` of
-    `Files` give; `clock` is None where C's clock is the store's; `here` is as `Context.here_for_c`.
+    """A tail of which C's struct is `c`. `clock` is None where C's clock is the store's; `here` is as
+    `Context.here_for_c`: where that is None, the tail is never opened. `recovery_point` is the offset below
+    which all is durable.
     """
 
     __slots__ = (
         "__weakref__",
         "_is_left",
+        "_kept",
         "_owners",
         "address",
         "c",
         "clock",
         "due",
+        "failure",
         "followers",
         "handle",
         "late",
@@ -53,49 +62,84 @@ class NativeTail:
         "write",
     )
 
-    def __init__(
-        self, handle: Handle, write: NativeWrite, sync: Any, clock: Callable[[], int] | None, here: Any
-    ) -> None:
-        self.c = ffi.new("seg_tail *")
+    def __init__(self, clock: Callable[[], int] | None, here: Any, recovery_point: int) -> None:
+        here = ffi.new("uint8_t[1]", b"\1") if here is None else here
+        self.failure = ffi.new("int32_t *")
+        """The errno of a sync that failed; a file of the pool refers to this, and may outlive the tail."""
+        commit = ffi.new("seg_commit *", {"synced": recovery_point, "failed": self.failure})
+        self.c = ffi.new("seg_tail *", {"fd": -1, "high_watermark": -1, "here": here, "commit": commit})
         self.address = address(self.c)
-        self.c.fd, self.c.write, self.c.here = handle.fd, write.c, here
-        self.write = write
-        self.c.high_watermark = -1
-        self.syncs = sync is not None
-        """Whether C may sync the log."""
-        if self.syncs:
-            self.c.sync = sync
         self.clock = clock
         self.due: Callable[[int], None] | None = None
         """Called with the offset behind each append where Python keeps flush.ms or flush.messages."""
         self.late: Callable[[int], None] | None = None
         """Called in place of `due` where C keeps flush.messages, once `c.late` says that C left a flush."""
-        self.handle: Handle | None = handle
-        """The log's file, None once the tail was stopped."""
+        self.handle: Handle | None = None
+        """The active segment's log, None once the pool has let go of it."""
+        self.write: NativeWrite
+        """By what C writes, once the tail is bound."""
+        self.syncs = False
+        """Whether C may sync the log."""
         self.followers: Sequence[NativeTail] = ()
         """The tails of other replicas, which get what is appended to this one before readers see it."""
-        self._owners: list[Any] = [sync, here]
+        self._owners: dict[str, Any] = {"here": here, "commit": commit}  # of memory to which `c` points
+        self._kept: list[Handle | None] = []  # which a sync may still use
         self._is_left = False  # whether somebody has quit, who waits for no disk
 
-    def keep(self, *owners: Any) -> None:
-        """Keep objects to whose memory the struct points, for as long as the tail lives."""
-        self._owners += owners
+    # --- by the holder of the append token, while the tail is paused ----------------------
+
+    def keep(self, what: str, owner: Any) -> None:
+        """Keep an object to whose memory the struct points, in place of the one before."""
+        self._owners[what] = owner
+
+    def bind(self, handle: Handle, write: NativeWrite, sync: Any) -> None:
+        """Append to this open log from now on. `write` and `sync` are what `native_write` and `native_sync`
+        of `Files` give.
+        """
+        if not self._is_synced:
+            self._kept.clear()  # no sync begins while the tail is paused
+        if self.handle is not None and self.handle is not handle:
+            self._let_go_of(self.handle)
+        self.handle = handle
+        self.c.fd, self.c.write, self.write = handle.fd, write.c, write
+        self.syncs = sync is not None
+        self.c.sync = sync if self.syncs else ffi.NULL
+        self.keep("sync", sync)
+        handle.user = weakref.ref(self)
+
+    @property
+    def _is_synced(self) -> bool:
+        return bool(self.c.commit.word & 1)
+
+    def _let_go_of(self, handle: Handle | None) -> None:
+        """Keep a log open no longer than a sync of C's uses it."""
+        if self._is_synced:
+            self._kept.append(handle)
+        if self.handle is handle:
+            self.handle = None
 
     def hand_on(self, followers: Sequence[NativeTail]) -> None:
-        """Have C append to these tails of followers, too; called before `begin`."""
+        """Have C append to these tails of followers, too."""
         self.followers = followers  # they live as long as this tail
         self.c.n_followers = len(followers)
         self.c.spins = len(followers) < _processors()
+        self.c.hands_over = any(follower.by_thread for follower in followers)
         for number, follower in enumerate(followers):
             self.c.followers[number] = follower.c
-            self.c.hands_over |= follower.by_thread
 
     def write_by(self, job: Any) -> None:
         """Have what a leader's tail hands on to this one written by the thread that `job` is of, as
-        `DiskThread.job` gives it; called before `begin`.
+        `DiskThread.job` gives it; None: by the appender.
         """
-        self.c.job = job
-        self.keep(job)
+        self.c.job = ffi.NULL if job is None else job
+        self.keep("job", job)
+
+    def begin(self) -> None:
+        """Let C append from now on, unless the pool has let go of the log's file."""
+        self._is_left = False
+        _again(lib.seg_tail_begin, self.c)
+
+    # --- what it is -----------------------------------------------------------------------
 
     @property
     def by_thread(self) -> bool:
@@ -113,67 +157,57 @@ class NativeTail:
         return bool(self.c.high_watermark >= 0)
 
     @property
-    def is_lent(self) -> bool:
+    def is_open(self) -> bool:
         """Return whether C may append."""
-        return bool(self.c.lent)
-
-    @property
-    def has_hidden(self) -> bool:
-        """Return whether the log ends behind what was shown, since a follower lacks it."""
-        return bool(self.c.active.end.next_offset > self.c.shown_offset)
-
-    def begin(self) -> None:
-        """Let C append from now on, unless the tail was stopped before. The pool may stop the tail to close
-        the log's file.
-        """
-        # First: once the handle has its user, the pool may close the file at any moment.
-        lib.seg_tail_begin(self.c)
-        handle = self.handle
-        if handle is None:
-            self.stop()
-        else:
-            handle.user = weakref.ref(self)
+        return bool(self.c.open)
 
     @property
     def moved(self) -> bool:
-        """Return whether anything was appended, or tried in vain, since the tail was lent."""
+        """Return whether anything was appended, or tried in vain, since the tail was opened."""
         return bool(self.c.appends or self.c.torn)
 
-    def stop(self) -> None:
-        """Let no append begin any more, and wait for one that is under way. Calls after the first do
-        nothing.
-        """
-        while lib.seg_tail_stop(self.c) == -errno.EINTR:
-            """A signal's handler has run."""
-        self.handle = None
+    # --- by any thread --------------------------------------------------------------------
+
+    def pause(self) -> None:
+        """Let no append begin any more, and wait for one that is under way."""
+        _again(lib.seg_tail_pause, self.c, False)
 
     def quit(self) -> None:
         """Let no append begin any more, and wait for nothing. The file stays open for one that is under way:
         that may still end.
         """
-        self._is_left = True
+        self._is_left, handle = True, self.handle
         if lib.seg_tail_quit(self.c):
-            self.handle = None
+            self._let_go_of(handle)
 
     def let_go(self) -> None:
-        """Stop, so that the file can be closed. An append of replicas by threads is not waited for: then the
-        file stays open as long.
+        """Pause, so that the file can be closed. An append of replicas by threads, or a sync, is not waited
+        for: then the file stays open as long.
         """
         if self._is_left or self.by_thread or self.c.hands_over:
             self.quit()
         else:
-            self.stop()
+            handle = self.handle
+            _again(lib.seg_tail_pause, self.c, True)
+            self._let_go_of(handle)
+
+    def look(self, position: int, shown: int, seen: int) -> None:
+        """Let readers see the log up to here, unless C does that (`seg_tail_look`)."""
+        _again(lib.seg_tail_look, self.c, position, shown, seen)
+
+    def end(self) -> tuple[int, int, int]:
+        """Return up to which offset the log was shown, its position there, and up to which offset readers
+        see; -1 in a child that was forked within an append.
+        """
+        position, seen = ffi.new("int64_t *"), ffi.new("int64_t *")
+        return lib.seg_tail_end(self.c, position, seen), position[0], seen[0]
 
     def show(self, high_watermark: int) -> bool:
-        """Show the log up to a high watermark, and publish that; False where the tail is not lent any more,
-        or shows more.
+        """Show the log up to a high watermark, and publish that; False where the tail is paused, or shows
+        more.
         """
-        while (shown := lib.seg_tail_show(self.c, high_watermark)) == -errno.EINTR:
-            """A signal's handler has run."""
-        return bool(shown)
+        return bool(_again(lib.seg_tail_show, self.c, high_watermark))
 
     def publish_synced(self, synced: int) -> bool:
-        """Publish how much is durable; False where the tail is not lent any more."""
-        while (told := lib.seg_tail_synced(self.c, synced)) == -errno.EINTR:
-            """A signal's handler has run."""
-        return bool(told)
+        """Publish how much is durable; False where the tail is paused."""
+        return bool(_again(lib.seg_tail_synced, self.c, synced))

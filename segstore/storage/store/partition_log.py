@@ -96,7 +96,7 @@ class PartitionLog:
         goes on with the log with which it began.
         """
         root = self._context.root
-        self._loan = source.loan if isinstance(source, Partition) and not self._internal else None
+        self._own = source if isinstance(source, Partition) and not self._internal else None
         if isinstance(source, Partition):
             root = source.context.root
         self.aborted_transactions = AbortedTransactions(self._context.files)
@@ -209,9 +209,9 @@ class PartitionLog:
         topic): nothing was written then; StorageError: the record is not in the log; ReadOnlyError,
         StoreClosedError, ForkedError.
         """
-        loan = self._loan
-        if loan is not None and not self._context.closed:
-            offset = append_short(loan, value, key, headers, timestamp, expected_offset)
+        own = self._own
+        if own is not None and own.acks is None and not self._context.closed:
+            offset = append_short(own.tail, value, key, headers, timestamp, expected_offset)
             if offset >= 0:
                 return offset
         if self._internal:
@@ -245,15 +245,16 @@ class PartitionLog:
         the append. With `expected_offset` the first record gets that offset, or nothing is written. Errors as
         `append`.
         """
-        loan = self._loan
+        own = self._own
         if (
-            loan is not None
+            own is not None
+            and own.acks is None
             and compression is None
             and isinstance(values, list | tuple)
             and not self._context.closed
         ):
             n = len(values)
-            first = append_list(loan, n, values, keys, timestamps, headers, batch_bytes, expected_offset)
+            first = append_list(own.tail, n, values, keys, timestamps, headers, batch_bytes, expected_offset)
             if first >= 0:
                 return range(first, first + n)
         if self._internal:
@@ -333,8 +334,8 @@ class PartitionLog:
         """Make all that was appended durable (fdatasync). Raises StorageError; the partition is fenced
         then.
         """
-        loan = self._loan
-        if loan is None or self._context.closed or not loan.flush():
+        own = self._own
+        if own is None or self._context.closed or not own.tail.flush():
             check_apart("flush()")
             self.partition_for_write().flush()
 

@@ -196,7 +196,7 @@ class Primary:
                 self._wait_for_standby(partition)
 
     def _wait_for_standby(self, partition: Partition) -> None:
-        partition.acks, partition.loan.has_standby = StandbyAcks(partition, self._away), True
+        partition.acks, partition.tail.has_standby = StandbyAcks(partition, self._away), True
 
     def unregister(self) -> bool:
         """Take the standby away, by the operator's word; return whether there was one. In each partition of a

@@ -119,13 +119,13 @@ def _sendable(view: LogView, offset: int, context: Context, views: Visible | Non
     remembers = context.writable and enabled
     c = ffi.new(_SENDABLE, (segment.fields(end, view.end_offset, index), below, -1, -1, here, remembers))
     bearer = views.bearer(view) if views is not None and enabled and _is_plain(context.files) else None
-    tail = None if bearer is None or bearer[1] is None else bearer[1].c
+    tail = None if views is None else views.tail.c
     # `index` and `here` have the memory that `c` points to.
     where = address(tail or ffi.NULL)
     known = Sendable(ref(handle), c, address(c), (index, here), first, tail, where)
     known.offered = views is not None
     if bearer is not None:
-        bearer[0].at_once = known
+        bearer.at_once = known
     return known
 
 

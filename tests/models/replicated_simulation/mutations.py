@@ -38,7 +38,7 @@ from segstore.storage.inbox.known_ids import KnownIds
 from segstore.storage.log.acks import Acks
 from segstore.storage.log.partition import LogStart, Partition
 from segstore.storage.log.replica import Replica, Truncated
-from segstore.storage.log.tail_loan import TailLoan
+from segstore.storage.log.tail import Tail
 from segstore.storage.log.visibility import Visible
 from segstore.storage.meta.offset_checkpoints import LeaderEpochs
 from segstore.storage.producers.state_manager import Producers
@@ -81,10 +81,10 @@ def _unless_it_leads(epochs: LeaderEpochs, epoch: int, start_offset: int) -> Non
         LeaderEpochCache.assign(epochs, epoch, start_offset)
 
 
-def _lend_to_one(
-    loan: TailLoan, validator: Any, epoch: int, end_offset: int, followers: Sequence[Any]
+def _open_to_one(
+    tail: Tail, validator: Any, epoch: int, end_offset: int, followers: Sequence[Any]
 ) -> Any:
-    return _lend_leader(loan, validator, epoch, end_offset, followers[:1])
+    return _open_leader(tail, validator, epoch, end_offset, followers[:1])
 
 
 def _made_older(directory: int) -> list[Step]:
@@ -180,7 +180,7 @@ def _freeze_without_sync(files: Files, directory: str, snapshot: SnapshotId, chu
     files.sync_dir(directory)
 
 
-_records, _lend_leader = MetadataImage.records, TailLoan.lend_leader
+_records, _open_leader = MetadataImage.records, Tail.open_leader
 _write_consumer = GroupOffsets.write_consumer
 _restart, _open = Controller.restart, MetadataLog.open.__func__  # type: ignore[attr-defined]
 _write_id, _led_alone = AdoptedTopic.write, Acks(1, 2_000)
@@ -245,7 +245,7 @@ MUTATIONS: dict[str, Mutation] = {
         [WIDE, STAGED, ADOPTED, ("cut", "none", (0, 1, 2))],
         (Change(ReplicatedSide, "sync", lambda self, partitions, timeout_ms=0: None),)),
     "an append inline leaves a follower out": Mutation(
-        draw(39, STEPS), (Change(TailLoan, "lend_leader", _lend_to_one),), 39),
+        draw(39, STEPS), (Change(Tail, "open_leader", _open_to_one),), 39),
     "offsets are read before all that was committed is shown": Mutation(
         [WIDE, ("commit", "a", 0, 0), ("kill",)],
         (Change(ReplicatedPartitionLog, "check_committed", lambda self: None),), 22),

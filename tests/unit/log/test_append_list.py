@@ -50,14 +50,11 @@ def log(store_dir: Path) -> Iterator[segstore.PartitionLog]:
 
 
 def tail_of(log: segstore.PartitionLog) -> NativeTail:
-    tail = log.partition_for_write().loan.tail
-    assert tail is not None
-    return tail
+    return log.partition_for_write().tail.native
 
 
 def by_c(log: segstore.PartitionLog) -> int:
-    tail = log.partition_for_write().loan.tail
-    return 0 if tail is None else int(tail.c.appends)
+    return int(tail_of(log).c.appends)
 
 
 def called(call: Callable[[], object]) -> list[str]:
@@ -102,7 +99,7 @@ TAKEN: dict[str, tuple[Any, ...]] = {
 def test_one_call_of_c_writes_what_the_long_way_writes(tmp_path: Path, case: str) -> None:
     given, logs = TAKEN[case], [opened(tmp_path / way) for way in ("short", "long")]
     assert called(lambda: logs[0].append_batch(*given)) == ["seg_list_append"]
-    tail_of(logs[1]).stop()  # until the next append by Python
+    tail_of(logs[1]).pause()  # until the next append by Python
     offsets = [log.append_batch(*given) for log in logs]
     assert offsets[0] == range(2 + len(given[0]), 2 + 2 * len(given[0]))
     logs[1].append_batch(*given)
@@ -228,8 +225,8 @@ def test_a_topic_that_takes_no_message(tmp_path: Path) -> None:
     log = opened(tmp_path / "s")
     log._store.alter_topic("t", {"max.message.bytes": 0})
     partition = log.partition_for_write()
-    with partition.loan.token:
-        partition.loan.lend(partition.validator)  # as replicas do, without an append
+    with partition.tail.token:
+        partition.tail.open(partition.validator)  # as replicas do, without an append
     tail_of(log)
     for append in (lambda: log.append_batch(FEW), lambda: log.append(b"one")):
         with pytest.raises(RecordTooLargeError):
@@ -248,7 +245,7 @@ def test_keys_that_must_be_there_and_are(tmp_path: Path) -> None:
 
 def test_a_tail_that_is_not_lent(log: segstore.PartitionLog) -> None:
     tail = tail_of(log)
-    tail.stop()
+    tail.pause()
     assert seg_list_append(tail.address, 10, *USUAL, START_MS) == lib.SEG_SLOW
     assert log.append_batch(FEW) == range(2, 12)
 

@@ -78,7 +78,7 @@ def test_both_ways_write_the_same(tmp_path: Path, seed: int) -> None:
         if found.offsets:
             assert found.offsets == [first + at for at in (0, *cuts)]
         sequence += n
-    taken = logs[0]._loan.tail.c.appends  # type: ignore[union-attr]
+    taken = logs[0]._own.tail.native.c.appends  # type: ignore[union-attr]
     for log in logs:
         log._store.close()
     assert taken > 4

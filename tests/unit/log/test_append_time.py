@@ -52,7 +52,7 @@ class Side:
     @property
     def by_c(self) -> int:
         """Appends of C's since the tail was lent."""
-        tail = self.log.partition_for_write().loan.tail
+        tail = self.log.partition_for_write().tail.native
         return 0 if tail is None else int(tail.c.appends)
 
     def stamps(self, offset: int) -> list[tuple[int, int]]:
@@ -270,7 +270,7 @@ def test_rules_of_other_settings_than_the_tail_s_are_left_to_python(
     for _ in range(2):
         side.do(lambda it: it.log.append(b"v"))
     partition, sent, header = side.log.partition_for_write(), batch(), ffi.new("seg_batch *")
-    rules, tail = partition.validator.rules, partition.loan.tail
+    rules, tail = partition.validator.rules, partition.tail.native
     assert tail is not None
 
     def take() -> int:
@@ -293,7 +293,7 @@ def test_the_clock_of_c_is_the_time_of_day(store_dir: Path, monkeypatch: pytest.
         began = time.time_ns() // 1_000_000
         for n in range(50):
             (log.append if n % 2 else log.append_batch)(b"v" if n % 2 else [b"v"])  # type: ignore[operator]
-        assert log._loan.tail.c.appends > 40  # type: ignore[union-attr]
+        assert log._own.tail.native.c.appends > 40  # type: ignore[union-attr]
         stamps = log.read(0, 1 << 20).timestamps.tolist()
         assert stamps == sorted(stamps)
         assert began <= stamps[0] <= stamps[-1] <= time.time_ns() // 1_000_000

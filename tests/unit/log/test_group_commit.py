@@ -23,7 +23,7 @@ from segstore import StorageError
 from segstore._native import ffi, lib, seg_tail_flush
 from segstore.files import Files, Handle
 from segstore.storage.log.flusher import Flusher
-from segstore.storage.log.tail_loan import ALL
+from segstore.storage.log.tail import ALL
 from segstore.storage.segment import native_tail
 
 THREADS, EACH = 6, 40
@@ -194,14 +194,14 @@ def test_each_that_waits_is_woken_by_the_one_before(store_dir: Path, monkeypatch
     """Who is forgotten looks again after a second, and its flush takes the long way then."""
     files = Slow()
     log = opened(store_dir, files, {})
-    loan, short = log.partition_for_write().loan, list[bool]()
-    flush = loan.flush
+    tail, short = log.partition_for_write().tail, list[bool]()
+    flush = tail.flush
 
     def noted() -> bool:
         short.append(flush())
         return short[-1]
 
-    monkeypatch.setattr(loan, "flush", noted)
+    monkeypatch.setattr(tail, "flush", noted)
     commit = flusher_of(log)._commit
     log.append(b"for all")
     files.go.clear()
@@ -395,8 +395,8 @@ def test_python_waits_for_a_sync_of_c(store_dir: Path) -> None:
     files.log = log = opened(store_dir, files, {})
     flusher = flusher_of(log)
     log.append(b"by C")
-    assert log._loan is not None
-    assert log._loan.tail is not None
+    assert log._own is not None
+    assert log._own.tail.may_be_open
     files.go.clear()
     files.begun.clear()
     seen: list[int] = []
@@ -449,8 +449,8 @@ def test_a_close_tells_what_a_sync_of_c_told_nobody(store_dir: Path) -> None:
 
         def sync(self, handle: Handle) -> None:
             super().sync(handle)
-            if self.log is not None and self.log._loan is not None:
-                self.log._loan.stop()
+            if self.log is not None and self.log._own is not None:
+                self.log._own.tail.pause()
 
     files = Taking()
     log = opened(store_dir, files, DURABLE)
@@ -473,9 +473,9 @@ def test_what_a_roll_leaves_is_synced_by_python(store_dir: Path) -> None:
     for n in range(3):
         log.append(b"%d" % n)
         log.flush()
-    assert log._loan is not None
-    assert log._loan.tail is not None
-    assert log._loan.tail.c.log_only
+    assert log._own is not None
+    assert log._own.tail.may_be_open
+    assert lib.seg_tail_syncs(log._own.tail.native.c)
     log.append(b"by C")
     files.clear()
     log.flush()
@@ -506,7 +506,7 @@ def test_a_store_whose_files_sync_in_python(store_dir: Path) -> None:
 
 
 def test_a_tail_that_is_just_being_made_is_not_flushed_by_c() -> None:
-    """It is found in the loan before it has a commit."""
+    """It has no commit then."""
     c, here = ffi.new("seg_tail *"), ffi.new("uint8_t[1]", b"\1")
     c.here = here
     assert lib.seg_tail_flush(c, 1) == lib.SEG_SLOW
@@ -522,7 +522,7 @@ def test_what_the_call_of_c_that_flushes_does_not_take(arguments: tuple[Any, ...
 def test_the_call_of_c_that_flushes_takes_an_offset(store_dir: Path) -> None:
     files = CountingFiles()
     log = opened(store_dir, files, {})
-    tail = log.partition_for_write().loan.tail
+    tail = log.partition_for_write().tail.native
     assert tail is not None
     log.append(b"below the offset")
     files.clear()
@@ -533,7 +533,7 @@ def test_the_call_of_c_that_flushes_takes_an_offset(store_dir: Path) -> None:
     log.append(b"behind it")
     assert seg_tail_flush(tail.address, ALL) == 0
     assert files.count("sync") == 2
-    tail.stop()
+    tail.pause()
     assert seg_tail_flush(tail.address, ALL) == lib.SEG_SLOW
     closed(log)
 
@@ -585,7 +585,7 @@ def test_an_append_whose_wait_a_signal_has_ended_is_durable_when_it_returns(stor
     assert files.synced > offset
     assert flusher_of(log).recovery_point > offset
     threads[0].join()
-    tail = log.partition_for_write().loan.tail
+    tail = log.partition_for_write().tail.native
     assert tail is None or tail.c.late
     closed(log)
 
@@ -669,7 +669,7 @@ def test_a_tail_that_is_being_lent_learns_of_names_that_are_not_synced(
     store_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = opened(store_dir, HookedFiles(), {})
-    flusher, loan = flusher_of(log), log.partition_for_write().loan
+    flusher, tail = flusher_of(log), log.partition_for_write().tail
     asked = flusher._needs_log_only
 
     asked_of: list[bool] = []
@@ -681,11 +681,11 @@ def test_a_tail_that_is_being_lent_learns_of_names_that_are_not_synced(
         return needed
 
     monkeypatch.setattr(flusher, "_needs_log_only", changed_then)
-    with loan.token:
-        """The tail is taken back."""
-    log.append(b"the next tail is lent")
-    assert loan.tail is not None
-    assert (asked_of, loan.tail.c.log_only) == ([True], 0)
+    with tail.token:
+        """The tail is paused."""
+    log.append(b"opens the tail")
+    assert tail.native.is_open
+    assert (asked_of, lib.seg_tail_syncs(tail.native.c)) == ([True], 0)
     closed(log)
 
 

@@ -40,7 +40,7 @@ with segstore.open(sys.argv[1]) as store:
     log = store.partition("t")
     for _ in range(2):
         log.append(b"the long way")
-    tail = log.partition_for_write().loan.tail
+    tail = log.partition_for_write().tail.native
     for patience in map(int, sys.argv[3:]):
         writes.await_(patience)
         log.append(b"v")
@@ -55,7 +55,7 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def tail_of(log: segstore.PartitionLog) -> NativeTail:
-    tail = log.partition_for_write().loan.tail
+    tail = log.partition_for_write().tail.native
     assert tail is not None
     return tail
 

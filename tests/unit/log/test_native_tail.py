@@ -51,14 +51,14 @@ def begun(log: segstore.PartitionLog) -> segstore.PartitionLog:
     """Append the long way until C appends."""
     for n in range(2):
         assert log.append(b"before %d" % n) == n
-    assert tail_of(log).c.lent
+    assert tail_of(log).c.open
     return log
 
 
 def tail_of(log: segstore.PartitionLog) -> NativeTail:
-    assert log._loan is not None
-    assert log._loan.tail is not None
-    return log._loan.tail
+    assert log._own is not None
+    assert log._own.tail.may_be_open
+    return log._own.tail.native
 
 
 def values(log: segstore.PartitionLog, offset: int = 2) -> list[bytes | None]:
@@ -94,7 +94,7 @@ def test_a_time_before_the_segment_s_first_is_no_reason_to_look_again(log: segst
 
 @pytest.mark.parametrize("given", [(5,), (b"v", 5)], ids=["a value", "a key"])
 def test_what_has_no_length_is_refused(log: segstore.PartitionLog, given: tuple[Any, ...]) -> None:
-    assert tail_of(log).c.lent
+    assert tail_of(log).c.open
     with pytest.raises(segstore.InvalidTypeError, match="is int: allowed is bytes"):
         log.append(*given)
 
@@ -194,7 +194,8 @@ def test_what_c_appends_leaves_the_state_that_the_log_says(
     log: segstore.PartitionLog, rng: random.Random
 ) -> None:
     """Also of what is refused, repeated and in transactions, and as sequences begin anew at 0."""
-    directory, loan, short = Path(log.partition_for_write().directory), log.partition_for_write().loan, 0
+    partition, short = log.partition_for_write(), 0
+    directory, native = Path(partition.directory), partition.tail.native
     next_of = {producer_id: LAST - 5 * producer_id for producer_id in range(12)}
     for _ in range(40):
         for _ in range(30):
@@ -202,14 +203,14 @@ def test_what_c_appends_leaves_the_state_that_the_log_says(
             attributes = TRANSACTIONAL_FLAG * (producer_id % 3 == 0)
             back = rng.choice([0] * 9 + [n, 5000])
             template = Template(attributes, producer_id, 0, (next_of[producer_id] - back) % (LAST + 1))
-            columns, tail = Columns([b"v"] * n, timestamp=now_ms()), loan.tail
+            columns, was_open, before = Columns([b"v"] * n, timestamp=now_ms()), native.is_open, native.c.appends
             try:
                 done = append_batches(log, columns, range(1, n), template=template)
             except (OutOfOrderSequenceError, DuplicateSequenceError):
                 continue
             if not done.duplicate:
                 next_of[producer_id] = (template.base_sequence + n) % (LAST + 1)
-            short += tail is not None and tail is loan.tail  # else it was taken back for that
+            short += was_open and native.c.appends > before
         assert_live(log, directory)
         if rng.random() < 0.3:
             end_transaction([log], rng.randrange(12), 0, 0, commit=rng.random() < 0.5)
@@ -335,14 +336,15 @@ def test_a_view_has_one_segments_end(store_dir: Path) -> None:
 
     class Late(Visible):
         @property
-        def tail(self) -> NativeTail | None:
+        def current(self) -> Any:
+            found = self.__dict__["current"]
             if between:
                 between.pop()()
-            return self.__dict__["tail"]  # type: ignore[no-any-return]
+            return found
 
-        @tail.setter
-        def tail(self, tail: NativeTail | None) -> None:
-            self.__dict__["tail"] = tail
+        @current.setter
+        def current(self, view: Any) -> None:
+            self.__dict__["current"] = view
 
     with segstore.open(store_dir) as store:
         store.create_topic("t")
@@ -552,7 +554,7 @@ def test_a_failed_write_leaves_nothing(store_dir: Path, number: int) -> None:
             if turn:
                 assert log.append(b"whole") == 3
                 size = path.stat().st_size
-            assert tail_of(log).c.lent
+            assert tail_of(log).c.open
             files.arm()
             with pytest.raises(StorageError) as raised:
                 log.append(b"cut off")
@@ -617,7 +619,7 @@ def test_a_stop_waits_for_an_append(store_dir: Path) -> None:
         appending = threading.Thread(target=log.append, args=(b"slow",))
         appending.start()
         entered.wait()
-        tail_of(log).stop()
+        tail_of(log).pause()
         order.append("stopped")
         appending.join()
         assert order == ["written", "stopped"]
@@ -685,33 +687,34 @@ class LetGoAtOnce(Handle):
     @user.setter
     def user(self, user: Any) -> None:
         if user is not None:
-            user().stop()
+            user().let_go()
 
 
 def test_files_that_the_pool_closes_while_a_tail_is_lent() -> None:
     """The tail must not be lent behind that: C would write to a descriptor that is another file's by then."""
-    tail = NativeTail(handle := LetGoAtOnce("/dev/null", os.O_RDONLY), NATIVE, ffi.NULL, None, HERE)
+    tail = NativeTail(None, HERE, 0)
+    tail.bind(handle := LetGoAtOnce("/dev/null", os.O_RDONLY), NATIVE, ffi.NULL)
     tail.begin()
-    assert not tail.c.lent
+    assert not tail.c.open
     handle.close()
 
 
 def test_a_sync_that_fails_while_a_tail_is_lent(store_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The append that lends the tail is written: the fence stops the tail, and raises nothing there."""
     fenced = OSError(errno.EIO, "Input/output error")
-    lend = Visible.lend
+    begin = Visible.open
 
-    def fail_first(self: Visible, tail: NativeTail) -> None:
+    def fail_first(self: Visible, behind: bool) -> None:
         self.segments.fence(fenced)
-        lend(self, tail)
+        begin(self, behind)
 
     with segstore.open(store_dir) as store:
         store.create_topic("t")
         log = store.partition("t")
         log.append(b"first")
-        monkeypatch.setattr(Visible, "lend", fail_first)
+        monkeypatch.setattr(Visible, "open", fail_first)
         assert log.append(b"written") == 1
-        assert not tail_of(log).c.lent
+        assert not tail_of(log).c.open
         with pytest.raises(StorageError, match="fenced"):
             log.append(b"no more")
 
@@ -731,7 +734,7 @@ def test_a_file_that_the_pool_has_let_go_before_a_tail_is_lent(
         log = store.partition("t")
         for n in range(2):
             assert log.append(b"%d" % n) == n
-        assert not tail_of(log).c.lent
+        assert not tail_of(log).c.open
         before = len(os.listdir("/proc/self/fd"))
         log.partition_for_write().context.pool.close()
         assert len(os.listdir("/proc/self/fd")) < before
@@ -772,9 +775,10 @@ def test_the_published_end_never_goes_back(store_dir: Path, monkeypatch: pytest.
 
 def test_a_handle_without_its_user() -> None:
     handle = Handle("/dev/null", os.O_RDONLY)
-    tail = NativeTail(handle, NATIVE, ffi.NULL, None, HERE)
+    tail = NativeTail(None, HERE, 0)
+    tail.bind(handle, NATIVE, ffi.NULL)
     tail.begin()
     handle.let_go()
-    assert not tail.c.lent
+    assert not tail.c.open
     del tail
     handle.let_go()

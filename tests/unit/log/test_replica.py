@@ -202,7 +202,7 @@ def test_what_is_cut_is_gone_and_comes_back(
             assert segstore.check(tmp_path / "follower") == []
             again = opened(tmp_path / "follower")
             log._store, log._source, log._views = again._store, again._source, again._views
-            log._context, log._loan = again._context, again._loan
+            log._context, log._own = again._context, again._own
             replica = replica_of(log)
     fetch(replica, led[len(log_bytes(directory)) :], rng)
     assert log_bytes(directory) == led
@@ -242,7 +242,7 @@ def test_a_log_that_begins_anew(
         again = opened(tmp_path / "follower")
         assert again.start_offset == offset
         log._store, log._source, log._views = again._store, again._source, again._views
-        log._context, log._loan = again._context, again._loan
+        log._context, log._own = again._context, again._own
         replica = replica_of(log, log.log_end_offset)
 
 
@@ -344,8 +344,8 @@ def test_appends_of_a_leader_are_seen_with_the_high_watermark(log: segstore.Part
         assert log.append(b"%d" % n) == n
     send(log, 7, 0, 3)
     assert (log.log_end_offset, log.end_offset) == (8, 0)
-    assert log._loan is not None
-    assert log._loan.tail is None
+    assert log._own is not None
+    assert log._own.tail.may_be_open is False
     log.partition_for_write().visible.set_high_watermark(4)
     assert [record.value for record in read(log)] == [b"%d" % n for n in range(4)]
 

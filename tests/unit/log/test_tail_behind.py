@@ -21,6 +21,7 @@ from waiting import PATIENCE, until
 
 import segstore
 from segstore import CorruptRecordError, InvalidArgumentError, OffsetMismatchError, StorageError
+from segstore._native import lib
 from segstore.records import scan
 from segstore.storage.log.acks import Acks
 from segstore.storage.log.append import Appended, append_columns, append_one
@@ -55,7 +56,7 @@ class Twin:
         except (CorruptRecordError, InvalidArgumentError) as error:
             told = type(error)
         partition = self.log.partition_for_write()
-        self.lent += partition.loan.behind is not None
+        self.lent += partition.tail.may_be_open
         view, slot = partition.visible.view, partition.visible.publisher._slot
         written = partition.visible.written
         published = partition.visible.publisher._ends._numbers([slot])
@@ -172,11 +173,11 @@ def test_a_cut_takes_the_tail_back(tmp_path: Path, led: list[bytes], monkeypatch
     for data in led[:20]:
         twin.do(lambda replica, data=data: _taken(replica, data, 0))
     end = int(scan(led[9])[0]["last_offset"][0]) + 1
-    assert twin.log.partition_for_write().loan.behind is not None
+    assert twin.log.partition_for_write().tail.may_be_open
     assert twin.replica.truncate_to(end).end_offset == end == twin.log.log_end_offset
     for data in led[10:20]:
         twin.do(lambda replica, data=data: _taken(replica, data, 3))
-    assert twin.log.partition_for_write().loan.behind.c.appends > 5  # type: ignore[union-attr]
+    assert twin.log.partition_for_write().tail.native.c.appends > 5  # type: ignore[union-attr]
     assert log_bytes(twin.path / "t-0") == b"".join(led[:20])
     assert twin.log.end_offset == 3
     closed(twin.log)
@@ -193,7 +194,7 @@ def test_a_follower_that_stamps_takes_its_leader_s_times(
     for data in led[:20]:
         short, long = (twin.do(lambda replica, data=data: _taken(replica, data, 0)) for twin in twins)
         assert short == long
-    assert twins[0].log.partition_for_write().loan.behind.c.appends > 10  # type: ignore[union-attr]
+    assert twins[0].log.partition_for_write().tail.native.c.appends > 10  # type: ignore[union-attr]
     assert [log_bytes(twin.path / "t-0") for twin in twins] == [b"".join(led[:20])] * 2
     for twin in twins:
         closed(twin.log)
@@ -226,7 +227,7 @@ def test_all_that_c_has_appended_is_kept(
     twin = Twin(tmp_path / "follower", True, monkeypatch)
     for data in led[:20]:
         twin.do(lambda replica, data=data: _taken(replica, data, 0))
-    assert twin.log.partition_for_write().loan.behind.c.appends > 10  # type: ignore[union-attr]
+    assert twin.log.partition_for_write().tail.native.c.appends > 10  # type: ignore[union-attr]
     kept = twin.replica.keep_all()
     assert b"".join(Path(path).read_bytes() for path in kept) == b"".join(led[:20])
     closed(twin.log)
@@ -262,13 +263,14 @@ def test_r35_a_follower_takes_in_producers_as_the_long_way_does(
     at = short = 0
     while at < len(sent):
         count = rng.choice([1, 1, 1, 2, 4])
-        data, tail = b"".join(sent[at : at + count]), twins[0].log.partition_for_write().loan.behind
+        data, native = b"".join(sent[at : at + count]), twins[0].log.partition_for_write().tail.native
+        before = native.c.appends
         both = [
             twin.do(lambda replica, data=data: _taken(replica, data, replica.log_end_offset))
             for twin in twins
         ]
         assert both[0] == both[1]
-        short += tail is not None and tail is twins[0].log.partition_for_write().loan.behind
+        short += native.c.appends > before
         at += count
         if rng.random() < 0.05:
             tables = [state_of(twin.log) for twin in twins]
@@ -297,9 +299,10 @@ def test_r35_a_follower_leaves_unknown_producers_and_transactions_to_python(
     data, at = log_bytes(tmp_path / "leader" / "t-0"), 0
     twin, by_c = Twin(tmp_path / "follower", True, monkeypatch), list[bool]()
     for end in np.cumsum(scan(data)[0]["size"]).tolist():
-        before, led_to = twin.log.partition_for_write().loan.behind, twin.log.log_end_offset
+        native, led_to = twin.log.partition_for_write().tail.native, twin.log.log_end_offset
+        before = native.c.appends
         twin.do(lambda replica, part=data[at:end], shown=led_to + 1: _taken(replica, part, shown))
-        by_c.append(before is not None and before is twin.log.partition_for_write().loan.behind)
+        by_c.append(native.c.appends > before)
         at = end
     assert by_c == [False, False, False, True, False, True, True, False, False, True]
     closed(twin.log)
@@ -317,10 +320,9 @@ def test_a_follower_s_flush_that_c_leaves_is_made_by_python(
     for data in led[:5]:
         _taken(replica, data, 0)
     partition = log.partition_for_write()
-    tail, commit = partition.loan.behind, partition.flusher._commit
-    assert tail is not None
+    tail, commit = partition.tail.native, partition.flusher._commit
     appends = tail.c.appends
-    assert tail.c.log_only
+    assert lib.seg_tail_syncs(tail.c)
     commit.closed = closed_to_c
     end = replica.append_next(led[5], 0)
     assert (tail.c.appends, tail.c.late) == (appends + 1, closed_to_c)
@@ -347,7 +349,7 @@ def test_a_failed_write_leaves_nothing_at_a_follower(tmp_path: Path, led: list[b
     replica.follow()
     for data in led[:5]:
         assert replica.append_next(data, 0) is not None
-    assert log.partition_for_write().loan.behind is not None
+    assert log.partition_for_write().tail.may_be_open
     files.arm()
     with pytest.raises(StorageError):
         replica.append_next(led[5], 0)
@@ -384,7 +386,7 @@ def _append(store: segstore.Store, acks: int = 1) -> int:
 
 
 def _appends(store: segstore.Store) -> int:
-    behind = store.partition("t").partition_for_write().loan.behind
+    behind = store.partition("t").partition_for_write().tail.native
     return 0 if behind is None else int(behind.c.appends)
 
 
@@ -484,7 +486,7 @@ def test_nothing_goes_past_the_end_of_sync_mode(store: segstore.Store, ends: str
     log, partition = store.partition("t"), store.partition("t").partition_for_write()
     _append(store)
     _append(store)
-    assert partition.loan.behind is not None
+    assert partition.tail.may_be_open
     if ends == "unregister":
         _primary(store).unregister()
         assert log.append(b"alone") == log.end_offset - 1 == 2
@@ -495,4 +497,4 @@ def test_nothing_goes_past_the_end_of_sync_mode(store: segstore.Store, ends: str
         with pytest.raises(segstore.errors.DemotedError):
             _append(store)
         assert log.log_end_offset == 2
-    assert partition.loan.behind is None
+    assert not (partition.tail.may_be_open and partition.tail.native.is_behind)

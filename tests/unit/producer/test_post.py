@@ -204,7 +204,7 @@ def test_a_write_that_fails_is_tried_by_the_long_way(store: segstore.Store) -> N
     with Producer(store, linger_ms=0) as producer:
         warm(producer)
         end = log.end_offset
-        tail = log.partition_for_write().loan.tail
+        tail = log.partition_for_write().tail.native
         assert tail is not None
         tail.c.fd = -1
         future = producer.send("t", b"not by C")
