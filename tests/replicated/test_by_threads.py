@@ -250,18 +250,34 @@ def test_what_a_follower_lacks_is_not_shown_and_not_acknowledged(
             lent(store)
 
 
+def taken_over(store: Any, native: Any) -> list[tuple[int, bool, int]]:
+    """Of each time that a tail is paused from now on: errno, what is hidden, and the end that was shown."""
+    partition = next(each.partition for each in replicas(store) if each.partition.tail.native is native)
+    token, seen = partition.tail.token, list[tuple[int, bool, int]]()
+    on_taken = token.on_taken
+
+    def note() -> None:
+        if partition.tail.may_be_open:
+            native.pause()
+            seen.append((native.c.torn, bool(native.c.hidden), native.c.shown_offset))
+        on_taken()
+
+    token.on_taken = note
+    return seen
+
+
 def test_a_disk_without_room_as_the_kernel_tells_it(three: Directories) -> None:
     """The thread's own write, by no hook: /dev/full takes the place of the follower's file."""
     full = os.open("/dev/full", os.O_WRONLY)
     with opened(three) as store:
         tail, log = lent(store), store.partition("t")
         broken = tail.followers[0]
+        seen = {each: taken_over(store, each) for each in (broken, tail)}
         broken.c.write, broken.c.fd = ffi.NULL, full
         offset = log.append(b"comes by the follower's own thread")
-        assert broken.c.torn == errno.ENOSPC
-        assert not broken.is_open
-        assert tail.c.hidden
-        assert tail.c.shown_offset == offset < tail.c.active.end.next_offset
+        until(lambda: seen[broken] and seen[tail])
+        assert seen[broken][0] == (errno.ENOSPC, False, offset)
+        assert seen[tail][0] == (0, True, offset)
         await_in_sync(store)
         assert found(log)[offset] == b"comes by the follower's own thread"
         lent(store)
@@ -285,7 +301,7 @@ def test_a_disk_that_hangs_is_left_to_its_threads(three: Directories) -> None:
         assert not tail.followers[0].is_open
         apart = PartitionKey("apart", 0)
         handed_over(store, lambda: store.partition("apart").append(b"as fast as ever"), apart)
-        stopping = threading.Thread(target=tail.followers[0].stop)
+        stopping = threading.Thread(target=tail.followers[0].pause)
         stopping.start()
         stopping.join(0.2)
         assert stopping.is_alive()  # nobody has the log to change it as long as the write may still come
