@@ -464,7 +464,7 @@ def test_index_entries_of_c_are_found(log: segstore.PartitionLog) -> None:
         assert found is None or 0 <= offset - found[0] <= 4
     assert times.entries
     before = offsets.entries, times.entries
-    with log.partition_for_write().queue.token:
+    with log.partition_for_write().token:
         assert (offsets.entries, times.entries) == before
     log.append_batch([b"behind"] * 3000)
     assert values(log, MANY + 2) == [b"behind"] * 3000
