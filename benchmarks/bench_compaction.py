@@ -51,7 +51,7 @@ def fill(store: segstore.Store) -> segstore.PartitionLog:
     for at in range(0, RECORDS, AT_A_TIME):
         some = keys[at : at + AT_A_TIME]
         log.append_batch(values[: len(some)], keys=np.char.zfill(some.astype("S14"), 14))
-    with log.partition_for_write().queue.token:
+    with log.partition_for_write().token:
         log.partition_for_write().writer.roll_apart()
         log.partition_for_write().visible.show()
     log.flush()

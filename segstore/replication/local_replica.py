@@ -81,7 +81,6 @@ if TYPE_CHECKING:
     from segstore.storage.log.partition import Partition
     from segstore.storage.log.replica import Replica, Truncated
     from segstore.storage.segment.disk_thread import DiskThread
-    from segstore.storage.segment.native_tail import NativeTail
 
 log = Logger("segstore")
 Told = SimpleQueue[type[SegstoreError] | None]

@@ -21,8 +21,8 @@ from golden_logs.calls import (
 )
 from stores import START_MS, tree
 
+from segstore.storage.log import append
 from segstore.storage.log.append import Appended
-from segstore.storage.log.append_queue import AppendQueue
 from segstore.storage.segment import native_tail
 
 SEEDS = 60
@@ -102,19 +102,19 @@ def test_a_record_with_headers_takes_the_short_way(
 
 
 def test_producers_take_the_short_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Most appends that follow the last one of their producer are not queued."""
-    side, queued = Way(tmp_path / "short", {}, True, monkeypatch), list[object]()
-    put = AppendQueue.put
+    """Most appends that follow the last one of their producer are not left to Python."""
+    side, long = Way(tmp_path / "short", {}, True, monkeypatch), list[object]()
+    write = append.write
 
-    def counted(self: AppendQueue, *args: Any) -> int:
-        queued.append(args)
-        return put(self, *args)
+    def counted(*args: Any) -> int:
+        long.append(args)
+        return write(*args)
 
-    monkeypatch.setattr(AppendQueue, "put", counted)
+    monkeypatch.setattr(append, "write", counted)
     sender, rng, written = Sender(5), random.Random(0), 0
     with side.store:
         side.log.append(b"no later than the others", timestamp=START_MS)
         for _ in range(300):
             written += isinstance(side.do(sender.draw_append(rng)), Appended)
     assert written > 200
-    assert len(queued) < 150
+    assert len(long) < 150

@@ -317,7 +317,7 @@ def test_a_lock_that_an_interrupt_left_taken(store_dir: Path, left: str) -> None
         log = store.partition("t")
         log.append(b"before")
         partition = log.partition_for_write()
-        lock = partition.queue.token if left == "token" else partition.visible.publishing
+        lock = partition.token if left == "token" else partition.visible.publishing
         lock.acquire()  # no `with` block lets it go
         assert log.append(b"after") == 1
         other = threading.Thread(target=log.append, args=(b"from another thread",))

@@ -102,7 +102,7 @@ def test_an_append_within_an_append_is_refused_and_the_outer_one_is_in_the_log_o
     log: segstore.PartitionLog,
 ) -> None:
     """Before: it hung, or the outer one raised IndexError although its record was in the log."""
-    with entered(log._source.writer, "write_queued", lambda: log.append(b"inner")) as raised:  # type: ignore[union-attr]
+    with entered(log._source.writer, "write", lambda: log.append(b"inner")) as raised:  # type: ignore[union-attr]
         assert log.append(b"outer") == 0
     assert isinstance(raised[0], ReentrantCallError)
     assert "append" in str(raised[0])
@@ -174,7 +174,7 @@ def test_what_takes_several_locks_is_refused_before_the_first(
         *(lambda: store.add_partitions("t", 3), lambda: log.delete_records(1)),
     ]
     for n, call in enumerate(calls):
-        with entered(log._source.writer, "write_queued", call) as raised:  # type: ignore[union-attr]
+        with entered(log._source.writer, "write", call) as raised:  # type: ignore[union-attr]
             assert log.append(b"%d" % n) == n
         assert n == 2 or isinstance(raised[0], ReentrantCallError), calls[n]
     assert list(store.topics()) == ["t"]
@@ -224,7 +224,7 @@ def test_a_reader_of_another_store_is_closed_within_an_append(
     with segstore.open(tmp_path / "other") as other:
         other.create_topic("t")
     reader = segstore.open(tmp_path / "other", "r")
-    with entered(log._source.writer, "write_queued", reader.close) as raised:  # type: ignore[union-attr]
+    with entered(log._source.writer, "write", reader.close) as raised:  # type: ignore[union-attr]
         assert log.append(b"outer") == 0
     assert (raised, reader._side.closed) == ([], True)
 
@@ -236,7 +236,7 @@ def test_an_append_to_another_store_is_done_or_refused_by_name(
     with segstore.open(tmp_path / "other") as other:
         other.create_topic("t", config={"flush.messages": 1} if durable else {})
         there = other.partition("t")
-        with entered(log._source.writer, "write_queued", lambda: there.append(b"inner")) as raised:  # type: ignore[union-attr]
+        with entered(log._source.writer, "write", lambda: there.append(b"inner")) as raised:  # type: ignore[union-attr]
             assert log.append(b"outer") == 0
         assert [r.value for r in there.read(0)] == ([] if durable else [b"inner"])
         assert [type(error) for error in raised] == ([ReentrantCallError] if durable else [])
@@ -258,7 +258,7 @@ def test_a_durable_append_within_a_call_waits_for_no_other_call(
             assert there.append(b"%d" % n) == n
         commit = there.partition_for_write().flusher._commit
         commit.closed = by_python
-        with entered(log._source.writer, "write_queued", lambda: there.append(b"inner")) as raised:  # type: ignore[union-attr]
+        with entered(log._source.writer, "write", lambda: there.append(b"inner")) as raised:  # type: ignore[union-attr]
             assert log.append(b"outer") == 0
         commit.closed = 0
         assert [type(error) for error in raised] == ([ReentrantCallError] if by_python else [])
@@ -319,7 +319,7 @@ def test_waiting_for_the_sender_in_the_midst_of_an_append_is_refused(log: segsto
             producer.close,
             lambda: producer.send("t", b"x", partition=0).get(),
         ):
-            with entered(log._source.writer, "write_queued", call) as raised:  # type: ignore[union-attr]
+            with entered(log._source.writer, "write", call) as raised:  # type: ignore[union-attr]
                 log.append(b"outer")
             assert not raised or isinstance(raised[0], ReentrantCallError)
 
@@ -329,7 +329,7 @@ def test_a_producer_s_send_within_an_append_is_queued(log: segstore.PartitionLog
         sent: list[Any] = []
         with entered(
             log._source.writer,  # type: ignore[union-attr]
-            "write_queued",
+            "write",
             lambda: sent.append(producer.send("t", b"last words", partition=0)),
         ) as raised:
             log.append(b"outer")
@@ -411,14 +411,14 @@ def test_a_lock_that_is_held_for_who_waits_is_not_waited_for_for_ever(
     held = threading.Event()
 
     def hold() -> None:
-        with other._source.queue.token:  # type: ignore[union-attr]
+        with other._source.token:  # type: ignore[union-attr]
             held.set()
             free.wait(120)
 
     thread = threading.Thread(target=hold)
     thread.start()
     held.wait(120)
-    with entered(log._source.writer, "write_queued", lambda: other.append(b"inner")) as raised:  # type: ignore[union-attr]
+    with entered(log._source.writer, "write", lambda: other.append(b"inner")) as raised:  # type: ignore[union-attr]
         log.append(b"outer")
     free.set()
     thread.join()

@@ -8,16 +8,18 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from faults import SYNCS, HookedFiles
 from stores import Clock, records, values
+from token_waiters import held_until_all_wait
 from waiting import PATIENCE, until
 
 import segstore
 from segstore.mutex import Mutex
-from segstore.storage.log.append_queue import AppendQueue
 from segstore.storage.log.partition import Partition
 
 THREADS = 6
@@ -192,13 +194,13 @@ def token_holders(monkeypatch: pytest.MonkeyPatch) -> set[int]:
                 holders.discard(threading.get_ident())
             self._lock.release()
 
-    original = AppendQueue.__init__
+    original: Any = Partition.__init__
 
-    def init(self: AppendQueue, *args: object) -> None:
-        original(self, *args)
+    def init(self: Partition, *args: object, **kwargs: object) -> None:
+        original(self, *args, **kwargs)
         self.token = Token(self.token)
 
-    monkeypatch.setattr(AppendQueue, "__init__", init)
+    monkeypatch.setattr(Partition, "__init__", init)
     return holders
 
 
@@ -282,16 +284,10 @@ def test_an_interrupt_reaches_its_thread_and_no_append_is_lost_silently(store_di
             except BaseException as error:
                 told.append((value, error))
 
-        threads = [threading.Thread(target=append, args=(b"%d" % i,)) for i in range(5)]
         source = log._source
         assert isinstance(source, Partition)
-        with source.queue.token:  # so that all of them queue up
-            for thread in threads:
-                thread.start()
-            until(lambda: len(source.queue._queue) == 5)
-            armed.set()
-        for thread in threads:
-            thread.join()
+        armed.set()
+        held_until_all_wait(source.token, [partial(append, b"%d" % i) for i in range(5)])
         given = {offset: value for value, offset in told if isinstance(offset, int)}
         assert any(isinstance(error, KeyboardInterrupt) for _, error in told)
         assert {r.offset: r.value for r in records(log)} == {0: b"before", **given}

@@ -121,7 +121,7 @@ def test_r35_what_idempotent_producers_append_is_handed_over(three: Directories)
         assert (senders.send(1, back=1).first, senders.send(1, back=1).duplicate) == (last, True)
         await_in_sync(store)
         for each in replicas(store):
-            with each.partition.queue.token:
+            with each.partition.token:
                 expected, table = told(Path(each.partition.directory)).state, each.partition.producers.state
                 assert len(table.producers) == 3
                 assert table.producers == expected.producers

@@ -239,7 +239,7 @@ def test_r35_a_follower_that_does_not_know_a_producer_has_its_batch_all_the_same
     inline(store, senders.turn)
     other = store._side.manager.find(follower_of(store.describe_partition("t")), KEY)
     lent(store)
-    with other.partition.queue.token:
+    with other.partition.token:
         assert other.partition.producers.expire(0) == 3
     for _ in range(5):
         made = senders.turn()
@@ -254,7 +254,7 @@ def judge_producers(store: Any) -> None:
     """Each replica's table holds what its log says."""
     for broker in range(3):
         replica = store._side.manager.find(broker, KEY)
-        with replica.partition.queue.token:
+        with replica.partition.token:
             expected, table = told(Path(replica.partition.directory)).state, replica.partition.producers.state
             assert len(table.producers) == 3
             assert table.producers == expected.producers

@@ -89,8 +89,7 @@ def clean(
 def roll(store: segstore.Store, topic: str = "t") -> None:
     """Roll the active segment, so that all records may be compacted."""
     partition = store.partition(topic).partition_for_write()
-    with partition.queue.token:
-        partition.queue.drain()
+    with partition.token:
         if partition.segments.active.segment.size:
             partition.writer.roll_apart()
             partition.visible.show()

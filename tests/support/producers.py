@@ -105,7 +105,7 @@ def assert_said(partition: Path) -> None:
 def state_of(log: segstore.PartitionLog) -> ProducerState:
     """Return what the writer of a log knows of producers, which takes the native tail back."""
     partition = log.partition_for_write()
-    with partition.queue.token:
+    with partition.token:
         return partition.producers.state
 
 

@@ -13,8 +13,7 @@ class Undecided:
 
     def __init__(self, partition: Partition) -> None:
         self._partition = partition
-        with partition.queue.token:
-            partition.queue.drain()
+        with partition.token:
             partition.acks = self
             partition.visible.begin_replica(partition.visible.log_end_offset)
 
@@ -32,7 +31,6 @@ class Undecided:
 
     def commit(self) -> None:
         """Let readers see all that was appended, and appends go well from now on."""
-        with self._partition.queue.token:
-            self._partition.queue.drain()
+        with self._partition.token:
             self._partition.acks = None
             self._partition.visible.end_replica()

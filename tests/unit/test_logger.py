@@ -98,21 +98,21 @@ def test_a_thread_that_logs_and_appends_beside_one_that_appends_and_logs(
     """
     logs, both = store.partition("logs"), threading.Barrier(2)
     writer: Any = logs._source.writer  # type: ignore[union-attr]
-    plain, first = writer.write_queued, [1]
+    plain, first = writer.write, [1]
 
-    def write_queued(pending: Any) -> None:
+    def write(*args: Any) -> int:
         if first:
             first.clear()
             both.wait(PATIENCE)
             log.warning("told with the partition's lock held")
-        plain(pending)
+        return plain(*args)
 
     def append(message: str) -> None:
         if message == "the application's":
             both.wait(PATIENCE)
         logs.append(message.encode())
 
-    monkeypatch.setattr(writer, "write_queued", write_queued)
+    monkeypatch.setattr(writer, "write", write)
     with handling(append):
         threads = [
             threading.Thread(target=logs.append, args=(b"a record",), daemon=True),

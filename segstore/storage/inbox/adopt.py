@@ -85,7 +85,7 @@ class Adopter:
         with Gatherer(self._folder) as gatherer:
             work = self._of_partitions(manifest)
             _each(lambda one: one.prepare(gatherer), work)
-            tokens = [one.partition.queue.token for one in work]
+            tokens = [one.partition.token for one in work]
             return holding(tokens, lambda: self._write(manifest, work))
 
     # --- step 1 -----------------------------------------------------------------------------
@@ -104,8 +104,6 @@ class Adopter:
     # --- steps 2 to 6 -----------------------------------------------------------------------
 
     def _write(self, manifest: Manifest, work: Sequence[PartitionAdoption]) -> Adoption:
-        for one in work:
-            one.partition.queue.drain()
         places = [one.place() for one in work]
         joined = _joined(manifest, work)
         try:

@@ -29,8 +29,8 @@ class Acknowledger(Protocol):
     """
 
     def check(self, acks: int) -> None:
-        """Called before an append is queued. Raises NotEnoughReplicasError, NotLeaderOrFollowerError: nothing
-        is written then.
+        """Called before an append is written: nothing is, if it raises NotEnoughReplicasError or
+        NotLeaderOrFollowerError.
         """
 
     def wait(self, end_offset: int, acks: int, timeout_ms: float) -> None:

@@ -2,8 +2,8 @@
 
 A usual record is appended by one call of C, `append_short` (`_native/tail_append.c`), a list of records by
 `append_list`. An application's records that C refuses (`SLOW`) come by `append_one` and `append_columns`,
-those of a producer's batches by `append_record` and `append_batches`. Threads: any. Encoding and compression
-are done before an append takes its place in the queue (`append_queue`), of which `writer` writes it.
+those of a producer's batches by `append_record` and `append_batches`; they are encoded and compressed before
+`write` takes the append token. Threads: any.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from segstore.records.encoded import PLAIN
 from segstore.records.header import APPEND_TIME_FLAG
 from segstore.storage.log.acks import ALL, Acks
 from segstore.storage.log.validator import LogValidator
+from segstore.storage.log.write import write, write_long
 from segstore.storage.producers.append_info import Claim, ExpectedEnd, claim_of
 
 if TYPE_CHECKING:
@@ -57,10 +58,10 @@ def append(
         )
         if first >= 0:
             return first
-        return _acknowledged(partition, acks, n, lambda: partition.queue.put(chunks, claim))
+        return _acknowledged(partition, acks, n, lambda: write(partition, chunks, claim))
     first = _write_short(partition, chunks[0], expected) if short else SLOW
     if first < 0:
-        first = partition.queue.put(chunks, claim)
+        first = write(partition, chunks, claim)
     partition.flushing.flush_if_due(first + n)
     return first
 
@@ -226,8 +227,8 @@ def undone(tail: Tail, answer: int, need: int) -> int:
 
 # --- an application's records ------------------------------------------------------------------
 
-# A long append is encoded up to this many bytes before it takes its place in the queue; one that is longer
-# keeps the queue waiting while it is encoded, since its records must lie together whatever their number.
+# A long append is encoded up to this many bytes before it takes the append token; one that is longer keeps
+# other appends waiting while it is encoded, since its records must lie together whatever their number.
 AHEAD_PLAIN = 4 << 20
 AHEAD_COMPRESSED = 64 << 20
 
@@ -290,9 +291,9 @@ def append_columns(
     ahead = AHEAD_COMPRESSED if codec else AHEAD_PLAIN
     batches = chain((chunk, second), chunks)
     if partition.acks is not None:
-        first = _acknowledged(partition, acks, n, lambda: partition.queue.append(batches, ahead, expected))
+        first = _acknowledged(partition, acks, n, lambda: write_long(partition, batches, ahead, expected))
         return range(first, first + n)
-    first = partition.queue.append(batches, ahead, expected)
+    first = write_long(partition, batches, ahead, expected)
     partition.flushing.flush_if_due(first + n)
     return range(first, first + n)
 

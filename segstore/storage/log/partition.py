@@ -1,7 +1,7 @@
 """One partition as its writer holds it: its parts put together, log start and retention, and flushing.
 
 On disk are files in the partition's directory, which the parts write. Threads: any. The append token
-(`queue`) is held where the log's end or its segments change, `admin` where the log start offset does,
+(`token`) is held where the log's end or its segments change, `admin` where the log start offset does,
 `naming` where files are renamed or the directory is; they are taken in the order admin, naming, token. No
 sync is done with the token held, but for `sync_ahead`.
 """
@@ -13,13 +13,12 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from segstore.config import TopicConfig
-from segstore.errors import StorageError, copy_of
+from segstore.errors import ReentrantCallError, StorageError, copy_of
 from segstore.files.reserve import NO_ROOM, Sparing
 from segstore.mutex import Mutex
 from segstore.storage.context import Context, wall_clock
 from segstore.storage.log import retention
 from segstore.storage.log.acks import Acknowledger
-from segstore.storage.log.append_queue import AppendQueue
 from segstore.storage.log.flusher import Flusher
 from segstore.storage.log.flushing import Flushing
 from segstore.storage.log.log_segments import LogSegments
@@ -119,7 +118,7 @@ class LogStart:
         partition = self._partition
         partition.flusher.flush(start)
         self._start_moved(start)
-        with partition.queue.token:
+        with partition.token:
             dropped = partition.visible.begin_at(start)
         self._remove(dropped, delay_ms)
         # Last: this frees nothing, and the next open puts right what a crash leaves undone here.
@@ -182,13 +181,10 @@ class Partition:
         self.visible = Visible(
             self.writer, self.flusher, publisher, native, opened.start_offset, high_watermark
         )
-        needed = self.visible.publishing, self.flusher.lock, publisher.lock
         changed = opened.recovered is not None
         self.flushing = Flushing(context, self.writer, self.flusher, self.visible, changed)
         self.tail = Tail(context, native, self.writer, self.visible, self.flushing)
-        self.queue = AppendQueue(
-            self.writer, self.visible.show, self._show_soon, self.tail.token, needed, self._open_tail
-        )
+        self.token = self.tail.token
         self.epochs = epochs
         self.log_start = LogStart(self, epochs, start_moved)
         self.admin, self.naming = Mutex(), Mutex()
@@ -212,21 +208,24 @@ class Partition:
     def _flushed(self, _: int) -> None:
         self.visible.publish()
 
-    def _open_tail(self) -> None:
-        self.tail.open(self.validator)
-
-    def _show_soon(self) -> None:
-        self.context.scheduler.soon(self._show)
+    def show(self) -> None:
+        """Make visible what was written, or have the scheduler do so, if a signal handler can't; the caller
+        holds the token.
+        """
+        try:
+            self.visible.show()
+        except ReentrantCallError:  # the lock's holder waits for a call that this handler interrupted
+            self.context.scheduler.soon(self._show)
 
     def _show(self) -> None:
-        with self.queue.token:
-            self.queue.show()
+        with self.token:
+            self.show()
 
     def show_rest(self) -> None:
         """Make visible what an interrupt kept from becoming visible, here or to other processes: the end, or
         the start.
         """
-        with self.queue.token:
+        with self.token:
             self._show_rest()
 
     def _show_rest(self) -> None:
@@ -261,8 +260,7 @@ class Partition:
         """Roll, so that all that `view` shows lies in sealed segments; False where more was appended
         meanwhile.
         """
-        with self.queue.token:
-            self.queue.drain()
+        with self.token:
             if self.segments.closed or self.segments.next_offset != view.end_offset:
                 return False
             self.writer.roll_apart()
@@ -273,7 +271,7 @@ class Partition:
         """Roll an active segment that was begun more than segment.ms ago, so that retention and compaction
         may reach its records. Raises StorageError.
         """
-        with self.queue.token:
+        with self.token:
             self.writer.recall()
             segments = self.segments
             if not segments.closed and segments.fenced is None and segments.active.outlived(now_ms):
@@ -282,7 +280,7 @@ class Partition:
 
     def roll(self) -> None:
         """Seal the active segment, so that its records may be written anew. Raises StorageError."""
-        with self.queue.token:
+        with self.token:
             self.writer.recall()
             if not self.segments.closed and self.segments.fenced is None:
                 self.writer.roll_apart()
@@ -301,7 +299,7 @@ class Partition:
 
     def last_records(self) -> dict[int, tuple[int, int]]:
         """See `Producers.last_records`."""
-        with self.queue.token:
+        with self.token:
             self.writer.recall()
             return self.producers.last_records()
 
@@ -309,7 +307,7 @@ class Partition:
         """Let readers of this process see the segments `new` in place of `old`, which are part of the log;
         the caller is within `names_held`.
         """
-        with self.queue.token:
+        with self.token:
             self.visible.replace(old, new)
 
     def relist(self, gone: Iterable[int]) -> None:
@@ -318,7 +316,7 @@ class Partition:
         """
         for base in gone:
             self.producers.forget_snapshot(base)
-        with self.queue.token:
+        with self.token:
             self.segments.layout += 1
             self.visible.show()
 
@@ -326,28 +324,28 @@ class Partition:
 
     def expire_producers(self, after_ms: int) -> int:
         """Forget the producers that wrote nothing for `after_ms`; returns how many."""
-        with self.queue.token:
+        with self.token:
             self.writer.recall()
             return self.producers.expire(after_ms)
 
     def configure(self, config: TopicConfig) -> None:
         """Use changed settings from the next append on."""
-        with self.queue.token:
+        with self.token:
             self.writer.recall()
             self.config = self.writer.config = config
             self.validator = LogValidator(config)
             self.segments.active.configure(config)
 
     def close(self) -> None:
-        """Write what is queued, make it durable, and leave the directory as Kafka's clean shutdown does.
+        """Make the log durable, and leave the directory as Kafka's clean shutdown does.
+
         Raises StorageError.
         """
-        with self.queue.token:
-            self.queue.drain()
+        with self.token:
             self._show_rest()
             self.segments.closed = True
         if self.writer.is_whole():
-            with self.queue.token:
+            with self.token:
                 self.writer.begin_epoch()
             self.flush()
             self.epochs.sync()  # a flush that has no records to sync leaves an epoch without records
@@ -376,7 +374,6 @@ class Partition:
 
     def abandon(self) -> None:
         """Refuse appends, since the topic was deleted; readers keep the views that they have."""
-        with self.naming, self.queue.token:
-            self.queue.drain()
+        with self.naming, self.token:
             self.segments.closed = True
             self.visible.withdraw()

@@ -71,8 +71,7 @@ class Replica:
         """What was appended last, if this replica leads, and `keep_recent` was called."""
         self._recovery_point_moved, self._start_moved = recovery_point_moved, start_moved
         if high_watermark is not None:
-            with partition.queue.token:
-                partition.queue.drain()
+            with partition.token:
                 partition.visible.begin_replica(high_watermark)
 
     # --- offsets --------------------------------------------------------------------------
@@ -138,8 +137,7 @@ class Replica:
         epoch below the latest.
         """
         partition = self._partition
-        with os_errors(), partition.queue.token:
-            partition.queue.drain()
+        with os_errors(), partition.token:
             latest = self._epochs.current
             if epoch < latest:
                 raise InvalidArgumentError(
@@ -153,7 +151,7 @@ class Replica:
 
     def keep_recent(self) -> None:
         """Keep in memory what is appended from now on, until this replica follows: see `recent`."""
-        with self._partition.queue.token:
+        with self._partition.token:
             self._partition.writer.recent = self.recent
 
     def save_epochs(self) -> None:
@@ -162,7 +160,7 @@ class Replica:
         """
         partition = self._partition
         if partition.writer.save_epochs is not None:
-            with os_errors(), partition.queue.token:
+            with os_errors(), partition.token:
                 partition.writer.begin_epoch()
 
     def _save_epochs(self) -> None:
@@ -175,8 +173,7 @@ class Replica:
         log end offset, or is refused with NotLeaderOrFollowerError.
         """
         partition = self._partition
-        with os_errors(), partition.queue.token:
-            partition.queue.drain()
+        with os_errors(), partition.token:
             partition.writer.recall()
             partition.writer.follows = True
             partition.writer.recent = None
@@ -225,8 +222,7 @@ class Replica:
         it (R3). Raises InvalidArgumentError for an epoch that is not above the latest; StorageError.
         """
         partition = self._partition
-        with os_errors(), partition.queue.token:
-            partition.queue.drain()
+        with os_errors(), partition.token:
             latest = self._epochs.current
             if epoch <= latest:
                 raise InvalidArgumentError(f"leader epoch {epoch}: must be above the latest one, {latest}")
@@ -251,8 +247,7 @@ class Replica:
     def append_checked(self, chunk: Encoded, high_watermark: int = -1) -> int:
         """Do what `append_as_follower` does with what `checked` has returned."""
         partition, batches = self._partition, chunk.batches
-        with os_errors(), partition.queue.token:
-            partition.queue.drain()
+        with os_errors(), partition.token:
             self._check_follows(batches)
             before = self._epochs.entries
             if int(batches["leader_epoch"][-1]) != self._epochs.current:
@@ -267,7 +262,7 @@ class Replica:
                 end = int(batches["last_offset"][-1]) + 1
                 partition.visible.raise_high_watermark(min(high_watermark, end))
             finally:
-                partition.queue.show()
+                partition.show()
         partition.flushing.flush_if_due(end)
         return end
 
@@ -285,8 +280,7 @@ class Replica:
         if not len(batches) or stop.status != lib.SEG_END:
             return None
         end = int(batches["last_offset"].item(-1)) + 1
-        with os_errors(), partition.queue.token:
-            partition.queue.drain()
+        with os_errors(), partition.token:
             follows = batches["base_offset"].item(0) >= partition.segments.next_offset
             if not follows or not self._is_latest(batches["leader_epoch"]):
                 return None
@@ -294,7 +288,7 @@ class Replica:
                 partition.writer.write_as_follower(Encoded.of(data, batches))
                 partition.visible.raise_high_watermark(min(high_watermark, end))
             finally:
-                partition.queue.show()
+                partition.show()
             if len(batches) <= _FEW:  # the next may be C's
                 partition.tail.open_behind(partition.validator)
         partition.flushing.flush_if_due(end)
@@ -325,8 +319,7 @@ class Replica:
         Raises StorageError.
         """
         partition = self._partition
-        with os_errors(), partition.queue.token:
-            partition.queue.drain()
+        with os_errors(), partition.token:
             before = self._epochs.entries
             if epoch >= 0:
                 self._change_epochs(lambda: self._epochs.assign(epoch, offset), sync=False)
@@ -336,7 +329,7 @@ class Replica:
                 self._restore_epochs(before)
                 raise
             finally:
-                partition.queue.show()
+                partition.show()
 
     def _restore_epochs(self, before: Sequence[tuple[int, int]]) -> None:
         """Let the epochs be as before what failed, in the file too where that can be written."""
@@ -424,8 +417,7 @@ class Replica:
             if offset < partition.segments[0].base_offset:
                 kept = self._keep_all(self._ahead().segments)
                 return self._start_at(offset)._replace(kept=kept)
-            with partition.queue.token:
-                partition.queue.drain()
+            with partition.token:
                 partition.writer.check()
                 if offset >= partition.segments.next_offset:
                     self._forget_epochs(partition.segments.next_offset)
@@ -452,8 +444,7 @@ class Replica:
             kept = self._keep_all(view.segments[slot:])
             if slot == 0:
                 return self._start_at(view.start_offset)._replace(kept=kept)
-            with partition.queue.token:
-                partition.queue.drain()
+            with partition.token:
                 partition.writer.check()
                 before = view.segments[slot - 1]
                 end = before.last_offset_before(before.size) + 1
@@ -470,7 +461,7 @@ class Replica:
 
     def _ahead(self) -> LogView:
         """Return a view of all that was written, by C too."""
-        with self._partition.queue.token:
+        with self._partition.token:
             return self._partition.visible.ahead()
 
     def _keep_all(self, segments: Sequence[Segment]) -> tuple[str, ...]:
@@ -532,8 +523,7 @@ class Replica:
 
     def _start_at(self, offset: int) -> Truncated:
         partition = self._partition
-        with partition.queue.token:
-            partition.queue.drain()
+        with partition.token:
             partition.writer.check()
             view = partition.visible.ahead()
             cut = sum(segment.size for segment in view.segments)

@@ -113,8 +113,7 @@ class StandbyAcks:
         with self._lock:
             self._alone = True
             partition.acks = None
-            with os_errors(), partition.queue.token:
-                partition.queue.drain()
+            with os_errors(), partition.token:
                 partition.tail.has_standby = False
                 partition.visible.end_replica()
             for _, told in self._waiting:

@@ -85,7 +85,7 @@ def show_end(logs: Sequence[Writable], marker: Marker, transaction_epoch: int) -
 
     def end() -> None:
         for partition in partitions:
-            _finish_appends(partition)
+            partition.writer.recall()  # the producers' state agrees with the log then
         due = [partition for partition in partitions if _is_due(partition, marker, transaction_epoch)]
         together, written = Together(), None
         try:
@@ -100,7 +100,7 @@ def show_end(logs: Sequence[Writable], marker: Marker, transaction_epoch: int) -
 
     try:
         with os_errors():
-            holding([partition.queue.token for partition in partitions], end)
+            holding([partition.token for partition in partitions], end)
     except StorageError as error:
         for partition in partitions:
             if partition.acks is not None and partition.segments.fenced is not None:
@@ -151,14 +151,6 @@ def flush_markers(shown: Sequence[Shown]) -> None:
         raise first_of(errors)
 
 
-def _finish_appends(partition: Partition) -> None:
-    """Write what is queued, and forget what an interrupt left unfinished; the caller holds the append token.
-    What is known of producers agrees with the log then.
-    """
-    partition.queue.drain()
-    partition.writer.recall()
-
-
 def _is_due(partition: Partition, marker: Marker, transaction_epoch: int) -> bool:
     entry = partition.producers.state.producers.get(marker.producer_id)
     if entry is None:
@@ -185,8 +177,8 @@ def open_transactions(log: Writable) -> list[OpenTransaction]:
     StoreClosedError.
     """
     partition = log.partition_for_write()
-    with partition.queue.token:
-        _finish_appends(partition)
+    with partition.token:
+        partition.writer.recall()
         state = partition.producers.state
         found = []
         for producer_id, first in sorted(state.ongoing.items(), key=lambda item: item[1]):
@@ -208,8 +200,8 @@ def first_record(log: Writable, producer_id: int) -> tuple[int, int] | None:
     in a partition, None without one. Errors as `open_transactions`.
     """
     partition = log.partition_for_write()
-    with partition.queue.token:
-        _finish_appends(partition)
+    with partition.token:
+        partition.writer.recall()
         entry = partition.producers.state.producers.get(producer_id)
         if entry is None or entry.current_txn_first_offset < 0:
             return None
@@ -235,8 +227,8 @@ class ActiveProducer(NamedTuple):
 def active_producers(log: Writable) -> list[ActiveProducer]:
     """Return all producers that a partition knows, by id. Errors as `open_transactions`."""
     partition = log.partition_for_write()
-    with partition.queue.token:
-        _finish_appends(partition)
+    with partition.token:
+        partition.writer.recall()
         return [
             ActiveProducer(
                 producer_id,
@@ -255,8 +247,8 @@ def producer_epoch(log: Writable, producer_id: int) -> int:
     `open_transactions`.
     """
     partition = log.partition_for_write()
-    with partition.queue.token:
-        _finish_appends(partition)
+    with partition.token:
+        partition.writer.recall()
         entry = partition.producers.state.producers.get(producer_id)
         return -1 if entry is None else entry.producer_epoch
 
@@ -264,8 +256,8 @@ def producer_epoch(log: Writable, producer_id: int) -> int:
 def producer_epochs(log: Writable, producer_ids: Collection[int]) -> dict[int, int]:
     """Return the epochs of those of these producers that a partition knows. Errors as `open_transactions`."""
     partition = log.partition_for_write()
-    with partition.queue.token:
-        _finish_appends(partition)
+    with partition.token:
+        partition.writer.recall()
         known = partition.producers.state.producers
         return {each: known[each].producer_epoch for each in known.keys() & set(producer_ids)}
 
@@ -275,6 +267,6 @@ def max_producer_id(log: Writable) -> int:
     `open_transactions`.
     """
     partition = log.partition_for_write()
-    with partition.queue.token:
-        _finish_appends(partition)
+    with partition.token:
+        partition.writer.recall()
         return partition.producers.state.max_producer_id

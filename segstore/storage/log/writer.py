@@ -8,10 +8,9 @@ is visible before `Visible.show` is called, after the bytes are written.
 from __future__ import annotations
 
 import errno
-from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from itertools import accumulate, groupby, repeat
+from itertools import groupby
 from operator import itemgetter
 from typing import TYPE_CHECKING
 
@@ -22,7 +21,6 @@ from segstore.errors import (
     DemotedError,
     NotLeaderOrFollowerError,
     RecordTooLargeError,
-    ReentrantCallError,
     SegstoreError,
     StorageError,
     is_refusal,
@@ -42,11 +40,6 @@ from segstore.storage.segment.log_view import Together
 from segstore.storage.segment.segment import Segment
 from segstore.storage.segment.segment_files import make_files, new_segment, remove_segment
 
-# The error of an append that was begun and not finished; the thread that waits for it raises a new error
-# like it.
-INTERRUPTED = StorageError(errno.EINTR, "the append was interrupted")
-
-
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
@@ -57,20 +50,6 @@ Take = Callable[["NDArray[np.void]"], list[AbortedTxn]]
 """Takes in batches of producers that were written; returns the transactions that they abort."""
 Aborted = list[tuple[Segment, AbortedTxn]]
 """Aborted transactions, each with the segment that has its marker."""
-
-
-class Pending:
-    """Encoded batches that wait to be written. `claim` says which producer wrote them, or which offset they
-    are to get; `result` is their first offset, or the error with which writing failed, or None while they
-    wait. Once `abandoned` they are not written any more.
-    """
-
-    __slots__ = ("abandoned", "chunks", "claim", "result")
-
-    def __init__(self, chunks: list[Encoded], claim: Claim | ExpectedEnd | None) -> None:
-        self.chunks, self.claim = chunks, claim
-        self.result: int | BaseException | None = None
-        self.abandoned = False
 
 
 def _ignored(error: OSError, need: int = 0) -> None:
@@ -135,57 +114,6 @@ class LogWriter:
         """Is given the error and the bytes of each append that finds no room, with the append token held."""
         self.recent: RecentAppends | None = None
         """Where a leader keeps what it has appended, for its followers; None without any."""
-
-    # --- queued appends -------------------------------------------------------------------
-
-    def write_queued(self, pending: Pending) -> None:
-        """Write a queued append, and note its offset or its error in it, also where an interrupt comes."""
-        if self.owed is not None:
-            self.recall()
-        before = self.segments.active.end.next_offset
-        pending.result = INTERRUPTED  # until the outcome is known: what was begun must not be written twice
-        try:
-            pending.result = self.write(pending.chunks, pending.claim)
-        except BaseException as error:
-            if self.owed is None and self.segments.active.end.next_offset > before:
-                # It was raised when all was written.
-                pending.result = before
-                raise
-            if not isinstance(error, Exception):
-                raise
-            pending.result = error
-        finally:
-            del pending  # it keeps the error, whose traceback has this frame
-
-    def write_together(self, group: Sequence[Pending]) -> bool:
-        """Write several queued appends, without claims, by one call of the system where they fit one segment,
-        and note their offsets; False where that failed. Nothing is written then, nor where an interrupt
-        comes: all of them wait again.
-        """
-        if self.owed is not None:
-            self.recall()
-        before = self.segments.active.end.next_offset
-        records = [sum(chunk.records for chunk in pending.chunks) for pending in group]
-        # Each of these takes effect in one call of C, in which no interrupt comes, and a second time not.
-        begin = map(setattr, group, repeat("result"), repeat(INTERRUPTED))
-        again = map(setattr, group, repeat("result"), repeat(None))
-        note = map(setattr, group, repeat("result"), accumulate(records, initial=before))
-        try:
-            self.check_leads()
-            deque(begin, 0)
-            self._attempt([chunk for pending in group for chunk in pending.chunks])
-            deque(note, 0)
-        except BaseException as error:
-            if self.owed is None and self.segments.active.end.next_offset > before:
-                # It was raised when all was written.
-                deque(note, 0)
-                raise
-            deque(again, 0)
-            # A call of ours that a signal handler made was refused: its thread is told.
-            if not isinstance(error, SegstoreError) or isinstance(error, ReentrantCallError):
-                raise
-            return False
-        return True
 
     # --- appends --------------------------------------------------------------------------
 

@@ -129,8 +129,7 @@ class Primary:
 
     def _close_to_appends(self, partition: Partition) -> None:
         assert self.fence is not None
-        with os_errors(), partition.queue.token:
-            partition.queue.drain()
+        with os_errors(), partition.token:
             partition.writer.recall()
             partition.writer.demoted = self.fence.told(self._context.root)
             partition.writer.follows = True
@@ -190,8 +189,7 @@ class Primary:
             partitions.on_opened = self.opened
             self.registration = made
             for partition in partitions.all_open():
-                with partition.queue.token:
-                    partition.queue.drain()
+                with partition.token:
                     partition.visible.begin_replica(partition.segments.next_offset)
                 self._wait_for_standby(partition)
 
@@ -321,8 +319,7 @@ class Primary:
                 partitions.on_opened = self.opened
             self._close_by(term.why)
             for partition in partitions.all_open():
-                with partition.queue.token:
-                    partition.queue.drain()
+                with partition.token:
                     partition.writer.recall()
                     partition.writer.term = term
 

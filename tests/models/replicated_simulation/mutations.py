@@ -81,9 +81,7 @@ def _unless_it_leads(epochs: LeaderEpochs, epoch: int, start_offset: int) -> Non
         LeaderEpochCache.assign(epochs, epoch, start_offset)
 
 
-def _open_to_one(
-    tail: Tail, validator: Any, epoch: int, end_offset: int, followers: Sequence[Any]
-) -> Any:
+def _open_to_one(tail: Tail, validator: Any, epoch: int, end_offset: int, followers: Sequence[Any]) -> Any:
     return _open_leader(tail, validator, epoch, end_offset, followers[:1])
 
 

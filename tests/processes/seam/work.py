@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 
 from faulty.world import QUIET
+from token_waiters import counted
 from waiting import until
 
 import segstore
@@ -53,30 +54,30 @@ def topics(root: Path, files: Files) -> None:
 
 
 def grown(root: Path, files: Files) -> None:
-    """Indexes beyond their first 64 KiB."""
+    """Indexes beyond their first 64 KiB, and an append of two chunks."""
     with opened(root, files) as store:
         store.create_topic("many", config={"index.interval.bytes": 1})
         log = store.partition("many", 0)
         for _ in range(9):
             log.append_batch([b"x" * 10] * 1000, batch_bytes=1)
+        log.append_batch([bytes(1000)] * 3000)
 
 
 def together(root: Path, files: Files) -> None:
-    """Appenders that share syncs, and writes: all have queued one before the first of them is written,
-    unless C appends them.
-    """
+    """Appenders that share syncs: all wait for the token before the first of them gets it, or C appends."""
     with opened(root, files) as store:
         log = store.partition("t", 0)
         threads = [
             threading.Thread(target=lambda: [log.append(b"x" * 50) for _ in range(10)]) for _ in range(4)
         ]
-        queue = log._source.queue
-        with queue.token:
+        token = log._source.token
+        with counted(token) as waiters:
+            with token:
+                for thread in threads:
+                    thread.start()
+                until(lambda: len(waiters) + sum(not t.is_alive() for t in threads) >= len(threads))
             for thread in threads:
-                thread.start()
-            until(lambda: len(queue._queue) + sum(not t.is_alive() for t in threads) >= len(threads))
-        for thread in threads:
-            thread.join()
+                thread.join()
 
 
 def swept(root: Path, files: Files) -> None:

@@ -83,8 +83,7 @@ class Model(RuleBasedStateMachine):
     def sweep(self) -> None:
         partition = self.tree.log.partition_for_write()
         if partition.segments.active.segment.size:
-            with partition.queue.token:
-                partition.queue.drain()
+            with partition.token:
                 partition.writer.roll_apart()
                 partition.visible.show()
         self.store.sweep()

@@ -84,7 +84,7 @@ def test_it_writes_what_append_batch_writes(store: segstore.Store, long_way: boo
         struct.pack_into(">q", last, 0, 0)
         if long_way:
             logs[1].flush()
-            with logs[1].partition_for_write().queue.token:  # takes the native tail back
+            with logs[1].partition_for_write().token:  # takes the native tail back
                 pass
         logs[1].append_as_leader(last)
         assert stored(logs[1]) == written

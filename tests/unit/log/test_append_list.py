@@ -314,7 +314,7 @@ def test_both_ways_say_and_write_the_same(tmp_path: Path, monkeypatch: pytest.Mo
         for log in logs:
             monkeypatch.setattr(native_tail, "enabled", log is logs[0])
             if log is logs[1]:
-                with log.partition_for_write().queue.token:
+                with log.partition_for_write().token:
                     """The tail is taken back."""
             expected = None if offset is None else log.end_offset + offset
             before = by_c(log)

@@ -12,7 +12,6 @@ import segstore
 from segstore._native import ffi, lib
 from segstore.index import OffsetIndex, TimeIndex
 from segstore.storage.log.partition import Partition
-from segstore.storage.log.visibility import Visible
 from segstore.storage.log.writer import Restore
 from segstore.storage.segment import native_tail
 from segstore.storage.segment.native_tail import NativeTail
@@ -49,7 +48,7 @@ def by_c(log: segstore.PartitionLog) -> None:
 
 
 def by_python(log: segstore.PartitionLog) -> None:
-    with log.partition_for_write().queue.token:
+    with log.partition_for_write().token:
         """The tail is taken back."""
     log.append(b"v" * 150)
 
@@ -78,7 +77,7 @@ def test_all_numbers_of_the_end_are_those_of_the_record(
     assert segment.size == end.position == Path(segment.path).stat().st_size == partition.view.end_position
     offsets, times = segment.indexes
     assert (offsets.entries, times.entries) == (end.offset_entries, end.time_entries)
-    with partition.queue.token:
+    with partition.token:
         assert (offsets.entries, times.entries) == (end.offset_entries, end.time_entries)
     for index, parse in ((offsets, OffsetIndex.parse), (times, TimeIndex.parse)):
         on_disk = [entry for entry in parse(Path(index.path).read_bytes()) if entry != (0, 0)]
@@ -109,7 +108,7 @@ def test_a_reader_with_a_tail_that_was_taken_back_sees_no_append_under_way(
     tail, position, seen = tail_of(partition), ffi.new("int64_t *"), ffi.new("int64_t *")
     shown = lib.seg_tail_end(tail.c, position, seen), position[0], seen[0]
     assert shown == (3, partition.view.end_position, 3)
-    with partition.queue.token:
+    with partition.token:
         end = partition.segments.active.end
         mark = partition.segments.active.mark()
         end.position, end.next_offset = end.position + 1000, end.next_offset + 7  # as before the write
@@ -119,12 +118,11 @@ def test_a_reader_with_a_tail_that_was_taken_back_sees_no_append_under_way(
     assert log.end_offset == 3
 
 
-
 def test_an_append_that_has_rolled_is_recalled_to_where_the_log_ended(log: segstore.PartitionLog) -> None:
     """In memory first: the segment that the roll has sealed ends there from then on."""
     partition = log.partition_for_write()
     writer, segments = partition.writer, partition.segments
-    with partition.queue.token:
+    with partition.token:
         writer.owed = restore = Restore(segments)
         segment, before = segments[-1], segments[-1].size
         segments.active.end.position += 10

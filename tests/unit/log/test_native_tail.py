@@ -203,7 +203,8 @@ def test_what_c_appends_leaves_the_state_that_the_log_says(
             attributes = TRANSACTIONAL_FLAG * (producer_id % 3 == 0)
             back = rng.choice([0] * 9 + [n, 5000])
             template = Template(attributes, producer_id, 0, (next_of[producer_id] - back) % (LAST + 1))
-            columns, was_open, before = Columns([b"v"] * n, timestamp=now_ms()), native.is_open, native.c.appends
+            columns = Columns([b"v"] * n, timestamp=now_ms())
+            was_open, before = native.is_open, native.c.appends
             try:
                 done = append_batches(log, columns, range(1, n), template=template)
             except (OutOfOrderSequenceError, DuplicateSequenceError):
@@ -466,7 +467,7 @@ def test_index_entries_of_c_are_found(log: segstore.PartitionLog) -> None:
         assert found is None or 0 <= offset - found[0] <= 4
     assert times.entries
     before = offsets.entries, times.entries
-    with log.partition_for_write().queue.token:
+    with log.partition_for_write().token:
         assert (offsets.entries, times.entries) == before
     log.append_batch([b"behind"] * 3000)
     assert values(log, MANY + 2) == [b"behind"] * 3000

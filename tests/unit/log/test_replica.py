@@ -93,7 +93,7 @@ def test_a_follower_has_its_leaders_bytes(
     assert [epoch for epoch, _ in epochs] == sorted(set(batches["leader_epoch"].tolist()) | {0})
     for epoch, start in epochs:
         assert (batches["base_offset"] >= start).sum() == (batches["leader_epoch"] >= epoch).sum()
-    with log.partition_for_write().queue.token:
+    with log.partition_for_write().token:
         log.partition_for_write().visible.set_high_watermark(log.log_end_offset)
     assert_live(log, directory)
     assert_said(directory)

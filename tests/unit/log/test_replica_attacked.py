@@ -157,7 +157,7 @@ def test_a_high_watermark_that_goes_back_opens_transactions_again(tmp_path: Path
         assert log.last_stable_offset == stable
         assert committed(log) == [o for o in range(stable) if not 5 <= o <= 15]
         replica.append_as_follower(b"")
-        with log.partition_for_write().queue.token:
+        with log.partition_for_write().token:
             visible.show()
         assert log.last_stable_offset == stable
     closed(log)
