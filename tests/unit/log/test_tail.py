@@ -1,0 +1,271 @@
+"""Promise: a log has one native tail, whoever appends; readers never see a mix of two of its states."""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from faults import HookedFiles
+from replica_logs import closed, opened, replica_of
+
+import segstore
+from segstore._native import ffi, lib
+from segstore.files import Handle
+from segstore.files.native_write import NATIVE
+from segstore.records import scan
+from segstore.storage.log.partition import Partition
+from segstore.storage.segment import native_tail
+from segstore.storage.segment.log_view import LogView
+from segstore.storage.segment.native_tail import NativeTail
+
+HERE = ffi.new("uint8_t[]", b"\1")
+
+
+@pytest.fixture(autouse=True)
+def _tails_are_opened(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(native_tail, "enabled", True)
+
+
+@pytest.fixture
+def log(store_dir: Path) -> Iterator[segstore.PartitionLog]:
+    with segstore.open(store_dir) as store:
+        store.create_topic("t")
+        yield begun(store.partition("t"))
+
+
+def begun(log: segstore.PartitionLog) -> segstore.PartitionLog:
+    for n in range(3):
+        log.append(b"%d" % n)
+    return log
+
+
+# --- what readers see while a view is replaced ------------------------------------------------
+
+
+def rolled(log: segstore.PartitionLog) -> None:
+    log.partition_for_write().roll()
+
+
+def by_python(log: segstore.PartitionLog) -> None:
+    with log.partition_for_write().token:
+        """The tail is paused."""
+    log.append(b"by Python")
+
+
+def deleted_below(log: segstore.PartitionLog) -> None:
+    log.delete_records(2)
+
+
+CHANGES = {"a roll": rolled, "an append": by_python, "a log start": deleted_below}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_readers_see_no_less_and_no_other_segments_end_while_a_view_is_replaced(
+    log: segstore.PartitionLog, monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    """C's end is taken away before another view comes, which would end where the one before did."""
+    partition, seen = log.partition_for_write(), list[LogView]()
+    look = NativeTail.look
+
+    def watched(self: NativeTail, *ends: int) -> None:
+        for then in (look, None):
+            seen.extend((partition.visible.view, partition.visible.written))
+            if then is not None:
+                then(self, *ends)
+
+    assert partition.tail.native.c.appends
+    monkeypatch.setattr(NativeTail, "look", watched)
+    CHANGES[change](log)
+    log.append(b"and by C")
+    assert len(seen) >= 8
+    assert [view.end_offset for view in seen] == sorted(view.end_offset for view in seen)
+    assert seen[0].end_offset == 3
+    for view in seen:
+        assert view.end_position == on_disk(view)
+
+
+def on_disk(view: LogView) -> int:
+    """Where the view ends in its last segment, by the bytes there."""
+    batches = scan(Path(view.segments[-1].path).read_bytes())[0]
+    return int(batches["size"][batches["base_offset"] < view.end_offset].sum())
+
+
+def test_a_reader_is_never_behind_what_was_acknowledged(log: segstore.PartitionLog) -> None:
+    """While others take the token, roll, and C appends between."""
+    done, failures = threading.Event(), list[tuple[int, int]]()
+    acknowledged = [3]
+
+    def read() -> None:
+        while not done.is_set():
+            before = acknowledged[0]
+            if (end := log.end_offset) < before:
+                failures.append((end, before))
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    try:
+        for n in range(2000):
+            acknowledged[0] = log.append(b"v") + 1
+            if n % 7 == 0:
+                by_python(log)
+            if n % 50 == 0:
+                rolled(log)
+    finally:
+        done.set()
+        reader.join()
+    assert failures == []
+
+
+def test_a_cut_shows_less_at_once(tmp_path: Path) -> None:
+    log = opened(tmp_path / "t", config={})
+    begun(log)
+    partition, replica = log.partition_for_write(), replica_of(log)
+    replica.follow()
+    seen: list[int] = []
+    look = NativeTail.look
+    with pytest.MonkeyPatch.context() as patch:
+
+        def watched(self: NativeTail, *ends: int) -> None:
+            look(self, *ends)
+            seen.append(partition.visible.written.end_offset)
+
+        patch.setattr(NativeTail, "look", watched)
+        replica.truncate_to(1)
+    assert seen[-1] == log.log_end_offset == 1
+    assert set(seen) == {3, 1}
+    assert partition.tail.native.end()[0] == 1
+    closed(log)
+
+
+# --- the descriptor ---------------------------------------------------------------------------
+
+
+class Slow(HookedFiles):
+    """Files whose syncs wait for `go`."""
+
+    def __init__(self) -> None:
+        self.go, self.begun = threading.Event(), threading.Event()
+        self.go.set()
+
+    def sync(self, handle: Handle) -> None:
+        self.begun.set()
+        self.go.wait()
+        super().sync(handle)
+
+
+def rolled_away(partition: Partition) -> None:
+    partition.roll()
+
+
+def forgotten(partition: Partition) -> None:
+    partition.context.pool.forget(partition.segments.active.segment.path)
+
+
+@pytest.mark.parametrize("gone", [rolled_away, forgotten])
+def test_a_descriptor_that_c_syncs_is_not_closed(store_dir: Path, gone: Callable[[Partition], None]) -> None:
+    """Its number would be another file's, and what the sync says would be of that one."""
+    files = Slow()
+    with segstore.open(store_dir, files=files) as store:
+        store.create_topic("t")
+        log = begun(store.partition("t"))
+        log.flush()
+        log.append(b"to be synced")
+        partition = log.partition_for_write()
+        native = partition.tail.native
+        assert lib.seg_tail_syncs(native.c)
+        held, end = weakref.ref(native.handle), log.end_offset
+        files.go.clear()
+        files.begun.clear()
+        flushing = threading.Thread(target=log.flush)
+        flushing.start()
+        files.begun.wait(60)
+        assert native.c.commit.word % 2 == 1
+        gone(partition)
+        partition.context.pool.close()
+        assert held() is not None
+        assert not held().closed  # type: ignore[union-attr]
+        files.go.set()
+        flushing.join(60)
+        assert partition.recovery_point >= end
+        begun(log)
+        assert held() is None
+
+
+def test_a_descriptor_that_the_pool_has_taken_is_not_written_to() -> None:
+    """Also where the tail is opened just then."""
+    handle = Handle("/dev/null", os.O_WRONLY)
+    tail = NativeTail(None, HERE, 0)
+    tail.bind(handle, NATIVE, ffi.NULL)
+    tail.let_go()
+    assert (tail.c.fd, tail.handle) == (-1, None)
+    tail.begin()
+    assert not tail.is_open
+    tail.bind(handle, NATIVE, ffi.NULL)
+    tail.begin()
+    assert tail.is_open
+    handle.close()
+
+
+# --- who syncs --------------------------------------------------------------------------------
+
+
+def test_a_flush_that_is_late_does_not_have_c_sync_the_log_alone(
+    log: segstore.PartitionLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another thread rolls, and opens the tail, while a flush of Python's has looked and not told yet: what
+    was sealed is not synced.
+    """
+    partition = log.partition_for_write()
+    flusher, needs = partition.flusher, partition.flusher._needs_log_only
+    looked: list[bool] = []
+
+    def then_rolled(view: LogView) -> bool:
+        needed = needs(view)
+        monkeypatch.setattr(flusher, "_needs_log_only", needs)
+        looked.append(needed)
+        other = threading.Thread(target=lambda: (rolled(log), begun(log)))
+        other.start()
+        other.join()
+        return needed
+
+    flusher.names_changed()
+    monkeypatch.setattr(flusher, "_needs_log_only", then_rolled)
+    flusher.flush(log.end_offset)
+    assert looked == [True]
+    assert partition.tail.native.is_open
+    assert not lib.seg_tail_syncs(partition.tail.native.c)
+    log.flush()
+    assert partition.recovery_point == log.end_offset
+    assert lib.seg_tail_syncs(partition.tail.native.c)
+
+
+# --- one tail ---------------------------------------------------------------------------------
+
+
+def test_a_log_has_one_tail(log: segstore.PartitionLog) -> None:
+    partition = log.partition_for_write()
+    native, struct = partition.tail.native, partition.tail.native.c
+    rolled(log)
+    by_python(log)
+    begun(log)
+    assert partition.tail.native is native
+    assert native.c is struct
+    assert partition.visible.tail is native
+    assert native.c.active.end == partition.segments.active.end
+
+
+def test_a_tail_is_not_flushed_while_its_end_is_hidden(log: segstore.PartitionLog) -> None:
+    """The end of C's that is taken away says nothing of what is durable."""
+    partition = log.partition_for_write()
+    log.flush()
+    log.append(b"not synced")
+    native = partition.tail.native
+    with partition.token:
+        native.look(0, -1, -1)
+        assert not partition.tail.flush()
+        partition.visible.show()
+    assert native.end()[0] == log.end_offset == 4
