@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from faults import HookedFiles
 from replica_logs import closed, opened, replica_of
 
 import segstore
@@ -144,19 +143,6 @@ def test_a_cut_shows_less_at_once(tmp_path: Path) -> None:
 # --- the descriptor ---------------------------------------------------------------------------
 
 
-class Slow(HookedFiles):
-    """Files whose syncs wait for `go`."""
-
-    def __init__(self) -> None:
-        self.go, self.begun = threading.Event(), threading.Event()
-        self.go.set()
-
-    def sync(self, handle: Handle) -> None:
-        self.begun.set()
-        self.go.wait()
-        super().sync(handle)
-
-
 def rolled_away(partition: Partition) -> None:
     partition.roll()
 
@@ -166,33 +152,24 @@ def forgotten(partition: Partition) -> None:
 
 
 @pytest.mark.parametrize("gone", [rolled_away, forgotten])
-def test_a_descriptor_that_c_syncs_is_not_closed(store_dir: Path, gone: Callable[[Partition], None]) -> None:
+def test_a_descriptor_that_c_syncs_is_not_closed(
+    log: segstore.PartitionLog, gone: Callable[[Partition], None]
+) -> None:
     """Its number would be another file's, and what the sync says would be of that one."""
-    files = Slow()
-    with segstore.open(store_dir, files=files) as store:
-        store.create_topic("t")
-        log = begun(store.partition("t"))
-        log.flush()
-        log.append(b"to be synced")
-        partition = log.partition_for_write()
-        native = partition.tail.native
-        assert lib.seg_tail_syncs(native.c)
-        held, end = weakref.ref(native.handle), log.end_offset
-        files.go.clear()
-        files.begun.clear()
-        flushing = threading.Thread(target=log.flush)
-        flushing.start()
-        files.begun.wait(60)
-        assert native.c.commit.word % 2 == 1
-        gone(partition)
-        partition.context.pool.close()
-        assert held() is not None
-        assert not held().closed  # type: ignore[union-attr]
-        files.go.set()
-        flushing.join(60)
-        assert partition.recovery_point >= end
-        begun(log)
-        assert held() is None
+    log.append(b"to be synced")
+    partition = log.partition_for_write()
+    native = partition.tail.native
+    held = weakref.ref(native.handle)
+    native.c.commit.word += 1  # as while C syncs
+    gone(partition)
+    partition.context.pool.close()
+    begun(log)
+    assert native.handle is not held()
+    assert held() is not None
+    native.c.commit.word += 1
+    rolled(log)
+    begun(log)
+    assert held() is None
 
 
 def test_a_descriptor_that_the_pool_has_taken_is_not_written_to() -> None:
