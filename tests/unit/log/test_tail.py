@@ -161,12 +161,14 @@ def test_a_descriptor_that_c_syncs_is_not_closed(
     native = partition.tail.native
     held = weakref.ref(native.handle)
     native.c.commit.word += 1  # as while C syncs
-    gone(partition)
-    partition.context.pool.close()
-    begun(log)
-    assert native.handle is not held()
-    assert held() is not None
-    native.c.commit.word += 1
+    try:
+        gone(partition)
+        partition.context.pool.close()
+        begun(log)
+        assert native.handle is not held()
+        assert held() is not None
+    finally:
+        native.c.commit.word += 1
     rolled(log)
     begun(log)
     assert held() is None
