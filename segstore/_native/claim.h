@@ -1,6 +1,6 @@
 /* What C judges of batches by a producer with an id: only whether they are the next ones of a producer that is known,
- * outside of a transaction, or inside of one that is open (storage/producers/append_info.py judges all others); in a
- * follower's log only whether it knows the producer.
+ * outside of a transaction, inside of one that is open, or the first ones of one whose coordinator knows of it
+ * (storage/producers/append_info.py judges all others); in a follower's log only whether it knows the producer.
  *
  * Thread contract: the caller holds the tail's lock.
  */
@@ -20,8 +20,9 @@ static inline uint32_t next_sequence(const seg_producer *e)
     return e->kept ? ((uint32_t)e->batches[e->kept - 1].last_sequence + 1) & INT32_MAX : 0;
 }
 
-/* Whether these batches, all of one producer or of none, may be appended. */
-static inline int are_claimed(const seg_producers *p, const seg_batch *batches, int64_t n)
+/* Whether these batches, all of one producer or of none, may be appended; with `opens` also where a transaction begins
+ * with them. */
+static inline int are_claimed(const seg_producers *p, const seg_batch *batches, int64_t n, int opens)
 {
     if (batches[0].producer_id < 0)
         return 1;
@@ -29,7 +30,9 @@ static inline int are_claimed(const seg_producers *p, const seg_batch *batches, 
     if (e == NULL)
         return 0;
     uint32_t next = next_sequence(e);
-    int attributes = e->txn_first_offset >= 0 ? TRANSACTIONAL : 0;
+    int attributes = batches[0].attributes & TRANSACTIONAL, is_open = e->txn_first_offset >= 0;
+    if (is_open ? !attributes : attributes && !opens)
+        return 0;
     for (const seg_batch *b = batches; b < batches + n; b++) {
         if (b->producer_id != e->producer_id || b->producer_epoch != e->producer_epoch ||
             b->base_sequence != (int32_t)next || (b->attributes & (TRANSACTIONAL | CONTROL)) != attributes)

@@ -68,31 +68,41 @@ static int64_t seen_of(const seg_tail *t, int64_t shown)
 }
 
 /* Readers of this process see position and offsets of one moment. */
-static void store_ends(seg_tail *t, int64_t position, int64_t shown, int64_t seen)
+static void store_ends(seg_tail *t, int64_t position, int64_t shown, int64_t seen, int64_t stable)
 {
     uint64_t odd = t->sequence + 1;
     __atomic_store_n(&t->sequence, odd, __ATOMIC_RELAXED);
     __atomic_store_n(&t->shown_position, position, __ATOMIC_RELEASE);
     __atomic_store_n(&t->shown_offset, shown, __ATOMIC_RELEASE);
     __atomic_store_n(&t->seen_offset, seen, __ATOMIC_RELEASE);
+    __atomic_store_n(&t->stable_offset, stable, __ATOMIC_RELEASE);
     __atomic_store_n(&t->sequence, odd + 1, __ATOMIC_RELEASE);
+}
+
+/* The last stable offset: it stays where a transaction is open, and may begin to. */
+static int64_t stable_of(const seg_tail *t)
+{
+    const seg_producers *p = t->producers;
+    return t->stable_offset >= 0 || p == NULL || !p->open ? t->stable_offset : p->txns[0].first_offset;
 }
 
 static void show_up_to(seg_tail *t, int64_t position, int64_t offset)
 {
-    store_ends(t, position, offset, seen_of(t, offset));
+    store_ends(t, position, offset, seen_of(t, offset), stable_of(t));
 }
 
-int64_t seg_tail_end(const seg_tail *t, int64_t *position, int64_t *seen)
+int64_t seg_tail_end(const seg_tail *t, int64_t *position, int64_t *seen, int64_t *stable)
 {
     for (;;) {
         uint64_t before = __atomic_load_n(&t->sequence, __ATOMIC_ACQUIRE);
         int64_t at = __atomic_load_n(&t->shown_position, __ATOMIC_ACQUIRE);
         int64_t shown = __atomic_load_n(&t->shown_offset, __ATOMIC_ACQUIRE);
         int64_t within = __atomic_load_n(&t->seen_offset, __ATOMIC_ACQUIRE);
+        int64_t decided = __atomic_load_n(&t->stable_offset, __ATOMIC_ACQUIRE);
         if ((before & 1) == 0 && __atomic_load_n(&t->sequence, __ATOMIC_RELAXED) == before) {
             *position = at;
             *seen = within;
+            *stable = decided;
             return shown;
         }
         if (!t->here[0])
@@ -320,6 +330,12 @@ static int64_t write_out(seg_tail *t, const uint8_t *buf, int64_t len, seg_batch
     return batches[0].base_offset;
 }
 
+/* Whether a transaction may begin here: readers see all of the log, and no other log is to say the same. */
+static int opens(const seg_tail *t)
+{
+    return t->high_watermark < 0 && !t->n_followers;
+}
+
 /* One record, by the producer that b tells of, if it gets the offset that is expected. */
 static int64_t append(seg_tail *t, const seg_record *r, int64_t expected, int64_t timestamp, int64_t now,
                       seg_batch *b)
@@ -335,7 +351,7 @@ static int64_t append(seg_tail *t, const seg_record *r, int64_t expected, int64_
     uint8_t out[SEG_ONE_ROOM];
     if ((expected >= 0 && expected != t->active->end->next_offset) || b->size > t->largest_batch ||
         !is_near(t, timestamp, now) || !fits(t, b->max_timestamp, b->size, 1, 1) || is_left(t, 1) ||
-        !are_claimed(t->producers, b, 1))
+        !are_claimed(t->producers, b, 1, opens(t)))
         return SEG_SLOW;
     b->attributes |= t->stamps ? APPEND_TIME : 0;
     put_batch(r, body, out, b);
@@ -400,7 +416,7 @@ static int64_t write_batches(seg_tail *t, uint8_t *buf, int64_t len, seg_batch *
         (t->hands_over && (len > SEG_HANDED_ROOM || n > SEG_HANDED)) || t->follows ||
         measure(batches, n, &offsets) != len ||
         !fits(t, t->stamps ? stamp : batches[0].max_timestamp, len, offsets, n) || is_left(t, offsets) ||
-        !are_claimed(t->producers, batches, n))
+        !are_claimed(t->producers, batches, n, 0))
         return SEG_SLOW;
     const seg_end *e = t->active->end;
     if (seg_assign(buf, len, batches, n, e->next_offset, t->leader_epoch, stamp, e->position) < 0)
@@ -536,7 +552,7 @@ int64_t seg_tail_look(seg_tail *t, int64_t position, int64_t shown, int64_t seen
         return error;
     int64_t paused = !t->open;
     if (paused)
-        store_ends(t, position, shown, seen);
+        store_ends(t, position, shown, seen, t->stable_offset);
     leave(t);
     return paused;
 }

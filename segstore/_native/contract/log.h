@@ -52,7 +52,7 @@ typedef struct seg_tail {
     int64_t slot;
     int64_t key;
     int64_t start_offset;
-    int64_t stable_offset;   /* -1: the log end offset */
+    int64_t stable_offset;   /* the last stable offset; -1: seen_offset */
     int64_t synced;
     int64_t layout;
     seg_producers *producers; /* of the partition; NULL: none is known */
@@ -136,9 +136,9 @@ int64_t seg_tail_look(seg_tail *t, int64_t position, int64_t shown, int64_t seen
 int64_t seg_tail_to_sync(seg_tail *t, int32_t *fd);
 /* Publish how much is synced, if the tail is open: 1; 0 where it is not; -EINTR for a signal. */
 int64_t seg_tail_synced(seg_tail *t, int64_t synced);
-/* The shown offset, the position that belongs to it, and the seen offset of the same moment. SEG_SLOW in a child that
- * was forked meanwhile. */
-int64_t seg_tail_end(const seg_tail *t, int64_t *position, int64_t *seen);
+/* The shown offset, the position that belongs to it, the seen offset and the last stable offset (-1: the seen one) of
+ * the same moment. SEG_SLOW in a child that was forked meanwhile. */
+int64_t seg_tail_end(const seg_tail *t, int64_t *position, int64_t *seen, int64_t *stable);
 
 /* --- commit.c: group commit ------------------------------------------- */
 /* Return when all below offset `upto` is durable: 0; 1: readers were not told of it. Else -EINTR for a signal,

@@ -97,6 +97,8 @@ def show_end(logs: Sequence[Writable], marker: Marker, transaction_epoch: int) -
             Visible.show_all(
                 [partition.visible for partition in partitions if not partition.visible.is_all], written
             )
+        for partition in due:
+            partition.tail.open(partition.validator)
 
     try:
         with os_errors():

@@ -93,11 +93,11 @@ class Publisher:
 _view: Callable[[tuple[Any, ...]], LogView] = partial(tuple.__new__, LogView)  # a call of C
 
 
-def _extended(view: LogView, end: int, position: int) -> LogView:
+def _extended(view: LogView, position: int, end: int, stable: int) -> LogView:
     """Return a view that goes on up to an end of C's; the same where that is not known, or lies before."""
     if end <= view.end_offset:
         return view
-    return _view((*view[:3], end, position, end if view[5] == view.end_offset else view[5]))
+    return _view((*view[:3], end, position, end if stable < 0 else stable))
 
 
 # --- visibility ------------------------------------------------------------
@@ -145,8 +145,8 @@ class Visible:
                 known, seen = self._extended or (None, view)
                 if known is not view or seen.end_offset != c.seen_offset:
                     # What C has appended is visible too. This is done in place, since each read comes here.
-                    _, position, end = self.tail.end()
-                    seen = _extended(view, end, position)
+                    _, position, end, stable = self.tail.end()
+                    seen = _extended(view, position, end, stable)
                     self._extended = view, seen
             if self.current is view:  # else C's end may be that of another view
                 return seen
@@ -195,8 +195,8 @@ class Visible:
             if self.tail.c.shown_offset > written.end_offset:
                 known, made = self._written_extended or (None, written)
                 if known is not written or made.end_offset != self.tail.c.shown_offset:
-                    end, position, _ = self.tail.end()
-                    made = _extended(written, end, position)
+                    end, position, _, stable = self.tail.end()
+                    made = _extended(written, position, end, stable)
                     self._written_extended = written, made
             if self._written is written:  # else C's end may be that of another view
                 return made

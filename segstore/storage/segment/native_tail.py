@@ -195,12 +195,13 @@ class NativeTail:
         """Let readers see the log up to here, unless C does that (`seg_tail_look`)."""
         _again(lib.seg_tail_look, self.c, position, shown, seen)
 
-    def end(self) -> tuple[int, int, int]:
-        """Return up to which offset the log was shown, its position there, and up to which offset readers
-        see; -1 in a child that was forked within an append.
+    def end(self) -> tuple[int, int, int, int]:
+        """Return up to which offset the log was shown, its position there, up to which offset readers see,
+        and the last stable offset, -1 for that one; of no use in a child that was forked within an append.
         """
-        position, seen = ffi.new("int64_t *"), ffi.new("int64_t *")
-        return lib.seg_tail_end(self.c, position, seen), position[0], seen[0]
+        ends = ffi.new("int64_t[3]")
+        shown: int = lib.seg_tail_end(self.c, ends, ends + 1, ends + 2)
+        return shown, ends[0], ends[1], ends[2]
 
     def show(self, high_watermark: int) -> bool:
         """Show the log up to a high watermark, and publish that; False where the tail is paused, or shows

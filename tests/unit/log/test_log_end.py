@@ -9,7 +9,6 @@ import pytest
 from stores import killed
 
 import segstore
-from segstore._native import ffi, lib
 from segstore.index import OffsetIndex, TimeIndex
 from segstore.storage.log.partition import Partition
 from segstore.storage.log.writer import Restore
@@ -105,14 +104,14 @@ def test_a_reader_with_a_tail_that_was_taken_back_sees_no_append_under_way(
 ) -> None:
     partition = log.partition_for_write()
     log.append(b"by C")
-    tail, position, seen = tail_of(partition), ffi.new("int64_t *"), ffi.new("int64_t *")
-    shown = lib.seg_tail_end(tail.c, position, seen), position[0], seen[0]
-    assert shown == (3, partition.view.end_position, 3)
+    tail = tail_of(partition)
+    shown = tail.end()
+    assert shown == (3, partition.view.end_position, 3, -1)
     with partition.token:
         end = partition.segments.active.end
         mark = partition.segments.active.mark()
         end.position, end.next_offset = end.position + 1000, end.next_offset + 7  # as before the write
-        assert (lib.seg_tail_end(tail.c, position, seen), position[0], seen[0]) == shown
+        assert tail.end() == shown
         assert partition.visible.log_end_offset == partition.view.end_offset == 3
         partition.segments.active.recall(mark)
     assert log.end_offset == 3

@@ -367,14 +367,14 @@ def test_a_view_has_one_segments_end(store_dir: Path) -> None:
 
 def test_an_end_that_is_being_moved_is_not_read(log: segstore.PartitionLog) -> None:
     """A thread of the parent is within an append when a child begins: there it never ends."""
-    c, position, seen = tail_of(log).c, ffi.new("int64_t *"), ffi.new("int64_t *")
-    assert (lib.seg_tail_end(c, position, seen), seen[0]) == (2, 2)
-    c.sequence += 1
-    here, c.here = c.here, GONE
-    assert lib.seg_tail_end(c, position, seen) == lib.SEG_SLOW
-    c.sequence += 1
-    assert lib.seg_tail_end(c, position, seen) == 2
-    c.here = here
+    tail = tail_of(log)
+    assert tail.end()[::2] == (2, 2)
+    tail.c.sequence += 1
+    here, tail.c.here = tail.c.here, GONE
+    assert tail.end()[0] == lib.SEG_SLOW
+    tail.c.sequence += 1
+    assert tail.end()[0] == 2
+    tail.c.here = here
 
 
 def test_appends_beside_an_open_transaction(store_dir: Path, log: segstore.PartitionLog) -> None:
