@@ -3,7 +3,7 @@
  * Invariant: the bytes come before the index, and the index before the end. A write that fails changes neither.
  *
  * Thread contract: one thread at a time, who holds the log's append token, or the lock of its tail while that is
- * lent. Others may read the end and the entries below its counts meanwhile.
+ * open. Others may read the end and the entries below its counts meanwhile.
  */
 #include "active.h"
 

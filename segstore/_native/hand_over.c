@@ -8,7 +8,7 @@
  *
  * Thread contract: any thread. A job is posted again only when it is over. Jobs are a list by compare-and-swap, with
  * the newest first; the thread takes all of it at once. A process that was forked has no such thread, and posts
- * nothing: its tails are not lent (seg_tail.here).
+ * nothing: its tails are not open (seg_tail.here).
  *
  * The kernel may leave the thread on its appender's processor for long, as each of them sleeps while the other runs, and
  * neither can spin there. The thread then goes on as a new one, which the kernel begins on the idlest processor that

@@ -4,7 +4,7 @@
  * storage/producers/append_info.py all others. A batch that was appended is taken in by the function that also replays
  * the log, so both leave the same state.
  *
- * Thread contract: the holder of the partition's append token, with the log's tail stopped. While the tail is lent, C
+ * Thread contract: the holder of the partition's append token, with the log's tail paused. While the tail is open, C
  * takes in batches of known producers (claim.h), under the tail's lock: that never makes the table grow. A table that
  * is read from files belongs to one thread.
  */

@@ -7,14 +7,14 @@ rest: under `lock`, where nothing waits for a disk, it tells the core, and carri
 done in memory. An application's thread only notes that it has appended, and waits: so Ctrl-C in it comes
 between no two effects.
 
-While all replicas have the whole log, their native tails are lent, and an application's append is one call
+While all replicas have the whole log, their native tails are open, and an application's append is one call
 of C for all of them. The core hears of that when somebody asks it again (`_catch_up`).
 
-- By threads each directory's own thread lends and takes back the tails there (`_offer`, `open_by_threads`,
+- By threads each directory's own thread opens and pauses the tails there (`_offer`, `open_by_threads`,
   `_recall`), with no lock but the append token, and a follower is written by its directory's native thread.
   So nobody waits for another directory's disk.
-- `inline` the appender writes all replicas. Whoever lends does so for all of them (`lend`), and whoever asks
-  the core takes the tails back first. Locks are taken in the order leader, follower, append token.
+- `inline` the appender writes all replicas. Whoever opens the tails does so for all (`open_tail`), and whoever
+  asks the core pauses them first. Locks are taken in the order leader, follower, append token.
 """
 
 from __future__ import annotations
@@ -70,9 +70,9 @@ from segstore.replication.core.messages import (
 from segstore.replication.core.partition import Partition as Core
 from segstore.replication.core.registration import NO_LEADER, BrokerRegistration, PartitionRegistration
 from segstore.replication.fetched import NOTHING, Brought, Nothing, brought
-from segstore.replication.loans import Loans
 from segstore.replication.metadata.image import PartitionKey
 from segstore.replication.read_ahead import FETCHES, Place, ReadAhead
+from segstore.replication.tail_openings import TailOpenings
 from segstore.storage.store.replica_lags import bytes_from
 from segstore.threads import take
 
@@ -167,7 +167,7 @@ class LocalReplica:
         """Whether the core has not heard yet of what came by this follower's tail."""
         self._last_bytes = 0
         """How much the last append of this follower was, in this leader epoch."""
-        self._loans = Loans()
+        self._openings = TailOpenings()
         self.key, self.broker, self.partition, self.replica = key, broker, partition, replica
         self._brokers, self._links, self._max_bytes = brokers, links, max_bytes
         self.lock = Mutex()
@@ -252,7 +252,7 @@ class LocalReplica:
         """Tell the core how far the log has grown, and who waits."""
         with self.lock:
             self._settle()
-        if self._inline:  # one without followers: else these call `lend`
+        if self._inline:  # one without followers: else these open it
             self.open_tail()
 
     def settle_alone(self) -> None:
@@ -271,7 +271,7 @@ class LocalReplica:
 
     def answer_waiting(self) -> None:
         """Answer an append that was made by the threads, and came to wait only as all replicas had its
-        records and the tails were lent: no follower fetches any more then.
+        records and the tails were opened: no follower fetches any more then.
         """
         if self._waiting:
             self.settle()
@@ -289,7 +289,7 @@ class LocalReplica:
             self._carry_out(leader.on_handed_on(shown, now_ms()))
         waiting = [self._waiting.popleft() for _ in range(len(self._waiting))]
         # After who waits was taken: their records are there. What C has not shown is left out, as long as the
-        # tail is not taken back.
+        # tail is not paused.
         end = self.replica.written.end_offset
         if end > log.end_offset:
             self._carry_out(leader.on_append(end))
@@ -466,7 +466,7 @@ class LocalReplica:
 
     def takes_tails(self) -> bool:
         """Return whether this leader's tail is to be opened by threads now."""
-        return not self._inline and self._loans.are_due()
+        return not self._inline and self._openings.are_due()
 
     def open_by_threads(self) -> None:
         """Open the tail of a leader, once all followers have opened theirs and have the whole log. Called by
@@ -496,7 +496,7 @@ class LocalReplica:
         with tail.token:
             tail.open_leader(self.partition.validator, epoch, end, natives)
             if tail.may_be_open:
-                self._loans.began(native)
+                self._openings.began(native)
 
     @property
     def _is_offered(self) -> bool:

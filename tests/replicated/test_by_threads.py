@@ -19,8 +19,9 @@ from waiting import until
 
 import segstore
 from segstore._native import ffi, lib
-from segstore.replication.local_replica import Loans, LocalReplica
+from segstore.replication.local_replica import LocalReplica
 from segstore.replication.metadata.image import PartitionKey
+from segstore.replication.tail_openings import TailOpenings
 from segstore.storage.segment import native_tail
 from segstore.storage.segment.disk_thread import DiskThread
 
@@ -454,19 +455,19 @@ def test_large_appends_and_many_writers(three: Directories) -> None:
         assert all(here[topic][offset] == value for (topic, offset), value in told.items())
 
 
-def test_a_loan_in_vain_is_not_tried_again_at_once() -> None:
+def test_a_tail_opened_in_vain_is_not_opened_again_at_once() -> None:
     class Tail:
         is_open = moved = False
 
-    loans, tail = Loans(), Tail()
+    openings, tail = TailOpenings(), Tail()
     chances = []
     for _ in range(4):
-        loans.began(tail)  # type: ignore[arg-type]
-        chances.append(next(n for n in range(100) if loans.are_due()))
+        openings.began(tail)  # type: ignore[arg-type]
+        chances.append(next(n for n in range(100) if openings.are_due()))
     assert chances == [0, 2, 6, 14]
     tail.moved = True
-    loans.began(tail)  # type: ignore[arg-type]
-    assert loans.are_due()
+    openings.began(tail)  # type: ignore[arg-type]
+    assert openings.are_due()
 
 
 def test_a_thread_that_has_ended_takes_no_job() -> None:

@@ -9,7 +9,7 @@
 
 /* Where a log ends, in bytes and in offsets, and how far its indexes have come: one record for each active segment, as
  * long as that is open for appending (storage/segment/active.py). The holder of the append token moves it; while a tail
- * is lent, C does, under the tail's lock. What was written but is not to be seen lies below it: readers look at what a
+ * is open, C does, under the tail's lock. What was written but is not to be seen lies below it: readers look at what a
  * tail has shown, and never here. Fixed widths, and no pointers: several processes may map it. */
 typedef struct seg_end {
     int64_t position;        /* bytes of the active segment that are the log's */

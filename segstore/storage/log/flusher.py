@@ -3,7 +3,7 @@
 On disk it syncs logs, the files that a roll has sealed beside them, the leader epochs, and the directory; it
 writes nothing.
 Threads: any. One syncs for all; the others wait for the end of that sync: a thread whose records it has made
-durable goes on at once, whoever syncs next. While the native tail is lent and nothing but the active
+durable goes on at once, whoever syncs next. While the native tail is open and nothing but the active
 segment's log is to be synced, C does both (`_native/commit.c`). The append token is never taken here.
 """
 

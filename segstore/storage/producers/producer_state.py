@@ -4,7 +4,7 @@ The state is a function of the log (Kafka: ProducerStateManager): batches are ta
 one, so that the state does not depend on how they were read, or whether they are being written. No batch is
 refused here: what is in the log happened; `append_info` judges sequences and epochs before an append. The
 state lies in a table of C's (`_native/producers.c`), which also takes in the batches that C appends while the
-log's tail is lent; what is read here is a copy. Nothing is written here; `state_manager` has the files.
+log's tail is open; what is read here is a copy. Nothing is written here; `state_manager` has the files.
 Threads: the holder of the partition's append token, who has taken the tail back; the functions for snapshots
 any.
 """

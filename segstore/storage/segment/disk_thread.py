@@ -1,7 +1,7 @@
 """The native thread of a directory: it writes what an append to a leader in another directory hands over to
 the tails of followers here (`_native/hand_over.c`), and so holds up nobody else where this disk hangs.
 
-On disk it writes bytes of active segments, each behind the end of a log whose native tail is lent, and
+On disk it writes bytes of active segments, each behind the end of a log whose native tail is open, and
 nothing else. Threads: the directory's own thread calls `job`; any thread `end`.
 """
 

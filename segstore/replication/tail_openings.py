@@ -1,4 +1,4 @@
-"""`Loans`: when the native tail of a leader is opened by threads.
+"""`TailOpenings`: when the native tail of a leader is opened by threads.
 
 Nothing is on disk. Threads: the leader's directory's own, and those of its followers, which may see a
 chance at the same time: one of them too many or too few is let go by then.
@@ -15,7 +15,7 @@ MOST_IN_VAIN = 63
 """Chances to open tails that are let go by at most, while nothing is appended by them."""
 
 
-class Loans:
+class TailOpenings:
     """How it went when a leader's tail was opened by threads. After one time in vain, by which nothing was
     appended as others paused it at once, so many chances are let go by; each time twice as many.
     """
