@@ -13,7 +13,7 @@ of C for all of them. The core hears of that when somebody asks it again (`_catc
 - By threads each directory's own thread opens and pauses the tails there (`_offer`, `open_by_threads`,
   `_recall`), with no lock but the append token, and a follower is written by its directory's native thread.
   So nobody waits for another directory's disk.
-- `inline` the appender writes all replicas. Whoever opens the tails does so for all (`open_tail`), and whoever
+- `inline` the appender writes all replicas. Whoever opens the tails does so for all (`open_tail`), and who
   asks the core pauses them first. Locks are taken in the order leader, follower, append token.
 """
 

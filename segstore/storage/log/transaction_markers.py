@@ -98,6 +98,7 @@ def show_end(logs: Sequence[Writable], marker: Marker, transaction_epoch: int) -
                 [partition.visible for partition in partitions if not partition.visible.is_all], written
             )
         for partition in due:
+            partition.writer.recall()  # the marker stays
             partition.tail.open(partition.validator)
 
     try:

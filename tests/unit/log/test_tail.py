@@ -9,14 +9,19 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from producers import assert_live, committed
 from replica_logs import closed, opened, replica_of
+from stores import START_MS
 
 import segstore
 from segstore._native import ffi, lib
 from segstore.files import Handle
 from segstore.files.native_write import NATIVE
-from segstore.records import scan
+from segstore.records import Template, scan, single
+from segstore.records.header import TRANSACTIONAL_FLAG
+from segstore.storage.log.append import append_record
 from segstore.storage.log.partition import Partition
+from segstore.storage.log.transaction_markers import end_transaction
 from segstore.storage.segment import native_tail
 from segstore.storage.segment.log_view import LogView
 from segstore.storage.segment.native_tail import NativeTail
@@ -248,3 +253,68 @@ def test_a_tail_is_not_flushed_while_its_end_is_hidden(log: segstore.PartitionLo
         assert not partition.tail.flush()
         partition.visible.show()
     assert native.end()[0] == log.end_offset == 4
+
+
+# --- a transaction that C begins ---------------------------------------------------------------
+
+
+def in_transaction(log: segstore.PartitionLog, sequence: int, producer_id: int = 7) -> int:
+    template = Template(TRANSACTIONAL_FLAG, producer_id, 0, sequence)
+    return append_record(log, b"%d" % sequence, None, (), START_MS, template=template).first
+
+
+@pytest.mark.parametrize("commit", [True, False])
+def test_a_transaction_that_c_begins_is_seen_once_it_is_decided(
+    log: segstore.PartitionLog, store_dir: Path, commit: bool
+) -> None:
+    """The last stable offset stays where it begins, for readers of this process and of others."""
+    assert in_transaction(log, 0) == 3  # by Python, which puts the producer into the table
+    end_transaction([log], 7, 0, 0, commit=True)
+    partition = log.partition_for_write()
+    native = partition.tail.native
+    assert native.is_open
+    assert log.append(b"plain") == 5
+    with segstore.open(store_dir, "r") as store:
+        other = store.partition("t")
+        assert (in_transaction(log, 1), log.append(b"behind it"), in_transaction(log, 2)) == (6, 7, 8)
+        assert native.c.appends == 4
+        for each in (log, other):
+            assert (each.end_offset, each.last_stable_offset) == (9, 6)
+            assert committed(each)[-1] == 5
+        assert partition.view.stable_offset == partition.visible.written.stable_offset == 6
+        end_transaction([log], 7, 0, 0, commit=commit)
+        for each in (log, other):
+            assert (each.end_offset, each.last_stable_offset) == (10, 10)
+            assert committed(each)[-3:] == ([6, 7, 8] if commit else [3, 5, 7])
+    assert_live(log, store_dir / "t-0")
+
+
+def test_the_oldest_of_several_transactions_that_c_begins_counts(log: segstore.PartitionLog) -> None:
+    for producer_id in (7, 8):
+        in_transaction(log, 0, producer_id)
+        end_transaction([log], producer_id, 0, 0, commit=True)
+    native = log.partition_for_write().tail.native
+    first = log.append(b"opens the tail") + 1
+    assert [in_transaction(log, 1, producer_id) for producer_id in (8, 7)] == [first, first + 1]
+    assert native.c.appends == 3
+    assert log.last_stable_offset == first
+    end_transaction([log], 8, 0, 0, commit=True)
+    assert log.last_stable_offset == first + 1
+    end_transaction([log], 7, 0, 0, commit=False)
+    assert log.last_stable_offset == log.end_offset
+
+
+def test_a_batch_of_a_broker_s_client_begins_no_transaction_in_c(log: segstore.PartitionLog) -> None:
+    """Whether its coordinator knows of the transaction is for Python to ask (KIP-890)."""
+    in_transaction(log, 0)
+    end_transaction([log], 7, 0, 0, commit=True)
+    log.append(b"opens the tail")
+    native, before = log.partition_for_write().tail.native, log.end_offset
+    assert native.is_open
+    batch = single(b"v", None, (), START_MS, Template(TRANSACTIONAL_FLAG, 7, 0, 1), 0, None)
+    sent = bytearray(ffi.buffer(batch.ptr, batch.size))
+    with pytest.raises(segstore.errors.UnverifiedTransactionError):
+        log.append_as_leader(sent)
+    assert (log.end_offset, log.last_stable_offset) == (before, before)
+    log.append_as_leader(sent, verified=True)
+    assert log.last_stable_offset == before
