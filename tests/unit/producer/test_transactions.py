@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 from faults import FailingFiles
 from stores import committed_values, values
-from waiting import PATIENCE
+from waiting import PATIENCE, until
 
 import segstore
 from segstore import Consumer, OffsetAndMetadata, Producer, TopicPartition, errors
+from segstore.client.producer.accumulator import Accumulator
 from segstore.coordinator.offsets.group_offsets import GroupOffsets
 from segstore.coordinator.shared import shared
 from segstore.coordinator.transaction.coordinator import TransactionCoordinator
@@ -286,6 +287,31 @@ def test_closing_the_store_aborts_what_is_open(store_dir: Path) -> None:
 
 
 # --- disks and threads ----------------------------------------------------------------------------
+
+
+def test_a_commit_is_made_though_the_sender_has_ended(
+    store: segstore.Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The sender ends between the look whether the producer is open and the request to it."""
+    producer = Producer(store, transactional_id="x")
+    closing = threading.Thread(target=producer.close, daemon=True)
+    after_all = Accumulator.after_all
+
+    def closed_first(self: Accumulator, work: Callable[[], None]) -> None:
+        closing.start()
+        until(lambda: self._ended)
+        after_all(self, work)
+
+    producer.init_transactions()
+    producer.begin_transaction()
+    producer.send("a", b"v", partition=0).get(PATIENCE)
+    monkeypatch.setattr(Accumulator, "after_all", closed_first)
+    committing = threading.Thread(target=producer.commit_transaction, daemon=True)
+    committing.start()
+    for thread in (committing, closing):
+        thread.join(PATIENCE)
+        assert not thread.is_alive()
+    assert seen(store) == [b"v"]
 
 
 def test_a_full_disk_is_waited_for(store_dir: Path) -> None:
