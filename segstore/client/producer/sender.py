@@ -107,6 +107,8 @@ class Sender(Background):
     def abort(self, error: BaseException) -> None:
         """Try nothing again: what is not written fails with `error`."""
         self._delivery.aborted = error
+        if self._transactions is not None:
+            self._transactions.failed(error)  # first: a commit that waits for these records must not be made
         self._accumulator.abort(error)
 
     def is_sending(self) -> bool:
