@@ -16,7 +16,6 @@ from __future__ import annotations
 import contextlib
 import weakref
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import replace
 from functools import partial
 
 from segstore.config import StoreConfig
@@ -122,12 +121,12 @@ class Transitions:
             known = TransactionMetadata(self._new_id(), NO_EPOCH, timeout_ms)
         raised = self._lost.raised(known, now)
         if asked is not None and asked == entry.last and raised is known:
-            fresh = replace(known.emptied(known.producer_epoch, now), timeout_ms=timeout_ms)
+            fresh = known.emptied(known.producer_epoch, now)._replace(timeout_ms=timeout_ms)
         elif raised.exhausted:
             fresh = raised.rotated(self._new_id(), timeout_ms, now)
         else:
             fresh = raised.next_producer(timeout_ms, now)
-        fresh = replace(fresh, remote=int(remote))
+        fresh = fresh._replace(remote=int(remote))
         self._entries.write(entry, fresh, asked)
         return fresh.producer_id, fresh.producer_epoch
 

@@ -212,3 +212,21 @@ def test_a_transaction_is_ended_by_the_sender(
             getattr(producer, end)()
         assert threads == [producer._sender] * 3
         assert len(calls) == 3
+
+
+def test_a_state_is_appended_without_a_list_of_all_topics(
+    store: segstore.Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listed: list[object] = []
+    topics = segstore.Store.topics
+    with Producer(store, transactional_id="t") as producer:
+        producer.init_transactions()
+        for transaction in range(3):
+            producer.begin_transaction()
+            producer.send("t", b"v", partition=0)
+            producer.commit_transaction()
+            if not transaction:
+                monkeypatch.setattr(
+                    segstore.Store, "topics", lambda store: listed.append(store) or topics(store)
+                )
+    assert listed == []
