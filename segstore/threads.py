@@ -50,6 +50,9 @@ def holding(locks: Sequence[Lock], run: Callable[[], T]) -> T:
     """
     if not locks:
         return run()
+    if len(locks) == 1:  # mostly
+        with locks[0]:
+            return run()
     a, b, c, d, e, f, g, h = (*locks[:8], *[_NONE] * 8)[:8]
     with a, b, c, d, e, f, g, h:
         return holding(locks[8:], run)
