@@ -179,9 +179,10 @@ class Transitions:
                 f"the last transaction of {entry.transactional_id!r} is still being ended"
             )
 
-    def try_complete(self, entry: Entry) -> bool:
+    def try_complete(self, entry: Entry, *, synced: bool = False) -> bool:
         """Write the markers and Complete of a decided transaction, and end lost ones; where that fails a
-        retry is planned, and False returned.
+        retry is planned, and False returned. `synced`: the caller has synced the decision,
+        if one is to be completed.
         """
         known = entry.metadata
         if known is None:
@@ -189,7 +190,8 @@ class Transitions:
         try:
             self._lost.end(known.producer_id)  # first: a marker ends all that the producer has open there
             if known.state.prepared:
-                self._sync_decision(entry)  # an earlier sync may have failed
+                if not synced:  # an earlier sync may have failed
+                    self._sync_decision(entry)
                 self._ending.write_markers(entry.transactional_id, known)
                 self._entries.write(entry, known.completed(self._clock()))
         except Exception as error:
@@ -373,7 +375,7 @@ class TransactionCoordinator:
                 self._transitions.decide(entry, commit)
             elif entry.known.state.commits != commit:
                 raise _not_so(entry)
-            self._transitions.try_complete(entry)
+            self._transitions.try_complete(entry, synced=True)
             after = entry.known
             if after.next_producer_id != NO_PRODUCER_ID:
                 return after.next_producer_id, 0
@@ -400,7 +402,7 @@ class TransactionCoordinator:
                 known = entry.check(identity)
             if known.state is State.ONGOING:
                 self._transitions.decide_in_epoch(entry, commit)
-                self._transitions.try_complete(entry)
+                self._transitions.try_complete(entry, synced=True)
             elif known.state is State.EMPTY or known.state.commits != commit:
                 raise _not_so(entry)
 
