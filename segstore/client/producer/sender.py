@@ -77,7 +77,7 @@ class Sender(Background):
         while True:
             if self._transactions is None:
                 self._post_singles()
-            else:
+            else:  # C appends nothing of a transaction
                 accumulator.work()
             ready, look = accumulator.drain(time.monotonic())
             if len(ready) > 1 and self._transactions is not None:
