@@ -50,6 +50,9 @@ def holding(locks: Sequence[Lock], run: Callable[[], T]) -> T:
     """
     if not locks:
         return run()
+    if len(locks) == 1:  # mostly
+        with locks[0]:
+            return run()
     a, b, c, d, e, f, g, h = (*locks[:8], *[_NONE] * 8)[:8]
     with a, b, c, d, e, f, g, h:
         return holding(locks[8:], run)
@@ -307,12 +310,7 @@ class Shelter:
         if others_are_gone():
             self._served.finish()
             return run()
-        told: SimpleQueue[tuple[list[T], list[BaseException]]] = SimpleQueue()
-        self.later(partial(_tell, run, told))
-        found, failed = told.get()
-        if failed:
-            raise failed.pop()
-        return found.pop()
+        return answer(run, self.later)
 
     def later(self, work: Callable[[], None]) -> None:
         """Queue work for the shelter's thread, from any thread, and do not wait. An exception of the work is
@@ -386,6 +384,18 @@ class _Served:
                 work = self.asked.get_nowait()
                 if work is not None:
                     work()
+
+
+def answer(run: Callable[[], T], later: Callable[[Callable[[], None]], object]) -> T:
+    """Return the result of `run`, or raise its exception; `later` has another thread call it. Where an
+    exception ends the wait, that thread calls it all the same.
+    """
+    told: SimpleQueue[tuple[list[T], list[BaseException]]] = SimpleQueue()
+    later(partial(_tell, run, told))
+    found, failed = told.get()
+    if failed:
+        raise failed.pop()
+    return found.pop()
 
 
 def _tell(run: Callable[[], T], told: SimpleQueue[tuple[list[T], list[BaseException]]]) -> None:

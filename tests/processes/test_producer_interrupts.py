@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -38,6 +39,14 @@ def store(store_dir: Path) -> Iterator[segstore.Store]:
         yield store
 
 
+def ends_a_transaction() -> bool:
+    """Whether the coordinator's `end` calls, which the main thread waits for."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code is not TransactionCoordinator._end.__code__:
+        frame = frame.f_back
+    return frame is not None
+
+
 def once(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, *, after: bool) -> None:
     """Let the main thread be interrupted in its next call of `owner.name`, before or after it did its work;
     where it only waits for that, the work goes on.
@@ -53,7 +62,7 @@ def once(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, *, after: bool)
 
     def interrupted(*args: Any, **kwargs: Any) -> Any:
         thread = threading.current_thread()
-        if thread.name == "segstore-transactions":
+        if thread is not main and ends_a_transaction():
             monkeypatch.setattr(owner, name, real)
             done = real(*args, **kwargs) if after else None
             signal.pthread_kill(main.ident or 0, signal.SIGUSR1)

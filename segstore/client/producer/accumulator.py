@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING
@@ -24,6 +24,7 @@ from segstore.coordinator.structs import TopicPartition
 from segstore.errors import copy_of
 from segstore.mutex import check_apart
 from segstore.records import HEADER_SIZE
+from segstore.threads import others_are_gone
 
 if TYPE_CHECKING:
     from segstore._native._producer import Post, Sending
@@ -159,6 +160,7 @@ class Accumulator:
         self._refused: list[BaseException] = []
         self._aborted: list[ProducerBatch] = []  # until their outcome is known
         self._abortion: BaseException | None = None
+        self._after: list[Callable[[], None]] = []  # work that the sender does when no sealed batch is left
         self._ended = False
 
     @property
@@ -288,7 +290,8 @@ class Accumulator:
                     self._seal(queue)
             ready = schedule.take(now) if schedule.sealed or schedule.backing_off else []
             self.gate.asleep = not ready
-            if self._full:  # C has just cut, and found the sender awake, or the queue told of already
+            # C has just cut, and found the sender awake, or the queue told of already; or work came so.
+            if self._full or self._has_work():
                 return ready, 0.0
             look = schedule.next_look() if schedule.sealed or schedule.backing_off or schedule.open else None
             return ready, look
@@ -299,6 +302,14 @@ class Accumulator:
         """
         with self.lock:
             self._schedule.put_back(queue, batches, retry_at)
+
+    def work(self) -> None:
+        """Do the work of `after_all` whose time has come. Takes no lock."""
+        while self._has_work():
+            self._after.pop(0)()
+
+    def _has_work(self) -> bool:
+        return bool(self._after) and not self.incomplete.batches
 
     # --- all of it ----------------------------------------------------------------------
 
@@ -314,6 +325,21 @@ class Accumulator:
             self._seal_all()
             self.gate.wake()
             return list(self.incomplete.batches)
+
+    def after_all(self, work: Callable[[], None]) -> None:
+        """Have all that was appended sent now, and the sender do `work` when it knows the outcome (Kafka: the
+        requests of TransactionManager). If the sender has ended, this thread does it.
+        """
+        if self._aborted:
+            self._fail_aborted()
+        with self.lock:
+            self._seal_all()
+            has_sender = not (self._ended or others_are_gone())
+            if has_sender:
+                self._after.append(work)
+            self.gate.wake()
+        if not has_sender:
+            work()
 
     def hurry(self) -> None:
         """Give all that waits to the sender now, also what waits for a retry."""
@@ -357,7 +383,7 @@ class Accumulator:
         with self.lock:
             if self.refusal is None:
                 return False
-            self._ended = self._idle()
+            self._ended = self._idle() and not self._after
             return self._ended
 
     def abort(self, error: BaseException) -> None:
@@ -386,6 +412,7 @@ class Accumulator:
         self.incomplete.complete(failed)
         with self.lock:
             self._aborted = [batch for batch in self._aborted if batch in self.incomplete.batches]
+            self.gate.wake()  # there may be work
 
     def abandon(self, error: BaseException) -> None:
         """Send nothing ever again, in a forked child. This takes no lock, which another thread may have held

@@ -1,4 +1,5 @@
-"""`Sender`: the thread that sends the batches that are due, as fast as the client's byte rate allows.
+"""`Sender`: the thread that sends the batches that are due, as fast as the client's byte rate allows, and
+ends the producer's transactions.
 
 On disk: nothing of its own. Threads: one per producer; `abort` is for any thread. The sender alone touches
 a batch between drain and completion.
@@ -74,7 +75,10 @@ class Sender(Background):
         accumulator = self._accumulator
         accumulator.lock.sender = threading.get_ident()
         while True:
-            self._post_singles()
+            if self._transactions is None:
+                self._post_singles()
+            else:  # C appends nothing of a transaction
+                accumulator.work()
             ready, look = accumulator.drain(time.monotonic())
             if len(ready) > 1 and self._transactions is not None:
                 self._enlist(ready, self._transactions)
@@ -103,6 +107,8 @@ class Sender(Background):
     def abort(self, error: BaseException) -> None:
         """Try nothing again: what is not written fails with `error`."""
         self._delivery.aborted = error
+        if self._transactions is not None:
+            self._transactions.failed(error)  # first: a commit that waits for these records must not be made
         self._accumulator.abort(error)
 
     def is_sending(self) -> bool:

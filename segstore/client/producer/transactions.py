@@ -2,7 +2,7 @@
 TransactionManager).
 
 On disk: nothing of its own; the store's `TransactionCoordinator` decides and writes.
-Threads: any. The state changes under one lock; the sender asks before each append.
+Threads: any. The state changes under one lock; the sender asks before each append, and ends transactions.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import contextlib
 import time
 from collections.abc import Callable, Collection, Mapping
 from enum import Enum
+from functools import partial
 from typing import Any, TypeVar
 
 from segstore.client.producer.accumulator import Accumulator
@@ -37,6 +38,7 @@ from segstore.errors import (
 from segstore.logger import Logger
 from segstore.mutex import Mutex
 from segstore.storage.store.store import Store
+from segstore.threads import answer
 
 # --- offsets -----------------------------------------------------------------------------------
 
@@ -250,17 +252,15 @@ class Transactions:
             self._check_failed()
             self._gate(False)
             self.phase = Phase.COMMITTING
-            self._accumulator.flush(None)
-            if self._fatal is not None:
-                raise copy_of(self._fatal)
-            if self._failed is not None:
-                self.phase = Phase.OPEN
-                self._check_failed()
             try:
-                identity = self._patiently("commit_transaction()", lambda: self._end(commit=True))
+                identity = self._patiently("commit_transaction()", lambda: self._by_sender(self._commit))
             except InvalidTxnStateError as error:  # it was aborted, after its time-out
                 self.phase = Phase.OPEN
                 raise self.failed(error) from error.__cause__
+            if identity is None:
+                self._check("commit_transaction()", Phase.COMMITTING)
+                self.phase = Phase.OPEN
+                raise self._must_abort()
             self._wait_for_markers()
             self._restart(identity)
 
@@ -272,8 +272,8 @@ class Transactions:
             self.phase = Phase.ABORTING
             # Wait for the current append; the sender refuses the batches that wait.
             self._accumulator.hurry()
-            self._accumulator.flush(None)
-            identity = self._patiently("abort_transaction()", lambda: self._end(commit=False))
+            end = partial(self._end, commit=False)
+            identity = self._patiently("abort_transaction()", lambda: self._by_sender(end))
             self._wait_for_markers()
             self._restart(identity)
 
@@ -292,6 +292,16 @@ class Transactions:
 
     def _coordinator(self) -> TransactionCoordinator:
         return shared(self._store, TransactionCoordinator)
+
+    def _by_sender(self, end: Callable[[], T]) -> T:
+        """Have the sender end the transaction, which it does when the outcome of all records is known: who
+        waits for both is woken once.
+        """
+        return answer(end, self._accumulator.after_all)
+
+    def _commit(self) -> Identity | None:
+        """Commit the transaction; None if it can only be aborted."""
+        return None if self._fatal or self._failed else self._end(commit=True)
 
     def _end(self, commit: bool) -> Identity:
         if commit and not self._started:
@@ -323,16 +333,21 @@ class Transactions:
 
     def _check_failed(self) -> None:
         if self._failed is not None:
-            raise TransactionAbortedError(
-                f"a record of the transaction was not written, abort_transaction() is all that can be done: "
-                f"{self._failed}"
-            ) from self._failed
+            raise self._must_abort()
+
+    def _must_abort(self) -> TransactionAbortedError:
+        error = TransactionAbortedError(
+            "a record of the transaction was not written, abort_transaction() is all that can be done: "
+            f"{self._failed}"
+        )
+        error.__cause__ = self._failed
+        return error
 
     def _patiently(self, call: str, ask: Callable[[], T]) -> T:
         """Return what `ask` returns; errors that may pass have it called again for `max_block_ms`. Raises
         KafkaTimeoutError, ProducerFencedError.
         """
-        end = time.monotonic() + self._max_block
+        end = None
         while True:
             try:
                 return ask()
@@ -341,6 +356,8 @@ class Transactions:
             except SegstoreError as error:
                 if not passes(error):
                     raise
+                # From the first failure on: before it, records may have been waited for.
+                end = end or time.monotonic() + self._max_block
                 left = end - time.monotonic()
                 if left <= 0:
                     raise KafkaTimeoutError(

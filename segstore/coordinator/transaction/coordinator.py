@@ -16,7 +16,6 @@ from __future__ import annotations
 import contextlib
 import weakref
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import replace
 from functools import partial
 
 from segstore.config import StoreConfig
@@ -122,12 +121,12 @@ class Transitions:
             known = TransactionMetadata(self._new_id(), NO_EPOCH, timeout_ms)
         raised = self._lost.raised(known, now)
         if asked is not None and asked == entry.last and raised is known:
-            fresh = replace(known.emptied(known.producer_epoch, now), timeout_ms=timeout_ms)
+            fresh = known.emptied(known.producer_epoch, now)._replace(timeout_ms=timeout_ms)
         elif raised.exhausted:
             fresh = raised.rotated(self._new_id(), timeout_ms, now)
         else:
             fresh = raised.next_producer(timeout_ms, now)
-        fresh = replace(fresh, remote=int(remote))
+        fresh = fresh._replace(remote=int(remote))
         self._entries.write(entry, fresh, asked)
         return fresh.producer_id, fresh.producer_epoch
 
@@ -180,9 +179,10 @@ class Transitions:
                 f"the last transaction of {entry.transactional_id!r} is still being ended"
             )
 
-    def try_complete(self, entry: Entry) -> bool:
+    def try_complete(self, entry: Entry, *, synced: bool = False) -> bool:
         """Write the markers and Complete of a decided transaction, and end lost ones; where that fails a
-        retry is planned, and False returned.
+        retry is planned, and False returned. `synced`: the caller has synced the decision,
+        if one is to be completed.
         """
         known = entry.metadata
         if known is None:
@@ -190,7 +190,8 @@ class Transitions:
         try:
             self._lost.end(known.producer_id)  # first: a marker ends all that the producer has open there
             if known.state.prepared:
-                self._sync_decision(entry)  # an earlier sync may have failed
+                if not synced:  # an earlier sync may have failed
+                    self._sync_decision(entry)
                 self._ending.write_markers(entry.transactional_id, known)
                 self._entries.write(entry, known.completed(self._clock()))
         except Exception as error:
@@ -374,7 +375,7 @@ class TransactionCoordinator:
                 self._transitions.decide(entry, commit)
             elif entry.known.state.commits != commit:
                 raise _not_so(entry)
-            self._transitions.try_complete(entry)
+            self._transitions.try_complete(entry, synced=True)
             after = entry.known
             if after.next_producer_id != NO_PRODUCER_ID:
                 return after.next_producer_id, 0
@@ -401,7 +402,7 @@ class TransactionCoordinator:
                 known = entry.check(identity)
             if known.state is State.ONGOING:
                 self._transitions.decide_in_epoch(entry, commit)
-                self._transitions.try_complete(entry)
+                self._transitions.try_complete(entry, synced=True)
             elif known.state is State.EMPTY or known.state.commits != commit:
                 raise _not_so(entry)
 

@@ -6,7 +6,6 @@ It is Kafka's TransactionMetadata and TransactionState. Threads: any; values are
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import NamedTuple
 
@@ -76,8 +75,7 @@ BEFORE = {
 """Which states may precede each state."""
 
 
-@dataclass(frozen=True)
-class TransactionMetadata:
+class TransactionMetadata(NamedTuple):
     """The state of one transactional id. Times in ms since the epoch, -1 for none.
 
     `next_producer_id` takes over when a transaction is complete whose end used up the epochs;
@@ -103,7 +101,7 @@ class TransactionMetadata:
     def _to(self, state: State, now: int, **changes: object) -> TransactionMetadata:
         assert self.state in BEFORE[state], f"{self.state.name} can't become {state.name}"
         changes = {"begins": None, **changes}
-        return replace(self, state=state, updated_ms=now, **changes)  # type: ignore[arg-type]
+        return self._replace(state=state, updated_ms=now, **changes)  # type: ignore[arg-type]
 
     @property
     def committed(self) -> tuple[int, int] | None:
@@ -144,7 +142,7 @@ class TransactionMetadata:
         """Return the state for a producer that takes over: the next epoch, which is the first where there
         was none.
         """
-        return replace(self.emptied(self.producer_epoch + 1, now), timeout_ms=timeout_ms)
+        return self.emptied(self.producer_epoch + 1, now)._replace(timeout_ms=timeout_ms)
 
     def emptied(self, producer_epoch: int, now: int) -> TransactionMetadata:
         """Return the state with no transaction open in this epoch; how the last one ended is not known any
@@ -161,8 +159,8 @@ class TransactionMetadata:
 
     def rotated(self, producer_id: int, timeout_ms: int, now: int) -> TransactionMetadata:
         """Do what `next_producer` does, with another producer id, whose epochs begin at 0."""
-        fresh = replace(self, producer_epoch=NO_EPOCH).next_producer(timeout_ms, now)
-        return replace(fresh, producer_id=producer_id, previous_producer_id=self.producer_id)
+        fresh = self._replace(producer_epoch=NO_EPOCH).next_producer(timeout_ms, now)
+        return fresh._replace(producer_id=producer_id, previous_producer_id=self.producer_id)
 
     def with_partitions(self, added: Iterable[TopicPartition], now: int) -> TransactionMetadata:
         """Return the state with partitions that are about to be written to."""
@@ -199,8 +197,7 @@ class TransactionMetadata:
         done = self._to(after, now, partitions=frozenset())
         if self.next_producer_id == NO_PRODUCER_ID:
             return done
-        return replace(
-            done,
+        return done._replace(
             producer_id=self.next_producer_id,
             producer_epoch=0,
             previous_producer_id=self.producer_id,

@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable
+from functools import lru_cache
 from typing import Any
 
 from segstore import names
 from segstore.coordinator.structs import TopicPartition, by_topic
 from segstore.coordinator.transaction.metadata import Begin, State, TransactionMetadata
 from segstore.errors import CorruptRecordError
-from segstore.protocol.codec import structs
+from segstore.protocol.codec import packed, structs
+from segstore.protocol.primitives import Packed
 from segstore.protocol.record_codec import decode_key as read_key
 from segstore.protocol.record_codec import decode_value as read_value
 from segstore.protocol.record_codec import encode_key as key_bytes
@@ -28,6 +30,7 @@ _BEGIN = struct.Struct(">16sqi")  # one for each partition, in their order: topi
 _NO_RECORD = -1  # the offset of a partition that has no record of the transaction
 
 
+@lru_cache(maxsize=1024)
 def encode_key(transactional_id: str) -> bytes:
     """Return the key of a transactional id."""
     return key_bytes(structs("TransactionLogKey")(transactional_id=transactional_id))
@@ -45,23 +48,31 @@ def decode_key(key: bytes) -> str | None:
 
 def encode_value(m: TransactionMetadata) -> bytes:
     """Encode the state of a transactional id; one that is empty has no list of partitions."""
-    kind = structs("TransactionLogValue")
-    topics = by_topic(sorted(m.partitions)).items()
-    rows = [kind.PartitionsSchema(topic=topic, partition_ids=held) for topic, held in topics]
-    body = kind(
+    body = structs("TransactionLogValue")(
         producer_id=m.producer_id,
         previous_producer_id=m.previous_producer_id,
         next_producer_id=m.next_producer_id,
         producer_epoch=m.producer_epoch,
         transaction_timeout_ms=m.timeout_ms,
         transaction_status=m.state,
-        transaction_partitions=None if m.state is State.EMPTY else rows,
+        transaction_partitions=None if m.state is State.EMPTY else _rows(m.partitions),
         transaction_last_update_timestamp_ms=m.updated_ms,
         transaction_start_timestamp_ms=m.started_ms,
         client_transaction_version=m.client_version,
         remote=m.remote,
     )
     return value_bytes(body, VERSION)
+
+
+@lru_cache(maxsize=64)
+def _rows(partitions: frozenset[TopicPartition]) -> Packed:
+    """Return the partitions of a state, encoded: a transaction has several states with the same partitions,
+    and so has the next one, mostly.
+    """
+    kind = structs("TransactionLogValue").PartitionsSchema
+    topics = by_topic(sorted(partitions)).items()
+    rows = [kind(topic=topic, partition_ids=held) for topic, held in topics]
+    return packed("TransactionLogValue", VERSION, rows)
 
 
 def decode_value(value: bytes) -> TransactionMetadata:

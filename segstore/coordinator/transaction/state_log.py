@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import replace
 from functools import partial
 
 from segstore.coordinator.java_hash import partition_of
@@ -83,8 +82,8 @@ class TransactionStateLog:
 
     def __init__(self, store: Store) -> None:
         self._store, self._making = store, Mutex()
-        self._held: dict[int, PartitionLog] = {}
-        """Logs that were written: the store makes one anew that nobody holds."""
+        self._held: dict[str, PartitionLog] = {}
+        """The log of each transactional id that was written."""
         self._newer: dict[str, str] = {}
         """Why a transactional id can't be used: its last record has a newer version."""
 
@@ -146,6 +145,8 @@ class TransactionStateLog:
             if not headers:
                 raise
             append_record(log, value, key, (), now)  # what was begun can be ended
+        if metadata is None:
+            self._held.pop(transactional_id, None)
 
     def sync(self, transactional_id: str) -> None:
         """Make the id's states durable. Raises StorageError."""
@@ -156,12 +157,16 @@ class TransactionStateLog:
         return self._log(transactional_id).partition_for_write().writer.epoch
 
     def _log(self, transactional_id: str) -> PartitionLog:
+        log = self._held.get(transactional_id)
+        if log is None or log.is_gone:
+            log = self._held[transactional_id] = self._open(transactional_id)
+        return log
+
+    def _open(self, transactional_id: str) -> PartitionLog:
         info = self._store.topics().get(TOPIC)
         if info is None or not info.ours:
             info = self._make()
-        partition = partition_of(transactional_id, info.partitions)
-        log = self._held[partition] = self._store.partition(TOPIC, partition)
-        return log
+        return self._store.partition(TOPIC, partition_of(transactional_id, info.partitions))
 
     def _make(self) -> TopicInfo:
         with self._making:
@@ -185,7 +190,7 @@ def _all_states(log: PartitionLog) -> Iterator[TransactionMetadata]:
             with contextlib.suppress(UnsupportedVersionError, CorruptRecordError):
                 made = schema.decode(record.key, record.value, log._name, record.offset)
                 if made is not None and made[1] is not None:
-                    yield replace(made[1], begins=schema.decode_begins(made[1], record.headers))
+                    yield made[1]._replace(begins=schema.decode_begins(made[1], record.headers))
 
 
 # --- entries -----------------------------------------------------------------------------------

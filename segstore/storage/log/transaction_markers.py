@@ -155,12 +155,12 @@ def flush_markers(shown: Sequence[Shown]) -> None:
 
 
 def _is_due(partition: Partition, marker: Marker, transaction_epoch: int) -> bool:
-    entry = partition.producers.state.producers.get(marker.producer_id)
+    entry = partition.producers.state.find(marker.producer_id)
     if entry is None:
         return True
-    check_epoch(entry, marker.producer_id, marker.producer_epoch)
-    is_open = entry.current_txn_first_offset >= 0 and entry.producer_epoch <= transaction_epoch
-    return is_open or entry.producer_epoch < marker.producer_epoch
+    check_epoch(entry.producer_epoch, marker.producer_id, marker.producer_epoch)
+    is_open = entry.txn_first_offset >= 0 and entry.producer_epoch <= transaction_epoch
+    return bool(is_open or entry.producer_epoch < marker.producer_epoch)
 
 
 def _write(partitions: Sequence[Partition], marker: Marker, together: Together) -> dict[Partition, int]:

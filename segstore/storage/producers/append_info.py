@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
+from typing import Any
 
 from segstore.errors import (
     DuplicateSequenceError,
@@ -87,49 +88,51 @@ def judge(state: ProducerState, claim: Claim, chunks: Sequence[Encoded]) -> int 
     Raises InvalidProducerEpochError, OutOfOrderSequenceError, DuplicateSequenceError, InvalidTxnStateError.
     """
     t = claim.template
-    entry = state.producers.get(t.producer_id)
+    entry = state.find(t.producer_id)
     if entry is None:
         _check_verified(claim, None)
         return None  # an unknown producer begins with any sequence
-    check_epoch(entry, t.producer_id, t.producer_epoch)
+    check_epoch(entry.producer_epoch, t.producer_id, t.producer_epoch)
     if claim.sequenced:
         if t.producer_epoch == entry.producer_epoch:
+            known = ProducerEntry.of(entry)
             # NO_SEQUENCE is -1: 0 follows it, and 2^31 - 1 too.
-            if t.base_sequence != (entry.last_sequence + 1) % SEQUENCES:
-                claim.repeated = _repeated(entry, t, _sequences(chunks))
+            if t.base_sequence != (known.last_sequence + 1) % SEQUENCES:
+                claim.repeated = _repeated(known, t, _sequences(chunks))
                 return claim.repeated[0].first_offset
         elif t.base_sequence:
             raise OutOfOrderSequenceError(
                 f"producer {t.producer_id} begins epoch {t.producer_epoch} with sequence {t.base_sequence}: "
                 "a new epoch begins with 0"
             )
-    if entry.current_txn_first_offset >= 0 and not t.attributes & TRANSACTIONAL_FLAG:
+    if entry.txn_first_offset >= 0 and not t.attributes & TRANSACTIONAL_FLAG:
         raise InvalidTxnStateError(
             f"producer {t.producer_id} has a transaction open here since offset "
-            f"{entry.current_txn_first_offset}: records outside of it are not allowed"
+            f"{entry.txn_first_offset}: records outside of it are not allowed"
         )
     _check_verified(claim, entry)
     return None
 
 
-def _check_verified(claim: Claim, entry: ProducerEntry | None) -> None:
+def _check_verified(claim: Claim, entry: Any) -> None:
     """Raise UnverifiedTransactionError for records of a transaction that is not open here, where nobody has
-    verified that it is open in the coordinator (Kafka: UnifiedLog.batchMissingRequiredVerification).
+    verified that it is open in the coordinator (Kafka: UnifiedLog.batchMissingRequiredVerification). `entry`
+    is the producer's `seg_producer`, None if it is not known.
     """
     t = claim.template
     if claim.verified or not t.attributes & TRANSACTIONAL_FLAG:
         return
-    if entry is None or entry.current_txn_first_offset < 0 or entry.producer_epoch != t.producer_epoch:
+    if entry is None or entry.txn_first_offset < 0 or entry.producer_epoch != t.producer_epoch:
         raise UnverifiedTransactionError(
             f"producer {t.producer_id} of epoch {t.producer_epoch} has no transaction open in this partition"
         )
 
 
-def check_epoch(entry: ProducerEntry, producer_id: int, producer_epoch: int) -> None:
-    """Raise InvalidProducerEpochError for an epoch that is over."""
-    if producer_epoch < entry.producer_epoch:
+def check_epoch(known: int, producer_id: int, producer_epoch: int) -> None:
+    """Raise InvalidProducerEpochError for an epoch below the one that is `known` of this producer."""
+    if producer_epoch < known:
         raise InvalidProducerEpochError(
-            f"producer {producer_id} has epoch {producer_epoch}, but {entry.producer_epoch} is known here: "
+            f"producer {producer_id} has epoch {producer_epoch}, but {known} is known here: "
             "another producer with that id has taken over"
         )
 

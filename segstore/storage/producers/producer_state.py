@@ -303,9 +303,12 @@ class ProducerState:
         """Return the state to give to `restore` when batches of this producer alone, taken in from now on,
         are undone.
         """
+        return Saved(producer_id, self.find(producer_id), self.map_end_offset, self.max_producer_id)
+
+    def find(self, producer_id: int) -> Any:
+        """Return a copy of a producer's `seg_producer`, None for one that is not known."""
         entry = ffi.new("seg_producer *")
-        known = lib.seg_producers_find(self.c, producer_id, entry)
-        return Saved(producer_id, entry if known else None, self.map_end_offset, self.max_producer_id)
+        return entry if lib.seg_producers_find(self.c, producer_id, entry) else None
 
     def restore(self, saved: Saved) -> None:
         """Go back to a saved state. May be repeated."""

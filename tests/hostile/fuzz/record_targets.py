@@ -6,7 +6,6 @@ An input is a key and a value, the length of the key (two bytes) first; a value 
 from __future__ import annotations
 
 import struct
-from dataclasses import replace
 
 from fuzz.mutate import ANY
 from fuzz.target import Target
@@ -74,7 +73,7 @@ def transaction(data: bytes) -> str:
     if found is None or found[1] is None:
         return "another kind" if found is None else "a tombstone"
     held = found[1]
-    kept = replace(held, partitions=frozenset()) if held.state is State.EMPTY else held
+    kept = held._replace(partitions=frozenset()) if held.state is State.EMPTY else held
     assert schema.decode_value(schema.encode_value(held)) == kept
     return f"{held.state.name}, {min(len(held.partitions), 3)}"
 

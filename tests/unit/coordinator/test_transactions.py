@@ -8,7 +8,6 @@ import errno
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -141,7 +140,7 @@ def test_epochs_run_out(store_dir: Path, how: str) -> None:
     with coordinated(store_dir) as (store, coordinator):
         me = coordinator.init_producer_id("x", 60_000)
         with coordinator._entries.locked("x") as entry:
-            entry.metadata = replace(entry.known, producer_epoch=MAX_EPOCH)
+            entry.metadata = entry.known._replace(producer_epoch=MAX_EPOCH)
         me = me[0], MAX_EPOCH
         if how != "init":
             coordinator.add_partitions("x", me, [T0])
@@ -163,7 +162,7 @@ def test_a_timeout_in_the_last_epoch(store_dir: Path, restarts: bool) -> None:
     with coordinated(store_dir, clock=clock) as (_, coordinator):
         assert coordinator.init_producer_id("x", 1000, remote=True) == (0, 0)
         with coordinator._entries.locked("x") as entry:
-            entry.metadata = replace(entry.known, producer_epoch=MAX_EPOCH)
+            entry.metadata = entry.known._replace(producer_epoch=MAX_EPOCH)
         coordinator.add_partitions("x", me, [T0])
         clock.now += 1001
         coordinator.abort_timed_out()

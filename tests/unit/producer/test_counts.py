@@ -24,6 +24,8 @@ from segstore.client.producer.accumulator import MOST_SEALED, Accumulator
 from segstore.client.producer.config import ProducerConfig
 from segstore.client.producer.future import FutureRecordMetadata
 from segstore.coordinator.structs import TopicPartition
+from segstore.coordinator.transaction.coordinator import TransactionCoordinator
+from segstore.coordinator.transaction.state_log import Identity
 from segstore.records import Template, single
 from segstore.storage.segment import native_tail
 from segstore.storage.store.partition_log import PartitionLog
@@ -181,10 +183,20 @@ def test_due_batches_are_closed_some_at_a_time_so_that_the_others_fill_on() -> N
     assert drained == [queues[:MOST_SEALED], queues[MOST_SEALED:-1], queues[-1:], []]
 
 
-def test_a_commit_wakes_the_coordinator_once(store: segstore.Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A look without its thread finds the markers written."""
+@pytest.mark.parametrize("end", ["commit_transaction", "abort_transaction"])
+def test_a_transaction_is_ended_by_the_sender(
+    store: segstore.Store, monkeypatch: pytest.MonkeyPatch, end: str
+) -> None:
+    """One thread is waited for, and not first the sender, then that of the coordinator; a look without a
+    thread finds the markers written.
+    """
+    threads: list[threading.Thread] = []
     calls: list[object] = []
-    call = Shelter.call
+    ended, call = TransactionCoordinator._end, Shelter.call
+
+    def noted(self: TransactionCoordinator, *args: Any) -> Identity:
+        threads.append(threading.current_thread())
+        return ended(self, *args)
 
     def counted(self: Shelter, run: Callable[[], object]) -> object:
         calls.append(run)
@@ -192,9 +204,29 @@ def test_a_commit_wakes_the_coordinator_once(store: segstore.Store, monkeypatch:
 
     with Producer(store, transactional_id="t") as producer:
         producer.init_transactions()
+        monkeypatch.setattr(TransactionCoordinator, "_end", noted)
         monkeypatch.setattr(Shelter, "call", counted)
         for _ in range(3):
             producer.begin_transaction()
             producer.send("t", b"v")
-            producer.commit_transaction()
+            getattr(producer, end)()
+        assert threads == [producer._sender] * 3
         assert len(calls) == 3
+
+
+def test_a_state_is_appended_without_a_list_of_all_topics(
+    store: segstore.Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listed: list[object] = []
+    topics = segstore.Store.topics
+    with Producer(store, transactional_id="t") as producer:
+        producer.init_transactions()
+        for transaction in range(3):
+            producer.begin_transaction()
+            producer.send("t", b"v", partition=0)
+            producer.commit_transaction()
+            if not transaction:
+                monkeypatch.setattr(
+                    segstore.Store, "topics", lambda store: listed.append(store) or topics(store)
+                )
+    assert listed == []

@@ -11,10 +11,14 @@ from typing import Any
 import pytest
 from faults import FailingFiles
 from stores import committed_values, values
-from waiting import PATIENCE
+from waiting import PATIENCE, until
 
 import segstore
 from segstore import Consumer, OffsetAndMetadata, Producer, TopicPartition, errors
+from segstore.client.producer.accumulator import Accumulator
+from segstore.client.producer.batch import ProducerBatch
+from segstore.client.producer.delivery import Appender
+from segstore.client.producer.ending import Ending
 from segstore.coordinator.offsets.group_offsets import GroupOffsets
 from segstore.coordinator.shared import shared
 from segstore.coordinator.transaction.coordinator import TransactionCoordinator
@@ -286,6 +290,77 @@ def test_closing_the_store_aborts_what_is_open(store_dir: Path) -> None:
 
 
 # --- disks and threads ----------------------------------------------------------------------------
+
+
+def test_a_commit_is_made_though_the_sender_has_ended(
+    store: segstore.Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The sender ends between the look whether the producer is open and the request to it."""
+    producer = Producer(store, transactional_id="x")
+    closing = threading.Thread(target=producer.close, daemon=True)
+    after_all = Accumulator.after_all
+
+    def closed_first(self: Accumulator, work: Callable[[], None]) -> None:
+        closing.start()
+        until(lambda: self._ended)
+        after_all(self, work)
+
+    producer.init_transactions()
+    producer.begin_transaction()
+    producer.send("a", b"v", partition=0).get(PATIENCE)
+    monkeypatch.setattr(Accumulator, "after_all", closed_first)
+    committing = threading.Thread(target=producer.commit_transaction, daemon=True)
+    committing.start()
+    for thread in (committing, closing):
+        thread.join(PATIENCE)
+        assert not thread.is_alive()
+    assert seen(store) == [b"v"]
+
+
+def test_a_commit_fails_when_another_thread_closes_the_producer(
+    store: segstore.Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its records wait for a retry, and the sender sleeps: it is woken, and commits nothing without them."""
+    raised: list[BaseException] = []
+    refused = threading.Event()
+
+    def refuse(self: Appender, batches: list[ProducerBatch]) -> None:
+        refused.set()
+        raise errors.StorageError(errno.ENOSPC, "no room")
+
+    def commit() -> None:
+        try:
+            producer.commit_transaction()
+        except errors.SegstoreError as error:
+            raised.append(error)
+
+    producer = Producer(store, transactional_id="x", retry_backoff_ms=10 * PATIENCE * 1000)
+    producer.init_transactions()
+    producer.begin_transaction()
+    producer.send("a", b"written", partition=0).get(PATIENCE)
+    monkeypatch.setattr(Appender, "append", refuse)
+    failed = producer.send("a", b"refused", partition=0)
+    assert refused.wait(PATIENCE)
+    until(lambda: producer._accumulator.gate.asleep)
+    committing = threading.Thread(target=commit, daemon=True)
+    committing.start()
+    until(lambda: producer._accumulator._after)
+    give_up = Ending._give_up
+
+    def when_asleep(self: Ending, *args: Any) -> None:
+        until(lambda: producer._accumulator.gate.asleep)
+        give_up(self, *args)
+
+    monkeypatch.setattr(Ending, "_give_up", when_asleep)
+    producer.close(timeout=0)
+    committing.join(PATIENCE)
+    assert not committing.is_alive()
+    assert [type(error) for error in raised] == [errors.TransactionAbortedError]
+    with pytest.raises(errors.ClientClosedError):
+        failed.get(PATIENCE)
+    monkeypatch.undo()
+    producer.close()
+    assert seen(store) == []
 
 
 def test_a_full_disk_is_waited_for(store_dir: Path) -> None:
