@@ -158,12 +158,12 @@ static int64_t write_out(const records *r, uint8_t *out, int64_t size, seg_batch
     int64_t first;
     if (size <= KEPT && !is_apart(t)) {
         int64_t began = clock_ns();
-        first = seg_write(t, out, size, batches, n, r->expected, r->now);
+        first = seg_write(t, out, size, batches, n, r->expected, r->now, 0);
         note_time(t, clock_ns() - began);
         return first;
     }
     Py_BEGIN_ALLOW_THREADS
-    first = seg_write(t, out, size, batches, n, r->expected, r->now);
+    first = seg_write(t, out, size, batches, n, r->expected, r->now, 0);
     Py_END_ALLOW_THREADS
     return first;
 }

@@ -9,7 +9,7 @@
 #include "contract/log.h"
 #include "contract/records.h"
 
-typedef int64_t (*write_function)(seg_tail *, uint8_t *, int64_t, seg_batch *, int64_t, int64_t, int64_t);
+typedef int64_t (*write_function)(seg_tail *, uint8_t *, int64_t, seg_batch *, int64_t, int64_t, int64_t, int32_t);
 typedef int64_t (*encode_function)(const seg_column *, const seg_column *, const seg_header_columns *, const int64_t *,
                                    int64_t, const int64_t *, int64_t, int64_t, int64_t, const seg_template *, uint8_t *,
                                    int64_t, seg_batch *, int64_t, int64_t *, int64_t *);

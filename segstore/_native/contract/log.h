@@ -7,6 +7,7 @@
 #include "active.h"
 #include "batch.h"
 #include "column.h"
+#include "combine.h"
 #include "producers.h"
 #include "records.h"
 #include "rules.h"
@@ -73,6 +74,8 @@ typedef struct seg_tail {
     int32_t unsettled;       /* 1: nobody has seen yet how that thread's write has ended */
     int32_t hands_over;      /* 1: a follower has a job, so what is appended is no larger than a job may be */
     int32_t spins;           /* 1: there is a processor for the appender, and for each of those threads */
+    int32_t waiting;         /* threads that have an append in a slot, or had it there just now (combine.c) */
+    seg_waiting *waiters[SEG_WAITERS]; /* the slots; NULL: free */
 } seg_tail;
 
 enum { SEG_ONE_ROOM = 16384 }; /* bytes of the largest batch that seg_tail_append writes */
@@ -97,10 +100,10 @@ typedef struct seg_record {
  * it: shown_offset stays, and the tail is paused. */
 int64_t seg_tail_append(seg_tail *t, const seg_record *r, int64_t expected, int64_t now, seg_batch *b);
 /* Append n encoded batches of one producer, `len` bytes in all; these get their offsets and positions, the first one
- * the `expected` offset, -1: any. `now` is the clock (ms), or SEG_NOW. Returns the first offset; else as
- * seg_tail_append. */
+ * the `expected` offset, -1: any. `now` is the clock (ms), or SEG_NOW. With `opens` a transaction may begin with them: its
+ * coordinator knows of it. Returns the first offset; else as seg_tail_append. */
 int64_t seg_tail_write(seg_tail *t, uint8_t *buf, int64_t len, seg_batch *batches, int64_t n, int64_t expected,
-                       int64_t now);
+                       int64_t now, int32_t opens);
 /* Encode n records into batches that end at the cuts, none above `piece` bytes, and append these, in pieces of up to
  * that many bytes: seg_encode_cut into `out`, then seg_tail_write, for each piece. `batches` has room for one more
  * than there are cuts. Returns 0 when all are appended; else what the call behind the last piece has returned. *done

@@ -50,16 +50,17 @@ def append(
     """
     expected = claim.offset if isinstance(claim, ExpectedEnd) else -1
     short = len(chunks) == 1 and (claim is None or expected >= 0 or claim.sequenced)
+    opens = isinstance(claim, Claim) and claim.verified
     if partition.acks is not None:
         first = (
-            append_inline(partition, acks, n, lambda: _write_due(partition, chunks[0], n, expected))
+            append_inline(partition, acks, n, lambda: _write_due(partition, chunks[0], n, expected, opens))
             if short
             else SLOW
         )
         if first >= 0:
             return first
         return _acknowledged(partition, acks, n, lambda: write(partition, chunks, claim))
-    first = _write_short(partition, chunks[0], expected) if short else SLOW
+    first = _write_short(partition, chunks[0], expected, opens) if short else SLOW
     if first < 0:
         first = write(partition, chunks, claim)
     partition.flushing.flush_if_due(first + n)
@@ -195,21 +196,24 @@ def append_list(
     return first
 
 
-def _write_due(partition: Partition, chunk: Encoded, n: int, expected: int) -> int:
+def _write_due(partition: Partition, chunk: Encoded, n: int, expected: int, opens: bool) -> int:
     """Append encoded batches of `n` records as `_write_short`, and keep flush.messages and flush.ms."""
-    first = _write_short(partition, chunk, expected)
+    first = _write_short(partition, chunk, expected, opens)
     if first >= 0:
         partition.flushing.flush_if_due(first + n)
     return first
 
 
-def _write_short(partition: Partition, chunk: Encoded, expected: int) -> int:
-    """Append encoded batches as `append_short` appends a record; at the `expected` offset, -1: at any."""
+def _write_short(partition: Partition, chunk: Encoded, expected: int, opens: bool) -> int:
+    """Append encoded batches as `append_short` appends a record; at the `expected` offset, -1: at any. With
+    `opens` a transaction may begin with them.
+    """
     native = partition.tail.native
     if native.due is not None:
         check_apart("append()")
     now = _NOW if native.clock is None else native.clock()
-    first = _write_at(native.c, chunk.ptr, chunk.size, chunk.headers, len(chunk.batches), expected, now)
+    n = len(chunk.batches)
+    first = _write_at(native.c, chunk.ptr, chunk.size, chunk.headers, n, expected, now, opens)
     if first >= 0 or first <= BEHIND:
         chunk.release()
     return first if first >= 0 or first == SLOW else undone(partition.tail, first, chunk.size)
