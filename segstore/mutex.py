@@ -23,6 +23,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator
+from functools import lru_cache
 from inspect import CO_GENERATOR
 from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
@@ -169,7 +170,11 @@ _BETWEEN = {"contextlib", "functools", "threading"}
 
 
 def _is_ours(frame: FrameType) -> bool:
-    name = frame.f_globals.get("__name__") or ""
+    return _is_our_module(frame.f_globals.get("__name__") or "")
+
+
+@lru_cache(maxsize=4096)
+def _is_our_module(name: str) -> bool:
     return name.startswith("segstore.") and name.split(".", 2)[1] not in _FRONTS
 
 
@@ -200,8 +205,12 @@ def _past_ours(frame: FrameType) -> tuple[FrameType | None, FrameType]:
     frame of that call.
     """
     last, at = frame, frame.f_back
-    while last.f_code.co_name != "__del__" and at is not None and (_is_ours(at) or _is_between(at)):
-        last, at = (at if _is_ours(at) else last), at.f_back
+    while at is not None and last.f_code.co_name != "__del__":
+        if _is_ours(at):
+            last = at
+        elif not _is_between(at):
+            break
+        at = at.f_back
     return at, last
 
 
