@@ -123,6 +123,11 @@ static int64_t write_together(seg_tail *t, seg_waiting *const *group, int64_t n)
     return 0;
 }
 
+static int64_t shown_of(const seg_tail *t)
+{
+    return __atomic_load_n(&t->shown_offset, __ATOMIC_RELAXED);
+}
+
 int64_t seg_combine(seg_tail *t)
 {
     seg_waiting *taken[SEG_WAITERS], *group[SEG_WAITERS], *alone[SEG_WAITERS];
@@ -130,7 +135,7 @@ int64_t seg_combine(seg_tail *t)
     int64_t many = 0, few = 0, interrupted = 0;
     if (!__atomic_load_n(&t->waiting, __ATOMIC_RELAXED))
         return 0;
-    int64_t n = take_all(t, taken), before = t->active->end->next_offset;
+    int64_t n = take_all(t, taken), before = shown_of(t);
     for (int64_t i = 0; i < n; i++)
         if (is_open(t) && !t->n_followers && seg_tail_admit(t, taken[i], &ahead))
             group[many++] = taken[i];
@@ -147,7 +152,7 @@ int64_t seg_combine(seg_tail *t)
             interrupted = -EINTR;
         answer(alone[i]);
     }
-    return interrupted ? interrupted : t->active->end->next_offset > before;
+    return interrupted ? interrupted : shown_of(t) > before;
 }
 
 /* --- who waits -------------------------------------------------------------------- */

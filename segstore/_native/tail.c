@@ -440,9 +440,13 @@ int64_t seg_tail_take_in(seg_tail *t, const seg_waiting *w)
 static int64_t make(seg_tail *t, seg_waiting *w)
 {
     int found = t->here[0] ? seg_combine_enter(t, w) : SEG_WITHDRAWN;
-    if (found == SEG_HOLDS)
-        return end(t, __atomic_load_n(&t->open, __ATOMIC_ACQUIRE) ? seg_tail_make(t, w) : SEG_SLOW);
-    if (found == SEG_WITHDRAWN)
+    if (found == SEG_HOLDS && __atomic_load_n(&t->open, __ATOMIC_ACQUIRE))
+        return end(t, seg_tail_make(t, w));
+    if (found == SEG_HOLDS) {
+        seg_combine(t);
+        leave(t);
+    }
+    if (found != SEG_ANSWERED)
         return SEG_SLOW;
     return w->answer < 0 ? w->answer : flush(t, w->answer, w->batches[w->n - 1].last_offset + 1);
 }

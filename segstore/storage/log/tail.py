@@ -116,7 +116,8 @@ class Tail:
         if handle is None or (thread is not None and job is None):
             return
         native, writer, files = self.native, self._writer, self._context.files
-        native.bind(handle, files.native_write(handle), files.native_sync(handle))
+        if not native.is_bound_to(handle):
+            native.bind(handle, files.native_write(handle), files.native_sync(handle))
         writer.segments.active.bind(native)
         writer.producers.bind(native)
         validator.bind(native)

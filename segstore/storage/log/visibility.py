@@ -133,7 +133,8 @@ class Visible:
         self.current: LogView | Turning | None = view
         if high_watermark is not None:
             view = self._begin_replica(view, min(high_watermark, view.end_offset))
-        self._turn(self._written, view)
+            self.current = view
+        tail.look(self._written.end_position, self._written.end_offset, view.end_offset)
 
     @property
     def view(self) -> LogView:

@@ -92,6 +92,10 @@ class NativeTail:
         """Keep an object to whose memory the struct points, in place of the one before."""
         self._owners[what] = owner
 
+    def is_bound_to(self, handle: Handle) -> bool:
+        """Return whether C appends to this open log, if it appends."""
+        return self.handle is handle and self.c.fd >= 0
+
     def bind(self, handle: Handle, write: NativeWrite, sync: Any) -> None:
         """Append to this open log from now on. `write` and `sync` are what `native_write` and `native_sync`
         of `Files` give.
