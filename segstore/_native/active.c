@@ -58,11 +58,10 @@ static int64_t write_at(int32_t fd, seg_writer write, const uint8_t *const *bufs
     return n == 1 ? seg_pwrite(fd, *bufs, *lens, position) : seg_pwritev(fd, bufs, lens, n, position);
 }
 
-int64_t seg_active_put(seg_active *a, int32_t fd, seg_writer write, const uint8_t *buf, int64_t len,
-                       const seg_batch *batches, int64_t n)
+int64_t seg_active_write(const seg_active *a, int32_t fd, seg_writer write, const uint8_t *const *bufs,
+                         const int64_t *lens, int64_t n)
 {
-    int64_t done = write_at(fd, write, &buf, &len, 1, a->end->position);
-    return done < 0 ? done : seg_active_note(a, batches, n);
+    return write_at(fd, write, bufs, lens, n, a->end->position);
 }
 
 void seg_active_move(seg_active *a, int64_t position, int64_t next_offset)
@@ -122,7 +121,7 @@ static int64_t arrange(const seg_end *e, const seg_part *parts, int64_t n, int32
     return next < 0 ? next : 0;
 }
 
-static int64_t write_parts(const seg_end *e, int32_t fd, seg_writer write, const seg_part *parts, int64_t n)
+static int64_t write_parts(const seg_active *a, int32_t fd, seg_writer write, const seg_part *parts, int64_t n)
 {
     const uint8_t *bufs[PARTS];
     int64_t lens[PARTS];
@@ -130,7 +129,7 @@ static int64_t write_parts(const seg_end *e, int32_t fd, seg_writer write, const
         bufs[i] = parts[i].data;
         lens[i] = parts[i].len;
     }
-    return write_at(fd, write, bufs, lens, n, e->position);
+    return seg_active_write(a, fd, write, bufs, lens, n);
 }
 
 /* Index a part that lies behind the end, and move the end. */
@@ -157,7 +156,7 @@ int64_t seg_active_append(seg_active *a, int32_t fd, seg_writer write, const seg
         error = arrange(a->end, parts, some, leader_epoch);
     if (error || !some)
         return error;
-    int64_t done = write_parts(a->end, fd, write, parts, some);
+    int64_t done = write_parts(a, fd, write, parts, some);
     for (int64_t i = 0; i < some && done >= 0; i++) {
         error = take_in(a, &parts[i], as_is);
         done = error ? error : done;

@@ -13,9 +13,9 @@ SEG_HIDDEN int seg_active_is_young(const seg_active *a, int64_t timestamp);
 /* Whether n batches with so many offsets fit the segment and its indexes. */
 SEG_HIDDEN int seg_active_has_room(const seg_active *a, int64_t size, int64_t offsets, int64_t n);
 
-/* Write batches that have their offsets and their positions, and index them. The end stays: 0, or -errno. */
-SEG_HIDDEN int64_t seg_active_put(seg_active *a, int32_t fd, seg_writer write, const uint8_t *buf, int64_t len,
-                                  const seg_batch *batches, int64_t n);
+/* Write bytes behind the end, by one call: how many, or -errno. The end stays. */
+SEG_HIDDEN int64_t seg_active_write(const seg_active *a, int32_t fd, seg_writer write, const uint8_t *const *bufs,
+                                    const int64_t *lens, int64_t n);
 
 /* Index batches that were written, for which there is room. The end stays: 0, or -errno. */
 SEG_HIDDEN int64_t seg_active_note(seg_active *a, const seg_batch *batches, int64_t n);

@@ -16,6 +16,7 @@ FOLDER = "segstore/_native"  # distutils wants sources relative to setup.py
 SOURCES = (
     "active.c",
     "bring_up.c",
+    "combine.c",
     "commit.c",
     "compact.c",
     "crc32.c",
@@ -51,6 +52,7 @@ CONTRACT = (
     "answers",
     "batch",
     "column",
+    "combine",
     "crc",
     "file",
     "index",
@@ -76,6 +78,7 @@ HEADERS = (
     "claim.h",
     "clock.h",
     "column.h",
+    "combine.h",
     "crc.h",
     "darwin.h",
     "entry.h",
@@ -89,7 +92,9 @@ HEADERS = (
     "relax.h",
     "shape.h",
     "system.h",
+    "tail.h",
     "tail_append.h",
+    "tail_lock.h",
     *(f"contract/{name}.h" for name in CONTRACT),
 )
 WARNINGS = ("-Wall", "-Wextra", "-Wshadow", "-Wno-unused-parameter", "-Wno-sign-compare")

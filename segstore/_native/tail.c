@@ -5,8 +5,8 @@
  * goes: C moves it while the tail is lent, else Python. Whatever a tail does not provide for gives SEG_SLOW, and
  * nothing is changed then.
  *
- * Thread contract: any thread, in the process that lent the tail. `lock` is held for one append, and
- * where Python takes the tail back; a process that was forked meanwhile gets SEG_SLOW. Where a write
+ * Thread contract: any thread, in the process that lent the tail. `lock` is held for one append and those that wait for
+ * it meanwhile (combine.c), and where Python takes the tail back; a process that was forked meanwhile gets SEG_SLOW. Where a write
  * fails, `torn` has the errno and the tail is taken back: bytes may lie behind its end.
  */
 #define _GNU_SOURCE
@@ -17,6 +17,7 @@
 #include "bytes.h"
 #include "claim.h"
 #include "clock.h"
+#include "combine.h"
 #include "contract/answers.h"
 #include "contract/batch.h"
 #include "contract/column.h"
@@ -28,30 +29,10 @@
 #include "hand_over.h"
 #include "relax.h"
 #include "system.h"
+#include "tail.h"
+#include "tail_lock.h"
 
-enum { NUMBERS = 36, SPINS = 200, FREE = 0, TAKEN = 1, WAITED_FOR = 2 };
-
-/* --- the lock (U. Drepper, "Futexes Are Tricky", mutex 3) ------------------- */
-
-static int64_t enter(seg_tail *t)
-{
-    int32_t free = FREE;
-    for (int i = 0; i < SPINS; i++, free = FREE) {
-        if (__atomic_compare_exchange_n(&t->lock, &free, TAKEN, 0, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED))
-            return 0;
-        relax();
-    }
-    while (__atomic_exchange_n(&t->lock, WAITED_FOR, __ATOMIC_ACQUIRE) != FREE)
-        if (futex_wait(&t->lock, WAITED_FOR, NULL, SEG_OF_THREADS) < 0 && errno == EINTR)
-            return -EINTR;
-    return 0;
-}
-
-static void leave(seg_tail *t)
-{
-    if (__atomic_exchange_n(&t->lock, FREE, __ATOMIC_RELEASE) == WAITED_FOR)
-        futex_wake(&t->lock, 1, SEG_OF_THREADS);
-}
+enum { NUMBERS = 36 };
 
 /* --- what is told to readers ------------------------------------------------ */
 
@@ -138,7 +119,7 @@ static void put_batch(const seg_record *r, int64_t body, uint8_t *out, seg_batch
 }
 
 /* A write has failed: bytes may lie behind the end. */
-static void tear(seg_tail *t, int64_t error)
+void seg_tail_tear(seg_tail *t, int64_t error)
 {
     t->torn = (int32_t)-error;
     __atomic_store_n(&t->lent, 0, __ATOMIC_RELAXED);
@@ -161,16 +142,23 @@ static void note(seg_tail *t, const seg_batch *batches, int64_t n)
     t->appends++;
 }
 
+/* Index batches that were written, unless that has failed. The end stays: 0, or -errno. */
+static int64_t index_batches(seg_tail *t, int64_t error, const seg_batch *batches, int64_t n)
+{
+    error = error ? error : seg_active_note(t->active, batches, n);
+    if (error)
+        seg_tail_tear(t, error);
+    else
+        note(t, batches, n);
+    return error;
+}
+
 /* Write batches that have their offsets and their positions in this log, and index them. The end stays: 0, or
  * -errno. */
 static int64_t put_out(seg_tail *t, const uint8_t *buf, int64_t len, const seg_batch *batches, int64_t n)
 {
-    int64_t error = seg_active_put(t->active, t->fd, t->write, buf, len, batches, n);
-    if (error)
-        tear(t, error);
-    else
-        note(t, batches, n);
-    return error;
+    int64_t done = seg_active_write(t->active, t->fd, t->write, &buf, &len, 1);
+    return index_batches(t, done < 0 ? done : 0, batches, n);
 }
 
 /* Move the end behind batches that were put out. */
@@ -179,12 +167,17 @@ static void move_end(seg_tail *t, int64_t len, const seg_batch *batches, int64_t
     seg_active_move(t->active, t->active->end->position + len, batches[n - 1].last_offset + 1);
 }
 
+void seg_tail_reveal(seg_tail *t)
+{
+    show_up_to(t, t->active->end->position, t->active->end->next_offset);
+    publish(t);
+}
+
 /* Let readers see batches that were put out. */
 static void show(seg_tail *t, int64_t len, const seg_batch *batches, int64_t n)
 {
     move_end(t, len, batches, n);
-    show_up_to(t, t->active->end->position, t->active->end->next_offset);
-    publish(t);
+    seg_tail_reveal(t);
 }
 
 /* Batches that were put out stay in the log, unseen: a follower lacks them. */
@@ -245,7 +238,7 @@ static int take_result(seg_tail *f, int64_t result)
         seg_active_note(f->active, seg_job_batches(f->job), f->job->n);
         note(f, seg_job_batches(f->job), f->job->n);
     } else if (result != -ECANCELED) {
-        tear(f, result);
+        seg_tail_tear(f, result);
     }
     return result >= 0;
 }
@@ -315,18 +308,26 @@ static int64_t write_out(seg_tail *t, const uint8_t *buf, int64_t len, seg_batch
     return batches[0].base_offset;
 }
 
+/* Describe the batch of a record that has no place yet; the bytes of the record in it. */
+static int64_t describe(const seg_record *r, int64_t timestamp, seg_batch *b)
+{
+    int64_t body = 3 + payload(r->key_len) + payload(r->value_len) + r->headers_len;
+    b->base_offset = b->last_offset = 0;
+    b->base_timestamp = b->max_timestamp = timestamp;
+    b->size = (int32_t)(HEADER + varint_size(body) + body);
+    b->count = 1;
+    return body;
+}
+
 /* One record, by the producer that b tells of, if it gets the offset that is expected. */
 static int64_t append(seg_tail *t, const seg_record *r, int64_t expected, int64_t timestamp, int64_t now,
                       seg_batch *b)
 {
-    int64_t body = 3 + payload(r->key_len) + payload(r->value_len) + r->headers_len;
+    int64_t body = describe(r, timestamp, b);
     b->position = t->active->end->position;
     b->base_offset = b->last_offset = t->active->end->next_offset;
-    b->base_timestamp = timestamp;
     b->max_timestamp = t->stamps ? now : timestamp;
-    b->size = (int32_t)(HEADER + varint_size(body) + body);
     b->leader_epoch = t->leader_epoch;
-    b->count = 1;
     uint8_t out[SEG_ONE_ROOM];
     if ((expected >= 0 && expected != t->active->end->next_offset) || b->size > t->largest_batch ||
         !is_near(t, timestamp, now) || !fits(t, b->max_timestamp, b->size, 1, 1) || is_left(t, 1) ||
@@ -337,37 +338,24 @@ static int64_t append(seg_tail *t, const seg_record *r, int64_t expected, int64_
     return write_out(t, out, b->size, b, 1, now);
 }
 
-/* Give the tail back after an append, wake those who wait for records, and keep flush.messages. */
-static int64_t end(seg_tail *t, int64_t offset)
+/* Keep flush.messages after an append, behind which the log ended so. */
+static int64_t flush(seg_tail *t, int64_t offset, int64_t after)
 {
-    int64_t after = t->active->end->next_offset;
-    leave(t);
-    if (offset < 0)
-        return offset;
-    seg_wake(t->ends, t->ends_len);
-    if (is_due(t, after) && seg_tail_flush(t, after) < 0 && is_due(t, after))
+    if (offset >= 0 && is_due(t, after) && seg_tail_flush(t, after) < 0 && is_due(t, after))
         __atomic_store_n(&t->late, 1, __ATOMIC_RELEASE);
     return offset;
 }
 
-/* Whether the batch of a record has room in SEG_ONE_ROOM bytes. */
-static int is_short(const seg_record *r)
+/* Make the appends that wait, give the tail back after an append, wake those who wait for records, and keep
+ * flush.messages. */
+static int64_t end(seg_tail *t, int64_t offset)
 {
-    int64_t room = SEG_ONE_ROOM - HEADER - NUMBERS;
-    return r->value_len <= room && r->key_len <= room - r->value_len &&
-        r->headers_len <= room - r->value_len - r->key_len;
-}
-
-int64_t seg_tail_append(seg_tail *t, const seg_record *r, int64_t expected, int64_t now, seg_batch *b)
-{
-    seg_batch plain = {.producer_id = -1, .base_sequence = -1, .producer_epoch = -1};
-    b = b ? b : &plain;
-    if (b->attributes & (b->producer_id < 0 ? ~0 : ~TRANSACTIONAL) || !is_short(r) ||
-        (r->key_len < 0 && t->needs_key) || !t->plain || t->follows || !begin(t))
-        return SEG_SLOW;
-    if (now == SEG_NOW)
-        now = clock_ms();
-    return end(t, append(t, r, expected, r->timestamp == SEG_NOW ? now : r->timestamp, now, b));
+    int64_t after = t->active->end->next_offset;
+    int64_t shown = seg_combine(t);
+    leave(t);
+    if (offset >= 0 || shown > 0)
+        seg_wake(t->ends, t->ends_len);
+    return flush(t, shown < 0 ? shown : offset, after);
 }
 
 /* Bytes of n batches, and their offsets; -1 where these are more than a segment has. */
@@ -385,28 +373,100 @@ static int64_t measure(const seg_batch *batches, int64_t n, int64_t *offsets)
     return size;
 }
 
-static int64_t write_batches(seg_tail *t, uint8_t *buf, int64_t len, seg_batch *batches, int64_t n, int64_t expected,
-                             int64_t now)
+/* Whether the topic takes a record that C has encoded without the lock. */
+static int is_taken(const seg_tail *t, const seg_waiting *w)
 {
-    int64_t offsets = 0, stamp = -1;
-    if (t->stamps)
-        stamp = now = now == SEG_NOW ? clock_ms() : now; /* under the lock: it rises with the offsets */
-    if (n <= 0 || (expected >= 0 && expected != t->active->end->next_offset) || (t->stamps && stamp < 0) ||
-        (t->hands_over && (len > SEG_HANDED_ROOM || n > SEG_HANDED)) || t->follows ||
-        measure(batches, n, &offsets) != len ||
-        !fits(t, t->stamps ? stamp : batches[0].max_timestamp, len, offsets, n) || is_left(t, offsets) ||
-        !are_claimed(t->producers, batches, n))
-        return SEG_SLOW;
+    return w->len <= t->largest_batch && is_near(t, w->timestamp, w->clock == SEG_NOW ? clock_ms() : w->clock);
+}
+
+int seg_tail_admit(const seg_tail *t, seg_waiting *w, seg_ahead *ahead)
+{
     const seg_end *e = t->active->end;
-    if (seg_assign(buf, len, batches, n, e->next_offset, t->leader_epoch, stamp, e->position) < 0)
+    int64_t offsets = 0, next = e->next_offset + ahead->offsets, stamp = -1;
+    w->clock = w->now;
+    if (t->stamps) /* under the lock: it rises with the offsets */
+        stamp = w->clock = w->now == SEG_NOW ? clock_ms() : w->now;
+    if (w->n <= 0 || (w->expected >= 0 && w->expected != next) || (t->stamps && stamp < 0) ||
+        (t->hands_over && (w->len > SEG_HANDED_ROOM || w->n > SEG_HANDED)) || t->follows ||
+        measure(w->batches, w->n, &offsets) != w->len || (w->timestamp >= 0 && !is_taken(t, w)) ||
+        !fits(t, t->stamps ? stamp : w->batches[0].max_timestamp, ahead->bytes + w->len, ahead->offsets + offsets,
+              ahead->batches + w->n) ||
+        is_left(t, ahead->offsets + offsets) || !are_claimed(t->producers, w->batches, w->n))
+        return 0;
+    if (seg_assign(w->buf, w->len, w->batches, w->n, next, t->leader_epoch, stamp, e->position + ahead->bytes) < 0)
+        return 0;
+    *ahead = (seg_ahead){ahead->bytes + w->len, ahead->offsets + offsets, ahead->batches + w->n};
+    return 1;
+}
+
+int64_t seg_tail_make(seg_tail *t, seg_waiting *w)
+{
+    seg_ahead none = {0};
+    return seg_tail_admit(t, w, &none) ? write_out(t, w->buf, w->len, w->batches, w->n, w->clock) : SEG_SLOW;
+}
+
+int64_t seg_tail_take_in(seg_tail *t, const seg_waiting *w)
+{
+    t->now = w->clock;
+    int64_t error = index_batches(t, 0, w->batches, w->n);
+    if (error)
+        return error;
+    move_end(t, w->len, w->batches, w->n);
+    return w->batches[0].base_offset;
+}
+
+/* Make an append, or have it made by who holds the lock. */
+static int64_t make(seg_tail *t, seg_waiting *w)
+{
+    int found = t->here[0] ? seg_combine_enter(t, w) : SEG_WITHDRAWN;
+    if (found == SEG_HOLDS)
+        return end(t, __atomic_load_n(&t->lent, __ATOMIC_ACQUIRE) ? seg_tail_make(t, w) : SEG_SLOW);
+    if (found == SEG_WITHDRAWN)
         return SEG_SLOW;
-    return write_out(t, buf, len, batches, n, now);
+    return w->answer < 0 ? w->answer : flush(t, w->answer, w->batches[w->n - 1].last_offset + 1);
 }
 
 int64_t seg_tail_write(seg_tail *t, uint8_t *buf, int64_t len, seg_batch *batches, int64_t n, int64_t expected,
                        int64_t now)
 {
-    return begin(t) ? end(t, write_batches(t, buf, len, batches, n, expected, now)) : SEG_SLOW;
+    seg_waiting w = {
+        .buf = buf, .len = len, .batches = batches, .n = n, .expected = expected, .now = now, .timestamp = -1};
+    return make(t, &w);
+}
+
+/* Whether the batch of a record has room in SEG_ONE_ROOM bytes. */
+static int is_short(const seg_record *r)
+{
+    int64_t room = SEG_ONE_ROOM - HEADER - NUMBERS;
+    return r->value_len <= room && r->key_len <= room - r->value_len &&
+        r->headers_len <= room - r->value_len - r->key_len;
+}
+
+/* Append a record where another thread has the lock: it is encoded meanwhile. */
+static int64_t append_after(seg_tail *t, const seg_record *r, int64_t expected, int64_t timestamp, int64_t now,
+                            seg_batch *b)
+{
+    uint8_t out[SEG_ONE_ROOM];
+    if (timestamp < 0)
+        return SEG_SLOW;
+    put_batch(r, describe(r, timestamp, b), out, b);
+    seg_waiting w = {
+        .buf = out, .len = b->size, .batches = b, .n = 1, .expected = expected, .now = now, .timestamp = timestamp};
+    return make(t, &w);
+}
+
+int64_t seg_tail_append(seg_tail *t, const seg_record *r, int64_t expected, int64_t now, seg_batch *b)
+{
+    seg_batch plain = {.producer_id = -1, .base_sequence = -1, .producer_epoch = -1};
+    b = b ? b : &plain;
+    if (b->attributes & (b->producer_id < 0 ? ~0 : ~TRANSACTIONAL) || !is_short(r) ||
+        (r->key_len < 0 && t->needs_key) || !t->plain || t->follows || !t->here[0])
+        return SEG_SLOW;
+    int holds = try_enter(t); /* before the clock is asked: LogAppendTime rises with the offsets */
+    int64_t clock = now == SEG_NOW ? clock_ms() : now, timestamp = r->timestamp == SEG_NOW ? clock : r->timestamp;
+    if (!holds)
+        return append_after(t, r, expected, timestamp, now, b);
+    return end(t, __atomic_load_n(&t->lent, __ATOMIC_ACQUIRE) ? append(t, r, expected, timestamp, clock, b) : SEG_SLOW);
 }
 
 int64_t seg_tail_encode(seg_tail *t, const seg_column *keys, const seg_column *values,
@@ -540,6 +600,7 @@ int64_t seg_tail_stop(seg_tail *t)
             return error;
         __atomic_store_n(&t->lent, 0, __ATOMIC_RELAXED);
         settled = settle(t);
+        seg_combine(t); /* refuses all that wait: who is lent the tail next has other settings, perhaps */
         leave(t);
         if (!settled && (error = seg_job_await_end(t->job)))
             return error;
@@ -556,6 +617,7 @@ int64_t seg_tail_quit(seg_tail *t)
     if (!__atomic_compare_exchange_n(&t->lock, &free, TAKEN, 0, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED))
         return 0;
     int settled = settle(t);
+    seg_combine(t);
     leave(t);
     return settled;
 }

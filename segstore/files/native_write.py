@@ -63,7 +63,7 @@ class OwnWrite(NativeWrite):
                 files.pwrite(file, data[0], position) if n == 1 else files.pwritev(file, data, position)
             except BaseException as error:
                 own._raised = error
-                return -(error.errno or errno.EIO) if is_refusal(error) else -errno.EIO
+                return -(error.errno or errno.EIO) if is_refusal(error) else -errno.EINTR
             return size
 
         self.c = called_by_c

@@ -34,7 +34,8 @@ typedef struct seg_active {
     int64_t young_ms;        /* a batch that is later than end->rolled_ms by more needs another look */
 } seg_active;
 
-/* Writes n buffers, one behind the other, from a position of a file on: their bytes, or -errno. */
+/* Writes n buffers, one behind the other, from a position of a file on: their bytes, or -errno; -EINTR stands for an
+ * error that a signal's handler has raised in this thread. */
 typedef int64_t (*seg_writer)(int32_t fd, const uint8_t *const *bufs, const int64_t *lens, int64_t n,
                              int64_t position);
 

@@ -7,6 +7,7 @@
 #include "active.h"
 #include "batch.h"
 #include "column.h"
+#include "combine.h"
 #include "producers.h"
 #include "records.h"
 #include "rules.h"
@@ -71,6 +72,8 @@ typedef struct seg_tail {
     int32_t unsettled;       /* 1: nobody has seen yet how that thread's write has ended */
     int32_t hands_over;      /* 1: a follower has a job, so what is appended is no larger than a job may be */
     int32_t spins;           /* 1: there is a processor for the appender, and for each of those threads */
+    int32_t waiting;         /* threads that have an append in a slot, or had it there just now (combine.c) */
+    seg_waiting *waiters[SEG_WAITERS]; /* the slots; NULL: free */
 } seg_tail;
 
 enum { SEG_ONE_ROOM = 16384 }; /* bytes of the largest batch that seg_tail_append writes */

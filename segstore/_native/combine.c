@@ -1,0 +1,204 @@
+/* One write for appends that wait for a log's lock (D. Hendler and others, "Flat Combining and the
+ * Synchronization-Parallelism Tradeoff", 2010).
+ *
+ * A thread that finds the lock taken leaves its append in a slot of the log. The lock's holder takes all that wait before
+ * it leaves the lock, judges each, and writes those that may be written by one call. An append that is not admitted
+ * behind the others is made alone after them: the others pay nothing for it, and SEG_SLOW means what it means without
+ * company. Appends in slots have no order; a thread has one append at a time.
+ *
+ * Invariants:
+ * 1. Who takes an append out of its slot holds the lock, and answers it before that is left. So a thread that gets the
+ *    lock finds its own append in its slot, or answered.
+ * 2. An append is answered once, and last of all: when its bytes are written, indexed and published, or it is refused.
+ *    Behind that nobody touches it: its thread may have gone.
+ * 3. Its thread withdraws an append by taking it out of the slot itself: either it or the holder gets it, by one exchange.
+ * 4. After a write for several that failed, bytes may lie behind the end. Each is written again alone, at the same place
+ *    and in the same order; unless all are, the tail is torn, and taken back.
+ * 5. No sync is made under the lock: each thread keeps flush.messages for its own append, after the answer.
+ *
+ * What is left to the usual way, one write for each: appends of more than SEG_SHARED_ROOM bytes, whose copy would hold up
+ * small ones; those to a log with followers' tails, which get one append at a time in their jobs, and where the answer
+ * SEG_BEHIND stands for one append. LogAppendTime is given when an append is admitted, and so rises with the offsets.
+ *
+ * The interpreter's lock: a thread may wait in a slot with it only if it may wait so for the tail's lock, which is if the
+ * holder writes by seg_pwritev, and needs no lock of the interpreter's (keep_lock.h).
+ *
+ * Thread contract: any thread of the process that lent the tail.
+ */
+#define _GNU_SOURCE
+#include <errno.h>
+
+#include "active.h"
+#include "combine.h"
+#include "contract/answers.h"
+#include "contract/ends.h"
+#include "tail_lock.h"
+
+/* --- slots ---------------------------------------------------------------------- */
+
+/* Leave an append in a slot: its number; -1 where all are taken. */
+static int post(seg_tail *t, seg_waiting *w)
+{
+    for (int i = 0; i < SEG_WAITERS; i++) {
+        seg_waiting *none = NULL;
+        if (__atomic_compare_exchange_n(&t->waiters[i], &none, w, 0, __ATOMIC_RELEASE, __ATOMIC_RELAXED))
+            return i;
+    }
+    return -1;
+}
+
+/* Take an append out of its slot, if nobody else has. */
+static int withdraw(seg_tail *t, int slot, seg_waiting *w)
+{
+    return __atomic_compare_exchange_n(&t->waiters[slot], &w, NULL, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
+}
+
+static int64_t take_all(seg_tail *t, seg_waiting **taken)
+{
+    int64_t n = 0;
+    for (int i = 0; i < SEG_WAITERS; i++)
+        if (__atomic_load_n(&t->waiters[i], __ATOMIC_RELAXED) &&
+            (taken[n] = __atomic_exchange_n(&t->waiters[i], NULL, __ATOMIC_ACQUIRE)))
+            n++;
+    return n;
+}
+
+static void answer(seg_waiting *w)
+{
+    __atomic_store_n(&w->answered, 1, __ATOMIC_RELEASE);
+}
+
+static int is_answered(const seg_waiting *w)
+{
+    return __atomic_load_n(&w->answered, __ATOMIC_ACQUIRE);
+}
+
+/* --- the holder ------------------------------------------------------------------- */
+
+static int is_lent(const seg_tail *t)
+{
+    return __atomic_load_n(&t->lent, __ATOMIC_RELAXED);
+}
+
+/* Make an append by a write of its own. An error that a signal's handler has raised is this thread's. */
+static int64_t make_alone(seg_tail *t, seg_waiting *w)
+{
+    int64_t made = is_lent(t) ? seg_tail_make(t, w) : SEG_SLOW;
+    w->answer = made == -EINTR ? SEG_SLOW : made;
+    return made;
+}
+
+/* Make all appends again that one write has failed to make. */
+static int64_t make_each(seg_tail *t, seg_waiting *const *group, int64_t n, int64_t error)
+{
+    int64_t interrupted = 0, missing = 0;
+    for (int64_t i = 0; i < n; i++) {
+        int64_t made = make_alone(t, group[i]);
+        missing |= made < 0;
+        interrupted |= made == -EINTR;
+    }
+    if (missing && is_lent(t))
+        seg_tail_tear(t, error);
+    return interrupted ? -EINTR : 0;
+}
+
+/* Write appends that were admitted by one call, index them, and let readers see them. */
+static int64_t write_together(seg_tail *t, seg_waiting *const *group, int64_t n)
+{
+    const uint8_t *bufs[SEG_WAITERS];
+    int64_t lens[SEG_WAITERS];
+    for (int64_t i = 0; i < n; i++) {
+        bufs[i] = group[i]->buf;
+        lens[i] = group[i]->len;
+        group[i]->answer = SEG_SLOW;
+    }
+    int64_t done = seg_active_write(t->active, t->fd, t->write, bufs, lens, n);
+    if (done == -EINTR)
+        seg_tail_tear(t, done);
+    if (done < 0)
+        return done == -EINTR ? done : make_each(t, group, n, done);
+    for (int64_t i = 0; i < n && is_lent(t); i++)
+        group[i]->answer = seg_tail_take_in(t, group[i]);
+    seg_tail_reveal(t);
+    return 0;
+}
+
+int64_t seg_combine(seg_tail *t)
+{
+    seg_waiting *taken[SEG_WAITERS], *group[SEG_WAITERS], *alone[SEG_WAITERS];
+    seg_ahead ahead = {0};
+    int64_t many = 0, few = 0, interrupted = 0;
+    if (!__atomic_load_n(&t->waiting, __ATOMIC_RELAXED))
+        return 0;
+    int64_t n = take_all(t, taken), before = t->active->end->next_offset;
+    for (int64_t i = 0; i < n; i++)
+        if (is_lent(t) && !t->n_followers && seg_tail_admit(t, taken[i], &ahead))
+            group[many++] = taken[i];
+        else
+            alone[few++] = taken[i];
+    if (many > 1)
+        interrupted = write_together(t, group, many);
+    else if (many)
+        interrupted = make_alone(t, group[0]) == -EINTR ? -EINTR : 0;
+    for (int64_t i = 0; i < many; i++)
+        answer(group[i]);
+    for (int64_t i = 0; i < few; i++) {
+        if (make_alone(t, alone[i]) == -EINTR)
+            interrupted = -EINTR;
+        answer(alone[i]);
+    }
+    return interrupted ? interrupted : t->active->end->next_offset > before;
+}
+
+/* --- who waits -------------------------------------------------------------------- */
+
+/* Wait until the append is answered, or the lock is this thread's. */
+static int await(seg_tail *t, int slot, seg_waiting *w)
+{
+    for (int i = 0; i < SPINS; i++, relax()) {
+        if (is_answered(w))
+            return SEG_ANSWERED;
+        if (!__atomic_load_n(&t->lock, __ATOMIC_RELAXED) && try_enter(t))
+            return SEG_HOLDS;
+    }
+    while (!is_answered(w)) {
+        if (enter_or_note(t))
+            return SEG_HOLDS;
+        if (sleep_at(t) && withdraw(t, slot, w))
+            return SEG_WITHDRAWN;
+    }
+    return SEG_ANSWERED;
+}
+
+/* Answer all that wait, the thread's own append too, and leave the lock. */
+static void serve(seg_tail *t, seg_waiting *w)
+{
+    int64_t shown = is_answered(w) ? 0 : seg_combine(t);
+    if (shown < 0)
+        w->answer = shown;
+    leave(t);
+    if (shown > 0)
+        seg_wake(t->ends, t->ends_len);
+}
+
+int seg_combine_enter(seg_tail *t, seg_waiting *w)
+{
+    int slot = -1, found;
+    if (try_enter(t))
+        return SEG_HOLDS;
+    if (!t->n_followers && w->len <= SEG_SHARED_ROOM) {
+        __atomic_add_fetch(&t->waiting, 1, __ATOMIC_SEQ_CST);
+        slot = post(t, w);
+        if (slot < 0)
+            __atomic_sub_fetch(&t->waiting, 1, __ATOMIC_SEQ_CST);
+    }
+    if (slot < 0)
+        return enter(t) ? SEG_WITHDRAWN : SEG_HOLDS;
+    found = await(t, slot, w);
+    if (found == SEG_HOLDS) {
+        serve(t, w);
+        found = SEG_ANSWERED;
+    }
+    __atomic_sub_fetch(&t->waiting, 1, __ATOMIC_SEQ_CST);
+    return found;
+}
