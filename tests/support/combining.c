@@ -1,4 +1,4 @@
-/* Appends of several threads to one log, beside one that stops it and lends it again, and signals: no lock of the
+/* Appends of several threads to one log, beside one that pauses it and opens it again, and signals: no lock of the
  * interpreter's keeps them apart here. Run by test_combining.py, built with the thread sanitizer.
  *
  * usage: combining FILE APPENDS. Each append writes its thread and its number. At the end each offset that was told
@@ -100,7 +100,7 @@ static void *run(void *argument)
     return NULL;
 }
 
-/* Stop and lend, as who takes the append token does, and let signals come. */
+/* Pause and open it, as who takes the append token does, and let signals come. */
 static void *disturb(void *argument)
 {
     appender *all = argument;

@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from segstore._native import lib
 from segstore.errors import StoreClosedError
 from segstore.mutex import Mutex
 from segstore.storage.log.flusher import Flusher
@@ -134,7 +135,8 @@ class Visible:
         if high_watermark is not None:
             view = self._begin_replica(view, min(high_watermark, view.end_offset))
             self.current = view
-        tail.look(self._written.end_position, self._written.end_offset, view.end_offset)
+        written = self._written
+        lib.seg_tail_look(tail.c, written.end_position, written.end_offset, view.end_offset)
 
     @property
     def view(self) -> LogView:
