@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from segstore._native import lib
+from segstore._native import ffi, lib
 from segstore.errors import StoreClosedError
 from segstore.mutex import Mutex
 from segstore.storage.log.flusher import Flusher
@@ -94,13 +94,6 @@ class Publisher:
 _view: Callable[[tuple[Any, ...]], LogView] = partial(tuple.__new__, LogView)  # a call of C
 
 
-def _extended(view: LogView, position: int, end: int, stable: int) -> LogView:
-    """Return a view that goes on up to an end of C's; the same where that is not known, or lies before."""
-    if end <= view.end_offset:
-        return view
-    return _view((*view[:3], end, position, end if stable < 0 else stable))
-
-
 # --- visibility ------------------------------------------------------------
 
 
@@ -148,8 +141,11 @@ class Visible:
                 known, seen = self._extended or (None, view)
                 if known is not view or seen.end_offset != c.seen_offset:
                     # What C has appended is visible too. This is done in place, since each read comes here.
-                    _, position, end, stable = self.tail.end()
-                    seen = _extended(view, position, end, stable)
+                    ends = ffi.new("int64_t[3]")
+                    lib.seg_tail_end(c, ends, ends + 1, ends + 2)
+                    if ends[1] > view.end_offset:  # else another view is about to come, or this is a child
+                        stable = ends[1] if ends[2] < 0 else ends[2]
+                        seen = _view((*view[:3], ends[1], ends[0], stable))
                     self._extended = view, seen
             if self.current is view:  # else C's end may be that of another view
                 return seen
@@ -177,7 +173,12 @@ class Visible:
     @property
     def log_end_offset(self) -> int:
         """Return the end of `written`. Raises StoreClosedError where the topic was deleted."""
-        return self.written.end_offset
+        while self.current is not None:
+            written = self._written
+            end = max(written.end_offset, int(self.tail.c.shown_offset))
+            if self._written is written:  # else C's end may be that of another view
+                return end
+        return self.written.end_offset  # which raises that
 
     @property
     def is_all(self) -> bool:
@@ -198,8 +199,11 @@ class Visible:
             if self.tail.c.shown_offset > written.end_offset:
                 known, made = self._written_extended or (None, written)
                 if known is not written or made.end_offset != self.tail.c.shown_offset:
-                    end, position, _, stable = self.tail.end()
-                    made = _extended(written, position, end, stable)
+                    ends = ffi.new("int64_t[3]")  # as in `view`
+                    end = lib.seg_tail_end(self.tail.c, ends, ends + 1, ends + 2)
+                    if end > written.end_offset:
+                        stable = end if ends[2] < 0 else ends[2]
+                        made = _view((*written[:3], end, ends[0], stable))
                     self._written_extended = written, made
             if self._written is written:  # else C's end may be that of another view
                 return made
