@@ -123,6 +123,18 @@ static int64_t write_together(seg_tail *t, seg_waiting *const *group, int64_t n)
     return 0;
 }
 
+/* Whether no append of the group is of the same producer: its batches are judged by what is written, so the same one
+ * would be admitted twice. */
+static int is_apart(const seg_waiting *w, seg_waiting *const *group, int64_t n)
+{
+    if (w->n <= 0 || w->batches[0].producer_id < 0)
+        return 1;
+    for (int64_t i = 0; i < n; i++)
+        if (group[i]->batches[0].producer_id == w->batches[0].producer_id)
+            return 0;
+    return 1;
+}
+
 static int64_t shown_of(const seg_tail *t)
 {
     return __atomic_load_n(&t->shown_offset, __ATOMIC_RELAXED);
@@ -137,7 +149,7 @@ int64_t seg_combine(seg_tail *t)
         return 0;
     int64_t n = take_all(t, taken), before = shown_of(t);
     for (int64_t i = 0; i < n; i++)
-        if (is_open(t) && !t->n_followers && seg_tail_admit(t, taken[i], &ahead))
+        if (is_open(t) && !t->n_followers && is_apart(taken[i], group, many) && seg_tail_admit(t, taken[i], &ahead))
             group[many++] = taken[i];
         else
             alone[few++] = taken[i];

@@ -322,6 +322,21 @@ def test_one_that_is_not_next_among_the_others_is_made_behind_them(
     assert told == {"1": 4, "a": 5, "b": 6, "late": 7, "2": 8}
 
 
+def test_the_same_batch_of_two_threads_is_written_once(store: segstore.Store, files: Hooked) -> None:
+    """A group is judged before any of it is written: the second one would be next as well."""
+    log, told = begun(store), Told()
+    produce(log, "of a producer", 0)
+    calls = [
+        telling(told, "a", append, log),
+        telling(told, "once", lambda _: produce(log, "once", 1)),
+        telling(told, "again", lambda _: produce(log, "once", 1)),
+        telling(told, "b", append, log),
+    ]
+    Held(log, files, calls).join()
+    assert told == {"a": 4, "once": 5, "again": 5, "b": 6}
+    assert values(log)[NEXT:] == [b"first", b"a", b"once", b"b"]
+
+
 def test_one_that_does_not_fit_rolls(store: segstore.Store, files: Hooked) -> None:
     log, told = begun(store, **{"segment.bytes": 480}), Told()
     Held(log, files, appends(log, told)).join()
