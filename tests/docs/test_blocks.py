@@ -141,8 +141,10 @@ def standby(directory: Path) -> Iterator[Setting]:
             promoted.enter_context(segstore.serve(promoted_store, port=port))
 
         addresses = {"primary:9092": server.bootstrap_servers, "standby:9092": f"127.0.0.1:{port}"}
+        served = {"segstore serve --store primary-log": "true"}  # by this process, which has it open
         yield Setting(
-            {**addresses, "127.0.0.1:9092": "127.0.0.1:0"}, before={5: serve_promoted, 6: promoted.close}
+            {**served, **addresses, "127.0.0.1:9092": "127.0.0.1:0"},
+            before={5: serve_promoted, 6: promoted.close},
         )
 
 
