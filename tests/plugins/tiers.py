@@ -98,6 +98,7 @@ KINDS = {
     "Spark": Kind(0.03, text=r'SparkSession|judge\("spark"\)'),
     "simulation": Kind(0.03, ("models/simulation/*",)),
     "golden logs": Kind(0.08, ("models/golden_logs/*",)),
+    "a log and its oracle": Kind(0.15, ("models/log_oracle/*",)),
     "simulation of replicas": Kind(0.03, ("models/replicated_simulation/*",)),
     "faults": Kind(
         0.02,
