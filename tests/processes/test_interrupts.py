@@ -11,6 +11,7 @@ from types import ModuleType
 
 import pytest
 from interrupts import interrupted
+from paused_tails import let_tails_open
 from stores import values
 from waiting import until
 
@@ -32,7 +33,7 @@ from segstore.storage.log import (
 )
 from segstore.storage.log.append import AHEAD_PLAIN
 from segstore.storage.log.writer import Pending
-from segstore.storage.segment import active, native_tail
+from segstore.storage.segment import active
 from segstore.storage.store import partitions
 from segstore.storage.store import writer as store_writer
 from segstore.storage.store.partition_log import PartitionLog
@@ -89,7 +90,7 @@ def test_an_append(store_dir: Path, how: Callable[[PartitionLog, bytes], int]) -
             came = values_from(log, before)[:-1]
             assert came in ([], [value], [value, value + b"'", value + b"''"])
             expected += [*came, b"behind"]
-    assert nth > (20 if how is append_batch or not native_tail.enabled else 3)
+    assert nth > (20 if how is append_batch else 3)
     with segstore.open(store_dir) as store:
         assert not store.recovered
         assert values(store.partition("t")) == expected
@@ -98,7 +99,7 @@ def test_an_append(store_dir: Path, how: Callable[[PartitionLog, bytes], int]) -
 @pytest.mark.parametrize("module", [append_queue, writer, active, visibility])
 def test_who_waits_behind_it(store_dir: Path, module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     """What another thread has queued is written, or that one is told; never neither."""
-    monkeypatch.setattr(native_tail, "enabled", False)  # nobody queues anything behind an append of C's
+    let_tails_open(monkeypatch, False)  # nobody queues anything behind an append of C's
     nth, more = 0, True
     with segstore.open(store_dir) as store:
         store.create_topic("t", config=TOPIC)

@@ -12,17 +12,10 @@ import segstore
 from segstore._native import ffi, lib
 from segstore.index import OffsetIndex, TimeIndex
 from segstore.storage.log.partition import Partition
-from segstore.storage.log.visibility import Visible
 from segstore.storage.log.writer import Restore
-from segstore.storage.segment import native_tail
 from segstore.storage.segment.native_tail import NativeTail
 
 SETTINGS = {"index.interval.bytes": 200, "segment.bytes": 2000}
-
-
-@pytest.fixture(autouse=True)
-def _short_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(native_tail, "enabled", True)
 
 
 @pytest.fixture
@@ -117,7 +110,6 @@ def test_a_reader_with_a_tail_that_was_taken_back_sees_no_append_under_way(
         assert partition.visible.log_end_offset == partition.view.end_offset == 3
         partition.segments.active.recall(mark)
     assert log.end_offset == 3
-
 
 
 def test_an_append_that_has_rolled_is_recalled_to_where_the_log_ended(log: segstore.PartitionLog) -> None:

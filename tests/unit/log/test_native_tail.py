@@ -28,16 +28,10 @@ from segstore.records.header import TRANSACTIONAL_FLAG
 from segstore.storage.log.append import append_batches, append_record
 from segstore.storage.log.transaction_markers import active_producers, end_transaction, open_transactions
 from segstore.storage.log.visibility import Publisher, Visible
-from segstore.storage.segment import native_tail
 from segstore.storage.segment.native_tail import NativeTail
 
 MANY = 3000
 HERE, GONE = ffi.new("uint8_t[]", b"\1"), ffi.new("uint8_t[]", b"\0")
-
-
-@pytest.fixture(autouse=True)
-def _short_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(native_tail, "enabled", True)
 
 
 @pytest.fixture
@@ -203,7 +197,11 @@ def test_what_c_appends_leaves_the_state_that_the_log_says(
             attributes = TRANSACTIONAL_FLAG * (producer_id % 3 == 0)
             back = rng.choice([0] * 9 + [n, 5000])
             template = Template(attributes, producer_id, 0, (next_of[producer_id] - back) % (LAST + 1))
-            columns, was_open, before = Columns([b"v"] * n, timestamp=now_ms()), native.is_open, native.c.appends
+            columns, was_open, before = (
+                Columns([b"v"] * n, timestamp=now_ms()),
+                native.is_open,
+                native.c.appends,
+            )
             try:
                 done = append_batches(log, columns, range(1, n), template=template)
             except (OutOfOrderSequenceError, DuplicateSequenceError):
