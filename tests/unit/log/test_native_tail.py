@@ -86,6 +86,20 @@ def test_a_time_before_the_segment_s_first_is_no_reason_to_look_again(log: segst
     assert appends_of_c(log) == 6
 
 
+@pytest.mark.parametrize(
+    "headers",
+    [[("h", b"v")], [("é", None), ("", b""), ("é", None)], [("h", b"v")] * 200],
+    ids=["one", "of all forms", "many"],
+)
+def test_c_appends_records_with_headers(
+    log: segstore.PartitionLog, headers: list[tuple[str, bytes | None]]
+) -> None:
+    for given in (headers, tuple(headers)):
+        assert log.append(b"v", b"k", given, expected_offset=log.end_offset)
+    assert appends_of_c(log) == 2
+    assert [record.headers for record in log.read(2)] == [headers] * 2
+
+
 @pytest.mark.parametrize("given", [(5,), (b"v", 5)], ids=["a value", "a key"])
 def test_what_has_no_length_is_refused(log: segstore.PartitionLog, given: tuple[Any, ...]) -> None:
     assert tail_of(log).c.open
