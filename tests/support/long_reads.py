@@ -1,4 +1,4 @@
-"""Has records read by the code that can read all logs: no read is one call of C."""
+"""Keeps reads from the short ways of C: the code that can read all logs reads each record."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""A plain oracle of one partition's log: what a directory must hold after each append, and what the append
-must answer.
+"""A plain oracle of one partition's log: its files after each append, and the append's answer.
 
 It knows nothing of segstore, and is slow: all is kept in memory, and each batch is looked at alone. The bytes
 of batches are the codec oracle's (`oracle`), producers are judged by `oracle_producers`, compressed records
@@ -12,9 +11,9 @@ lie in frames that store (`stored_codecs`), so that each byte is known. The rule
   appendAsFollower, which keeps all of them.
 - transactions: TransactionIndex.append; EndTransactionMarker.
 
-One is segstore's own: an append of several batches may lie in several segments, each batch in the first one
-that has room; the age of a segment is compared with the first batch of an append alone. Texts of errors are
-segstore's, too.
+One rule is segstore's own: an append of several batches may lie in several segments, each batch in the first
+segment that has room; the age of a segment is compared with the first batch of an append alone. Texts of
+errors are segstore's, too.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ MARKER_KEY, MARKER_VALUE = struct.Struct(">hh"), struct.Struct(">hi")
 
 
 class Disk:
-    """What both logs of a store are written to; while it is `full`, the next write to a log is refused."""
+    """The disk of a store's logs; while it is `full`, the next write to a log is refused."""
 
     def __init__(self) -> None:
         self.full = False
@@ -87,7 +86,7 @@ class OracleLog:
 
     @property
     def codec(self) -> int | None:
-        """Return the codec of all batches; None where they keep their producers'."""
+        """Return the codec of all batches; None if batches keep their producers'."""
         name = self.config["compression.type"]
         return None if name == "producer" else CODECS.index(str(name))
 
@@ -114,7 +113,7 @@ class OracleLog:
         expected: int | None,
         now: int,
     ) -> tuple[int, int]:
-        """Append records; return the first offset, and that behind the last one."""
+        """Append records; return the first offset, and the log end offset."""
         given = [record.at(0, now) for record in records]
         self._check(given, now)
         codec = (self.codec or 0) if codec is None else codec
@@ -297,8 +296,8 @@ class OracleLog:
     # --- the end of the log ---------------------------------------------------------------
 
     def _write(self, drafts: Sequence[Draft], now: int, *, as_is: bool = False) -> int:
-        """Write batches; return the first offset. Raises Refused where the disk is full, and the log is as
-        before.
+        """Write batches; return the first offset. Raises Refused if the disk is full; the log is as before
+        then.
         """
         first = self.end
         for number, one in enumerate(drafts):

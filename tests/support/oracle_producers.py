@@ -16,7 +16,7 @@ from typing import NamedTuple
 from oracle import Batch
 
 SEQUENCES = 1 << 31
-"""A producer counts from 0 again behind 2^31 - 1."""
+"""A producer counts from 0 again after 2^31 - 1."""
 RETAINED = 5
 TRANSACTIONAL, CONTROL = 0x10, 0x20
 ABORT, COMMIT = 0, 1
@@ -68,7 +68,7 @@ class Producer:
 
     epoch: int = -1
     first_offset: int = -1
-    """Where its open transaction begins."""
+    """The first offset of its open transaction."""
     batches: list[Written] = field(default_factory=list)
     last_timestamp: int = -1
     """That of its last batch or marker."""
@@ -93,8 +93,8 @@ class OracleProducers:
     def judge(
         self, ids: Ids, sequences: Sequence[tuple[int, int]], *, sequenced: bool, verified: bool
     ) -> list[Written]:
-        """Return the batches that an append of batches with these first and last `sequences` repeats; none:
-        it is to be written. Raises Refused.
+        """Return the batches that an append with these first and last `sequences` repeats; an empty list if
+        the append is to be written. Raises Refused.
         """
         known = self.known.get(ids.producer_id)
         if known is not None:
@@ -135,7 +135,7 @@ class OracleProducers:
         self.check_epoch(producer_id, epoch)
         return known.first_offset >= 0 or known.epoch < epoch
 
-    # --- behind one -----------------------------------------------------------------------
+    # --- after one -----------------------------------------------------------------------
 
     def take(self, batch: Batch, kind: int | None = None) -> AbortedTransaction | None:
         """Take in a batch that was written, a marker of this `kind`, or data; return the transaction that it
@@ -159,7 +159,7 @@ class OracleProducers:
     def _take_data(known: Producer, batch: Batch) -> None:
         delta, first = batch.last_offset_delta, batch.base_sequence
         last = (first + delta) % SEQUENCES if first >= 0 else -1
-        first = (last - delta) % SEQUENCES  # also behind a batch without a sequence
+        first = (last - delta) % SEQUENCES  # also of a batch without a sequence
         end = batch.base_offset + delta
         written = Written(first, last, batch.base_offset, end, batch.max_timestamp)
         known.batches = [*known.batches, written][-RETAINED:]
@@ -179,7 +179,7 @@ def _is_open(known: Producer | None, epoch: int) -> bool:
 
 
 def _check_sequence(known: Producer, ids: Ids, sequences: Sequence[tuple[int, int]]) -> list[Written]:
-    """Return the batches that are repeated, none where the next sequence comes. Raises Refused."""
+    """Return the batches that are repeated; an empty list for the next sequence. Raises Refused."""
     if ids.epoch != known.epoch:
         if ids.sequence:
             raise Refused(

@@ -1,4 +1,4 @@
-"""Says behind a run that names these tests how often each kind of operation was played."""
+"""Prints a table after a run that names these tests: how often each kind of operation was played."""
 
 from __future__ import annotations
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
+import pyarrow
 from oracle import HEADER, Batch, Record, encode_batch
 from oracle_batches import CODECS, Draft, Given, draft, of_records
 from oracle_log import MARKER_KEY, MARKER_VALUE, MOST_RELATIVE
@@ -133,7 +134,7 @@ def at_the_border(rng: random.Random, given: Given, world: World) -> Given:
 
 
 def draw_list(rng: random.Random, world: World) -> Operation:
-    """Records of one append; their timestamps differ where the age of a segment does not count."""
+    """Records of one append; their timestamps differ if the age of a segment does not count."""
     apart = world.led.number("segment.ms") == WIDE
     stamp, n = draw_stamp(rng, world), rng.choice([1, 3, 10, 40])
     stamps = [world.now + rng.randrange(-90, 90) for _ in range(n)] if apart and rng.random() < 0.5 else None
@@ -143,8 +144,9 @@ def draw_list(rng: random.Random, world: World) -> Operation:
     batch_bytes = rng.choice([1, 150, 600, 65_536])
     compression = rng.choice([None, None, None, None, *CODECS])
     more, expected = draw_expected(rng, world)
-    kind = "records" if compression is None else f"records, {compression}"
-    return _appended(kind + more, records, stamps or stamp, compression, batch_bytes, expected)
+    as_columns = rng.random() < 0.25
+    kind = ("columns" if as_columns else "records") + ("" if compression is None else f", {compression}")
+    return _appended(kind + more, records, stamps or stamp, compression, batch_bytes, expected, as_columns)
 
 
 def draw_long(rng: random.Random, world: World) -> Operation:
@@ -163,8 +165,12 @@ def _appended(
     compression: str | None,
     batch_bytes: int,
     expected: int | None,
+    as_columns: bool = False,
 ) -> Operation:
-    values, keys = [record.value for record in records], [record.key for record in records]
+    values: Any = [record.value for record in records]
+    keys: Any = [record.key for record in records]
+    if as_columns:
+        values, keys = pyarrow.array(values, pyarrow.binary()), pyarrow.array(keys, pyarrow.binary())
     headers = [list(record.headers) for record in records]
     codec = None if compression is None else CODECS.index(compression)
 
@@ -185,7 +191,7 @@ def _appended(
 
 
 def draw_ids(rng: random.Random, world: World) -> tuple[str, Ids, int]:
-    """Return what is drawn, the producer's numbers, and how many records it appends."""
+    """Return the kind of append, the producer's numbers, and the number of records."""
     producer_id, fate, n = rng.choice(PRODUCERS), rng.random(), rng.choice([1, 1, 1, 4, 9])
     known = world.led.producers.known.get(producer_id, Producer())
     attributes = TRANSACTIONAL if known.first_offset >= 0 else 0

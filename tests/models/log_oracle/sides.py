@@ -1,4 +1,4 @@
-"""What plays an operation: a store, and the oracle of its two logs."""
+"""The sides of a game: stores with two logs, and the oracle of both logs."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ import segstore
 
 
 class Seen(NamedTuple):
-    """What was there before the bytes of an append were: up to where readers saw both logs, and the bytes of
-    the index of the segment that is written.
+    """The state before the bytes of an append are written: the ends of both logs as readers see them, and
+    the bytes of the index of the segment.
     """
 
     ends: tuple[int, int]
@@ -84,7 +84,7 @@ class Place:
 
 
 class World:
-    """What the oracle says of both logs."""
+    """The oracle of both logs, their clock and their disk."""
 
     def __init__(
         self, led: dict[str, object], followed: dict[str, object], with_transactions: bool, may_fill: bool

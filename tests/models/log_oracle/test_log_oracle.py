@@ -33,7 +33,7 @@ class Game:
 
     def __init__(self, root: Path, rng: random.Random) -> None:
         led, followed = draw_config(rng), draw_followed_config(rng)
-        transactions, may_fill = rng.random() < 0.3, rng.random() < 0.5
+        transactions, may_fill = rng.random() < 0.3, rng.random() < 0.7
         self.world = World(led, followed, transactions, may_fill)
         # Files with faults are written by a function of theirs, others by C's own.
         self.quick = Place(root / "by-c", led, followed, WatchedLogs() if may_fill else None)
