@@ -5,7 +5,6 @@
     --tier rest    what `--tier test` leaves out with the same seed
     --tier all     everything; so it is without --tier
     --tier more    a seventh of what `--tier test` leaves out, drawn by SEGSTORE_DRAW (or SEGSTORE_SEED)
-    --tier again   a draw of kills, faults, models and interrupts, which `make test-long-way` runs once more
 
 A file's folder, name or text tells the kind of its tests, so that most new files need no entry here. Of each
 kind a share of its tests is drawn, at least one where the share is above 0: first one case of each test
@@ -32,15 +31,8 @@ import pytest
 
 Group = TypeVar("Group", bound=Hashable)
 TESTS = Path(__file__).parents[1]
-TIERS = ("quick", "test", "rest", "all", "more", "again")
+TIERS = ("quick", "test", "rest", "all", "more")
 MORE_SHARE = 0.15
-AGAIN = (
-    *("tests/crash/*", "tests/models/simulation/*", "tests/models/golden_logs/*", "tests/models/test_*"),
-    "tests/processes/*",
-)
-AGAIN_SHARE = float(os.environ.get("SEGSTORE_AGAIN", "0.3"))
-"""The files of `--tier again`, and the share of each file's tests."""
-
 
 BEGAN = pytest.StashKey[float]()
 BUDGETS = {"quick": 90, "test": 360}
@@ -98,6 +90,7 @@ KINDS = {
     "Spark": Kind(0.03, text=r'SparkSession|judge\("spark"\)'),
     "simulation": Kind(0.03, ("models/simulation/*",)),
     "golden logs": Kind(0.08, ("models/golden_logs/*",)),
+    "a log and its oracle": Kind(0.15, ("models/log_oracle/*",)),
     "simulation of replicas": Kind(0.03, ("models/replicated_simulation/*",)),
     "faults": Kind(
         0.02,
@@ -279,18 +272,9 @@ def _grouped(
     return groups
 
 
-def _is_named(item: pytest.Item, patterns: Iterable[str]) -> bool:
-    return any(fnmatch(item.nodeid.partition("::")[0], pattern) for pattern in patterns)
-
-
 def _is_quick(file: Path) -> bool:
     """Return whether `--tier quick` has the unit tests of a file."""
     return _named(file) is None and not any(fnmatch(_name(file), pattern) for pattern in PROGRAMS)
-
-
-def _of_each_file(items: Iterable[pytest.Item], share: float, seed: str) -> list[pytest.Item]:
-    files = _grouped(items, lambda item: item.path)
-    return [item for tests in files.values() for item in _drawn(tests, share, seed)]
 
 
 def _drawn(tests: Sequence[pytest.Item], share: float, seed: str) -> list[pytest.Item]:
@@ -307,9 +291,6 @@ def chosen(items: list[pytest.Item], tier: str, seed: str) -> list[pytest.Item]:
     if tier == "quick":
         plain = [item for item in items if kind_of(item) == UNIT and _is_quick(item.path)]
         return _drawn(plain, QUICK_SHARE, f"{seed} {UNIT}")
-    if tier == "again":
-        once_more = [i for i in items if kind_of(i) != STORMS and _is_named(i, AGAIN)]
-        return _of_each_file(once_more, AGAIN_SHARE, f"{seed} again")
     some = drawn(items, seed)
     if tier == "more":
         turn = os.environ.get("SEGSTORE_DRAW", seed)

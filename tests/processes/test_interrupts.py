@@ -29,7 +29,7 @@ from segstore.storage.log import (
     writer,
 )
 from segstore.storage.log.append import AHEAD_PLAIN
-from segstore.storage.segment import active, native_tail
+from segstore.storage.segment import active
 from segstore.storage.store import partitions
 from segstore.storage.store import writer as store_writer
 from segstore.storage.store.partition_log import PartitionLog
@@ -80,7 +80,7 @@ def test_an_append(
     by_c: bool,
 ) -> None:
     """C takes each of them by one call, but for those that roll; Python takes each by many."""
-    monkeypatch.setattr(native_tail, "enabled", by_c and native_tail.enabled)
+    let_tails_open(monkeypatch, by_c)
     nth, more, expected = 0, True, list[bytes]()
     with segstore.open(store_dir) as store:
         store.create_topic("t", config=TOPIC)
@@ -94,7 +94,7 @@ def test_an_append(
             came = values_from(log, before)[:-1]
             assert came in ([], [value], [value, value + b"'", value + b"''"])
             expected += [*came, b"behind"]
-    assert nth > (3 if native_tail.enabled else 20)
+    assert nth > (3 if by_c else 20)
     with segstore.open(store_dir) as store:
         assert not store.recovered
         assert values(store.partition("t")) == expected

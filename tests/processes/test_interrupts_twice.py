@@ -16,6 +16,7 @@ from types import FrameType
 from typing import Any
 
 import pytest
+from paused_tails import let_tails_open
 from struck import struck
 
 import segstore
@@ -24,7 +25,6 @@ from segstore._native import lib
 from segstore.files import Files, Handle, calls
 from segstore.storage.log.append import AHEAD_PLAIN
 from segstore.storage.log.writer import LogWriter
-from segstore.storage.segment import native_tail
 from segstore.storage.segment.active import ActiveSegment
 from segstore.storage.store.partition_log import PartitionLog
 
@@ -150,7 +150,7 @@ def test_one_at_each_place_of_an_append(
     short: bool,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(native_tail, "enabled", short)
+    let_tails_open(monkeypatch, short)
     with segstore.open(store_dir) as store:
         store.create_topic("t", config=TOPIC)
         tried = Tried(store.partition("t"), how)
@@ -174,7 +174,7 @@ def test_two_in_an_append(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The second while the first is dealt with: at a place that is drawn, for each place of the first."""
-    monkeypatch.setattr(native_tail, "enabled", short)
+    let_tails_open(monkeypatch, short)
     pairs = 0
     with segstore.open(store_dir) as store:
         store.create_topic("t", config=TOPIC)

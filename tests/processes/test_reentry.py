@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from paused_tails import let_tails_open
 from places import environment
 
 import segstore
@@ -28,7 +29,6 @@ from segstore.errors import (
     ReentrantCallError,
 )
 from segstore.mutex import BoundedLock, Mutex
-from segstore.storage.segment import native_tail
 
 POINTS = os.environ.get("SEGSTORE_REENTRY", "3")
 """Of each outer call, at how many of its places another call comes in; 0: at all of them."""
@@ -166,7 +166,7 @@ def test_a_read_within_a_read_leaves_that_its_own_records(
 def test_what_takes_several_locks_is_refused_before_the_first(
     log: segstore.PartitionLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(native_tail, "enabled", False)  # no lock is held, and no handler runs, within C
+    let_tails_open(monkeypatch, False)  # no lock is held, and no handler runs, within C
     store = log._store
     calls: list[Callable[[], object]] = [
         *(store.sweep, store.flush, log.flush, store.close, lambda: store.create_topic("u")),
@@ -245,12 +245,11 @@ def test_an_append_to_another_store_is_done_or_refused_by_name(
 
 @pytest.mark.parametrize("by_python", [False, True])
 def test_a_durable_append_within_a_call_waits_for_no_other_call(
-    log: segstore.PartitionLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by_python: bool
+    log: segstore.PartitionLog, tmp_path: Path, by_python: bool
 ) -> None:
     """C appends and syncs, and needs nobody for it. Where Python syncs, which may need what the outer call
     holds, nothing is written.
     """
-    monkeypatch.setattr(native_tail, "enabled", True)
     with segstore.open(tmp_path / "other") as other:
         other.create_topic("t", config={"flush.messages": 1})
         there = other.partition("t")
@@ -461,13 +460,15 @@ def test_the_harness_finds_what_is_planted(planted: str, tmp_path: Path) -> None
         ),
     }
     code = (
-        f"{faults[planted]}\nimport sys\nimport reentering\n"
+        f"{faults[planted]}\nimport sys\nimport paused_tails\nimport reentering\n"
+        "paused = paused_tails.paused_tails()\n"
+        "paused.__enter__()\n"  # an append by C has neither locks nor arguments
         f"sys.argv[1:] = ['calls', {str(tmp_path / 's')!r}, '1', '150', 'append']\n"
         "reentering.OPS = ('append',)\nreentering.main()"
     )
     run = subprocess.run(
         [sys.executable, "-c", code],
-        env=environment() | {"SEGSTORE_LONG_WAY": "1"},  # the short way has neither locks nor arguments
+        env=environment(),
         capture_output=True,
         text=True,
         timeout=600,

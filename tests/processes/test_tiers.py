@@ -160,15 +160,6 @@ def test_a_draw_and_the_rest_are_all(tree: Path, processes: list[str]) -> None:
     assert (drawn | rest, drawn & rest) == (every, set())
 
 
-def test_what_runs_again_is_a_share_of_its_files(tmp_path: Path) -> None:
-    for name in ("tests/crash/test_a.py", "tests/processes/test_b.py", "tests/unit/test_c.py"):
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text(MODULE)
-    (tmp_path / "pytest.ini").write_text("[pytest]\ntestpaths = tests\n")
-    ran = Counter(test.partition("::")[0] for test in run(tmp_path, "--tier", "again"))
-    assert ran == {"crash/test_a.py": 4, "processes/test_b.py": 4}
-
-
 def test_more_is_a_share_of_the_rest(tree: Path) -> None:
     rest, more = (run(tree, "--tier", tier) for tier in ("rest", "more"))
     assert more < rest

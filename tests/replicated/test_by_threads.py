@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from paused_tails import let_tails_open
 from producers import Senders, told
 from replicated_stores import Directories, await_in_sync, follower_of, found, lack, log_bytes
 from waiting import until
@@ -22,16 +23,9 @@ from segstore._native import ffi, lib
 from segstore.replication.local_replica import LocalReplica
 from segstore.replication.metadata.image import PartitionKey
 from segstore.replication.tail_openings import TailOpenings
-from segstore.storage.segment import native_tail
 from segstore.storage.segment.disk_thread import DiskThread
 
 KEY = PartitionKey("t", 0)
-
-
-@pytest.fixture(autouse=True)
-def short_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also where all tests run with SEGSTORE_LONG_WAY."""
-    monkeypatch.setattr(native_tail, "enabled", True)
 
 
 @contextmanager
@@ -154,7 +148,7 @@ def test_the_bytes_are_those_of_the_long_way(tmp_path: Path, monkeypatch: pytest
     for way in ("short", "long"):
         base = tmp_path / way
         base.mkdir()
-        monkeypatch.setattr(native_tail, "enabled", way == "short")
+        let_tails_open(monkeypatch, way == "short")
         directories, in_c = Directories(base, 3), 0
         with opened(directories) as store:
             store.alter_topic("t", {"segment.bytes": 40_000, "index.interval.bytes": 1000})

@@ -91,12 +91,6 @@ def one_processor() -> Iterator[int]:
     os.sched_setaffinity(0, allowed)
 
 
-@pytest.fixture(autouse=True)
-def short_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also where all tests run with SEGSTORE_LONG_WAY."""
-    monkeypatch.setattr(native_tail, "enabled", True)
-
-
 def test_a_thread_that_shares_its_appenders_processor_moves_ever_less_often(
     two: Directories, monkeypatch: pytest.MonkeyPatch, one_processor: int
 ) -> None:

@@ -15,13 +15,13 @@ from typing import Any
 
 import pytest
 from faults import HookedFiles
+from paused_tails import paused_tails
 from replica_logs import ends
 from stores import records
 from waiting import until
 
 import segstore
 from segstore.files.handle import Handle
-from segstore.storage.segment import native_tail
 
 QUICK = {
     "broker.heartbeat.interval.ms": 50,
@@ -241,16 +241,13 @@ def append_alone(three: Directories, store: Any, log: Any, count: int) -> None:
     """Replica 1 hangs, and 0 takes records alone, which consumers see. Nothing is handed over: a write that
     hangs would be in the log of 1 once its disk answers.
     """
-    enabled, native_tail.enabled = native_tail.enabled, False
-    try:
+    with paused_tails():
         with log.partition_for_write().tail.token:
             """The tail is taken back."""
         three.files.hang(three.paths[1])
         until(lambda: store.describe_partition("t", 0).isr == (0,))
         for number in range(count):
             log.append(b"lost %d" % number, timeout_ms=60_000)
-    finally:
-        native_tail.enabled = enabled
 
 
 def lack(directories: Directories, store: Any, leader: Any, code: int, values: Sequence[bytes]) -> None:

@@ -39,7 +39,6 @@ from segstore.records import HEADER_SIZE, Template
 from segstore.storage.log.acks import ALL, Acks
 from segstore.storage.log.append import Appended, append_batches, append_record
 from segstore.storage.log.append_pieces import NOTHING, PIECE_BYTES, Pieces, append_pieces
-from segstore.storage.segment import native_tail
 from segstore.storage.told import Told
 
 if TYPE_CHECKING:
@@ -70,9 +69,7 @@ class Appender:
     ) -> None:
         self._acks = acks
         self._store, self._stamps, self._transactions = store, stamps, transactions
-        self._has_lanes = (
-            native_tail.enabled and transactions is None and compression is None and acks.acks != 0
-        )
+        self._has_lanes = transactions is None and compression is None and acks.acks != 0
         self._throttle, self._metrics, self._compression = throttle, metrics, compression
         # The logs are held here, or the store would make a log anew for each append.
         self._logs: dict[TopicPartition, PartitionLog] = {}

@@ -8,7 +8,6 @@ batch's CRC, and at its records up to the one that is asked for; the long way at
 
 from __future__ import annotations
 
-import os
 import struct
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
@@ -24,9 +23,6 @@ from segstore.records import BATCH, Record, Records, decode
 from segstore.records.lazy_columns import HeaderColumn, Headers
 from segstore.storage.segment.log_view import LogView
 from segstore.storage.segment.segment import Segment
-
-enabled = "SEGSTORE_LONG_WAY" not in os.environ
-"""Whether the short way is taken; tests of the long way turn it off, as in `segment.native_tail`."""
 
 ROOM = 1 << 17
 """The largest batch that is read by the short way, in bytes."""

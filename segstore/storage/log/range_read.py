@@ -2,8 +2,7 @@
 
 On disk files are only read. Threads: any, without locks: a call takes working memory of its own. The long way
 is `read.py`; it alone is enough, and knows everything that the short one does not: compressed batches, gaps,
-damage, the end of a segment, errors. Where both find records, they are the same. `point_read.enabled` turns
-both short ways off.
+damage, the end of a segment, errors. Where both find records, they are the same.
 """
 
 from __future__ import annotations

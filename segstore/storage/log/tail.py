@@ -20,7 +20,6 @@ from segstore.storage.context import Context
 from segstore.storage.log.flushing import NEVER, Flushing
 from segstore.storage.log.validator import LogValidator
 from segstore.storage.log.writer import LogWriter, Restore
-from segstore.storage.segment import native_tail
 from segstore.storage.segment.log_view import LogView
 from segstore.storage.segment.native_tail import NativeTail
 
@@ -85,7 +84,7 @@ class Tail:
         """Let C append to the log of a follower what its leader's tail hands on, as `open_leader`; return
         whether it may. A `thread` writes that, else the appender.
         """
-        if native_tail.enabled and self._is_whole(epoch, end_offset, follows=True):
+        if self._is_whole(epoch, end_offset, follows=True):
             self._open(validator, follows=True, thread=thread)
         return self.native.is_open
 
@@ -110,7 +109,7 @@ class Tail:
         thread: DiskThread | None = None,
         behind: bool = False,
     ) -> None:
-        if not native_tail.enabled or self._context.here_for_c is None or not self._is_usual():
+        if self._context.here_for_c is None or not self._is_usual():
             return
         handle, job = self._log(), None if thread is None else thread.job()
         if handle is None or (thread is not None and job is None):

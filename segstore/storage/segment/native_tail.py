@@ -20,11 +20,6 @@ if TYPE_CHECKING:
     from segstore.files import Handle
     from segstore.files.native_write import NativeWrite
 
-enabled = "SEGSTORE_LONG_WAY" not in os.environ
-"""Whether tails are opened. Where the environment has SEGSTORE_LONG_WAY, as in tests of the long way, every
-append takes that.
-"""
-
 
 def _processors() -> int:
     """Return how many processors this process may use."""

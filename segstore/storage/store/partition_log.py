@@ -420,7 +420,7 @@ class PartitionLog:
             check_crcs = arguments.switch("check_crcs", check_crcs)
         if times is not None:
             times = arguments.span("times", times)
-        elif max_bytes < HEADER_SIZE and point_read.enabled and check_crcs and not committed:
+        elif max_bytes < HEADER_SIZE and check_crcs and not committed:
             found = point_read.read_batch(self._views.view, offset)  # the one batch that is returned at least
             if found is not None:
                 return found
@@ -440,7 +440,7 @@ class PartitionLog:
         if type(offset) is not int:
             offset = arguments.whole("offset", offset, None)
         committed = isolation_level is not _UNCOMMITTED and _is_committed(isolation_level)
-        if point_read.enabled and not committed:
+        if not committed:
             record = point_read.read_one(self._views.view, offset)
             if record is not None:
                 return record
@@ -462,12 +462,11 @@ class PartitionLog:
         self._context.check_open()
         asked = as_offsets(offsets)
         committed = isolation_level is not _UNCOMMITTED and _is_committed(isolation_level)
-        short = point_read.enabled and not committed
 
         def rest(view: LogView, offset: int) -> Records:
             return self._read(view, offset, 1, committed, True, None)
 
-        return self.with_view(lambda view: read_many(view, asked, short, rest, self._name))
+        return self.with_view(lambda view: read_many(view, asked, not committed, rest, self._name))
 
     def _nothing_at(self, offset: int) -> OffsetOutOfRangeError:
         """Return the error for an offset at or behind which there is no record."""
@@ -571,7 +570,7 @@ class PartitionLog:
             return empty_records(offset)
         limit = self._stable(view) if committed else view.end_offset
         at = offset
-        short = point_read.enabled and times is None and spare.LEAST <= max_bytes <= spare.MOST
+        short = times is None and spare.LEAST <= max_bytes <= spare.MOST
         while at < limit:
             records = range_read.read_range(view, at, limit, max_bytes, check_crcs) if short else None
             if records is None:

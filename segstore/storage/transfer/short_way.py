@@ -13,8 +13,6 @@ On disk files are only read. Threads: any, without locks, on an immutable view.
 
 from __future__ import annotations
 
-import os
-
 # `signal` makes an enum of what these give, which takes as long as the look-up.
 from _signal import SIG_IGN, getsignal  # type: ignore[import-not-found]
 from signal import SIGPIPE
@@ -35,10 +33,6 @@ if TYPE_CHECKING:
     from segstore.storage.log.visibility import Visible
 
 _BY = METHODS[SENDFILE]
-enabled = "SEGSTORE_LONG_WAY" not in os.environ
-"""Whether `seg_transfer` may make calls, and stretches are remembered. Where the environment has
-SEGSTORE_LONG_WAY, as in tests of the long way, neither is so.
-"""
 _FOUND, _SENDABLE = ffi.typeof("seg_found *"), ffi.typeof("seg_sendable *")
 _SLOW: int = lib.SEG_SLOW
 _PART: int = lib.SEG_PART
@@ -116,9 +110,9 @@ def _sendable(view: LogView, offset: int, context: Context, views: Visible | Non
     end, below = view.bounds(slot)
     first = max(segment.base_offset, view.start_offset)
     # What another process cuts, after a power cut, it writes anew under the same name: nothing is remembered.
-    remembers = context.writable and enabled
+    remembers = context.writable
     c = ffi.new(_SENDABLE, (segment.fields(end, view.end_offset, index), below, -1, -1, here, remembers))
-    bearer = views.bearer(view) if views is not None and enabled and _is_plain(context.files) else None
+    bearer = views.bearer(view) if views is not None and _is_plain(context.files) else None
     tail = None if views is None else views.tail.c
     # `index` and `here` have the memory that `c` points to.
     where = address(tail or ffi.NULL)

@@ -45,6 +45,8 @@ KINDS = {
     "replicated simulation seeds": "seeds of the simulation of replicas",
     "replicated simulation steps": "steps of the simulation of replicas, held against what was told",
     "replicated simulation mutations found": "defects put into shell and engine of replicas that it finds",
+    "log oracle: operations": "operations on a log, held against a plain oracle of its files and answers",
+    "log oracle: by C": "of them appends by C",
     "processes killed": "processes killed by SIGKILL, at a named call or at any moment",
     "kills of a writer": "of them writers with settings drawn at random, verified by another process",
     "compaction model: seeds": "seeds of compaction against a dict, each with three kills",
@@ -57,7 +59,7 @@ KINDS = {
 SAME = {
     *("simulation seeds", "simulation mutations found", "compaction model: seeds", "fuzz: parsers"),
     *("replicated simulation seeds", "replicated simulation mutations found"),
-    *("recorded programs", "planted bugs found"),
+    *("recorded programs", "planted bugs found", "log oracle: operations"),
 }
 """The kinds whose counts are the same in each run: the number is in the source of a test."""
 

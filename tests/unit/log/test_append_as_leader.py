@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from faults import CountingFiles, FailingFiles
 from oracle import Record, encode_records, with_crc
+from paused_tails import let_tails_open
 from places import GOLDEN
 from producers import assert_live, committed
 from sent import NOW, PLAIN, RECORDS, batch, of_producer
@@ -26,7 +27,6 @@ from segstore.records import CODECS, HEADER_SIZE, decode, scan
 from segstore.storage.log import sent_batch
 from segstore.storage.log.append_as_leader import AppendedBatch
 from segstore.storage.log.transaction_markers import end_transaction
-from segstore.storage.segment import native_tail
 
 TXN = 0x10
 
@@ -391,7 +391,6 @@ def native_calls(log: segstore.PartitionLog, sent: bytearray) -> list[str]:
     return called
 
 
-@pytest.mark.skipif("SEGSTORE_LONG_WAY" in os.environ, reason="C appends nothing there")
 def test_the_usual_batch_takes_one_call_of_c(log: segstore.PartitionLog) -> None:
     for i in range(3):  # the first ones open files, and lend the tail
         log.append_as_leader(of_producer(i))
@@ -421,7 +420,7 @@ def test_a_refused_write_leaves_the_log_as_it_was(store_dir: Path, error: int) -
 
 @pytest.mark.parametrize("long_way", [False, True])
 def test_one_write_for_each_append(store_dir: Path, long_way: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(native_tail, "enabled", not long_way)
+    let_tails_open(monkeypatch, not long_way)
     files = CountingFiles()
     with segstore.open(store_dir, files=files, clock=Clock(NOW)) as store:
         store.create_topic("t")

@@ -15,21 +15,16 @@ from typing import Any
 import numpy as np
 import pytest
 from faults import CountingFiles, FailingFiles
+from paused_tails import let_tails_open
 from stores import START_MS, Clock, tree
 
 import segstore
 from segstore._native import lib, seg_list_append
 from segstore.errors import OffsetMismatchError, RecordTooLargeError, StorageError
-from segstore.storage.segment import native_tail
 from segstore.storage.segment.native_tail import NativeTail
 
 FEW = [b"%d" % n * 30 for n in range(10)]
 ROOM = 1 << 20  # bytes that one call takes
-
-
-@pytest.fixture(autouse=True)
-def _short_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(native_tail, "enabled", True)
 
 
 def opened(path: Path, config: dict[str, Any] | None = None, files: Any = None) -> segstore.PartitionLog:
@@ -312,7 +307,7 @@ def test_both_ways_say_and_write_the_same(tmp_path: Path, monkeypatch: pytest.Mo
         given, offset = draw(rng), rng.choice([None, None, 0, 1])
         answers = []
         for log in logs:
-            monkeypatch.setattr(native_tail, "enabled", log is logs[0])
+            let_tails_open(monkeypatch, log is logs[0])
             if log is logs[1]:
                 with log.partition_for_write().token:
                     """The tail is taken back."""

@@ -20,14 +20,12 @@ from segstore.records import Columns, Template
 from segstore.storage.log import append_pieces as module
 from segstore.storage.log.append import append_batches
 from segstore.storage.log.append_pieces import NOTHING, append_pieces
-from segstore.storage.segment import native_tail
 
 PIECE = 2000
 
 
 @pytest.fixture(autouse=True)
 def _small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(native_tail, "enabled", True)
     monkeypatch.setattr(module, "PIECE_BYTES", PIECE)
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from paused_tails import let_tails_open
 from producers import state_of
 from sent import NOW, batch, of_producer
 from stores import Clock, tree
@@ -21,7 +22,6 @@ from segstore.records import APPEND_TIME_FLAG, Columns, Template
 from segstore.records.header import TRANSACTIONAL_FLAG
 from segstore.storage.log.append import append_batches, append_record
 from segstore.storage.log.append_pieces import append_pieces
-from segstore.storage.segment import native_tail
 
 STAMPED = {"message.timestamp.type": "LogAppendTime", "index.interval.bytes": 100}
 FAR = 5  # ms since the epoch: a time that a topic with CreateTime and these settings would refuse
@@ -42,7 +42,7 @@ class Side:
 
     def do(self, call: Call) -> Any:
         """Return what a call gives."""
-        self._patch.setattr(native_tail, "enabled", self._short)
+        let_tails_open(self._patch, self._short)
         return call(self)
 
     def sequenced(self, n: int) -> int:
@@ -285,8 +285,7 @@ def test_rules_of_other_settings_than_the_tail_s_are_left_to_python(
     side.close()
 
 
-def test_the_clock_of_c_is_the_time_of_day(store_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(native_tail, "enabled", True)
+def test_the_clock_of_c_is_the_time_of_day(store_dir: Path) -> None:
     with segstore.open(store_dir) as store:
         store.create_topic("t", 1, STAMPED)
         log = store.partition("t")

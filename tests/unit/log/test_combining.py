@@ -27,7 +27,6 @@ from segstore._native import lib
 from segstore.records import Template
 from segstore.storage.log.append import append_record
 from segstore.storage.log.partition import Partition
-from segstore.storage.segment import native_tail
 from segstore.storage.segment.native_tail import NativeTail
 
 N = 5
@@ -53,11 +52,6 @@ class Hooked(CountingFiles):
             self.writes.append(name)
             if self.hook is not None:
                 self.hook(name)
-
-
-@pytest.fixture(autouse=True)
-def _by_c(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(native_tail, "enabled", True)
 
 
 @pytest.fixture

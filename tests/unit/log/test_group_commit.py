@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 from faults import CountingFiles, FailingFiles, HookedFiles
+from paused_tails import let_tails_open
 
 import segstore
 from segstore import StorageError
@@ -24,7 +25,6 @@ from segstore._native import ffi, lib, seg_tail_flush
 from segstore.files import Files, Handle
 from segstore.storage.log.flusher import Flusher
 from segstore.storage.log.tail import ALL
-from segstore.storage.segment import native_tail
 
 THREADS, EACH = 6, 40
 DURABLE = {"flush.messages": 1}
@@ -32,13 +32,8 @@ DURABLE = {"flush.messages": 1}
 
 @pytest.fixture(params=["short", "long"])
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    monkeypatch.setattr(native_tail, "enabled", request.param == "short")
+    let_tails_open(monkeypatch, request.param == "short")
     return str(request.param)
-
-
-@pytest.fixture
-def short(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(native_tail, "enabled", True)
 
 
 def opened(path: Path, files: Files, config: dict[str, Any]) -> segstore.PartitionLog:
@@ -115,7 +110,6 @@ def profiled(run: Callable[[], object]) -> tuple[list[str], list[str]]:
     return python, native
 
 
-@pytest.mark.usefixtures("short")
 def test_one_call_of_c_appends_and_syncs(store_dir: Path) -> None:
     """What Python does behind it, the next thread waits for."""
     log = opened(store_dir, Files(), DURABLE)
@@ -127,7 +121,6 @@ def test_one_call_of_c_appends_and_syncs(store_dir: Path) -> None:
     closed(log)
 
 
-@pytest.mark.usefixtures("short")
 def test_one_call_of_c_flushes(store_dir: Path) -> None:
     log = opened(store_dir, Files(), {})
     log.append(b"value")
@@ -189,7 +182,6 @@ def test_one_sync_serves_all_that_wait(store_dir: Path, way: str) -> None:
     closed(log)
 
 
-@pytest.mark.usefixtures("short")
 def test_each_that_waits_is_woken_by_the_one_before(store_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Who is forgotten looks again after a second, and its flush takes the long way then."""
     files = Slow()
@@ -224,7 +216,6 @@ LONG_NS = 600 * 10**9
 
 
 @pytest.mark.parametrize("config", [{}, DURABLE])
-@pytest.mark.usefixtures("short")
 def test_a_sync_waits_for_those_whom_the_last_one_served(store_dir: Path, config: dict[str, Any]) -> None:
     files = Slow()
     files.log = log = opened(store_dir, files, config)
@@ -251,7 +242,6 @@ def test_a_sync_waits_for_those_whom_the_last_one_served(store_dir: Path, config
     closed(log)
 
 
-@pytest.mark.usefixtures("short")
 def test_half_of_a_sync_is_waited_for_the_next_one_where_all_came(store_dir: Path) -> None:
     class Long(HookedFiles):
         def sync(self, handle: Handle) -> None:
@@ -266,7 +256,6 @@ def test_half_of_a_sync_is_waited_for_the_next_one_where_all_came(store_dir: Pat
     closed(log)
 
 
-@pytest.mark.usefixtures("short")
 def test_a_sync_does_not_wait_for_those_who_stay_away(store_dir: Path) -> None:
     files = Slow()
     log = opened(store_dir, files, DURABLE)
@@ -280,7 +269,6 @@ def test_a_sync_does_not_wait_for_those_who_stay_away(store_dir: Path) -> None:
     closed(log)
 
 
-@pytest.mark.usefixtures("short")
 def test_a_sync_of_python_ends_the_wait_for_others(store_dir: Path) -> None:
     files = Slow()
     log = opened(store_dir, files, {})
@@ -353,7 +341,6 @@ def test_a_failed_sync_fences(store_dir: Path, way: str, config: dict[str, Any],
         assert store.partition("t").end_offset == 3
 
 
-@pytest.mark.usefixtures("short")
 def test_all_that_wait_are_told_of_a_failed_sync(store_dir: Path) -> None:
     go, begun = threading.Event(), threading.Event()
 
@@ -389,7 +376,6 @@ def test_all_that_wait_are_told_of_a_failed_sync(store_dir: Path) -> None:
 # --- Python's syncs and C's ----------------------------------------------------------------------
 
 
-@pytest.mark.usefixtures("short")
 def test_python_waits_for_a_sync_of_c(store_dir: Path) -> None:
     files = Slow()
     files.log = log = opened(store_dir, files, {})
@@ -413,7 +399,6 @@ def test_python_waits_for_a_sync_of_c(store_dir: Path) -> None:
     closed(log)
 
 
-@pytest.mark.usefixtures("short")
 def test_c_waits_for_a_sync_of_python(store_dir: Path) -> None:
     files = Slow()
     files.log = log = opened(store_dir, files, {})
@@ -440,7 +425,6 @@ def test_c_waits_for_a_sync_of_python(store_dir: Path) -> None:
     closed(log)
 
 
-@pytest.mark.usefixtures("short")
 def test_a_close_tells_what_a_sync_of_c_told_nobody(store_dir: Path) -> None:
     """The tail is taken back while C syncs for an append, as by a roll of another thread."""
 
@@ -463,7 +447,6 @@ def test_a_close_tells_what_a_sync_of_c_told_nobody(store_dir: Path) -> None:
     assert segstore.check(store_dir) == []
 
 
-@pytest.mark.usefixtures("short")
 def test_what_a_roll_leaves_is_synced_by_python(store_dir: Path) -> None:
     """The sealed segment, its indexes, the snapshot and the directory are synced before C syncs again."""
     files = CountingFiles()
@@ -483,7 +466,6 @@ def test_what_a_roll_leaves_is_synced_by_python(store_dir: Path) -> None:
     closed(log)
 
 
-@pytest.mark.usefixtures("short")
 def test_a_store_whose_files_sync_in_python(store_dir: Path) -> None:
     """Without `native_sync` C never syncs."""
 
@@ -518,7 +500,6 @@ def test_what_the_call_of_c_that_flushes_does_not_take(arguments: tuple[Any, ...
         seg_tail_flush(*arguments)
 
 
-@pytest.mark.usefixtures("short")
 def test_the_call_of_c_that_flushes_takes_an_offset(store_dir: Path) -> None:
     files = CountingFiles()
     log = opened(store_dir, files, {})
@@ -562,7 +543,6 @@ def interrupts() -> Iterator[Callable[[], None]]:
     signal.signal(signal.SIGUSR1, before)
 
 
-@pytest.mark.usefixtures("short")
 def test_an_append_whose_wait_a_signal_has_ended_is_durable_when_it_returns(store_dir: Path) -> None:
     """C leaves the rest of the wait to Python."""
     files = Slow()
@@ -590,7 +570,6 @@ def test_an_append_whose_wait_a_signal_has_ended_is_durable_when_it_returns(stor
     closed(log)
 
 
-@pytest.mark.usefixtures("short")
 def test_a_flush_whose_wait_a_signal_has_ended_waits_on(store_dir: Path) -> None:
     """It is one call of C all the same."""
     files = Slow()
@@ -643,7 +622,6 @@ def test_an_interrupt_of_who_waits(store_dir: Path, way: str, interrupts: Callab
 # --- interrupts, and a sync that fails while a tail is lent -----------------------------------------
 
 
-@pytest.mark.usefixtures("short")
 def test_an_interrupted_wait_for_a_sync_of_c_does_not_hold_up_later_syncs(store_dir: Path) -> None:
     def interrupt(_signal: int, _frame: object) -> None:
         raise KeyboardInterrupt
@@ -664,7 +642,6 @@ def test_an_interrupted_wait_for_a_sync_of_c_does_not_hold_up_later_syncs(store_
     closed(log)
 
 
-@pytest.mark.usefixtures("short")
 def test_a_tail_that_is_being_lent_learns_of_names_that_are_not_synced(
     store_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -18,7 +18,6 @@ from waiting import PATIENCE
 
 import segstore
 from segstore._native import address, ffi, lib, seg_tail_append
-from segstore.storage.segment import native_tail
 from segstore.storage.segment.native_tail import NativeTail
 
 NOW = lib.SEG_NOW
@@ -48,12 +47,6 @@ with segstore.open(sys.argv[1]) as store:
 """
 
 
-@pytest.fixture(autouse=True)
-def short(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also where all tests run with SEGSTORE_LONG_WAY."""
-    monkeypatch.setattr(native_tail, "enabled", True)
-
-
 def tail_of(log: segstore.PartitionLog) -> NativeTail:
     tail = log.partition_for_write().tail.native
     assert tail is not None
@@ -79,8 +72,7 @@ def test_other_threads_wait_for_one_slow_write_at_most(store_dir: Path, tmp_path
     done = subprocess.run(
         [sys.executable, "-c", SLOW_WRITES, str(store_dir), library, "200", long, long, long],
         capture_output=True, text=True, timeout=PATIENCE,
-        env={name: value for name, value in os.environ.items() if name != "SEGSTORE_LONG_WAY"}
-        | {"LD_PRELOAD": library},
+        env=os.environ | {"LD_PRELOAD": library},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     kept, *let_go = done.stdout.splitlines()

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from paused_tails import let_tails_open
 from stores import raw_batches, value_of, values, write_segment
 from waiting import PATIENCE
 
@@ -16,7 +17,6 @@ import segstore
 from segstore import Producer
 from segstore.errors import OffsetsExhaustedError, RecordTooLargeError, SegstoreError
 from segstore.records import MAX_PLAIN
-from segstore.storage.segment import native_tail
 from segstore.storage.staging import Stager, seal
 
 LAST = 2**63 - 2
@@ -118,7 +118,7 @@ def test_the_size_before_compression_counts_to_the_byte(
     store_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """That of one record on the long way: on the short way no record is so large."""
-    monkeypatch.setattr(native_tail, "enabled", False)
+    let_tails_open(monkeypatch, False)
     with segstore.open(store_dir) as store:
         store.create_topic("t")
         log = store.partition("t")

@@ -12,15 +12,9 @@ import segstore
 from segstore.index import OffsetIndex, TimeIndex
 from segstore.storage.log.partition import Partition
 from segstore.storage.log.writer import Restore
-from segstore.storage.segment import native_tail
 from segstore.storage.segment.native_tail import NativeTail
 
 SETTINGS = {"index.interval.bytes": 200, "segment.bytes": 2000}
-
-
-@pytest.fixture(autouse=True)
-def _short_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(native_tail, "enabled", True)
 
 
 @pytest.fixture

@@ -28,16 +28,10 @@ from segstore.records.header import TRANSACTIONAL_FLAG
 from segstore.storage.log.append import append_batches, append_record
 from segstore.storage.log.transaction_markers import active_producers, end_transaction, open_transactions
 from segstore.storage.log.visibility import Publisher, Visible
-from segstore.storage.segment import native_tail
 from segstore.storage.segment.native_tail import NativeTail
 
 MANY = 3000
 HERE, GONE = ffi.new("uint8_t[]", b"\1"), ffi.new("uint8_t[]", b"\0")
-
-
-@pytest.fixture(autouse=True)
-def _short_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(native_tail, "enabled", True)
 
 
 @pytest.fixture
@@ -90,6 +84,20 @@ def test_a_time_before_the_segment_s_first_is_no_reason_to_look_again(log: segst
         log.append(b"v", timestamp=stamp)
         log.append_batch([b"v"], timestamps=stamp)
     assert appends_of_c(log) == 6
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [[("h", b"v")], [("é", None), ("", b""), ("é", None)], [("h", b"v")] * 200],
+    ids=["one", "of all forms", "many"],
+)
+def test_c_appends_records_with_headers(
+    log: segstore.PartitionLog, headers: list[tuple[str, bytes | None]]
+) -> None:
+    for given in (headers, tuple(headers)):
+        assert log.append(b"v", b"k", given, expected_offset=log.end_offset)
+    assert appends_of_c(log) == 2
+    assert [record.headers for record in log.read(2)] == [headers] * 2
 
 
 @pytest.mark.parametrize("given", [(5,), (b"v", 5)], ids=["a value", "a key"])

@@ -14,6 +14,7 @@ import pytest
 from compaction import Writer, clean, open_compacted, roll
 from damage import batches, flip
 from faults import CountingFiles, FailingFiles
+from long_reads import long_reads
 from mixed_logs import LOGS
 from stores import Clock, in_child, records, value_of, write_topic
 
@@ -53,11 +54,8 @@ def by_both_ways(
 ) -> list[tuple[object, object]]:
     """What the short way and the long way give for each offset, in any order of offsets."""
     short = [outcome(call or log.read_one, offset) for offset in offsets]
-    point_read.enabled = False
-    try:
+    with long_reads():
         long = [outcome(call or log.read_one, offset) for offset in offsets]
-    finally:
-        point_read.enabled = True
     return list(zip(short, long, strict=True))
 
 
@@ -116,11 +114,8 @@ def test_many_are_as_one_each(path: Path, mode: str, rng: random.Random) -> None
         for column in ("leader_epochs", "timestamp_types"):
             alone = [getattr(batch, column)[0] for batch in batches]
             assert getattr(found, column)[:20].tolist() == alone
-        point_read.enabled = False
-        try:
+        with long_reads():
             assert list(log.read_many(offsets)) == wanted
-        finally:
-            point_read.enabled = True
 
 
 @pytest.mark.costly

@@ -13,13 +13,14 @@ import numpy as np
 import pytest
 from damage import batches, flip
 from faults import CountingFiles, FailingFiles
+from long_reads import long_reads
 from mixed_logs import LOGS, headers, some
 from stores import Clock
 
 import segstore
 from segstore import spare
 from segstore.errors import SegstoreError, StorageError
-from segstore.storage.log import point_read, range_read
+from segstore.storage.log import range_read
 
 Log = segstore.PartitionLog
 
@@ -60,11 +61,8 @@ def read(log: Log, offset: int, size: int, **how: Any) -> object:
 def by_both_ways(log: Log, offset: int, size: int, **how: Any) -> tuple[object, object]:
     spare.keep(size, used(size))
     short = read(log, offset, size, **how)
-    point_read.enabled = False
-    try:
+    with long_reads():
         return short, read(log, offset, size, **how)
-    finally:
-        point_read.enabled = True
 
 
 class Told(CountingFiles):

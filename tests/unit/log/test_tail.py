@@ -22,16 +22,10 @@ from segstore.records.header import TRANSACTIONAL_FLAG
 from segstore.storage.log.append import append_record
 from segstore.storage.log.partition import Partition
 from segstore.storage.log.transaction_markers import end_transaction
-from segstore.storage.segment import native_tail
 from segstore.storage.segment.log_view import LogView
 from segstore.storage.segment.native_tail import NativeTail
 
 HERE = ffi.new("uint8_t[]", b"\1")
-
-
-@pytest.fixture(autouse=True)
-def _tails_are_opened(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(native_tail, "enabled", True)
 
 
 @pytest.fixture

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 from faults import FailingFiles
+from paused_tails import let_tails_open
 from producers import Mixture, Senders, assert_live, send, state_of, told
 from replica_logs import closed, log_bytes, opened, replica_of
 from waiting import PATIENCE, until
@@ -29,7 +30,6 @@ from segstore.storage.log.replica import Replica
 from segstore.storage.log.transaction_markers import end_transaction
 from segstore.storage.meta.fence import Fence
 from segstore.storage.producers.append_info import ExpectedEnd
-from segstore.storage.segment import native_tail
 
 STEPS = 150
 STANDBY = "A" * 22
@@ -50,7 +50,7 @@ class Twin:
 
     def do(self, step: Any) -> Any:
         """Return what a step gives, its error, and all that is seen of the log behind it."""
-        self._monkeypatch.setattr(native_tail, "enabled", self._short)
+        let_tails_open(self._monkeypatch, self._short)
         try:
             told = step(self.replica)
         except (CorruptRecordError, InvalidArgumentError) as error:
@@ -310,10 +310,9 @@ def test_r35_a_follower_leaves_unknown_producers_and_transactions_to_python(
 
 @pytest.mark.parametrize("closed_to_c", [False, True])
 def test_a_follower_s_flush_that_c_leaves_is_made_by_python(
-    tmp_path: Path, led: list[bytes], monkeypatch: pytest.MonkeyPatch, closed_to_c: bool
+    tmp_path: Path, led: list[bytes], closed_to_c: bool
 ) -> None:
     """C leaves it where Python may be about to sync."""
-    monkeypatch.setattr(native_tail, "enabled", True)
     log = opened(tmp_path / "follower", config={"flush.messages": 1})
     replica = replica_of(log)
     replica.follow()

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from faults import CountingFiles, FailingFiles
+from paused_tails import let_tails_open
 from producers import send
 from stores import values
 from token_waiters import counted, held_until_all_wait
@@ -22,7 +23,6 @@ from segstore import RecordTooLargeError, ReentrantCallError, StorageError, name
 from segstore.records import single
 from segstore.storage.log.partition import Partition
 from segstore.storage.log.write import write
-from segstore.storage.segment import native_tail
 
 N = 6
 Told = dict[bytes, "int | BaseException"]
@@ -35,7 +35,7 @@ def files() -> CountingFiles:
 
 @pytest.fixture
 def store(store_dir: Path, files: CountingFiles, monkeypatch: pytest.MonkeyPatch) -> Iterator[segstore.Store]:
-    monkeypatch.setattr(native_tail, "enabled", False)
+    let_tails_open(monkeypatch, False)
     with segstore.open(store_dir, files=files) as store:
         store.create_topic("t")
         yield store
@@ -207,7 +207,7 @@ def test_c_appends_after_one_of_python(
     store_dir: Path, monkeypatch: pytest.MonkeyPatch, refused: bool
 ) -> None:
     """Also after one that was refused, and after a long one."""
-    monkeypatch.setattr(native_tail, "enabled", True)
+    let_tails_open(monkeypatch, True)
     with segstore.open(store_dir) as store:
         store.create_topic("t", config={"segment.bytes": 1000})
         log = store.partition("t")

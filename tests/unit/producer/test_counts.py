@@ -27,7 +27,6 @@ from segstore.coordinator.structs import TopicPartition
 from segstore.coordinator.transaction.coordinator import TransactionCoordinator
 from segstore.coordinator.transaction.state_log import Identity
 from segstore.records import Template, single
-from segstore.storage.segment import native_tail
 from segstore.storage.store.partition_log import PartitionLog
 from segstore.threads import Shelter
 
@@ -95,13 +94,12 @@ SENT: dict[str, tuple[Any, int, int]] = {
 
 
 @pytest.mark.parametrize("case", SENT)
-def test_a_record_that_is_sent_at_once(store_dir: Path, monkeypatch: pytest.MonkeyPatch, case: str) -> None:
+def test_a_record_that_is_sent_at_once(store_dir: Path, case: str) -> None:
     """With an id, which is the default: one call of C appends the record, by one write; few calls of Python
     are made in the thread that sends, and in that of the sender.
     """
     counted: dict[bool, Counter[str]] = {True: Counter(), False: Counter()}
     main, counting = threading.get_ident(), False
-    monkeypatch.setattr(native_tail, "enabled", True)
 
     def profile(frame: FrameType, event: str, argument: Any) -> None:
         if counting and event == "call":

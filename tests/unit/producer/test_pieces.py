@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from faults import CountingFiles, FailingFiles
+from paused_tails import let_tails_open
 from waiting import PATIENCE
 
 import segstore
@@ -18,7 +19,6 @@ from segstore import Producer
 from segstore.client.producer import delivery
 from segstore.client.producer.delivery import MOST_AT_ONCE
 from segstore.storage.log import append_pieces
-from segstore.storage.segment import native_tail
 
 N, BEFORE = 20_000, 3
 
@@ -26,7 +26,6 @@ N, BEFORE = 20_000, 3
 @pytest.fixture
 def pieces(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many batches each call has appended. Pieces are small, so that there are many."""
-    monkeypatch.setattr(native_tail, "enabled", True)
     for module in (append_pieces, delivery):
         monkeypatch.setattr(module, "PIECE_BYTES", 20_000)
     monkeypatch.setattr(delivery, "MOST_AT_ONCE", 20_000)
@@ -117,7 +116,7 @@ def test_what_the_disk_refuses_is_an_error_without_retries(store_dir: Path, piec
 
 @pytest.mark.parametrize("short", [True, False])
 def test_writes_are_bounded(store_dir: Path, monkeypatch: pytest.MonkeyPatch, short: bool) -> None:
-    monkeypatch.setattr(native_tail, "enabled", short)
+    let_tails_open(monkeypatch, short)
     files, n = CountingFiles(), 3 * MOST_AT_ONCE // 1000
     with segstore.open(store_dir, files=files) as store:
         store.create_topic("t")

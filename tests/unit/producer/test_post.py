@@ -21,15 +21,8 @@ import segstore
 from segstore import Producer
 from segstore.client.producer.batch import ProducerBatch, Written
 from segstore.client.producer.sender import Sender
-from segstore.storage.segment import native_tail
 
 HEADERS: list[Any] = [("h", b"v")]
-
-
-@pytest.fixture(autouse=True)
-def lent(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also where all tests run with SEGSTORE_LONG_WAY."""
-    monkeypatch.setattr(native_tail, "enabled", True)
 
 
 def warm(producer: Producer, topic: str = "t") -> None:

@@ -25,7 +25,6 @@ import segstore
 from segstore import errors
 from segstore.files import Files, Handle
 from segstore.storage.inbox.adopted_ids import within
-from segstore.storage.segment import native_tail
 from segstore.storage.staging import Staged, Stager, abort, seal
 
 Tell = Callable[[str], None]
@@ -116,11 +115,8 @@ def test_only_large_files_become_segments(
     assert left_in_inbox(store_dir) == []
 
 
-def test_appends_by_c_are_counted_before_the_token_is_taken(
-    store_dir: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_appends_by_c_are_counted_before_the_token_is_taken(store_dir: Path) -> None:
     """Else each large file would be written to twice, the second time while appends wait."""
-    monkeypatch.setattr(native_tail, "enabled", True)
     begin(store_dir, SMALL)
     files, options = CountingFiles(), {"inbox.segment.bytes": 500}
     message = stage(store_dir, "a")

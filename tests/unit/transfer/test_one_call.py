@@ -31,7 +31,6 @@ import segstore
 from segstore._native import seg_transfer
 from segstore.records import scan
 from segstore.storage.store import partition_log
-from segstore.storage.transfer import short_way
 
 BATCH = 4096
 STEPS, CALLS = 60, 12
@@ -285,8 +284,7 @@ def test_a_range_that_was_sent_before_is_one_system_call(
     log._store.close()  # type: ignore[attr-defined]
     trace = tmp_path / "trace"
     script = [sys.executable, "-c", TRACED, store_dir]
-    short = {name: value for name, value in os.environ.items() if name != "SEGSTORE_LONG_WAY"}
-    subprocess.run(["strace", "-ff", "-o", trace, *script], check=True, timeout=PATIENCE, env=short)
+    subprocess.run(["strace", "-ff", "-o", trace, *script], check=True, timeout=PATIENCE)
     (text,) = (t for p in tmp_path.glob("trace.*") if "getsid(" in (t := p.read_text()))
     calls = [
         line.partition("(")[0] for line in text.rpartition("getsid(")[0].split("getsid(")[2].splitlines()
@@ -535,13 +533,3 @@ def test_an_interrupt_at_each_place_leaves_it_usable(log: segstore.PartitionLog,
         raised = struck(lambda: log.transfer(out, 5, BATCH), place)
         assert outcome(log.transfer, out, 5, BATCH) == expected
     assert place > 5
-
-
-def test_nothing_is_remembered_where_the_long_way_is_asked_for(
-    log: segstore.PartitionLog, out: int, answers: list[Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(short_way, "enabled", False)
-    for _ in range(3):
-        log.transfer(out, 5, BATCH)
-    assert answers == [None] * 3
-    assert log.view.sendable.segment.remembers == 0
