@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from interrupts import interrupted
+from paused_tails import let_tails_open
 from stores import values
 from waiting import until
 
