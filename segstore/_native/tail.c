@@ -359,11 +359,12 @@ static int64_t append(seg_tail *t, const seg_record *r, int64_t expected, int64_
     return write_out(t, out, b->size, b, 1, now);
 }
 
-/* Keep flush.messages after an append, behind which the log ended so. */
+/* Keep flush.messages after an append, behind which the log ended so. Where the tail was paused meanwhile, or the sync
+ * has failed, Python sees by the recovery point that the flush is left to it. */
 static int64_t flush(seg_tail *t, int64_t offset, int64_t after)
 {
-    if (offset >= 0 && is_due(t, after) && seg_tail_flush(t, after) < 0 && is_due(t, after))
-        __atomic_store_n(&t->late, 1, __ATOMIC_RELEASE);
+    if (offset >= 0 && is_due(t, after))
+        seg_tail_flush(t, after);
     return offset;
 }
 
@@ -601,7 +602,7 @@ int64_t seg_tail_begin(seg_tail *t)
     int64_t error = t->here[0] ? enter(t) : 0;
     if (error || !t->here[0])
         return error;
-    t->torn = t->hidden = t->late = 0;
+    t->torn = t->hidden = 0;
     t->appends = 0;
     int64_t open = t->fd >= 0;
     __atomic_store_n(&t->open, (int32_t)open, __ATOMIC_RELEASE);

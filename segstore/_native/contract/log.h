@@ -67,7 +67,6 @@ typedef struct seg_tail {
     int32_t follows;         /* 1: of a replica that takes only what its leader's tail hands on */
     int32_t n_followers;     /* tails that get all that is appended to this one, before readers see it */
     struct seg_tail *followers[SEG_FOLLOWERS];
-    int32_t late;            /* 1: a flush that flush.messages asked for was left to Python */
     int64_t high_watermark;  /* -1: shown_offset */
     int32_t apart;           /* appends still to come that let go of the interpreter's lock (tail_append.c) */
     struct seg_job *job;     /* of a follower that is written by its directory's thread; NULL: by the appender */

@@ -150,7 +150,7 @@ def append_short(
     not in the log.
     """
     native = tail.native
-    due, clock = native.due, native.clock
+    due, late, clock = native.due, native.late, native.clock
     if due is not None:
         check_apart("append()")
     now = _NOW if clock is None else clock()
@@ -161,8 +161,8 @@ def append_short(
         return undone(tail, offset, sum(len(each) for each in (key, value) if each is not None))
     if due is not None:
         due(offset + 1)
-    elif native.late is not None and native.c.late:
-        native.late(offset + 1)
+    elif late is not None and offset + 1 - native.commit.synced >= native.c.flush_messages:
+        late(offset + 1)
     return offset
 
 
@@ -178,7 +178,7 @@ def append_list(
 ) -> int:
     """Append `n` records, mostly lists of bytes, as `append_short` appends one; returns the first offset."""
     native = tail.native
-    due, clock = native.due, native.clock
+    due, late, clock = native.due, native.late, native.clock
     if due is not None:
         check_apart("append()")
     now = _NOW if clock is None else clock()
@@ -191,8 +191,8 @@ def append_list(
         return undone(tail, first, sum(len(each) for each in values if each is not None))
     if due is not None:
         due(first + n)
-    elif native.late is not None and native.c.late:
-        native.late(first + n)
+    elif late is not None and first + n - native.commit.synced >= native.c.flush_messages:
+        late(first + n)
     return first
 
 
