@@ -350,7 +350,7 @@ static int64_t append(seg_tail *t, const seg_record *r, int64_t expected, int64_
     b->max_timestamp = t->stamps ? now : timestamp;
     b->leader_epoch = t->leader_epoch;
     uint8_t out[SEG_ONE_ROOM];
-    if ((expected >= 0 && expected != t->active->end->next_offset) || b->size > t->largest_batch ||
+    if (t->follows || (expected >= 0 && expected != t->active->end->next_offset) || b->size > t->largest_batch ||
         !is_near(t, timestamp, now) || !fits(t, b->max_timestamp, b->size, 1, 1) || is_left(t, 1) ||
         !are_claimed(t->producers, b, 1, opens(t)))
         return SEG_SLOW;
@@ -486,7 +486,7 @@ int64_t seg_tail_append(seg_tail *t, const seg_record *r, int64_t expected, int6
     seg_batch plain = {.producer_id = -1, .base_sequence = -1, .producer_epoch = -1};
     b = b ? b : &plain;
     if (b->attributes & (b->producer_id < 0 ? ~0 : ~TRANSACTIONAL) || !is_short(r) ||
-        (r->key_len < 0 && t->needs_key) || !t->plain || t->follows || !t->here[0])
+        (r->key_len < 0 && t->needs_key) || !t->plain || !t->here[0])
         return SEG_SLOW;
     int holds = try_enter(t); /* before the clock is asked: LogAppendTime rises with the offsets */
     int64_t clock = now == SEG_NOW ? clock_ms() : now, timestamp = r->timestamp == SEG_NOW ? clock : r->timestamp;
