@@ -410,6 +410,7 @@ int seg_tail_admit(const seg_tail *t, seg_waiting *w, seg_ahead *ahead)
         stamp = w->clock = w->now == SEG_NOW ? clock_ms() : w->now;
     if (w->n <= 0 || (w->expected >= 0 && w->expected != next) || (t->stamps && stamp < 0) ||
         (t->hands_over && (w->len > SEG_HANDED_ROOM || w->n > SEG_HANDED)) || t->follows ||
+        (w->alone && t->high_watermark >= 0) ||
         measure(w->batches, w->n, &offsets) != w->len || (w->timestamp >= 0 && !is_taken(t, w)) ||
         !fits(t, t->stamps ? stamp : w->batches[0].max_timestamp, ahead->bytes + w->len, ahead->offsets + offsets,
               ahead->batches + w->n) ||
@@ -460,6 +461,15 @@ int64_t seg_tail_write(seg_tail *t, uint8_t *buf, int64_t len, seg_batch *batche
     return make(t, &w);
 }
 
+/* Do what seg_tail_write does, but only if no other machine is to have the batches before readers see them. */
+static int64_t write_alone(seg_tail *t, uint8_t *buf, int64_t len, seg_batch *batches, int64_t n, int64_t now,
+                           int32_t opens)
+{
+    seg_waiting w = {.buf = buf, .len = len, .batches = batches, .n = n, .expected = -1, .now = now, .timestamp = -1,
+                     .opens = opens, .alone = 1};
+    return make(t, &w);
+}
+
 /* Whether the batch of a record has room in SEG_ONE_ROOM bytes. */
 static int is_short(const seg_record *r)
 {
@@ -507,7 +517,7 @@ int64_t seg_tail_encode(seg_tail *t, const seg_column *keys, const seg_column *v
                            piece, batches + *done, n_cuts + 1 - *done, &made, &taken);
         if (r < 0)
             return r;
-        int64_t offset = seg_tail_write(t, out, r, batches + *done, made, -1, now, 1);
+        int64_t offset = write_alone(t, out, r, batches + *done, made, now, 1);
         if (offset < 0)
             return offset;
         *done += made;
@@ -532,7 +542,7 @@ int64_t seg_tail_take(seg_tail *t, uint8_t *batch, int64_t len, const seg_rules 
         h->size = 0;
         return SEG_SLOW;
     }
-    return seg_tail_write(t, batch, len, h, 1, -1, now, 0);
+    return write_alone(t, batch, len, h, 1, now, 0);
 }
 
 /* --- a log that follows another machine's ------------------------------------- */

@@ -64,6 +64,17 @@ def append(
     if first < 0:
         first = write(partition, chunks, claim)
     partition.flushing.flush_if_due(first + n)
+    return awaited(partition, first, n, acks)
+
+
+def awaited(partition: Partition, first: int, n: int, acks: Acks = ALL) -> int:
+    """Return the first offset of `n` records, which an append has written that found no other replicas. Wait,
+    as `acks` asks, for a standby in sync mode that has come since. Raises the errors of `Acknowledger`.
+    """
+    acknowledger = partition.acks
+    if acknowledger is not None:
+        partition.visible.publisher.tell()
+        acknowledger.wait(first + n, acks.acks, acks.timeout_ms)
     return first
 
 
@@ -299,6 +310,7 @@ def append_columns(
         return range(first, first + n)
     first = write_long(partition, batches, ahead, expected)
     partition.flushing.flush_if_due(first + n)
+    awaited(partition, first, n, acks)
     return range(first, first + n)
 
 
@@ -405,11 +417,10 @@ def append_record(
         batch.producer_id, batch.producer_epoch = template.producer_id, template.producer_epoch
         batch.base_sequence, batch.attributes = template.base_sequence, template.attributes
         record = partition.tail, value, key, headers, timestamp, None, int(_cast("uintptr_t", batch))
-        first = (
-            append_short(*record)
-            if partition.acks is None
-            else append_inline(partition, acks, 1, lambda: append_short(*record))
-        )
+        if partition.acks is not None:
+            first = append_inline(partition, acks, 1, lambda: append_short(*record))
+        elif (first := append_short(*record)) >= 0:
+            awaited(partition, first, 1, acks)
         if first >= 0:
             stamp = batch.max_timestamp if batch.attributes & APPEND_TIME_FLAG else -1
             return _appended((first, stamp, batch.size, False))
