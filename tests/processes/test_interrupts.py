@@ -47,6 +47,7 @@ APPENDING = (
     flusher,
     flushing,
     scheduler,
+    native_tail,
 )
 WRITING = (sys.modules[encode.__module__], encoded, active, writer)
 CLOSING = (store_writer, partitions, partition, *APPENDING)
