@@ -318,7 +318,7 @@ static int append(Post *p, Letter *m)
     if (free != Py_True)
         return 0;
     /* The garbage collector may have run until here, and anything with it; from here on it does not. */
-    if (is_single(p, m->q, m->began) && PyList_GetItem(m->q->records, 0) == (PyObject *)m->record)
+    if (is_single(p, m->q, m->began) && is_none(m->l->partition, "acks") && PyList_GetItem(m->q->records, 0) == (PyObject *)m->record)
         offset = seg_append(m->t, &m->r, -1, SEG_NOW, &m->b);
     if (offset >= 0) {
         double ended = monotonic(p);

@@ -350,7 +350,7 @@ static int64_t append(seg_tail *t, const seg_record *r, int64_t expected, int64_
     b->max_timestamp = t->stamps ? now : timestamp;
     b->leader_epoch = t->leader_epoch;
     uint8_t out[SEG_ONE_ROOM];
-    if ((expected >= 0 && expected != t->active->end->next_offset) || b->size > t->largest_batch ||
+    if (t->follows || (expected >= 0 && expected != t->active->end->next_offset) || b->size > t->largest_batch ||
         !is_near(t, timestamp, now) || !fits(t, b->max_timestamp, b->size, 1, 1) || is_left(t, 1) ||
         !are_claimed(t->producers, b, 1, opens(t)))
         return SEG_SLOW;
@@ -359,11 +359,12 @@ static int64_t append(seg_tail *t, const seg_record *r, int64_t expected, int64_
     return write_out(t, out, b->size, b, 1, now);
 }
 
-/* Keep flush.messages after an append, behind which the log ended so. */
+/* Keep flush.messages after an append, behind which the log ended so. Where the tail was paused meanwhile, or the sync
+ * has failed, Python sees by the recovery point that the flush is left to it. */
 static int64_t flush(seg_tail *t, int64_t offset, int64_t after)
 {
-    if (offset >= 0 && is_due(t, after) && seg_tail_flush(t, after) < 0 && is_due(t, after))
-        __atomic_store_n(&t->late, 1, __ATOMIC_RELEASE);
+    if (offset >= 0 && is_due(t, after))
+        seg_tail_flush(t, after);
     return offset;
 }
 
@@ -409,6 +410,7 @@ int seg_tail_admit(const seg_tail *t, seg_waiting *w, seg_ahead *ahead)
         stamp = w->clock = w->now == SEG_NOW ? clock_ms() : w->now;
     if (w->n <= 0 || (w->expected >= 0 && w->expected != next) || (t->stamps && stamp < 0) ||
         (t->hands_over && (w->len > SEG_HANDED_ROOM || w->n > SEG_HANDED)) || t->follows ||
+        (w->alone && t->high_watermark >= 0) ||
         measure(w->batches, w->n, &offsets) != w->len || (w->timestamp >= 0 && !is_taken(t, w)) ||
         !fits(t, t->stamps ? stamp : w->batches[0].max_timestamp, ahead->bytes + w->len, ahead->offsets + offsets,
               ahead->batches + w->n) ||
@@ -459,6 +461,15 @@ int64_t seg_tail_write(seg_tail *t, uint8_t *buf, int64_t len, seg_batch *batche
     return make(t, &w);
 }
 
+/* Do what seg_tail_write does, but only if no other machine is to have the batches before readers see them. */
+static int64_t write_alone(seg_tail *t, uint8_t *buf, int64_t len, seg_batch *batches, int64_t n, int64_t now,
+                           int32_t opens)
+{
+    seg_waiting w = {.buf = buf, .len = len, .batches = batches, .n = n, .expected = -1, .now = now, .timestamp = -1,
+                     .opens = opens, .alone = 1};
+    return make(t, &w);
+}
+
 /* Whether the batch of a record has room in SEG_ONE_ROOM bytes. */
 static int is_short(const seg_record *r)
 {
@@ -485,7 +496,7 @@ int64_t seg_tail_append(seg_tail *t, const seg_record *r, int64_t expected, int6
     seg_batch plain = {.producer_id = -1, .base_sequence = -1, .producer_epoch = -1};
     b = b ? b : &plain;
     if (b->attributes & (b->producer_id < 0 ? ~0 : ~TRANSACTIONAL) || !is_short(r) ||
-        (r->key_len < 0 && t->needs_key) || !t->plain || t->follows || !t->here[0])
+        (r->key_len < 0 && t->needs_key) || !t->plain || !t->here[0])
         return SEG_SLOW;
     int holds = try_enter(t); /* before the clock is asked: LogAppendTime rises with the offsets */
     int64_t clock = now == SEG_NOW ? clock_ms() : now, timestamp = r->timestamp == SEG_NOW ? clock : r->timestamp;
@@ -506,7 +517,7 @@ int64_t seg_tail_encode(seg_tail *t, const seg_column *keys, const seg_column *v
                            piece, batches + *done, n_cuts + 1 - *done, &made, &taken);
         if (r < 0)
             return r;
-        int64_t offset = seg_tail_write(t, out, r, batches + *done, made, -1, now, 1);
+        int64_t offset = write_alone(t, out, r, batches + *done, made, now, 1);
         if (offset < 0)
             return offset;
         *done += made;
@@ -531,7 +542,7 @@ int64_t seg_tail_take(seg_tail *t, uint8_t *batch, int64_t len, const seg_rules 
         h->size = 0;
         return SEG_SLOW;
     }
-    return seg_tail_write(t, batch, len, h, 1, -1, now, 0);
+    return write_alone(t, batch, len, h, 1, now, 0);
 }
 
 /* --- a log that follows another machine's ------------------------------------- */
@@ -601,7 +612,7 @@ int64_t seg_tail_begin(seg_tail *t)
     int64_t error = t->here[0] ? enter(t) : 0;
     if (error || !t->here[0])
         return error;
-    t->torn = t->hidden = t->late = 0;
+    t->torn = t->hidden = 0;
     t->appends = 0;
     int64_t open = t->fd >= 0;
     __atomic_store_n(&t->open, (int32_t)open, __ATOMIC_RELEASE);

@@ -30,7 +30,7 @@ from segstore.storage.log import (
     writer,
 )
 from segstore.storage.log.append import AHEAD_PLAIN
-from segstore.storage.segment import active
+from segstore.storage.segment import active, native_tail
 from segstore.storage.store import partitions
 from segstore.storage.store import writer as store_writer
 from segstore.storage.store.partition_log import PartitionLog
@@ -48,6 +48,7 @@ APPENDING = (
     flusher,
     flushing,
     scheduler,
+    native_tail,
 )
 WRITING = (sys.modules[encode.__module__], encoded, active, writer)
 CLOSING = (store_writer, partitions, partition, *APPENDING)

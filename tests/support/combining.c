@@ -100,6 +100,21 @@ static void *run(void *argument)
     return NULL;
 }
 
+/* Have the log follow for a while: nobody's appends come to it then, though a thread may have seen it lead. */
+static void follow(void)
+{
+    tail.follows = 1;
+    int64_t end = end_of_log.next_offset;
+    seg_tail_begin(&tail);
+    for (int i = 0; i < 20; i++)
+        sched_yield();
+    while (seg_tail_pause(&tail, 0) < 0)
+        ;
+    if (end_of_log.next_offset != end)
+        fail("a follower's log has grown to", end_of_log.next_offset);
+    tail.follows = 0;
+}
+
 /* Pause and open it, as who takes the append token does, and let signals come. */
 static void *disturb(void *argument)
 {
@@ -111,6 +126,7 @@ static void *disturb(void *argument)
         if (seg_tail_pause(&tail, 0) < 0)
             continue;
         tail.torn = 0;
+        follow();
         seg_tail_begin(&tail);
     }
     return NULL;

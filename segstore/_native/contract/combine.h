@@ -20,6 +20,7 @@ typedef struct seg_waiting {
     int64_t now;             /* the clock in ms, or SEG_NOW */
     int64_t timestamp;       /* of one record, which C has encoded, and has to be near the clock; -1: of checked batches */
     int32_t opens;           /* 1: a transaction may begin with it */
+    int32_t alone;           /* 1: only if no other machine's log is to have it before readers see it */
     int64_t clock;           /* the time of LogAppendTime that it got; else `now` */
     int64_t answer;          /* what seg_tail_write returns */
     int32_t answered;        /* 1: `answer` says what became of it, and nobody looks at it any more */

@@ -67,7 +67,6 @@ typedef struct seg_tail {
     int32_t follows;         /* 1: of a replica that takes only what its leader's tail hands on */
     int32_t n_followers;     /* tails that get all that is appended to this one, before readers see it */
     struct seg_tail *followers[SEG_FOLLOWERS];
-    int32_t late;            /* 1: a flush that flush.messages asked for was left to Python */
     int64_t high_watermark;  /* -1: shown_offset */
     int32_t apart;           /* appends still to come that let go of the interpreter's lock (tail_append.c) */
     struct seg_job *job;     /* of a follower that is written by its directory's thread; NULL: by the appender */
@@ -106,15 +105,17 @@ int64_t seg_tail_write(seg_tail *t, uint8_t *buf, int64_t len, seg_batch *batche
                        int64_t now, int32_t opens);
 /* Encode n records into batches that end at the cuts, none above `piece` bytes, and append these, in pieces of up to
  * that many bytes: seg_encode_cut into `out`, then seg_tail_write, for each piece. `batches` has room for one more
- * than there are cuts. Returns 0 when all are appended; else what the call behind the last piece has returned. *done
+ * than there are cuts. Nothing is appended to a log whose standby is to have it first: nobody would wait for that.
+ * Returns 0 when all are appended; else what the call behind the last piece has returned. *done
  * batches, *size bytes of them, are appended, and have their offsets. */
 int64_t seg_tail_encode(seg_tail *t, const seg_column *keys, const seg_column *values,
                         const seg_header_columns *headers, const int64_t *timestamps, int64_t n,
                         const int64_t *cuts, int64_t n_cuts, const seg_template *of, uint8_t *out, int64_t piece,
                         seg_batch *batches, int64_t now, int64_t *done, int64_t *size);
 /* seg_check_batch, then seg_tail_write of that batch, where it needs no other look: it is not compressed, and its
- * largest timestamp is the one that its header has, or the log gives it one. *h gets its header, and offset and position; its size is 0
- * where the check was not made, or found anything. */
+ * largest timestamp is the one that its header has, or the log gives it one; and as seg_tail_encode only to a log that
+ * no standby has. *h gets its header, and offset and position; its size is 0 where the check was not made, or found
+ * anything. */
 int64_t seg_tail_take(seg_tail *t, uint8_t *batch, int64_t len, const seg_rules *rules, int64_t now, seg_batch *h);
 /* Append batches as a leader wrote them, under the tail's leader epoch, of producers that are known or of none, from
  * the log's end on; show the log up to the leader's high watermark, where that is higher. `batches` has room for `most`,

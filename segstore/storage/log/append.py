@@ -64,6 +64,17 @@ def append(
     if first < 0:
         first = write(partition, chunks, claim)
     partition.flushing.flush_if_due(first + n)
+    return awaited(partition, first, n, acks)
+
+
+def awaited(partition: Partition, first: int, n: int, acks: Acks = ALL) -> int:
+    """Return the first offset of `n` records, which an append has written that found no other replicas. Wait,
+    as `acks` asks, for a standby in sync mode that has come since. Raises the errors of `Acknowledger`.
+    """
+    acknowledger = partition.acks
+    if acknowledger is not None:
+        partition.visible.publisher.tell()
+        acknowledger.wait(first + n, acks.acks, acks.timeout_ms)
     return first
 
 
@@ -150,7 +161,7 @@ def append_short(
     not in the log.
     """
     native = tail.native
-    due, clock = native.due, native.clock
+    due, late, clock = native.due, native.late, native.clock
     if due is not None:
         check_apart("append()")
     now = _NOW if clock is None else clock()
@@ -161,8 +172,8 @@ def append_short(
         return undone(tail, offset, sum(len(each) for each in (key, value) if each is not None))
     if due is not None:
         due(offset + 1)
-    elif native.late is not None and native.c.late:
-        native.late(offset + 1)
+    elif late is not None and offset + 1 - native.commit.synced >= native.c.flush_messages:
+        late(offset + 1)
     return offset
 
 
@@ -178,7 +189,7 @@ def append_list(
 ) -> int:
     """Append `n` records, mostly lists of bytes, as `append_short` appends one; returns the first offset."""
     native = tail.native
-    due, clock = native.due, native.clock
+    due, late, clock = native.due, native.late, native.clock
     if due is not None:
         check_apart("append()")
     now = _NOW if clock is None else clock()
@@ -191,8 +202,8 @@ def append_list(
         return undone(tail, first, sum(len(each) for each in values if each is not None))
     if due is not None:
         due(first + n)
-    elif native.late is not None and native.c.late:
-        native.late(first + n)
+    elif late is not None and first + n - native.commit.synced >= native.c.flush_messages:
+        late(first + n)
     return first
 
 
@@ -299,6 +310,7 @@ def append_columns(
         return range(first, first + n)
     first = write_long(partition, batches, ahead, expected)
     partition.flushing.flush_if_due(first + n)
+    awaited(partition, first, n, acks)
     return range(first, first + n)
 
 
@@ -405,11 +417,10 @@ def append_record(
         batch.producer_id, batch.producer_epoch = template.producer_id, template.producer_epoch
         batch.base_sequence, batch.attributes = template.base_sequence, template.attributes
         record = partition.tail, value, key, headers, timestamp, None, int(_cast("uintptr_t", batch))
-        first = (
-            append_short(*record)
-            if partition.acks is None
-            else append_inline(partition, acks, 1, lambda: append_short(*record))
-        )
+        if partition.acks is not None:
+            first = append_inline(partition, acks, 1, lambda: append_short(*record))
+        elif (first := append_short(*record)) >= 0:
+            awaited(partition, first, 1, acks)
         if first >= 0:
             stamp = batch.max_timestamp if batch.attributes & APPEND_TIME_FLAG else -1
             return _appended((first, stamp, batch.size, False))

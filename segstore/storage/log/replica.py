@@ -298,7 +298,7 @@ class Replica:
         """Do what `append_next` does by one call of C; return the log end offset, or SLOW: nothing is done
         then. Raises StorageError.
         """
-        due = tail.due
+        due, late = tail.due, tail.late
         now = lib.SEG_NOW if tail.clock is None else tail.clock()
         if self._headers is None:
             self._headers = ffi.new("seg_batch[]", _FEW)
@@ -309,8 +309,8 @@ class Replica:
             return end if end == SLOW else undone(self._partition.tail, end, len(data))
         if due is not None:
             due(end)
-        elif tail.late is not None and tail.c.late:
-            tail.late(end)
+        elif late is not None and end - tail.commit.synced >= tail.c.flush_messages:
+            late(end)
         return end
 
     def go_on_at(self, offset: int, epoch: int) -> None:

@@ -61,8 +61,9 @@ class Publisher:
     def bind(self, tail: NativeTail, view: LogView, flusher: Flusher, layout: int) -> None:
         """Let C publish in the partition's slot as `publish` does."""
         c = tail.c
-        c.ends, c.ends_len = self._ends.mapping
-        tail.keep("ends", c.ends)
+        memory, c.ends_len = self._ends.mapping
+        tail.keep("ends", memory)  # `c.ends` is a pointer alone, which keeps nothing
+        c.ends = memory
         c.slot, c.layout = self._slot, layout
         c.key, c.start_offset, c.synced = self._key, view.start_offset, self.synced(flusher)
         c.stable_offset = -1 if view.stable_offset == view.end_offset else view.stable_offset

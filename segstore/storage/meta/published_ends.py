@@ -231,6 +231,8 @@ class EndsWriter(_Mapped):
         self.on_published: tuple[Callable[[], None], ...] = ()
         """Called behind each publication, but those that C makes by itself, in the thread that publishes; it
         may hold locks of the partition's, so no call may wait."""
+        self._outgrown: list[Any] = []
+        """Mappings of the file from before it grew, at which C may publish: they show the same pages."""
         self._gathered: dict[int, Numbers] | None = None
         self._claimed = False  # whether a slot was claimed, in which nothing may be published yet
         self.was_checked = there.header.checked if self.found and there.header else True
@@ -305,6 +307,9 @@ class EndsWriter(_Mapped):
         with self._files.open(self._path, write=True) as handle:
             in_reserve(lambda: self._files.allocate(handle, self._size, STEP), STEP)
         slots = self._slots
+        # An append of C's wakes readers behind the tail's lock, and may still use this mapping when the tail
+        # has the next one already.
+        self._outgrown.append(self._bytes)
         try:
             self._map()
         finally:

@@ -48,6 +48,7 @@ class NativeTail:
         "address",
         "c",
         "clock",
+        "commit",
         "due",
         "failure",
         "followers",
@@ -61,14 +62,15 @@ class NativeTail:
         here = ffi.new("uint8_t[1]", b"\1") if here is None else here
         self.failure = ffi.new("int32_t *")
         """The errno of a sync that failed; a file of the pool refers to this, and may outlive the tail."""
-        commit = ffi.new("seg_commit *", {"synced": recovery_point, "failed": self.failure})
+        self.commit = commit = ffi.new("seg_commit *", {"synced": recovery_point, "failed": self.failure})
         self.c = ffi.new("seg_tail *", {"fd": -1, "high_watermark": -1, "here": here, "commit": commit})
         self.address = address(self.c)
         self.clock = clock
         self.due: Callable[[int], None] | None = None
         """Called with the offset behind each append where Python keeps flush.ms or flush.messages."""
         self.late: Callable[[int], None] | None = None
-        """Called in place of `due` where C keeps flush.messages, once `c.late` says that C left a flush."""
+        """Called in place of `due` where C keeps flush.messages, if the recovery point says that C left a
+        flush. Each caller looks for its own append: meanwhile the tail may be open anew."""
         self.handle: Handle | None = None
         """The active segment's log, None once the pool has let go of it."""
         self.write: NativeWrite

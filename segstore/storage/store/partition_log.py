@@ -29,7 +29,7 @@ from segstore.records import HEADER_SIZE, Record, Records, empty_records
 from segstore.storage.context import os_errors
 from segstore.storage.log import point_read, range_read, read
 from segstore.storage.log.acks import Acks
-from segstore.storage.log.append import append_columns, append_list, append_one, append_short
+from segstore.storage.log.append import append_columns, append_list, append_one, append_short, awaited
 from segstore.storage.log.append_as_leader import AppendedBatch, append_as_leader
 from segstore.storage.log.exchange import Exchange
 from segstore.storage.log.partition import Partition
@@ -213,7 +213,7 @@ class PartitionLog:
         if own is not None and own.acks is None and not self._context.closed:
             offset = append_short(own.tail, value, key, headers, timestamp, expected_offset)
             if offset >= 0:
-                return offset
+                return offset if own.acks is None else awaited(own, offset, 1)
         if self._internal:
             self._refuse()
         expected = self._expected(expected_offset)
@@ -256,6 +256,7 @@ class PartitionLog:
             n = len(values)
             first = append_list(own.tail, n, values, keys, timestamps, headers, batch_bytes, expected_offset)
             if first >= 0:
+                awaited(own, first, n)
                 return range(first, first + n)
         if self._internal:
             self._refuse()

@@ -190,8 +190,9 @@ class Primary:
             self.registration = made
             for partition in partitions.all_open():
                 with partition.token:
+                    # First: who appends behind the high watermark finds, when that is done, whom to wait for.
+                    self._wait_for_standby(partition)
                     partition.visible.begin_replica(partition.segments.next_offset)
-                self._wait_for_standby(partition)
 
     def _wait_for_standby(self, partition: Partition) -> None:
         partition.acks, partition.tail.has_standby = StandbyAcks(partition, self._away), True

@@ -23,7 +23,9 @@ import segstore
 from segstore import StorageError
 from segstore._native import ffi, lib, seg_tail_flush
 from segstore.files import Files, Handle
+from segstore.storage.log import append
 from segstore.storage.log.flusher import Flusher
+from segstore.storage.log.partition import Partition
 from segstore.storage.log.tail import ALL
 
 THREADS, EACH = 6, 40
@@ -565,9 +567,38 @@ def test_an_append_whose_wait_a_signal_has_ended_is_durable_when_it_returns(stor
     assert files.synced > offset
     assert flusher_of(log).recovery_point > offset
     threads[0].join()
-    tail = log.partition_for_write().tail.native
-    assert tail is None or tail.c.late
     closed(log)
+
+
+@pytest.mark.parametrize("n", [1, 3])
+def test_a_flush_that_c_leaves_is_made_though_the_tail_is_opened_anew_meanwhile(
+    store_dir: Path, monkeypatch: pytest.MonkeyPatch, n: int
+) -> None:
+    """C could not sync, since another thread paused the tail, or the sync has failed; the other thread opens
+    it before the append comes back to Python.
+    """
+    number = errno.EIO
+    files = FailingFiles({"sync"}, OSError(number, os.strerror(number)), nth=0)
+    log = opened(store_dir, files, DURABLE)
+    partition = log.partition_for_write()
+    calls = "seg_tail_append", "seg_list_append"
+    for name in calls:
+        monkeypatch.setattr(append, name, partial(_then_opened, getattr(append, name), partition))
+    files.arm()
+    with pytest.raises(StorageError, match="sync failed"):
+        log.append(b"not durable") if n == 1 else log.append_batch([b"not durable"] * n)
+    assert flusher_of(log).recovery_point == 2
+    assert log.end_offset == 2 + n
+    closed(log)
+
+
+def _then_opened(call: Callable[..., int], partition: Partition, *arguments: Any) -> int:
+    """Return what a call of C gives, behind which another append opens the tail anew."""
+    answer = call(*arguments)
+    with partition.token:
+        partition.tail.open(partition.validator)
+    assert partition.tail.native.is_open
+    return answer
 
 
 def test_a_flush_whose_wait_a_signal_has_ended_waits_on(store_dir: Path) -> None:

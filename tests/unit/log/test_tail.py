@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import threading
 import weakref
@@ -247,6 +248,26 @@ def test_a_tail_is_not_flushed_while_its_end_is_hidden(log: segstore.PartitionLo
         assert not partition.tail.flush()
         partition.visible.show()
     assert native.end()[0] == log.end_offset == 4
+
+
+def test_the_published_ends_that_c_writes_to_stay_mapped_when_the_file_grows(
+    log: segstore.PartitionLog, store_dir: Path
+) -> None:
+    partition = log.partition_for_write()
+    ends, mapped = partition.visible.publisher._ends, partition.tail.native.c.ends
+    memory, keys = weakref.ref(ends._memory), iter(range(1, 1 << 20))
+    claimed: list[int] = []
+    while ends.mapping[0] == mapped:
+        claimed.append(next(keys))
+        ends.claim(claimed[-1])
+    gc.collect()
+    assert memory() is not None
+    assert partition.tail.native.is_open
+    end = log.append(b"by C") + 1
+    with segstore.open(store_dir, "r") as store:
+        assert store.partition("t").end_offset == end
+    for key in claimed:
+        ends.release(key)
 
 
 # --- a transaction that C begins ---------------------------------------------------------------

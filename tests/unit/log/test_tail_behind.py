@@ -8,7 +8,7 @@ import errno
 import os
 import random
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,18 +18,21 @@ from faults import FailingFiles
 from paused_tails import let_tails_open
 from producers import Mixture, Senders, assert_live, send, state_of, told
 from replica_logs import closed, log_bytes, opened, replica_of
+from stores import START_MS
 from waiting import PATIENCE, until
 
 import segstore
 from segstore import CorruptRecordError, InvalidArgumentError, OffsetMismatchError, StorageError
-from segstore._native import lib
-from segstore.records import scan
+from segstore._native import ffi, lib
+from segstore.records import Columns, Template, scan, single
+from segstore.storage.log import append, append_as_leader, append_pieces
 from segstore.storage.log.acks import Acks
 from segstore.storage.log.append import Appended, append_columns, append_one
 from segstore.storage.log.replica import Replica
 from segstore.storage.log.transaction_markers import end_transaction
 from segstore.storage.meta.fence import Fence
 from segstore.storage.producers.append_info import ExpectedEnd
+from segstore.storage.store import partition_log
 
 STEPS = 150
 STANDBY = "A" * 22
@@ -324,7 +327,7 @@ def test_a_follower_s_flush_that_c_leaves_is_made_by_python(
     assert lib.seg_tail_syncs(tail.c)
     commit.closed = closed_to_c
     end = replica.append_next(led[5], 0)
-    assert (tail.c.appends, tail.c.late) == (appends + 1, closed_to_c)
+    assert tail.c.appends == appends + 1
     assert partition.recovery_point == end == log.log_end_offset
     closed(log)
 
@@ -456,6 +459,87 @@ def test_producers_with_ids_wait_for_the_standby(store: segstore.Store, store_di
         thread.join(PATIENCE)
     assert [(each.first, each.duplicate) for each in sorted(done)] == [(6, False), (6, True)]
     assert_live(log, store_dir / "t-0")
+
+
+def _sent(log: segstore.PartitionLog) -> Any:
+    batch = single(b"v", None, (), START_MS, Template(), 0, None)
+    return log.append_as_leader(bytearray(ffi.buffer(batch.ptr, batch.size)), acks=-1)
+
+
+def _columns() -> Columns:
+    return Columns([b"v", b"v"], None, [START_MS] * 2, None, START_MS)
+
+
+DOORS: dict[str, tuple[Any, str, Callable[[segstore.PartitionLog], Any]]] = {
+    "append": (partition_log, "append_short", lambda log: log.append(b"v")),
+    "append_batch": (partition_log, "append_list", lambda log: log.append_batch([b"v"])),
+    "append_batch, compressed": (
+        append, "_write_short", lambda log: log.append_batch([b"v"], compression="gzip")
+    ),
+    "append_batch, of several": (
+        append, "write_long", lambda log: log.append_batch([b"v" * 900_000] * 10, compression="none")
+    ),
+    "append_as_leader": (append_as_leader, "_take", _sent),
+    "append_record": (
+        append, "append_short", lambda log: append.append_record(log, b"v", None, (), START_MS)
+    ),
+    "append_batches": (append, "_write_short", lambda log: append.append_batches(log, _columns())),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("door", DOORS)
+@pytest.mark.parametrize("by_c", [True, False])
+def test_an_append_that_began_before_sync_mode_waits_for_the_standby(
+    store_dir: Path, monkeypatch: pytest.MonkeyPatch, door: str, by_c: bool
+) -> None:
+    """It has found no standby, and writes when there is one: C, or Python, appends to the same tail."""
+    module, step, call = DOORS[door]
+    go_on, done = getattr(module, step), list[object]()
+    with segstore.open(store_dir) as store:
+        store.create_topic("t")
+        log = store.partition("t")
+        log.append(b"before")
+
+        def then_registered(*arguments: Any) -> Any:
+            monkeypatch.setattr(module, step, go_on)
+            _primary(store).register(STANDBY, True)
+            if by_c:
+                _append(store)
+                assert log.partition_for_write().tail.native.is_open
+            return go_on(*arguments)
+
+        monkeypatch.setattr(module, step, then_registered)
+        before = log.log_end_offset + by_c
+        thread = threading.Thread(target=lambda: done.append(call(log)))
+        thread.start()
+        until(lambda: log.log_end_offset > before)
+        thread.join(0.05)
+        assert done == []
+        _fetched(store, log.log_end_offset)
+        thread.join(PATIENCE)
+        assert len(done) == 1
+
+
+def test_pieces_are_not_appended_to_a_log_that_a_standby_follows(
+    store_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sync mode begins behind the look whether there is a standby."""
+    template = append_pieces.c_template
+    with segstore.open(store_dir) as store:
+        store.create_topic("t")
+        log = store.partition("t")
+        for _ in range(2):
+            log.append(b"before")
+        assert append_pieces.append_pieces(log, _columns(), (), None, Template()).offsets == [2]
+
+        def then_registered(*arguments: Any) -> Any:
+            _primary(store).register(STANDBY, True)
+            _append(store)
+            return template(*arguments)
+
+        monkeypatch.setattr(append_pieces, "c_template", then_registered)
+        assert append_pieces.append_pieces(log, _columns(), (), None, Template()).offsets == []
+        assert log.log_end_offset == 5
 
 
 def test_the_others_are_told_of_each_append(store: segstore.Store) -> None:
