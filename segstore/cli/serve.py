@@ -6,8 +6,9 @@ Threads: the main thread waits; the server has its own.
 from __future__ import annotations
 
 import errno
+import time
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import click
 
@@ -20,7 +21,6 @@ from segstore.errors import InvalidArgumentError, ListenError
 from segstore.server.network.server import address_text, endpoint
 from segstore.server.node import Endpoint
 from segstore.server.settings import ServerConfig, parted
-from segstore.threads import Latch
 
 PORT = 9092
 _AUTO_CREATE = "auto_create_topics_enable"
@@ -151,7 +151,15 @@ def serve(
             raise _with_advice(error) from None
         with server:
             click.echo(_told(server, path))
-            Latch().wait()
+            _wait_for_signal()
+
+
+def _wait_for_signal() -> NoReturn:
+    """Wait until the handler of a signal raises. The system may give a signal to another thread; CPython
+    calls its handler in this one, but does not wake it: so it looks each second.
+    """
+    while True:
+        time.sleep(1)
 
 
 def _listeners(listen: Sequence[str], advertise: Sequence[str]) -> dict[str, object]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import re
 import signal
 import socket
@@ -52,6 +53,19 @@ def test_it_serves_until_a_signal_and_closes_the_store(
         assert program.stderr.read() == b""
     with segstore.open(store_dir) as store:
         assert store.recovered == ()
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_it_ends_by_a_signal_that_another_thread_gets(store_dir: Path, number: int, status: int) -> None:
+    """The system may choose any thread; CPython calls the handler in the main one, and does not wake it."""
+    tgkill = getattr(ctypes.CDLL(None, use_errno=True), "tgkill", None)
+    if tgkill is None:
+        pytest.skip("the C library has no tgkill")
+    with serving(store_dir) as (program, _, _):
+        others = {int(each.name) for each in Path(f"/proc/{program.pid}/task").iterdir()} - {program.pid}
+        assert tgkill(program.pid, min(others), number) == 0
+        assert program.wait(PATIENCE) == status
+
 
 
 def test_it_says_what_clients_are_told(store_dir: Path) -> None:
