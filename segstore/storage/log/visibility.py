@@ -5,7 +5,7 @@ The view is replaced whole. On disk each view is told to other processes through
 append token, and the bytes are written by then. A view and its publication change together, under
 `publishing`.
 
-While the native tail is open, C shows and publishes what it appends (`show` in `_native/tail.c`).
+While the native tail is open, C shows and publishes what it appends (`seg_tail_reveal` in `_native/tail.c`).
 
 Readers see a log up to its high watermark. That is the log end offset, unless the partition is a replica:
 then replication sets it, and `written` shows the log up to its end (Kafka: UnifiedLog.highWatermark).
