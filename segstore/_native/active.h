@@ -1,4 +1,4 @@
-/* What an append asks of an active segment, and changes there (active.c), as tail.c sees it. */
+/* What an append asks of an active segment, and changes there (active.c), as the files of a log's tail see it (append.c). */
 #ifndef SEG_ACTIVE_H
 #define SEG_ACTIVE_H
 

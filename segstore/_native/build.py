@@ -15,6 +15,7 @@ HERE = Path(__file__).resolve().parent
 FOLDER = "segstore/_native"  # distutils wants sources relative to setup.py
 SOURCES = (
     "active.c",
+    "append.c",
     "bring_up.c",
     "combine.c",
     "commit.c",
@@ -28,6 +29,7 @@ SOURCES = (
     "exchange.c",
     "follow.c",
     "gather.c",
+    "hand_on.c",
     "hand_over.c",
     "headers.c",
     "index.c",

@@ -1,4 +1,4 @@
-/* How an append comes to its log's lock, or is made by who holds it (combine.c), as tail.c sees it. */
+/* How an append comes to its log's lock, or is made by who holds it (combine.c), as append.c and tail.c see it. */
 #ifndef SEG_COMBINE_H
 #define SEG_COMBINE_H
 

@@ -1,5 +1,4 @@
-/* What an append hands over to the thread of a follower's directory (hand_over.c), as tail.c sees it.
- */
+/* What an append hands over to the thread of a follower's directory (hand_over.c), as hand_on.c and tail.c see it. */
 #ifndef SEG_HAND_OVER_H
 #define SEG_HAND_OVER_H
 

@@ -1,5 +1,5 @@
 /* Appends a list of records by one call: they are encoded from where Python's objects hold them, and written by
- * seg_tail_write (tail.c), with the interpreter's lock as in tail_append.c.
+ * seg_tail_write (append.c), with the interpreter's lock as in tail_append.c.
  *
  * numpy and cffi take some us for what the small list of an application needs, more than it takes to write it. Whatever
  * is not a list or tuple of exact types, or not small, is left to the long way, which has the errors: SEG_SLOW, and

@@ -1,4 +1,4 @@
-/* seg_tail_append (tail.c) as a function of Python's that mostly keeps the interpreter's lock, and seg_tail_flush
+/* seg_tail_append (append.c) as a function of Python's that mostly keeps the interpreter's lock, and seg_tail_flush
  * (commit.c) as one that lets go of it, and costs less than cffi's: threads that a sync has served come back one
  * after the other, by that lock.
  *

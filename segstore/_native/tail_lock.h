@@ -51,4 +51,15 @@ static inline void leave(seg_tail *t)
         futex_wake(&t->lock, __atomic_load_n(&t->waiting, __ATOMIC_ACQUIRE) ? INT32_MAX : 1, SEG_OF_THREADS);
 }
 
+/* Take the lock of a tail that is open: 1; 0 if it is paused, if a signal comes, or in a child. */
+static inline int enter_if_open(seg_tail *t)
+{
+    if (!t->here[0] || enter(t))
+        return 0;
+    if (__atomic_load_n(&t->open, __ATOMIC_ACQUIRE))
+        return 1;
+    leave(t);
+    return 0;
+}
+
 #endif

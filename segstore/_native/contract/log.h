@@ -1,4 +1,4 @@
-/* The end of a log: appends and syncs there (tail.c, commit.c). */
+/* The end of a log: appends and syncs there (append.c, tail.c, commit.c). */
 #ifndef SEG_CONTRACT_LOG_H
 #define SEG_CONTRACT_LOG_H
 
@@ -13,7 +13,7 @@
 #include "rules.h"
 #include "threads.h"
 
-/* --- tail.c: the tail of a log, at which C appends while it is open ------------------------------- */
+/* --- the tail of a log, at which C appends while it is open ---------------------------------------- */
 enum { SEG_NOW = -65538 };  /* in place of a time in ms: that of the clock */
 enum { SEG_FOLLOWERS = 8 };
 
@@ -92,6 +92,7 @@ typedef struct seg_record {
     int64_t timestamp;       /* ms, or SEG_NOW */
 } seg_record;
 
+/* --- append.c: appends at the tail --- */
 /* Append a record as a batch of its own, index it, publish the end, and flush, if it is due and C may; only where
  * its offset is the `expected` one, -1: any. `b` has producer id, epoch, sequence and attributes of that batch, and
  * gets its other fields, and the log's stamp; NULL: no producer with an id wrote it. Returns its offset; SEG_SLOW; -errno: the tail is
@@ -123,6 +124,8 @@ int64_t seg_tail_take(seg_tail *t, uint8_t *batch, int64_t len, const seg_rules 
  * damaged; -errno as seg_tail_append. */
 int64_t seg_tail_follow(seg_tail *t, const uint8_t *buf, int64_t len, int64_t high_watermark, seg_batch *batches,
                         int64_t most, int64_t now);
+
+/* --- tail.c: what readers see, and when the tail is open --- */
 /* Show the log up to a higher high watermark, if the tail is open, and has one: 1; else 0; -EINTR for a signal. */
 int64_t seg_tail_show(seg_tail *t, int64_t high_watermark);
 /* Let appends begin, if the log is open; all other fields are set by then: 1; else 0; -EINTR for a signal. */

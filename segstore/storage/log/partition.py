@@ -22,9 +22,10 @@ from segstore.storage.log.acks import Acknowledger
 from segstore.storage.log.flusher import Flusher
 from segstore.storage.log.flushing import Flushing
 from segstore.storage.log.log_segments import LogSegments
+from segstore.storage.log.publisher import Publisher
 from segstore.storage.log.tail import Tail
 from segstore.storage.log.validator import LogValidator
-from segstore.storage.log.visibility import Publisher, Visible
+from segstore.storage.log.visibility import Visible
 from segstore.storage.log.writer import LogWriter
 from segstore.storage.meta.offset_checkpoints import LeaderEpochs
 from segstore.storage.segment import index_files

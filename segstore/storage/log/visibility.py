@@ -5,7 +5,7 @@ The view is replaced whole. On disk each view is told to other processes through
 append token, and the bytes are written by then. A view and its publication change together, under
 `publishing`.
 
-While the native tail is open, C shows and publishes what it appends (`show` in `_native/tail.c`).
+While the native tail is open, C shows and publishes what it appends (`seg_tail_reveal` in `_native/tail.c`).
 
 Readers see a log up to its high watermark. That is the log end offset, unless the partition is a replica:
 then replication sets it, and `written` shows the log up to its end (Kafka: UnifiedLog.highWatermark).
@@ -21,8 +21,8 @@ from segstore._native import ffi, lib
 from segstore.errors import StoreClosedError
 from segstore.mutex import Mutex
 from segstore.storage.log.flusher import Flusher
+from segstore.storage.log.publisher import Publisher
 from segstore.storage.log.writer import LogWriter
-from segstore.storage.meta.published_ends import EndsWriter, Numbers
 from segstore.storage.producers.producer_state import Ended
 from segstore.storage.segment.log_view import LogView, Together, Turning
 from segstore.storage.segment.native_tail import NativeTail
@@ -32,70 +32,7 @@ if TYPE_CHECKING:
     from segstore.storage.segment.segment import Segment
 
 
-# --- publisher ---------------------------------------------------------------------------------
-
-
-class Publisher:
-    """Tells other processes what is visible of one partition, by its slot in `.segstore/ends`, under its
-    writer's leader epoch, `epoch`. The caller holds the lock that keeps a view and its publication together.
-    """
-
-    def __init__(self, ends: EndsWriter, key: int, epoch: int) -> None:
-        self._ends, self._key, self.epoch = ends, key, epoch
-        self.lock = ends.lock  # under which the ends of all partitions are published
-        self._slot = ends.claim(key)
-
-    def begin_epoch(self, epoch: int) -> None:
-        """Publish under this leader epoch from now on."""
-        self.epoch = epoch
-
-    def publish(self, view: LogView, written: LogView, flusher: Flusher, layout: int) -> None:
-        """Publish a partition's view, which is that of all that was `written`, or a part of it."""
-        self._ends.publish_one(self._slot, self._ends_of(view, written, flusher, layout))
-
-    def tell(self) -> None:
-        """Tell who wants to hear of publications in this process of one that C has made."""
-        for call in self._ends.on_published:
-            call()
-
-    def bind(self, tail: NativeTail, view: LogView, flusher: Flusher, layout: int) -> None:
-        """Let C publish in the partition's slot as `publish` does."""
-        c = tail.c
-        memory, c.ends_len = self._ends.mapping
-        tail.keep("ends", memory)  # `c.ends` is a pointer alone, which keeps nothing
-        c.ends = memory
-        c.slot, c.layout = self._slot, layout
-        c.key, c.start_offset, c.synced = self._key, view.start_offset, self.synced(flusher)
-        c.stable_offset = -1 if view.stable_offset == view.end_offset else view.stable_offset
-
-    @staticmethod
-    def synced(flusher: Flusher) -> int:
-        """Return the recovery point as it is published: its complement where a sync has failed."""
-        return flusher.recovery_point ^ -int(flusher.failed)
-
-    @staticmethod
-    def publish_all(partitions: Sequence[Visible]) -> None:
-        """Publish the views of several partitions at once: of those that lie in one directory, that is; a
-        replicated store has several.
-        """
-        by_directory: dict[EndsWriter, tuple[list[int], list[Numbers]]] = {}
-        for each in partitions:
-            publisher = each.publisher
-            slots, ends = by_directory.setdefault(publisher._ends, ([], []))
-            slots.append(publisher._slot)
-            ends.append(publisher._ends_of(each.view, each.written, each.flusher, each.segments.layout))
-        for writer, (slots, ends) in by_directory.items():
-            writer.publish(slots, ends)
-
-    def _ends_of(self, view: LogView, written: LogView, flusher: Flusher, layout: int) -> Numbers:
-        end, shown, synced = written.end_offset, view.end_offset, self.synced(flusher)
-        return self._key, view.start_offset, end, shown, view.stable_offset, synced, layout, self.epoch
-
-
 _view: Callable[[tuple[Any, ...]], LogView] = partial(tuple.__new__, LogView)  # a call of C
-
-
-# --- visibility ------------------------------------------------------------
 
 
 class Visible:
@@ -599,7 +536,9 @@ def _publish(together: Together) -> None:
     all.
     """
     turned = [it for it in together.partitions if _is_of(it.current, together)]
-    Publisher.publish_all(turned)
+    Publisher.publish_all(
+        [(it.publisher, it.view, it.written, it.flusher, it.segments.layout) for it in turned]
+    )
     for it in turned:
         it._turn(it._all(), it.view)
 

@@ -1,7 +1,7 @@
 """Appends that C leaves to Python: each is written by its own thread, with the append token held.
 
 Encoding and compression are done before the token is taken, fsync after it is let go of. Threads: any.
-Appends that C makes need no token: each is a write of its own, under the tail's lock (`_native/tail.c`).
+Appends that C makes need no token: they are written under the tail's lock (`_native/append.c`).
 """
 
 from __future__ import annotations

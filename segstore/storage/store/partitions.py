@@ -23,9 +23,9 @@ from segstore.storage.context import Context
 from segstore.storage.log.epoch_history import load_epochs
 from segstore.storage.log.open import Expected, Opened, open_partition
 from segstore.storage.log.partition import Partition
+from segstore.storage.log.publisher import Publisher
 from segstore.storage.log.recovery import Recovered
 from segstore.storage.log.replica import Replica
-from segstore.storage.log.visibility import Publisher
 from segstore.storage.meta.clean_shutdown import Left
 from segstore.storage.meta.close_note import OwedEpochs
 from segstore.storage.meta.offset_checkpoints import LeaderEpochs, format_leader_epochs

@@ -545,8 +545,8 @@ def test_many_threads(store_dir: Path) -> None:
 
 NATIVE = REPOSITORY / "segstore" / "_native"
 STRESSED = (
-    *("tail", "combine", "active", "seal", "index", "scan", "commit", "ends", "producers", "hand_over", "io"),
-    *("crc32c", "crc32", "encode", "validate", "processor"),
+    *("append", "tail", "combine", "active", "seal", "index", "scan", "commit", "ends", "producers"),
+    *("hand_on", "hand_over", "io", "crc32c", "crc32", "encode", "validate", "processor"),
 )
 """The sources of C that an append needs."""
 

@@ -26,8 +26,9 @@ from segstore.files.native_write import NATIVE
 from segstore.records import Columns, Template
 from segstore.records.header import TRANSACTIONAL_FLAG
 from segstore.storage.log.append import append_batches, append_record
+from segstore.storage.log.publisher import Publisher
 from segstore.storage.log.transaction_markers import active_producers, end_transaction, open_transactions
-from segstore.storage.log.visibility import Publisher, Visible
+from segstore.storage.log.visibility import Visible
 from segstore.storage.segment.native_tail import NativeTail
 
 MANY = 3000

@@ -1,0 +1,66 @@
+"""Publication of a partition's ends to other processes, through the partition's slot in `.segstore/ends`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from segstore.storage.log.flusher import Flusher
+from segstore.storage.meta.published_ends import EndsWriter, Numbers
+from segstore.storage.segment.log_view import LogView
+from segstore.storage.segment.native_tail import NativeTail
+
+
+class Publisher:
+    """Tells other processes what is visible of one partition, by its slot in `.segstore/ends`, under its
+    writer's leader epoch, `epoch`. The caller holds the lock that keeps a view and its publication together.
+    """
+
+    def __init__(self, ends: EndsWriter, key: int, epoch: int) -> None:
+        self._ends, self._key, self.epoch = ends, key, epoch
+        self.lock = ends.lock  # under which the ends of all partitions are published
+        self._slot = ends.claim(key)
+
+    def begin_epoch(self, epoch: int) -> None:
+        """Publish under this leader epoch from now on."""
+        self.epoch = epoch
+
+    def publish(self, view: LogView, written: LogView, flusher: Flusher, layout: int) -> None:
+        """Publish a partition's view, which is that of all that was `written`, or a part of it."""
+        self._ends.publish_one(self._slot, self._ends_of(view, written, flusher, layout))
+
+    def tell(self) -> None:
+        """Tell who wants to hear of publications in this process of one that C has made."""
+        for call in self._ends.on_published:
+            call()
+
+    def bind(self, tail: NativeTail, view: LogView, flusher: Flusher, layout: int) -> None:
+        """Let C publish in the partition's slot as `publish` does."""
+        c = tail.c
+        memory, c.ends_len = self._ends.mapping
+        tail.keep("ends", memory)  # `c.ends` is a pointer alone, which keeps nothing
+        c.ends = memory
+        c.slot, c.layout = self._slot, layout
+        c.key, c.start_offset, c.synced = self._key, view.start_offset, self.synced(flusher)
+        c.stable_offset = -1 if view.stable_offset == view.end_offset else view.stable_offset
+
+    @staticmethod
+    def synced(flusher: Flusher) -> int:
+        """Return the recovery point as it is published: its complement where a sync has failed."""
+        return flusher.recovery_point ^ -int(flusher.failed)
+
+    @staticmethod
+    def publish_all(published: Sequence[tuple[Publisher, LogView, LogView, Flusher, int]]) -> None:
+        """Publish the views of several partitions, each with the arguments of `publish`: at once for those
+        that lie in one directory; a replicated store has several directories.
+        """
+        by_directory: dict[EndsWriter, tuple[list[int], list[Numbers]]] = {}
+        for publisher, view, written, flusher, layout in published:
+            slots, ends = by_directory.setdefault(publisher._ends, ([], []))
+            slots.append(publisher._slot)
+            ends.append(publisher._ends_of(view, written, flusher, layout))
+        for writer, (slots, ends) in by_directory.items():
+            writer.publish(slots, ends)
+
+    def _ends_of(self, view: LogView, written: LogView, flusher: Flusher, layout: int) -> Numbers:
+        end, shown, synced = written.end_offset, view.end_offset, self.synced(flusher)
+        return self._key, view.start_offset, end, shown, view.stable_offset, synced, layout, self.epoch
