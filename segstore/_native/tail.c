@@ -632,12 +632,13 @@ int64_t seg_tail_look(seg_tail *t, int64_t position, int64_t shown, int64_t seen
     return paused;
 }
 
-int64_t seg_tail_to_sync(seg_tail *t, int32_t *fd)
+int64_t seg_tail_to_sync(seg_tail *t, int32_t *fd, seg_syncer *sync)
 {
     if (!t->here[0] || enter(t))
         return SEG_SLOW;
     int64_t end = t->open && t->names == t->synced_names ? t->shown_offset : SEG_SLOW;
     *fd = t->fd;
+    *sync = t->sync;
     leave(t);
     return end;
 }
