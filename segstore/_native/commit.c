@@ -124,10 +124,11 @@ static int64_t sync_log(seg_tail *t, seg_commit *c, int64_t upto)
 {
     int all = gather(c);
     int32_t fd;
-    int64_t told, end = seg_tail_to_sync(t, &fd), began = clock_ns();
+    seg_syncer sync;
+    int64_t told, end = seg_tail_to_sync(t, &fd, &sync), began = clock_ns();
     if (end < 0)
         return SEG_SLOW;
-    int64_t code = t->sync ? t->sync(fd, c->failed) : seg_fdatasync(fd, c->failed);
+    int64_t code = sync ? sync(fd, c->failed) : seg_fdatasync(fd, c->failed);
     int64_t share = (clock_ns() - began) / (all ? 2 : 4);
     c->patience = share < MOST_PATIENCE ? share : MOST_PATIENCE;
     if (code < 0 && code != SEG_SLOW)

@@ -28,6 +28,9 @@ typedef struct seg_commit {
     int64_t patience;        /* ns for which C lets a sync wait until one more of them is there */
 } seg_commit;
 
+/* Syncs a file as seg_fdatasync does (file.h); SEG_SLOW: not tried. */
+typedef int64_t (*seg_syncer)(int32_t fd, int32_t *failed);
+
 typedef struct seg_tail {
     seg_active *active;
     int32_t lock;
@@ -59,7 +62,7 @@ typedef struct seg_tail {
     seg_producers *producers; /* of the partition; NULL: none is known */
     int64_t now;             /* the clock (ms) of the append that is under way, or SEG_NOW */
     seg_writer write;        /* NULL: seg_pwritev */
-    int64_t (*sync)(int32_t fd, int32_t *failed); /* NULL: seg_fdatasync; SEG_SLOW: not tried */
+    seg_syncer sync;         /* NULL: seg_fdatasync */
     seg_commit *commit;
     int64_t flush_messages;  /* 0: none */
     int64_t names;           /* counts changes of what is to be synced beside the active segment's log */
@@ -139,8 +142,8 @@ int64_t seg_tail_quit(seg_tail *t);
 /* Let readers of this process see the log up to here, if the tail is paused: 1; 0 where it is open: C knows better;
  * -EINTR for a signal. Python publishes that. */
 int64_t seg_tail_look(seg_tail *t, int64_t position, int64_t shown, int64_t seen);
-/* Up to where the log is durable behind a sync of *fd alone; SEG_SLOW where that is not so, or the tail is paused. */
-int64_t seg_tail_to_sync(seg_tail *t, int32_t *fd);
+/* Up to where the log is durable behind *sync of *fd alone; SEG_SLOW where that is not so, or the tail is paused. */
+int64_t seg_tail_to_sync(seg_tail *t, int32_t *fd, seg_syncer *sync);
 /* Publish how much is synced, if the tail is open: 1; 0 where it is not; -EINTR for a signal. */
 int64_t seg_tail_synced(seg_tail *t, int64_t synced);
 /* The shown offset, the position that belongs to it, the seen offset and the last stable offset (-1: the seen one) of

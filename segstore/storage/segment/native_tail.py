@@ -80,7 +80,7 @@ class NativeTail:
         self.followers: Sequence[NativeTail] = ()
         """The tails of other replicas, which get what is appended to this one before readers see it."""
         self._owners: dict[str, Any] = {"here": here, "commit": commit}  # of memory to which `c` points
-        self._kept: list[Handle | None] = []  # which a sync may still use
+        self._kept: list[Any] = []  # what a sync may still use
         self._is_left = False  # whether somebody has quit, who waits for no disk
 
     # --- by the holder of the append token, while the tail is paused ----------------------
@@ -105,6 +105,8 @@ class NativeTail:
         self.c.fd, self.c.write, self.write = handle.fd, write.c, write
         self.syncs = sync is not None
         self.c.sync = sync if self.syncs else ffi.NULL
+        if self._is_synced:
+            self._kept.append(self._owners.get("sync"))
         self.keep("sync", sync)
         handle.user = weakref.ref(self)
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from faults import HookedFiles
 from producers import assert_live, committed
 from replica_logs import closed, opened, replica_of
 from stores import START_MS
@@ -172,6 +173,26 @@ def test_a_descriptor_that_c_syncs_is_not_closed(
     rolled(log)
     begun(log)
     assert held() is None
+
+
+def test_a_function_by_which_c_syncs_is_not_freed(store_dir: Path) -> None:
+    """As files of a test have one, for each open file."""
+    with segstore.open(store_dir, files=HookedFiles()) as store:
+        store.create_topic("t")
+        log = begun(store.partition("t"))
+        native = log.partition_for_write().tail.native
+        held = weakref.ref(native._owners["sync"])
+        native.c.commit.word += 1  # as while C syncs
+        try:
+            rolled(log)
+            begun(log)
+            assert held() is not None
+            assert native._owners["sync"] is not held()
+        finally:
+            native.c.commit.word += 1
+        rolled(log)
+        begun(log)
+        assert held() is None
 
 
 def test_a_descriptor_that_the_pool_has_taken_is_not_written_to() -> None:
