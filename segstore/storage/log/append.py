@@ -51,7 +51,7 @@ def append(
     expected = claim.offset if isinstance(claim, ExpectedEnd) else -1
     short = len(chunks) == 1 and (claim is None or expected >= 0 or claim.sequenced)
     opens = isinstance(claim, Claim) and claim.verified
-    if partition.acks is not None:
+    if (acknowledger := partition.acks) is not None:
         first = (
             append_inline(partition, acks, n, lambda: _write_due(partition, chunks[0], n, expected, opens))
             if short
@@ -59,7 +59,7 @@ def append(
         )
         if first >= 0:
             return first
-        return _acknowledged(partition, acks, n, lambda: write(partition, chunks, claim))
+        return _acknowledged(partition, acknowledger, acks, n, lambda: write(partition, chunks, claim))
     first = _write_short(partition, chunks[0], expected, opens) if short else SLOW
     if first < 0:
         first = write(partition, chunks, claim)
@@ -78,12 +78,12 @@ def awaited(partition: Partition, first: int, n: int, acks: Acks = ALL) -> int:
     return first
 
 
-def _acknowledged(partition: Partition, acks: Acks, n: int, write: Callable[[], int]) -> int:
+def _acknowledged(
+    partition: Partition, acknowledger: Acknowledger, acks: Acks, n: int, write: Callable[[], int]
+) -> int:
     """Append `n` records by `write`, which returns the first offset, and wait for other replicas. A repeated
     append waits for what it repeats.
     """
-    acknowledger = partition.acks
-    assert acknowledger is not None
     acknowledger.check(acks.acks)
     try:
         first = write()
@@ -92,7 +92,8 @@ def _acknowledged(partition: Partition, acks: Acks, n: int, write: Callable[[], 
         tell_of(error, partition, acknowledger)
         raise
     acknowledger.wait(first + n, acks.acks, acks.timeout_ms)
-    return first
+    # Another one has come where sync mode has ended and begun again since.
+    return first if partition.acks is acknowledger else awaited(partition, first, n, acks)
 
 
 def tell_of(error: StorageError, partition: Partition, acknowledger: Acknowledger) -> None:
@@ -120,8 +121,7 @@ def append_inline(partition: Partition, acks: Acks, n: int, write: Callable[[], 
     if first <= BEHIND:
         return behind(acknowledger, acks, n, first)
     if first >= 0 and native.is_behind:  # readers see it once the standby has it
-        partition.visible.publisher.tell()
-        acknowledger.wait(first + n, acks.acks, acks.timeout_ms)
+        awaited(partition, first, n, acks)
     elif first >= 0:
         acknowledger.shown()
     return first
@@ -305,8 +305,10 @@ def append_columns(
     codec, _ = validator.named_codec(compression)
     ahead = AHEAD_COMPRESSED if codec else AHEAD_PLAIN
     batches = chain((chunk, second), chunks)
-    if partition.acks is not None:
-        first = _acknowledged(partition, acks, n, lambda: write_long(partition, batches, ahead, expected))
+    if (acknowledger := partition.acks) is not None:
+        first = _acknowledged(
+            partition, acknowledger, acks, n, lambda: write_long(partition, batches, ahead, expected)
+        )
         return range(first, first + n)
     first = write_long(partition, batches, ahead, expected)
     partition.flushing.flush_if_due(first + n)

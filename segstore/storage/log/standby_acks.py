@@ -111,11 +111,12 @@ class StandbyAcks:
         """Let the log acknowledge by itself, since there is no standby any more: what waits is committed."""
         partition = self._partition
         with self._lock:
-            self._alone = True
-            partition.acks = None
+            # First: an append that waits for nobody any more is told when readers see it.
             with os_errors(), partition.token:
                 partition.tail.has_standby = False
                 partition.visible.end_replica()
+            self._alone = True
+            partition.acks = None
             for _, told in self._waiting:
                 told.put(None)
             self._waiting = []

@@ -581,3 +581,67 @@ def test_nothing_goes_past_the_end_of_sync_mode(store: segstore.Store, ends: str
             _append(store)
         assert log.log_end_offset == 2
     assert not (partition.tail.may_be_open and partition.tail.native.is_behind)
+
+
+def test_an_append_at_the_end_of_sync_mode_is_told_when_it_is_seen(
+    store: segstore.Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody finds that there is no standby before readers see the log to its end."""
+    partition = store.partition("t").partition_for_write()
+    acks, there = partition.acks, list[bool]()
+    taken = partition.token.on_taken
+    assert acks is not None
+    assert taken is not None
+
+    def looked() -> None:
+        there.append(partition.acks is acks)
+        taken()
+
+    monkeypatch.setattr(partition.token, "on_taken", looked)
+    _primary(store).unregister()
+    assert there
+    assert all(there)
+    assert partition.acks is None
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_sync_mode_that_ends_within_an_append(
+    store: segstore.Store, monkeypatch: pytest.MonkeyPatch, again: bool
+) -> None:
+    """The append is acknowledged by this log alone, or by the standby that has come since."""
+    log, done = store.partition("t"), list[object]()
+    _fetched(store, 0)
+    go_on = append.write
+
+    def then_changed(*arguments: Any) -> int:
+        monkeypatch.setattr(append, "write", go_on)
+        _primary(store).unregister()
+        if again:
+            _primary(store).register(STANDBY, True)
+        return go_on(*arguments)
+
+    monkeypatch.setattr(append, "write", then_changed)
+    thread = threading.Thread(target=lambda: done.append(log.append_batch([b"v"], compression="gzip")))
+    thread.start()
+    until(lambda: log.log_end_offset == 1)
+    if again:
+        thread.join(0.05)
+        assert done == []
+        _fetched(store, 1)
+    thread.join(PATIENCE)
+    assert done == [range(1)]
+    assert log.end_offset == 1
+
+
+def test_sync_mode_that_ends_before_an_append_writes(
+    store: segstore.Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log, inline = store.partition("t"), append.append_inline
+
+    def then_ended(*arguments: Any) -> int:
+        _primary(store).unregister()
+        return inline(*arguments)
+
+    monkeypatch.setattr(append, "append_inline", then_ended)
+    assert log.append_batch([b"v"], compression="gzip") == range(1)
+    assert log.end_offset == 1
