@@ -1,4 +1,5 @@
-/* The active segment of a log: what fits, and the one place where batches are written to its file and indexed.
+/* The active segment of a log: what fits, and the one place where batches are written to its file and indexed; but a
+ * follower's directory thread writes by itself (hand_over.c), and they are indexed here behind that.
  *
  * Invariant: the bytes come before the index, and the index before the end. A write that fails changes neither.
  *

@@ -1,4 +1,4 @@
-/* Appends to a log, each by one call of C while the log's tail is open (DESIGN.md, section 6).
+/* Appends to a log, each by one call of C while the log's tail is open (docs/engine.md).
  *
  * The ways in:
  * - seg_tail_append: one record, as a batch of its own.

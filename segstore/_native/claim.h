@@ -1,6 +1,7 @@
 /* What C judges of batches by a producer with an id: only whether they are the next ones of a producer that is known,
- * outside of a transaction, inside of one that is open, or the first ones of one whose coordinator knows of it
- * (storage/producers/append_info.py judges all others); in a follower's log only whether it knows the producer.
+ * outside of a transaction, inside of one that is open, or the first ones of a transaction of which its coordinator
+ * knows. All others, and a producer that is not known, are for storage/producers/append_info.py. In a follower's log
+ * it is only asked whether the producer is known.
  *
  * Thread contract: the caller holds the tail's lock.
  */

@@ -1,4 +1,4 @@
-/* The tail of a log: its end as C knows it, what readers see of the log, and when C may append (DESIGN.md, section 6).
+/* The tail of a log: its end as C knows it, what readers see of the log, and when C may append (docs/engine.md).
  * Appends are in append.c, followers' tails in hand_on.c.
  *
  * A log has one tail (`seg_tail`) for as long as its partition is open. C appends while the tail is `open`. A thread that

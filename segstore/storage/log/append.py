@@ -1,9 +1,10 @@
 """Appends to a partition: records are checked by the topic's settings, encoded, and written.
 
 A usual record is appended by one call of C, `append_short` (`_native/tail_append.c`), a list of records by
-`append_list`. An application's records that C refuses (`SLOW`) come by `append_one` and `append_columns`,
-those of a producer's batches by `append_record` and `append_batches`; they are encoded and compressed before
-`write` takes the append token. Threads: any.
+`append_list`. An application's other records come by `append_one` and `append_columns`, a producer's by
+`append_record`, `append_batches` and `append_pieces` (a file of its own). They are encoded and compressed
+here; then `append` has C write their batches (`_write_short`), and what C leaves (`SLOW`) is for `write`,
+which takes the append token. Threads: any.
 """
 
 from __future__ import annotations

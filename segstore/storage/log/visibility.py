@@ -540,7 +540,9 @@ def _publish(together: Together) -> None:
         [(it.publisher, it.view, it.written, it.flusher, it.segments.layout) for it in turned]
     )
     for it in turned:
+        it._untold = True  # until C's end is that of the view
         it._turn(it._all(), it.view)
+        it._untold = False
 
 
 def _is_of(view: LogView | Turning | None, together: Together) -> bool:

@@ -1,6 +1,7 @@
 """Appends that C leaves to Python: each is written by its own thread, with the append token held.
 
-Encoding and compression are done before the token is taken, fsync after it is let go of. Threads: any.
+Encoding and compression are done before the token is taken (of a long append for its first bytes only),
+fsync after it is let go of. Threads: any.
 Appends that C makes need no token: they are written under the tail's lock (`_native/append.c`).
 """
 

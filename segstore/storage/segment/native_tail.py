@@ -1,4 +1,4 @@
-"""The native tail of a log: what C needs to append by one call (DESIGN.md, section 6; `_native/append.c`).
+"""The native tail of a log: what C needs to append by one call (docs/engine.md; `_native/append.c`).
 
 A partition has one tail for as long as it is open. While the tail is open, C appends; `pause` lets no append
 begin any more, and any thread may call it. The holder of the partition's append token, which has paused the

@@ -1,7 +1,8 @@
 """`PartitionLog`, one partition of a topic as users see it: it checks arguments and delegates.
 
-The files are those of `log.partition` (writing), `log.read_only_partition` (another process's log) and
-`log.read`. Threads: any number of readers and writers. Appends are ordered; reads take no lock.
+Appends go by `log.append`; the files are those of `log.partition` (writing), `log.read_only_partition`
+(another process's log) and `log.read`. Threads: any number of readers and writers. Appends are ordered; reads
+take no lock.
 """
 
 from __future__ import annotations
