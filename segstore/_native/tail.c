@@ -672,6 +672,7 @@ int64_t seg_tail_quit(seg_tail *t)
     __atomic_store_n(&t->open, 0, __ATOMIC_RELEASE);
     if (!__atomic_compare_exchange_n(&t->lock, &free, TAKEN, 0, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED))
         return 0;
+    __atomic_store_n(&t->open, 0, __ATOMIC_RELAXED); /* seg_tail_begin may have had the lock since */
     int settled = settle(t);
     if (settled)
         t->fd = -1;
