@@ -648,6 +648,8 @@ static int settle(seg_tail *t)
 
 int64_t seg_tail_pause(seg_tail *t, int32_t release)
 {
+    if (!t->here[0] && release)
+        t->fd = -1;
     for (int settled = !t->here[0]; !settled;) {
         int64_t error = enter(t);
         if (error)
@@ -667,8 +669,10 @@ int64_t seg_tail_pause(seg_tail *t, int32_t release)
 int64_t seg_tail_quit(seg_tail *t)
 {
     int32_t free = FREE;
-    if (!t->here[0])
+    if (!t->here[0]) {
+        t->fd = -1;
         return 1;
+    }
     __atomic_store_n(&t->open, 0, __ATOMIC_RELEASE);
     if (!__atomic_compare_exchange_n(&t->lock, &free, TAKEN, 0, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED))
         return 0;
