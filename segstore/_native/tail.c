@@ -192,6 +192,8 @@ int64_t seg_tail_begin(seg_tail *t)
 
 int64_t seg_tail_pause(seg_tail *t, int32_t release)
 {
+    if (!t->here[0] && release)
+        t->fd = -1;
     for (int settled = !t->here[0]; !settled;) {
         int64_t error = enter(t);
         if (error)
@@ -211,11 +213,14 @@ int64_t seg_tail_pause(seg_tail *t, int32_t release)
 int64_t seg_tail_quit(seg_tail *t)
 {
     int32_t free = FREE;
-    if (!t->here[0])
+    if (!t->here[0]) {
+        t->fd = -1;
         return 1;
+    }
     __atomic_store_n(&t->open, 0, __ATOMIC_RELEASE);
     if (!__atomic_compare_exchange_n(&t->lock, &free, TAKEN, 0, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED))
         return 0;
+    __atomic_store_n(&t->open, 0, __ATOMIC_RELAXED); /* seg_tail_begin may have had the lock since */
     int settled = seg_tail_settle(t);
     if (settled)
         t->fd = -1;

@@ -118,7 +118,8 @@ class NativeTail:
         """Keep a log open no longer than a sync of C's uses it."""
         if self._is_synced:
             self._kept.append(handle)
-        if self.handle is handle:
+        # The holder of the append token may have bound the same handle again since it was released.
+        if self.handle is handle and self.c.fd < 0:
             self.handle = None
 
     def hand_on(self, followers: Sequence[NativeTail]) -> None:

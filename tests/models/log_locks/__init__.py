@@ -1,8 +1,8 @@
-"""A model of the locks of one log, by all interleavings: the append token, PAUSED, the log's lock, a
-follower's lock, slots of threads that combine, interrupts, the pool that closes descriptors, the thread of a
-follower's directory.
+"""A model of the locks of one log, by all interleavings: the append token, the tail's lock, slots of appends
+that its holder makes, the interpreter's lock, signals, the pool of descriptors, syncs of C's, and a fence.
 
-It is of the protocol that issue 40 asks for, in which C alone moves a log's end; `state` has the words that
-threads share and what must hold of them, `appender` and `others` the steps of the threads, `search` looks at
-every state. A step is one load, store, compare-and-swap or system call, or some that a lock makes one.
+`state` has the words that threads share and what must hold of them; `native` the calls of C
+(`_native/tail.c`, `combine.c`, `tail_lock.h`), `appender` and `others` the threads, `search` looks at every
+state. A step is one load, store, exchange or system call, or several that a lock or the interpreter's lock
+makes one.
 """

@@ -6,20 +6,23 @@ from typing import NamedTuple
 
 
 class Bounds(NamedTuple):
-    """`appenders` append `records` batches each, `room` of which fit a segment; `holder`: a thread writes a
-    marker with the token; `pool`: the descriptor is closed once; `follower`: what its directory's thread
-    does. `old`: the first segment is too old for the first appender. So many interrupts come, and so many
-    writes break off.
+    """`appenders` append `records` batches each, `room` of which fit a segment; the first `slotless` of them
+    find no free slot. `python_writes`: C writes by a function of Python's; else the first `keeping` appenders
+    keep the interpreter's lock. `pool`: how the pool lets the tail go of the descriptor, "pause" or "quit";
+    `syncs`: one thread syncs by C; `fence`: one thread fences the log. So many signals come whose handlers
+    raise, and so many writes break off.
     """
 
     appenders: int = 2
     records: int = 1
     room: int = 3
-    old: bool = False
-    combining: bool = True
-    holder: bool = False
-    pool: bool = False
-    follower: tuple[str, ...] | None = None
+    slotless: int = 0
+    python_writes: bool = False
+    keeping: int = 0
+    is_open: bool = True
+    pool: str = ""
+    syncs: bool = False
+    fence: bool = False
     interrupts: int = 0
     failures: int = 0
     bug: str = ""

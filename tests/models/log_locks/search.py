@@ -8,8 +8,9 @@ from typing import NamedTuple
 
 from .appender import Appender
 from .bounds import Bounds
-from .others import Fetcher, Holder, Pool
-from .state import Follower, State, Thread, wrong, wrong_at_end
+from .native import Caller
+from .others import others
+from .state import State, Tail, Thread, wrong, wrong_at_end
 
 
 class Found(NamedTuple):
@@ -28,24 +29,17 @@ class World:
     """The threads of a space."""
 
     def __init__(self, bounds: Bounds) -> None:
-        names = [f"appender {number}" for number in range(1, bounds.appenders + 1)]
-        kinds: list[type] = [Appender] * bounds.appenders
-        for name, kind, there in (
-            ("holder", Holder, bounds.holder),
-            ("pool", Pool, bounds.pool),
-            ("directory", Fetcher, bounds.follower is not None),
-        ):
-            names += [name] * there
-            kinds += [kind] * there
-        self.bounds, self.names = bounds, names
-        self.threads = [kind(me, bounds) for me, kind in enumerate(kinds, 1)]
+        there: list[tuple[str, type[Caller]]] = [
+            (f"appender {number}", Appender) for number in range(1, bounds.appenders + 1)
+        ]
+        there += others(bounds)
+        self.bounds, self.names = bounds, [name for name, _ in there]
+        self.threads = [kind(me, bounds) for me, (_, kind) in enumerate(there, 1)]
 
     def first(self) -> State:
-        bounds = self.bounds
-        follower = None if bounds.follower is None else Follower()
         threads = (Thread("call"),) * len(self.threads)
-        files = ("log", *[""] * len(threads))
-        return State(threads=threads, follower=follower, slots=(None,) * len(threads), files=files)
+        tail = Tail() if self.bounds.is_open else Tail(open=False, paused=True)
+        return State(threads, (None,) * len(threads), tail=tail, may_be_open=self.bounds.is_open)
 
     def next(self, state: State) -> Iterator[tuple[str, State]]:
         for name, thread in zip(self.names, self.threads, strict=True):
@@ -53,11 +47,7 @@ class World:
                 yield f"{name} {told}", after
 
     def is_over(self, state: State) -> bool:
-        """Return whether all threads have ended; that of a directory ends when nothing is to be fetched."""
-        return all(
-            thread.pc == "done" or name == "directory"
-            for name, thread in zip(self.names, state.threads, strict=True)
-        )
+        return all(thread.pc == "done" for thread in state.threads)
 
 
 def search(bounds: Bounds) -> Found:

@@ -5,37 +5,43 @@ from __future__ import annotations
 from typing import NamedTuple
 
 FREE = 0
-"""Nobody's lock, or token. Threads are numbered from 1 on."""
+"""Nobody's token, or interpreter's lock. Threads are numbered from 1 on."""
+TAKEN, WAITED_FOR = 1, 2
 CLOSED = -1
+SLOW, TORN, INTERRUPTED = -1, -2, -3
+"""What C answers in place of an offset."""
 Batch = tuple[int, int]
 """Whose it is, and which of that thread's."""
 Segment = tuple[int, tuple[Batch | None, ...]]
 """The base offset and what lies in the file, a batch an offset; None for a torn one."""
 
 
-class Slot(NamedTuple):
-    """The batch of a thread that found the lock taken: "filled", "taken", then "done" at `offset`."""
+class Waiting(NamedTuple):
+    """An append (`seg_waiting`): "filled" in its slot, "taken" out of it, then "answered"; or "withdrawn".
+    `old`: the tail was paused since it was left.
+    """
 
     state: str
     batch: Batch
-    offset: int = -1
+    answer: int = SLOW
+    old: bool = False
 
 
-class Log(NamedTuple):
-    """The leader's `seg_log`. `told`: the end that followers and the core may know of, which hidden writes do
-    not move; `index`: how many batches have an entry; `torn`: a write broke off behind the end.
+class Tail(NamedTuple):
+    """`seg_tail`, and the log. `asleep`: threads that sleep at the lock; `paused`: somebody had the lock to
+    pause the tail since it was opened; `index`: how many batches have an entry.
     """
 
     lock: int = FREE
     asleep: frozenset[int] = frozenset()
+    waiting: int = 0
+    open: bool = True
     paused: bool = False
     fd: int = 0
+    torn: bool = False
     segments: tuple[Segment, ...] = ((0, ()),)
     index: int = 0
     end: int = 0
-    told: int = 0
-    shown: int = 0
-    torn: bool = False
 
     @property
     def position(self) -> int:
@@ -43,127 +49,133 @@ class Log(NamedTuple):
         return self.end - self.segments[-1][0]
 
     def at(self, offset: int) -> Batch | None:
-        """Return the batch at an offset, None where there is none."""
+        """Return the batch at an offset, None if there is none."""
         base, batches = next(each for each in reversed(self.segments) if each[0] <= offset)
         return batches[offset - base] if offset - base < len(batches) else None
 
-    def written(self, batches: tuple[Batch | None, ...]) -> Log:
-        """Return the log with these batches in the active file, from the end on; what lies behind stays."""
+    def written(self, at: int, batches: tuple[Batch | None, ...]) -> Tail:
+        """Return the tail with these batches in the active file from an offset on; what lies after them
+        stays.
+        """
         base, there = self.segments[-1]
-        at = self.position
+        at -= base
         there = (there + (None,) * at)[:at] + batches + there[at + len(batches) :]
         return self._replace(segments=(*self.segments[:-1], (base, there)))
 
-    def cut(self) -> Log:
-        """Return the log with nothing behind its end."""
+    def cut(self) -> Tail:
+        """Return the tail with nothing after its end."""
         base, there = self.segments[-1]
-        cut = (*self.segments[:-1], (base, there[: self.position]))
-        return self._replace(segments=cut, torn=False)
+        return self._replace(segments=(*self.segments[:-1], (base, there[: self.position])), torn=False)
 
-    def rolled(self, base: int) -> Log:
-        return self._replace(segments=(*self.segments, (base, ())))
-
-    def rewound(self) -> Log:
-        """Return the log without hidden writes."""
-        return self._replace(end=self.told, index=self.told).cut()
-
-    def unlocked(self, wake: int | None = None) -> Log:
-        """Return the log with its lock free: all that sleep wake up, or `wake` of them."""
-        left = frozenset() if wake is None else frozenset(sorted(self.asleep)[wake:])
-        return self._replace(lock=FREE, asleep=left)
-
-
-class Follower(NamedTuple):
-    """A follower's `seg_log`, which is attached to the leader's, or fetches."""
-
-    lock: int = FREE
-    paused: bool = False
-    batches: tuple[Batch, ...] = ()
-    attached: bool = True
+    def rolled(self) -> Tail:
+        return self._replace(segments=(*self.segments, (self.end, ())))
 
 
 class Thread(NamedTuple):
-    """`pc` names the next step; `n`: batches that are over; `at`: the first offset of what is under way;
-    `taken`: whose slots are written with it; `missed`: the follower did not take it; `verdict`: what C said.
+    """`pc` names the next step, `inside` the step that begins once the tail's lock is taken, `back` the step
+    after the lock was left. `n`: batches that are over; `taken`: whose appends are to be answered, `group`
+    those that are written now, `each` those that follow alone. `ref`: the descriptor of a handle to which the
+    thread refers.
     """
 
     pc: str
     n: int = 0
-    at: int = -1
+    inside: str = ""
+    back: str = ""
     taken: tuple[int, ...] = ()
-    missed: bool = False
-    verdict: str = ""
-    number: int = CLOSED
+    group: tuple[int, ...] = ()
+    each: tuple[int, ...] = ()
+    at: int = -1
+    verdict: int = SLOW
+    counts: bool = False
+    ref: int = CLOSED
+    handle: int = CLOSED
 
 
 class State(NamedTuple):
-    """`files`: what each descriptor number names; `foreign`: batches that went into another file. `acked`:
-    (batch, offset), `refused`: batches of which an error said that they are not in the log.
+    """`files`: whether each descriptor is open; `pooled`, `handle`, `kept`: descriptors of the handles to
+    which the pool, the native tail, and its list for syncs refer. `acked`: (batch, offset), `refused`:
+    batches of which an error said that they are not in the log. `fault` is what a step has found.
     """
 
     threads: tuple[Thread, ...]
-    slots: tuple[Slot | None, ...]
-    files: tuple[str, ...]
-    follower: Follower | None = None
-    log: Log = Log()
+    slots: tuple[Waiting | None, ...]
+    files: tuple[bool, ...] = (True,)
+    pooled: int = 0
+    handle: int = 0
+    kept: frozenset[int] = frozenset()
+    tail: Tail = Tail()
     token: int = FREE
-    foreign: tuple[Batch, ...] = ()
+    interpreter: int = FREE
+    may_be_open: bool = True
+    fenced: bool = False
+    syncing: bool = False
     acked: frozenset[tuple[Batch, int]] = frozenset()
     refused: frozenset[Batch] = frozenset()
     interrupts: int = 0
     failures: int = 0
+    fault: str = ""
 
     def thread(self, me: int, **change: object) -> State:
         """Return the state with other fields of a thread."""
         after = self.threads[me - 1]._replace(**change)
         return self._replace(threads=(*self.threads[: me - 1], after, *self.threads[me:]))
 
-    def slot(self, me: int, slot: Slot | None) -> State:
+    def slot(self, me: int, slot: Waiting | None) -> State:
         return self._replace(slots=(*self.slots[: me - 1], slot, *self.slots[me:]))
 
-    def file(self, number: int, name: str) -> State:
-        return self._replace(files=(*self.files[:number], name, *self.files[number + 1 :]))
+    def tailed(self, **change: object) -> State:
+        """Return the state with other fields of the tail."""
+        return self._replace(tail=self.tail._replace(**change))
+
+    def let_go_of(self, handle: int) -> State:
+        """Return the state without the native tail's reference to a handle, which it keeps for a sync
+        (`NativeTail._let_go_of`).
+        """
+        return self._replace(kept=self.kept | {handle}) if self.syncing and handle != CLOSED else self
+
+    def collected(self) -> State:
+        """Return the state with all descriptors closed to whose handles nobody refers."""
+        used = {self.pooled, self.handle, *self.kept}
+        for thread in self.threads:
+            used |= {thread.ref, thread.handle}
+        return self._replace(files=tuple(there and fd in used for fd, there in enumerate(self.files)))
 
 
 def wrong(s: State) -> str:
-    """Return what does not hold in a state, "" where all does."""
-    log, follower = s.log, s.follower
-    below = [log.at(offset) for offset in range(log.end)]
-    if s.foreign:
-        return f"{s.foreign} went into another file"
-    if None in below[: log.shown] or log.shown > log.end:
-        return f"readers see {log.shown} batches of {below}"
-    if log.index < log.shown:
-        return f"readers see {log.shown} batches, and the index has {log.index}"
-    if any(log.at(offset) is None for offset in range(log.index)):
-        return f"the index has {log.index} entries, and the file {log.segments[-1]}"
+    """Return what does not hold in a state, "" if all does."""
+    tail = s.tail
+    below = [tail.at(offset) for offset in range(tail.end)]
+    if s.fault:
+        return s.fault
+    if any(tail.at(offset) is None for offset in range(tail.index)):
+        return f"the index has {tail.index} entries, and the file {tail.segments[-1]}"
     if None in below:
         return f"a hole below the end: {below}"
+    if tail.index < tail.end:
+        return f"readers see {tail.end} batches, and the index has {tail.index}"
     if len(set(below)) < len(below):
         return f"twice: {below}"
-    for (base, batches), (after, _) in zip(log.segments, log.segments[1:], strict=False):
+    for (base, batches), (after, _) in zip(tail.segments, tail.segments[1:], strict=False):
         if base + len(batches) != after:
-            return f"bytes behind the end of a sealed segment: {log.segments}"
+            return f"bytes after the end of a sealed segment: {tail.segments}"
     for batch, offset in s.acked:
-        if offset >= log.shown or below[offset] != batch:
-            return f"{batch} was acknowledged at {offset} of {below}, of which {log.shown} are shown"
-    if found := s.refused & set(below[: log.told]):
+        if offset >= tail.end or below[offset] != batch:
+            return f"{batch} was acknowledged at {offset} of {below}"
+    if found := s.refused & set(below):
         return f"{found} was refused, and is in the log"
-    if follower is not None:
-        if log.shown > len(follower.batches):
-            return f"readers see {log.shown} batches, and the follower has {len(follower.batches)}"
-        if any(log.at(offset) != batch for offset, batch in enumerate(follower.batches)):
-            return f"the follower has {follower.batches}, and the leader {below}"
     return ""
 
 
 def wrong_at_end(s: State) -> str:
-    """Return what is left behind once all threads have ended, "" where nothing is."""
-    log = s.log
-    if log.lock or s.token or any(s.slots) or log.asleep:
-        return "a lock, the token or a slot is left"
-    if s.follower is not None and s.follower.lock:
-        return "the follower's lock is left"
-    if not s.interrupts and (log.paused or log.told < log.end or log.cut() != log):
-        return "PAUSED, a hidden or a torn write is left, without an interrupt"
+    """Return what is left once all threads have ended, "" if nothing is."""
+    tail = s.tail
+    if tail.lock or s.token or s.interpreter or any(s.slots) or tail.asleep or tail.waiting or s.syncing:
+        return "a lock, the token, a slot, a sleeper or a sync is left"
+    if s.fenced and tail.open and not s.interrupts:
+        return "a log that is fenced takes appends"
+    if tail.open and (tail.fd == CLOSED or not s.files[tail.fd]):
+        return "the tail is open, and its descriptor is closed"
+    if tail.torn and tail.open:
+        return "the tail is open, and torn"
     return ""

@@ -1,5 +1,6 @@
-"""Promise: however the threads of a log meet, no acknowledged batch is lost, none is there twice, nothing is
-shown before it is written, and nobody waits for ever. A fault that is planted in the protocol is found.
+"""Promise: however the threads of a log meet, each append is answered once, and is in the log once if that is
+an offset; a tail that is paused writes nothing, no descriptor is used once it is closed, and nobody waits for
+ever. A fault that is planted in the protocol is found.
 """
 
 from __future__ import annotations
@@ -13,54 +14,79 @@ from .bounds import Bounds
 from .search import search
 
 LARGE = "SEGSTORE_LARGE_SPACES" in os.environ
-MOST = 10_000  # states that are looked at in every run
+MOST = 40_000  # states that are looked at in every run
 
 SPACES: dict[str, tuple[Bounds, int]] = {
-    "three combine": (Bounds(appenders=3), 2_168),
-    "two without slots": (Bounds(records=2, combining=False, interrupts=1), 2_394),
-    "interrupts and torn writes": (Bounds(room=2, interrupts=1, failures=1), 932),
-    "the pool closes the descriptor": (Bounds(pool=True, interrupts=1), 5_463),
-    "a holder is interrupted twice": (Bounds(room=2, holder=True, interrupts=2), 6_062),
-    "a roll before the segment is full": (Bounds(records=2, room=2, old=True), 3_823),
-    "a follower that is paused": (Bounds(follower=("pause", "resume")), 1_002),
-    "a follower comes and goes": (
-        Bounds(appenders=1, records=2, holder=True, follower=("detach", "attach"), interrupts=1),
-        4_115,
+    "two combine, one keeps the interpreter's lock": (Bounds(keeping=1, records=2, room=2), 8_040),
+    "two, signals": (Bounds(interrupts=2), 1_295),
+    "two, Python writes, signals": (Bounds(python_writes=True, interrupts=1), 3_492),
+    "two, torn writes": (Bounds(failures=2), 2_480),
+    "three combine": (Bounds(appenders=3), 28_691),
+    "three, one finds no slot": (Bounds(appenders=3, slotless=1), 19_451),
+    "two open the tail": (Bounds(is_open=False, interrupts=1), 3_480),
+    "a fence": (Bounds(fence=True), 36_257),
+    "a fence as the tail is opened": (
+        Bounds(appenders=1, records=2, fence=True, is_open=False, interrupts=1),
+        5_331,
     ),
-    "interrupts, torn writes, rolls": (
-        Bounds(records=2, room=2, interrupts=2, failures=1, old=True),
-        106_506,
+    "the pool lets go": (Bounds(keeping=1, pool="pause"), 45_785),
+    "the pool lets go as the tail is opened": (
+        Bounds(appenders=1, records=2, pool="pause", is_open=False),
+        4_287,
     ),
-    "three and a holder": (Bounds(appenders=3, room=2, holder=True), 67_420),
-    "two, the pool, a holder": (Bounds(room=2, holder=True, pool=True, interrupts=1), 132_589),
-    "two, a holder, a follower": (
-        Bounds(holder=True, follower=("detach", "pause", "resume", "attach"), interrupts=1),
-        57_900,
+    "the pool quits as the tail is opened": (
+        Bounds(appenders=1, records=2, pool="quit", is_open=False),
+        3_763,
     ),
-    "rolls beside a holder": (Bounds(records=2, room=2, holder=True, interrupts=2, old=True), 586_159),
+    "a sync, and the pool lets go": (Bounds(appenders=1, pool="pause", syncs=True, interrupts=1), 39_855),
+    "a sync, and the pool quits": (Bounds(appenders=1, pool="quit", syncs=True, is_open=False), 11_951),
+    "three, torn writes": (Bounds(appenders=3, failures=1), 272_738),
+    "three, signals": (Bounds(appenders=3, room=2, interrupts=1), 142_535),
+    "two open the tail, and the pool lets go": (Bounds(pool="pause", is_open=False), 194_388),
+    "two open the tail, and the pool quits": (Bounds(pool="quit", is_open=False), 160_474),
+    "two, a sync, and the pool lets go": (Bounds(keeping=2, pool="pause", syncs=True), 652_308),
+    "two, a fence, signals": (Bounds(fence=True, is_open=False, interrupts=1), 151_411),
+    "two, Python writes, and tears": (
+        Bounds(records=2, room=2, python_writes=True, failures=1, interrupts=1),
+        184_318,
+    ),
 }
 """Name to the bounds, and the states that there are."""
 
-COMBINING, HOLDER = Bounds(appenders=3), Bounds(room=2, holder=True, interrupts=1)
-FOLLOWER = Bounds(appenders=1, records=2, follower=("detach", "attach"))
+COMBINING, OPENING = Bounds(appenders=3), Bounds(pool="pause", is_open=False)
+SYNCING = Bounds(appenders=1, pool="pause", syncs=True)
 PLANTED: dict[str, tuple[Bounds, str]] = {
-    "published before the write": (COMBINING, "a hole below the end"),
+    "shown before the write": (COMBINING, "a hole below the end"),
     "an index entry before its bytes": (COMBINING, "the index has 1 entries"),
-    "shown before the follower has it": (FOLLOWER, "and the follower has 0"),
-    "PAUSED is left after an interrupt": (HOLDER, "some go round for ever"),
-    "PAUSED is looked at before the lock": (HOLDER, "was refused, and is in the log"),
-    "a hidden write is left after an interrupt": (HOLDER, "was refused, and is in the log"),
-    "hidden writes are fetched": (
-        Bounds(appenders=1, holder=True, follower=("detach", "attach"), interrupts=1),
-        "the follower has",
-    ),
-    "a descriptor is closed outside of the lock": (Bounds(pool=True), "went into another file"),
-    "a roll without PAUSED": (Bounds(records=2, room=2, old=True), "behind the end of a sealed segment"),
-    "a torn write is not cut": (Bounds(records=2, room=2, failures=1), "a torn write is left"),
-    "a taken batch is withdrawn": (Bounds(interrupts=1), "entries, and the file"),
+    "an answer before the write": (COMBINING, "was acknowledged at 1"),
     "one sleeper is woken": (COMBINING, "nobody can go on"),
-    "the lock is kept with a verdict": (Bounds(appenders=1, records=2, room=1), "nobody can go on"),
-    "the follower's lock is taken first": (FOLLOWER, "nobody can go on"),
+    "a sleeper locks without a note": (SYNCING, "nobody can go on"),
+    "a slot is not counted": (COMBINING, "is over, and has no answer"),
+    "an append is withdrawn without the exchange": (Bounds(interrupts=1), "is touched after its answer"),
+    "a torn tail stays open": (Bounds(failures=1), "a tail that is torn writes"),
+    "the interpreter's lock is kept beside a writer of Python's": (
+        Bounds(keeping=1, python_writes=True),
+        "nobody can go on",
+    ),
+    "a pause forgets the slots": (OPENING, "was left before a pause"),
+    "a tail is opened without a descriptor": (
+        OPENING._replace(appenders=1, records=2),
+        "a write uses a descriptor that is closed",
+    ),
+    "a tail is opened within a quit": (
+        OPENING._replace(appenders=1, records=2, pool="quit"),
+        "was left before a pause",
+    ),
+    "nothing is looked at after the tail was opened": (
+        Bounds(appenders=1, fence=True, is_open=False),
+        "takes appends",
+    ),
+    "a descriptor is closed within a sync": (SYNCING, "a sync uses a descriptor that is closed"),
+    "a sync looks at no pause": (SYNCING, "a sync uses a descriptor that is closed"),
+    "a handle is bound again as it is let go of": (
+        SYNCING._replace(is_open=False),
+        "a sync uses a descriptor that is closed",
+    ),
 }
 """Fault to the bounds within which it shows, and how."""
 

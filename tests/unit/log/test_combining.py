@@ -551,16 +551,16 @@ STRESSED = (
 """The sources of C that an append needs."""
 
 
-def stressed(folder: Path, *options: str) -> subprocess.CompletedProcess[str] | None:
-    """Build and run `combining.c` with these options of the compiler; None if it can't be built so."""
-    program = str(folder / "combining")
-    sources = [str(SUPPORT / "combining.c"), *(str(NATIVE / f"{name}.c") for name in STRESSED)]
+def stressed(name: str, times: int, folder: Path, *options: str) -> subprocess.CompletedProcess[str] | None:
+    """Build and run a program of C with these options of the compiler; None if it can't be built so."""
+    program = str(folder / name)
+    sources = [str(SUPPORT / f"{name}.c"), *(str(NATIVE / f"{name}.c") for name in STRESSED)]
     build = ["-std=gnu11", "-O1", "-g", "-pthread", f"-I{NATIVE}", *options, "-o", program, *sources]
     if subprocess.run([*compiler(), *build], capture_output=True, check=False).returncode:
         return None
     surroundings = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
     return subprocess.run(
-        [program, str(folder / "log"), "3000"],
+        [program, str(folder / "log"), str(times)],
         capture_output=True,
         text=True,
         check=False,
@@ -580,11 +580,23 @@ def test_threads_of_c_alone(tmp_path: Path) -> None:
     """Six threads append, one pauses the tail and opens it again, signals come, and writes for several fail.
     The thread sanitizer looks on, if there is one that runs here.
     """
-    done = stressed(tmp_path, "-fsanitize=thread")
+    done = stressed("combining", 3000, tmp_path, "-fsanitize=thread")
     if done is None or "unexpected memory mapping" in done.stderr:
-        done = stressed(tmp_path)
+        done = stressed("combining", 3000, tmp_path)
     assert done is not None
     assert (done.returncode, done.stderr) == (0, "")
     together, refused = map(int, done.stdout.split())
     assert together > 50
     assert refused > 0
+
+
+def test_a_tail_that_is_opened_as_it_quits_has_a_descriptor(tmp_path: Path) -> None:
+    """The pool of descriptors quits a tail while the holder of the append token opens it: it is open with its
+    descriptor, or paused.
+    """
+    done = stressed("quitting", 2_000_000, tmp_path)
+    assert done is not None
+    assert (done.returncode, done.stderr) == (0, "")
+    opened, quits = map(int, done.stdout.split())
+    assert opened > 0
+    assert quits > 0

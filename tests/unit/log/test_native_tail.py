@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -29,6 +30,7 @@ from segstore.storage.log.append import append_batches, append_record
 from segstore.storage.log.publisher import Publisher
 from segstore.storage.log.transaction_markers import active_producers, end_transaction, open_transactions
 from segstore.storage.log.visibility import Visible
+from segstore.storage.segment import native_tail
 from segstore.storage.segment.native_tail import NativeTail
 
 MANY = 3000
@@ -706,6 +708,44 @@ def test_files_that_the_pool_closes_while_a_tail_is_lent() -> None:
     tail.bind(handle := LetGoAtOnce("/dev/null", os.O_RDONLY), NATIVE, ffi.NULL)
     tail.begin()
     assert not tail.c.open
+    handle.close()
+
+
+@pytest.mark.parametrize("call", ["seg_tail_pause", "seg_tail_quit"])
+def test_a_file_that_is_bound_again_while_the_pool_lets_go_of_it(
+    monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    """The holder of the append token got the handle before the pool dropped it. C may sync the file then, so
+    the tail must keep it open.
+    """
+    tail, handle, real = NativeTail(None, HERE, 0), Handle("/dev/null", os.O_RDONLY), getattr(lib, call)
+    tail.bind(handle, NATIVE, ffi.NULL)
+
+    def bound_again(*arguments: Any) -> int:
+        answer: int = real(*arguments)
+        tail.bind(handle, NATIVE, ffi.NULL)
+        return answer
+
+    with monkeypatch.context() as patched:
+        patched.setattr(native_tail, "lib", SimpleNamespace(**{call: bound_again}))
+        tail._is_left = call == "seg_tail_quit"
+        handle.let_go()
+    tail.begin()
+    assert tail.c.open
+    assert tail.handle is handle
+    tail.let_go()
+    assert tail.handle is None
+    handle.close()
+
+
+@pytest.mark.parametrize("quits", [False, True], ids=["pause", "quit"])
+@pytest.mark.parametrize("here", [1, 0], ids=["here", "forked"])
+def test_a_file_that_the_pool_lets_go_of_is_closed(here: int, quits: bool) -> None:
+    tail = NativeTail(None, ffi.new("uint8_t[1]", bytes([here])), 0)
+    tail.bind(handle := Handle("/dev/null", os.O_RDONLY), NATIVE, ffi.NULL)
+    tail._is_left = quits
+    handle.let_go()
+    assert (tail.handle, tail.c.fd) == (None, -1)
     handle.close()
 
 
