@@ -375,10 +375,13 @@ class LocalReplica:
 
     def go_offline(self) -> None:
         """Stop: the directory has failed, or the replica is taken away (R32)."""
-        (self.partition.tail.pause if self._inline else self.partition.tail.quit)()
+        tail = self.partition.tail
+        stop_appends = tail.pause if self._inline else tail.quit
+        stop_appends()
         with self.lock:
             self._carry_out(self.core.go_offline())
             self._refuse_waiting()
+        stop_appends()  # again: an append that had the lock may have opened the tail
 
     def _carry_out(self, effects: Effects) -> list[Effect]:
         """Do what is done in memory; return what changes the log. The caller holds the lock."""

@@ -296,6 +296,26 @@ def test_only_one_replica(tmp_path: Path) -> None:
             log.append(b"lost", timeout_ms=100)
 
 
+def test_a_tail_that_is_opened_while_its_replica_goes_offline(
+    store: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An append opens the tail again before the replica has lost its role; then C appends no more."""
+    leader = lent(store)
+    tail, pause = leader.partition.tail, leader.partition.tail.pause
+
+    turns: list[LocalReplica] = []
+
+    def opened_again() -> None:
+        pause()
+        if not turns:
+            turns.append(lent(store))
+
+    monkeypatch.setattr(tail, "pause", opened_again)
+    leader.go_offline()
+    assert turns == [leader]
+    assert not tail.native.is_open
+
+
 def test_bad_input(tmp_path: Path) -> None:
     with pytest.raises(segstore.SegstoreError, match="inline"):
         segstore.open_replicated([tmp_path / "d"], inline="yes")  # type: ignore[arg-type]
