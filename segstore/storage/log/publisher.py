@@ -53,6 +53,10 @@ class Publisher:
         """Publish the views of several partitions, each with the arguments of `publish`: at once for those
         that lie in one directory; a replicated store has several directories.
         """
+        if len(published) == 1:  # as most transactions
+            publisher, view, written, flusher, layout = published[0]
+            publisher.publish(view, written, flusher, layout)
+            return
         by_directory: dict[EndsWriter, tuple[list[int], list[Numbers]]] = {}
         for publisher, view, written, flusher, layout in published:
             slots, ends = by_directory.setdefault(publisher._ends, ([], []))

@@ -45,6 +45,8 @@ class Tail:
         self.token.on_taken = self._taken
         self.may_be_open = False
         """Whether C may have appended since the append token was taken last."""
+        self._binding: tuple[object, ...] = ()
+        """What the tail was bound to last: it is bound anew when that has changed."""
         self.has_standby = False
         """Whether the high watermark is what a standby in sync mode has."""
         writer.segments.stop_appends = native.pause
@@ -115,19 +117,24 @@ class Tail:
         if handle is None or (thread is not None and job is None):
             return
         native, writer, files = self.native, self._writer, self._context.files
-        if not native.is_bound_to(handle):
+        is_bound = native.is_bound_to(handle)
+        if not is_bound:
             native.bind(handle, files.native_write(handle), files.native_sync(handle))
-        writer.segments.active.bind(native)
-        writer.producers.bind(native)
-        validator.bind(native)
-        self._flushing.bind(native)
+        binding = is_bound, writer.segments.active, writer.producers.state, validator
+        if binding != self._binding:
+            writer.segments.active.bind(native)
+            writer.producers.bind(native)
+            validator.bind(native)
+            self._flushing.bind(native)
+            self._binding = binding
         native.c.leader_epoch, native.c.follows = writer.epoch, follows
         native.hand_on(followers)
         native.write_by(job)
         self.may_be_open = True  # first: whatever an interrupt leaves undone here, the tail is paused
         self._visible.open(behind)
-        # Meanwhile a sync may have failed, or the pool have let go of the file, of which it would not know.
-        if writer.segments.fenced is not None or self._log() is not handle:
+        # Meanwhile a sync may have failed, or the pool have let go of a file of which it did not know yet that
+        # it is used here.
+        if writer.segments.fenced is not None or not (is_bound or self._log() is handle):
             native.pause()
 
     def _log(self) -> Handle | None:

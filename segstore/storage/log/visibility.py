@@ -193,10 +193,18 @@ class Visible:
         caller holds the append token, and has paused the tail. These appends are published.
         """
         tail = self.tail
-        if tail.moved or tail.c.hidden or tail.is_behind:
+        if self._high_watermark is None:
+            self._take_ends()
+        elif tail.moved or tail.c.hidden or tail.is_behind:
             with self.publishing:  # any thread may move the high watermark
                 self._turn(*self._look())
         self._by_c = False
+
+    def _take_ends(self) -> None:
+        """Let the views end where C's appends ended."""
+        if isinstance(self.current, LogView):
+            self.current = self.view
+        self._written = self._all()
 
     def _turn(self, written: LogView, view: LogView) -> None:
         """Let readers see these views, unless C moves their ends now. The caller holds `publishing`.
@@ -205,9 +213,7 @@ class Visible:
         replaced end where C's appends ended, and C's end is taken away, before they are.
         """
         tail = self.tail
-        if isinstance(self.current, LogView):
-            self.current = self.view
-        self._written = self._all()
+        self._take_ends()
         tail.look(0, -1, -1)
         self._written, self.current = written, view
         tail.look(written.end_position, written.end_offset, view.end_offset)

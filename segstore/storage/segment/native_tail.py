@@ -124,6 +124,8 @@ class NativeTail:
 
     def hand_on(self, followers: Sequence[NativeTail]) -> None:
         """Have C append to these tails of followers, too."""
+        if not followers and not self.followers:
+            return
         self.followers = followers  # they live as long as this tail
         self.c.n_followers = len(followers)
         self.c.spins = len(followers) < _processors()
