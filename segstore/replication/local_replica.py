@@ -464,7 +464,9 @@ class LocalReplica:
         self._may_be_open = True
         with tail.token:
             opened = tail.open_follower(self.partition.validator, epoch, end, self._thread)
-        if opened:
+        if self.core.role is None:  # another thread has taken it offline since
+            tail.quit()
+        elif opened:
             self._links.opens(leader)
 
     def takes_tails(self) -> bool:
@@ -500,6 +502,8 @@ class LocalReplica:
             tail.open_leader(self.partition.validator, epoch, end, natives)
             if tail.may_be_open:
                 self._openings.began(native)
+        if self.core.role is None:  # as in `_offer`
+            tail.quit()
 
     @property
     def _is_offered(self) -> bool:

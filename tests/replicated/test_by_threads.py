@@ -449,6 +449,35 @@ def test_large_appends_and_many_writers(three: Directories) -> None:
         assert all(here[topic][offset] == value for (topic, offset), value in told.items())
 
 
+@pytest.mark.parametrize("opening", ["open_leader", "open_follower"])
+def test_a_tail_that_is_opened_while_its_replica_goes_offline(
+    three: Directories, monkeypatch: pytest.MonkeyPatch, opening: str
+) -> None:
+    """The directory's thread has looked at the role before; then C appends no more."""
+    with opened(three) as store:
+        lent(store)
+        leader = leader_of(store)
+        others = [each for each in replicas(store) if each is not leader]
+        replica = leader if opening == "open_leader" else others[0]
+        open_tail, was_open = getattr(replica.partition.tail, opening), list[bool]()
+
+        def open_late(*arguments: Any) -> Any:
+            replica.go_offline()
+            answer = open_tail(*arguments)
+            was_open.append(replica.partition.tail.native.is_open)
+            return answer
+
+        monkeypatch.setattr(replica.partition.tail, opening, open_late)
+        with replica.partition.token:
+            """Its tail is paused."""
+        log = store.partition("t")
+        with suppress(segstore.SegstoreError):
+            until(lambda: log.append(b"after", timeout_ms=100) and was_open)
+        until(lambda: was_open)
+        assert was_open[0]
+        until(lambda: not replica.partition.tail.native.is_open)
+
+
 def test_a_tail_opened_in_vain_is_not_opened_again_at_once() -> None:
     class Tail:
         is_open = moved = False
