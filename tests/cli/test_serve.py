@@ -67,7 +67,6 @@ def test_it_ends_by_a_signal_that_another_thread_gets(store_dir: Path, number: i
         assert program.wait(PATIENCE) == status
 
 
-
 def test_it_says_what_clients_are_told(store_dir: Path) -> None:
     with serving(store_dir, "--advertise", "log.example:19092") as (_, _, line):
         assert line.endswith(", and tells clients log.example:19092\n")

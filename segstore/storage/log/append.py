@@ -420,9 +420,10 @@ def append_record(
         batch.producer_id, batch.producer_epoch = template.producer_id, template.producer_epoch
         batch.base_sequence, batch.attributes = template.base_sequence, template.attributes
         record = partition.tail, value, key, headers, timestamp, None, int(_cast("uintptr_t", batch))
-        if partition.acks is not None:
+        acknowledger = partition.acks
+        if acknowledger is not None:
             first = append_inline(partition, acks, 1, lambda: append_short(*record))
-        elif (first := append_short(*record)) >= 0:
+        elif (first := append_short(*record)) >= 0 and partition.acks is not None:
             awaited(partition, first, 1, acks)
         if first >= 0:
             stamp = batch.max_timestamp if batch.attributes & APPEND_TIME_FLAG else -1

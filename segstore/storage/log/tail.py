@@ -132,8 +132,8 @@ class Tail:
         native.write_by(job)
         self.may_be_open = True  # first: whatever an interrupt leaves undone here, the tail is paused
         self._visible.open(behind)
-        # Meanwhile a sync may have failed, or the pool have let go of a file of which it did not know yet that
-        # it is used here.
+        # Meanwhile a sync may have failed, or the pool have let go of a file of which it did not know yet who
+        # uses it.
         if writer.segments.fenced is not None or not (is_bound or self._log() is handle):
             native.pause()
 
