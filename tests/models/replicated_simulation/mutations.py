@@ -207,7 +207,7 @@ MUTATIONS: dict[str, Mutation] = {
     "a leader's epoch is not in its log": Mutation([DURABLE, ("append", "a", 0, 2, 5, "all"), STRANDED], (
         Change(LeaderEpochs, "assign", _unless_it_leads),)),
     "consumers read up to the log end": Mutation([DURABLE, STRANDED], (
-        Change(Visible, "_below", lambda self, high_watermark: self._written),)),
+        Change(Visible, "_below", lambda self, high_watermark, view: view),)),
     "opened by a minority": Mutation([("minority", 0)], (
         Change(voters, "_check_majority", lambda found, offline: None),
         Change(MetadataLog, "open", classmethod(_without_the_others)))),
@@ -232,7 +232,7 @@ MUTATIONS: dict[str, Mutation] = {
         [DURABLE, ("burst", "a", 0, 2, 20), ("rot", "a", 0, 1, 50, False)],
         (Change(_Patient, "_expel", lambda self, core, now: Decision()),)),
     "sessions go by the wall clock": Mutation([DURABLE, ("jump", "a", 0, 2, -60_000)], (
-        Change(ReplicaManager, "heartbeat", _beat_by_the_wall_clock),), 1),
+        Change(ReplicaManager, "heartbeat", _beat_by_the_wall_clock),), 6),
     "an adoption that was committed is forgotten": Mutation(
         [WIDE_DURABLE, STAGED, ADOPTED, ("death", 80, "kill", ()), STAGED_AGAIN, ("tick", 1000)],
         (Change(AdoptedTopic, "load", _forget_ids),)),

@@ -25,8 +25,9 @@ def test_a_fault_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     steps, changes, seed = MUTATIONS[name]
     for change in changes:
         monkeypatch.setattr(*change)
-    with pytest.raises(Wrong):
+    with pytest.raises(Wrong) as found:
         play(steps, seed)
+    assert not isinstance(found.value.__cause__, TypeError), "what is put in has the old signature"
     monkeypatch.undo()
     play(steps, seed)  # it is the fault that was found
     record("replicated simulation mutations found")
