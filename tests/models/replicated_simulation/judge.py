@@ -5,8 +5,8 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import combinations
 from pathlib import Path
-from typing import Any
 
 from simulation.model import hold
 
@@ -218,18 +218,15 @@ class Part:
             )
 
 
-def _first(replica: Path, log: list[Any]) -> int:
-    """The offset of the first batch; of a log without one, that of its segment."""
-    return int(log[0][0]) if log else min(int(path.stem) for path in replica.glob("*.log"))
-
-
-def equal(replicas: list[Path]) -> None:
-    """P9: replicas hold the same batches. Each removes whole segments, so some begin earlier than others."""
-    logs = [batches_of(replica) for replica in replicas]
-    start = max(_first(replica, log) for replica, log in zip(replicas, logs, strict=True))
-    logs = [[batch for batch in log if batch[0] >= start] for log in logs]
-    for replica, log in zip(replicas, logs, strict=True):
-        hold(log == logs[0], replicas[0], "and", replica, "differ:", {*log} ^ {*logs[0]})
+def equal(replicas: Mapping[Path, int]) -> None:
+    """P9: of any two replicas, which begin at these log start offsets, both hold the same batches from the
+    later start on. What a segment has below the log start was deleted, and no reader gets it.
+    """
+    logs = {replica: batches_of(replica) for replica in replicas}
+    for one, other in combinations(replicas, 2):
+        start = max(replicas[one], replicas[other])
+        left, right = ([batch for batch in logs[each] if batch[1] >= start] for each in (one, other))
+        hold(left == right, one, "and", other, "differ from", start, "on:", {*left} ^ {*right})
 
 
 def batches_of(replica: Path) -> list[tuple[int, int, int, int]]:

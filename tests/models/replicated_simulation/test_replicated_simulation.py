@@ -101,8 +101,15 @@ CASES: dict[str, tuple[object, list[Step]]] = {
         ("mend",),
         ("cut", "none", (0, 1, 2)),
     ]),
+    "replicas were called different by records of a lost leader below the log start, which nobody reads":
+    (70099, [
+        ("create", "a", 1, 1, False, "keep"),
+        ("strand", "a", 0, 12, "", False),
+        ("append", "a", 0, 18, 1, 0),
+        ("trim", "a", 0, 100),
+    ]),
 }  # fmt: skip
-"""Runs that found a fault of the product once, and the seeds that led there."""
+"""Runs that found a fault of the product, or of the simulation, once, and the seeds that led there."""
 
 
 @pytest.mark.parametrize("name", CASES)

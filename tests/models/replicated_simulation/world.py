@@ -409,12 +409,17 @@ class World:
         replicas = {key: state.replicas for key, state in states(self.live).items()}
         metadata = said(self.live._replicated.controller.image)
         self.close()
+        starts: dict[tuple[str, int], dict[Path, int]] = {key: {} for key in replicas}
         for directory in DIRECTORIES:
             with segstore.open(self.path(directory), mode="r") as alone:
                 hold(said(image_of(alone)) == metadata, directory, "has other metadata")
+                for (topic, number), ids in replicas.items():
+                    if directory in ids:
+                        path = self.path(directory) / f"{topic}-{number}"
+                        starts[topic, number][path] = alone.partition(topic, number).start_offset
             findings = [str(each) for each in segstore.check(self.path(directory))]
             hold(not findings, directory, "check:", *findings)
-        for (topic, number), ids in replicas.items():
-            part = self.parts.get((topic, number))
+        for key, found in starts.items():
+            part = self.parts.get(key)
             if part is not None and not part.compacted:
-                equal([self.path(each) / f"{topic}-{number}" for each in ids])
+                equal(found)
