@@ -214,8 +214,8 @@ class Leader:
         return remote is not None and not remote.is_caught_up(self.log.end_offset, now_ms, lag_ms)
 
     def _expand(self, replica: int) -> Effects:
-        """Propose to add a follower that has reached the high watermark and the start of this leader epoch
-        (R20; Kafka: Partition.maybeExpandIsr).
+        """Propose to add a follower that has reached the high watermark and the start of this leader epoch,
+        and whose log does not begin below this one (R20; Kafka: Partition.maybeExpandIsr).
         """
         if not isinstance(self.isr, Committed) or replica in self.isr.isr or not self._may_join(replica):
             return ()
@@ -235,10 +235,15 @@ class Leader:
         return synced < min(promised, self.remotes[replica].end_offset)
 
     def _may_join(self, replica: int) -> bool:
-        """Kafka: Partition.canAddReplicaToIsr, isFollowerInSync."""
-        end_offset = self.remotes[replica].end_offset
-        reached = end_offset >= self.log.high_watermark and end_offset >= self.epoch_start_offset
-        return reached and self._eligible(replica)
+        """Kafka: Partition.canAddReplicaToIsr, isFollowerInSync; but there the log start is not looked at.
+
+        Below its log start this log has no epochs: a follower is not told that its own records there are
+        others, which were never committed. Were it elected before its log begins where this one does, it
+        would show them.
+        """
+        remote, log = self.remotes[replica], self.log
+        reached = remote.end_offset >= max(log.high_watermark, self.epoch_start_offset)
+        return reached and remote.start_offset >= log.start_offset and self._eligible(replica)
 
     def _eligible(self, replica: int) -> bool:
         """Return whether a replica is unfenced, stays, and fetches under the broker epoch that it is

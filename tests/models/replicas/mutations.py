@@ -149,6 +149,12 @@ def _by_any_registration(leader: Leader, replica: int) -> bool:
     return broker is not None and broker.active
 
 
+def _wherever_its_log_begins(leader: Leader, replica: int) -> bool:
+    end_offset = leader.remotes[replica].end_offset
+    reached = end_offset >= max(leader.log.high_watermark, leader.epoch_start_offset)
+    return reached and leader._eligible(replica)
+
+
 def _apply_again(leader: Leader, registration: Any, now_ms: int) -> Any:
     leader.leader_epoch, leader.partition_epoch = registration.leader_epoch, registration.partition_epoch
     leader._assign(registration, now_ms)
@@ -278,6 +284,9 @@ FOUND_BY_TESTS: dict[str, Tested] = {
         "test_leader", "test_r39_followers_in_sync_that_have_an_offset_can_be_read"),
     "expand with any registration known": Tested(Leader, "_eligible", _by_any_registration,
         "test_isr", "test_r20_who_joins"),
+    "who joins may have records below the leader's log start": Tested(
+        Leader, "_may_join", _wherever_its_log_begins,
+        "test_isr", "test_r20_who_joins_has_nothing_below_the_leaders_log_start"),
     "answered before it is durable": Tested(Controller, "alter_partition", _answer_first,
         "test_controller", "test_r31_what_is_answered_was_written_before"),
     "all stale brokers are fenced at once": Tested(Controller, "on_time", _fence_all,

@@ -7,13 +7,18 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 
+import memory
 import pytest
 from faulty.counts import record
 from simulation.model import Wrong
 
-from .play import play, play_seed
+from segstore.replication.core.effects import Effect, SetLogStartOffset
+from segstore.replication.local_replica import LocalReplica
+
+from .play import LOOKS, OPS, play, play_seed
 from .shrinking import report
 from .steps import Step
+from .world import World
 
 SEEDS, PART, STEPS = 300, 5, 20
 """Always the same ones, `PART` of them in a test: `make simulate-replicas` takes others each time."""
@@ -116,6 +121,42 @@ CASES: dict[str, tuple[object, list[Step]]] = {
 def test_a_run_that_failed_once(name: str) -> None:
     seed, steps = CASES[name]
     play(steps, seed)
+
+
+def test_r20_a_disk_hangs_before_the_log_start_moves(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A replica that alone had records comes back when those at their offsets were deleted. It hangs before
+    its log begins behind its own, the leader's disk fails, and the process is killed.
+    """
+    with memory.directory() as root:
+        world = World(root, 70099, OPS, LOOKS)
+        change, hung = LocalReplica._change_log, []
+
+        def hang(replica: LocalReplica, effect: Effect) -> None:
+            moves = replica.key.topic == "a" and isinstance(effect, SetLogStartOffset)
+            if moves and replica.broker == 0 and not hung:
+                hung.append(effect)
+                world.turns.paused.add("-0")
+                world.turns.wait(lambda: True, 0)
+            change(replica, effect)
+
+        monkeypatch.setattr(LocalReplica, "_change_log", hang)
+        world.run([
+            ("create", "a", 1, 1, False, "keep"),
+            ("strand", "a", 0, 12, "", False),
+            ("tick", 300),
+            ("append", "a", 0, 18, 1, 1),
+            ("tick", 300),
+            ("look", "a", 0),
+            ("trim", "a", 0, 100),
+            ("close",),
+            ("break", 1),
+            ("append", "a", 0, 19, 1, 1),
+            ("tick", 300),
+            ("kill",),
+            ("tick", 1000),
+            ("look", "a", 0),
+        ])  # fmt: skip
+    assert hung == [SetLogStartOffset(1)]
 
 
 def test_the_same_seed_is_the_same_run() -> None:

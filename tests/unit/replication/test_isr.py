@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from replication import LAG, NOW, fetch, leading, log, proposal, sent, state
+from replication import LAG, NOW, fetch, following, leading, log, proposal, sent, state
 
 from segstore.errors import (
     FencedLeaderEpochError,
@@ -17,7 +17,7 @@ from segstore.errors import (
     SegstoreError,
     UnknownTopicOrPartitionError,
 )
-from segstore.replication.core.effects import Send, SetHighWatermark
+from segstore.replication.core.effects import Send, SetHighWatermark, Truncate
 from segstore.replication.core.isr import Committed, PendingExpand, PendingShrink
 from segstore.replication.core.leader import Leader
 from segstore.replication.core.messages import AlterPartition, AlterPartitionReply
@@ -107,6 +107,42 @@ def test_r20_who_joins(name: str) -> None:
         _, effects = part.on_fetch(request, NOW)
     assert bool(sent(effects)) == joins
     assert isinstance(leader.isr, PendingExpand) == joins
+
+
+BEGINS = {
+    "where the leader's log does": (4, True),
+    "above: it is retained for itself": (5, True),
+    "below": (3, False),
+    "at the very beginning": (0, False),
+}
+"""Where the log of 2 begins, while the leader's begins at 4; whether 2 joins."""
+
+
+@pytest.mark.parametrize("name", BEGINS)
+def test_r20_who_joins_has_nothing_below_the_leaders_log_start(name: str) -> None:
+    start, joins = BEGINS[name]
+    part, leader = leading(log((1, 4), start=4, end=9, shown=7), isr=(0, 1))
+    answer, effects = part.on_fetch(fetch(2, 9, last=1, log_start_offset=start), NOW)
+    assert (answer.log_start_offset, bool(sent(effects))) == (4, joins)
+    assert isinstance(leader.isr, PendingExpand) == joins
+
+
+@pytest.mark.parametrize("records", [4, 6])
+def test_r20_records_that_were_deleted_where_the_leader_has_others_are_not_shown(records: int) -> None:
+    """1 has `records` of epoch 0 that were never committed; of the leader's, of epoch 1, the first four are
+    deleted. 1 keeps four of its own: of them the leader knows nothing.
+    """
+    led, leader = leading(log((1, 4), start=4, end=4, shown=4), isr=(0, 2))
+    part, follower = following(log((0, 0), end=records))
+    for _ in range(3):
+        request = follower.fetch(71)
+        answer, effects = led.on_fetch(request, NOW)
+        assert not sent(effects) or request.log_start_offset == 4
+        for effect in follower.on_answer(request, answer, None):
+            if isinstance(effect, Truncate):
+                follower.on_truncate(effect.offset, effect.offset)
+    assert (part.log.start_offset, part.log.end_offset) == (4, 4)
+    assert isinstance(leader.isr, PendingExpand), "it joins once its log begins there"
 
 
 SYNCED = {
