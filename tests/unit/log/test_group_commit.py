@@ -714,10 +714,9 @@ def test_a_partition_that_is_deleted_while_it_is_synced_is_no_failed_disk(store_
 
     files = Deleted()
     with segstore.open(store_dir, files=files) as store:
-        store.create_topic("t", 1, {"segment.bytes": 200})
+        store.create_topic("t")
         log = store.partition("t")
-        for _ in range(3):
-            log.append(b"v" * 100)
+        log.append(b"in a file whose name is not synced, and no roll has it synced in the background")
         partition = log.partition_for_write()
         files.armed = True
         with pytest.raises(segstore.StoreClosedError):
