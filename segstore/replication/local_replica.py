@@ -528,8 +528,10 @@ class LocalReplica:
 
     def _gets_from(self, leader: LocalReplica) -> bool:
         """Return whether what is appended to the leader's log comes to this one by the same call."""
-        own, leading = self.partition.tail.native, leader.partition.tail.native
-        return self._is_offered and leading.is_open and own in leading.followers
+        if not self._is_offered:
+            return False
+        leading = leader.partition.tail.native
+        return leading.is_open and self.partition.tail.native in leading.followers
 
     @contextmanager
     def _changes(self) -> Iterator[None]:

@@ -258,7 +258,7 @@ class Member:
         """See `Links`."""
         self.directory.post(partial(self.directory.resume, replica, work))
 
-    def lends(self, leader: LocalReplica) -> None:
+    def opens(self, leader: LocalReplica) -> None:
         """See `Links`; followers elsewhere have no tails here."""
 
     def failed(self, broker: int, error: Exception) -> None:
