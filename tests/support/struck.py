@@ -16,11 +16,11 @@ from typing import Any
 
 import segstore
 from segstore.client.consumer.base import Guard
-from segstore.mutex import Mutex
+from segstore.mutex import BoundedLock, Mutex
 
 _HERE = os.path.dirname(segstore.__file__)
 _PLACES = {"call", "return", "c_return"}
-_TAKEN = {Mutex.__enter__.__code__, Guard.__enter__.__code__}
+_TAKEN = {each.__enter__.__code__ for each in (Mutex, BoundedLock, Guard)}
 """Functions that `with` calls: CPython runs no signal handler between their return and the block."""
 
 
