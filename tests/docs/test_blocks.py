@@ -103,7 +103,9 @@ def mirror(directory: Path) -> Iterator[Setting]:
         log = broker.store.partition("flights")
         log.append(b"on time")
         named = ("kafka1:9092,kafka2:9092", "kafka1:9092", "127.0.0.1:9092")
-        yield Setting(dict.fromkeys(named, broker.bootstrap_servers), before={4: store_with_one_more})
+        yield Setting(
+            dict.fromkeys(named, broker.bootstrap_servers), before={"mirror --to kafka1": store_with_one_more}
+        )
         assert log.end_offset == 2
 
 
@@ -115,7 +117,9 @@ def replication(directory: Path) -> Iterator[Setting]:
             store.partition("flights").append(b"on time")
 
     lost = directory / "disk2" / "log"
-    yield Setting(disks(directory), before={2: lambda: os.rename(lost, f"{lost}-lost"), 3: plain})
+    missing, migrated = "# the second one is missing", "# the first one is a plain store"
+    before = {missing: lambda: os.rename(lost, f"{lost}-lost"), migrated: plain}
+    yield Setting(disks(directory), before=before)
 
 
 @contextmanager
@@ -124,7 +128,9 @@ def serve(directory: Path) -> Iterator[Setting]:
         certificates(directory)
         (directory / "users.txt").write_text("alice:secret\nadmin:more secret\n")
 
-    yield Setting({"127.0.0.1:9092": "127.0.0.1:0", "0.0.0.0:9093": "127.0.0.1:0"}, before={3: users})
+    yield Setting(
+        {"127.0.0.1:9092": "127.0.0.1:0", "0.0.0.0:9093": "127.0.0.1:0"}, before={"--sasl-users": users}
+    )
 
 
 @contextmanager
@@ -144,7 +150,10 @@ def standby(directory: Path) -> Iterator[Setting]:
         served = {"segstore serve --store primary-log": "true"}  # by this process, which has it open
         yield Setting(
             {**served, **addresses, "127.0.0.1:9092": "127.0.0.1:0"},
-            before={5: serve_promoted, 6: promoted.close},
+            before={
+                "segstore follow standby:9092": serve_promoted,
+                "segstore promote primary-log": promoted.close,
+            },
         )
 
 
