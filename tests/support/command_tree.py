@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 
 import click
 
+from segstore.cli.app import COMMANDS as COMMANDS
 from segstore.cli.app import Listed, commands
 from segstore.cli.place_first import moved
 
@@ -58,17 +59,17 @@ def fault(words: Sequence[str], whole: bool = False) -> str | None:
         names, command, rest = command_of(words)
         if rest and isinstance(command, click.Group) and STAND_IN.fullmatch(rest[0]):
             return None  # segstore COMMAND --help
-        values, given, left = _parsed(names, command, rest)
+        values, given, left = parsed(names, command, rest)
         if left:
             return f"{left} are too many arguments for {' '.join(names)}"
         _judge(command, values, given)
-        lacking = [each.human_readable_name for each in missing(command, values)] if whole else []
-        return f"{' '.join(names)} needs {lacking}" if lacking else None
+        names_of = lacking(command, values) if whole else []
+        return f"{' '.join(names)} needs {names_of}" if names_of else None
     except click.UsageError as error:
         return error.format_message()
 
 
-def _parsed(
+def parsed(
     names: Sequence[str], command: click.Command, rest: Sequence[str]
 ) -> tuple[dict[str, object], list[click.Parameter], list[str]]:
     """Return the values by parameter's name, the parameters that are given, and the words that are left. The
@@ -101,10 +102,13 @@ def _texts(value: object) -> Iterator[str]:
             yield from _texts(each)
 
 
-def missing(command: click.Command, values: dict[str, object]) -> list[click.Parameter]:
-    """Return the required parameters that have no value; a variable of the environment may give others."""
-    lacking = [each for each in command.params if each.required and not each.envvar]
-    return [each for each in lacking if not any(_texts(values.get(str(each.name))))]
+def lacking(command: click.Command, values: dict[str, object]) -> list[str]:
+    """Return the names of required parameters that have no value. A variable of the environment may give the
+    store.
+    """
+    required = [each for each in command.params if each.required and not each.envvar]
+    without = [each for each in required if not any(_texts(values.get(str(each.name))))]
+    return [each.human_readable_name.removesuffix("...") for each in without]
 
 
 def options() -> set[str]:
