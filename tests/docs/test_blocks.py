@@ -1,5 +1,5 @@
-"""Every block of code in README and docs/ is run by a test: by this one, or by the one that ELSEWHERE names.
-LEFT_OUT has those that can't be run, and why.
+"""Every block of code of a page that people read is run by a test: by this one, or by the one that ELSEWHERE
+names. LEFT_OUT has those that can't be run, and why.
 """
 
 from __future__ import annotations
@@ -14,27 +14,21 @@ from pathlib import Path
 import pages
 import pytest
 from certificates import certificates
+from documented_commands import Reason, guides, text_of
 from pages import Setting
 from places import GOLDEN, REPOSITORY
 
 import segstore
 from segstore.testing import Broker
 
-MINUTES = "takes minutes, and what it prints is of the machine"
-SCRIPT = "a script of Kafka's: tests/kafka/test_mirror_to.py calls the class that it calls"
-LEFT_OUT: Mapping[str, Mapping[str, str]] = {
+LEFT_OUT: Mapping[str, Mapping[str, Reason]] = {
     "README.md": {
-        "make demo    #": f"{MINUTES}: .ci/run makes the tests; test_readme.py looks for the targets",
-        "segstore topics [TOPIC]": "a list, no program: test_readme.py compares it with the commands",
+        "make demo    #": Reason.MINUTES,
+        "segstore topics [TOPIC]": Reason.NO_PROGRAM,  # test_readme.py compares it with the commands
     },
-    "docs/moving-to-kafka.md": {
-        "kafka-topics.sh": SCRIPT,
-        "kafka-consumer-groups.sh": SCRIPT,
-        "import shutil": "needs a broker: tests/kafka/test_mirror_to.py runs it on one",
-    },
-    "docs/serve.md": {"User:alice: read": "an entry of a list, no program"},
-    "docs/standby.md": {"primary-log is the primary": "an output whose figures are of one moment"},
-    "docs/zero-copy.md": {"segstore bench zero-copy --directory": MINUTES},
+    "docs/serve.md": {"User:alice: read": Reason.NO_PROGRAM},
+    "docs/standby.md": {"primary-log is the primary": Reason.NO_PROGRAM},
+    "docs/zero-copy.md": {"segstore bench zero-copy --directory": Reason.MINUTES},
 }
 """Blocks that are not run, named by what they begin with, and the reason."""
 
@@ -194,8 +188,7 @@ def test_the_blocks_of_a_page_run(page: str, tmp_path: Path) -> None:
 
 
 def test_every_page_with_code_is_run() -> None:
-    every = [REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").rglob("*.md"))]
-    with_code = {str(page.relative_to(REPOSITORY)) for page in every if "```" in page.read_text("utf-8")}
+    with_code = {str(page.relative_to(REPOSITORY)) for page in guides() if "```" in text_of(page)}
     assert with_code == {*HERE, *ELSEWHERE}
     assert not set(HERE) & set(ELSEWHERE)
     for page, test in ELSEWHERE.items():

@@ -6,7 +6,6 @@ commands.
 
 from __future__ import annotations
 
-import enum
 import re
 import shlex
 import signal
@@ -18,20 +17,11 @@ import click
 import command_tree
 import pytest
 from cli import run, start_program
-from documented_commands import Command, guides, of_page
+from documented_commands import Command, Reason, guides, of_page
 from documented_places import Place, place_of
 from documented_programs import JUDGES
 from places import REPOSITORY
 from waiting import PATIENCE
-
-
-class Reason(enum.Enum):
-    """Why a command is not run."""
-
-    MINUTES = "takes minutes or an hour; what it prints is of the machine"
-    INSTALLS = "installs packages"
-    TOOL = "is a program of others, named as one"
-
 
 NOT_RUN = {
     r"segstore bench (study|zero-copy).*": Reason.MINUTES,  # bench/test_notebook.py runs small ones

@@ -4,6 +4,7 @@ sentences that begins with a program. Writes nothing.
 
 from __future__ import annotations
 
+import enum
 import json
 import re
 import shlex
@@ -32,6 +33,15 @@ ESCAPED = re.compile(r"\\([`_*|<>])")
 SEPARATORS = {"|", "||", "&", "&&", ";", "\n"}
 REDIRECTIONS = {"<", ">", ">>", "2>", ">&"}
 ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=")
+
+
+class Reason(enum.Enum):
+    """Why no test runs a command, or a block."""
+
+    INSTALLS = "it installs packages"
+    MINUTES = "it takes minutes or an hour, and what it prints is of the machine"
+    NO_PROGRAM = "it is a list, an entry or an output of one moment"
+    TOOL = "it is a program of others, named as one"
 
 
 class Command(NamedTuple):
