@@ -153,12 +153,15 @@ def compared(out: Path, quick: bool, keep: bool) -> int:
 
 
 def shown(out: Path, everything: bool) -> int:
-    """The pages and their pictures, and the notebooks too where all was measured: exit status."""
+    """Put results into the pages, and run the notebooks if the results of all steps are there: those of this
+    run, or the stored ones, which pages and notebooks show alike. Returns the exit status.
+    """
     readme.update(directory=out)
-    if not everything:
+    stored = out == readme.RESULTS.resolve()
+    if not (everything or stored):
         return 0
     commands = [[sys.executable, "-m", "benchmarks.notebooks"]]
-    if out == readme.RESULTS.resolve():
+    if stored:
         commands += [[sys.executable, str(ROOT / "tools" / tool)] for tool in PAGES]
     steps = [finished(Step(command, {"SEGSTORE_RESULTS": str(out)})) for command in commands]
     return FAILED if any(steps) else 0

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from rich.console import RenderableType
 from rich.text import Text
@@ -62,6 +62,27 @@ def all_in(directory: Path) -> dict[str, Results]:
     found = {one.name: one for one in (load(os.path.join(directory, name)) for name in names)}
     order = [name for name in (ZERO_COPY, *MODULES) if name in found]
     return {name: found[name] for name in dict.fromkeys([*order, *found])}
+
+
+def studies_in(directory: Path) -> dict[str, Results]:
+    """Return the results of zero copy and of the studies in a directory, as `all_in` does."""
+    return {name: one for name, one in all_in(directory).items() if name in (ZERO_COPY, *MODULES)}
+
+
+def measured_on(found: Mapping[str, Results]) -> str:
+    """Return the machine of results as Markdown; several machines with the names of their results."""
+    names: dict[str, list[str]] = {}
+    for name, one in found.items():
+        names.setdefault(machine_text(one), []).append(name)
+    if len(names) == 1:
+        return f"Measured on {next(iter(names))}."
+    return "\n".join(f"- {', '.join(each)}: measured on {machine}" for machine, each in names.items())
+
+
+def not_measured(name: str) -> str:
+    """Return as Markdown how to get the results that are not there."""
+    what = ZERO_COPY if name == ZERO_COPY else f"study {name}"
+    return f"No results of {name} are here: `segstore bench {what} --out benchmarks/results` makes them."
 
 
 def pngs(results: Results) -> list[bytes]:

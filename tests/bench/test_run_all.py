@@ -64,7 +64,7 @@ def test_every_step_has_a_command(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("everything", [False, True])
 def test_pages_and_notebooks(everything: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Notebooks need all results; a run of some steps leaves them as they are."""
+    """Notebooks need all results; a run of some steps into another directory leaves them as they are."""
     ran: list[Step] = []
     monkeypatch.setattr(run_all, "finished", lambda one: ran.append(one) or 1)
     monkeypatch.setattr(readme, "update", lambda directory: ran.append(Step([str(directory)])))
@@ -73,11 +73,15 @@ def test_pages_and_notebooks(everything: bool, tmp_path: Path, monkeypatch: pyte
     assert ran == [Step([str(tmp_path)]), *([notebooks] if everything else [])]
 
 
-def test_stored_results_go_into_pages_of_the_documentation(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("everything", [False, True])
+def test_stored_results_go_into_pages_of_the_documentation(
+    everything: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One step changes stored results, too: notebooks and pages that did not follow told of two machines."""
     ran: list[str] = []
     monkeypatch.setattr(run_all, "finished", lambda one: ran.append(Path(one.command[-1]).name) or 0)
     monkeypatch.setattr(readme, "update", lambda directory: None)
-    assert run_all.shown(readme.RESULTS.resolve(), everything=True) == 0
+    assert run_all.shown(readme.RESULTS.resolve(), everything) == 0
     assert ran == ["benchmarks.notebooks", *run_all.PAGES]
     assert [tool for tool in run_all.PAGES if not (REPOSITORY / "tools" / tool).exists()] == []
 
