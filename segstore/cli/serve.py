@@ -15,7 +15,7 @@ import click
 import segstore
 from segstore.cli.options import settings_option, store_option
 from segstore.cli.places.properties import client_settings
-from segstore.cli.signals import ended_by_signals
+from segstore.cli.signals import stopped_by_signals
 from segstore.config import StoreConfig
 from segstore.errors import InvalidArgumentError, ListenError
 from segstore.server.network.server import address_text, endpoint
@@ -109,7 +109,7 @@ def serve(
     """Serve the store to Kafka's clients, as a cluster of one broker, until Ctrl-C.
 
     The store is made where there is none yet. At Ctrl-C or SIGTERM the requests that have come are answered,
-    and the store is closed; a second Ctrl-C does not wait for answers.
+    and the store is closed; a second Ctrl-C does not wait for answers. The exit status is 0 after SIGTERM.
     """
     settings: dict[str, object] = {name.replace(".", "_"): value for name, value in given.items()}
     first, *more = listen
@@ -144,7 +144,7 @@ def serve(
         place = {"host": where.host, "port": where.port, "advertised": next(iter(advertise), None)}
         for each in advertise:
             endpoint("--advertise", each)
-    with ended_by_signals(), segstore.open(path, config=of_store) as store:
+    with stopped_by_signals(), segstore.open(path, config=of_store) as store:
         try:
             server = segstore.serve(store, **place, old_primary=of_client, **of_server)
         except ListenError as error:
