@@ -230,4 +230,4 @@ def _is_importing(frame: FrameType | None) -> bool:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_MODULES})
+    return sorted(__all__)

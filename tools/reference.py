@@ -107,7 +107,10 @@ def _entry(name: str) -> str:
     value = getattr(segstore, name)
     if value.__qualname__ != name:
         return f"`{name}` is another name of `{value.__qualname__}`."
-    return f"::: {value.__module__}.{name}"
+    inner = sorted(getattr(value, "_inner", ()))
+    hidden = [f'        - "!^{each}$"' for each in inner]
+    options = ["    options:", "      filters:", '        - "!^_"', *hidden] if hidden else []
+    return "\n".join([f"::: {value.__module__}.{name}", *options])
 
 
 def errors() -> str:

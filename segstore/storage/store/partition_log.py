@@ -26,6 +26,7 @@ from segstore.errors import (
 from segstore.integers import INT32_MAX
 from segstore.leader_epochs import UNDEFINED, EpochEnd
 from segstore.mutex import check_apart
+from segstore.public_names import PublicNames
 from segstore.records import HEADER_SIZE, Record, Records, empty_records
 from segstore.storage.context import os_errors
 from segstore.storage.log import point_read, range_read, read
@@ -73,8 +74,17 @@ def _is_committed(isolation_level: str) -> bool:
     return level != _UNCOMMITTED
 
 
-class PartitionLog:
+class PartitionLog(PublicNames):
     """An ordered, append-only sequence of records with 64-bit offsets."""
+
+    _inner = frozenset(
+        {
+            *("aborted_transactions", "append_as_leader", "append_may_wait", "epoch_end", "epoch_of"),
+            *("exchange_fetch", "exchange_produce", "has_replicas", "is_gone", "nearest", "read_view"),
+            *("partition_for_write", "stored", "stretch", "stretch_at_once", "view", "with_view"),
+            *("await_committed", "check_committed", "partition_led", "shows_all"),
+        }
+    )
 
     has_replicas = False
     """Whether another replica's log may take this one's place, and lack what was read from this one."""
