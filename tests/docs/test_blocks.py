@@ -1,5 +1,5 @@
-"""Every block of code in README and docs/ is run by a test: by this one, or by the one that ELSEWHERE names.
-LEFT_OUT has those that can't be run, and why.
+"""Every block of code of a page that people read is run by a test: by this one, or by the one that ELSEWHERE
+names. LEFT_OUT has those that can't be run, and why.
 """
 
 from __future__ import annotations
@@ -14,29 +14,22 @@ from pathlib import Path
 import pages
 import pytest
 from certificates import certificates
+from documented_commands import Reason, guides, text_of
 from pages import Setting
 from places import GOLDEN, REPOSITORY
 
 import segstore
 from segstore.testing import Broker
 
-MINUTES = "takes minutes, and what it prints is of the machine"
-INSTALLS = "needs a package index: make dist installs what it builds, and make wheels its wheels"
-SCRIPT = "a script of Kafka's: tests/kafka/test_mirror_to.py calls the class that it calls"
-LEFT_OUT: Mapping[str, Mapping[str, str]] = {
+LEFT_OUT: Mapping[str, Mapping[str, Reason]] = {
     "README.md": {
-        "make demo    #": f"{MINUTES}: .ci/run makes the tests; test_readme.py looks for the targets",
-        "python3 -m venv ~/segstore-env": INSTALLS,
+        "make demo    #": Reason.MINUTES,
+        "python3 -m venv ~/segstore-env": Reason.INSTALLS,
     },
-    "docs/index.md": {"python3 -m venv ~/segstore-env": INSTALLS},
-    "docs/moving-to-kafka.md": {
-        "kafka-topics.sh": SCRIPT,
-        "kafka-consumer-groups.sh": SCRIPT,
-        "import shutil": "needs a broker: tests/kafka/test_mirror_to.py runs it on one",
-    },
-    "docs/serve.md": {"User:alice: read": "an entry of a list, no program"},
-    "docs/standby.md": {"primary-log is the primary": "an output whose figures are of one moment"},
-    "docs/zero-copy.md": {"segstore bench zero-copy --directory": MINUTES},
+    "docs/index.md": {"python3 -m venv ~/segstore-env": Reason.INSTALLS},
+    "docs/serve.md": {"User:alice: read": Reason.NO_PROGRAM},
+    "docs/standby.md": {"primary-log is the primary": Reason.NO_PROGRAM},
+    "docs/zero-copy.md": {"segstore bench zero-copy --directory": Reason.MINUTES},
 }
 """Blocks that are not run, named by what they begin with, and the reason."""
 
@@ -105,7 +98,9 @@ def mirror(directory: Path) -> Iterator[Setting]:
         log = broker.store.partition("flights")
         log.append(b"on time")
         named = ("kafka1:9092,kafka2:9092", "kafka1:9092", "127.0.0.1:9092")
-        yield Setting(dict.fromkeys(named, broker.bootstrap_servers), before={4: store_with_one_more})
+        yield Setting(
+            dict.fromkeys(named, broker.bootstrap_servers), before={"mirror --to kafka1": store_with_one_more}
+        )
         assert log.end_offset == 2
 
 
@@ -117,7 +112,9 @@ def replication(directory: Path) -> Iterator[Setting]:
             store.partition("flights").append(b"on time")
 
     lost = directory / "disk2" / "log"
-    yield Setting(disks(directory), before={2: lambda: os.rename(lost, f"{lost}-lost"), 3: plain})
+    missing, migrated = "# the second one is missing", "# the first one is a plain store"
+    before = {missing: lambda: os.rename(lost, f"{lost}-lost"), migrated: plain}
+    yield Setting(disks(directory), before=before)
 
 
 @contextmanager
@@ -126,7 +123,9 @@ def serve(directory: Path) -> Iterator[Setting]:
         certificates(directory)
         (directory / "users.txt").write_text("alice:secret\nadmin:more secret\n")
 
-    yield Setting({"127.0.0.1:9092": "127.0.0.1:0", "0.0.0.0:9093": "127.0.0.1:0"}, before={3: users})
+    yield Setting(
+        {"127.0.0.1:9092": "127.0.0.1:0", "0.0.0.0:9093": "127.0.0.1:0"}, before={"--sasl-users": users}
+    )
 
 
 @contextmanager
@@ -146,7 +145,10 @@ def standby(directory: Path) -> Iterator[Setting]:
         served = {"segstore serve --store primary-log": "true"}  # by this process, which has it open
         yield Setting(
             {**served, **addresses, "127.0.0.1:9092": "127.0.0.1:0"},
-            before={5: serve_promoted, 6: promoted.close},
+            before={
+                "segstore follow standby:9092": serve_promoted,
+                "segstore promote primary-log": promoted.close,
+            },
         )
 
 
@@ -188,8 +190,7 @@ def test_the_blocks_of_a_page_run(page: str, tmp_path: Path) -> None:
 
 
 def test_every_page_with_code_is_run() -> None:
-    every = [REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").rglob("*.md"))]
-    with_code = {str(page.relative_to(REPOSITORY)) for page in every if "```" in page.read_text("utf-8")}
+    with_code = {str(page.relative_to(REPOSITORY)) for page in guides() if "```" in text_of(page)}
     assert with_code == {*HERE, *ELSEWHERE}
     assert not set(HERE) & set(ELSEWHERE)
     for page, test in ELSEWHERE.items():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from cli import COMMAND, start_program
+from pages import INTERRUPTED
 from places import REPOSITORY, environment
 from waiting import PATIENCE, until
 
@@ -67,8 +69,8 @@ def address(store_dir: Path) -> Iterator[str]:
         try:
             assert program.stdout is not None
             yield program.stdout.readline().split()[-1].decode()
-            program.terminate()
-            program.wait(PATIENCE)
+            program.send_signal(signal.SIGINT)
+            assert program.wait(PATIENCE) in (0, INTERRUPTED)
         finally:
             program.kill()
 

@@ -10,6 +10,7 @@ import sys
 
 import confluent_kafka  # noqa: F401
 import kafka  # noqa: F401
+import pages
 import pytest
 from places import REPOSITORY, environment
 from waiting import PATIENCE
@@ -37,6 +38,10 @@ def test_example_passes(example: str, pytester: pytest.Pytester, monkeypatch: py
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
     pytester.makepyfile(example)
     pytester.runpytest_inprocess("-p", "segstore.testing.plugin", "-q").assert_outcomes(passed=1)
+
+
+def test_every_block_is_an_example() -> None:
+    assert [block.text for block in pages.blocks(REPOSITORY / "docs" / "testing.md")] == EXAMPLES
 
 
 def test_there_is_an_example_of_each_client() -> None:

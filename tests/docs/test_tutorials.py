@@ -29,6 +29,11 @@ def test_the_page_works_when_it_is_followed(page: Path, tmp_path: Path) -> None:
         ("```bash\nfalse | true\n```\n", "block 0"),
         ("```sh\ntrue\n```\n", "kind 'sh'"),
         ("```python\n1 / 0\n```\n", "ZeroDivisionError"),
+        ("```bash\nsegstore serve --store log --listen nowhere\n```\n", "block 0"),
+        (
+            "```bash\nsegstore serve --store log --listen localhost:0\nkill -9 $LASTING\n```\n",
+            "ended with 137",
+        ),
     ],
 )
 def test_a_page_that_is_wrong_is_seen(text: str, wrong: str, tmp_path: Path) -> None:

@@ -4,12 +4,14 @@ as docs/moving-to-kafka.md walks it. Nothing is renumbered.
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
+import pages
 import pytest
+from cli import json_lines, ok
+from documented_commands import simple
 from kafka_broker import Broker
-from kafka_tools import classpath, console, why_not
+from kafka_tools import classpath, run, why_not
 from places import REPOSITORY
 from replica_logs import read
 from waiting import PATIENCE, until
@@ -94,9 +96,21 @@ def test_a_live_store_is_mirrored_through_kills_of_the_broker(broker: Broker, st
             running.close()
 
 
+SCRIPTS = {
+    "kafka-consumer-groups.sh": "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand",
+    "kafka-topics.sh": "org.apache.kafka.tools.TopicCommand",
+}
+"""The class that each of Kafka's scripts calls."""
+
+
+def called(block: pages.Block, values: dict[str, str]) -> None:
+    """Call the tools that a block of the page calls, with values in the place of names."""
+    for command in simple(block.text.replace("\\\n", " ")):
+        run(SCRIPTS[command.program], *(values.get(word, word) for word in command.words[1:]))
+
+
 def test_the_walk_of_the_page(broker: Broker, store_dir: Path, tmp_path: Path) -> None:
-    page = (REPOSITORY / "docs" / "moving-to-kafka.md").read_text(encoding="utf-8")
-    (copying,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    create, copying, reset = pages.blocks(REPOSITORY / "docs" / "moving-to-kafka.md")
     settings = {"segment.bytes": "1048576", "cleanup.policy": "compact"}
     with segstore.open(store_dir) as store:
         store.create_topic("flights", 2, {**settings, "segment.bytes": 20_000})  # less than Kafka allows
@@ -113,20 +127,22 @@ def test_the_walk_of_the_page(broker: Broker, store_dir: Path, tmp_path: Path) -
             producer.commit_transaction()
         expected = [ours(store.partition("flights", number)) for number in range(2)]
     with broker.running() as address:
-        create = ["--create", "--topic", "flights", "--partitions", "2", "--replication-factor", "1"]
-        for name, value in settings.items():
-            create += ["--config", f"{name}={value}"]
-        console("org.apache.kafka.tools.TopicCommand", address, *create)
+        called(create, {"kafka1:9092": address})
+        told = ok("topics", "--store", store_dir, "--json")
+        (info,) = (each for each in json_lines(told) if each["topic"] == "flights")
+        assert {name: str(info["config"][name]) for name in settings} == {
+            **settings,
+            "segment.bytes": "20000",
+        }
     names = {"STORE": str(store_dir), "LOG_DIR": str(broker.logs)}
-    exec(copying, dict(names))
+    exec(copying.text, dict(names))
     assert (store_dir / "flights-0").is_dir()
     with broker.running() as address:
         for number in range(2):
             assert consumed(address, "flights", number, len(expected[number])) == expected[number]
         offsets = tmp_path / "offsets.csv"
         offsets.write_text(f"flights,0,{at}\n")
-        reset = ("--reset-offsets", "--group", "readers", "--from-file", str(offsets), "--execute")
-        console("org.apache.kafka.tools.consumer.group.ConsumerGroupCommand", address, *reset)
+        called(reset, {"kafka1:9092": address, "offsets.csv": str(offsets)})
         assert committed(address, "readers", "flights") == at
         producer = confluent_kafka.Producer({"bootstrap.servers": address})
         placed: list[int] = []

@@ -139,7 +139,9 @@ KINDS = {
             *("server/test_security_clients", "docs/test_testing", "cli/test_bootstrap"),
         ),
     ),
-    "examples": Kind(0.15, ("examples/test_programs", "docs/test_blocks", "docs/test_tutorials")),
+    "examples": Kind(
+        0.15, ("examples/test_programs", "docs/test_blocks", "docs/test_commands", "docs/test_tutorials")
+    ),
     "mirrors": Kind(0.15, ("mirroring/*", "standby/*")),
     "limits": Kind(0.15, ("unit/storage/test_limits", "unit/transfer/test_sinks")),
     "Kafka's broker": Kind(0.0, text=r"judge\(\"Kafka's broker\"\)"),

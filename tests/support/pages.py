@@ -1,9 +1,10 @@
 """Runs the code of a page of the documentation from top to bottom, in a directory of its own.
 
 A `python` block with a title is saved under that name; one without is run. A `bash` block is run, with
-`segstore` and `python` as commands of this tree. A `text` block says what was printed since the last one,
-where `...` stands for anything, as in doctest. A block of any other kind is an error: none is passed by but
-those that `Setting.left_out` names.
+`segstore` and `python` as commands of this tree; each of its commands must end with status 0. A command that
+runs until Ctrl-C is waited for until it prints, and gets Ctrl-C when the block ends. A `text` block says what
+was printed since the last one; `...` in it stands for anything, as in doctest. A block of any other kind is
+an error: none is passed by but those that `Setting.left_out` names.
 """
 
 from __future__ import annotations
@@ -24,7 +25,9 @@ from cli import COMMAND, VARIABLES
 from places import environment
 from waiting import PATIENCE
 
+SHELL = "bash"
 BLOCK = re.compile(r'^```([^\n"]*?)(?: title="([\w.]+)")?\n(.*?)^```$', re.DOTALL | re.MULTILINE)
+INTERRUPTED = 130
 COMMANDS = f"""set -e -o pipefail
 segstore() {{
   case "$1 $*" in
@@ -33,14 +36,22 @@ segstore() {{
   esac
   {shlex.join(COMMAND)} "$@"
 }}
-lasting() {{  # a command that runs until Ctrl-C: in the background until the block ends
-  local said; said=$(mktemp)
-  {shlex.join(COMMAND)} "$@" >$said 2>&1 & LASTING="$LASTING $!"
+SAID=$(mktemp -d)
+lasting() {{  # in the background until the block ends; a shell without a terminal would let it ignore SIGINT
+  local said=$SAID/$((++STARTED))
+  env --default-signal=INT {shlex.join(COMMAND)} "$@" >$said 2>$said-errors & LASTING="$LASTING $!"
   while kill -0 $! && ! grep -q . $said; do sleep 0.05; done
-  kill -0 $! || {{ cat $said; return 1; }}
+  kill -0 $! || {{ cat $said*; return 1; }}
 }}
-end_lasting() {{  # by SIGTERM: what a shell without a terminal starts in the background ignores SIGINT
-  for pid in $LASTING; do kill $pid 2>/dev/null && wait $pid || true; done
+end_lasting() {{  # 0: it has ended by itself, as when its standby is promoted
+  local status=$? ended
+  for pid in $LASTING; do
+    kill -INT $pid 2>/dev/null || true
+    ended=0; wait $pid || ended=$?
+    case $ended in 0|{INTERRUPTED}) ;; *) echo "ended with $ended:"; cat $SAID/*; status=1 ;; esac
+  done
+  rm -r $SAID
+  exit $status
 }}
 trap end_lasting EXIT
 python() {{ {shlex.quote(sys.executable)} "$@"; }}
@@ -59,14 +70,14 @@ class Block(NamedTuple):
 
 class Setting(NamedTuple):
     """What a page finds: texts that are `replaced` in its blocks, `variables` of the environment, and what is
-    done `before` a block, by its number. `names`: Python blocks without a title are run in this
+    done `before` a block, by a text that it alone has. `names`: Python blocks without a title are run in this
     process, one after the other, and begin with these; None: each is a program. Blocks `left_out` are named
     by their first lines. `compares`: whether `text` blocks must be what was printed.
     """
 
     replaced: Mapping[str, str] = {}
     variables: Mapping[str, str] = {}
-    before: Mapping[int, Callable[[], object]] = {}
+    before: Mapping[str, Callable[[], object]] = {}
     names: dict[str, Any] | None = None
     left_out: Collection[str] = ()
     compares: bool = True
@@ -85,12 +96,18 @@ def walk(page: Path, directory: Path, setting: Setting = PLAIN) -> int:
     all_blocks = blocks(page)
     first_lines = [block.first_line for block in all_blocks]
     assert [line for line in setting.left_out if line not in first_lines] == [], page.name
+    for text in setting.before:
+        assert sum(text in block.text for block in all_blocks) == 1, (
+            f"{page.name}: one block must have {text!r}"
+        )
     for number, block in enumerate(all_blocks):
         where = f"{page.name}, block {number}"
         if block.first_line in setting.left_out:
             printed = "" if block.kind == "text" else printed
             continue
-        setting.before.get(number, lambda: None)()
+        for text, prepare in setting.before.items():
+            if text in block.text:
+                prepare()
         text = block.text
         for said, meant in setting.replaced.items():
             text = text.replace(said, meant)
@@ -111,7 +128,7 @@ def _run(block: Block, directory: Path, where: str, setting: Setting) -> str:
         return _executed(block.text, directory, where, setting.names)
     if block.kind == "python":
         return _ran([sys.executable, "-c", block.text], directory, where, setting)
-    assert block.kind == "bash", f"{where}: a block of kind {block.kind!r} is not run"
+    assert block.kind == SHELL, f"{where}: a block of kind {block.kind!r} is not run"
     return _ran(["bash", "-c", COMMANDS + block.text], directory, where, setting)
 
 
