@@ -145,7 +145,7 @@ macos: $(VENV)/.wheels  ## each C file compiled for macOS by zig; nothing is run
 image: dist  ## that wheel, README's program and the demo on a machine image without a compiler (ARGS="--root DIRECTORY")
 	$(BIN)/python tools/image.py dist/segstore-*.whl $(ARGS)
 
-bench: $(VENV)/.built  ## zero copy, studies, peers and ratios against the baseline, in 15 minutes; into benchmarks/results/ and README.md
+bench: $(VENV)/.built  ## zero copy, studies, peers and ratios against the baseline, in 15 minutes; into benchmarks/results/ and docs/
 	$(BIN)/python -m benchmarks.run_all $(ARGS)
 
 bench-serve: $(VENV)/.built  ## segstore serve beside a warm Kafka broker, by turns, in 8 minutes; into benchmarks/results/ and docs/serve.md
@@ -155,7 +155,7 @@ bench-append: $(VENV)/.built  ## each kind of append beside a plain one, by turn
 	$(BIN)/python -m benchmarks.append_kinds $(ARGS)
 
 bench-baseline: $(VENV)/.built  ## measure the ratios anew, as what later runs are compared with
-	$(BIN)/python -m benchmarks.run_all --only ratios --baseline --no-readme
+	$(BIN)/python -m benchmarks.run_all --only ratios --baseline --no-pages
 
 bench-spark: $(VENV)/.built  ## the benchmarks of Spark: source, sink, checkpoints
 	$(BIN)/python -m pytest benchmarks/bench_spark_*.py benchmarks/bench_checkpoints.py -p no:cacheprovider \

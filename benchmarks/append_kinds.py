@@ -26,8 +26,8 @@ import click
 import numpy as np
 
 import segstore
-from benchmarks import readme
-from benchmarks.readme import placed
+from benchmarks import result_pages
+from benchmarks.result_pages import placed
 from benchmarks.standbys import following
 from segstore.bench import Cell, Figure, Results, load, machine, write
 from segstore.bench.figures import by_turns
@@ -279,9 +279,9 @@ def rendered(results: Results | None) -> str:
         return "No figures have been taken yet: `make bench-append` takes them.\n"
     settings, others = results.settings, results.machine["load"]
     lines = [
-        f"Measured by `make bench-append` on {machine_text(results)}, where the load of others was {others:g}"
-        f" when it began. Medians of {settings['runs']} rounds of {settings['calls']} calls, ± how far their"
-        " interval reaches from them.\n",
+        f"Measured by `make bench-append` on {machine_text(results)}, with a load of {others:g} by other"
+        f" processes at the start. Medians of {settings['runs']} rounds of {settings['calls']} calls, ± the"
+        " distance to the farther end of the interval.\n",
         f"| kind | {P50} | {P99} | {RATIO} | of | wanted |",
         "|---|--:|--:|--:|---|--:|",
     ]
@@ -328,7 +328,7 @@ def main(
         write(results, out / "append-kinds.json")
         if shows and out == RESULTS:
             PAGE.write_text(page(PAGE.read_text(encoding="utf-8"), results), encoding="utf-8")
-            readme.update(directory=out)
+            result_pages.update(directory=out)
 
 
 if __name__ == "__main__":

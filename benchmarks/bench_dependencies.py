@@ -24,8 +24,8 @@ from pathlib import Path
 import click
 from packaging.requirements import Requirement
 
-from benchmarks import readme
-from benchmarks.readme import placed
+from benchmarks import result_pages
+from benchmarks.result_pages import placed
 from segstore.bench import Results, load, write
 from segstore.bench.figures import by_turns
 from segstore.bench.results import Cell, machine
@@ -148,8 +148,8 @@ def _packages(results: Results) -> Iterator[str]:
     versions = results.machine["packages"]
     load_then, runs = results.machine["load"], results.settings["runs"]
     yield (
-        f"Measured by `python -m benchmarks.bench_dependencies` on {machine_text(results)}, where the load of"
-        f" others was {load_then:g} when it began. Medians of {runs} runs.\n"
+        f"Measured by `python -m benchmarks.bench_dependencies` on {machine_text(results)}, with a load of"
+        f" {load_then:g} by other processes at the start. Medians of {runs} runs.\n"
     )
     yield "| package | version | with what it needs | installed | its import |"
     yield "|---|---|---|--:|--:|"
@@ -188,7 +188,7 @@ def update() -> None:
     """Put the results that are kept into the page, and what they say into results/README.md."""
     results = load(RESULTS / "dependencies.json")
     PAGE.write_text(page(PAGE.read_text(encoding="utf-8"), results), encoding="utf-8")
-    readme.update(directory=RESULTS)
+    result_pages.update(directory=RESULTS)
 
 
 @click.command()

@@ -26,8 +26,8 @@ import confluent_kafka
 import numpy as np
 
 import segstore
-from benchmarks import readme
-from benchmarks.readme import placed
+from benchmarks import result_pages
+from benchmarks.result_pages import placed
 from segstore.bench import Results, load, write
 from segstore.bench.figures import by_turns
 from segstore.bench.results import Cell, machine
@@ -235,15 +235,15 @@ def rendered(results: Results) -> str:
     settings, load_then = results.settings, results.machine["load"]
     lines = [
         f"Measured by `python -m benchmarks.bench_processes` with {settings['workers']} workers and values of"
-        f" {settings['value_bytes']} bytes on {machine_text(results)}, where the load of others was"
-        f" {load_then:g} when it began.\n",
+        f" {settings['value_bytes']} bytes on {machine_text(results)}, with a load of"
+        f" {load_then:g} by other processes at the start.\n",
         f"| {' | '.join(heads)} |",
         "|--:|---|---|--:|--:|--:|",
     ]
     for cell in sorted(results.cells, key=lambda cell: (cell.keys[heads[0]], not cell.keys["durable"])):
         keys = [key_text(cell.keys[heads[0]]), "yes" if cell.keys["durable"] else "no", cell.keys["way"]]
         lines.append(f"| {' | '.join([*keys, *(figure_text(cell.figures[name]) for name in figures)])} |")
-    runs = f"Medians of {settings['runs']} runs, ± how far their interval reaches from them."
+    runs = f"Medians of {settings['runs']} runs, ± the distance to the farther end of the interval."
     lines += ["", runs if settings["runs"] > 1 else "A single run, which says little."]
     return "".join(line + "\n" for line in lines)
 
@@ -257,7 +257,7 @@ def update() -> None:
     """Put the results that are kept into the page, and what they say into results/README.md."""
     results = load(RESULTS / "processes.json")
     PAGE.write_text(page(PAGE.read_text(encoding="utf-8"), results), encoding="utf-8")
-    readme.update(directory=RESULTS)
+    result_pages.update(directory=RESULTS)
 
 
 @click.command()

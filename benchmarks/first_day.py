@@ -123,7 +123,7 @@ def tasks(path: Path, share: float) -> Measured:
 
 
 def one_loop(path: Path, share: float) -> Measured:
-    """What README's loop sees of 100,000 records."""
+    """What a plain loop sees of 100,000 records."""
     with segstore.open(path) as store:
         log = store.create_topic("t") and store.partition("t")
         log.append_batch([VALUE] * 100_000)
@@ -267,7 +267,7 @@ WORKS: Mapping[str, Callable[[Path, float], Measured]] = {
     "Producer.send, 1 thread": partial(sends_of_threads, threads=1),
     "Producer.send, 8 threads": partial(sends_of_threads, threads=8),
     "send_and_wait, 8 tasks": tasks,
-    "README's loop": one_loop,
+    "a plain loop": one_loop,
     "in the log after close": left_by_close,
     "a notebook's cell, run twice": cell_run_twice,
     "903,014 records to Arrow": to_arrow,
@@ -289,7 +289,7 @@ BEFORE: Mapping[tuple[str, str], str] = {
     ("Producer.send, 8 threads", "records/s"): "480,000–560,000",
     ("send_and_wait, 8 tasks", "records/s"): "4,000",
     ("send_and_wait, 8 tasks", "p50 ms"): "2",
-    ("README's loop", "of 100,000 records"): "9,520",
+    ("a plain loop", "of 100,000 records"): "9,520",
     ("in the log after close", "of 10,000 records"): "0 to 9,434",
     ("a notebook's cell, run twice", "s"): "45",
     ("903,014 records to Arrow", "s"): "0.4",

@@ -1,7 +1,7 @@
 """All measurements, one after the other: `python -m benchmarks.run_all`, which is `make bench`.
 
-On disk: results/ (JSON, PNG, SVG, Markdown), the README's part of them, notebooks. Threads: one; each step is
-a process, which shows its own progress and cleans up after itself.
+On disk: results/ (JSON, PNG, SVG, Markdown), the pages of docs/ that show them, notebooks. Threads: one; each
+step is a process, which shows its own progress and cleans up after itself.
 
 A step that fails is told at the end, and the exit status is 1; the others are run all the same. Ctrl-C,
 SIGTERM and SIGHUP end the step that runs, and everything.
@@ -25,7 +25,7 @@ from rich.table import Table
 from segstore.bench import write
 from segstore.cli.signals import ended_by_signals, status
 
-from . import baseline, readme
+from . import baseline, result_pages
 from .steps import ROOT, Step, finished
 
 STEPS = {
@@ -119,11 +119,14 @@ def table(all_of_them: Sequence[Done]) -> Table:
 
 
 @click.command()
-@click.option("--out", default=readme.RESULTS, type=click.Path(file_okay=False, path_type=Path))
+@click.option("--out", default=result_pages.RESULTS, type=click.Path(file_okay=False, path_type=Path))
 @click.option("--quick", is_flag=True, help="Seconds, and no figure to believe; nothing is compared.")
 @click.option("--only", multiple=True, type=click.Choice(list(STEPS)), help="These steps alone.")
 @click.option(
-    "--readme/--no-readme", "page", default=True, help="Put the results into README.md and notebooks."
+    "--pages/--no-pages",
+    "page",
+    default=True,
+    help="Put the results into docs/, results/README.md and notebooks.",
 )
 @click.option("--baseline", "keep", is_flag=True, help="The ratios of this run become baseline.json.")
 def main(out: Path, quick: bool, only: tuple[str, ...], page: bool, keep: bool) -> None:
@@ -156,8 +159,8 @@ def shown(out: Path, everything: bool) -> int:
     """Put results into the pages, and run the notebooks if the results of all steps are there: those of this
     run, or the stored ones, which pages and notebooks show alike. Returns the exit status.
     """
-    readme.update(directory=out)
-    stored = out == readme.RESULTS.resolve()
+    result_pages.update(directory=out)
+    stored = out == result_pages.RESULTS.resolve()
     if not (everything or stored):
         return 0
     commands = [[sys.executable, "-m", "benchmarks.notebooks"]]

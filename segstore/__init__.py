@@ -1,6 +1,6 @@
 """segstore: an embeddable, single-process log storage engine on Apache Kafka's own bytes.
 
-The map of the source is in README.md, under "Reading the source".
+The map of the source is docs/architecture.md.
 
 Byte strings are `bytes`, times int64 ms since the epoch (UTC), offsets int64.
 
@@ -230,4 +230,4 @@ def _is_importing(frame: FrameType | None) -> bool:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_MODULES})
+    return sorted(__all__)

@@ -141,6 +141,11 @@ def segment_files(listed: Iterable[str]) -> list[tuple[int, str]]:
     return found
 
 
+def has_log(listed: Iterable[str]) -> bool:
+    """Return whether a log file of a segment is among the names in a directory."""
+    return any(suffix == LOG for _, suffix in segment_files(listed))
+
+
 # --- snapshots of the metadata -----------------------------------------------
 
 

@@ -1,7 +1,7 @@
-"""Writes the figures in docs/choosing.md: the columns of README's table of peers that the page speaks of.
+"""Writes the figures in docs/choosing.md: columns of the table of peers in docs/benchmarks.md.
 
 Usage: `.venv/bin/python tools/choosing_table.py`. On disk: docs/choosing.md, between its markers;
-tests/docs/test_choosing.py holds that they are those of the README.
+tests/docs/test_choosing.py holds that they are the same.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from client_settings import between, row
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "choosing.md"
+RESULTS = ROOT / "docs" / "benchmarks.md"
 STORES = ("segstore", "segstore, columns", "LMDB", "SQLite", "RocksDB", "persist-queue", "Kafka")
 COLUMNS = {
     "append, records/s": "append in bulk, records/s",
@@ -24,11 +25,11 @@ COLUMNS = {
 }
 
 
-def peers(readme: str) -> str:
-    """The table. ValueError where README has no such table, store or column."""
-    found = re.search(r"^\| values of 100 bytes \|.*?\n\n", readme, re.DOTALL | re.MULTILINE)
+def peers(results: str) -> str:
+    """The table. ValueError if the page has no such table, store or column."""
+    found = re.search(r"^\| values of 100 bytes \|.*?\n\n", results, re.DOTALL | re.MULTILINE)
     if found is None:
-        raise ValueError("README has no table of values of 100 bytes")
+        raise ValueError("docs/benchmarks.md has no table of values of 100 bytes")
     head, _, *lines = (
         [cell.strip() for cell in line.strip("|").split("|")] for line in found[0].split("\n") if line
     )
@@ -40,11 +41,11 @@ def peers(readme: str) -> str:
     return "\n".join(made)
 
 
-def page(text: str, readme: str) -> str:
+def page(text: str, results: str) -> str:
     """The page with its table as it should be."""
-    return between("<!-- peers -->", "<!-- end of peers -->", text, peers(readme))
+    return between("<!-- peers -->", "<!-- end of peers -->", text, peers(results))
 
 
 if __name__ == "__main__":
-    table = page(PAGE.read_text(encoding="utf-8"), (ROOT / "README.md").read_text(encoding="utf-8"))
+    table = page(PAGE.read_text(encoding="utf-8"), RESULTS.read_text(encoding="utf-8"))
     PAGE.write_text(table, encoding="utf-8")

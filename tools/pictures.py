@@ -21,11 +21,15 @@ from PIL.PngImagePlugin import PngInfo
 from segstore.bench import Results, load
 from segstore.bench.plots import bars, label, lines, panels, save, ticks
 from segstore.bench.studies import study
+from segstore.bench.terminal import number_text
 from segstore.bench.zero_copy.claims import name as size_name
 from segstore.bench.zero_copy.measure import CPU, THROUGHPUT
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure as Picture
+
+    from segstore.bench.figures import Figure
 
 ROOT = Path(__file__).parents[1]
 RESULTS, PICTURES = ROOT / "benchmarks" / "results", ROOT / "docs" / "pictures"
@@ -50,6 +54,13 @@ WORKS = {
     ),
 }
 LATENCIES = ("p50 µs",)
+GLANCE = {
+    "append by 1": "append one by one, records/s",
+    "scan": "scan, records/s",
+    "tail follow, other process": "another process sees it, µs\n(less is better)",
+    "point read": "read one at random, µs\n(less is better)",
+}
+OURS, OTHERS = "#0072B2", "#A6A6A6"
 SENT = {THROUGHPUT: "throughput, MB/s", CPU: "CPU time of the sender, s/GB"}
 
 
@@ -77,6 +88,48 @@ def peers(results: Results) -> Picture:
         return axes[0].figure  # type: ignore[return-value]
 
 
+def glance(results: Results) -> Picture:
+    """For the first screen: works that a log is good at, the wake-up of a follower, and point reads."""
+    title = f"Records of 100 bytes: medians, and the range of {results.settings['runs']} runs"
+    with panels(title, len(GLANCE)) as axes:
+        for one, (work, name) in zip(axes, GLANCE.items(), strict=True):
+            cells = results.where(**{"value bytes": 100, "work": work})
+            figure = WORKS[work][0]
+            _rows(one, {cell.keys["peer"]: cell.figures[figure] for cell in cells if cell.figures})
+            one.set_title(name, fontsize=10)
+            one.tick_params(axis="y", length=0, labelleft=one is axes[0])
+        picture = axes[0].figure
+        picture.set_size_inches(10, 2.6)
+        return picture  # type: ignore[return-value]
+
+
+def _rows(axes: Axes, by_peer: Mapping[str, Figure]) -> None:
+    """A horizontal bar for each of PEERS. One that is ten times as long as ours ends at the edge."""
+    ours = by_peer[PEERS[0]].median
+    longest = max(
+        by_peer[name].high for name in PEERS if name in by_peer and by_peer[name].median < 10 * ours
+    )
+    axes.set_xlim(0, 1.4 * longest)
+    for y, name in enumerate(PEERS):
+        if name not in by_peer:
+            axes.text(0.02 * longest, y, "not offered", va="center", fontsize=9)
+            continue
+        median, low, high = by_peer[name].median, by_peer[name].low, by_peer[name].high
+        axes.barh(y, median, color=OTHERS if y else OURS)
+        if median > 1.4 * longest:
+            axes.text(1.36 * longest, y, f"{number_text(median)} …", va="center", ha="right", fontsize=9)
+            continue
+        axes.errorbar(
+            median, y, xerr=[[median - low], [high - median]], color="black", linewidth=0.8, capsize=2
+        )
+        axes.text(high + 0.04 * longest, y, number_text(median), va="center", fontsize=9)
+    axes.set_yticks(range(len(PEERS)), PEERS)
+    axes.invert_yaxis()
+    axes.xaxis.set_visible(False)
+    axes.grid(visible=False)
+    axes.spines["bottom"].set_visible(False)
+
+
 def transfers(results: Results) -> Picture:
     """Throughput and CPU of each method to TCP, from a warm and from a cold page cache."""
     places = [(measure, cache) for measure in SENT for cache in ("warm", "cold")]
@@ -98,6 +151,7 @@ def transfers(results: Results) -> Picture:
 
 DRAWN: Mapping[str, Drawn] = {
     **{name: Drawn(name, lambda results: study(results.name).plot(results)) for name in STUDIES},
+    "glance": Drawn("peers", glance),
     "peers": Drawn("peers", peers),
     "zero-copy": Drawn("zero-copy", transfers),
 }

@@ -74,6 +74,19 @@ GROUPS: dict[str, tuple[str, ...]] = {
 """What stands under which heading; a public name that is in none stands under "More"."""
 
 
+CLI = """\
+The store is named by `--store PATH`, before or behind the command, or by SEGSTORE_PATH. `topics`, `create`,
+`alter`, `delete`, `produce`, `consume` and `groups` also take `--bootstrap HOST:PORT` (SEGSTORE_BOOTSTRAP): a
+server or Kafka's brokers. If another process has the store open for writing and serves it, `create`, `alter`,
+`delete`, `produce` and `groups` ask its server. Both need `pip install confluent-kafka`.
+
+Settings have Kafka's dotted names (`--config retention.ms=7d`; units: ms, s, min, h, d, w, and kB, MB, GB,
+KiB, MiB, GiB). The Tab key completes commands, options, topics and groups after
+`eval "$(_SEGSTORE_COMPLETE=bash_source segstore)"` in `~/.bashrc`, the same with `zsh_source` in `~/.zshrc`,
+or `_SEGSTORE_COMPLETE=fish_source segstore | source` in `~/.config/fish/completions/segstore.fish`."""
+"""What the page of the command line begins with."""
+
+
 def _public() -> list[str]:
     return [name for name in segstore.__all__ if not name.startswith("_")]
 
@@ -107,7 +120,10 @@ def _entry(name: str) -> str:
     value = getattr(segstore, name)
     if value.__qualname__ != name:
         return f"`{name}` is another name of `{value.__qualname__}`."
-    return f"::: {value.__module__}.{name}"
+    inner = sorted(getattr(value, "_inner", ()))
+    hidden = [f'        - "!^{each}$"' for each in inner]
+    options = ["    options:", "      filters:", '        - "!^_"', *hidden] if hidden else []
+    return "\n".join([f"::: {value.__module__}.{name}", *options])
 
 
 def errors() -> str:
@@ -161,8 +177,11 @@ def _plain(value: object) -> str:
 
 def cli() -> str:
     """All commands, with their options."""
-    lines = ["# Command line", "", MADE]
+    lines = ["# Command line", "", MADE, "", CLI, "", "| command | what it does |", "|---|---|"]
     top = click.Context(commands, info_name="segstore", **commands.context_settings)
+    for name in COMMANDS:
+        does = Listed(name).itself().get_short_help_str(limit=500)
+        lines.append(row(f"[`segstore {name}`](#segstore-{name})", _escaped(does)))
     for name in COMMANDS:
         for context in _with_commands(click.Context(Listed(name).itself(), info_name=name, parent=top)):
             lines += ["", *_command(context)]

@@ -105,12 +105,12 @@ def legend(results: Results) -> str:
     """What the figures are, which versions were compared, who was absent."""
     runs, peers = results.settings["runs"], _peers(results)
     told = [
-        f"Medians of {runs} runs, ± how far their interval reaches from them. Bold: the interval overlaps"
-        " with no other's.",
+        f"Medians of {runs} runs, ± the distance to the farther end of the interval. Bold: clearly best, as"
+        " no other interval overlaps.",
         "; ".join(f"{peer}: {_versions(of_it)}" for peer, of_it in peers) + ".",
     ]
     if bare := [peer for peer, _ in peers if peer in BARE]:
-        told.append(f"{' and '.join(bare)}: what a store builds on, without its work; never bold.")
+        told.append(f"{' and '.join(bare)}: lower bounds without any store logic; not ranked.")
     told += [f"{peer} is absent: {why}." for peer, why in sorted(results.settings["absent"].items())]
     return "\n".join(told) + "\n"
 

@@ -127,8 +127,8 @@ def _table(headings: list[str], lines: Iterable[list[str]], left: int) -> str:
 def legend(results: Results) -> str:
     settings = results.settings
     told = [
-        f"Medians of {settings['runs']} rounds, ± how far their interval reaches from them. A ratio is the "
-        f"median of the rounds' ratios, of {OURS} to Kafka.",
+        f"Medians of {settings['runs']} rounds, ± the distance to the farther end of the interval. A ratio"
+        f" is the median of the rounds' ratios, of {OURS} to Kafka.",
         "; ".join(
             f"{name}: {', '.join(f'{what} {number}' for what, number in sorted(of_it.items()))}"
             for name, of_it in (*settings["servers"].items(), ("clients", settings["clients"]))

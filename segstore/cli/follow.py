@@ -12,7 +12,7 @@ import segstore
 from segstore.cli.client_option import client_option
 from segstore.cli.options import confirmed, no_bootstrap
 from segstore.cli.output import size_text, status_line
-from segstore.cli.signals import ended_by_signals
+from segstore.cli.signals import stopped_by_signals
 from segstore.errors import StoreLockedError
 from segstore.files import Files
 from segstore.following.choice import ALL
@@ -54,7 +54,7 @@ def follow(
     mode = mode or _mode_of(directory)
     chosen = [part for text in topics for part in text.split(",") if part] or ALL
     with (
-        ended_by_signals(),
+        stopped_by_signals(unfinished=once),
         segstore.follow(source, directory, mode=mode, topics=chosen, config=config) as running,
     ):
         click.echo(f"{directory} follows {source} ({mode})")

@@ -393,13 +393,14 @@ def _confirmed(names: tuple[str, ...], offsets: int, topics: Sequence[object]) -
 # --- groups ------------------------------------------------------------
 
 
-@click.group(cls=PlaceFirst, no_args_is_help=False)
+@click.group(cls=PlaceFirst, no_args_is_help=False, default="list")
 def groups() -> None:
     """Show consumer groups and their lag, reset their offsets, delete them.
 
-    Committed offsets are records of the topic __consumer_offsets. `list` and `describe` work beside a live
-    writer; `reset` and `delete` need the store for themselves, so that no member is reading. The store is
-    given with --store, or in SEGSTORE_PATH; --bootstrap takes a cluster instead.
+    Committed offsets are records of the topic __consumer_offsets. Without a command the groups are listed.
+    `list` and `describe` work beside a live writer; `reset` and `delete` need the store for themselves, so
+    that no member is reading. The store is given with --store, or in SEGSTORE_PATH; --bootstrap takes a
+    cluster instead.
     """
 
 

@@ -6,8 +6,6 @@ one.
 
 from __future__ import annotations
 
-import errno
-import os
 from collections.abc import Callable
 from functools import partial
 from typing import Any, TypeVar
@@ -25,10 +23,9 @@ from segstore.cli.options import (
 )
 from segstore.cli.output import add_row, console, print_json, progress_bar, size_text, table, time_text
 from segstore.cli.places.disk_use import log_bytes
-from segstore.cli.places.of_store import NO_STORE, open_reading
+from segstore.cli.places.of_store import check_there, open_reading
 from segstore.coordinator.quotas import CONSUMER_BYTE_RATE, DEFAULT, PRODUCER_BYTE_RATE, Entity
 from segstore.coordinator.quotas import quotas as quotas_of
-from segstore.errors import StorageError
 from segstore.storage.meta.client_quotas import Limits
 from segstore.storage.meta.topics import find_topic
 from segstore.storage.repair import Repaired
@@ -67,8 +64,7 @@ def check(given: str | None, path: str | None, repair: bool, quarantine: bool, a
         raise click.UsageError("Which store? Give its PATH, or --store, or set SEGSTORE_PATH.")
     if quarantine and not repair:
         raise click.UsageError("--quarantine goes with --repair.")
-    if not os.path.isdir(root):
-        raise StorageError(errno.ENOENT, NO_STORE, root)
+    check_there(root)
     done = _repair(root, quarantine) if repair else []
     size, findings = run_check(root)
     rows: list[Repaired | segstore.Finding] = [*done, *findings]

@@ -18,7 +18,7 @@ from segstore.cli.client_option import client_option
 from segstore.cli.options import STORE, no_bootstrap, store_given
 from segstore.cli.output import progress_bar
 from segstore.cli.places.of_store import open_reading
-from segstore.cli.signals import ended_by_signals
+from segstore.cli.signals import stopped_by_signals
 from segstore.following.choice import ALL
 from segstore.following.followed_topics import KEEP as KEEP_OLD
 from segstore.following.followed_topics import REPLACE
@@ -113,7 +113,7 @@ def _check_alone(bootstrap: str | None, path: str | None) -> None:
 
 def _mirror_to(path: str, target: str, topics: list[str], once: bool, config: dict[str, str]) -> None:
     with (
-        ended_by_signals(),
+        stopped_by_signals(unfinished=once),
         open_reading(path) as store,
         segstore.mirror_to(store, target, topics, config=config) as running,
     ):
@@ -155,7 +155,7 @@ def _mirror_from(
     config: dict[str, str],
 ) -> None:
     with (
-        ended_by_signals(),
+        stopped_by_signals(unfinished=once),
         segstore.mirror(
             bootstrap, directory, topics, isolation=isolation, recreated=recreated, config=config
         ) as running,

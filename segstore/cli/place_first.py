@@ -5,6 +5,8 @@ Nothing on disk. Threads: one.
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
 from segstore.cli.help import Group
@@ -13,10 +15,27 @@ _PLACES = ("--store", "-s", "--bootstrap", "-b")
 
 
 class PlaceFirst(Group):
-    """A group of commands that hands these options on to the command that is named behind them."""
+    """A group of commands that hands these options on to the command that is named behind them, or to the
+    command `default` if none is named.
+    """
+
+    def __init__(self, *args: Any, default: str = "", **settings: Any) -> None:
+        super().__init__(*args, **settings)
+        self._default = default
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        return super().parse_args(ctx, moved(args))
+        args = moved(args)
+        help_ = next((each for each in args if each in ctx.help_option_names), None)
+        if args and not _size(args[0]) and not (self._default and args[0].startswith("-")):
+            return super().parse_args(ctx, args)
+        if help_ is not None:
+            return super().parse_args(ctx, [help_])
+        if self._default:
+            return super().parse_args(ctx, [self._default, *args])
+        if args:
+            example = f"{ctx.command_path} {self.list_commands(ctx)[0]} {' '.join(args)}"
+            raise click.UsageError(f"Missing command, as in `{example}`", ctx)
+        return super().parse_args(ctx, args)
 
 
 def moved(args: list[str]) -> list[str]:

@@ -28,6 +28,7 @@ from segstore.errors import (
     StorageError,
     UnknownTopicOrPartitionError,
 )
+from segstore.files import Files
 from segstore.replication.healing import Healed
 from segstore.replication.observer import ObservedPartition, observe
 from segstore.standby.pair import SidePartition, side_of
@@ -292,7 +293,7 @@ def replicate(target: str | None, paths: tuple[str, ...], witness: str | None) -
 
 def _check_before(paths: tuple[str, ...], target: str | None, wanted: list[int] | None) -> None:
     """Refuse what can't be done before the store that there is becomes a replicated one."""
-    if not any(os.path.isdir(path) and is_store({*os.listdir(path)}) for path in paths):
+    if not any(os.path.isdir(path) and is_store(Files(), path, {*os.listdir(path)}) for path in paths):
         raise StorageError(errno.ENOENT, NO_STORE, ", ".join(paths))
     if wanted is not None and not (len({*wanted}) == len(wanted) and max(wanted) < len(paths)):
         raise InvalidReplicaAssignmentError(

@@ -6,8 +6,10 @@ Threads: the main thread waits; the server has its own.
 from __future__ import annotations
 
 import errno
+import re
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, NoReturn
 
 import click
@@ -15,15 +17,21 @@ import click
 import segstore
 from segstore.cli.options import settings_option, store_option
 from segstore.cli.places.properties import client_settings
-from segstore.cli.signals import ended_by_signals
+from segstore.cli.signals import stopped_by_signals
 from segstore.config import StoreConfig
-from segstore.errors import InvalidArgumentError, ListenError
-from segstore.server.network.server import address_text, endpoint
+from segstore.errors import ConfigError, InvalidArgumentError, ListenError
+from segstore.server.network.server import HOST, PORT, address_text, endpoint
 from segstore.server.node import Endpoint
 from segstore.server.settings import ServerConfig, parted
 
-PORT = 9092
 _AUTO_CREATE = "auto_create_topics_enable"
+_NAME = re.compile(r"[a-z0-9]+(?:_[a-z0-9]+)+")
+_OPTIONS = {
+    "ssl_keystore_location": "--tls-keystore",
+    "ssl_truststore_location": "--tls-truststore",
+    "sasl_users": "--sasl-users",
+    "super_users": "--super-users",
+}
 _ADVICE = {
     errno.EADDRINUSE: "another program listens there; --listen takes another port, or 0 for one that is free",
     errno.EADDRNOTAVAIL: "this machine does not have that address; 0.0.0.0 is every one that it has",
@@ -38,11 +46,11 @@ _ADVICE = {
     "-l",
     metavar="[PROTOCOL://]HOST:PORT",
     multiple=True,
-    default=[f"127.0.0.1:{PORT}"],
+    default=[f"{HOST}:{PORT}"],
     show_default=True,
-    help="Where to listen: 0.0.0.0 is every address of this machine; port 0 is one that is free. PROTOCOL is "
-    "PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL. May be repeated, with another protocol each, or a name that "
-    "--set listener.security.protocol.map explains.",
+    help="Where to listen: 0.0.0.0 is every address of this machine, a port alone is one of 127.0.0.1; port "
+    "0 is one that is free. PROTOCOL is PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL. May be repeated, with "
+    "another protocol each, or a name that --set listener.security.protocol.map explains.",
 )
 @click.option(
     "--advertise",
@@ -109,7 +117,7 @@ def serve(
     """Serve the store to Kafka's clients, as a cluster of one broker, until Ctrl-C.
 
     The store is made where there is none yet. At Ctrl-C or SIGTERM the requests that have come are answered,
-    and the store is closed; a second Ctrl-C does not wait for answers.
+    and the store is closed; a second Ctrl-C does not wait for answers. The exit status is 0 after SIGTERM.
     """
     settings: dict[str, object] = {name.replace(".", "_"): value for name, value in given.items()}
     first, *more = listen
@@ -131,8 +139,9 @@ def serve(
     }
     settings |= {name: value for name, value in options.items() if value is not None}
     of_store, of_server = parted(settings)
-    for kind, told in ((StoreConfig, of_store), (ServerConfig, of_server)):
-        kind.parse(told)  # nothing is made where one of them is wrong
+    with _names_of_the_command(settings):
+        for kind, told in ((StoreConfig, of_store), (ServerConfig, of_server)):
+            kind.parse(told)  # nothing is made where one of them is wrong
     of_client = (
         None
         if old_primary_config is None
@@ -140,13 +149,14 @@ def serve(
     )
     place: dict[str, Any] = {}
     if not several and "listeners" not in settings:
-        where = endpoint("--listen", address, PORT)
+        where = endpoint("--listen", address, PORT, HOST)
         place = {"host": where.host, "port": where.port, "advertised": next(iter(advertise), None)}
         for each in advertise:
             endpoint("--advertise", each)
-    with ended_by_signals(), segstore.open(path, config=of_store) as store:
+    with stopped_by_signals(), segstore.open(path, config=of_store) as store:
         try:
-            server = segstore.serve(store, **place, old_primary=of_client, **of_server)
+            with _names_of_the_command(settings):
+                server = segstore.serve(store, **place, old_primary=of_client, **of_server)
         except ListenError as error:
             raise _with_advice(error) from None
         with server:
@@ -171,13 +181,32 @@ def _listeners(listen: Sequence[str], advertise: Sequence[str]) -> dict[str, obj
     places = []
     for each in listen:
         name, _, address = each.rpartition("://")
-        places.append((name or "PLAINTEXT", address_text(endpoint("--listen", address, PORT))))
+        places.append((name or "PLAINTEXT", address_text(endpoint("--listen", address, PORT, HOST))))
     told = [address_text(endpoint("--advertise", each)) for each in advertise]
     made: dict[str, object] = {"listeners": ",".join(f"{name}://{address}" for name, address in places)}
     if told:
         names = [name for name, _ in places]
         made["advertised_listeners"] = ",".join(map("://".join, zip(names, told, strict=True)))
     return made
+
+
+@contextmanager
+def _names_of_the_command(given: Mapping[str, object]) -> Iterator[None]:
+    """Run a block whose ConfigError has settings by their names with dots, and with the option that gives
+    them.
+    """
+    known = {*given, *(row.name for row in ServerConfig.describe())}
+
+    def named(match: re.Match[str]) -> str:
+        if match[0] not in known:
+            return match[0]
+        option = _OPTIONS.get(match[0])
+        return match[0].replace("_", ".") + (f" ({option})" if option else "")
+
+    try:
+        yield
+    except ConfigError as error:
+        raise ConfigError(_NAME.sub(named, str(error))) from None
 
 
 def _with_advice(error: ListenError) -> ListenError:

@@ -1,4 +1,5 @@
-"""Makes SIGTERM and SIGHUP end a measurement as Ctrl-C does: its files are removed, and its processes end.
+"""Makes SIGTERM and SIGHUP end a measurement or a service as Ctrl-C does: its files are removed, or its store
+is closed, and its processes end.
 
 Threads: signals arrive in the main thread; in other threads this does nothing.
 """
@@ -49,6 +50,20 @@ def ended_by_signals() -> Iterator[None]:
     finally:
         for number in heeded:
             signal.signal(number, signal.SIG_DFL)
+
+
+@contextmanager
+def stopped_by_signals(*, unfinished: bool = False) -> Iterator[None]:
+    """Run a block as `ended_by_signals` does, but end without an error after SIGTERM: supervisors stop a
+    service by it, and take another exit status than 0 for a failure. `unfinished`: the block has an end of
+    its own, so SIGTERM is one.
+    """
+    try:
+        with ended_by_signals():
+            yield
+    except EndedError as error:
+        if unfinished or error.number != signal.SIGTERM:
+            raise
 
 
 @contextmanager

@@ -286,7 +286,7 @@ class StoreConfig(KafkaSettings):
         3_600_000, 1, MAX_INT, "ms", "how often transactional ids are looked at that are not used"
     )
     transaction_state_log_num_partitions: int = whole(
-        50, 1, 100_000, "partitions", "of __transaction_state, when it is made"
+        1, 1, 100_000, "partitions", "of __transaction_state, when it is made; 50 in Kafka"
     )
     transaction_state_log_segment_bytes: int = whole(
         100 * _MIB, 14, MAX_INT, "bytes", "roll a segment of __transaction_state before it becomes larger"
@@ -304,7 +304,7 @@ class StoreConfig(KafkaSettings):
         0, 0, 4, "", "codec of committed offsets: 0 none, 1 gzip, 2 snappy, 3 lz4, 4 zstd"
     )
     offsets_topic_num_partitions: int = whole(
-        50, 1, 100_000, "partitions", "those of __consumer_offsets, when it is made"
+        1, 1, 100_000, "partitions", "those of __consumer_offsets, when it is made; 50 in Kafka"
     )
     offsets_topic_segment_bytes: int = whole(
         100 * _MIB, 14, MAX_INT, "bytes", "segment.bytes of __consumer_offsets, when it is made"

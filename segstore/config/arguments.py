@@ -52,6 +52,23 @@ def span(name: str, value: Any) -> tuple[int, int]:
     return first, last
 
 
+def moment(name: str, value: Any) -> int:
+    """Return a time in ms since the epoch, which is given so, or as a datetime: in UTC if it has no zone.
+    Parts of a ms are rounded up: the records of the result, or later, are those of the datetime, or later.
+    """
+    from datetime import datetime, timedelta, timezone  # a start needs no datetime
+
+    if isinstance(value, datetime):
+        zoned = value if value.tzinfo else value.replace(tzinfo=timezone.utc)
+        return -((datetime(1970, 1, 1, tzinfo=timezone.utc) - zoned) // timedelta(milliseconds=1))
+    try:
+        return whole(name, value, None)
+    except InvalidTypeError:
+        raise InvalidTypeError(
+            f"{name} must be ms since the epoch, an int, or a datetime, not {type(value).__name__}"
+        ) from None
+
+
 def milliseconds(name: str, value: Any) -> float:
     """Return a time span in ms, which may be given as infinite. A value below 0 becomes 0, one above MOST_MS
     becomes MOST_MS.

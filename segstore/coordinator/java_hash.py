@@ -7,6 +7,9 @@ from __future__ import annotations
 
 import struct
 
+_PARTITIONS_OF_KAFKA = 50
+"""Kafka's default of `offsets.topic.num.partitions` and `transaction.state.log.num.partitions`."""
+
 
 def java_hash(text: str) -> int:
     """Return String.hashCode of `text`: over UTF-16 code units, 32 bits, signed."""
@@ -21,3 +24,15 @@ def partition_of(text: str, partitions: int) -> int:
     """Return Kafka's Utils.abs of the hash, modulo `partitions`; the smallest int32 counts as 0."""
     hashed = java_hash(text)
     return (0 if hashed == -(1 << 31) else abs(hashed)) % partitions
+
+
+def partition_among(text: str, ids: tuple[int, ...], setting: int) -> int:
+    """Return the partition of an internal topic that has, or will have, the records of `text`; `ids` are the
+    partitions that exist, in order, and `setting` is the number of a new topic.
+
+    A copy of a broker's directory may lack partitions. Their number is the setting's then, or Kafka's default
+    if the setting is 1: a topic of one partition lacks none.
+    """
+    if ids == tuple(range(len(ids))):
+        return partition_of(text, len(ids) or setting)
+    return partition_of(text, max(setting if setting > 1 else _PARTITIONS_OF_KAFKA, ids[-1] + 1))

@@ -29,8 +29,6 @@ ENOUGH = 512 << 20
 DEFAULTS = {
     "group_consumer_heartbeat_interval_ms": 200,
     "group_initial_rebalance_delay_ms": 0,
-    "offsets_topic_num_partitions": 1,
-    "transaction_state_log_num_partitions": 1,
 }
 
 

@@ -13,7 +13,7 @@ from places import REPOSITORY
 
 sys.path.append(str(REPOSITORY))
 
-from benchmarks import append_kinds, readme
+from benchmarks import append_kinds, result_pages
 from benchmarks.append_kinds import KINDS, P50, P99, PLAIN, RATIO, SEND, Kind, Place, Setup
 from segstore.bench import Results
 
@@ -63,13 +63,13 @@ def test_a_log_that_lacks_records_is_told(tmp_path: Path, monkeypatch: pytest.Mo
 def test_what_is_measured_is_on_the_page_and_in_the_overview(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    page, others = tmp_path / "benchmarks.md", [tmp_path / "README.md", tmp_path / "serve.md"]
+    page, others = tmp_path / "benchmarks.md", [tmp_path / "peers.md", tmp_path / "serve.md"]
     page.write_text(f"{append_kinds.BEGIN}old\n{append_kinds.END}")
     for each in others:
-        each.write_text(f"{readme.BEGIN}old\n{readme.END}")
+        each.write_text(f"{result_pages.BEGIN}old\n{result_pages.END}")
     out = tmp_path / "results"
-    update = partial(readme.update, others[0], serve_page=others[1])
-    monkeypatch.setattr(readme, "update", update)
+    update = partial(result_pages.update, others[0], serve_page=others[1])
+    monkeypatch.setattr(result_pages, "update", update)
     monkeypatch.setattr(append_kinds, "RESULTS", out)
     monkeypatch.setattr(append_kinds, "PAGE", page)
     monkeypatch.setattr(append_kinds, "KINDS", {PLAIN: KINDS[PLAIN]})
@@ -77,7 +77,7 @@ def test_what_is_measured_is_on_the_page_and_in_the_overview(
     run = CliRunner().invoke(append_kinds.main, asked, catch_exceptions=False)
     assert run.exit_code == 0, run.output
     assert "| plain |" in page.read_text()
-    assert (out / "README.md").read_text() == readme.overview(readme.results(out), out)
+    assert (out / "README.md").read_text() == result_pages.overview(result_pages.results(out), out)
 
 
 def test_the_page_has_the_results(tmp_path: Path) -> None:

@@ -119,7 +119,7 @@ def test_a_command_leaves_nothing(name: str, number: signal.Signals, tmp_path: P
 @pytest.mark.parametrize("number", STATUSES)
 def test_all_measurements_leave_nothing(number: signal.Signals, tmp_path: Path) -> None:
     """Of a signal to the one process alone, as of `kill`; the step that runs gets Ctrl-C from it."""
-    command = [sys.executable, "-m", "benchmarks.run_all", "--no-readme", "--only", "studies"]
+    command = [sys.executable, "-m", "benchmarks.run_all", "--no-pages", "--only", "studies"]
     out = tmp_path / "out"
     process = subprocess.Popen(
         [*command, "--out", str(out)],

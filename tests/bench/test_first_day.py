@@ -19,7 +19,7 @@ def test_a_work_measures_what_the_table_names(name: str, tmp_path: Path) -> None
     found = first_day.WORKS[name](tmp_path / "store", 0.001)
     assert set(found) >= {figure for work, figure in first_day.BEFORE if work == name}
     assert all(value >= 0 for value in found.values())
-    if name == "README's loop":
+    if name == "a plain loop":
         assert found == {"of 100,000 records": 100_000}
     if name == "in the log after close":
         assert found == {"of 10,000 records": 10_000}

@@ -1,4 +1,4 @@
-"""Promise: one command measures everything; a step that fails is reported; the README agrees with the
+"""Promise: one command measures everything; a step that fails is reported; the pages agree with the
 results.
 """
 
@@ -21,7 +21,7 @@ sys.path.append(str(REPOSITORY))
 
 from rich.console import Console
 
-from benchmarks import readme, run_all, steps
+from benchmarks import result_pages, run_all, steps
 from benchmarks.run_all import Step
 from segstore.bench import Finding, Results, load, write
 
@@ -67,7 +67,7 @@ def test_pages_and_notebooks(everything: bool, tmp_path: Path, monkeypatch: pyte
     """Notebooks need all results; a run of some steps into another directory leaves them as they are."""
     ran: list[Step] = []
     monkeypatch.setattr(run_all, "finished", lambda one: ran.append(one) or 1)
-    monkeypatch.setattr(readme, "update", lambda directory: ran.append(Step([str(directory)])))
+    monkeypatch.setattr(result_pages, "update", lambda directory: ran.append(Step([str(directory)])))
     assert run_all.shown(tmp_path, everything) == (run_all.FAILED if everything else 0)
     notebooks = Step([sys.executable, "-m", "benchmarks.notebooks"], {"SEGSTORE_RESULTS": str(tmp_path)})
     assert ran == [Step([str(tmp_path)]), *([notebooks] if everything else [])]
@@ -80,13 +80,13 @@ def test_stored_results_go_into_pages_of_the_documentation(
     """One step changes stored results, too: notebooks and pages that did not follow told of two machines."""
     ran: list[str] = []
     monkeypatch.setattr(run_all, "finished", lambda one: ran.append(Path(one.command[-1]).name) or 0)
-    monkeypatch.setattr(readme, "update", lambda directory: None)
-    assert run_all.shown(readme.RESULTS.resolve(), everything) == 0
+    monkeypatch.setattr(result_pages, "update", lambda directory: None)
+    assert run_all.shown(result_pages.RESULTS.resolve(), everything) == 0
     assert ran == ["benchmarks.notebooks", *run_all.PAGES]
     assert [tool for tool in run_all.PAGES if not (REPOSITORY / "tools" / tool).exists()] == []
 
 
-COMMAND = [sys.executable, "-m", "benchmarks.run_all", "--quick", "--no-readme"]
+COMMAND = [sys.executable, "-m", "benchmarks.run_all", "--quick", "--no-pages"]
 
 
 def test_ratios(tmp_path: Path) -> None:
@@ -117,18 +117,23 @@ def test_interrupt(tmp_path: Path) -> None:
 
 
 def test_pages_are_what_results_render_to() -> None:
-    found = readme.results(readme.RESULTS)
-    assert readme.PEERS in found
-    for page, part in ((readme.README, readme.rendered), (readme.SERVE_PAGE, readme.served)):
+    found = result_pages.results(result_pages.RESULTS)
+    assert result_pages.PEERS in found
+    for page, part in (
+        (result_pages.PEERS_PAGE, result_pages.rendered),
+        (result_pages.SERVE_PAGE, result_pages.served),
+    ):
         text = page.read_text(encoding="utf-8")
-        assert readme.placed(text, part(found)) == text
-    assert (readme.RESULTS / "README.md").read_text() == readme.overview(found, readme.RESULTS)
+        assert result_pages.placed(text, part(found)) == text
+    assert (result_pages.RESULTS / "README.md").read_text() == result_pages.overview(
+        found, result_pages.RESULTS
+    )
 
 
 def test_pages_follow_results(tmp_path: Path) -> None:
     pages = page, served = tmp_path / "page.md", tmp_path / "served.md"
     for each in pages:
-        each.write_text(f"before\n{readme.BEGIN}old\n{readme.END}after\n")
+        each.write_text(f"before\n{result_pages.BEGIN}old\n{result_pages.END}after\n")
     where = {"cpu": "c", "cores": 2, "memory": 1, "kernel": "k", "python": "p", "packages": {}, "load": 0.5}
     where["filesystem"] = {"type": "ext4", "device": "d", "options": ""}
     study = Results("study", "Why?", where, {}, [], [Finding("All is well", "It\nis.")])
@@ -138,13 +143,13 @@ def test_pages_follow_results(tmp_path: Path) -> None:
     settings = {"runs": 5, "quick": False, "servers": {}, "clients": {}, "absent": {"X": "no Java"}}
     write(Results("serve", "How?", where, settings, []), tmp_path / "serve.json")
     (tmp_path / "study.png").write_bytes(b"")
-    readme.update(page, tmp_path, served)
+    result_pages.update(page, tmp_path, served)
     assert served.read_text().startswith(
-        f"before\n{readme.BEGIN}Measured by `make bench-serve` on c, 2 cores"
+        f"before\n{result_pages.BEGIN}Measured by `make bench-serve` on c, 2 cores"
     )
-    assert served.read_text().endswith(f"X is absent: no Java.\n{readme.END}after\n")
-    assert page.read_text().startswith(f"before\n{readme.BEGIN}Measured by `make bench` on c, 2 cores")
-    assert page.read_text().endswith(f"X is absent: no Java.\n{readme.END}after\n")
+    assert served.read_text().endswith(f"X is absent: no Java.\n{result_pages.END}after\n")
+    assert page.read_text().startswith(f"before\n{result_pages.BEGIN}Measured by `make bench` on c, 2 cores")
+    assert page.read_text().endswith(f"X is absent: no Java.\n{result_pages.END}after\n")
     lines = (tmp_path / "README.md").read_text().splitlines()
     assert [line for line in lines if line.startswith("#")] == [
         "# Results of `make bench`",
@@ -157,8 +162,14 @@ def test_pages_follow_results(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", readme.BEGIN, readme.END + readme.BEGIN, 2 * (readme.BEGIN + readme.END)]
+    "text",
+    [
+        "",
+        result_pages.BEGIN,
+        result_pages.END + result_pages.BEGIN,
+        2 * (result_pages.BEGIN + result_pages.END),
+    ],
 )
 def test_a_page_without_a_place_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="once each"):
-        readme.placed(text, "")
+        result_pages.placed(text, "")

@@ -6,6 +6,7 @@ import re
 import signal
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -179,6 +180,35 @@ def test_an_error_is_one_line_and_nothing_is_made(case: str, store_dir: Path, tm
     assert line.startswith("segstore: ")
     assert expected in line
     assert not (tmp_path / "missing").exists()
+
+
+NO_STORES: Mapping[str, tuple[tuple[str, ...], bool]] = {
+    "names like partitions' alone": (("dbus-1/conf", "polkit-1/rules", "hosts"), True),
+    "other files": (("notes.txt",), True),
+    "nothing": ((), False),
+    "a new file system": (("lost+found/",), False),
+    "a store that has just begun": ((".lock",), False),
+    "a broker's log": (("dbus-1/conf", "t-0/00000000000000000000.log"), False),
+    "a broker's metadata": (("t-0/partition.metadata",), False),
+    "a broker without topics": (("meta.properties",), False),
+}
+
+
+@pytest.mark.parametrize("command", ["topics", "stats", "check"])
+@pytest.mark.parametrize("case", NO_STORES)
+def test_what_is_no_store_is_refused(case: str, command: str, tmp_path: Path) -> None:
+    files, refused = NO_STORES[case]
+    place = tmp_path / "place"
+    place.mkdir()
+    for name in files:
+        (place / name).parent.mkdir(exist_ok=True)
+        (place / name).mkdir() if name.endswith("/") else (place / name).touch()
+    before = sorted(place.rglob("*"))
+    result = run(command, "-s", place)
+    assert ("neither a store nor a broker's log directory" in result.stderr) == refused, result.output
+    assert result.exit_code == 1 if refused else command == "check" or result.exit_code == 0
+    assert command == "check" or "dbus" not in result.stdout
+    assert sorted(place.rglob("*")) == before
 
 
 def test_a_second_writer_is_told_who_the_first_is(store_dir: Path) -> None:

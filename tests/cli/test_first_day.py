@@ -66,6 +66,24 @@ def test_the_store_may_come_first(path: Path) -> None:
     assert run("--store", path, "dump", path).exit_code == 2  # which takes no store
 
 
+NO_COMMAND: Mapping[str, tuple[list[str], int, str]] = {
+    "a store": (["--store", "s"], 2, "segstore: Missing command, as in `segstore topics --store s`. "),
+    "a store in one": (["-ss"], 2, "segstore: Missing command, as in `segstore topics -ss`. "),
+    "a cluster": (["-b", "h:1"], 2, "segstore: Missing command, as in `segstore topics -b h:1`. "),
+    "checkpoints": (["checkpoints", "-s", "s"], 2, "as in `segstore checkpoints ls -s s`. "),
+    "help of a store": (["--store", "s", "--help"], 0, "Usage: segstore [OPTIONS] [COMMAND]"),
+    "help of groups of a store": (["groups", "-s", "s", "-h"], 0, "Usage: segstore groups [OPTIONS]"),
+    "groups without a store": (["groups"], 2, "segstore groups list: Where are the topics? Give --store"),
+    "nothing": ([], 0, "Usage: segstore [OPTIONS] [COMMAND]"),
+}
+
+
+@pytest.mark.parametrize(("given", "status", "told"), NO_COMMAND.values(), ids=NO_COMMAND)
+def test_a_command_that_is_not_named(given: list[str], status: int, told: str) -> None:
+    done = run(*given)
+    assert (done.exit_code, told in done.output) == (status, True), done.output
+
+
 @pytest.mark.parametrize(("name", "value", "held"), UNITS.values(), ids=UNITS)
 def test_units_of_settings(path: Path, name: str, value: str, held: str | None) -> None:
     done = run("alter", "fares", "-c", f"{name}={value}", "-s", path)

@@ -57,6 +57,13 @@ def test_list_beside_a_live_writer(store_dir: Path, writer: segstore.Store) -> N
     ]
 
 
+@pytest.mark.parametrize("given", [["groups", "-s"], ["-s"]], ids=["behind", "before"])
+def test_list_is_the_command_of_groups_that_is_not_named(path: Path, given: list[str]) -> None:
+    named = ok("groups", "list", "-s", path)
+    assert ok(*given, path, *(["groups"] if given == ["-s"] else [])).stdout == named.stdout
+    assert ok("groups", "--json", "-s", path).stdout == ok("groups", "list", "--json", "-s", path).stdout
+
+
 def test_describe_a_group(store_dir: Path, writer: segstore.Store) -> None:
     shown = ok("groups", "describe", "app", "-s", store_dir).stdout
     assert "app  Stable, 1 member, range, generation 3, lag 6" in shown

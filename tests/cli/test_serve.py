@@ -38,7 +38,7 @@ def serving(store: Path, *arguments: str) -> Iterator[tuple[subprocess.Popen[byt
             program.kill()
 
 
-@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 0)])
 def test_it_serves_until_a_signal_and_closes_the_store(
     store_dir: Path, number: signal.Signals, status: int
 ) -> None:
@@ -55,7 +55,7 @@ def test_it_serves_until_a_signal_and_closes_the_store(
         assert store.recovered == ()
 
 
-@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 0)])
 def test_it_ends_by_a_signal_that_another_thread_gets(store_dir: Path, number: int, status: int) -> None:
     """The system may choose any thread; CPython calls the handler in the main one, and does not wake it."""
     tgkill = getattr(ctypes.CDLL(None, use_errno=True), "tgkill", None)
@@ -73,16 +73,28 @@ def test_it_says_what_clients_are_told(store_dir: Path) -> None:
 
 
 REFUSED = {
-    "a setting that is none": (["--set", "num.partition=1"], "did you mean num_partitions?"),
+    "a setting that is none": (["--set", "num.partition=1"], "did you mean num.partitions?"),
     "a store's value that is none": (
         ["--set", "group.consumer.assignors=sticky"],
         "group.consumer.assignors='sticky': must be one or more, by commas, of uniform, range",
     ),
-    "a value that is none": (["--set", "num.partitions=0"], "num_partitions='0': must be an integer from 1"),
+    "a value that is none": (["--set", "num.partitions=0"], "num.partitions='0': must be an integer from 1"),
     "no port": (["--listen", "a:b"], "--listen='a:b': must be HOST:PORT"),
     "no such port": (["--listen", "a:70000"], "with a port from 0 to 65535"),
-    "no such protocol": (["--listen", "TLS://127.0.0.1:0"], "security_protocol='TLS': must be one of"),
-    "TLS without a key": (["--listen", "SSL://127.0.0.1:0"], "needs ssl_keystore_location"),
+    "no such protocol": (["--listen", "TLS://127.0.0.1:0"], "security.protocol='TLS': must be one of"),
+    "a setting that is none, with underscores": (
+        ["--set", "num_partition=1"],
+        "no setting 'num.partition'; did you mean num.partitions?",
+    ),
+    "TLS without a key": (
+        ["--listen", "SSL://127.0.0.1:0"],
+        "security.protocol=SSL needs ssl.keystore.location (--tls-keystore), or ssl.keystore",
+    ),
+    "TLS without a key, of several": (
+        ["--listen", "127.0.0.1:0", "--listen", "SSL://127.0.0.1:0"],
+        "needs ssl.keystore.location (--tls-keystore), or ssl.keystore",
+    ),
+    "a port alone to advertise": (["--advertise", "9092"], "--advertise='9092': must be HOST:PORT or HOST"),
     "a right that is none": (["--allow", "User:a: fly topic t"], "'fly' is no operation of a topic"),
     "an address for some of the listeners": (
         ["-l", "127.0.0.1:0", "-l", "SASL_PLAINTEXT://127.0.0.1:0", "--advertise", "a:1"],
@@ -106,6 +118,40 @@ def test_what_is_refused_makes_no_store(store_dir: Path, arguments: list[str], t
     assert result.exit_code == 1
     assert told in result.stderr
     assert not store_dir.exists()
+
+
+@pytest.mark.parametrize("more", [(), ("--listen", "SASL_PLAINTEXT://0")], ids=["one", "several"])
+def test_a_port_alone_is_one_of_this_machine(store_dir: Path, more: tuple[str, ...]) -> None:
+    with start_program("serve", "-s", store_dir, "--listen", "0", *more) as program:
+        try:
+            assert program.stdout is not None
+            line = program.stdout.readline().decode()
+            assert re.search(r" listens (on|for PLAINTEXT://)? ?127\.0\.0\.1:[1-9]", line), line
+        finally:
+            program.kill()
+
+
+EVERYWHERE = "is open on every address of this machine, and nothing is encrypted"
+OPEN: dict[str, tuple[str, str]] = {
+    "no host": (":0", f"PLAINTEXT://:PORT {EVERYWHERE}\n"),
+    "every address": ("0.0.0.0:0", f"PLAINTEXT://0.0.0.0:PORT {EVERYWHERE}\n"),
+    "with passwords": ("SASL_PLAINTEXT://:0", f"SASL_PLAINTEXT://:PORT {EVERYWHERE}\n"),
+    "encrypted": ("SSL://:0", ""),
+    "this machine": ("127.0.0.1:0", ""),
+}
+
+
+@pytest.mark.parametrize(("listen", "told"), OPEN.values(), ids=OPEN)
+def test_a_listener_that_is_open_to_the_network_is_told(
+    store_dir: Path, tmp_path: Path, listen: str, told: str
+) -> None:
+    key = ("--tls-keystore", str(certificates(tmp_path).server)) if "SSL://" in listen else ()
+    with start_program("serve", "-s", store_dir, "--listen", listen, *key) as program:
+        assert program.stdout is not None
+        assert program.stderr is not None
+        assert " listens on " in program.stdout.readline().decode()
+        program.terminate()
+        assert re.sub(r":[0-9]+ is", ":PORT is", program.stderr.read().decode()) == told
 
 
 def test_it_listens_in_several_places(store_dir: Path, tmp_path: Path) -> None:

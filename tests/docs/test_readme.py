@@ -1,4 +1,4 @@
-"""The code of the README works when it is pasted, and the paths that it names exist."""
+"""The code of the README and of the site's home works when it is pasted, and what they name exists."""
 
 from __future__ import annotations
 
@@ -8,20 +8,21 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pages
 import pytest
 from places import REPOSITORY
 from waiting import PATIENCE
 
 import segstore
-from segstore.cli.app import COMMANDS
 
 README = (REPOSITORY / "README.md").read_text(encoding="utf-8")
+HOME = REPOSITORY / "docs" / "index.md"
+LINKING = ("README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md", "examples/README.md")
 EXAMPLES = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
-PLACES = sorted(set(re.findall(r"`((?:segstore|tests|docs)/[\w./]*)`", README)))
 TARGETS = sorted(set(re.findall(r"^make (\w+)", README, re.MULTILINE)))
 
 
-LOG, _, WIRE = EXAMPLES  # test_blocks.py runs them all
+LOG, WIRE = EXAMPLES  # test_blocks.py runs them all
 NAMES = {LOG: '"flights-log"', WIRE: '"served-log"'}
 
 
@@ -35,20 +36,16 @@ def pasted(example: str, store_dir: Path) -> str:
     return run.stdout
 
 
-def test_example_works_when_pasted(store_dir: Path) -> None:
+def test_example_works_when_pasted_and_pasted_again(store_dir: Path) -> None:
+    assert pasted(LOG, store_dir).splitlines() == [
+        "offsets range(1, 3)",
+        "0 b'UA1545' b'on time' [('source', b'demo')]",
+        "1 b'AA1' b'late' []",
+        "2 b'DL7' b'cancelled' []",
+    ]
     first, *records = pasted(LOG, store_dir).splitlines()
-    assert first == "range(1, 4)"
-    assert [line.split()[0] for line in records] == ["0", "1", "2", "3"]
-    assert records[0].endswith("""b'UA1545' b'{"carrier": "UA", "delay": 2}' [('source', b'demo')]""")
-    assert records[2].endswith("b'AA2' None []")
-    assert records[3].endswith("None b'late' []")
-
-
-def test_example_works_when_pasted_again(store_dir: Path) -> None:
-    pasted(LOG, store_dir)
-    first, *records = pasted(LOG, store_dir).splitlines()
-    assert first == "range(5, 8)"
-    assert [line.split()[0] for line in records] == [str(n) for n in range(8)]
+    assert first == "offsets range(4, 6)"
+    assert [line.split()[0] for line in records] == [str(n) for n in range(6)]
 
 
 def test_example_of_a_client_works_when_pasted(store_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -60,24 +57,53 @@ def test_example_of_a_client_works_when_pasted(store_dir: Path, monkeypatch: pyt
         assert store.topics()["flights"].partitions == 1
 
 
-def test_the_list_of_commands_has_each_with_its_name() -> None:
-    (lines,) = re.findall(r"```text\n(segstore topics.*?)```", README, re.DOTALL)
-    named = [re.split(r"  |[A-Z\[]", line.removeprefix("segstore "))[0] for line in lines.splitlines()]
-    names = {name.split()[0] for line in named for name in line.split("|") if name.strip()}
-    assert names - {"unclean"} == set(COMMANDS)
-
-
 @pytest.mark.parametrize("example", [LOG, WIRE], ids=["log", "client"])
 def test_an_example_is_short_and_uses_its_own_store(example: str) -> None:
     assert len([line for line in example.splitlines() if line]) <= 10
     assert example.count(NAMES[example]) == 1
 
 
-@pytest.mark.parametrize("place", PLACES)
-def test_place_is_there(place: str) -> None:
-    assert (REPOSITORY / place).exists()
-
-
 @pytest.mark.parametrize("target", TARGETS)
 def test_make_target_is_there(target: str) -> None:
     assert re.search(rf"^{target}:", (REPOSITORY / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
+
+
+def test_the_first_screen_has_the_sentence_the_install_and_the_code() -> None:
+    sentence, install = README.splitlines()[2], README.index("\n## Install\n")
+    assert "Python" in sentence
+    assert "Linux" in sentence
+    assert install < README.index("pip install .") < README.index("\n## Ten lines\n") < README.index(LOG)
+    assert README[: README.index(LOG)].count("\n") < 35
+    assert README.count("\n") < 160
+
+
+def test_the_home_of_the_site_begins_as_the_readme() -> None:
+    ours = pages.blocks(REPOSITORY / "README.md")
+    assert pages.blocks(HOME) == ours[:3], "install, ten lines and what they print"
+    home = HOME.read_text(encoding="utf-8")
+    assert home.splitlines()[:6] == README.splitlines()[:6]
+    local = README.replace("](docs/", "](").replace(" ([security](SECURITY.md))", "")
+    for title in ("Install", "Ten lines", "Beside other stores"):
+        assert section(home, title) == section(local, title)
+    for title in ("When not to take it", "Status and limits"):
+        listed = [line for line in section(local, title).splitlines() if line.startswith(("- ", "  "))]
+        assert "\n".join(listed) in home
+
+
+def section(text: str, title: str) -> str:
+    return text.partition(f"\n## {title}\n")[2].partition("\n## ")[0].strip()
+
+
+@pytest.mark.parametrize("page", LINKING)
+def test_each_link_leads_somewhere(page: str) -> None:
+    place = REPOSITORY / page
+    links = re.findall(r"\]\((?!https?:)([^)#]*)(?:#([\w-]+))?\)", place.read_text(encoding="utf-8"))
+    assert [to for to, _ in links if not (place.parent / to).exists()] == []
+    named = [(place.parent / to if to else place, heading) for to, heading in links if heading]
+    assert [(to.name, heading) for to, heading in named if heading not in headings(to)] == []
+
+
+def headings(page: Path) -> set[str]:
+    """The anchors of a page, as GitHub makes them."""
+    found = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", text.lower()).strip().replace(" ", "-") for text in found}

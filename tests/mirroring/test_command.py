@@ -44,7 +44,10 @@ def test_properties_of_kafka_s_tools_are_taken(store_dir: Path, tmp_path: Path) 
         ok("mirror", broker.bootstrap_servers, store_dir, "--once", "--command-config", properties)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+ENDED = {signal.SIGINT: 130, signal.SIGTERM: 0, signal.SIGKILL: -9}
+
+
+@pytest.mark.parametrize("number", ENDED)
 def test_a_mirror_that_is_ended_goes_on_when_it_is_called_again(
     store_dir: Path, tmp_path: Path, number: signal.Signals
 ) -> None:
@@ -57,8 +60,7 @@ def test_a_mirror_that_is_ended_goes_on_when_it_is_called_again(
             until(lambda: has(store_dir, log.end_offset))
             process.send_signal(number)
             _, told = process.communicate(timeout=PATIENCE)
-            expected = -9 if number is signal.SIGKILL else 128 + number
-            assert (process.returncode, told) == (expected, b"")
+            assert (process.returncode, told) == (ENDED[number], b"")
         assert segstore.check(store_dir) == []
         ok("mirror", broker.bootstrap_servers, store_dir, "--once", *HEARS)
     assert_equal(store_dir, source)

@@ -171,11 +171,11 @@ def test_asyncio(store: segstore.Store) -> None:
         seen: set[Any] = set()
 
         async def shared() -> bool:
-            return len(seen) == 20 and len(await one.assignment()) == len(await two.assignment()) == 1
+            return len(seen) == 20 and len(one.assignment()) == len(two.assignment()) == 1
 
         await asyncio.gather(read(one, seen, shared), read(two, seen, shared))
         assert seen == {(p, o) for p in range(2) for o in range(10)}
-        assert await one.assignment() | await two.assignment() == every(store, "t")
+        assert one.assignment() | two.assignment() == every(store, "t")
         await one.commit()
         await asyncio.gather(one.close(), two.close())
 

@@ -45,7 +45,7 @@ async def consume(store: segstore.Store, made: list[segstore.AsyncConsumer]) -> 
     async with segstore.AsyncConsumer(store, "t", auto_offset_reset="earliest") as consumer:
         made.append(consumer)
         await consumer.poll()
-        await consumer.assignment()
+        consumer.assignment()
 
 
 async def produce(store: segstore.Store, made: list[segstore.AsyncProducer]) -> None:

@@ -41,8 +41,8 @@ class Given:
     def seek_in_asyncio(self) -> object:
         async def run() -> None:
             async with segstore.AsyncConsumer(self.store, group_id="g") as consumer:
-                await consumer.assign([TP])
-                await consumer.seek(TP, self.none)
+                consumer.assign([TP])
+                consumer.seek(TP, self.none)
 
         return asyncio.run(run())
 

@@ -19,8 +19,10 @@ from segstore.cli.places.locked import END_IT, told
 from segstore.config import TopicConfig
 from segstore.coordinator.group.admin import Groups
 from segstore.errors import SegstoreError, StorageError, StoreLockedError
-from segstore.names import check_topic
+from segstore.files import Files
+from segstore.names import LOCK, check_topic
 from segstore.records import Records
+from segstore.storage.meta.directory_safety import is_store
 from segstore.storage.meta.topics import find_topic
 
 if TYPE_CHECKING:
@@ -32,12 +34,25 @@ if TYPE_CHECKING:
 WAIT_MS = 1000
 FETCH_BYTES = 1 << 20
 NO_STORE = "no such store: is the path right? `segstore create` makes a new one"
+NEITHER = "neither a store nor a broker's log directory: is the path right?"
+OF_NO_STORE = frozenset({LOCK, "lost+found"})
+"""Names in a directory where a store has just begun, or has not begun yet."""
+
+
+def check_there(path: str) -> None:
+    """Raise StorageError if a path is no directory, or one of files that are neither a store's nor a
+    broker's.
+    """
+    if not os.path.isdir(path):
+        raise StorageError(errno.ENOENT, NO_STORE, path)
+    held = set(os.listdir(path))
+    if held - OF_NO_STORE and not is_store(Files(), path, held):
+        raise StorageError(errno.EINVAL, NEITHER, path)
 
 
 def open_reading(path: str) -> segstore.Store:
-    """Open a store to read. Raises StorageError where there is none."""
-    if not os.path.isdir(path):
-        raise StorageError(errno.ENOENT, NO_STORE, path)
+    """Open a store to read. Raises StorageError as `check_there`."""
+    check_there(path)
     return segstore.open(path, mode="r")
 
 

@@ -1,6 +1,8 @@
-"""`AsyncConsumer`: the consumer for asyncio; each call runs in a thread that belongs to the consumer.
+"""`AsyncConsumer`: the consumer for asyncio, in aiokafka's shapes. Its coroutines run in a thread that
+belongs to the consumer, its plain methods in the thread that calls them.
 
-Threads: one event loop; calls of several tasks take turns.
+Threads: one event loop; the coroutines of several tasks take turns. A plain method ends a wait of the
+consumer's thread first, see `entry`.
 """
 
 from __future__ import annotations
@@ -8,26 +10,28 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import inspect
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
+from segstore.client.aio.entry import Entry, Undoable
 from segstore.client.aio.home import Home
 from segstore.client.aio.line import Line
 from segstore.client.aio.turns import Turns
 from segstore.client.consumer import Consumer
+from segstore.client.consumer.base import GiveWay, unguarded
 from segstore.client.consumer.metrics import Polled
-from segstore.client.consumer.no_group import Offsets
 from segstore.client.consumer.records import ConsumerRecord
-from segstore.client.consumer.subscription import SubscriptionPattern
+from segstore.client.consumer.subscription import Kind, SubscriptionPattern
 from segstore.coordinator.structs import (
     ConsumerGroupMetadata,
     OffsetAndMetadata,
     OffsetAndTimestamp,
     TopicPartition,
 )
-from segstore.errors import IllegalStateError
+from segstore.errors import IllegalStateError, InvalidTypeError
 from segstore.storage.store.store import Store
 
 if TYPE_CHECKING:
@@ -36,7 +40,9 @@ if TYPE_CHECKING:
 
     from segstore.client.consumer.settings import ConsumerSettings
 
+ToCommit = Mapping[TopicPartition, "int | tuple[int, str] | OffsetAndMetadata"]
 T = TypeVar("T")
+P = ParamSpec("P")
 
 _LONG_MS = 3_600_000
 
@@ -45,12 +51,14 @@ SLICE_MS = 50
 
 
 class AsyncConsumer:
-    """`Consumer` with coroutines in place of methods; `async for` yields single records, `async with` starts
-    and stops it.
+    """`Consumer` in aiokafka's shapes: methods that may wait are coroutines, the others plain; `async for`
+    yields single records, `async with` starts and stops it.
 
     A cancelled call ends when its thread is done with it, within SLICE_MS and a read, and loses nothing:
-    records that a `poll` would have returned are read again. Listeners, deserializers and interceptors are
-    called in the thread. Calls in another event loop than that of the first call raise IllegalStateError.
+    records that a `poll` would have returned are read again. Deserializers, interceptors and listeners are
+    called in the consumer's thread; `unsubscribe` calls the listener in its own. A listener's methods are
+    plain, and may call plain methods of the consumer. Calls in another event loop than that of the first
+    call raise IllegalStateError.
     """
 
     def __init__(self, store: Store, *topics: str, **settings: Unpack[ConsumerSettings]) -> None:
@@ -58,11 +66,27 @@ class AsyncConsumer:
         self._consumer = Consumer(store, *topics, **settings)
         self._line, self._turns = Line("segstore-consumer"), Turns()
         self._home = Home(f"<AsyncConsumer group_id={self._consumer.config.group_id}>")
+        self._entry = Entry(self._consumer)
+        self._polled_ms: int | None = None
         self._astray = False  # a call that was left in the thread may be under way there
 
     async def _call(self, method: Callable[..., T], *arguments: Any, **named: Any) -> T:
         """Run a method in the thread, when it is this task's turn."""
-        return await self._turn(lambda: self._done(functools.partial(method, *arguments, **named)))
+        call = functools.partial(method, *arguments, **named)
+        while True:
+            with contextlib.suppress(GiveWay):
+                return await self._turn(lambda: self._done(call))
+
+    def _now(self, method: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
+        """Call a method in this thread, once the consumer's own has left its call."""
+        self._home.visit()
+        return self._entry.plain(functools.partial(method, *arguments, **named))
+
+    def _look(self, method: Callable[Concatenate[Consumer, P], T], *arguments: P.args, **by: P.kwargs) -> T:
+        """Call a method that reads objects which are replaced as a whole, beside the consumer's thread."""
+        self._home.visit()
+        self._consumer._guard.check()
+        return unguarded(method)(self._consumer, *arguments, **by)
 
     async def _turn(self, run: Callable[[], Awaitable[T]]) -> T:
         """Run it when it is this task's turn. Raises IllegalStateError in another event loop, where the
@@ -79,7 +103,7 @@ class AsyncConsumer:
         return await self._run(call, undo)
 
     async def _run(self, call: Callable[[], T], undo: Callable[[], None] | None = None) -> T:
-        made = _Undoable(call, undo)
+        made = Undoable(self._entry, call, undo)
         try:
             return await asyncio.shield(self._line.run(made.make))
         except Exception:  # the call's own
@@ -105,7 +129,7 @@ class AsyncConsumer:
     async def poll(
         self, timeout_ms: float = 0, max_records: int | None = None, update_offsets: bool = True
     ) -> Polled:
-        """See `Consumer.poll`."""
+        """See `Consumer.poll`. Raises IllegalStateError without a subscription or assignment, too."""
         polled: Polled = await self._sliced(
             lambda ms: self._consumer.poll(ms, max_records, update_offsets), len, timeout_ms
         )
@@ -141,11 +165,23 @@ class AsyncConsumer:
     ) -> Any:
         deadline = self._consumer._deadline(timeout_ms)
         while True:
-            left = (deadline - time.monotonic()) * 1000
-            call = functools.partial(poll, _part(left))
+            self._check_subscribed()
+            call = functools.partial(poll, _part((deadline - time.monotonic()) * 1000))
             found = await self._turn(lambda call=call: self._done(call, self._consumer._give_back))  # type: ignore[misc]
-            if count(found) or left <= SLICE_MS:
+            self._polled_ms = self._consumer._store._context.clock()
+            if count(found) or time.monotonic() >= deadline:
                 return found
+
+    def _check_subscribed(self) -> None:
+        """Raise IllegalStateError if there is nothing to read, as Java's consumer does: a wait would never
+        end.
+        """
+        self._consumer._guard.check()
+        if self._consumer._subscription.kind is Kind.NONE:
+            raise IllegalStateError(
+                "the consumer is not subscribed to topics, and no partitions are assigned to it: call "
+                "subscribe() or assign() first"
+            )
 
     def __aiter__(self) -> Self:
         return self
@@ -174,53 +210,99 @@ class AsyncConsumer:
         guard, record = self._consumer._guard, self._consumer._take()
         if record is not None or guard.closed:
             return record, False
-        left = (end - time.monotonic()) * 1000
-        deadline = time.monotonic() + _part(left) / 1000
+        self._check_subscribed()
+        deadline = time.monotonic() + _part((end - time.monotonic()) * 1000) / 1000
         found = await self._done(functools.partial(self._consumer._fill_alone, deadline))
-        return None, found or not (left <= SLICE_MS or guard.closed or guard.ending)
+        self._polled_ms = self._consumer._store._context.clock()
+        return None, found or not (time.monotonic() >= end or guard.closed or guard.ending)
 
-    # --- the rest, as in Consumer -------------------------------------------------------------
+    # --- plain, as aiokafka's -------------------------------------------------------------
 
-    async def subscribe(
+    def subscribe(
         self,
         topics: Sequence[str] = (),
         pattern: str | SubscriptionPattern | None = None,
         listener: Any = None,
     ) -> None:
-        """See `Consumer.subscribe`."""
-        await self._call(self._consumer.subscribe, topics, pattern, listener)
+        """See `Consumer.subscribe`. Raises InvalidTypeError for a listener with coroutines, too."""
+        for method in ("on_partitions_revoked", "on_partitions_assigned", "on_partitions_lost"):
+            if inspect.iscoroutinefunction(getattr(listener, method, None)):
+                raise InvalidTypeError(
+                    f"listener {type(listener).__name__} has a coroutine {method}: its methods must be "
+                    "plain, since the consumer's thread calls them; the consumer's plain methods work there"
+                )
+        self._now(self._consumer.subscribe, topics, pattern, listener)
 
-    async def subscription(self) -> set[str] | None:
+    def subscription(self) -> set[str] | None:
         """See `Consumer.subscription`."""
-        return await self._call(self._consumer.subscription)
+        return self._look(Consumer.subscription)
 
-    async def assign(self, partitions: Iterable[TopicPartition]) -> None:
+    def assign(self, partitions: Iterable[TopicPartition]) -> None:
         """See `Consumer.assign`."""
-        await self._call(self._consumer.assign, partitions)
+        self._now(self._consumer.assign, partitions)
 
-    async def unsubscribe(self) -> None:
+    def unsubscribe(self) -> None:
         """See `Consumer.unsubscribe`."""
-        await self._call(self._consumer.unsubscribe)
+        self._now(self._consumer.unsubscribe)
 
-    async def assignment(self) -> set[TopicPartition]:
+    def assignment(self) -> set[TopicPartition]:
         """See `Consumer.assignment`."""
-        return await self._call(self._consumer.assignment)
+        return self._look(Consumer.assignment)
+
+    def partitions_for_topic(self, topic: str) -> set[int]:
+        """See `Consumer.partitions_for_topic`."""
+        return self._look(Consumer.partitions_for_topic, topic)
+
+    def seek(self, partition: TopicPartition, offset: int | OffsetAndMetadata) -> None:
+        """See `Consumer.seek`."""
+        self._now(self._consumer.seek, partition, offset)
+
+    def pause(self, *partitions: TopicPartition) -> None:
+        """See `Consumer.pause`."""
+        self._now(self._consumer.pause, *partitions)
+
+    def resume(self, *partitions: TopicPartition) -> None:
+        """See `Consumer.resume`."""
+        self._now(self._consumer.resume, *partitions)
+
+    def paused(self) -> set[TopicPartition]:
+        """See `Consumer.paused`."""
+        # Not by `_look`: a `getmany` of some partitions pauses the others during its call.
+        return self._now(self._consumer.paused)
+
+    def highwater(self, partition: TopicPartition) -> int:
+        """See `Consumer.highwater`."""
+        return self._look(Consumer.highwater, partition)
+
+    def last_stable_offset(self, partition: TopicPartition) -> int:
+        """Return the offset up to which no transaction is open in an assigned partition, whatever the
+        isolation level. Raises IllegalStateError.
+        """
+        self._check_assigned(partition)
+        return self._consumer._lookups.log(partition).last_stable_offset
+
+    def last_poll_timestamp(self, partition: TopicPartition) -> int | None:
+        """Return when the consumer looked for records last, in ms since the epoch; None before the first
+        time. Raises IllegalStateError if the partition is not assigned.
+        """
+        self._check_assigned(partition)
+        return self._polled_ms
+
+    def _check_assigned(self, *partitions: TopicPartition) -> None:
+        """Raise IllegalStateError, InvalidTypeError."""
+        self._home.visit()
+        self._consumer._guard.check()
+        self._consumer._subscription.chosen(partitions)
+
+    # --- the other coroutines ----------------------------------------------------------------
 
     async def topics(self) -> set[str]:
         """See `Consumer.topics`."""
         return await self._call(self._consumer.topics)
 
-    async def partitions_for_topic(self, topic: str) -> set[int]:
-        """See `Consumer.partitions_for_topic`."""
-        return await self._call(self._consumer.partitions_for_topic, topic)
-
     async def position(self, partition: TopicPartition) -> int:
         """See `Consumer.position`."""
         return await self._call(self._consumer.position, partition)
-
-    async def seek(self, partition: TopicPartition, offset: int | OffsetAndMetadata) -> None:
-        """See `Consumer.seek`."""
-        await self._call(self._consumer.seek, partition, offset)
 
     async def seek_to_beginning(self, *partitions: TopicPartition) -> None:
         """See `Consumer.seek_to_beginning`."""
@@ -230,21 +312,19 @@ class AsyncConsumer:
         """See `Consumer.seek_to_end`."""
         await self._call(self._consumer.seek_to_end, *partitions)
 
-    async def pause(self, *partitions: TopicPartition) -> None:
-        """See `Consumer.pause`."""
-        await self._call(self._consumer.pause, *partitions)
-
-    async def resume(self, *partitions: TopicPartition) -> None:
-        """See `Consumer.resume`."""
-        await self._call(self._consumer.resume, *partitions)
-
-    async def paused(self) -> set[TopicPartition]:
-        """See `Consumer.paused`."""
-        return await self._call(self._consumer.paused)
-
-    async def highwater(self, partition: TopicPartition) -> int:
-        """See `Consumer.highwater`."""
-        return await self._call(self._consumer.highwater, partition)
+    async def seek_to_committed(self, *partitions: TopicPartition) -> dict[TopicPartition, int | None]:
+        """Go on at the committed offsets of these partitions, by default of all that are assigned, and
+        return them; a partition without one, None, stays where it is. Raises IllegalStateError without a
+        group, or for a partition that is not assigned.
+        """
+        self._check_assigned(*partitions)
+        found: dict[TopicPartition, int | None] = {}
+        for partition in partitions or sorted(self.assignment()):
+            committed = await self.committed(partition, metadata=True)
+            found[partition] = committed.offset if isinstance(committed, OffsetAndMetadata) else None
+            if isinstance(committed, OffsetAndMetadata):
+                self.seek(partition, committed)
+        return found
 
     async def beginning_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """See `Consumer.beginning_offsets`."""
@@ -260,9 +340,9 @@ class AsyncConsumer:
         """See `Consumer.offsets_for_times`."""
         return await self._call(self._consumer.offsets_for_times, timestamps)
 
-    async def commit(self, offsets: Offsets | None = None) -> None:
-        """See `Consumer.commit`."""
-        await self._call(self._consumer.commit, offsets)
+    async def commit(self, offsets: ToCommit | None = None) -> None:
+        """See `Consumer.commit`; an offset may also be a number, or a number and a note."""
+        await self._call(self._consumer.commit, None if offsets is None else _with_metadata(offsets))
 
     async def committed(
         self, partition: TopicPartition, metadata: bool = False
@@ -340,20 +420,13 @@ def _poll_only(
     return polled
 
 
-class _Undoable:
-    """A call that is made in the thread, and undone there if it has returned something."""
-
-    def __init__(self, call: Callable[[], Any], undo: Callable[[], None] | None) -> None:
-        self._call, self._undo, self._gave = call, undo, False
-
-    def make(self) -> Any:
-        result = self._call()
-        self._gave = True
-        return result
-
-    def take_back(self) -> None:
-        if self._gave and self._undo is not None:
-            self._undo()
+def _with_metadata(offsets: Any) -> Any:
+    """Return offsets as `Consumer.commit` takes them; it refuses other values, which stay as they are."""
+    if not isinstance(offsets, Mapping):
+        return offsets
+    numbers = {tp: OffsetAndMetadata(at) for tp, at in offsets.items() if type(at) is int}
+    pairs = {tp: OffsetAndMetadata(*at) for tp, at in offsets.items() if type(at) is tuple and len(at) == 2}
+    return {**offsets, **numbers, **pairs}
 
 
 def _nothing() -> None:

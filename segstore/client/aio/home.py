@@ -32,6 +32,16 @@ class Home:
             raise IllegalStateError(f"{self._client} belongs to another event loop: make one in this")
         return loop
 
+    def visit(self) -> None:
+        """Do as `here`, for a plain method, which may also be called where no loop runs: before the first
+        one, or by a listener in the consumer's thread.
+        """
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            return
+        self.here()
+
     def due(self) -> bool:
         """Count a call that does not suspend its task; return whether the task is to give way before it
         makes the call.

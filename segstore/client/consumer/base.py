@@ -69,6 +69,8 @@ class Guard(OwnedLock):  # type: ignore[misc]
         self._user = self._last = 0
         self.ender: int | None = None
         """The thread that closes the store."""
+        self.asked = False
+        """Whether another thread waits for the guard: then a wait within a method ends without a result."""
         self._is_left = False  # whether the thread that was within a method at `end` has left it
 
     def __enter__(self) -> bool:
@@ -120,6 +122,12 @@ class Guard(OwnedLock):  # type: ignore[misc]
         """
         if self.closed or self.ending:
             raise self.refusal()
+
+    def check_wait(self) -> None:
+        """Raise, within a method that waits and has done nothing yet, what `check` raises, and GiveWay."""
+        self.check()
+        if self.asked:
+            raise GiveWay
 
     def refusal(self) -> SegstoreError:
         """Return the error that says why the consumer may not be used."""
@@ -177,6 +185,12 @@ class Guard(OwnedLock):  # type: ignore[misc]
         )
 
 
+class GiveWay(Exception):
+    """A method ended its wait because another thread waits for the guard. The method did nothing: its caller
+    calls it again.
+    """
+
+
 class Guarded(Protocol):
     """An object with a guard."""
 
@@ -204,6 +218,14 @@ def alone(method: Callable[Concatenate[G, P], R]) -> Callable[Concatenate[G, P],
     names = {name: getattr(method.__code__, name) for name in _NAMES if hasattr(method.__code__, name)}
     guarded.__code__ = guarded.__code__.replace(**names)  # type: ignore[attr-defined]
     return guarded
+
+
+def unguarded(method: Callable[Concatenate[G, P], R]) -> Callable[Concatenate[G, P], R]:
+    """Return an `alone` method without its guard. Only a method that reads objects which are replaced as a
+    whole may be called so, while another thread is within a method.
+    """
+    found: Callable[Concatenate[G, P], R] = method.__wrapped__  # type: ignore[attr-defined]
+    return found
 
 
 # --- base ------------------------------------------------------------

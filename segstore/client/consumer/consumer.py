@@ -166,14 +166,16 @@ class Consumer(Assigning, Seeking, Committing):
         sleep: Callable[[float, float], list[T] | None],
     ) -> list[T]:
         """Return what `look` or `sleep` finds until `deadline`, or until a listener or signal handler closes
-        the consumer, or another thread the store. Between two looks the thread waits by `sleep`, until
-        something is published, and gets what came, or None.
+        the consumer, or another thread closes the store or asks for the guard. Between two looks the thread
+        waits by `sleep`, until something is published, and gets what came, or None.
         """
         subscription, coordination, guard = self._subscription, self._coordination, self._guard
         while True:
             self._following.begin()
             if guard.ender is not None and guard.ending:
                 guard.given_up = True
+                return []
+            if guard.asked:
                 return []
             try:
                 coordination.poll()

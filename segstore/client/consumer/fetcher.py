@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, NamedTuple
@@ -239,6 +239,11 @@ class Fetcher:
         for state, position, leader_epoch in self.began:
             state.seek(position, leader_epoch)
         self.began.clear()
+
+    def moved(self, states: Iterable[PartitionState]) -> None:
+        """Have `give_back` leave these partitions where a seek has moved them since the last look."""
+        left_out = set(states)
+        self.began[:] = [each for each in self.began if each[0] not in left_out]
 
     def wait_ms(self) -> float:
         """Return how long the consumer may wait for more: inf, unless fetch_min_bytes or a byte rate holds

@@ -146,7 +146,9 @@ class Seeking(Parts):
         """
         epoch = offset.leader_epoch if isinstance(offset, OffsetAndMetadata) else -1
         at = offset.offset if isinstance(offset, OffsetAndMetadata) else offset
-        self._subscription.state(partition).seek(arguments.whole("offset", at, 0), epoch)
+        state = self._subscription.state(partition)
+        state.seek(arguments.whole("offset", at, 0), epoch)
+        self._fetcher.moved([state])
         self._iteration.clear()
 
     @alone
@@ -162,7 +164,9 @@ class Seeking(Parts):
         self._seek_to("latest", partitions)
 
     def _seek_to(self, where: str, partitions: Sequence[TopicPartition]) -> None:
-        self._subscription.look(self._subscription.chosen(partitions), where)
+        states = self._subscription.chosen(partitions)
+        self._subscription.look(states, where)
+        self._fetcher.moved(states)
         self._iteration.clear()
 
     @alone
@@ -239,7 +243,8 @@ class Committing(Parts):
         be read for `timeout_ms`, by default 60 s: then nothing was committed.
         """
         wanted = self._subscription.consumed() if offsets is None else offsets
-        when_loaded(self._store, lambda: self._coordination.commit(wanted), self._guard.check, timeout_ms)
+        check = self._guard.check_wait
+        when_loaded(self._store, lambda: self._coordination.commit(wanted), check, timeout_ms)
 
     @alone
     def commit_async(self, offsets: Offsets | None = None, callback: OnCommit | None = None) -> Any:
@@ -272,14 +277,14 @@ class Committing(Parts):
             self._decided(tp, limit)
             return self._coordination.committed([tp]).get(tp)
 
-        found = when_loaded(self._store, look, self._guard.check, timeout_ms)
+        found = when_loaded(self._store, look, self._guard.check_wait, timeout_ms)
         return found if found is None or metadata else found.offset
 
     def _decided(self, tp: TopicPartition, timeout_ms: float) -> None:
         end = time.monotonic() + timeout_ms / 1000
         while True:
             seen = self._store.publications
-            self._guard.check()
+            self._guard.check_wait()
             if self.config.isolation_level != "read_committed" or not self._coordination.undecided([tp]):
                 return
             left = end - time.monotonic()

@@ -83,6 +83,13 @@ class FutureRecordMetadata:
     _time: int
     _at: int  # the place in the batch, afterwards
 
+    def __repr__(self) -> str:
+        """Show the outcome."""
+        error = self._error()
+        if error is not None:
+            return f"<FutureRecordMetadata {type(error).__name__}: {error}>"
+        return f"<FutureRecordMetadata {self.value or 'pending'}>"
+
     @property
     def is_done(self) -> bool:
         """Return whether the outcome is known."""

@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 from segstore._native import lib
 from segstore.coordinator.inboxes.adopted_topic import PARTITION, AdoptedTopic
-from segstore.coordinator.java_hash import partition_of
+from segstore.coordinator.java_hash import partition_among
 from segstore.coordinator.retriable import passes
 from segstore.coordinator.shared import shared
 from segstore.coordinator.structs import TopicPartition
@@ -249,7 +249,9 @@ class _Transaction:
     @property
     def state(self) -> tuple[str, int]:
         """Return the partition of `__transaction_state` that has the transaction."""
-        return TRANSACTION_STATE, partition_of(self._id, self._store.topics()[TRANSACTION_STATE].partitions)
+        ids = self._store.topics()[TRANSACTION_STATE].partition_ids
+        count = self._store._writer().config.transaction_state_log_num_partitions
+        return TRANSACTION_STATE, partition_among(self._id, ids, count)
 
     @contextmanager
     def fenced(self) -> Iterator[None]:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from segstore.config import StoreConfig, arguments
-from segstore.coordinator.java_hash import partition_of
+from segstore.coordinator.java_hash import partition_among
 from segstore.coordinator.offsets.consumer_schema import RecordKey, Value
 from segstore.coordinator.offsets.schema import Commit, GroupRecord
 from segstore.coordinator.offsets.state import Held, OffsetsState, load
@@ -60,14 +60,8 @@ class OffsetsTopic:
         return () if info is None else info.partition_ids
 
     def partition_for(self, group: str) -> int:
-        """Return the partition that has, or will have, the group's records.
-
-        A copy may have only some partitions; then their number is taken from the store's setting.
-        """
-        ids = self.ids
-        if ids and ids == tuple(range(len(ids))):
-            return partition_of(group, len(ids))
-        return partition_of(group, max(self._count, max(ids, default=0) + 1))
+        """Return the partition that has, or will have, the group's records."""
+        return partition_among(group, self.ids, self._count)
 
     def log(self, partition: int) -> PartitionLog | None:
         """Return a partition's log to read; None where it does not exist."""

@@ -12,7 +12,7 @@ import contextlib
 from collections.abc import Collection, Iterator, Mapping
 from functools import partial
 
-from segstore.coordinator.java_hash import partition_of
+from segstore.coordinator.java_hash import partition_among
 from segstore.coordinator.loader import Unreadable, load_last, warn
 from segstore.coordinator.transaction import schema
 from segstore.coordinator.transaction.metadata import State, TransactionMetadata
@@ -166,7 +166,8 @@ class TransactionStateLog:
         info = self._store.topics().get(TOPIC)
         if info is None or not info.ours:
             info = self._make()
-        return self._store.partition(TOPIC, partition_of(transactional_id, info.partitions))
+        count = self._store._writer().config.transaction_state_log_num_partitions
+        return self._store.partition(TOPIC, partition_among(transactional_id, info.partition_ids, count))
 
     def _make(self) -> TopicInfo:
         with self._making:

@@ -13,6 +13,7 @@ from segstore.closing import Closing
 from segstore.config import arguments
 from segstore.coordinator.shared import shared
 from segstore.errors import InvalidArgumentError, InvalidTypeError, ListenError
+from segstore.logger import Logger
 from segstore.server.apis import Api
 from segstore.server.cluster_id import cluster_id_of
 from segstore.server.handlers import HANDLERS
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
     from segstore.server.security.sasl import Sasl
 
     from .tls_wire import TlsWire
+
+log = Logger("segstore")
 
 HOST, PORT = "127.0.0.1", 9092
 _EVERYWHERE = ("", "0.0.0.0", "::")
@@ -186,6 +189,9 @@ def _service(
     tls, sasl, authorizer = _tls(config), _sasl(store, config), authorizer_of(config)
     sockets = listen(host, port)
     bound = Endpoint(host, sockets[0].getsockname()[1])
+    if host in _EVERYWHERE and not config.uses_tls:
+        where = f"{config.security_protocol}://{address_text(bound)}"
+        log.warning("%s is open on every address of this machine, and nothing is encrypted", where)
     try:
         loop = Loop()
     except OSError as error:
@@ -290,14 +296,18 @@ class Server(Closing):
 # --- names ---------------------------------------------------------------------------------------
 
 
-def endpoint(name: str, text: str, port: int = 0) -> Endpoint:
-    """Return the endpoint of "HOST:PORT", "HOST" or "[ADDRESS]:PORT". Raises InvalidArgumentError, which
-    names the argument, InvalidTypeError.
+def endpoint(name: str, text: str, port: int = 0, host: str = "") -> Endpoint:
+    """Return the endpoint of "HOST:PORT", "HOST", "[ADDRESS]:PORT", or "PORT" of `host`, if one is given.
+    Raises InvalidArgumentError, which names the argument, InvalidTypeError.
     """
     if not isinstance(text, str):
         raise InvalidTypeError(f"{name} must be a str, not {type(text).__name__}")
-    host, colon, number = text.rpartition(":")
-    if not colon or text.endswith("]"):
+    default, (host, colon, number) = host, text.rpartition(":")
+    if not colon and text.isdigit():
+        if not default:
+            raise InvalidArgumentError(f"{name}={text!r}: must be HOST:PORT or HOST, and is a port alone")
+        host = default
+    elif not colon or text.endswith("]"):
         host, number = text, str(port)
     if host.startswith("[") and host.endswith("]"):
         host = host[1:-1]

@@ -31,9 +31,25 @@ _OF_A_STORE = frozenset({names.OURS, names.META_PROPERTIES, names.CLEAN_SHUTDOWN
 """Names in the root by which a store is known, empty or not."""
 
 
-def is_store(held: set[str]) -> bool:
-    """Return whether a directory with these names is a store, or a broker's."""
-    return bool(held & _OF_A_STORE) or any(map(names.parse_partition_dir, held))
+def is_store(files: Files, root: str, held: set[str]) -> bool:
+    """Return whether a directory, which holds these names, is a store, or a broker's: names like partitions'
+    alone do not say so. Raises OSError.
+    """
+    return bool(held & _OF_A_STORE) or any(
+        names.parse_partition_dir(name) is not None and _is_partition(files, names.below(root, name))
+        for name in held
+    )
+
+
+def _is_partition(files: Files, directory: str) -> bool:
+    """Return whether a directory has a partition's metadata or log."""
+    try:
+        if files.is_symlink(directory):
+            return False
+        held = files.listdir(directory)
+    except (FileNotFoundError, NotADirectoryError, PermissionError):
+        return False
+    return names.PARTITION_METADATA in held or names.has_log(held)
 
 
 def check_places(files: Files, root: str) -> set[str]:

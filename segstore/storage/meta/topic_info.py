@@ -76,12 +76,12 @@ class TopicInfo:
     name: str
     partition_ids: tuple[int, ...]
     topic_id: str
-    settings: TopicConfig = field(default_factory=TopicConfig, repr=False)
+    settings: TopicConfig = field(default_factory=TopicConfig)
     ours: bool = True
     error: SegstoreError | None = field(default=None, compare=False)
     lost: SegstoreError | None = field(default=None, compare=False)
-    compacted: tuple[tuple[int, int], ...] = field(default=(), repr=False)
-    of_broker: bool = field(default=False, repr=False, compare=False)
+    compacted: tuple[tuple[int, int], ...] = ()
+    of_broker: bool = field(default=False, compare=False)
 
     def __post_init__(self) -> None:
         if not self.ours:
@@ -89,6 +89,20 @@ class TopicInfo:
         if self.name in MADE_WITH:
             made = TopicConfig.parse({**MADE_WITH[self.name], **self.settings.to_mapping()})
             object.__setattr__(self, "settings", made)
+
+    def __repr__(self) -> str:
+        """Show settings that were made, and only what is unlike a topic of segstore's without damage."""
+        partial = self.partition_ids != tuple(range(len(self.partition_ids)))
+        shown: dict[str, object] = {
+            "name": self.name,
+            **({"partition_ids": self.partition_ids} if partial else {"partitions": self.partitions}),
+            **({"topic_id": self.topic_id} if self.topic_id else {}),
+            **({"config": self.config} if self.config else {}),
+            **({} if self.ours else {"ours": False}),
+            **({"error": self.error} if self.error is not None else {}),
+            **({"lost": self.lost} if self.lost is not None else {}),
+        }
+        return f"TopicInfo({', '.join(f'{name}={value!r}' for name, value in shown.items())})"
 
     @property
     def partitions(self) -> int:

@@ -128,8 +128,8 @@ class TopicFiles:
             parsed = names.parse_partition_dir(name)
             if parsed is not None:
                 found.setdefault(parsed[0], []).append(parsed[1])
-        foreign = found.keys() - set(stated)
-        topics = {name: self._foreign(name, sorted(found[name])) for name in foreign}
+        foreign = (self._foreign(name, sorted(found[name])) for name in found.keys() - set(stated))
+        topics = {info.name: info for info in foreign if info is not None}
         dying = []
         for topic in stated:
             info, deleting = self._read(topic, sorted(found.get(topic, ())), copies)
@@ -148,8 +148,10 @@ class TopicFiles:
             return []
         return sorted({n.removesuffix(s) for n in found for s in (_FORM, _COPY) if n.endswith(s)})
 
-    def _foreign(self, topic: str, ids: list[int]) -> TopicInfo:
-        """Return a topic without settings, with the id that the first partition with one has."""
+    def _foreign(self, topic: str, ids: list[int]) -> TopicInfo | None:
+        """Return a topic without settings, with the id that the first partition with one has; None if the
+        directories have no metadata and no log, and only names like partitions'.
+        """
         error = None
         for number in ids:
             try:
@@ -159,9 +161,9 @@ class TopicFiles:
                 continue
             if topic_id:
                 return TopicInfo(topic, tuple(ids), topic_id, ours=False)
-        if error is not None and not self._logs(topic, ids):
-            return TopicInfo(topic, tuple(ids), "", ours=False, error=error)
-        return TopicInfo(topic, tuple(ids), "", ours=False)
+        if self._logs(topic, ids):
+            return TopicInfo(topic, tuple(ids), "", ours=False)
+        return None if error is None else TopicInfo(topic, tuple(ids), "", ours=False, error=error)
 
     def read_id(self, topic: str, partition: int) -> str:
         """Return the topic's id by a partition's metadata, "" where there is none in them. Raises
@@ -197,11 +199,10 @@ class TopicFiles:
     def _logs(self, topic: str, ids: Collection[int]) -> bool:
         """Return whether there is a log of any of these partitions."""
         directories = [self.partition_path(topic, number) for number in ids]
-        return any(not self._files.is_symlink(path) and self._has_log(path) for path in directories)
-
-    def _has_log(self, directory: str) -> bool:
-        parsed = map(names.parse_segment_file, self._files.listdir(directory))
-        return any(found is not None and found[1] == names.LOG for found in parsed)
+        return any(
+            not self._files.is_symlink(path) and names.has_log(self._files.listdir(path))
+            for path in directories
+        )
 
     def _read(self, topic: str, ids: list[int], copies: dict[str, Copy[Settings]]) -> Settings:
         try:

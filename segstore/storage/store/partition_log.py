@@ -26,6 +26,7 @@ from segstore.errors import (
 from segstore.integers import INT32_MAX
 from segstore.leader_epochs import UNDEFINED, EpochEnd
 from segstore.mutex import check_apart
+from segstore.public_names import PublicNames
 from segstore.records import HEADER_SIZE, Record, Records, empty_records
 from segstore.storage.context import os_errors
 from segstore.storage.log import point_read, range_read, read
@@ -41,7 +42,7 @@ from segstore.storage.meta.topic_info import INTERNAL, check_not_internal
 from segstore.storage.producers.aborted_transactions import AbortedTransactions
 from segstore.storage.producers.append_info import ExpectedEnd
 from segstore.storage.segment.log_view import LogView
-from segstore.storage.store.scan import EARLIEST, LATEST, Edge, Scan
+from segstore.storage.store.scan import EARLIEST, LATEST, Edge, Scan, given_times
 from segstore.storage.transfer import METHODS, SENDFILE, descriptor, go_on, send_at_once, transfer
 from segstore.storage.transfer.stretch import (
     Place,
@@ -53,6 +54,8 @@ from segstore.storage.transfer.stretch import (
 )
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from segstore.storage.context import Context
 
 T = TypeVar("T")
@@ -71,8 +74,17 @@ def _is_committed(isolation_level: str) -> bool:
     return level != _UNCOMMITTED
 
 
-class PartitionLog:
+class PartitionLog(PublicNames):
     """An ordered, append-only sequence of records with 64-bit offsets."""
+
+    _inner = frozenset(
+        {
+            *("aborted_transactions", "append_as_leader", "append_may_wait", "epoch_end", "epoch_of"),
+            *("exchange_fetch", "exchange_produce", "has_replicas", "is_gone", "nearest", "read_view"),
+            *("partition_for_write", "stored", "stretch", "stretch_at_once", "view", "with_view"),
+            *("await_committed", "check_committed", "partition_led", "shows_all"),
+        }
+    )
 
     has_replicas = False
     """Whether another replica's log may take this one's place, and lack what was read from this one."""
@@ -485,17 +497,24 @@ class PartitionLog:
         start: int | Edge = EARLIEST,
         end: int | Edge = LATEST,
         *,
+        from_time: int | datetime | None = None,
+        to_time: int | datetime | None = None,
         isolation_level: str = _UNCOMMITTED,
         check_crcs: bool = True,
     ) -> Scan:
         """Return the records from offset `start` up to `end`, exclusive, as a `Scan`: it is iterated record
         by record, gives Records by `reads()` and a table by `to_arrow()`.
 
+        In place of `start`, `from_time` begins at the first record of this time or later, and is empty if
+        there is none; in place of `end`, `to_time` ends before the first one of that time or later. A time is
+        ms since the epoch, or a datetime, in UTC if it has no zone.
+
         By default it is the whole log as it is now: what is appended later is not part of it. It ends at the
         log's end, with `read_committed` at the last stable offset, where these are below `end`. Raises
         OffsetOutOfRangeError where `start` is not in [start_offset, end_offset]; InvalidArgumentError where
-        `end` is below it; InvalidTypeError, also for None, which `offset_for_time` returns if no record is
-        that late; StoreClosedError. Iterating raises as `read`.
+        `end` is below it, and for a time beside the offset that it stands for; InvalidTypeError, also for a
+        `start` or `end` of None, which `offset_for_time` returns if no record is that late; StoreClosedError.
+        Iterating raises as `read`.
         """
         self._context.check_open()
         _is_committed(isolation_level)
@@ -503,7 +522,7 @@ class PartitionLog:
             "isolation_level": isolation_level,
             "check_crcs": arguments.switch("check_crcs", check_crcs),
         }
-        return Scan(self, start, end, how)
+        return Scan(self, start, end, given_times(start, end, from_time, to_time), how)
 
     def __iter__(self) -> Iterator[Record]:
         """Return all records, one by one, up to the log's end as it is now. Raises as `scan`."""

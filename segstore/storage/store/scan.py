@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from enum import Enum
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from segstore.config import arguments
 from segstore.errors import InvalidArgumentError, InvalidTypeError, Needing, OffsetOutOfRangeError
@@ -38,9 +38,9 @@ class Edge(Enum):
 EARLIEST, LATEST = Edge.EARLIEST, Edge.LATEST
 _LEFT_OUT = {
     "start": "leave it out to begin where the log begins. If offset_for_time returned None, no record is that"
-    " late: there is nothing to read",
+    " late: there is nothing to read. scan(from_time=...) takes the time itself",
     "end": "leave it out to end where the log ends, also if offset_for_time returned None: all records are"
-    " earlier",
+    " earlier. scan(to_time=...) takes the time itself",
 }
 
 
@@ -51,6 +51,35 @@ def given_bound(name: str, value: Any) -> int:
     if value is None:
         raise InvalidTypeError(f"{name}=None: must be an int; {_LEFT_OUT[name]}")
     return arguments.whole(name, value, None)
+
+
+class Times(NamedTuple):
+    """Bounds of a range in ms since the epoch: from the first record at or after `start` up to the first one
+    at or after `end`. None is no bound.
+    """
+
+    start: int | None = None
+    end: int | None = None
+
+
+def given_times(start: int | Edge, end: int | Edge, from_time: Any, to_time: Any) -> Times:
+    """Return the times that were given as `from_time` and `to_time` beside `start` and `end`. Raises
+    InvalidTypeError; InvalidArgumentError for two bounds of one end, and for a range that ends before it
+    begins.
+    """
+    for by_offset, is_given, by_time, time in (
+        ("start", start is not EARLIEST, "from_time", from_time),
+        ("end", end is not LATEST, "to_time", to_time),
+    ):
+        if is_given and time is not None:
+            raise InvalidArgumentError(
+                f"{by_time}={time!r}: {by_offset} is given too; only one of them may be"
+            )
+    since = None if from_time is None else arguments.moment("from_time", from_time)
+    until = None if to_time is None else arguments.moment("to_time", to_time)
+    if since is not None and until is not None and until < since:
+        raise InvalidArgumentError(f"to_time={to_time!r}: must not be before from_time={from_time!r}")
+    return Times(since, until)
 
 
 class Log(Protocol):
@@ -66,6 +95,9 @@ class Log(Protocol):
     @property
     def end_offset(self) -> int:
         """Return where readers' part of the log ends."""
+
+    def offset_for_time(self, timestamp_ms: int) -> int | None:
+        """See `PartitionLog.offset_for_time`."""
 
     def read(
         self, offset: int, max_bytes: int = ..., *, isolation_level: str = ..., check_crcs: bool = ...
@@ -91,16 +123,28 @@ class Scan:
     were settled when the scan was asked for. Memory stays at some megabytes, however long the range is.
     """
 
-    def __init__(self, log: Log, start: int | Edge, end: int | Edge, how: dict[str, Any]) -> None:
+    def __init__(
+        self, log: Log, start: int | Edge, end: int | Edge, times: Times, how: dict[str, Any]
+    ) -> None:
         first, last = log.start_offset, log.end_offset
-        self.start = first if start is EARLIEST else given_bound("start", start)
+
+        def found(time: int) -> int:
+            offset = log.offset_for_time(time)
+            return last if offset is None else min(offset, last)
+
+        if times.start is not None:
+            self.start = found(times.start)
+        else:
+            self.start = first if start is EARLIEST else given_bound("start", start)
+            if not first <= self.start <= last:
+                raise OffsetOutOfRangeError(self.start, first, last, f"{log.topic}-{log.partition}")
         asked = last if end is LATEST else given_bound("end", end)
-        self.end = min(asked, last)
-        if start is not EARLIEST and not first <= self.start <= last:
-            raise OffsetOutOfRangeError(self.start, first, last, f"{log.topic}-{log.partition}")
-        if end is not LATEST and asked < self.start:
+        if end is not LATEST and times.start is None and asked < self.start:
             raise InvalidArgumentError(f"end={asked}: must not be below the start, {self.start}")
-        self._log, self._from_start, self._how = log, start is EARLIEST, how
+        settled = asked if times.end is None else found(times.end)
+        self.end = max(self.start, min(settled, last))
+        self._log, self._how = log, how
+        self._from_start = start is EARLIEST and times.start is None
 
     def __repr__(self) -> str:
         return f"<Scan of {self._log.topic}-{self._log.partition}, offsets {self.start} to {self.end}>"

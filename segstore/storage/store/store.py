@@ -27,6 +27,7 @@ from segstore.errors import (
 )
 from segstore.files import FILE_MODE, Files
 from segstore.mutex import Mutex, calls_out, check_apart, let_go_of_left
+from segstore.public_names import PublicNames
 from segstore.storage.context import Clock, Context, os_errors, wall_clock
 from segstore.storage.finding import Repaired
 from segstore.storage.handle_pool import HandlePool, default_limit
@@ -159,8 +160,10 @@ def _check_root(files: Files, root: str, mode: str, file_mode: int) -> bool:
     return made
 
 
-class Store:
+class Store(PublicNames):
     """Topics in a directory. A store is a context manager; `close` makes all durable."""
+
+    _inner = frozenset({"on_topic_deleted", "publications", "sweep_states", "wait"})
 
     def __init__(self, context: Context | None = None, side: WritingSide | StoreReader | None = None) -> None:
         """Make a store; only `open` calls this. Raises InvalidTypeError for any other caller."""

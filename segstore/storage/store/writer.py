@@ -104,7 +104,7 @@ class StoreWriter:
         context, config = self.context, self.config
         files, root = context.files, context.root
         root_names = check_readable(files, root)
-        self.is_new = not is_store(root_names)
+        self.is_new = not is_store(files, root, root_names)
         has_format = f"{names.OURS}/{names.FORMAT}" in root_names
         format_wrong = check_format(files, root) if has_format else ""
         self._check_may_write(root_names)
@@ -418,7 +418,9 @@ class StoreWriter:
         context.pool.close()
         with suppress(OSError):
             if self.is_new is None:
-                self.is_new = not is_store(set(context.files.listdir(context.root)))
+                self.is_new = not is_store(
+                    context.files, context.root, set(context.files.listdir(context.root))
+                )
             if self.is_new:
                 remove_begun(context.files, context.root, made=context.made)
 
@@ -539,7 +541,7 @@ def _leave_nothing(context: Context) -> None:
     """
     files, root = context.files, context.root
     with suppress(OSError), files.lock(names.below(root, names.LOCK)):
-        if not is_store(set(files.listdir(root))):
+        if not is_store(files, root, set(files.listdir(root))):
             remove_begun(files, root, made=context.made)
 
 

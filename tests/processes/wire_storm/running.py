@@ -147,7 +147,7 @@ class Round(GroupRound):
 
     def _server_ended(self) -> None:
         self.server.send_signal(signal.SIGTERM)
-        self._has_gone(128 + signal.SIGTERM)
+        self._has_gone(0)
         self._again()
 
     def _has_gone(self, status: int) -> None:
@@ -205,7 +205,7 @@ class Round(GroupRound):
         for process in self.clients.values():
             self._ends(process)
         self.server.send_signal(signal.SIGTERM)
-        self._has_gone(128 + signal.SIGTERM)
+        self._has_gone(0)
 
     def _stacks(self) -> str:
         """Have all processes print where their threads are."""

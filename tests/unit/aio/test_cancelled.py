@@ -340,26 +340,18 @@ def test_what_a_consumer_gives(
 
 
 CONSUMER_CALLS: dict[str, Callable[[AsyncConsumer], Awaitable[Any]]] = {
-    "assign": lambda consumer: consumer.assign([tp()]),
-    "assignment": lambda consumer: consumer.assignment(),
     "beginning_offsets": lambda consumer: consumer.beginning_offsets([tp()]),
     "commit": lambda consumer: consumer.commit(),
     "committed": lambda consumer: consumer.committed(tp()),
     "end_offsets": lambda consumer: consumer.end_offsets([tp()]),
     "group_metadata": lambda consumer: consumer.group_metadata(),
-    "highwater": lambda consumer: consumer.highwater(tp()),
     "metrics": lambda consumer: consumer.metrics(),
     "offsets_for_times": lambda consumer: consumer.offsets_for_times({tp(): 0}),
-    "pause": lambda consumer: consumer.pause(tp()),
-    "paused": lambda consumer: consumer.paused(),
     "position": lambda consumer: consumer.position(tp()),
-    "resume": lambda consumer: consumer.resume(tp()),
-    "seek": lambda consumer: consumer.seek(tp(), 5),
     "seek_to_beginning": lambda consumer: consumer.seek_to_beginning(tp()),
+    "seek_to_committed": lambda consumer: consumer.seek_to_committed(tp()),
     "seek_to_end": lambda consumer: consumer.seek_to_end(tp()),
-    "subscribe": lambda consumer: consumer.subscribe(["t"]),
-    "subscription": lambda consumer: consumer.subscription(),
-    "unsubscribe": lambda consumer: consumer.unsubscribe(),
+    "topics": lambda consumer: consumer.topics(),
 }
 
 
@@ -368,21 +360,17 @@ CONSUMER_CALLS: dict[str, Callable[[AsyncConsumer], Awaitable[Any]]] = {
 def test_a_call_of_a_consumer(store: segstore.Store, call: str, way: str) -> None:
     """Afterwards the consumer reads, commits, and is closed."""
     append(store, 10)
-    subscribes = call in ("subscribe", "subscription", "unsubscribe")
 
     async def one(nth: int, cancel: Callable[..., Any]) -> bool:
         consumer = AsyncConsumer(store, group_id="g", auto_offset_reset="earliest", enable_auto_commit=False)
         try:
-            if not subscribes:
-                await consumer.assign([tp()])
-                await consumer.seek(tp(), 3)
-            elif call != "subscribe":
-                await consumer.subscribe(["t"])
+            consumer.assign([tp()])
+            consumer.seek(tp(), 3)
             was_cancelled, _ = await cancel(lambda: CONSUMER_CALLS[call](consumer))
-            await consumer.unsubscribe()
-            await consumer.assign([tp()])
-            await consumer.resume(tp())
-            await consumer.seek(tp(), 3)
+            consumer.unsubscribe()
+            consumer.assign([tp()])
+            consumer.resume(tp())
+            consumer.seek(tp(), 3)
             polled = await consumer.poll(PATIENCE * 1000)
             assert [record.offset for record in polled[tp()]] == [*range(3, 10)]
             await consumer.commit()

@@ -5,7 +5,6 @@ blocked.
 from __future__ import annotations
 
 import asyncio
-import inspect
 import time
 from collections.abc import Callable, Coroutine
 from typing import Any
@@ -16,7 +15,6 @@ from consumers import LONG_MS, append, fill, offsets, tp
 
 import segstore
 from segstore.client.aio import AsyncConsumer
-from segstore.client.consumer import Consumer
 from segstore.errors import (
     ClientClosedError,
     IllegalStateError,
@@ -32,23 +30,6 @@ def earliest(store: segstore.Store, *topics: str, **settings: Any) -> AsyncConsu
 
 def run(main: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
     return asyncio.run(asyncio.wait_for(main(), LONG_MS / 1000))
-
-
-def public(of: type) -> set[str]:
-    return {name for name in dir(of) if not name.startswith("_")}
-
-
-def test_has_the_methods_of_a_consumer() -> None:
-    of_threads = {"commit_async", "bootstrap_connected", "DEFAULT_CONFIG"}  # aiokafka has none of these
-    assert public(Consumer) - public(AsyncConsumer) == of_threads
-    aiokafkas = {"start", "stop", "getone", "getmany"}
-    assert public(AsyncConsumer) - public(Consumer) == aiokafkas
-    for name in public(AsyncConsumer) - aiokafkas:
-        ours, theirs = (
-            list(inspect.signature(getattr(of, name)).parameters) for of in (AsyncConsumer, Consumer)
-        )
-        assert [p for p in theirs if p not in ("timeout_ms",) or p in ours] == ours, name
-        assert inspect.iscoroutinefunction(getattr(AsyncConsumer, name)), name
 
 
 def test_async_for_gives_each_record(store: segstore.Store) -> None:
@@ -147,11 +128,11 @@ def test_calls_of_several_tasks_take_turns(store: segstore.Store) -> None:
             waiting = asyncio.ensure_future(consumer.poll(LONG_MS))
             await asyncio.sleep(0.01)
             began = time.monotonic()
-            assert await consumer.assignment() == {tp()}
-            await consumer.pause(tp())
-            assert await consumer.paused() == {tp()}
+            assert consumer.assignment() == {tp()}
+            consumer.pause(tp())
+            assert consumer.paused() == {tp()}
             append(store, 1)
-            await consumer.resume(tp())
+            consumer.resume(tp())
             assert time.monotonic() - began < LONG_MS / 2000
             assert offsets((await waiting)[tp()]) == [0]
 
@@ -163,11 +144,11 @@ def test_all_else_is_as_in_a_consumer(store: segstore.Store) -> None:
 
     async def main() -> None:
         consumer = earliest(store)
-        await consumer.subscribe(["t"])
-        assert await consumer.subscription() == {"t"}
-        await consumer.unsubscribe()
-        await consumer.assign([tp()])
-        await consumer.seek(tp(), 8)
+        consumer.subscribe(["t"])
+        assert consumer.subscription() == {"t"}
+        consumer.unsubscribe()
+        consumer.assign([tp()])
+        consumer.seek(tp(), 8)
         assert (await consumer.poll_arrow())["offset"].to_pylist() == [8, 9]
         await consumer.seek_to_beginning(tp())
         assert await consumer.position(tp()) == 0
@@ -177,8 +158,8 @@ def test_all_else_is_as_in_a_consumer(store: segstore.Store) -> None:
         assert await consumer.end_offsets([tp()]) == {tp(): 10}
         assert await consumer.offsets_for_times({tp(): 1 << 60}) == {tp(): None}
         assert await consumer.topics() == {"t"}
-        assert await consumer.partitions_for_topic("t") == {0}
-        assert await consumer.highwater(tp()) == 10
+        assert consumer.partitions_for_topic("t") == {0}
+        assert consumer.highwater(tp()) == 10
         assert (await consumer.group_metadata()).group_id is None
         assert (await consumer.metrics())["consumer-fetch-manager-metrics"]["records-consumed-total"] == 2
         for refused in (consumer.commit(), consumer.committed(tp())):
@@ -228,12 +209,6 @@ def test_a_time_to_wait_that_is_no_number(store: segstore.Store, call: str, wron
 # --- aiokafka's names ------------------------------------------------------------------------------
 
 
-def test_both_clients_have_one_shape() -> None:
-    for name in ("start", "stop", "close", "__aenter__", "__aexit__"):
-        for client in (AsyncConsumer, segstore.AsyncProducer):
-            assert inspect.iscoroutinefunction(getattr(client, name)), (client, name)
-
-
 def test_a_program_of_aiokafka(store: segstore.Store) -> None:
     store.create_topic("t", 2)
 
@@ -242,7 +217,7 @@ def test_a_program_of_aiokafka(store: segstore.Store) -> None:
         await producer.start()
         await consumer.start()
         try:
-            assert await consumer.assignment() == {tp(0), tp(1)}
+            assert consumer.assignment() == {tp(0), tp(1)}
             for number in range(4):
                 await producer.send_and_wait("t", b"%d" % number, partition=number % 2)
             assert (await consumer.getone()).value in (b"0", b"1")
@@ -266,9 +241,9 @@ def test_named_partitions_only(store: segstore.Store) -> None:
 
     async def main() -> None:
         async with earliest(store, "t", max_poll_records=100) as consumer:
-            await consumer.pause(tp(2))
+            consumer.pause(tp(2))
             assert [(await consumer.getone(tp(1))).offset for _ in range(3)] == [0, 1, 2]
-            assert await consumer.paused() == {tp(2)}
+            assert consumer.paused() == {tp(2)}
             polled = await consumer.getmany(tp(1), timeout_ms=LONG_MS)
             assert {p: [r.offset for r in got] for p, got in polled.items()} == {tp(1): [3, 4]}
             assert await consumer.getmany(tp(1), timeout_ms=0) == {}
@@ -276,7 +251,7 @@ def test_named_partitions_only(store: segstore.Store) -> None:
             assert set(await consumer.getmany(timeout_ms=LONG_MS)) == {tp(0)}
             with pytest.raises(IllegalStateError, match="not assigned"):
                 await consumer.getone(tp(7))
-            assert await consumer.paused() == {tp(2)}
+            assert consumer.paused() == {tp(2)}
 
     run(main)
 

@@ -200,8 +200,17 @@ def test_a_consumer_refuses_another_loop_beside_its_own(store: segstore.Store) -
 
 def test_a_consumer_refuses_another_loop_in_each_call(store: segstore.Store) -> None:
     consumer = earliest(store, group_id="g")
-    asyncio.run(consumer.subscription())
+    asyncio.run(consumer.topics())
+
+    async def seek() -> None:
+        consumer.seek(tp(), 0)
+
+    async def assignment() -> None:
+        consumer.assignment()
+
     for call in (
+        seek,
+        assignment,
         lambda: consumer.poll(),
         lambda: consumer.poll_arrow(),
         lambda: consumer.__anext__(),
@@ -224,7 +233,7 @@ def test_a_loop_that_was_closed_within_a_poll_loses_nothing(store: segstore.Stor
     append(store, 10)
     consumer = earliest(store, group_id="g", max_poll_records=5)
     loop = asyncio.new_event_loop()
-    loop.run_until_complete(consumer.subscription())
+    loop.run_until_complete(consumer.topics())
     task: Any = loop.create_task(poll(consumer))
     loop.run_until_complete(asyncio.sleep(0))
     loop.close()

@@ -565,7 +565,7 @@ def test_an_async_consumer_is_a_member_too(store: segstore.Store) -> None:
             segstore.AsyncConsumer(store, "t", **settings) as one,
             segstore.AsyncConsumer(store, "t", **settings) as two,
         ):
-            while len(found) < 12 or not (await one.assignment() and await two.assignment()):
+            while len(found) < 12 or not (one.assignment() and two.assignment()):
                 for each in (one, two):
                     for records in (await each.poll(20)).values():
                         found |= {(record.partition, record.offset) for record in records}

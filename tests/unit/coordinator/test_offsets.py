@@ -51,12 +51,19 @@ def test_what_was_committed_is_there_at_once_and_after_reopening(store_dir: Path
         }
 
 
-def test_kafkas_defaults(store_dir: Path) -> None:
-    with segstore.open(store_dir) as store:
+@pytest.mark.parametrize(("setting", "partitions"), [({}, 1), ({"offsets.topic.num.partitions": 50}, 50)])
+def test_the_number_of_partitions_is_that_of_the_first_commit(
+    store_dir: Path, setting: dict[str, int], partitions: int
+) -> None:
+    """A store that was made with another number, as 50 by earlier versions, keeps it."""
+    with segstore.open(store_dir, config=setting) as store:
         store.create_topic("t")
-        offsets_of(store).commit("g", {tp(): at(0)})
-        assert store.topics()[TOPIC].partitions == 50
-        assert offsets_of(store).partition_for("g") == ord("g") % 50
+        offsets_of(store).commit("g", {tp(): at(1)})
+    for other in ({}, {"offsets.topic.num.partitions": 7}):
+        with segstore.open(store_dir, config=other) as store:
+            assert store.topics()[TOPIC].partitions == partitions
+            assert offsets_of(store).partition_for("g") == ord("g") % partitions
+            assert offsets_of(store).fetch("g") == {tp(): at(1)}
 
 
 @pytest.mark.parametrize(("codec", "name"), [(0, 0), (1, 1), (2, 2), (3, 3), (4, 4)])

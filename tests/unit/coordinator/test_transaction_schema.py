@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from segstore import TopicPartition, errors
-from segstore.coordinator.java_hash import java_hash, partition_of
+from segstore.coordinator.java_hash import java_hash, partition_among, partition_of
 from segstore.coordinator.transaction import schema
 from segstore.coordinator.transaction.metadata import BEFORE, Begin, State, TransactionMetadata
 
@@ -127,6 +127,23 @@ def test_the_partition_is_javas_hash() -> None:
     assert {text: java_hash(text) for text in HASHES} == HASHES
     assert partition_of("polygenelubricants", 50) == 0
     assert partition_of("Aa", 50) == 12
+
+
+@pytest.mark.parametrize(
+    ("ids", "setting", "number"),
+    [
+        pytest.param((), 3, 3, id="to be made"),
+        pytest.param((0,), 7, 1, id="one"),
+        pytest.param(tuple(range(50)), 1, 50, id="all of Kafka's"),
+        pytest.param((12,), 1, 50, id="a copy that lacks some: Kafka's default"),
+        pytest.param((12,), 60, 60, id="a copy that lacks some: the setting"),
+        pytest.param((12, 69), 1, 70, id="a copy that lacks some: more than the default"),
+    ],
+)
+def test_the_number_of_partitions(ids: tuple[int, ...], setting: int, number: int) -> None:
+    assert {text: partition_among(text, ids, setting) for text in HASHES} == {
+        text: partition_of(text, number) for text in HASHES
+    }
 
 
 # --- states ---------------------------------------------------------------------------------------

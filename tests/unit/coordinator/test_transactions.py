@@ -66,12 +66,25 @@ def test_a_new_id_and_then_its_next_epochs(store_dir: Path) -> None:
         assert coordinator.init_producer_id("z", 60_000) == (1000, 0)
 
 
-def test_by_default_the_topic_is_kafkas(store_dir: Path) -> None:
-    with segstore.open(store_dir) as store:
-        shared(store, TransactionCoordinator).init_producer_id("x", 900_000)
-        assert store.topics()[TOPIC].partitions == 50
-        with pytest.raises(errors.InvalidTxnTimeoutError, match=r"transaction.max.timeout.ms=900000"):
-            shared(store, TransactionCoordinator).init_producer_id("x", 900_001)
+@pytest.mark.parametrize(
+    ("setting", "partitions"), [({}, 1), ({"transaction.state.log.num.partitions": 50}, 50)]
+)
+def test_the_number_of_partitions_is_that_of_the_first_transaction(
+    store_dir: Path, setting: dict[str, int], partitions: int
+) -> None:
+    """A store that was made with another number, as 50 by earlier versions, keeps it."""
+    with segstore.open(store_dir, config=setting) as store:
+        assert shared(store, TransactionCoordinator).init_producer_id("x", 900_000) == (0, 0)
+    for epoch, other in ((1, {}), (2, {"transaction.state.log.num.partitions": 7})):
+        with segstore.open(store_dir, config=other) as store:
+            assert shared(store, TransactionCoordinator).init_producer_id("x", 900_000) == (0, epoch)
+            assert store.topics()[TOPIC].partitions == partitions
+
+
+def test_a_timeout_above_the_stores_is_refused(store_dir: Path) -> None:
+    limit = r"transaction.max.timeout.ms=900000"
+    with segstore.open(store_dir) as store, pytest.raises(errors.InvalidTxnTimeoutError, match=limit):
+        shared(store, TransactionCoordinator).init_producer_id("x", 900_001)
 
 
 def test_a_transaction_goes_through_its_states(store_dir: Path) -> None:

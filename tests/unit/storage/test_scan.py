@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import numpy as np
@@ -11,15 +12,23 @@ import segstore
 from segstore.errors import InvalidArgumentError, InvalidTypeError, OffsetOutOfRangeError, StoreClosedError
 
 N = 200
+STAMP = 1_700_000_000_000
+ELSEWHERE = timezone(timedelta(hours=-8))
+
+
+def utc(ms: float) -> datetime:
+    """The time of the record at offset `ms`."""
+    return datetime.fromtimestamp(STAMP // 1000, timezone.utc) + timedelta(milliseconds=ms)
 
 
 @pytest.fixture
 def log(store: segstore.Store) -> segstore.PartitionLog:
-    """A log of 200 records in batches of 10."""
+    """A log of 200 records in batches of 10, with a timestamp more each."""
     store.create_topic("t")
     made = store.partition("t", 0)
     for first in range(0, N, 10):
-        made.append_batch([b"%d" % at for at in range(first, first + 10)])
+        offsets = range(first, first + 10)
+        made.append_batch([b"%d" % at for at in offsets], timestamps=[STAMP + at for at in offsets])
     return made
 
 
@@ -36,6 +45,23 @@ RANGES: dict[str, tuple[dict[str, Any], int, int]] = {
     "nothing": ({"start": 60, "end": 60}, 60, 60),
     "nothing, at the end": ({"start": N}, N, N),
     "an end behind the log's": ({"start": 190, "end": 10_000}, 190, N),
+    "from a time": ({"from_time": STAMP + 70}, 70, N),
+    "from a time between two records'": ({"from_time": STAMP - 5}, 0, N),
+    "from a time after the last record's": ({"from_time": STAMP + 1000}, N, N),
+    "up to a time": ({"to_time": STAMP + 70}, 0, 70),
+    "up to a time after the last record's": ({"to_time": STAMP + 1000}, 0, N),
+    "up to a time before the first record's": ({"to_time": STAMP - 5}, 0, 0),
+    "between times": ({"from_time": np.int64(STAMP + 33), "to_time": STAMP + 55}, 33, 55),
+    "between equal times": ({"from_time": STAMP + 33, "to_time": STAMP + 33}, 33, 33),
+    "between datetimes": ({"from_time": utc(33), "to_time": utc(55)}, 33, 55),
+    "from a datetime without a zone": ({"from_time": utc(33).replace(tzinfo=None)}, 33, N),
+    "from a datetime of another zone": ({"from_time": utc(33).astimezone(ELSEWHERE)}, 33, N),
+    "from a datetime after a record's ms": ({"from_time": utc(33.4)}, 34, N),
+    "from an offset up to a time": ({"start": 20, "to_time": STAMP + 70}, 20, 70),
+    "from an offset up to an earlier time": ({"start": 80, "to_time": STAMP + 70}, 80, 80),
+    "from a time up to an offset": ({"from_time": STAMP + 70, "end": 90}, 70, 90),
+    "from a time up to an earlier offset": ({"from_time": STAMP + 70, "end": 20}, 70, 70),
+    "from a time after the last record's up to an offset": ({"from_time": STAMP + 1000, "end": 20}, N, N),
     "integers of NumPy": ({"start": np.int64(3), "end": np.int32(5)}, 3, 5),
 }
 
@@ -115,7 +141,7 @@ def test_a_log_that_was_cut_meanwhile_ends_the_scan(log: segstore.PartitionLog) 
     assert sum(map(len, scan.reads())) == N
 
 
-NOTHING = r"start=None: must be an int; leave it out .* offset_for_time returned None.* nothing to read"
+NOTHING = r"start=None: must be an int; .* offset_for_time returned None.* nothing to read.*from_time="
 BAD: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "a start below the log's": ({"start": 3}, OffsetOutOfRangeError, "offset 3"),
     "a start above the log's end": ({"start": N + 1}, OffsetOutOfRangeError, f"offset {N + 1}"),
@@ -126,8 +152,25 @@ BAD: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "an end that was looked up, and is not there": (
         {"end": None},
         InvalidTypeError,
-        "all records are earlier",
+        "all records are earlier.*to_time=",
     ),
+    "a time and an offset to begin at": (
+        {"start": 50, "from_time": STAMP},
+        InvalidArgumentError,
+        f"from_time={STAMP}: start is given too",
+    ),
+    "a time and an offset to end at": (
+        {"end": 50, "to_time": STAMP},
+        InvalidArgumentError,
+        f"to_time={STAMP}: end is given too",
+    ),
+    "an end before the beginning": (
+        {"from_time": STAMP, "to_time": STAMP - 1},
+        InvalidArgumentError,
+        f"to_time={STAMP - 1}: must not be before from_time={STAMP}",
+    ),
+    "a time that is text": ({"from_time": "2024-01-01"}, InvalidTypeError, "an int, or a datetime, not str"),
+    "a time that is a date": ({"to_time": utc(0).date()}, InvalidTypeError, "not date"),
     "a start that is no number": ({"start": "0"}, InvalidTypeError, "start"),
     "an end that is no number": ({"end": 1.5}, InvalidTypeError, "end"),
     "another isolation level": ({"isolation_level": "snapshot"}, InvalidArgumentError, "'snapshot'"),

@@ -67,6 +67,19 @@ def another(topic_id: str) -> str:
 # --- the form -----------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("mode", ["r", "rw"])
+def test_a_name_like_a_partitions_makes_no_topic(tmp_path: Path, mode: str) -> None:
+    """As /etc/dbus-1: nothing is written there either."""
+    for name in ("dbus-1", "t-0"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "dbus-1" / "session.conf").touch()
+    (tmp_path / "t-0" / "00000000000000000000.log").touch()
+    for _ in range(2):
+        with segstore.open(tmp_path, mode) as store:
+            assert list(store.topics()) == ["t"]
+    assert os.listdir(tmp_path / "dbus-1") == ["session.conf"]
+
+
 @pytest.mark.parametrize("ids", [(0,), (0, 1, 2), (3, 7)], ids=["one", "three", "some of them"])
 @pytest.mark.parametrize("deleting", [False, True])
 def test_what_is_written_is_taken_back(ids: tuple[int, ...], deleting: bool) -> None:

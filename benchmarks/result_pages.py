@@ -1,7 +1,7 @@
-"""What pages say of the JSON in results/: parts of the README and of docs/serve.md, each between two
+"""What pages say of the JSON in results/: parts of docs/benchmarks.md and docs/serve.md, each between two
 comments, and results/README.md.
 
-`python -m benchmarks.readme` makes all anew. On disk: replaces them. Threads: one.
+`python -m benchmarks.result_pages` makes all anew. On disk: replaces them. Threads: one.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from .peers import report
 from .serve import report as serving
 
 ROOT = Path(__file__).parents[1]
-README, RESULTS = ROOT / "README.md", ROOT / "benchmarks" / "results"
-SERVE_PAGE = ROOT / "docs" / "serve.md"
+RESULTS = ROOT / "benchmarks" / "results"
+PEERS_PAGE, SERVE_PAGE = ROOT / "docs" / "benchmarks.md", ROOT / "docs" / "serve.md"
 BEGIN, END = "<!-- benchmarks: begin -->\n", "<!-- benchmarks: end -->\n"
 PEERS, SERVE = "peers", "serve"
 
@@ -28,7 +28,7 @@ def results(directory: Path) -> dict[str, Results]:
 
 
 def rendered(found: dict[str, Results]) -> str:
-    """For the README: where it was measured, and peers side by side."""
+    """For docs/benchmarks.md: where it was measured, and peers side by side."""
     if PEERS not in found:
         return ""
     return f"{_where(found[PEERS], 'make bench')}\n\n{report.markdown(found[PEERS])}"
@@ -42,7 +42,7 @@ def served(found: dict[str, Results]) -> str:
 
 
 def _where(results: Results, command: str) -> str:
-    load = f"where the load of others was {results.machine['load']:g} when it began"
+    load = f"with a load of {results.machine['load']:g} by other processes at the start"
     return f"Measured by `{command}` on {machine_text(results)}, {load}."
 
 
@@ -70,9 +70,9 @@ def placed(text: str, part: str, begin: str = BEGIN, end: str = END) -> str:
     return f"{before}{begin}{part}{end}{after}"
 
 
-def update(readme: Path = README, directory: Path = RESULTS, serve_page: Path = SERVE_PAGE) -> None:
+def update(peers_page: Path = PEERS_PAGE, directory: Path = RESULTS, serve_page: Path = SERVE_PAGE) -> None:
     found = results(directory)
-    for page, part in ((readme, rendered(found)), (serve_page, served(found))):
+    for page, part in ((peers_page, rendered(found)), (serve_page, served(found))):
         page.write_text(placed(page.read_text(encoding="utf-8"), part), encoding="utf-8")
     (directory / "README.md").write_text(overview(found, directory), encoding="utf-8")
 

@@ -1,0 +1,84 @@
+"""`Entry`: lets one thread at a time into the consumer of an `AsyncConsumer`: the consumer's own thread, or
+the event loop's, for which the consumer's thread ends its wait.
+
+Threads: any. Interrupts: `with` is the only way to take the lock, see `segstore.threads`.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from segstore.client.consumer import Consumer
+from segstore.errors import ConcurrentModificationError
+
+T = TypeVar("T")
+
+PATIENCE = 2.0
+"""Seconds that `plain` waits for the consumer's thread, which may be within an application's listener,
+deserializer or interceptor. One that waits for the event loop would never end."""
+_AGAIN = 0.01  # seconds after which a thread that waits is woken again: it may have been about to wait
+
+
+class Entry:
+    """The lock around each call of the consumer. A listener, which is called within one, may make another."""
+
+    def __init__(self, consumer: Consumer) -> None:
+        self._consumer, self._lock = consumer, threading.RLock()
+
+    def call(self, call: Callable[[], T]) -> T:
+        """Make a call in the consumer's thread, which may take its time."""
+        with self._lock:
+            return call()
+
+    def plain(self, call: Callable[[], T]) -> T:
+        """Make a short call in any thread. Raises ConcurrentModificationError if the consumer's thread does
+        not leave its call within PATIENCE.
+        """
+        if not self._is_free(0.0):
+            self._have_it_left()
+        with self._lock:
+            return call()
+
+    def _have_it_left(self) -> None:
+        guard, end = self._consumer._guard, time.monotonic() + PATIENCE
+        guard.asked = True
+        try:
+            while not self._is_free(_AGAIN):
+                if time.monotonic() >= end:
+                    raise ConcurrentModificationError(
+                        f"the consumer's thread has been within a call for {PATIENCE:g} s: a listener, "
+                        "deserializer or interceptor that waits for the event loop never ends"
+                    )
+        finally:
+            guard.asked = False
+
+    def _is_free(self, seconds: float) -> bool:
+        """Return whether no other thread is within a call, or will have left it within `seconds`."""
+        if seconds:
+            self._consumer._store._wake()
+        try:
+            return self._lock.acquire(timeout=seconds)
+        finally:
+            try:
+                self._lock.release()
+            except RuntimeError:
+                """Another thread has it."""
+
+
+class Undoable:
+    """A call that is made in the consumer's thread, and undone there if it has returned something."""
+
+    def __init__(self, entry: Entry, call: Callable[[], Any], undo: Callable[[], None] | None) -> None:
+        self._entry, self._call, self._undo, self._gave = entry, call, undo, False
+
+    def make(self) -> Any:
+        result = self._entry.call(self._call)
+        self._gave = True
+        return result
+
+    def take_back(self) -> None:
+        if self._gave and self._undo is not None:
+            self._entry.call(self._undo)
