@@ -10,17 +10,17 @@ import re
 import shlex
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import click
 import command_tree
+import pages
 import pytest
 from cli import run, start_program
 from documented_commands import Command, Reason, guides, of_page
 from documented_places import Place, place_of
 from documented_programs import JUDGES
-from places import REPOSITORY
+from places import REPOSITORY, environment
 from waiting import PATIENCE
 
 NOT_RUN = {
@@ -38,10 +38,14 @@ STATUS = {"segstore checkpoints diff BEFORE AFTER": 1}  # its help says so: thes
 """The exit status of commands that are documented to end with another one than 0."""
 
 LASTING = ("serve", "follow", "mirror")
-"""Commands that run until Ctrl-C; they end with the status of that, or with 0."""
+"""Commands that run until Ctrl-C, as every one with --follow; they end with the status of that, or with 0."""
 
 ADDED = {
+    "alter": ("--config", "retention.ms=7d"),
+    "delete": ("--yes",),
     "import": ("--format", "ndjson"),
+    "mirror": ("BOOTSTRAP", "DIRECTORY"),
+    "mirror --to": (),
     "promote": ("--old", "reachable"),
     "reassign": ("2,1",),
     "serve": ("--listen", "127.0.0.1:0"),
@@ -89,8 +93,9 @@ def whole(command: Command, place: Place) -> list[str]:
     words += _last_value(found, rest, place)
     values, _, _ = command_tree.parsed(names, found, words[len(names) :])
     words += [place.values[each] for each in command_tree.lacking(found, values) if each in place.values]
-    added = ADDED.get(names[1], ())
-    return [*words, *added] if added and added[0] not in words else words
+    added = ADDED.get(" ".join(command.words[1:]), ADDED.get(names[1], ()))
+    more = [place.values.get(word, word) for word in added]
+    return [*words, *more] if more and more[0] not in words else words
 
 
 def _last_value(found: click.Command, rest: list[str], place: Place) -> list[str]:
@@ -101,7 +106,8 @@ def _last_value(found: click.Command, rest: list[str], place: Place) -> list[str
 
 
 def runs_until_interrupted(words: list[str]) -> bool:
-    return len(words) > 1 and words[1] in LASTING and not {"--help", "--once"} & {*words}
+    lasts = len(words) > 1 and (words[1] in LASTING or "--follow" in words)
+    return lasts and not {"--help", "--once"} & {*words}
 
 
 def is_of_segstore(text: str) -> bool:
@@ -169,6 +175,8 @@ def test_every_target_of_make_can_be_made() -> None:
 
 @pytest.mark.parametrize("text", [text for text in RUN if not is_of_segstore(text)])
 def test_another_program_runs(text: str, tmp_path: Path) -> None:
-    words = [sys.executable if word == "python" else word for word in COMMANDS[text].words]
-    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE, input="")
+    line = ["bash", "-c", pages.COMMANDS + COMMANDS[text].text]
+    done = subprocess.run(
+        line, cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=PATIENCE, input=""
+    )
     assert done.returncode == 0, done.stderr

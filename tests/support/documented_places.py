@@ -64,6 +64,7 @@ def plain(directory: Path) -> Iterator[Place]:
         "TARGET": str(directory / "copy"),
         "PATH": next(map(str, Path(store).glob("flights-0/*.log"))),
         "NAME=VALUE": "retention.ms=7d",
+        "DIRECTORY": str(directory / "mirrored"),
     }
     with segstore.open(directory / "served") as served, segstore.serve(served, port=0) as server:
         served.create_topic("flights")
@@ -77,6 +78,20 @@ def plain(directory: Path) -> Iterator[Place]:
 def new_topic(directory: Path) -> Iterator[Place]:
     with plain(directory) as place:
         yield place._replace(values={**place.values, "TOPIC": "audit"})
+
+
+@contextmanager
+def new_file(directory: Path) -> Iterator[Place]:
+    with plain(directory) as place:
+        yield place._replace(values={**place.values, "FILE": str(directory / "exported.ndjson")})
+
+
+@contextmanager
+def mirrored(directory: Path) -> Iterator[Place]:
+    """As `plain`, with a mirror of the server for DIRECTORY."""
+    with plain(directory) as place:
+        ok("mirror", place.values["BOOTSTRAP"], place.values["DIRECTORY"], "--once")
+        yield place
 
 
 @contextmanager
@@ -96,7 +111,7 @@ def replicated(directory: Path) -> Iterator[Place]:
         for topic in TOPICS:
             store.create_topic(topic, assignments={0: [0, 1]})
             store.partition(topic).append(b"on time", acks="all")
-        values = {**place.values, "TOPIC[:PARTITION]": "flights:0"}
+        values = {**place.values, "TOPIC[:PARTITION]": "flights:0", "DIRECTORY": "0", "ELECTION": "preferred"}
         store.close()
         yield Place(values, ":".join(map(str, paths)), place.stdin, tuple(map(str, paths)))
 
@@ -172,6 +187,8 @@ PLACES: Mapping[str, Callable[[Path], AbstractContextManager[Place]]] = {
     "create": new_topic,
     "demote": primary_alone,
     "elect": replicated,
+    "end-mirror": mirrored,
+    "export": new_file,
     "follow": pair,
     "follow NEW OLD_DIRECTORY": promoted,
     "heal": replicated,
@@ -182,6 +199,7 @@ PLACES: Mapping[str, Callable[[Path], AbstractContextManager[Place]]] = {
     "import -s … -s … -s …": replicated,
     "serve": server,
     "unfence": fenced,
+    "unreplicate": replicated,
 }
 """The place of a command, by its text or by its first word; `plain` for the others."""
 

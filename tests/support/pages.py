@@ -32,7 +32,7 @@ COMMANDS = f"""set -e -o pipefail
 segstore() {{
   case "$1 $*" in
     *--help*|*--once*) ;;
-    "serve "*|"follow "*|"mirror "*) lasting "$@"; return ;;
+    "serve "*|"follow "*|"mirror "*|*" --follow"*) lasting "$@"; return ;;
   esac
   {shlex.join(COMMAND)} "$@"
 }}
