@@ -14,6 +14,7 @@ from typing import Any
 
 import confluent_kafka
 import pytest
+from certificates import certificates
 from cli import json_lines, ok, run, start_program
 from waiting import PATIENCE, until
 
@@ -21,6 +22,7 @@ import segstore
 from segstore.cli.app import COMMANDS, commands
 from segstore.coordinator.group.admin import Groups
 from segstore.coordinator.structs import OffsetAndMetadata, TopicPartition
+from segstore.testing import Broker
 
 NOON = 1372680000000  # 2013-07-01T12:00:00Z
 
@@ -309,6 +311,33 @@ def test_a_cluster_that_is_not_there_is_told_in_a_line() -> None:
     assert result.exit_code == 1
     assert result.stderr.startswith(f"segstore: {where}: can't be reached: ")
     assert result.stderr.endswith("Connection refused\n")
+
+
+OF_USERS = {"security_protocol": "SASL_PLAINTEXT", "sasl_users": {"alice": "secret"}}
+"""Settings of a server."""
+
+
+@pytest.mark.parametrize("command", ["topics", "produce", "consume"])
+def test_a_topic_that_the_user_may_not_see(command: str) -> None:
+    client = ("security.protocol=SASL_PLAINTEXT", "sasl.mechanism=SCRAM-SHA-256", "sasl.username=alice")
+    of_alice = [part for each in (*client, "sasl.password=secret") for part in ("--set", each)]
+    allow = ["User:alice: read,write,describe topic orders"]
+    with Broker(topics=["pay", "orders"], allow=allow, **OF_USERS) as broker:
+        result = run(command, "pay", "-b", broker.bootstrap_servers, *of_alice, stdin="")
+        assert result.exit_code == 1
+        assert "no topic 'pay'; there are: orders; or alice may not describe it\n" in result.stderr
+        result = run("consume", "orders", "-p", "7", "-b", broker.bootstrap_servers, *of_alice)
+        assert "may not" not in result.stderr
+
+
+@pytest.mark.parametrize("of", ["TLS", "SASL"])
+def test_a_server_that_wants_tls_or_sasl_is_told(of: str, tmp_path: Path) -> None:
+    tls = {"security_protocol": "SSL", "ssl_keystore_location": str(certificates(tmp_path).server)}
+    with Broker(**(tls if of == "TLS" else OF_USERS)) as broker:
+        result = run("topics", "-b", broker.bootstrap_servers)
+    assert result.exit_code == 1
+    assert "does it speak TLS or SASL? Give --set security.protocol=SSL (or " in result.stderr
+    assert "--command-config FILE" in result.stderr
 
 
 # --- a server that goes and comes ---------------------------------------------------------------
