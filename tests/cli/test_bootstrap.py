@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import signal
 import socket
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -338,6 +339,26 @@ def test_a_server_that_wants_tls_or_sasl_is_told(of: str, tmp_path: Path) -> Non
     assert result.exit_code == 1
     assert "does it speak TLS or SASL? Give --set security.protocol=SSL (or " in result.stderr
     assert "--command-config FILE" in result.stderr
+
+
+def test_produce_to_a_demoted_primary_says_so(tmp_path: Path) -> None:
+    with Broker(tmp_path / "old", topics=["t"]) as old:
+        with segstore.follow(old.bootstrap_servers, tmp_path / "new") as standby:
+            assert standby.wait_caught_up(PATIENCE * 1000)
+        with segstore.promote(tmp_path / "new", "reachable"):
+            program = start_program("produce", "t", "-b", old.bootstrap_servers, stdin=subprocess.PIPE)
+            with program:
+                try:
+                    assert program.stdin is not None
+                    assert program.stderr is not None
+                    program.stdin.write(b"x\n")
+                    program.stdin.close()
+                    assert (
+                        b": no producer id: Not coordinator; a store that was demoted"
+                        in program.stderr.readline()
+                    )
+                finally:
+                    program.kill()
 
 
 # --- a server that goes and comes ---------------------------------------------------------------
