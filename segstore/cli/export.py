@@ -280,7 +280,11 @@ def _target(path: str) -> Iterator[BinaryIO]:
         return
     half = f"{path}.part"
     try:
-        with open(half, "wb") as stream:
+        stream = open(half, "wb")  # noqa: SIM115  closed below
+    except OSError as error:
+        raise StorageError(error.errno, f"The file can't be made there: {error.strerror}", path) from error
+    try:
+        with stream:
             yield stream
         os.replace(half, path)
     except BaseException:

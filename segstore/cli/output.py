@@ -14,6 +14,7 @@ from typing import Any
 
 from rich import box
 from rich.console import Console
+from rich.containers import Lines
 from rich.progress import BarColumn, DownloadColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
 from rich.table import Column, Table
 from rich.text import Text
@@ -31,17 +32,57 @@ class _Console(Console):
         raise BrokenPipeError  # `app` handles it
 
 
+class _Piped(_Console):
+    """Leaves out the blanks at the ends of lines, which fill the columns of tables."""
+
+    def print(self, *objects: Any, **how: Any) -> None:
+        """See rich.console.Console."""
+        with self.capture() as captured:
+            super().print(*objects, **how)
+        self.file.write("".join(f"{line.rstrip()}\n" for line in captured.get().splitlines()))
+
+
+class Cell(Text):
+    """A text that is broken behind a separator, where a line has one, rather than within a name."""
+
+    def wrap(self, console: Console, width: int, **how: Any) -> Lines:
+        """See rich.text.Text."""
+        text = Text("\n".join(folded(self.plain, width)), style=self.style)
+        return text.wrap(console, width, **how)
+
+
+def folded(text: str, width: int) -> list[str]:
+    """Return lines of at most `width` characters: broken at blanks, else behind one of `,=._-`, else
+    anywhere.
+    """
+    lines, width = [], max(width, 1)
+    while len(text) > width:
+        blank = text.rfind(" ", 0, width + 1)
+        cut = blank + 1 or max(text.rfind(mark, 0, width) + 1 for mark in ",=._-") or width
+        lines.append(text[:cut].rstrip())
+        text = text[cut:].lstrip()
+    return [*lines, text]
+
+
 def console(*, stderr: bool = False) -> Console:
     """Return a console on standard output or error."""
     stream = sys.stderr if stderr else sys.stdout
-    width = None if stream.isatty() else _PIPE_WIDTH
-    return _Console(file=stream, width=width, highlight=False, markup=False, emoji=False)
+    kind, width = (_Console, None) if stream.isatty() else (_Piped, _PIPE_WIDTH)
+    return kind(file=stream, width=width, highlight=False, markup=False, emoji=False)
 
 
 def table(*columns: str, right: tuple[str, ...] = (), title: str | None = None) -> Table:
-    """Return a table with these headings; those in `right` are aligned to the right, and no column is cut."""
+    """Return a table with these headings; those in `right` are aligned to the right, and no column is cut. In
+    a pipe it has no rules.
+    """
+    terminal = sys.stdout.isatty()
     made = Table(
-        box=box.SIMPLE_HEAD, title=title, title_justify="left", pad_edge=False, collapse_padding=True
+        box=box.SIMPLE_HEAD if terminal else None,
+        title=title,
+        title_justify="left",
+        pad_edge=False,
+        collapse_padding=True,
+        padding=(0, 1) if terminal else (0, 2, 0, 0),
     )
     for name in columns:
         made.add_column(name, justify="right" if name in right else "left", overflow="fold")
@@ -52,7 +93,7 @@ def add_row(to: Table, *cells: Any, style: str | None = None) -> None:
     """Add a row of cells to a table. Text is not parsed as markup, and the thousands of numbers are
     separated.
     """
-    to.add_row(*(c if isinstance(c, Text) else Text(shown(c)) for c in cells), style=style)
+    to.add_row(*(c if isinstance(c, Text) else Cell(shown(c)) for c in cells), style=style)
 
 
 def shown(value: Any) -> str:

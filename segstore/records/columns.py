@@ -114,7 +114,7 @@ def as_headers(headers: Iterable[Iterable[Header] | None] | None) -> HeaderColum
     """
     if headers is None:
         return None
-    if isinstance(headers, TEXT) or not isinstance(headers, Iterable):
+    if isinstance(headers, (*TEXT, Mapping)) or not isinstance(headers, Iterable):
         raise InvalidTypeError(f"headers is {type(headers).__name__}: {_HEADERS_ALLOWED}")
     return _flat(
         [list(_pairs(of_one, f"headers[{i}]", _HEADERS_ALLOWED)) for i, of_one in enumerate(headers)]
@@ -133,20 +133,22 @@ def _flat(lists: list[list[tuple[bytes, Any]]]) -> HeaderColumns:
 def headers_of_one(headers: Any) -> HeaderColumns:
     """Return HeaderColumns of one record. Raises InvalidTypeError."""
     if isinstance(headers, Mapping):
-        raise InvalidTypeError(f"headers is {type(headers).__name__}: {_ONES_ALLOWED}")
+        raise InvalidTypeError(f"headers is {type(headers).__name__}: {_ONES_ALLOWED}{OF_A_DICT}")
     lists = [list(_pairs(headers, "headers", _ONES_ALLOWED))]
     return _flat(lists)
 
 
 _ONES_ALLOWED = "allowed is a list of (str, bytes or None)"
+OF_A_DICT = "; of a dict these are list(headers.items())"
 _HEADERS_ALLOWED = "allowed is, for each record, a sequence of (str, bytes or None)"
 
 
 def _pairs(of_one: Any, where: str, allowed: str) -> Iterable[tuple[bytes, Any]]:
     if of_one is None:
         return
-    if isinstance(of_one, TEXT) or not isinstance(of_one, Iterable):
-        raise InvalidTypeError(f"{where} is {type(of_one).__name__}: {allowed}")
+    if isinstance(of_one, (*TEXT, Mapping)) or not isinstance(of_one, Iterable):
+        hint = OF_A_DICT if isinstance(of_one, Mapping) else ""
+        raise InvalidTypeError(f"{where} is {type(of_one).__name__}: {allowed}{hint}")
     for j, pair in enumerate(of_one):
         if not isinstance(pair, (tuple, list)) or len(pair) != 2:
             raise InvalidTypeError(f"{where}[{j}] is {pair!r:.80}: {allowed}")

@@ -14,7 +14,7 @@ from typing import Any
 
 from segstore.closing import Closing
 from segstore.coordinator.open import open
-from segstore.errors import InvalidTypeError
+from segstore.errors import ConfigError, InvalidTypeError
 from segstore.files import Files, Handle
 from segstore.server.handlers import HANDLERS
 from segstore.server.network.server import Server, start
@@ -30,6 +30,7 @@ DEFAULTS = {
     "group_consumer_heartbeat_interval_ms": 200,
     "group_initial_rebalance_delay_ms": 0,
 }
+_NODES = frozenset({"brokers", "num_brokers", "nodes", "num_nodes", "replicas"})
 
 
 class Broker(Closing):
@@ -50,6 +51,7 @@ class Broker(Closing):
         topics: Iterable[str] | Mapping[str, int] | None = None,
         **settings: Any,
     ) -> None:
+        _check_one_node(settings)
         of_store, of_server = parted({**DEFAULTS, **settings})
         wanted = _partitions(topics)
         self.faults = Faults()
@@ -134,6 +136,12 @@ def _in_memory() -> str | None:
         return None
     found = os.statvfs(MEMORY)
     return MEMORY if found.f_bavail * found.f_frsize >= ENOUGH else None
+
+
+def _check_one_node(settings: Mapping[str, Any]) -> None:
+    """Raise ConfigError for a number of nodes, as mock clusters of other packages take it."""
+    for name in _NODES & settings.keys():
+        raise ConfigError(f"{name}={settings[name]!r}: a Broker is a cluster of one node; leave it out")
 
 
 def _partitions(topics: Iterable[str] | Mapping[str, int] | None) -> dict[str, int]:

@@ -232,7 +232,17 @@ def test_an_error_of_a_produce_without_acks_closes(running: Broker, wire: WireCl
 @pytest.mark.parametrize(
     ("add", "told"),
     [
-        (lambda faults: faults.error("Prodce", 3), "api is 'Prodce'; allowed are Produce, Fetch"),
+        (lambda faults: faults.error("Prodce", 3), "api is 'Prodce'; did you mean Produce?"),
+        (lambda faults: faults.error("Nope", 3), "api is 'Nope'; allowed are Produce, Fetch"),
+        (
+            lambda faults: faults.error("Produce", "NOT_LEADER"),
+            "code is 'NOT_LEADER'; did you mean NOT_LEADER_OR_FOLLOWER?",
+        ),
+        (
+            lambda faults: faults.error("Produce", "NOT_LEADER_OR_FOLOWER"),
+            "code is 'NOT_LEADER_OR_FOLOWER'; did you mean NOT_LEADER_OR_FOLLOWER?",
+        ),
+        (lambda faults: faults.error("Produce", "N"), "code is 'N'; allowed are UNKNOWN_SERVER_ERROR"),
         (lambda faults: faults.error("Produce", "NOPE"), "code is 'NOPE'; allowed are UNKNOWN_SERVER_ERROR"),
         (lambda faults: faults.error("Produce", 0), "code is 0"),
         (lambda faults: faults.drop("Produce", nth=0), "nth=0"),
@@ -359,3 +369,9 @@ def test_a_topics_name_is_one_whatever_the_test_is_called(
         """
     )
     pytester.runpytest_inprocess("-p", "segstore.testing.plugin", "-q").assert_outcomes(passed=2)
+
+
+@pytest.mark.parametrize("name", ["brokers", "nodes"])
+def test_a_broker_is_one_node(name: str) -> None:
+    with pytest.raises(ConfigError, match=rf"^{name}=3: a Broker is a cluster of one node; leave it out$"):
+        Broker(**{name: 3})
