@@ -113,9 +113,10 @@ class Service:
 
     async def end(self) -> None:
         """Disconnect everybody."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        while self._tasks:  # before Python 3.12 a `wait_for` that has its result ignores a cancellation
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.wait(self._tasks, timeout=1)
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         gone = (ConnectionError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, asyncio.TimeoutError)
