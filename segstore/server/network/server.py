@@ -263,6 +263,11 @@ class Server(Closing):
         return self._bound.port
 
     @property
+    def ports(self) -> tuple[int, ...]:
+        """Return the port of each listener."""
+        return tuple(bound.port for bound in (self._bound, *(bound for _, bound, _ in self._others)))
+
+    @property
     def advertised_listeners(self) -> tuple[str, ...]:
         """Return what clients of each listener connect to, "PROTOCOL://HOST:PORT"."""
         return tuple(_url(node) for node in (self._node, *(node for node, _, _ in self._others)))
