@@ -490,7 +490,7 @@ class Store:
 
     def metrics_text(self) -> str:
         """Return all metrics in Prometheus' text format. Raises MissingPackageError without
-        prometheus_client.
+        prometheus-client.
         """
         self._context.check_open()
         with os_errors():
