@@ -30,7 +30,7 @@ from segstore.cli.places.of_store import BatchAppends, open_reading
 from segstore.cli.produce import Router, feed, tell
 from segstore.cli.replicas import open_replicated, stores_option
 from segstore.config.arguments import ISOLATION_LEVELS
-from segstore.errors import InvalidArgumentError, StorageError
+from segstore.errors import Needing, StorageError
 from segstore.records import Records
 from segstore.storage.bulk_import import Importing, importing, importing_into
 from segstore.storage.meta.topics import find_topic
@@ -80,14 +80,10 @@ class Tables:
     """Writes Arrow tables through a pyarrow writer, without a Python object for each record."""
 
     def __init__(self, make: Callable[[Any, Any], Any], stream: BinaryIO) -> None:
-        try:
+        with Needing("pyarrow", "an export to Parquet or Arrow IPC"):
             import pyarrow
             import pyarrow.ipc
             import pyarrow.parquet
-        except ImportError:
-            raise InvalidArgumentError(
-                "Parquet and Arrow IPC need pyarrow: pip install 'segstore[arrow]'"
-            ) from None
         from segstore.records.arrow import HEADER_TYPE
 
         self._pyarrow = pyarrow

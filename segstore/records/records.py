@@ -191,7 +191,7 @@ class Records:
         list<struct<key: string, value: binary>>, null where a record has none; or only `columns`. Raises
         MissingPackageError without pyarrow.
         """
-        with Needing("pyarrow", "arrow", "to_arrow"):
+        with Needing("pyarrow", "to_arrow"):
             from segstore.records.arrow import table
         return table(self, columns)
 

@@ -301,7 +301,7 @@ def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     result = run("topics", "-b", "127.0.0.1:1")
     assert (result.exit_code, result.stderr) == (
         1,
-        "segstore: --bootstrap needs confluent_kafka, which is not installed: pip install 'segstore[wire]'\n",
+        "segstore: --bootstrap needs confluent-kafka, which is not installed: pip install confluent-kafka\n",
     )
 
 

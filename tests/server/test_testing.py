@@ -369,9 +369,3 @@ def test_a_topics_name_is_one_whatever_the_test_is_called(
         """
     )
     pytester.runpytest_inprocess("-p", "segstore.testing.plugin", "-q").assert_outcomes(passed=2)
-
-
-@pytest.mark.parametrize("name", ["brokers", "nodes"])
-def test_a_broker_is_one_node(name: str) -> None:
-    with pytest.raises(ConfigError, match=rf"^{name}=3: a Broker is one node, .*leave it out$"):
-        Broker(**{name: 3})

@@ -48,7 +48,7 @@ class Client:
         self.bootstrap, self.trouble = bootstrap, ""
         self._settings = {**_DEFAULTS, **settings, "bootstrap.servers": bootstrap}
         self._is_down = False
-        with Needing("confluent_kafka", "wire", "--bootstrap"):
+        with Needing("confluent-kafka", "--bootstrap"):
             import confluent_kafka
             import confluent_kafka.admin
         self.kafka: ModuleType = confluent_kafka

@@ -24,7 +24,7 @@ def table(parts: Sequence[tuple[TopicPartition, Records]]) -> pyarrow.Table:
     "partition" (int32) before those of `Records.to_arrow`; without rows where there are no parts. Raises
     MissingPackageError.
     """
-    with Needing("pyarrow", "arrow", "poll_arrow"):
+    with Needing("pyarrow", "poll_arrow"):
         import pyarrow as pa
 
     from segstore.records.arrow import arrays, beginning

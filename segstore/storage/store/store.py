@@ -516,7 +516,7 @@ class Store(PublicNames):
 
     def metrics_text(self) -> str:
         """Return all metrics in Prometheus' text format. Raises MissingPackageError without
-        prometheus_client.
+        prometheus-client.
         """
         self._context.check_open()
         with os_errors():
