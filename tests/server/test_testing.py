@@ -13,6 +13,9 @@ import confluent_kafka
 import pytest
 from kafka import KafkaProducer
 from kafka_python import member
+from plugin_runs import Run
+from plugin_runs import kept_modules as kept_modules
+from plugin_runs import run_with_plugin as run_with_plugin
 from waiting import PATIENCE, until
 from wire_client import WireClient
 
@@ -348,18 +351,12 @@ def test_a_store(segstore_store):
 """
 
 
-def test_fixtures(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
-    pytester.makepyfile(SUITE)
-    run = pytester.runpytest_inprocess("-p", "segstore.testing.plugin", "-q")
-    run.assert_outcomes(passed=3)
+def test_fixtures(run_with_plugin: Run) -> None:
+    run_with_plugin(SUITE).assert_outcomes(passed=3)
 
 
-def test_a_topics_name_is_one_whatever_the_test_is_called(
-    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
-    pytester.makepyfile(
+def test_a_topics_name_is_one_whatever_the_test_is_called(run_with_plugin: Run) -> None:
+    run_with_plugin(
         """
         import pytest
 
@@ -367,5 +364,4 @@ def test_a_topics_name_is_one_whatever_the_test_is_called(
         def test_case(segstore_topic, segstore_broker, case):
             assert segstore_topic in segstore_broker.store.topics()
         """
-    )
-    pytester.runpytest_inprocess("-p", "segstore.testing.plugin", "-q").assert_outcomes(passed=2)
+    ).assert_outcomes(passed=2)

@@ -52,18 +52,17 @@ def append(
     expected = claim.offset if isinstance(claim, ExpectedEnd) else -1
     short = len(chunks) == 1 and (claim is None or expected >= 0 or claim.sequenced)
     opens = isinstance(claim, Claim) and claim.verified
-    if (acknowledger := partition.acks) is not None:
-        first = (
-            append_inline(partition, acks, n, lambda: _write_due(partition, chunks[0], n, expected, opens))
-            if short
-            else SLOW
+    acknowledger, first = partition.acks, SLOW
+    if short and acknowledger is not None:
+        first = append_inline(
+            partition, acks, n, lambda: _write_due(partition, chunks[0], n, expected, opens)
         )
         if first >= 0:
             return first
-        return _acknowledged(partition, acknowledger, acks, n, lambda: write(partition, chunks, claim))
-    first = _write_short(partition, chunks[0], expected, opens) if short else SLOW
+    elif short:
+        first = _write_short(partition, chunks[0], expected, opens)
     if first < 0:
-        first = write(partition, chunks, claim)
+        return _acknowledged(partition, acknowledger, acks, n, lambda: write(partition, chunks, claim))
     partition.flushing.flush_if_due(first + n)
     return awaited(partition, first, n, acks)
 
@@ -80,11 +79,15 @@ def awaited(partition: Partition, first: int, n: int, acks: Acks = ALL) -> int:
 
 
 def _acknowledged(
-    partition: Partition, acknowledger: Acknowledger, acks: Acks, n: int, write: Callable[[], int]
+    partition: Partition, acknowledger: Acknowledger | None, acks: Acks, n: int, write: Callable[[], int]
 ) -> int:
-    """Append `n` records by `write`, which returns the first offset, and wait for other replicas. A repeated
-    append waits for what it repeats.
+    """Append `n` records by `write`, which returns the first offset, keep flush.messages, and wait for other
+    replicas. A repeated append waits for what it repeats.
     """
+    if acknowledger is None:
+        first = write()
+        partition.flushing.flush_if_due(first + n)
+        return awaited(partition, first, n, acks)
     acknowledger.check(acks.acks)
     try:
         first = write()
@@ -306,14 +309,9 @@ def append_columns(
     codec, _ = validator.named_codec(compression)
     ahead = AHEAD_COMPRESSED if codec else AHEAD_PLAIN
     batches = chain((chunk, second), chunks)
-    if (acknowledger := partition.acks) is not None:
-        first = _acknowledged(
-            partition, acknowledger, acks, n, lambda: write_long(partition, batches, ahead, expected)
-        )
-        return range(first, first + n)
-    first = write_long(partition, batches, ahead, expected)
-    partition.flushing.flush_if_due(first + n)
-    awaited(partition, first, n, acks)
+    first = _acknowledged(
+        partition, partition.acks, acks, n, lambda: write_long(partition, batches, ahead, expected)
+    )
     return range(first, first + n)
 
 
