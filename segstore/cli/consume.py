@@ -6,17 +6,19 @@ import base64
 import json
 import sys
 from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
 
 import click
 
+from segstore.choices import ISOLATION_LEVELS
 from segstore.cli.completion import topic_names
 from segstore.cli.options import time_value
 from segstore.cli.place_option import place_option
 from segstore.cli.places.place import Batch, Where
-from segstore.config.arguments import ISOLATION_LEVELS
-from segstore.coordinator.group.admin import Log
 from segstore.errors import OffsetOutOfRangeError
-from segstore.storage.meta.topics import find_topic
+
+if TYPE_CHECKING:
+    from segstore.coordinator.group.admin import Log
 
 # --- formats -----------------------------------------------------------------------------------
 
@@ -145,6 +147,8 @@ def consume(
 
     In NDJSON a key or value that is not UTF-8 is base64, and "key_encoding" or "value_encoding" says so.
     """
+    from segstore.storage.meta.topics import find_topic
+
     if [offset, since, last].count(None) < 2:
         raise click.UsageError("Give only one of --offset, --time and --last.")
     printer = Printer(FORMATS[wanted], max_records)

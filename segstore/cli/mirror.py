@@ -8,22 +8,21 @@ Threads: the main thread waits; the mirror has its own.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 from click import get_current_context
 from click.core import ParameterSource
-from rich.progress import Progress
 
 import segstore
+from segstore.choices import CUT, KEEP, MIRRORED, REPLACE
 from segstore.cli.client_option import client_option
 from segstore.cli.options import STORE, no_bootstrap, store_given
 from segstore.cli.output import progress_bar
-from segstore.cli.places.of_store import open_reading
 from segstore.cli.signals import stopped_by_signals
-from segstore.following.choice import ALL
-from segstore.following.followed_topics import KEEP as KEEP_OLD
-from segstore.following.followed_topics import REPLACE
-from segstore.mirroring.ending import CUT, KEEP
-from segstore.mirroring.mirror import ISOLATIONS
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
 
 _LOOK_MS = 500
 
@@ -50,8 +49,8 @@ _LOOK_MS = 500
 )
 @click.option(
     "--isolation",
-    type=click.Choice(list(ISOLATIONS)),
-    default="uncommitted",
+    type=click.Choice(MIRRORED),
+    default=MIRRORED[0],
     show_default=True,
     help="How far is mirrored: up to the high watermark, or up to the last stable offset, so that no open"
     " transaction comes.",
@@ -59,8 +58,8 @@ _LOOK_MS = 500
 @click.option("--once", is_flag=True, help="End when all is there that the source had at the start.")
 @click.option(
     "--recreated",
-    type=click.Choice([KEEP_OLD, REPLACE]),
-    default=KEEP_OLD,
+    type=click.Choice([KEEP, REPLACE]),
+    default=KEEP,
     show_default=True,
     help="What becomes of the mirror of a topic that was deleted at the source and made anew.",
 )
@@ -87,6 +86,8 @@ def mirror(
     there the offset that it has here. Topics for which that is impossible are refused: compacted
     ones, those with transactions, and those that have other records there.
     """
+    from segstore.following.choice import ALL
+
     chosen = [part for text in topics for part in text.split(",") if part] or [ALL]
     if target is not None:
         _check_alone(bootstrap, path)
@@ -112,6 +113,8 @@ def _check_alone(bootstrap: str | None, path: str | None) -> None:
 
 
 def _mirror_to(path: str, target: str, topics: list[str], once: bool, config: dict[str, str]) -> None:
+    from segstore.cli.places.of_store import open_reading
+
     with (
         stopped_by_signals(unfinished=once),
         open_reading(path) as store,

@@ -10,14 +10,13 @@ import datetime
 import json
 import sys
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from rich import box
-from rich.console import Console
-from rich.containers import Lines
-from rich.progress import BarColumn, DownloadColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
-from rich.table import Column, Table
-from rich.text import Text
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.progress import Progress
+    from rich.table import Table
+    from rich.text import Text
 
 NOTED = "magenta"
 """The style of what deserves a look. Like red it is read on a dark ground and on a light one, which yellow,
@@ -27,47 +26,12 @@ _PIPE_WIDTH = 10_000
 _UNITS = ("bytes", "kB", "MB", "GB", "TB")
 
 
-class _Console(Console):
-    def on_broken_pipe(self) -> None:
-        raise BrokenPipeError  # `app` handles it
-
-
-class _Piped(_Console):
-    """Leaves out the blanks at the ends of lines, which fill the columns of tables."""
-
-    def print(self, *objects: Any, **how: Any) -> None:
-        """See rich.console.Console."""
-        with self.capture() as captured:
-            super().print(*objects, **how)
-        self.file.write("".join(f"{line.rstrip()}\n" for line in captured.get().splitlines()))
-
-
-class Cell(Text):
-    """A text that is broken behind a separator, where a line has one, rather than within a name."""
-
-    def wrap(self, console: Console, width: int, **how: Any) -> Lines:
-        """See rich.text.Text."""
-        text = Text("\n".join(folded(self.plain, width)), style=self.style)
-        return text.wrap(console, width, **how)
-
-
-def folded(text: str, width: int) -> list[str]:
-    """Return lines of at most `width` characters: broken at blanks, else behind one of `,=._-`, else
-    anywhere.
-    """
-    lines, width = [], max(width, 1)
-    while len(text) > width:
-        blank = text.rfind(" ", 0, width + 1)
-        cut = blank + 1 or max(text.rfind(mark, 0, width) + 1 for mark in ",=._-") or width
-        lines.append(text[:cut].rstrip())
-        text = text[cut:].lstrip()
-    return [*lines, text]
-
-
 def console(*, stderr: bool = False) -> Console:
     """Return a console on standard output or error."""
+    from segstore.cli.consoles import PipedConsole, TerminalConsole
+
     stream = sys.stderr if stderr else sys.stdout
-    kind, width = (_Console, None) if stream.isatty() else (_Piped, _PIPE_WIDTH)
+    kind, width = (TerminalConsole, None) if stream.isatty() else (PipedConsole, _PIPE_WIDTH)
     return kind(file=stream, width=width, highlight=False, markup=False, emoji=False)
 
 
@@ -75,6 +39,9 @@ def table(*columns: str, right: tuple[str, ...] = (), title: str | None = None) 
     """Return a table with these headings; those in `right` are aligned to the right, and no column is cut. In
     a pipe it has no rules.
     """
+    from rich import box
+    from rich.table import Table
+
     terminal = sys.stdout.isatty()
     made = Table(
         box=box.SIMPLE_HEAD if terminal else None,
@@ -93,7 +60,18 @@ def add_row(to: Table, *cells: Any, style: str | None = None) -> None:
     """Add a row of cells to a table. Text is not parsed as markup, and the thousands of numbers are
     separated.
     """
+    from rich.text import Text
+
+    from segstore.cli.consoles import Cell
+
     to.add_row(*(c if isinstance(c, Text) else Cell(shown(c)) for c in cells), style=style)
+
+
+def styled(text: str, style: str = "") -> Text:
+    """Return a cell's text in a style."""
+    from rich.text import Text
+
+    return Text(text, style=style)
 
 
 def shown(value: Any) -> str:
@@ -140,6 +118,9 @@ def status_line(what: str) -> Progress:
     """Return a line on standard error for work without an end, as long as the terminal is wide at most; its
     task's description is changed as the work goes on. A context manager; shown on a terminal only.
     """
+    from rich.progress import Progress, SpinnerColumn, TextColumn
+    from rich.table import Column
+
     err = console(stderr=True)
     text = TextColumn(
         "{task.description}", markup=False, table_column=Column(no_wrap=True, overflow="ellipsis")
@@ -155,6 +136,15 @@ def progress_bar(total: int | None, what: str, of: str = "bytes") -> Progress:
 
     The bar is shown on a terminal only, and not where the user types the input.
     """
+    from rich.progress import (
+        BarColumn,
+        DownloadColumn,
+        Progress,
+        SpinnerColumn,
+        TextColumn,
+        TimeRemainingColumn,
+    )
+
     err = console(stderr=True)
     columns = (
         SpinnerColumn(),

@@ -11,6 +11,7 @@ import os
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from segstore.choices import KEEP, MIRRORED, REPLACE
 from segstore.config import StoreConfig, arguments
 from segstore.files import Files
 from segstore.following.choice import ALL, TopicChoice
@@ -18,7 +19,7 @@ from segstore.following.control import Followed
 from segstore.following.fetch_request import FetchTerms
 from segstore.following.fetched_data import COMMITTED, UNCOMMITTED
 from segstore.following.followed_log import FollowedLog
-from segstore.following.followed_topics import CONSUMER, KEEP, REPLACE, FollowedTopics
+from segstore.following.followed_topics import CONSUMER, FollowedTopics
 from segstore.following.running import Following, deadline_in
 from segstore.following.source_end import Lag
 from segstore.mirroring.control import MirrorControl
@@ -36,7 +37,7 @@ from segstore.wire.cluster import Cluster
 if TYPE_CHECKING:
     pass
 
-ISOLATIONS = {"uncommitted": UNCOMMITTED, "committed": COMMITTED}
+ISOLATIONS = dict(zip(MIRRORED, (UNCOMMITTED, COMMITTED), strict=True))
 
 
 class MirroredPartition(NamedTuple):

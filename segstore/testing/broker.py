@@ -14,6 +14,7 @@ from dataclasses import replace
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
+from segstore.choices import HOST, PORT
 from segstore.closing import Closing
 from segstore.coordinator.open import open
 from segstore.errors import (
@@ -25,7 +26,7 @@ from segstore.errors import (
 )
 from segstore.files import Files, Handle
 from segstore.server.handlers import HANDLERS
-from segstore.server.network.server import HOST, PORT, Server, address_text, start
+from segstore.server.network.server import Server, address_text, start
 from segstore.server.node import Endpoint
 from segstore.server.security.listeners import ListenerSpec
 from segstore.server.settings import ServerConfig, parted

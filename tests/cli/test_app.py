@@ -70,7 +70,8 @@ main([])
     )
     found = {name for name in run_.stdout.split() if name.startswith("segstore.")}
     assert {name for name in found if not name.startswith("segstore.cli")} == {
-        *("segstore.errors", "segstore.main_interpreter", "segstore.threads", "segstore.version")
+        *("segstore.errors", "segstore.first_use", "segstore.main_interpreter"),
+        *("segstore.threads", "segstore.version"),
     }
 
 

@@ -8,7 +8,7 @@ import sys
 import pytest
 from rich.console import Console
 
-from segstore.cli import output
+from segstore.cli import consoles, output
 
 SETTINGS = "cleanup.policy=compact,delete compression.type=zstd"
 FOLDED: dict[str, tuple[str, int, list[str]]] = {
@@ -26,7 +26,7 @@ FOLDED: dict[str, tuple[str, int, list[str]]] = {
 @pytest.mark.parametrize("name", FOLDED)
 def test_where_a_text_is_broken(name: str) -> None:
     text, width, lines = FOLDED[name]
-    assert output.folded(text, width) == lines
+    assert consoles.folded(text, width) == lines
 
 
 class Terminal(io.StringIO):

@@ -9,8 +9,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
+from segstore.arrays import np
 from segstore.coordinator.structs import TopicPartition
 from segstore.errors import Needing
 from segstore.records import Records

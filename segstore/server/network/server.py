@@ -9,6 +9,7 @@ import socket
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from segstore.choices import HOST, PORT
 from segstore.closing import Closing
 from segstore.config import arguments
 from segstore.coordinator.shared import shared
@@ -41,7 +42,6 @@ if TYPE_CHECKING:
 
 log = Logger("segstore")
 
-HOST, PORT = "127.0.0.1", 9092
 _EVERYWHERE = ("", "0.0.0.0", "::")
 _MOST_PORT = 65535
 

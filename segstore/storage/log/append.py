@@ -9,12 +9,11 @@ which takes the append token. Threads: any.
 
 from __future__ import annotations
 
+import numbers
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
-
-import numpy as np
 
 from segstore._native import ffi, lib, seg_list_append, seg_tail_append
 from segstore.config import arguments
@@ -227,7 +226,7 @@ def _write_short(partition: Partition, chunk: Encoded, expected: int, opens: boo
     if native.due is not None:
         check_apart("append()")
     now = _NOW if native.clock is None else native.clock()
-    n = len(chunk.batches)
+    n = chunk.n
     first = _write_at(native.c, chunk.ptr, chunk.size, chunk.headers, n, expected, now, opens)
     if first >= 0 or first <= BEHIND:
         chunk.release()
@@ -330,7 +329,7 @@ def encode_columns(
     """
     batch_bytes = arguments.whole("batch_bytes", batch_bytes, 1)
     codec, level = validator.named_codec(compression)
-    if isinstance(timestamps, int | np.integer):
+    if isinstance(timestamps, numbers.Integral):
         now_or_one, timestamps = arguments.whole("timestamps", timestamps, -1), None
     else:
         now_or_one = now

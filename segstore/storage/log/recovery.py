@@ -28,10 +28,9 @@ import os
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from segstore import names
 from segstore._native import lib
+from segstore.arrays import np
 from segstore.config import TopicConfig
 from segstore.errors import CorruptRecordError
 from segstore.files import Files
@@ -59,7 +58,7 @@ def behind_last(segment: Segment) -> tuple[int, int]:
     end = segment.base_offset
     files, handle, base = segment.pool.files, segment.handle, segment.base_offset
     for step in walk(files, handle, position, segment.final_size, check_crcs=False, least=base):
-        end = int(step.batches["last_offset"][-1]) + 1 if len(step.batches) else end
+        end = step.end_offset or end
         position = step.stop.position
     return position, end
 

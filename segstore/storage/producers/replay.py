@@ -9,14 +9,13 @@ broker. Threads: the owner of the state; for the index files the holder of the p
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING
 
 from segstore import names
+from segstore.arrays import np
 from segstore.errors import CorruptRecordError
 from segstore.files import Files
-from segstore.index.txn_index import ENTRY, AbortedTxn, format_entries, parse
+from segstore.index.txn_index import ENTRY_SIZE, AbortedTxn, format_entries, parse
 from segstore.logger import Logger
 from segstore.records import decode, scan
 from segstore.records.control import ABORT, parse_control
@@ -24,6 +23,9 @@ from segstore.records.header import NO_EPOCH
 from segstore.storage.producers.producer_state import ProducerState
 from segstore.storage.segment.batch_scan import BAD, walk_past_damage
 from segstore.storage.segment.segment import Segment
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 
 def replay(
@@ -94,7 +96,7 @@ def index_size(files: Files, segment: Segment) -> int:
         size = files.size(segment.file(names.TXN_INDEX))
     except FileNotFoundError:
         return 0
-    return size - size % ENTRY.itemsize
+    return size - size % ENTRY_SIZE
 
 
 def add_aborted(files: Files, segment: Segment, txns: Sequence[AbortedTxn]) -> None:
@@ -139,11 +141,11 @@ def mend(
             found = replay(state, segment, segment.size, {})
         path = segment.file(names.TXN_INDEX)
         data = files.read_file(path) if files.exists(path) else b""
-        if not data and not found and since <= segment.base_offset:
+        if not data and not found and (found is None or since <= segment.base_offset):
             continue  # nothing was aborted, as in most segments
         held = parse(data, segment.base_offset)
         held = held[held["last_offset"] < ends[slot]]
-        if found is None and len(held) * ENTRY.itemsize == len(data):
+        if found is None and len(held) * ENTRY_SIZE == len(data):
             continue
         if found is None or since > segment.base_offset:
             found = _aborted_in(state_at(segment.base_offset), segments[: slot + 1], ends)

@@ -13,9 +13,8 @@ from contextlib import suppress
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numpy as np
-
 from segstore import names
+from segstore.arrays import np
 from segstore.config import TopicConfig
 from segstore.errors import CorruptRecordError, Needing, SegstoreError
 from segstore.files import Files
