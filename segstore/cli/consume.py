@@ -96,13 +96,16 @@ def _offset(_ctx: click.Context, _param: click.Parameter, value: str | None) -> 
     help="Print only this partition; may be repeated.",
 )
 @click.option(
+    "--from-offset",
     "--offset",
     "-o",
+    "offset",
     callback=_offset,
     metavar="N|earliest|latest",
     help="Offset to begin at, earliest or latest; by default earliest.",
 )
 @click.option(
+    "--from-time",
     "--time",
     "-t",
     "since",
@@ -150,7 +153,7 @@ def consume(
     from segstore.storage.meta.topics import find_topic
 
     if [offset, since, last].count(None) < 2:
-        raise click.UsageError("Give only one of --offset, --time and --last.")
+        raise click.UsageError("Give only one of --from-offset, --from-time and --last.")
     printer = Printer(FORMATS[wanted], max_records)
     with where.reading() as place:
         numbers = tuple(dict.fromkeys(partition or find_topic(place.topics(), topic).partition_ids))

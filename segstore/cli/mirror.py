@@ -15,7 +15,7 @@ from click import get_current_context
 from click.core import ParameterSource
 
 import segstore
-from segstore.choices import CUT, KEEP, MIRRORED, REPLACE
+from segstore.choices import CUT, ISOLATION_LEVELS, KEEP, MIRRORED, REPLACE
 from segstore.cli.client_option import client_option
 from segstore.cli.options import STORE, no_bootstrap, store_given
 from segstore.cli.output import progress_bar
@@ -48,9 +48,12 @@ _LOOK_MS = 500
     " commas between them. By default every topic that is not internal.",
 )
 @click.option(
+    "--isolation-level",
     "--isolation",
-    type=click.Choice(MIRRORED),
-    default=MIRRORED[0],
+    "isolation",
+    type=click.Choice([*ISOLATION_LEVELS, *MIRRORED]),
+    metavar=f"[{'|'.join(ISOLATION_LEVELS)}]",
+    default=ISOLATION_LEVELS[0],
     show_default=True,
     help="How far is mirrored: up to the high watermark, or up to the last stable offset, so that no open"
     " transaction comes.",
@@ -105,9 +108,9 @@ def _check_alone(bootstrap: str | None, path: str | None) -> None:
             "--to mirrors --store PATH to a cluster: BOOTSTRAP and DIRECTORY are not given."
         )
     given = get_current_context().get_parameter_source
-    for name in ("isolation", "recreated"):
+    for name, option in (("isolation", "isolation-level"), ("recreated", "recreated")):
         if given(name) is ParameterSource.COMMANDLINE:
-            raise click.UsageError(f"--{name} is for mirrors of a cluster, and not for --to.")
+            raise click.UsageError(f"--{option} is for mirrors of a cluster, and not for --to.")
     if path is None:
         raise click.UsageError(f"Which store is mirrored? Give --store PATH (or {STORE}).")
 
