@@ -359,3 +359,21 @@ def test_a_topics_name_is_one_whatever_the_test_is_called(
         """
     )
     pytester.runpytest_inprocess("-p", "segstore.testing.plugin", "-q").assert_outcomes(passed=2)
+
+
+def test_a_broker_that_a_test_left_stopped(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+    pytester.makepyfile(
+        """
+        def test_one(segstore_topic, segstore_broker):
+            segstore_broker.store.partition(segstore_topic).append(b"1")
+            segstore_broker.stop()
+
+        def test_two(segstore_topic, segstore_broker):
+            topics = segstore_broker.store.topics()
+            assert len([name for name in topics if name.startswith("test_")]) == 2
+        """
+    )
+    pytester.runpytest_inprocess("-p", "segstore.testing.plugin", "-q").assert_outcomes(passed=2)
