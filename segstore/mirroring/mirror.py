@@ -34,9 +34,6 @@ from segstore.storage.store.store import open_context
 from segstore.storage.store.writer import StoreWriter
 from segstore.wire.cluster import Cluster
 
-if TYPE_CHECKING:
-    pass
-
 ISOLATIONS = dict(zip(MIRRORED, (UNCOMMITTED, COMMITTED), strict=True))
 _WORDS = {word: word.removeprefix("read_") for word in (*MIRRORED, *ISOLATION_LEVELS)}
 """What a mirror notes of its isolation, by the words that may be given: Kafka's are allowed too."""

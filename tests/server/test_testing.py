@@ -365,3 +365,17 @@ def test_a_topics_name_is_one_whatever_the_test_is_called(run_with_plugin: Run) 
             assert segstore_topic in segstore_broker.store.topics()
         """
     ).assert_outcomes(passed=2)
+
+
+def test_a_broker_that_a_test_left_stopped(run_with_plugin: Run) -> None:
+    run_with_plugin(
+        """
+        def test_one(segstore_topic, segstore_broker):
+            segstore_broker.store.partition(segstore_topic).append(b"1")
+            segstore_broker.stop()
+
+        def test_two(segstore_topic, segstore_broker):
+            topics = segstore_broker.store.topics()
+            assert len([name for name in topics if name.startswith("test_")]) == 2
+        """
+    ).assert_outcomes(passed=2)
