@@ -82,7 +82,7 @@ def test_compose_publishes_the_port_on_this_machine_alone_and_keeps_the_volume()
 
 
 def sent() -> list[str]:
-    """The files of the repository that the build gets: the last pattern of .dockerignore that fits decides."""
+    """The files of the repository the build gets: the last pattern of .dockerignore that fits decides."""
     lines = (REPOSITORY / ".dockerignore").read_text(encoding="utf-8").splitlines()
     patterns = [line for line in lines if line and not line.startswith("#")]
     for pattern in patterns:
