@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from segstore.choices import ISOLATION_LEVELS, KEEP, MIRRORED, REPLACE
 from segstore.config import StoreConfig, arguments
