@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from segstore.client.producer.partitioner import partitions_for_keys
+from segstore.demo import ALL
 from segstore.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _NO_PYARROW = "the flights need pyarrow: pip install 'segstore[demo]'"
-ALL = 336_776
 TOPIC = "flights"
 PARTITIONS = 4
 
