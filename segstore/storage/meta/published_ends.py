@@ -103,8 +103,9 @@ class _Mapped:
             slots.cast("q") as numbers,
             numbers[:: SLOT // 8] as keys,
         ):
-            found = keys.tolist()  # a copy: the writer may claim a slot now
-        return {key: slot for slot, key in enumerate(found) if key}
+            found = dict(zip(keys.tolist(), range(count), strict=True))  # the writer may claim a slot now
+        found.pop(0, None)  # slots that are free
+        return found
 
     @property
     def memory(self) -> Any:

@@ -9,7 +9,7 @@ broker. Threads: the owner of the state; for the index files the holder of the p
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from segstore import names
 from segstore.arrays import np
@@ -17,7 +17,7 @@ from segstore.errors import CorruptRecordError
 from segstore.files import Files
 from segstore.index.txn_index import ENTRY_SIZE, AbortedTxn, format_entries, parse
 from segstore.logger import Logger
-from segstore.records import decode, scan
+from segstore.records import batch_type, decode, scan
 from segstore.records.control import ABORT, parse_control
 from segstore.records.header import NO_EPOCH
 from segstore.storage.producers.producer_state import ProducerState
@@ -40,23 +40,24 @@ def replay(
     aborted: list[AbortedTxn] = []
     files, handle = segment.pool.files, segment.handle
     for step in walk_past_damage(files, handle, end, check_crcs=False, sparse=True):
-        aborted += take_in(state, segment, step.batches, damaged)
+        aborted += take_in(state, segment, step.headers, damaged)
     return aborted
 
 
 def take_in(
     state: ProducerState,
     segment: Segment,
-    batches: NDArray[np.void],
+    memory: Any,
     damaged: dict[int, CorruptRecordError] | None = None,
 ) -> list[AbortedTxn]:
-    """Take in batches of a segment; returns the transactions that they abort.
+    """Take in batches (the memory of `seg_batch`) of a segment; return the transactions that they abort.
 
     A marker that can't be read is put into `damaged` by its offset, and counts as an abort; without `damaged`
     its CorruptRecordError is raised.
     """
 
     def read_control(i: int) -> tuple[int, int]:
+        batches = np.frombuffer(memory, batch_type())
         try:
             return read_marker(segment, batches[i : i + 1])
         except CorruptRecordError as error:
@@ -65,7 +66,7 @@ def take_in(
             damaged[int(batches["base_offset"][i])] = error
             return ABORT, NO_EPOCH
 
-    return state.update(batches, read_control)
+    return state.update(memory, read_control)
 
 
 def read_marker(segment: Segment, batch: NDArray[np.void]) -> tuple[int, int]:

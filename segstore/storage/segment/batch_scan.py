@@ -5,6 +5,7 @@ On disk files are only read. Threads: any; nothing is shared.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -30,6 +31,8 @@ BAD = {
     lib.SEG_BAD_COUNT: "impossible record count",
 }
 
+_BASE_OFFSET_AT, _base_offset = ffi.offsetof("seg_batch", "base_offset"), struct.Struct("q").unpack_from
+
 
 class Step(NamedTuple):
     """Bytes read at `position`, the whole batches in them, and why the step ended."""
@@ -53,7 +56,7 @@ class Step(NamedTuple):
     @property
     def end_offset(self) -> int | None:
         """Return the offset behind the last batch, None where there is none."""
-        return self.c[len(self.headers) // BATCH_SIZE - 1].last_offset + 1 if self.headers else None
+        return self.stop.last_offset + 1 if self.headers else None
 
 
 def walk(
@@ -84,7 +87,7 @@ def walk(
         length = min(size, end - position)
         data = files.pread(handle, length, position)
         headers, stop = scan_headers(data, position, check_crcs=check_crcs, least=least)
-        if headers and held("seg_batch *", headers).base_offset < least:  # which a scan does not check
+        if headers and _base_offset(headers, _BASE_OFFSET_AT)[0] < least:  # which a scan does not check
             headers, stop = bytearray(), ScanEnd(position, 0, -1, lib.SEG_BAD_OFFSETS)
         step_start, least = position, max(least, stop.last_offset + 1) if stop.last_offset >= 0 else least
         yield Step(position, data, headers, stop)
@@ -158,13 +161,12 @@ def walk_past_damage(
             yield step
             last = step.stop.position
             if step.headers:
-                before = step.batches[-1]
-                least = int(before["last_offset"]) + 1
+                before, least = step, step.stop.last_offset + 1
         if last >= end:
             return
-        if before is not None and not check_crcs and not _crc_holds(files, handle, before):
+        if before is not None and not check_crcs and not _crc_holds(files, handle, before.batches[-1]):
             # The damaged batch's last offset proves nothing either: good batches may have offsets below it.
-            least = int(before["base_offset"]) + 1
+            least = int(before.batches["base_offset"][-1]) + 1
             last -= 1
         found = next_whole(files, handle, last + 1, end, least)
         position = end if found is None else found

@@ -20,7 +20,7 @@ from segstore.logger import Logger
 from segstore.records import BATCH_SIZE, MAGIC
 from segstore.storage.handle_pool import HandlePool
 from segstore.storage.meta.small_files import NOT_A_FILE
-from segstore.storage.segment.batch_scan import Step, walk, walk_past_damage
+from segstore.storage.segment.batch_scan import walk, walk_past_damage
 
 log = Logger("segstore")
 
@@ -100,7 +100,7 @@ def _whole(segment: Indexed, offsets: SealedOffsetIndex, times: SealedTimeIndex)
             and not is_of_entry(headers[0], segment.base_offset + last)
         ):
             return False
-        fitting = _fitting(segment, step)
+        fitting = _fitting(segment, step.headers, headers)
         if builder.add(fitting)[0] and all(header.magic == MAGIC for header in held("seg_batch[]", fitting)):
             return False
         end = headers[len(headers) - 1].last_offset - segment.base_offset
@@ -134,12 +134,11 @@ def _is_right(segment: Indexed, offsets: SealedOffsetIndex, stamp: int, relative
     return True
 
 
-def _fitting(segment: Indexed, step: Step) -> bytearray:
-    """Return the headers of the leading batches whose offsets can be this segment's."""
-    headers = step.c
+def _fitting(segment: Indexed, memory: bytearray, headers: Any) -> bytearray:
+    """Return the memory of the leading headers whose offsets can be this segment's."""
     most = min(segment.base_offset + MOST_RELATIVE, segment.visible - 1)
     n = lib.seg_index_fitting(headers, len(headers), segment.base_offset, most)
-    return step.headers if n == len(headers) else step.headers[: n * BATCH_SIZE]
+    return memory if n == len(headers) else memory[: n * BATCH_SIZE]
 
 
 def _timeless(segment: Indexed) -> bool:
@@ -154,7 +153,7 @@ def build(files: Files, segment: Indexed, end: int) -> tuple[bytes, bytes]:
     """
     builder = IndexBuilder(segment.base_offset, segment.interval)
     made = [
-        builder.add(_fitting(segment, step))
+        builder.add(_fitting(segment, step.headers, step.c))
         for step in walk_past_damage(files, segment.handle, end, check_crcs=False, sparse=True)
     ]
     times = b"".join(t for _, t in made) + builder.last_time_entry()
