@@ -122,8 +122,14 @@ fuzz: $(VENV)/.built  ## every parser on mutated bytes for MINUTES=5, under the 
 spark: $(VENV)/.built  ## the tests of Spark alone
 	$(BIN)/python -m pytest tests/spark tests/cli/test_checkpoints.py tests/unit/filetree $(PYTEST_ARGS)
 
-docs: $(VENV)/.installed  ## the site of documentation in build/site/, strict: no warning, no broken link
+# The site needs segstore's own packages and the generator: neither Spark nor what the tests use.
+$(VENV)/.docs: pyproject.toml setup.py | check-machine $(BIN)/python
+	@$(call pip_install,--upgrade pip "setuptools>=77" wheel "cffi>=1.16")
+	@[ -e $(VENV)/.installed ] || { $(call pip_install,--no-build-isolation -e .); }
 	@$(call pip_install,--group docs)
+	@touch $@
+
+docs: $(VENV)/.docs  ## the site of documentation in build/site/, strict: no warning, no broken link
 	$(BIN)/python tools/reference.py
 	$(BIN)/zensical build --clean --strict
 

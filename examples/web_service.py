@@ -1,6 +1,6 @@
 """A web service on asyncio that keeps events in a log of its own.
 
-    pip install segstore fastapi uvicorn
+    pip install fastapi uvicorn                        # beside segstore
     cd examples && STORE=events-log uvicorn web_service:app --port 8000
     curl -X POST http://127.0.0.1:8000/events/alice -H 'Content-Type: application/json' -d '{"page": "/"}'
     curl 'http://127.0.0.1:8000/events/3?start=0'      # partition 3; the answer to POST says which it is

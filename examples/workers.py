@@ -1,6 +1,6 @@
 """Several worker processes and one server, which has the log: tasks in, results out, each exactly once.
 
-    pip install 'segstore[wire]'
+    pip install confluent-kafka                   # beside segstore
     python examples/workers.py tasks-log 4        # four workers, until Ctrl-C
     echo "some words to count" | segstore produce tasks --bootstrap 127.0.0.1:9092
     segstore consume results --bootstrap 127.0.0.1:9092 --follow

@@ -5,21 +5,18 @@ The map of the source is docs/architecture.md.
 Byte strings are `bytes`, times int64 ms since the epoch (UTC), offsets int64.
 
 `import segstore` brings the errors only. Every other public name is imported when it is first asked for, by
-an attribute or by `from segstore import open`: the first of them brings the engine and NumPy. A process that
-is going to leave its file system (chroot) asks for what it needs before.
+an attribute or by `from segstore import open`: the first of them brings the engine. The first call that makes
+columns brings NumPy (`segstore.arrays`). A process that is going to leave its file system (chroot) asks for
+what it needs before, and imports NumPy.
 """
 
 from __future__ import annotations
 
-import sys
-from importlib import import_module
-from threading import Lock
-from types import FrameType
 from typing import TYPE_CHECKING
 
 from segstore import errors, main_interpreter  # noqa: F401  the latter refuses subinterpreters
 from segstore.errors import *  # noqa: F403  every error, as errors.__all__ lists them
-from segstore.threads import apart
+from segstore.first_use import import_apart
 from segstore.version import VERSION as __version__
 
 if TYPE_CHECKING:
@@ -184,49 +181,14 @@ _MODULES = {
     **{name: module for module, names in _WHEN_ASKED_FOR.items() for name in names},
     **{room: f"segstore.{room}" for room in _ROOMS},
 }
-_IMPORT = sys.modules["_frozen_importlib"]._find_and_load.__code__
-"""CPython's function that holds the lock of a module while the module is imported."""
 
 
 def __getattr__(name: str) -> object:
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    bring = _bring if _is_importing(sys._getframe(1)) else _bring_apart
-    value = globals()[name] = bring(name)
+    module = import_apart(_MODULES[name])
+    value = globals()[name] = module if name in _ROOMS else getattr(module, name)
     return value
-
-
-def _bring(name: str) -> object:
-    module = import_module(_MODULES[name])
-    return module if name in _ROOMS else getattr(module, name)
-
-
-def _bring_apart(name: str) -> object:
-    """Import in a thread of its own, where no signal handler runs: NumPy can't be imported a second time
-    where Ctrl-C ended the first, and a handler would find modules half imported.
-
-    What a handler raises ends the wait, when the import has ended: the interpreter may be about to end, too.
-    """
-    under_way = Lock()
-
-    def bring() -> object:
-        with under_way:
-            return _bring(name)
-
-    try:
-        return apart(bring, "segstore-import")
-    except BaseException:
-        with under_way:
-            raise
-
-
-def _is_importing(frame: FrameType | None) -> bool:
-    """Return whether this thread has the lock of a module that it imports. Another thread may need that
-    module, and would wait for this one, which waits for the other.
-    """
-    while frame is not None and frame.f_code is not _IMPORT:
-        frame = frame.f_back
-    return frame is not None
 
 
 def __dir__() -> list[str]:

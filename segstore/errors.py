@@ -178,25 +178,39 @@ class InvalidTopicError(InvalidArgumentError):
 class MissingPackageError(SegstoreError, ImportError):
     """The call needs a package that is not installed; the message says how to install it."""
 
+    @classmethod
+    def of(cls, what: str, package: str, *advised: str) -> MissingPackageError:
+        """Return the error of `what`, which needs `package`. `advised` are the packages to install, if they
+        are more than that one.
+        """
+        message = f"{what} needs {package}, which is not installed: {pip_install(*advised or (package,))}"
+        return cls(message, name=package.replace("-", "_"))
+
+
+def pip_install(*packages: str) -> str:
+    """Return the command that installs packages. Their own names, and no extra of segstore: no index has
+    segstore.
+    """
+    return f"pip install {' '.join(packages)}"
+
 
 class Needing:
-    """A block that imports `package`. Raises MissingPackageError where it is not installed, whose message
-    says that `what` needs it, and that the extra `extra` of segstore brings it.
+    """A block that imports `package`, a name of the index. Raises MissingPackageError if it is not installed,
+    whose message says that `what` needs it.
 
     It is no generator of `contextmanager`: see `segstore.storage.context.OsErrors`.
     """
 
-    def __init__(self, package: str, extra: str, what: str) -> None:
-        self._package, self._extra, self._what = package, extra, what
+    def __init__(self, package: str, what: str) -> None:
+        self._package, self._what = package, what
 
     def __enter__(self) -> None:
         """Nothing is to be done."""
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        package, extra, what = self._package, self._extra, self._what
-        if isinstance(error, ImportError) and (not error.name or error.name.partition(".")[0] == package):
-            message = f"{what} needs {package}, which is not installed: pip install 'segstore[{extra}]'"
-            raise MissingPackageError(message, name=package) from error
+        module = self._package.replace("-", "_")
+        if isinstance(error, ImportError) and (not error.name or error.name.partition(".")[0] == module):
+            raise MissingPackageError.of(self._what, self._package) from error
 
 
 class TopicAlreadyExistsError(SegstoreError):

@@ -19,6 +19,7 @@ from segstore.errors import CorruptCheckpointError, InvalidTopicError, InvalidTy
 from segstore.integers import INT32_MAX, INT64_MAX
 
 LOG = ".log"
+COPYING = ".copying"
 INDEX = ".index"
 TIME_INDEX = ".timeindex"
 TXN_INDEX = ".txnindex"

@@ -15,9 +15,8 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-import numpy as np
-
 from segstore._native import ffi, held
+from segstore.arrays import np
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -23,7 +23,7 @@ from spark import spark as spark
 if TYPE_CHECKING:
     import segstore
 
-pytest_plugins = ["surroundings", "tiers", "judges", "parallel", "counted", "memory", "cputimes"]
+pytest_plugins = ["surroundings", "tiers", "judges", "parallel", "counted", "memory", "cputimes", "one_copy"]
 
 SEED = int(os.environ.get("SEGSTORE_SEED") or random.SystemRandom().randrange(1 << 32))
 os.environ["SEGSTORE_SEED"] = str(SEED)  # of all processes of a run

@@ -29,7 +29,7 @@ def apis() -> str:
         low, high = served(api)
         versions = f"{low} to {high}" if low < high else str(low)
         if advertised(api) != served(api):
-            versions += f"; told from {advertised(api).low} on"
+            versions += f"; advertised from {advertised(api).low} on"
         lines.append(row(int(api), api.message, versions))
     return "\n".join(lines)
 

@@ -58,6 +58,7 @@ __all__ = [
     "seg_tail_append",
     "seg_tail_flush",
     "seg_transfer",
+    "unset",
 ]
 
 
@@ -71,6 +72,10 @@ bind_append(*(address(ffi.addressof(lib, name)) for name in _BOUND))
 bind_transfer(address(ffi.addressof(lib, "seg_send_stretch")))
 bind_producer(address(ffi.addressof(lib, "seg_tail_append")))
 bind_follower(address(ffi.addressof(lib, "seg_await_record")))
+
+
+unset = ffi.new_allocator(should_clear_after_alloc=False)
+"""Makes what `ffi.new` makes, with bytes that are not set: pages that nobody has come to take no memory."""
 
 
 def descriptors() -> Any:

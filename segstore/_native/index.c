@@ -64,6 +64,14 @@ int64_t seg_index_entries(const seg_batch *batches, int64_t n, int64_t base_offs
     return made;
 }
 
+int64_t seg_index_fitting(const seg_batch *batches, int64_t n, int64_t least, int64_t most)
+{
+    int64_t i = 0;
+    while (i < n && batches[i].base_offset >= least && batches[i].last_offset <= most)
+        i++;
+    return i;
+}
+
 int64_t seg_offset_slot(const uint8_t *index, int64_t n, int64_t relative_offset)
 {
     int64_t low = 0, high = n; /* entries below low are <= the key, from high on > it */

@@ -10,7 +10,22 @@ is and when there is a winner, `results` how results are stored, `plots` and `te
 
 from __future__ import annotations
 
-from segstore.bench.figures import RUNS, Figure, winner
-from segstore.bench.results import Cell, Finding, Progress, Results, load, machine, write
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from segstore.bench.choices import RUNS
+
+if TYPE_CHECKING:
+    from segstore.bench.figures import Figure, winner
+    from segstore.bench.results import Cell, Finding, Progress, Results, load, machine, write
 
 __all__ = ["RUNS", "Cell", "Figure", "Finding", "Progress", "Results", "load", "machine", "winner", "write"]
+
+
+def __getattr__(name: str) -> object:
+    """Import what measures when it is first asked for: the help of the command does not need it."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module = "figures" if name in ("Figure", "winner") else "results"
+    value = globals()[name] = getattr(import_module(f"{__name__}.{module}"), name)
+    return value

@@ -11,30 +11,24 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.text import Text
 
-from segstore.bench import RUNS, results, show
-from segstore.bench.plots import save
-from segstore.bench.results import Results
-from segstore.bench.studies import MODULES, Study, study
-from segstore.bench.terminal import findings, machine_text, table
-from segstore.bench.zero_copy import claims as comparing
-from segstore.bench.zero_copy import plan as cells
-from segstore.bench.zero_copy import run
-from segstore.bench.zero_copy.exhibits import ALL_METHODS
-from segstore.bench.zero_copy.plan import CACHES, SIZES, Group, Plan
-from segstore.bench.zero_copy.receivers import SINKS
-from segstore.bench.zero_copy.report import details, summary
+from segstore.bench.choices import CACHES, RUNS, SINKS, SIZES, STUDIES, TRANSFER_RUNS, WAYS_TO_SEND
 from segstore.cli.output import add_row, console
 from segstore.cli.output import table as plain_table
 from segstore.cli.place_first import PlaceFirst
 from segstore.cli.signals import ended_by_signals, status
 from segstore.errors import InvalidArgumentError, MissingPackageError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from segstore.bench import results
+    from segstore.bench.results import Results
+    from segstore.bench.studies import Study
+    from segstore.bench.zero_copy.plan import Group
 
 # --- command report ----------------------------------------------------------------------------
 
@@ -45,6 +39,8 @@ from segstore.errors import InvalidArgumentError, MissingPackageError
 @click.argument("directory", metavar="DIR", type=click.Path(exists=True, file_okay=False))
 def report(directory: str) -> None:
     """Show the results that were written to DIR with --out: tables, and what the figures say."""
+    from segstore.bench import show
+
     results_by_name = show.all_in(directory)
     if not results_by_name:
         raise InvalidArgumentError(f"{directory} has no results: no file NAME.json")
@@ -142,6 +138,8 @@ def progress_shown(what: str) -> Iterator[results.Progress]:
     """Show a progress bar on standard error, if that is a terminal; yield the function to which measurements
     report their progress.
     """
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
     err = console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
     with Progress(
@@ -168,7 +166,7 @@ _WIDEST = 100  # columns of running text
 
 
 @click.command("study")
-@click.argument("name", metavar="[NAME|all]", required=False, type=click.Choice([*MODULES, ALL]))
+@click.argument("name", metavar="[NAME|all]", required=False, type=click.Choice([*STUDIES, ALL]))
 @directory_option
 @out_option
 @effort_options()
@@ -182,13 +180,15 @@ def run_study(
     All of them take some five minutes. With --json, the results are one JSON object for each study, one after
     the other.
     """
+    from segstore.bench.studies import study
+
     if name is None:
         _list()
         return 0
     if out is not None:
         os.makedirs(out, exist_ok=True)
     try:
-        for chosen in MODULES if name == ALL else (name,):
+        for chosen in STUDIES if name == ALL else (name,):
             chosen_study = study(chosen)
             with progress_shown(chosen) as progress:
                 outcome = chosen_study.run(directory or tempfile.gettempdir(), quick, runs, progress)
@@ -202,13 +202,18 @@ def run_study(
 
 
 def _list() -> None:
+    from segstore.bench.studies import study
+
     shown = plain_table("study", "question")
-    for name in MODULES:
+    for name in STUDIES:
         add_row(shown, name, study(name).QUESTION)
     console().print(shown)
 
 
 def _write(chosen_study: Study, outcome: Results, out: str) -> None:
+    from segstore.bench import results
+    from segstore.bench.plots import save
+
     results.write(outcome, os.path.join(out, f"{chosen_study.NAME}.json"))
     with _pictures_left_out():
         save(chosen_study.plot(outcome), os.path.join(out, chosen_study.NAME))
@@ -224,6 +229,11 @@ def _pictures_left_out() -> Iterator[None]:
 
 
 def _show(chosen_study: Study, outcome: Results, as_json: bool) -> None:
+    from rich.text import Text
+
+    from segstore.bench import results
+    from segstore.bench.terminal import findings, machine_text, table
+
     if as_json:
         click.echo(results.text(outcome), nl=False)
         return
@@ -252,12 +262,12 @@ _FILE = click.Path(exists=True, dir_okay=False)
 @click.command("zero-copy")
 @directory_option
 @out_option
-@effort_options(cells.RUNS)
+@effort_options(TRANSFER_RUNS)
 @click.option("--sizes", metavar="A,B", callback=some_of(SIZES), help=f"Of {', '.join(SIZES)}.")
 @click.option("--caches", metavar="A,B", callback=some_of(CACHES), help=f"Of {', '.join(CACHES)}.")
 @click.option("--sinks", metavar="A,B", callback=some_of(SINKS), help=f"Of {', '.join(SINKS)}.")
 @click.option(
-    "--methods", metavar="A,B", callback=some_of(tuple(ALL_METHODS)), help=f"Of {', '.join(ALL_METHODS)}."
+    "--methods", metavar="A,B", callback=some_of(WAYS_TO_SEND), help=f"Of {', '.join(WAYS_TO_SEND)}."
 )
 @click.option("--all", "everything", is_flag=True, help="Show every cell, with all that was measured.")
 @click.option(
@@ -287,6 +297,11 @@ def zero_copy(
 
     With --against, the exit status is 1 where a cell that both runs call a win has another winner.
     """
+    from segstore.bench import results
+    from segstore.bench.zero_copy import plan as cells
+    from segstore.bench.zero_copy import run
+    from segstore.bench.zero_copy.plan import Plan
+
     earlier = results.load(against) if against else None
     picked: dict[str, Any] = {name: values for name, values in chosen.items() if values is not None}
     plan = replace(Plan(runs=runs), **picked)
@@ -313,10 +328,13 @@ def compare(one: str, other: str) -> int:
 
     The exit status is 1 where a cell that both call a win has another winner.
     """
+    from segstore.bench import results
+
     return _agree(results.load(one), results.load(other), False)
 
 
 def _command_zero_copy_write(found: Results, out: str) -> None:
+    from segstore.bench import results
     from segstore.bench.zero_copy.report import draw
 
     results.write(found, os.path.join(out, f"{found.name}.json"))
@@ -325,6 +343,9 @@ def _command_zero_copy_write(found: Results, out: str) -> None:
 
 
 def _command_zero_copy_show(found: Results, everything: bool, as_json: bool) -> None:
+    from segstore.bench import results
+    from segstore.bench.zero_copy.report import details, summary
+
     if as_json:
         click.echo(results.text(found), nl=False)
         return
@@ -336,6 +357,8 @@ def _command_zero_copy_show(found: Results, everything: bool, as_json: bool) -> 
 
 
 def _agree(first: Results, second: Results, quiet: bool) -> int:
+    from segstore.bench.zero_copy import claims as comparing
+
     compared = comparing.compare(first, second)
     lines = [f"{_place(*key)}: {a} won, and then {b}" for key, (a, b) in compared.different.items()]
     same, both = len(compared.same), len(compared.same) + len(compared.different)

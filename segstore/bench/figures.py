@@ -17,9 +17,9 @@ from functools import cache
 from statistics import median
 from typing import Any, TypeVar
 
+from segstore.bench.choices import RUNS as RUNS
 from segstore.errors import InvalidArgumentError
 
-RUNS = 7
 FEWEST_TO_WIN = 5
 CONFIDENCE = 0.93
 

@@ -50,7 +50,7 @@ def panels(title: str, count: int, columns: int | None = None) -> Iterator[list[
     """Yield `count` axes under one title, side by side or in rows of `columns`. The `figure` of any of them
     is what `save` takes. Raises MissingPackageError without matplotlib.
     """
-    with Needing("matplotlib", "bench", "a picture"):
+    with Needing("matplotlib", "a picture"):
         from matplotlib.figure import Figure as Picture
     across = min(columns or count, count)
     down = -(-count // across)

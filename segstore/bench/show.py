@@ -14,9 +14,10 @@ from collections.abc import Iterator, Mapping
 from rich.console import RenderableType
 from rich.text import Text
 
+from segstore.bench.choices import STUDIES
 from segstore.bench.plots import save
 from segstore.bench.results import Results, load
-from segstore.bench.studies import MODULES, study
+from segstore.bench.studies import study
 from segstore.bench.terminal import findings, machine_text, table
 from segstore.files import Path
 
@@ -31,7 +32,7 @@ def draw(results: Results, directory: str) -> list[str]:
         from segstore.bench.zero_copy.report import draw as draw_zero_copy
 
         return draw_zero_copy(results, directory)
-    if results.name in MODULES:
+    if results.name in STUDIES:
         return save(study(results.name).plot(results), os.path.join(directory, results.name))
     return []
 
@@ -45,13 +46,13 @@ def tables(results: Results) -> Iterator[RenderableType]:
         yield from summary(results)
         return
     yield Text(machine_text(results))
-    yield table(results, figures=study(results.name).SHOWN if results.name in MODULES else None)
+    yield table(results, figures=study(results.name).SHOWN if results.name in STUDIES else None)
     yield findings(results)
 
 
 def about(name: str) -> str:
     """Return what a study measures, and what limits it, as one line; "" for a name that is not a study's."""
-    return " ".join(study(name).ABOUT.split()) if name in MODULES else ""
+    return " ".join(study(name).ABOUT.split()) if name in STUDIES else ""
 
 
 def all_in(directory: Path) -> dict[str, Results]:
@@ -60,13 +61,13 @@ def all_in(directory: Path) -> dict[str, Results]:
     """
     names = sorted(name for name in os.listdir(directory) if name.endswith(".json"))
     found = {one.name: one for one in (load(os.path.join(directory, name)) for name in names)}
-    order = [name for name in (ZERO_COPY, *MODULES) if name in found]
+    order = [name for name in (ZERO_COPY, *STUDIES) if name in found]
     return {name: found[name] for name in dict.fromkeys([*order, *found])}
 
 
 def studies_in(directory: Path) -> dict[str, Results]:
     """Return the results of zero copy and of the studies in a directory, as `all_in` does."""
-    return {name: one for name, one in all_in(directory).items() if name in (ZERO_COPY, *MODULES)}
+    return {name: one for name, one in all_in(directory).items() if name in (ZERO_COPY, *STUDIES)}
 
 
 def measured_on(found: Mapping[str, Results]) -> str:

@@ -11,19 +11,18 @@ import errno
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from segstore import filetree
 from segstore.cli.options import json_option, store_option
 from segstore.cli.output import add_row, console, print_json, size_text, table, time_text
 from segstore.cli.place_first import PlaceFirst
-from segstore.cli.places.of_store import open_reading
 from segstore.errors import OffsetOutOfRangeError
-from segstore.filetree import File, Snapshot, clean_path, files_log, read_file, snapshot
-from segstore.storage.store.partition_log import PartitionLog
-from segstore.storage.store.scan import EARLIEST, LATEST
+
+if TYPE_CHECKING:
+    from segstore.filetree import Snapshot
+    from segstore.storage.store.partition_log import PartitionLog
 
 # --- checkpoints options -----------------------------------------------------------------------
 
@@ -58,6 +57,9 @@ def opened(path: str, topic: str) -> Iterator[PartitionLog]:
     """Open the store to read, and yield the topic's log. Raises StorageError, UnknownTopicOrPartitionError,
     ConfigError.
     """
+    from segstore.cli.places.of_store import open_reading
+    from segstore.filetree import files_log
+
     with open_reading(path) as store:
         yield files_log(store, topic)
 
@@ -66,6 +68,9 @@ def seen(log: PartitionLog, at: int | None) -> Snapshot:
     """Return the tree as of an offset. Raises OffsetOutOfRangeError, whose message says why the tree can't be
     seen as of it.
     """
+    from segstore.filetree import snapshot
+    from segstore.storage.store.scan import LATEST
+
     try:
         return snapshot(log, LATEST if at is None else at)
     except OffsetOutOfRangeError as error:
@@ -88,6 +93,8 @@ def seen(log: PartitionLog, at: int | None) -> Snapshot:
 @json_option
 def list_files(file: str, recursive: bool, at: int | None, topic: str, path: str, as_json: bool) -> None:
     """List a directory, or a file: size, time, path."""
+    from segstore.filetree import clean_path
+
     with opened(path, topic) as log:
         rows = list(_rows(seen(log, at), clean_path(file), recursive))
     if as_json:
@@ -102,6 +109,8 @@ def list_files(file: str, recursive: bool, at: int | None, topic: str, path: str
 
 
 def _rows(tree: Snapshot, path: str, recursive: bool) -> Any:
+    from segstore.filetree import File
+
     if tree.nodes.get(path) is None:
         raise FileNotFoundError(errno.ENOENT, "No such file or directory", path)
     for at, node in tree.nodes.walk(path):
@@ -119,6 +128,8 @@ def _rows(tree: Snapshot, path: str, recursive: bool) -> Any:
 @store_option
 def cat(file: str, at: int | None, topic: str, path: str) -> None:
     """Write a file's bytes to standard output."""
+    from segstore.filetree import File, clean_path, read_file
+
     file = clean_path(file)
     with opened(path, topic) as log:
         node = seen(log, at).nodes.get(file)
@@ -140,6 +151,8 @@ def restore(target: str, below: str, at: int | None, topic: str, path: str) -> N
 
     A query goes on from there if the restored directory is given as its checkpointLocation.
     """
+    from segstore import filetree
+
     with opened(path, topic) as log:
         done = filetree.restore(log, seen(log, at), below, target)
     click.echo(f"{done.files:,} files in {done.directories:,} directories, {size_text(done.bytes)}: {target}")
@@ -166,6 +179,8 @@ def diff(before: str, after: str, below: str, topic: str, path: str, as_json: bo
     Lists what was added (+), removed (-) and changed (~), with the lines that differ of files that are text.
     Exit status 1 where anything differs.
     """
+    from segstore.filetree import clean_path
+
     with opened(path, topic) as log:
         if before.isdecimal() and after.isdecimal():
             first, second = seen(log, int(before)), seen(log, int(after))
@@ -185,10 +200,12 @@ def diff(before: str, after: str, below: str, topic: str, path: str, as_json: bo
     return DIFFERENT if rows else 0
 
 
-Side = tuple[Snapshot, str]
+Side = tuple["Snapshot", str]
 
 
 def _differences(log: PartitionLog, before: Side, after: Side) -> Iterator[dict[str, Any]]:
+    from segstore.filetree import File, read_file
+
     old, new = _by_name(*before), _by_name(*after)
     for name in sorted(old.keys() | new.keys()):
         was, now = old.get(name), new.get(name)
@@ -249,6 +266,9 @@ def history(
     Spark writes each file under a temporary name, then renames it: the rename is shown as the file's
     creation, unless --all is given.
     """
+    from segstore import filetree
+    from segstore.storage.store.scan import EARLIEST, LATEST
+
     with opened(path, topic) as log:
         bounds = EARLIEST if start is None else start, LATEST if end is None else end
         changes = [c for c in filetree.history(log, file, *bounds) if everything or not _temporary(c.path)]

@@ -6,17 +6,19 @@ import base64
 import json
 import sys
 from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
 
 import click
 
+from segstore.choices import ISOLATION_LEVELS
 from segstore.cli.completion import topic_names
 from segstore.cli.options import time_value
 from segstore.cli.place_option import place_option
 from segstore.cli.places.place import Batch, Where
-from segstore.config.arguments import ISOLATION_LEVELS
-from segstore.coordinator.group.admin import Log
 from segstore.errors import OffsetOutOfRangeError
-from segstore.storage.meta.topics import find_topic
+
+if TYPE_CHECKING:
+    from segstore.coordinator.group.admin import Log
 
 # --- formats -----------------------------------------------------------------------------------
 
@@ -94,13 +96,16 @@ def _offset(_ctx: click.Context, _param: click.Parameter, value: str | None) -> 
     help="Print only this partition; may be repeated.",
 )
 @click.option(
+    "--from-offset",
     "--offset",
     "-o",
+    "offset",
     callback=_offset,
     metavar="N|earliest|latest",
     help="Offset to begin at, earliest or latest; by default earliest.",
 )
 @click.option(
+    "--from-time",
     "--time",
     "-t",
     "since",
@@ -145,8 +150,10 @@ def consume(
 
     In NDJSON a key or value that is not UTF-8 is base64, and "key_encoding" or "value_encoding" says so.
     """
+    from segstore.storage.meta.topics import find_topic
+
     if [offset, since, last].count(None) < 2:
-        raise click.UsageError("Give only one of --offset, --time and --last.")
+        raise click.UsageError("Give only one of --from-offset, --from-time and --last.")
     printer = Printer(FORMATS[wanted], max_records)
     with where.reading() as place:
         numbers = tuple(dict.fromkeys(partition or find_topic(place.topics(), topic).partition_ids))

@@ -11,13 +11,7 @@ from click.core import ParameterSource
 import segstore
 from segstore.cli.client_option import client_option
 from segstore.cli.options import store_given
-from segstore.cli.places.of_store import open_reading
 from segstore.errors import InvalidArgumentError
-from segstore.protocol.error_codes import told_error
-from segstore.storage.store.primary import STANDBY_ID
-from segstore.storage.store.writer import StoreWriter
-from segstore.wire.cluster import Cluster
-from segstore.wire.settings import WireConfig
 
 _NONE = "there is no standby"
 
@@ -49,6 +43,9 @@ def demote(ctx: click.Context, path: str | None, bootstrap: str | None, config: 
 
 
 def _of_store(path: str) -> bool:
+    from segstore.cli.places.of_store import open_reading
+    from segstore.storage.store.writer import StoreWriter
+
     with open_reading(path):  # a directory that is none is not made
         pass
     with segstore.open(path) as store:
@@ -59,6 +56,11 @@ def _of_store(path: str) -> bool:
 
 
 def _of_server(bootstrap: str, given: dict[str, str]) -> bool:
+    from segstore.protocol.error_codes import told_error
+    from segstore.storage.store.primary import STANDBY_ID
+    from segstore.wire.cluster import Cluster
+    from segstore.wire.settings import WireConfig
+
     cluster = Cluster(bootstrap, WireConfig.parse(given))
     try:
         cluster.metadata([])

@@ -1,180 +1,14 @@
 """`segstore dump`: shows the batches, records and index entries of files. On disk: it only reads. Threads:
 one.
-
-It needs no store: it takes single files, partition directories and whole log directories, damaged ones too.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
-from typing import Any
 
 import click
 
-from segstore import names
-from segstore._native import lib
-from segstore.cli.consume import as_text
-from segstore.cli.dump_files import SMALL, Row, dump_epochs, dump_offsets, print_rows
 from segstore.cli.options import json_option
-from segstore.errors import CorruptRecordError
-from segstore.files import Files
-from segstore.index.sparse import MOST
-from segstore.records import (
-    APPEND_TIME_FLAG,
-    CODECS,
-    CONTROL_FLAG,
-    MAGIC,
-    TRANSACTIONAL_FLAG,
-    bring_up,
-    decode,
-)
-from segstore.records.control import ABORT, COMMIT, SNAPSHOT_FOOTER, SNAPSHOT_HEADER
-from segstore.records.header import CODEC_MASK, DELETE_HORIZON_FLAG
-from segstore.storage.segment.batch_scan import BAD, Step, walk_past_damage
-
-# --- dump log ----------------------------------------------------------------------------------
-
-# This part shows the batches and records of a `.log` file, or of a snapshot of the metadata.
-
-FLAGS = {
-    APPEND_TIME_FLAG: "append-time",
-    TRANSACTIONAL_FLAG: "transactional",
-    CONTROL_FLAG: "control",
-    DELETE_HORIZON_FLAG: "delete-horizon",
-}
-MARKERS = {
-    ABORT: "abort",
-    COMMIT: "commit",
-    SNAPSHOT_HEADER: "snapshot header",
-    SNAPSHOT_FOOTER: "snapshot footer",
-}
-
-
-def dump_log(files: Files, path: str, with_records: bool) -> Iterator[Row]:
-    """Yield a row for each batch, and one for each place where a batch should begin and none does."""
-    with files.open(path) as handle:
-        end = min(files.size(handle), MOST)
-        for step in walk_past_damage(files, handle, end, check_crcs=True):
-            for i in range(len(step.batches)):
-                yield batch_row(_as_known(step, i, path))
-                if with_records:
-                    yield from _records(step, i, path)
-            if _is_damage(step, end):
-                reason = BAD[step.stop.status]
-                yield Row(
-                    "damage", {"position": step.stop.position, "reason": reason}, f"no valid batch: {reason}"
-                )
-
-
-def _is_damage(step: Step, end: int) -> bool:
-    # A batch that ends behind the bytes of this step comes whole in the next step.
-    more = step.position + len(step.data) < end
-    cut = step.stop.status == lib.SEG_SHORT
-    return step.stop.status in BAD and not (cut and more and step.stop.position + step.stop.need <= end)
-
-
-def _as_known(step: Step, i: int, path: str) -> Any:
-    """Return the header of batch `i`; that of a wrapper tells where it begins, and how many it has."""
-    batch = step.batches[i]
-    if batch["magic"] == MAGIC or not batch["attributes"] & CODEC_MASK:
-        return batch
-    batch = batch.copy()
-    try:
-        _, (made, *_rest) = bring_up(step.data, step.batches[i : i + 1], path, step.position)
-    except CorruptRecordError:
-        return batch  # its row is followed by the damage
-    batch["base_offset"], batch["count"] = made["base_offset"], made["count"]
-    return batch
-
-
-def batch_row(batch: Any) -> Row:
-    """Return the row of a batch, from its header."""
-    attributes = int(batch["attributes"])
-    code = attributes & CODEC_MASK
-    cells: dict[str, Any] = {
-        "position": int(batch["position"]),
-        "base_offset": int(batch["base_offset"]),
-        "last_offset": int(batch["last_offset"]),
-        "count": int(batch["count"]),
-        "size": int(batch["size"]),
-        "codec": CODECS[code] if code < len(CODECS) else f"unknown ({code})",
-        "base_timestamp": int(batch["base_timestamp"]),
-        "max_timestamp": int(batch["max_timestamp"]),
-        "flags": " ".join(word for bit, word in FLAGS.items() if attributes & bit),
-        "leader_epoch": int(batch["leader_epoch"]),
-        "producer_id": int(batch["producer_id"]),
-        "producer_epoch": int(batch["producer_epoch"]),
-        "base_sequence": int(batch["base_sequence"]),
-        "crc": f"{int(batch['crc']):08x}",
-        "magic": int(batch["magic"]),
-    }
-    return Row("batch", cells, brief=_brief(cells))
-
-
-def _brief(cells: dict[str, Any]) -> dict[str, Any]:
-    same = ("magic", "count", "size", "codec", "max_timestamp", "flags", "leader_epoch")
-    producer = [cells[name] for name in ("producer_id", "producer_epoch", "base_sequence")]
-    return {
-        "position": cells["position"],
-        "offsets": f"{cells['base_offset']}..{cells['last_offset']}",
-        **{name.replace("leader_", ""): cells[name] for name in same},
-        "producer": "" if producer[0] < 0 else "/".join(map(str, producer)),
-        "crc": cells["crc"],
-    }
-
-
-def _records(step: Step, i: int, path: str) -> Iterator[Row]:
-    batch = step.batches[i : i + 1]
-    try:
-        records = decode(step.data, batch, path, step.position)
-    except CorruptRecordError as error:
-        yield Row("damage", {"position": error.position, "reason": error.reason}, error.reason)
-        return
-    control = bool(batch["attributes"][0] & CONTROL_FLAG)
-    for record in records:
-        if control:
-            yield Row(
-                "marker",
-                {"offset": record.offset, "timestamp": record.timestamp, "marker": marker(record.key)},
-            )
-            continue
-        key, value = as_text(record.key), as_text(record.value)
-        cells: dict[str, Any] = {
-            "offset": record.offset,
-            "timestamp": record.timestamp,
-            "key": key[0],
-            "value": value[0],
-            "headers": [
-                [name, *(t for t in as_text(data) if t or not data)][:3] for name, data in record.headers
-            ],
-        }
-        yield Row("record", {**cells, "encoding": _encodings(key[1], value[1])})
-
-
-def _encodings(key: str | None, value: str | None) -> str:
-    return " ".join(f"{part}:{encoding}" for part, encoding in (("key", key), ("value", value)) if encoding)
-
-
-def marker(key: bytes | None) -> str:
-    """Return the type of a control record as text; its key has version int16 and type int16."""
-    if key is None or len(key) < 4:
-        return "not a control record"
-    kind = int.from_bytes(key[2:4], "big")
-    return MARKERS.get(kind, f"type {kind}")
-
-
-# --- dump ------------------------------------------------------------
-
-BATCHES = (names.LOG, names.METADATA_SNAPSHOT)
-"""Suffixes of files that hold record batches."""
-WHOLE_NAMES: dict[str, Callable[[Files, str], Iterator[Row]]] = {
-    names.LEADER_EPOCHS: dump_epochs,
-    names.RECOVERY_POINTS: dump_offsets,
-    names.HIGH_WATERMARKS: dump_offsets,
-    names.LOG_STARTS: dump_offsets,
-    names.CLEANER_OFFSETS: dump_offsets,
-}
 
 
 @click.command()
@@ -187,54 +21,16 @@ def dump(paths: tuple[str, ...], records: bool, as_json: bool) -> int:
     PATH is a file, a partition's directory or a whole store, also those of a Kafka broker. Exits with 1 where
     something is damaged, after it has said where and why, and shown what lies behind the damage.
     """
+    from segstore.cli.dump_files import print_rows
+    from segstore.cli.dump_log import below, rows_of
+    from segstore.files import Files
+
     files = Files()
     damaged = False
     for path in paths:
-        chosen = list(_below(files, path)) if os.path.isdir(path) else [path]
+        chosen = list(below(files, path)) if os.path.isdir(path) else [path]
         if not chosen:
             click.echo(f"{path}: nothing that can be shown", err=True)
         for name in chosen:
             damaged |= print_rows(name, rows_of(files, name, records), as_json)
     return int(damaged)
-
-
-def rows_of(files: Files, path: str, records: bool) -> Iterator[Row]:
-    """Return the rows of one file, whose kind its name tells. Raises UsageError for a name that is not of the
-    store.
-    """
-    name = os.path.basename(path)
-    if name in WHOLE_NAMES:
-        return WHOLE_NAMES[name](files, path)
-    kind = kind_of(name)
-    if kind in BATCHES:
-        return dump_log(files, path, records)
-    if kind in SMALL:
-        return SMALL[kind](files, path)
-    known = ", ".join([*BATCHES, *SMALL, *WHOLE_NAMES])
-    raise click.UsageError(f"{path}: the name does not say what it is; known are {known}.")
-
-
-def kind_of(name: str) -> str | None:
-    """Return the suffix that tells what a file is, also one that is followed by .deleted, .cleaned, .swap
-    or .part.
-    """
-    for more in (names.DELETED, names.CLEANED, names.SWAP, names.PART):
-        name = name.removesuffix(more)
-    suffix = os.path.splitext(name)[1]
-    return suffix if suffix in (*BATCHES, *SMALL) else None
-
-
-def _below(files: Files, directory: str) -> Iterator[str]:
-    """Yield the files of a partition in order, or those of all partitions of a store."""
-    for name in sorted(files.listdir(directory)):
-        path = os.path.join(directory, name)
-        if os.path.isdir(path):
-            ours = names.parse_partition_dir(name) is not None or names.is_deleted_dir(name)
-            if ours and not files.is_symlink(path):
-                yield from _below(files, path)
-        elif name in WHOLE_NAMES or (kind_of(name) and _is_named(name)):
-            yield path
-
-
-def _is_named(name: str) -> bool:
-    return bool(names.parse_segment_file(name) or names.parse_metadata_snapshot(name))

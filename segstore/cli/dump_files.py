@@ -10,19 +10,19 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import groupby
-from typing import Any, NamedTuple
-
-from rich.table import Table
-from rich.text import Text
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from segstore import names
-from segstore.cli.output import add_row, console, print_json, shown, table, time_text
+from segstore.cli.output import add_row, console, print_json, shown, styled, table, time_text
 from segstore.errors import CorruptCheckpointError
 from segstore.files import Files
 from segstore.index import OffsetIndex, TimeIndex, txn_index
 from segstore.index.sparse import MOST, SparseIndex
 from segstore.storage.meta.offset_checkpoints import parse_leader_epochs, parse_offsets
 from segstore.storage.producers.producer_state import SnapshotEntry, parse_snapshot
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 PAGE = 1000
 """How many rows get a table with columns that fit: a file may have millions of rows."""
@@ -65,7 +65,7 @@ def _print_json(path: str, rows: Iterable[Row]) -> bool:
 
 def _print_tables(path: str, rows: Iterable[Row]) -> bool:
     out = console()
-    out.print(Text(path, style="bold"))
+    out.print(styled(path, style="bold"))
     damaged, empty = False, True
     for kind, group in groupby(rows, lambda row: (row.kind, tuple(row.cells))):
         for page in _pages(group):
@@ -75,11 +75,11 @@ def _print_tables(path: str, rows: Iterable[Row]) -> bool:
             for row in page:
                 if row.damage is not None:
                     damaged = True
-                    out.print(Text(f"  {_where(row)}{row.damage}", style="bold red"))
+                    out.print(styled(f"  {_where(row)}{row.damage}", style="bold red"))
                 elif not row.cells:
-                    out.print(Text(f"  {kind[0]}", style="dim"))
+                    out.print(styled(f"  {kind[0]}", style="dim"))
     if empty:
-        out.print(Text("  empty\n", style="dim"))
+        out.print(styled("  empty\n", style="dim"))
     return damaged
 
 
@@ -203,7 +203,7 @@ def dump_txn_index(files: Files, path: str) -> Iterator[Row]:
     fields = txn_index.AbortedTxn._fields
     for entry, values in enumerate(found[list(fields)].tolist()):
         yield Row("aborted", {"entry": entry, **dict(zip(fields, values, strict=True))})
-    if (good := len(found) * txn_index.ENTRY.itemsize) != len(data):
+    if (good := len(found) * txn_index.ENTRY_SIZE) != len(data):
         reason = "no entry of an aborted transaction"
         yield Row("damage", {"position": good, "reason": reason}, reason)
 

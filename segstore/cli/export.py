@@ -20,23 +20,22 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
 import click
 
 import segstore
+from segstore.choices import ISOLATION_LEVELS
 from segstore.cli import consume
 from segstore.cli.completion import topic_names
 from segstore.cli.input_text import InputOptions
 from segstore.cli.inputs import SUFFIXES, of_stream
 from segstore.cli.options import config_option, store_option, time_value
 from segstore.cli.output import progress_bar, rate_text
-from segstore.cli.places.of_store import BatchAppends, open_reading
 from segstore.cli.produce import Router, feed, tell
 from segstore.cli.replicas import open_replicated, stores_option
-from segstore.config.arguments import ISOLATION_LEVELS
-from segstore.errors import InvalidArgumentError, StorageError
-from segstore.records import Records
-from segstore.storage.bulk_import import Importing, importing, importing_into
-from segstore.storage.meta.topics import find_topic
+from segstore.errors import Needing, StorageError
 
 if TYPE_CHECKING:
     from typing_extensions import Self
+
+    from segstore.records import Records
+    from segstore.storage.bulk_import import Importing
 
 
 # --- export sinks ------------------------------------------------------------------------------
@@ -80,14 +79,10 @@ class Tables:
     """Writes Arrow tables through a pyarrow writer, without a Python object for each record."""
 
     def __init__(self, make: Callable[[Any, Any], Any], stream: BinaryIO) -> None:
-        try:
+        with Needing("pyarrow", "an export to Parquet or Arrow IPC"):
             import pyarrow
             import pyarrow.ipc
             import pyarrow.parquet
-        except ImportError:
-            raise InvalidArgumentError(
-                "Parquet and Arrow IPC need pyarrow: pip install 'segstore[arrow]'"
-            ) from None
         from segstore.records.arrow import HEADER_TYPE
 
         self._pyarrow = pyarrow
@@ -201,6 +196,9 @@ def export(
     Columns: partition, offset, timestamp (UTC, ms), key, value, headers. `segstore import` can read the file.
     Records that are appended meanwhile are left out.
     """
+    from segstore.cli.places.of_store import open_reading
+    from segstore.storage.meta.topics import find_topic
+
     if (from_offset is not None and from_time is not None) or (to_offset is not None and to_time is not None):
         raise click.UsageError("An end of the range is an offset or a time, not both.")
     form = _form(wanted, target)
@@ -280,7 +278,11 @@ def _target(path: str) -> Iterator[BinaryIO]:
         return
     half = f"{path}.part"
     try:
-        with open(half, "wb") as stream:
+        stream = open(half, "wb")  # noqa: SIM115  closed below
+    except OSError as error:
+        raise StorageError(error.errno, f"The file can't be made there: {error.strerror}", path) from error
+    try:
+        with stream:
             yield stream
         os.replace(half, path)
     except BaseException:
@@ -335,6 +337,8 @@ def import_(
     record is appended, and a topic or store that was made for them is removed. A replicated store is named by
     all of its directories.
     """
+    from segstore.cli.places.of_store import BatchAppends
+
     opened = of_stream(source)
     form = opened.format(wanted)
     if form not in FORMATS:
@@ -355,6 +359,9 @@ def _importing(
     paths: tuple[str, ...], witness: str | None, topic: str, partitions: int | None, config: dict[str, str]
 ) -> Iterator[Importing]:
     """Import into a store of one directory, which is made where it is missing, or into a replicated one."""
+    from segstore.cli.places.of_store import open_reading
+    from segstore.storage.bulk_import import importing, importing_into
+
     if len(paths) == 1 and witness is None:
         if partitions is None:
             open_reading(paths[0]).close()

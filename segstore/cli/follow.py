@@ -5,23 +5,20 @@ primary's place. On disk: through the engine. Threads: the main thread waits; th
 from __future__ import annotations
 
 import time
+from typing import TYPE_CHECKING
 
 import click
 
 import segstore
+from segstore.choices import ASYNC, DEAD, REACHABLE, SYNC
 from segstore.cli.client_option import client_option
 from segstore.cli.options import confirmed, no_bootstrap
 from segstore.cli.output import size_text, status_line
 from segstore.cli.signals import stopped_by_signals
 from segstore.errors import StoreLockedError
-from segstore.files import Files
-from segstore.following.choice import ALL
-from segstore.following.primary import ASYNC
-from segstore.following.source_end import Lag
-from segstore.standby.excess import copies, read_copy
-from segstore.standby.promotion import DEAD, REACHABLE, ask_to_let_go, standby_role
-from segstore.standby.standby import MODES
-from segstore.storage.meta.role import ROLE, STANDBY
+
+if TYPE_CHECKING:
+    from segstore.following.source_end import Lag
 
 _LOOK_MS = 500
 _LETTING_GO = 30.0
@@ -34,7 +31,7 @@ _CLIENT = "A setting of the client, such as security.protocol=SSL; may be repeat
 @click.argument("directory", metavar="DIRECTORY", type=click.Path(file_okay=False))
 @click.option(
     "--mode",
-    type=click.Choice(list(MODES)),
+    type=click.Choice([ASYNC, SYNC]),
     help="sync: acks=all of the primary waits for this standby; async: the primary never waits. By default as"
     " before, and async for a new standby.",
 )
@@ -51,6 +48,8 @@ def follow(
     DIRECTORY is a new one, one that has followed before, or that of an old primary that comes back. It can be
     read all the while.
     """
+    from segstore.following.choice import ALL
+
     mode = mode or _mode_of(directory)
     chosen = [part for text in topics for part in text.split(",") if part] or ALL
     with (
@@ -69,6 +68,9 @@ def follow(
 
 
 def _mode_of(directory: str) -> str:
+    from segstore.files import Files
+    from segstore.storage.meta.role import ROLE, STANDBY
+
     held = ROLE.read(Files(), directory)
     return held.mode if held is not None and held.kind == STANDBY else ASYNC
 
@@ -81,6 +83,9 @@ def _is_over(running: segstore.Standby, once: bool) -> bool:
 
 def _tell_excess(directory: str, told: set[str]) -> None:
     """Print the records that were cut; the copies that are `told` already are left out, and others noted."""
+    from segstore.files import Files
+    from segstore.standby.excess import copies, read_copy
+
     for path in copies(Files(), directory):
         if path in told:
             continue
@@ -112,6 +117,9 @@ def _shown(lag: Lag, error: Exception | None) -> str:
 @no_bootstrap
 def promote(directory: str, old: str, reason: str, yes: bool, config: dict[str, str]) -> int:
     """Let the standby in DIRECTORY take its primary's place. A `segstore follow` of it ends."""
+    from segstore.files import Files
+    from segstore.standby.promotion import ask_to_let_go, standby_role
+
     standby_role(Files(), directory)
     if old == DEAD and not yes and not confirmed(_LOST):
         return 1

@@ -8,20 +8,23 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
-from rich.text import Text
 
 from segstore.cli.completion import group_names
 from segstore.cli.options import json_option, time_value
-from segstore.cli.output import NOTED, add_row, console, print_json, shown, table
+from segstore.cli.output import NOTED, add_row, console, print_json, shown, styled, table
 from segstore.cli.place_first import PlaceFirst
 from segstore.cli.place_option import place_option
 from segstore.cli.places.place import Where
-from segstore.coordinator.group.admin import Moved, Reset
-from segstore.coordinator.group.describe import GroupDescription, GroupMember, PartitionState
-from segstore.coordinator.structs import TopicPartition
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+    from segstore.coordinator.group.admin import Moved, Reset
+    from segstore.coordinator.group.describe import GroupDescription, GroupMember, PartitionState
+    from segstore.coordinator.structs import TopicPartition
 
 # --- groups look -------------------------------------------------------------------------------
 
@@ -83,7 +86,7 @@ def _print_groups(found: list[GroupDescription]) -> None:
     right = ("members", "partitions", "lag", "unread")
     made = table("group", "state", "protocol", *right, right=right)
     for group in found:
-        state = Text(group.state, style=STATES.get(group.state, NOTED))
+        state = styled(group.state, style=STATES.get(group.state, NOTED))
         counts = len(group.members), len(group.partitions), group.lag, group.unread
         add_row(made, group.group_id, state, group.protocol, *counts)
     console().print(made)
@@ -101,7 +104,7 @@ def _print_partitions(group: GroupDescription) -> None:
         before = topic
     console().print(made)
     if any(part.pending for part in group.partitions):
-        console().print(Text(" * an open transaction is about to commit another offset\n", style="dim"))
+        console().print(styled(" * an open transaction is about to commit another offset\n", style="dim"))
     _print_errors([group])
 
 
@@ -142,10 +145,10 @@ def _committed(part: PartitionState) -> str:
 def _count(part: PartitionState, count: int | None) -> Text:
     """Return the lag of a partition, or what is unread of it, as text."""
     if part.error is not None:
-        return Text("?", style="red")
+        return styled("?", style="red")
     if count is None:
-        return Text("-")
-    return Text(shown(count), style=NOTED if count else "")
+        return styled("-")
+    return styled(shown(count), style=NOTED if count else "")
 
 
 def _reader(group: GroupDescription, part: PartitionState) -> str:
@@ -238,6 +241,8 @@ def _duration(_ctx: click.Context, _param: click.Parameter, value: str | None) -
 
 
 def _topics(_ctx: click.Context, _param: click.Parameter, given: Sequence[str]) -> list[TopicPartition | str]:
+    from segstore.coordinator.structs import TopicPartition
+
     found: list[TopicPartition | str] = []
     for text in given:
         topic, colon, numbers = text.partition(":")
@@ -256,15 +261,8 @@ _topic_option: Callable[[Any], Any] = click.option(
     callback=_topics,
     help="Take all partitions of this topic, or the ones named; may be repeated.",
 )
-_GOALS: dict[str, Callable[..., Reset]] = {
-    "to_earliest": Reset.to_earliest,
-    "to_latest": Reset.to_latest,
-    "to_current": Reset.to_current,
-    "to_offset": Reset.to_offset,
-    "shift_by": Reset.shift_by,
-    "to_datetime": Reset.to_datetime,
-    "by_duration": Reset.by_duration,
-}
+_GOALS = ("to_earliest", "to_latest", "to_current", "to_offset", "shift_by", "to_datetime", "by_duration")
+"""Each is the name of an option, and of a method of `Reset`."""
 
 
 @click.command()
@@ -332,12 +330,15 @@ def reset(
 
 
 def _goal(given: dict[str, Any]) -> Reset:
+    from segstore.coordinator.group.admin import Reset
+
     chosen = {name: value for name, value in given.items() if value is not None and value is not False}
     if len(chosen) != 1:
         options = ", ".join("--" + name.replace("_", "-") for name in _GOALS)
         raise click.UsageError(f"Where to? Give one of {options}.")
     ((name, value),) = chosen.items()
-    return _GOALS[name]() if value is True else _GOALS[name](value)
+    goal: Callable[..., Reset] = getattr(Reset, name)
+    return goal() if value is True else goal(value)
 
 
 def _print_moved(group: str, moved: Sequence[Moved], as_json: bool) -> None:

@@ -16,6 +16,7 @@ from typing import Any, BinaryIO
 
 from segstore.cli import input_text
 from segstore.cli.input_text import Chunk, InputError, InputOptions, as_bytes
+from segstore.errors import Needing
 
 # --- input arrow -------------------------------------------------------------------------------
 
@@ -60,12 +61,10 @@ def arrow(stream: BinaryIO, options: InputOptions) -> Iterator[Chunk]:
 
 
 def _pyarrow(what: str) -> Any:
-    try:
+    with Needing("pyarrow", what):
         import pyarrow
         import pyarrow.ipc
         import pyarrow.parquet
-    except ImportError:
-        raise InputError(f"{what} needs pyarrow: pip install 'segstore[arrow]'") from None
     return pyarrow
 
 

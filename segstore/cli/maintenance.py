@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 import segstore
+from segstore.choices import DEFAULT
 from segstore.cli.completion import topic_names
 from segstore.cli.options import (
     config_given,
@@ -22,17 +23,13 @@ from segstore.cli.options import (
     store_option,
 )
 from segstore.cli.output import add_row, console, print_json, progress_bar, size_text, table, time_text
-from segstore.cli.places.disk_use import log_bytes
-from segstore.cli.places.of_store import check_there, open_reading
-from segstore.coordinator.quotas import CONSUMER_BYTE_RATE, DEFAULT, PRODUCER_BYTE_RATE, Entity
-from segstore.coordinator.quotas import quotas as quotas_of
-from segstore.storage.meta.client_quotas import Limits
-from segstore.storage.meta.topics import find_topic
-from segstore.storage.repair import Repaired
-from segstore.storage.repair import repair as run_repair
-from segstore.storage.store.stats import PartitionStats
-from segstore.storage.store.sweeper import Swept
-from segstore.storage.store.upgrader import Upgraded
+
+if TYPE_CHECKING:
+    from segstore.storage.meta.client_quotas import Limits
+    from segstore.storage.repair import Repaired
+    from segstore.storage.store.stats import PartitionStats
+    from segstore.storage.store.sweeper import Swept
+    from segstore.storage.store.upgrader import Upgraded
 
 R = TypeVar("R")
 
@@ -59,6 +56,8 @@ def check(given: str | None, path: str | None, repair: bool, quarantine: bool, a
     rebuilt from the logs; it prints what it did, then what is still wrong. Logs are changed with --quarantine
     only: an empty batch then stands for the offsets that are lost, and readers go on behind it.
     """
+    from segstore.cli.places.of_store import check_there
+
     root = given or path
     if root is None:
         raise click.UsageError("Which store? Give its PATH, or --store, or set SEGSTORE_PATH.")
@@ -82,6 +81,8 @@ def check(given: str | None, path: str | None, repair: bool, quarantine: bool, a
 
 
 def _repair(root: str, quarantine: bool) -> list[Repaired]:
+    from segstore.storage.repair import repair as run_repair
+
     _, done = _watched(root, "repairing", partial(run_repair, quarantine=quarantine))
     return done
 
@@ -109,6 +110,9 @@ def _watched(root: str, what: str, run: Callable[..., list[R]]) -> tuple[int, li
 
 def all_log_bytes(root: str) -> int:
     """Return the bytes of all logs of a store."""
+    from segstore.cli.places.disk_use import log_bytes
+    from segstore.cli.places.of_store import open_reading
+
     with open_reading(root) as store:
         return sum(
             log_bytes(root, info.name, n) for info in store.topics().values() for n in info.partition_ids
@@ -129,6 +133,8 @@ def copy(target: str, path: str) -> None:
     The copy has all partitions as they were at one moment. Where the file system can, it shares the bytes
     with the original. It is an independent store, cleanly closed.
     """
+    from segstore.cli.places.of_store import open_reading
+
     open_reading(path).close()
     with progress_bar(all_log_bytes(path), f"copying {path}") as bar:
         made = segstore.copy(path, target, progress=lambda size: bar.advance(bar.task_ids[0], size))
@@ -152,6 +158,8 @@ def sweep(path: str, as_json: bool) -> int:
 
     Exits with 1 where a partition could not be swept; the others are swept all the same.
     """
+    from segstore.cli.places.of_store import open_reading
+
     open_reading(path).close()  # raises where there is no store, which must not be made here
     with segstore.open(path) as store:
         swept = store.sweep()
@@ -190,6 +198,10 @@ def upgrade(topic: str | None, path: str, as_json: bool) -> int:
     Offsets, keys, values, times and codecs stay. Without TOPIC all topics are upgraded. Exits with 1 where a
     partition could not be upgraded; the others are upgraded all the same.
     """
+    from segstore.cli.places.disk_use import log_bytes
+    from segstore.cli.places.of_store import open_reading
+    from segstore.storage.meta.topics import find_topic
+
     with open_reading(path) as store:
         known = store.topics()
         sound = [info for info in known.values() if info.error is None]
@@ -235,6 +247,9 @@ def stats(names: tuple[str, ...], path: str, as_json: bool, prometheus: bool) ->
 
     The dirty ratio is the fraction of a compacted topic's log that compaction has not reached yet.
     """
+    from segstore.cli.places.of_store import open_reading
+    from segstore.storage.meta.topics import find_topic
+
     if prometheus and (names or as_json):
         raise click.UsageError("--prometheus gives all metrics: no TOPIC and no --json with it.")
     with open_reading(path) as store:
@@ -305,6 +320,10 @@ def quotas(
     `segstore quotas app -c producer_byte_rate=1048576` limits all producers with client_id "app" together to
     1 MiB of stored batches a second.
     """
+    from segstore.cli.places.of_store import open_reading
+    from segstore.coordinator.quotas import Entity
+    from segstore.coordinator.quotas import quotas as quotas_of
+
     if of_default and client is not None:
         raise click.UsageError("Give a CLIENT_ID or --default, not both.")
     entity = Entity(user, DEFAULT if of_default else client)
@@ -328,6 +347,8 @@ def quotas(
 
 
 def _quotas_print(limits: Limits, as_json: bool) -> None:
+    from segstore.coordinator.quotas import CONSUMER_BYTE_RATE, PRODUCER_BYTE_RATE
+
     ordered = sorted(limits.items(), key=lambda limit: (limit[0].user or "", limit[0].client_id or ""))
     if as_json:
         for (user, client), rates in ordered:

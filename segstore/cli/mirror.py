@@ -8,22 +8,21 @@ Threads: the main thread waits; the mirror has its own.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 from click import get_current_context
 from click.core import ParameterSource
-from rich.progress import Progress
 
 import segstore
+from segstore.choices import CUT, ISOLATION_LEVELS, KEEP, MIRRORED, REPLACE
 from segstore.cli.client_option import client_option
 from segstore.cli.options import STORE, no_bootstrap, store_given
 from segstore.cli.output import progress_bar
-from segstore.cli.places.of_store import open_reading
 from segstore.cli.signals import stopped_by_signals
-from segstore.following.choice import ALL
-from segstore.following.followed_topics import KEEP as KEEP_OLD
-from segstore.following.followed_topics import REPLACE
-from segstore.mirroring.ending import CUT, KEEP
-from segstore.mirroring.mirror import ISOLATIONS
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
 
 _LOOK_MS = 500
 
@@ -49,9 +48,12 @@ _LOOK_MS = 500
     " commas between them. By default every topic that is not internal.",
 )
 @click.option(
+    "--isolation-level",
     "--isolation",
-    type=click.Choice(list(ISOLATIONS)),
-    default="uncommitted",
+    "isolation",
+    type=click.Choice([*ISOLATION_LEVELS, *MIRRORED]),
+    metavar=f"[{'|'.join(ISOLATION_LEVELS)}]",
+    default=ISOLATION_LEVELS[0],
     show_default=True,
     help="How far is mirrored: up to the high watermark, or up to the last stable offset, so that no open"
     " transaction comes.",
@@ -59,8 +61,8 @@ _LOOK_MS = 500
 @click.option("--once", is_flag=True, help="End when all is there that the source had at the start.")
 @click.option(
     "--recreated",
-    type=click.Choice([KEEP_OLD, REPLACE]),
-    default=KEEP_OLD,
+    type=click.Choice([KEEP, REPLACE]),
+    default=KEEP,
     show_default=True,
     help="What becomes of the mirror of a topic that was deleted at the source and made anew.",
 )
@@ -87,6 +89,8 @@ def mirror(
     there the offset that it has here. Topics for which that is impossible are refused: compacted
     ones, those with transactions, and those that have other records there.
     """
+    from segstore.following.choice import ALL
+
     chosen = [part for text in topics for part in text.split(",") if part] or [ALL]
     if target is not None:
         _check_alone(bootstrap, path)
@@ -104,14 +108,16 @@ def _check_alone(bootstrap: str | None, path: str | None) -> None:
             "--to mirrors --store PATH to a cluster: BOOTSTRAP and DIRECTORY are not given."
         )
     given = get_current_context().get_parameter_source
-    for name in ("isolation", "recreated"):
+    for name, option in (("isolation", "isolation-level"), ("recreated", "recreated")):
         if given(name) is ParameterSource.COMMANDLINE:
-            raise click.UsageError(f"--{name} is for mirrors of a cluster, and not for --to.")
+            raise click.UsageError(f"--{option} is for mirrors of a cluster, and not for --to.")
     if path is None:
         raise click.UsageError(f"Which store is mirrored? Give --store PATH (or {STORE}).")
 
 
 def _mirror_to(path: str, target: str, topics: list[str], once: bool, config: dict[str, str]) -> None:
+    from segstore.cli.places.of_store import open_reading
+
     with (
         stopped_by_signals(unfinished=once),
         open_reading(path) as store,

@@ -10,13 +10,13 @@ import datetime
 import json
 import sys
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from rich import box
-from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
-from rich.table import Column, Table
-from rich.text import Text
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.progress import Progress
+    from rich.table import Table
+    from rich.text import Text
 
 NOTED = "magenta"
 """The style of what deserves a look. Like red it is read on a dark ground and on a light one, which yellow,
@@ -26,22 +26,30 @@ _PIPE_WIDTH = 10_000
 _UNITS = ("bytes", "kB", "MB", "GB", "TB")
 
 
-class _Console(Console):
-    def on_broken_pipe(self) -> None:
-        raise BrokenPipeError  # `app` handles it
-
-
 def console(*, stderr: bool = False) -> Console:
     """Return a console on standard output or error."""
+    from segstore.cli.consoles import PipedConsole, TerminalConsole
+
     stream = sys.stderr if stderr else sys.stdout
-    width = None if stream.isatty() else _PIPE_WIDTH
-    return _Console(file=stream, width=width, highlight=False, markup=False, emoji=False)
+    kind, width = (TerminalConsole, None) if stream.isatty() else (PipedConsole, _PIPE_WIDTH)
+    return kind(file=stream, width=width, highlight=False, markup=False, emoji=False)
 
 
 def table(*columns: str, right: tuple[str, ...] = (), title: str | None = None) -> Table:
-    """Return a table with these headings; those in `right` are aligned to the right, and no column is cut."""
+    """Return a table with these headings; those in `right` are aligned to the right, and no column is cut. In
+    a pipe it has no rules.
+    """
+    from rich import box
+    from rich.table import Table
+
+    terminal = sys.stdout.isatty()
     made = Table(
-        box=box.SIMPLE_HEAD, title=title, title_justify="left", pad_edge=False, collapse_padding=True
+        box=box.SIMPLE_HEAD if terminal else None,
+        title=title,
+        title_justify="left",
+        pad_edge=False,
+        collapse_padding=True,
+        padding=(0, 1) if terminal else (0, 2, 0, 0),
     )
     for name in columns:
         made.add_column(name, justify="right" if name in right else "left", overflow="fold")
@@ -52,7 +60,18 @@ def add_row(to: Table, *cells: Any, style: str | None = None) -> None:
     """Add a row of cells to a table. Text is not parsed as markup, and the thousands of numbers are
     separated.
     """
-    to.add_row(*(c if isinstance(c, Text) else Text(shown(c)) for c in cells), style=style)
+    from rich.text import Text
+
+    from segstore.cli.consoles import Cell
+
+    to.add_row(*(c if isinstance(c, Text) else Cell(shown(c)) for c in cells), style=style)
+
+
+def styled(text: str, style: str = "") -> Text:
+    """Return a cell's text in a style."""
+    from rich.text import Text
+
+    return Text(text, style=style)
 
 
 def shown(value: Any) -> str:
@@ -99,6 +118,9 @@ def status_line(what: str) -> Progress:
     """Return a line on standard error for work without an end, as long as the terminal is wide at most; its
     task's description is changed as the work goes on. A context manager; shown on a terminal only.
     """
+    from rich.progress import Progress, SpinnerColumn, TextColumn
+    from rich.table import Column
+
     err = console(stderr=True)
     text = TextColumn(
         "{task.description}", markup=False, table_column=Column(no_wrap=True, overflow="ellipsis")
@@ -114,6 +136,15 @@ def progress_bar(total: int | None, what: str, of: str = "bytes") -> Progress:
 
     The bar is shown on a terminal only, and not where the user types the input.
     """
+    from rich.progress import (
+        BarColumn,
+        DownloadColumn,
+        Progress,
+        SpinnerColumn,
+        TextColumn,
+        TimeRemainingColumn,
+    )
+
     err = console(stderr=True)
     columns = (
         SpinnerColumn(),

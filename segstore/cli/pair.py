@@ -5,16 +5,14 @@ On disk files are only read. Threads: one.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
-from rich.text import Text
 
-from segstore.cli.output import NOTED, add_row, console, print_json, table
-from segstore.standby.pair import BEHIND, UNKNOWN, Side, SidePartition
-from segstore.storage.meta.role import STANDBY
+from segstore.cli.output import NOTED, add_row, console, print_json, styled, table
 
-STYLES = {"": "", BEHIND: NOTED, UNKNOWN: NOTED}
+if TYPE_CHECKING:
+    from segstore.standby.pair import Side, SidePartition
 
 
 def fields(side: Side, each: SidePartition) -> dict[str, Any]:
@@ -50,6 +48,8 @@ def print_side(path: str, side: Side, chosen: Sequence[SidePartition], *, as_jso
 
 def sentences(path: str, side: Side) -> list[str]:
     """Return what is said of the directory as a whole."""
+    from segstore.storage.meta.role import STANDBY
+
     if side.role == STANDBY:
         told = [f"{path} is the standby of {side.source}, in {side.mode} mode."]
     elif side.mode:
@@ -72,7 +72,7 @@ def _print_partitions(chosen: Sequence[SidePartition]) -> None:
     for each in chosen:
         lag, name = each.lag, each.topic if each.topic != before else ""
         behind = (None, None, None) if lag is None else (lag.records, _known(lag.bytes), lag.ms)
-        told = Text(each.trouble, style=STYLES[each.trouble])
+        told = styled(each.trouble, style=NOTED if each.trouble else "")
         add_row(made, name, each.partition, each.end_offset, each.log_end_offset, *behind, told)
         before = each.topic
     console().print(made)

@@ -10,17 +10,15 @@ from collections.abc import Sequence
 from typing import Any
 
 import click
-import numpy as np
 
+from segstore.arrays import np
+from segstore.choices import CODECS
 from segstore.cli.completion import topic_names
 from segstore.cli.input_text import Chunk, InputError, InputOptions
 from segstore.cli.inputs import FORMATS, Input, of_stream
 from segstore.cli.output import progress_bar, rate_text
 from segstore.cli.place_option import place_option
 from segstore.cli.places.place import Appends, Where
-from segstore.client.producer.partitioner import NO_PARTITION, partitions_for_keys
-from segstore.records import CODECS
-from segstore.storage.meta.topics import find_topic
 
 # --- routing -----------------------------------------------------------------------------------
 
@@ -54,6 +52,8 @@ class Router:
         """Return the partition of each record: that of --partition, else the record's own, else that of its
         key. Records without a key go to one partition for each chunk, and chunks take turns.
         """
+        from segstore.client.producer.partitioner import NO_PARTITION, partitions_for_keys
+
         n = len(chunk)
         if self._fixed is not None:
             where = np.full(n, self._fixed)
@@ -176,6 +176,8 @@ def produce(
     Times are ISO 8601 (UTC where no zone is named) or ms since the epoch. Records with a key go to the
     partition that Kafka's producer would choose (murmur2).
     """
+    from segstore.storage.meta.topics import find_topic
+
     opened, options = of_stream(source), InputOptions(**fields)
     started = time.perf_counter()
     with where.changing(topic) as place:

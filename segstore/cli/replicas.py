@@ -11,31 +11,28 @@ import errno
 import os
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
-from rich.text import Text
 
 import segstore
 from segstore.cli.options import STORE, json_option, no_bootstrap
-from segstore.cli.output import NOTED, add_row, console, print_json, progress_bar, size_text, table
+from segstore.cli.output import NOTED, add_row, console, print_json, progress_bar, size_text, styled, table
 from segstore.cli.pair import print_side
-from segstore.cli.places.disk_use import log_bytes
-from segstore.cli.places.of_store import NO_STORE
 from segstore.errors import (
     InvalidReplicaAssignmentError,
     NoSoundReplicaError,
     StorageError,
     UnknownTopicOrPartitionError,
 )
-from segstore.files import Files
-from segstore.replication.healing import Healed
-from segstore.replication.observer import ObservedPartition, observe
-from segstore.standby.pair import SidePartition, side_of
-from segstore.storage.meta.directory_safety import is_store
+
+if TYPE_CHECKING:
+    from segstore.replication.healing import Healed
+    from segstore.replication.observer import ObservedPartition
+    from segstore.standby.pair import SidePartition
 
 F = TypeVar("F", bound=Callable[..., Any])
-P = TypeVar("P", ObservedPartition, SidePartition)
+P = TypeVar("P", bound="ObservedPartition | SidePartition")
 Partition = tuple[str, int]
 
 STYLES = {"": "", "under-replicated": NOTED, "no leader": "red"}
@@ -91,6 +88,9 @@ def replicas(
     offsets its log ends behind the leader's. Some of the directories are enough, and the store may be in
     use. The lag of a standby is what the process that has the directory open has noted, every second.
     """
+    from segstore.replication.observer import observe
+    from segstore.standby.pair import side_of
+
     if len(paths) == 1 and witness is None and (side := side_of(paths[0])) is not None:
         of_pair = side.partitions if topic is None else _of_topic(side.partitions, topic)
         if under_replicated:
@@ -156,7 +156,7 @@ def _print_partitions(found: list[ObservedPartition]) -> None:
         leader = "none" if state.leader < 0 else state.leader
         sets = [state.replicas, state.isr, state.elr, *([state.adding, state.removing] if moving else [])]
         name = each.topic if each.topic != before else ""
-        told, lag = Text(trouble, style=STYLES[trouble]), _most_lag(each)
+        told, lag = styled(trouble, style=STYLES[trouble]), _most_lag(each)
         add_row(made, name, each.partition, leader, state.leader_epoch, *map(_ids, sets), lag, told)
         before = each.topic
     console().print(made)
@@ -222,6 +222,8 @@ def elect(
 
 def open_replicated(paths: tuple[str, ...], witness: str | None) -> Any:
     """Open a replicated store that is there: a wrong path makes none. Raises as `observe`."""
+    from segstore.replication.observer import observe
+
     observe([*paths, *([witness] if witness else [])])
     return segstore.open_replicated(paths, witness=witness)
 
@@ -293,6 +295,10 @@ def replicate(target: str | None, paths: tuple[str, ...], witness: str | None) -
 
 def _check_before(paths: tuple[str, ...], target: str | None, wanted: list[int] | None) -> None:
     """Refuse what can't be done before the store that there is becomes a replicated one."""
+    from segstore.cli.places.of_store import NO_STORE
+    from segstore.files import Files
+    from segstore.storage.meta.directory_safety import is_store
+
     if not any(os.path.isdir(path) and is_store(Files(), path, {*os.listdir(path)}) for path in paths):
         raise StorageError(errno.ENOENT, NO_STORE, ", ".join(paths))
     if wanted is not None and not (len({*wanted}) == len(wanted) and max(wanted) < len(paths)):
@@ -359,6 +365,8 @@ def heal(partitions: tuple[str, ...], paths: tuple[str, ...], witness: str | Non
 
 def _heal(store: Any, chosen: Sequence[Partition]) -> tuple[list[Healed], list[NoSoundReplicaError]]:
     """Heal partitions, with a progress bar on a terminal; return what was done, and what could not be."""
+    from segstore.cli.places.disk_use import log_bytes
+
     states = [(key, store.describe_partition(*key)) for key in chosen]
     total = sum(
         log_bytes(each.directory, *key)

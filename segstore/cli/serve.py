@@ -15,14 +15,10 @@ from typing import Any, NoReturn
 import click
 
 import segstore
+from segstore.choices import HOST, PORT
 from segstore.cli.options import settings_option, store_option
-from segstore.cli.places.properties import client_settings
 from segstore.cli.signals import stopped_by_signals
-from segstore.config import StoreConfig
 from segstore.errors import ConfigError, InvalidArgumentError, ListenError
-from segstore.server.network.server import HOST, PORT, address_text, endpoint
-from segstore.server.node import Endpoint
-from segstore.server.settings import ServerConfig, parted
 
 _AUTO_CREATE = "auto_create_topics_enable"
 _NAME = re.compile(r"[a-z0-9]+(?:_[a-z0-9]+)+")
@@ -119,6 +115,11 @@ def serve(
     The store is made where there is none yet. At Ctrl-C or SIGTERM the requests that have come are answered,
     and the store is closed; a second Ctrl-C does not wait for answers. The exit status is 0 after SIGTERM.
     """
+    from segstore.cli.places.properties import client_settings
+    from segstore.config import StoreConfig
+    from segstore.server.network.server import endpoint
+    from segstore.server.settings import ServerConfig, parted
+
     settings: dict[str, object] = {name.replace(".", "_"): value for name, value in given.items()}
     first, *more = listen
     protocol, _, address = first.rpartition("://")
@@ -174,6 +175,8 @@ def _wait_for_signal() -> NoReturn:
 
 def _listeners(listen: Sequence[str], advertise: Sequence[str]) -> dict[str, object]:
     """Return the settings of several listeners. Raises InvalidArgumentError."""
+    from segstore.server.network.server import address_text, endpoint
+
     if advertise and len(advertise) != len(listen):
         raise InvalidArgumentError(
             f"--advertise is given {len(advertise)} times, and --listen {len(listen)}: each has one, in order"
@@ -195,6 +198,8 @@ def _names_of_the_command(given: Mapping[str, object]) -> Iterator[None]:
     """Run a block whose ConfigError has settings by their names with dots, and with the option that gives
     them.
     """
+    from segstore.server.settings import ServerConfig
+
     known = {*given, *(row.name for row in ServerConfig.describe())}
 
     def named(match: re.Match[str]) -> str:
@@ -216,6 +221,9 @@ def _with_advice(error: ListenError) -> ListenError:
 
 
 def _told(server: segstore.Server, path: str) -> str:
+    from segstore.server.network.server import address_text
+    from segstore.server.node import Endpoint
+
     if len(server.advertised_listeners) > 1:
         return f"{path} listens for {', '.join(server.advertised_listeners)}"
     listens = address_text(Endpoint(server.host, server.port))

@@ -15,7 +15,6 @@ from segstore.cli.options import config_option, json_option
 from segstore.cli.output import add_row, console, print_json, size_text, table
 from segstore.cli.place_option import place_option
 from segstore.cli.places.place import Place, Where
-from segstore.storage.meta.topics import find_topic
 
 # --- topics ------------------------------------------------------------
 
@@ -30,6 +29,8 @@ def topics(names: tuple[str, ...], where: Where, as_json: bool) -> None:
 
     With --bootstrap the bytes are not known.
     """
+    from segstore.storage.meta.topics import find_topic
+
     with where.reading() as place:
         known = place.topics()
         rows = place.describe([find_topic(known, name) for name in names] if names else [*known.values()])

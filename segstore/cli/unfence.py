@@ -6,8 +6,6 @@ import click
 
 import segstore
 from segstore.cli.options import confirmed, no_bootstrap
-from segstore.files import Files
-from segstore.standby.unfence import fence_of
 
 
 @click.command()
@@ -20,6 +18,9 @@ def unfence(directory: str, yes: bool) -> int:
     Nobody may have the directory open. Make sure first that the promoted node does not lead: if both lead,
     records of one of them are cut later. The store has no standby any more.
     """
+    from segstore.files import Files
+    from segstore.standby.unfence import fence_of
+
     fence = fence_of(Files(), directory)
     told = (
         f"The store was told that node {fence.leader} leads from leader epoch {fence.leader_epoch} on. If it"

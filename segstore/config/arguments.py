@@ -10,14 +10,12 @@ import os
 from collections.abc import Collection
 from typing import Any
 
-import numpy as np
-
+from segstore.arrays import is_numpy_bool
 from segstore.config.options import shown
 from segstore.config.paths import settled
 from segstore.errors import InvalidArgumentError, InvalidTypeError
 from segstore.integers import INT64_MAX as INT64_MAX
 
-ISOLATION_LEVELS = ("read_uncommitted", "read_committed")
 MOST_MS = 10**12
 
 
@@ -104,7 +102,7 @@ def _is_real(value: Any) -> bool:
 
 def switch(name: str, value: Any) -> bool:
     """Return a bool; booleans of numpy, 0 and 1 are taken too."""
-    if not isinstance(value, numbers.Integral | np.bool_):
+    if not isinstance(value, numbers.Integral) and not is_numpy_bool(value):
         raise InvalidTypeError(f"{name} must be True or False, not {type(value).__name__}")
     if value not in (0, 1):
         raise InvalidArgumentError(f"{name}={shown(value)}: must be True or False")

@@ -235,11 +235,16 @@ def unknown(name: object, known: Collection[str]) -> ConfigError:
     """Return the error for an unknown setting. Its message names the settings that may have been meant, or
     all of them.
     """
-    import difflib  # only this error needs it
-
-    close = difflib.get_close_matches(shown(name)[1:-1], known, n=3, cutoff=_CLOSE)
-    hint = f"did you mean {' or '.join(close)}?" if close else f"there are {', '.join(known)}"
+    hint = did_you_mean(shown(name)[1:-1], known) or f"there are {', '.join(known)}"
     return ConfigError(f"no setting {shown(name)}; {hint}")
+
+
+def did_you_mean(name: str, known: Collection[str]) -> str:
+    """Return a question that has the known names which are like another one; "" if none is."""
+    import difflib  # only errors need it
+
+    close = difflib.get_close_matches(name, known, n=3, cutoff=_CLOSE)
+    return f"did you mean {' or '.join(close)}?" if close else ""
 
 
 def shown(value: object) -> str:

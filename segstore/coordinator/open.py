@@ -36,11 +36,12 @@ def open(
     file_mode: int | None = None,
     timeout: float | None = None,
 ) -> Store:
-    """Open a store, which is a directory; mode "rw" makes the directory where it is missing.
+    """Open a store, which is a directory; mode "rw" makes the directory if it is missing.
 
-    "rw": this process is the only writer. What a crash left is recovered first (`Store.recovered` says what
-    was done); transactions that were being committed are completed, others are aborted unless their producer
-    has come over the network. "r": takes no lock and changes nothing; the directory may be a Kafka broker's.
+    "rw": this process is the only writer. After a crash the store is recovered first (`Store.recovered`
+    lists the changes). Transactions that were being committed are completed. Other open transactions are
+    aborted, unless their producer is a client of a server: it may go on. "r": takes no lock and changes
+    nothing; the directory may be a Kafka broker's.
     `config`: the store's settings by Kafka's names; `clock` returns ms since the epoch. `file_mode`: the mode
     of all files of a new store, whatever the umask, by default 0o600 (directories: 0o700); 0o640 lets a group
     read. An existing store keeps its mode. `timeout`: how many seconds "rw" waits at most until a store that

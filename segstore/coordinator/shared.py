@@ -52,8 +52,10 @@ def existing(store: Store, make: Callable[[Store], P]) -> P | None:
     return part
 
 
-def shared(store: Store, make: Callable[[Store], P]) -> P:
-    """Return the one `make(store)` of an open store. Raises ReadOnlyError, StoreClosedError, ForkedError."""
+def shared(store: Store, make: Callable[[Store], P], build: Callable[[Store], P] | None = None) -> P:
+    """Return the one `make(store)` of an open store. If there is none yet, the part is made, by `build` if it
+    is given. Raises ReadOnlyError, StoreClosedError, ForkedError.
+    """
     store._context.check_writable()
     parts = store._attach(_Parts)
     found: P | None = parts.made.get(make)  # type: ignore[assignment]
@@ -63,12 +65,12 @@ def shared(store: Store, make: Callable[[Store], P]) -> P:
         if make not in parts.made:
             if parts.closed:
                 raise StoreClosedError(f"{store.path} is being closed")
-            parts.made[make] = _made(parts, store, make)
+            parts.made[make] = _made(parts, store, make, build or make)
         part: P = parts.made[make]  # type: ignore[assignment]
         return part
 
 
-def _made(parts: _Parts, store: Store, make: Callable[[Store], P]) -> P:
+def _made(parts: _Parts, store: Store, make: Callable[[Store], P], build: Callable[[Store], P]) -> P:
     """Make the part; the lock is held, also by a signal handler that interrupts this thread: it gets
     ReentrantCallError.
     """
@@ -76,6 +78,6 @@ def _made(parts: _Parts, store: Store, make: Callable[[Store], P]) -> P:
         raise refused(under_way())
     try:
         parts.making.add(make)  # within the block: an interrupt may come before the next line
-        return make(store)
+        return build(store)
     finally:
         parts.making.discard(make)

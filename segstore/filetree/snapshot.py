@@ -13,8 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-import numpy as np
-
+from segstore.arrays import np
 from segstore.config import arguments
 from segstore.errors import InvalidRecordError, OffsetOutOfRangeError
 from segstore.files import Files

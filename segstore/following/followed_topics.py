@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
 from segstore import names
+from segstore.choices import DELETE, KEEP
 from segstore.config import TopicConfig
 from segstore.following.choice import TopicChoice
 from segstore.following.followed_log import FollowedLog, Key
@@ -24,7 +25,6 @@ from segstore.wire.cluster import Cluster
 from segstore.wire.metadata import NO_LEADER, Led, Metadata, Topic
 
 log = Logger("segstore")
-KEEP, REPLACE, DELETE = "keep", "replace", "delete"
 CONSUMER = -1
 """The replica id of one that is none (Kafka: FetchRequest.CONSUMER_REPLICA_ID)."""
 

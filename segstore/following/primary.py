@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from segstore import names
+from segstore.choices import SYNC
 from segstore.errors import InvalidArgumentError, UnsupportedVersionError
 from segstore.following.source_answers import check_epoch
 from segstore.protocol.codec import structs
@@ -17,7 +18,6 @@ from segstore.storage.meta.topic_info import CLUSTER_METADATA
 from segstore.storage.store.primary import STANDBY_ID
 from segstore.wire.cluster import Cluster
 
-ASYNC, SYNC = "async", "sync"
 _EPOCHS = 10
 """How many epochs a primary is told that knows a later one each time; one of segstore's knows one at most."""
 _REFUSALS = {

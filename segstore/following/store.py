@@ -40,13 +40,19 @@ class FollowingStore(Store):
         partitions: int = 1,
         config: Mapping[str, Any] | None = None,
         *,
+        replication_factor: int | None = None,
         exist_ok: bool = False,
     ) -> NoReturn:
         """Raise ReadOnlyError."""
         raise self._refusal("create_topic()")
 
     def ensure_topic(
-        self, name: str, partitions: int | None = None, config: Mapping[str, Any] | None = None
+        self,
+        name: str,
+        partitions: int | None = None,
+        config: Mapping[str, Any] | None = None,
+        *,
+        replication_factor: int | None = None,
     ) -> NoReturn:
         """Raise ReadOnlyError."""
         raise self._refusal("ensure_topic()")

@@ -12,7 +12,7 @@ import os
 from typing import Any
 
 from segstore import names
-from segstore._native import ffi, lib
+from segstore._native import ffi, held, lib
 from segstore.index.sparse import OffsetIndex, TimeIndex
 
 State = tuple[int, int, int, int]
@@ -60,15 +60,16 @@ class IndexBuilder:
     def add(self, batches: Any) -> tuple[bytes, bytes]:
         """Return the entries for the offset index and the time index that these batches add.
 
-        `batches` is a contiguous numpy array of BATCH (`seg_batch`), in the log's order, `position` in the
-        segment's log file. Raises OSError (EOVERFLOW), with the state unchanged, where an offset or a
+        `batches` lends the memory of `seg_batch`, in the log's order, `position` in the segment's log file.
+        Raises OSError (EOVERFLOW), with the state unchanged, where an offset or a
         position doesn't fit the segment's int32.
         """
-        n = len(batches)
+        first = held("seg_batch[]", batches)
+        n = len(first)
         if n > self._capacity:
             self._room(max(n, _LEAST_ROOM))
         made = lib.seg_index_entries(
-            ffi.from_buffer("seg_batch[]", batches),
+            first,
             n,
             self.base_offset,
             self.interval_bytes,

@@ -10,21 +10,30 @@ functions without state.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import NamedTuple
+from functools import cache
+from typing import TYPE_CHECKING, NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
+from segstore.arrays import np
 
-ENTRY = np.dtype(
-    [
-        ("version", ">i2"),
-        ("producer_id", ">i8"),
-        ("first_offset", ">i8"),
-        ("last_offset", ">i8"),
-        ("last_stable_offset", ">i8"),
-    ]
-)
-"""An entry as it is on disk: 34 bytes, packed."""
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+ENTRY_SIZE = 34
+
+
+@cache
+def entry_type() -> np.dtype[np.void]:
+    """Return the type of an entry as it is on disk, packed."""
+    return np.dtype(
+        [
+            ("version", ">i2"),
+            ("producer_id", ">i8"),
+            ("first_offset", ">i8"),
+            ("last_offset", ">i8"),
+            ("last_stable_offset", ">i8"),
+        ]
+    )
+
 
 VERSION = 0
 
@@ -42,12 +51,12 @@ class AbortedTxn(NamedTuple):
 
 
 def parse(data: bytes, base_offset: int = 0) -> NDArray[np.void]:
-    """Return the leading entries that can belong to the segment from `base_offset` on: an ENTRY array, a view
-    of `data`.
+    """Return the leading entries that can belong to the segment from `base_offset` on: an array of
+    `entry_type`, a view of `data`.
 
-    The whole file was sound where `len(result) * ENTRY.itemsize == len(data)`.
+    The whole file was sound where `len(result) * ENTRY_SIZE == len(data)`.
     """
-    found = np.frombuffer(data, ENTRY, len(data) // ENTRY.itemsize)
+    found = np.frombuffer(data, entry_type(), len(data) // ENTRY_SIZE)
     first, last = found["first_offset"], found["last_offset"]
     good = (found["version"] == VERSION) & (found["producer_id"] >= 0) & (found["last_stable_offset"] >= 0)
     # A transaction has a record before its marker, so that zeros, which a power cut leaves, are no entry.
@@ -58,12 +67,12 @@ def parse(data: bytes, base_offset: int = 0) -> NDArray[np.void]:
 
 def format_entries(txns: Iterable[AbortedTxn]) -> bytes:
     """Return the bytes of entries, as `parse` reads them; those of later aborts go behind them."""
-    return np.array([(VERSION, *txn) for txn in txns], ENTRY).tobytes()
+    return np.array([(VERSION, *txn) for txn in txns], entry_type()).tobytes()
 
 
 def aborted(entries: NDArray[np.void], fetch_offset: int, upper_bound: int) -> tuple[list[AbortedTxn], bool]:
-    """Return the entries of an ENTRY array that overlap offsets [fetch_offset, upper_bound), and whether
-    these are all.
+    """Return the entries of an array of `entry_type` that overlap offsets [fetch_offset, upper_bound),
+    and whether these are all.
 
     False: later segments may have more (Kafka: TransactionIndex.collectAbortedTxns).
     """

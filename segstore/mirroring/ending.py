@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+from segstore.choices import CUT, KEEP
 from segstore.config import StoreConfig, arguments
 from segstore.errors import InvalidArgumentError
 from segstore.files import Files
@@ -24,7 +25,6 @@ from segstore.storage.store.store import open_context
 from segstore.storage.store.writer import StoreWriter
 
 log = Logger("segstore")
-CUT, KEEP = "cut", "keep"
 
 
 class EndedPartition(NamedTuple):

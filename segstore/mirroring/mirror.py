@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
+from segstore.choices import ISOLATION_LEVELS, KEEP, MIRRORED, REPLACE
 from segstore.config import StoreConfig, arguments
 from segstore.files import Files
 from segstore.following.choice import ALL, TopicChoice
@@ -18,7 +19,7 @@ from segstore.following.control import Followed
 from segstore.following.fetch_request import FetchTerms
 from segstore.following.fetched_data import COMMITTED, UNCOMMITTED
 from segstore.following.followed_log import FollowedLog
-from segstore.following.followed_topics import CONSUMER, KEEP, REPLACE, FollowedTopics
+from segstore.following.followed_topics import CONSUMER, FollowedTopics
 from segstore.following.running import Following, deadline_in
 from segstore.following.source_end import Lag
 from segstore.mirroring.control import MirrorControl
@@ -33,10 +34,9 @@ from segstore.storage.store.store import open_context
 from segstore.storage.store.writer import StoreWriter
 from segstore.wire.cluster import Cluster
 
-if TYPE_CHECKING:
-    pass
-
-ISOLATIONS = {"uncommitted": UNCOMMITTED, "committed": COMMITTED}
+ISOLATIONS = dict(zip(MIRRORED, (UNCOMMITTED, COMMITTED), strict=True))
+_WORDS = {word: word.removeprefix("read_") for word in (*MIRRORED, *ISOLATION_LEVELS)}
+"""What a mirror notes of its isolation, by the words that may be given: Kafka's are allowed too."""
 
 
 class MirroredPartition(NamedTuple):
@@ -104,10 +104,10 @@ def mirror(
     directory, which is made where it is missing, and goes on where it was mirrored before.
 
     `topics` are names, and regular expressions for whole names. `isolation`: "uncommitted" mirrors up to the
-    high watermark, "committed" up to the last stable offset: no open transaction comes. `recreated`: "keep"
-    or "replace" what was mirrored of a topic that was deleted at the source and made anew. `config` has
-    settings of the client by the names of Kafka's, and of the mirror by MirrorMaker's; `store_config` those
-    of the store; the rest is as in `open`.
+    high watermark, "committed" up to the last stable offset: no open transaction comes; "read_uncommitted"
+    and "read_committed" are the same. `recreated`: "keep" or "replace" what was mirrored of a topic that was
+    deleted at the source and made anew. `config` has settings of the client by the names of Kafka's, and of
+    the mirror by MirrorMaker's; `store_config` those of the store; the rest is as in `open`.
 
     Raises InvalidArgumentError for a directory that holds a store of its own, StaleDirectoryError for one
     that mirrors another cluster, StoreLockedError, ConfigError, StorageError; where the directory is new and
@@ -115,7 +115,8 @@ def mirror(
     """
     check_apart("mirror()")
     choice = TopicChoice(topics)
-    level = ISOLATIONS[arguments.one_of("isolation", isolation, ISOLATIONS)]
+    isolation = _WORDS[arguments.one_of("isolation", isolation, _WORDS)]
+    level = ISOLATIONS[isolation]
     recreated = arguments.one_of("recreated", recreated, (KEEP, REPLACE))
     settings = MirrorConfig.parse({} if config is None else config)
     of_store = StoreConfig.parse({} if store_config is None else store_config)

@@ -10,12 +10,12 @@ from segstore.records.bring_up import bring_up, is_old
 from segstore.records.codecs import MAX_PLAIN
 from segstore.records.column import Column
 from segstore.records.columns import Columns, HeaderColumns, as_column, as_headers, as_timestamps
-from segstore.records.decode import ScanEnd, decode, scan, stamped
+from segstore.records.decode import ScanEnd, decode, scan, scan_headers, stamped
 from segstore.records.encode import check_sizes, encode, single
 from segstore.records.encoded import CHUNK_BYTES, Encoded, Template
 from segstore.records.header import (
     APPEND_TIME_FLAG,
-    BATCH,
+    BATCH_SIZE,
     CODEC_MASK,
     CODECS,
     CONTROL_FLAG,
@@ -25,13 +25,14 @@ from segstore.records.header import (
     MAGIC,
     TRANSACTIONAL_FLAG,
     batch_ptr,
+    batch_type,
 )
 from segstore.records.produced import columns_of, produced
 from segstore.records.records import Record, Records, concat, empty_records
 
 __all__ = [
     "APPEND_TIME_FLAG",
-    "BATCH",
+    "BATCH_SIZE",
     "CHUNK_BYTES",
     "CODECS",
     "CODEC_MASK",
@@ -54,6 +55,7 @@ __all__ = [
     "as_headers",
     "as_timestamps",
     "batch_ptr",
+    "batch_type",
     "bring_up",
     "check_sizes",
     "columns_of",
@@ -64,6 +66,7 @@ __all__ = [
     "is_old",
     "produced",
     "scan",
+    "scan_headers",
     "single",
     "stamped",
 ]

@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Protocol
 
-import numpy as np
 import pyarrow as pa
 
 from segstore._native import ffi, held, lib
+from segstore.arrays import np
 from segstore.errors import InvalidArgumentError, InvalidTypeError
 from segstore.integers import INT32_MAX
 from segstore.records.column import FIXED, NULLS, WIDE_OFFSETS, Column

@@ -14,12 +14,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from segstore._native import ffi, held, lib
+from segstore.arrays import np
 from segstore.integers import INT64_MAX
 from segstore.records.codecs import MAX_PLAIN, DecompressError, decompress, lz4_of_magic_0
-from segstore.records.header import BATCH, CODEC_MASK, CODECS, HEADER_SIZE, MAGIC, batch_ptr, corrupt
+from segstore.records.header import CODEC_MASK, CODECS, HEADER_SIZE, MAGIC, batch_ptr, batch_type, corrupt
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -118,7 +117,7 @@ class _Made:
         """Add messages without codec."""
         n, total = len(run), int(run["size"].sum(dtype=np.int64))
         few = 2 + 2 * total // BATCH_BYTES
-        headers, counts = np.empty(n, BATCH), ffi.new("int64_t[2]")
+        headers, counts = np.empty(n, batch_type()), ffi.new("int64_t[2]")
         for batches in (few, n):  # there are as many as messages where each has another append time
             room = total + HEADER_SIZE * batches
             out = bytes(room)
@@ -137,7 +136,7 @@ class _Made:
         """Add the messages of a wrapper, whose offsets are at least `least`."""
         plain = self._decompressed(wrapper[0])
         room = HEADER_SIZE + len(plain)
-        out, header, fault = bytes(room), np.empty(1, BATCH), ffi.new("int64_t *")
+        out, header, fault = bytes(room), np.empty(1, batch_type()), ffi.new("int64_t *")
         done = lib.seg_bring_up_nested(
             ffi.from_buffer("uint8_t[]", plain), len(plain), batch_ptr(wrapper), least,
             held("uint8_t *", out), room, batch_ptr(header), fault,
@@ -174,7 +173,7 @@ class _Made:
     def whole(self) -> tuple[bytes, NDArray[np.void]]:
         """Return the bytes, and the headers."""
         if not self._headers:
-            return b"", np.empty(0, BATCH)
+            return b"", np.empty(0, batch_type())
         headers = np.concatenate(self._headers)
         # What messages took beyond their records is a quarter of them, mostly: not worth a copy.
         alone = len(self._pieces) == 1 and 0 < len(self._last) <= self.size + self.size // 2

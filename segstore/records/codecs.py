@@ -15,8 +15,8 @@ from collections.abc import Callable
 from typing import Any
 
 import cramjam
-import numpy as np
 
+from segstore.arrays import np
 from segstore.records.header import CODECS
 
 Buffer = bytes | bytearray | memoryview

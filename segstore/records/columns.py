@@ -8,9 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numpy as np
-
 from segstore._native import ffi, held, seg_stamps
+from segstore.arrays import is_array, np
 from segstore.errors import InvalidArgumentError, InvalidTypeError
 from segstore.integers import INT64_MAX
 from segstore.records.column import (
@@ -76,9 +75,8 @@ def _array(timestamps: Any) -> NDArray[Any]:
     if isinstance(timestamps, (str, bytes)) or not isinstance(timestamps, Iterable):
         raise InvalidTypeError(f"timestamps is {type(timestamps).__name__}: {_ALLOWED}")
     try:
-        return np.asarray(
-            timestamps if isinstance(timestamps, (np.ndarray, list, tuple)) else list(timestamps)
-        )
+        is_whole = isinstance(timestamps, (list, tuple)) or is_array(timestamps)
+        return np.asarray(timestamps if is_whole else list(timestamps))
     except ValueError as e:
         raise InvalidTypeError(f"timestamps are no plain sequence: {_ALLOWED}") from e
 
@@ -99,9 +97,9 @@ class HeaderColumns:
 
     __slots__ = ("_owners", "c", "n")
 
-    def __init__(self, offsets: NDArray[np.int64], names: Column, values: Column) -> None:
-        self.n = len(offsets) - 1
+    def __init__(self, offsets: Any, names: Column, values: Column) -> None:
         pointer = held("int64_t[]", offsets)
+        self.n = len(pointer) - 1
         self.c = c = ffi.new("seg_header_columns *")
         c.offsets, c.n = pointer, self.n
         c.names, c.values = names.c[0], values.c[0]
@@ -114,7 +112,7 @@ def as_headers(headers: Iterable[Iterable[Header] | None] | None) -> HeaderColum
     """
     if headers is None:
         return None
-    if isinstance(headers, TEXT) or not isinstance(headers, Iterable):
+    if isinstance(headers, (*TEXT, Mapping)) or not isinstance(headers, Iterable):
         raise InvalidTypeError(f"headers is {type(headers).__name__}: {_HEADERS_ALLOWED}")
     return _flat(
         [list(_pairs(of_one, f"headers[{i}]", _HEADERS_ALLOWED)) for i, of_one in enumerate(headers)]
@@ -123,7 +121,7 @@ def as_headers(headers: Iterable[Iterable[Header] | None] | None) -> HeaderColum
 
 def _flat(lists: list[list[tuple[bytes, Any]]]) -> HeaderColumns:
     if not any(lists):
-        return HeaderColumns(np.zeros(len(lists) + 1, np.int64), null_column(0), null_column(0))
+        return HeaderColumns(bytes(8 * (len(lists) + 1)), null_column(0), null_column(0))
     names = [name for of_one in lists for name, _ in of_one]
     values = [value for of_one in lists for _, value in of_one]
     offsets = offsets_of(lists)
@@ -133,20 +131,22 @@ def _flat(lists: list[list[tuple[bytes, Any]]]) -> HeaderColumns:
 def headers_of_one(headers: Any) -> HeaderColumns:
     """Return HeaderColumns of one record. Raises InvalidTypeError."""
     if isinstance(headers, Mapping):
-        raise InvalidTypeError(f"headers is {type(headers).__name__}: {_ONES_ALLOWED}")
+        raise InvalidTypeError(f"headers is {type(headers).__name__}: {_ONES_ALLOWED}{OF_A_DICT}")
     lists = [list(_pairs(headers, "headers", _ONES_ALLOWED))]
     return _flat(lists)
 
 
 _ONES_ALLOWED = "allowed is a list of (str, bytes or None)"
+OF_A_DICT = "; of a dict these are list(headers.items())"
 _HEADERS_ALLOWED = "allowed is, for each record, a sequence of (str, bytes or None)"
 
 
 def _pairs(of_one: Any, where: str, allowed: str) -> Iterable[tuple[bytes, Any]]:
     if of_one is None:
         return
-    if isinstance(of_one, TEXT) or not isinstance(of_one, Iterable):
-        raise InvalidTypeError(f"{where} is {type(of_one).__name__}: {allowed}")
+    if isinstance(of_one, (*TEXT, Mapping)) or not isinstance(of_one, Iterable):
+        hint = OF_A_DICT if isinstance(of_one, Mapping) else ""
+        raise InvalidTypeError(f"{where} is {type(of_one).__name__}: {allowed}{hint}")
     for j, pair in enumerate(of_one):
         if not isinstance(pair, (tuple, list)) or len(pair) != 2:
             raise InvalidTypeError(f"{where}[{j}] is {pair!r:.80}: {allowed}")
@@ -178,7 +178,7 @@ def as_column(values: Any, name: str = "values") -> Column:
     """
     if isinstance(values, (list, tuple)):
         return from_list(values, name)
-    if isinstance(values, np.ndarray):
+    if is_array(values):
         return from_numpy(values, name)
     if hasattr(values, "__arrow_c_array__") or hasattr(values, "__arrow_c_stream__"):
         from segstore.records.arrow import column_from_arrow

@@ -9,21 +9,21 @@ from __future__ import annotations
 import itertools
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numpy as np
-
 from segstore import spare
-from segstore._native import ffi, held, lib
+from segstore._native import ffi, held, lib, unset
+from segstore.arrays import np
 from segstore.integers import INT64_MAX
 from segstore.records.bring_up import bring_up, is_old
 from segstore.records.codecs import MAX_PLAIN, DecompressError, bound, decompress_into, guess
 from segstore.records.header import (
-    BATCH,
+    BATCH_SIZE,
     CODEC_MASK,
     CODECS,
     HEADER_SIZE,
     LEAST_ENTRY,
     LEAST_RECORD,
     MAGIC,
+    batch_type,
     corrupt,
 )
 from segstore.records.records import OFFSET, ROWS, Records, concat, empty_records, first_at
@@ -111,8 +111,7 @@ class _Scratch:
     def __init__(self) -> None:
         self.end, self.decoded = ffi.new("seg_scan_end *"), ffi.new("seg_decoded *")
         self.capacity = _SMALL // LEAST_ENTRY + 1
-        # Not zeroed: pages that no scan has come to take no memory.
-        self.headers = held("seg_batch *", np.empty(self.capacity * BATCH.itemsize, np.uint8))
+        self.headers = unset("seg_batch[]", self.capacity)
 
 
 _unused: list[_Scratch] = []
@@ -147,7 +146,21 @@ def scan(
     check_crcs: bool = True,
     least: int = -1,
 ) -> tuple[NDArray[np.void], ScanEnd]:
-    """Return the headers (BATCH array) of the batches in `buf`, whose first byte lies at `position` in the
+    """Return the headers (an array of `batch_type`) of the batches in `buf`, by `scan_headers`."""
+    headers, end = scan_headers(buf, position, from_offset, end_offset, max_bytes, check_crcs, least)
+    return np.frombuffer(headers, batch_type()), end
+
+
+def scan_headers(
+    buf: Bytes,
+    position: int = 0,
+    from_offset: int = 0,
+    end_offset: int = INT64_MAX,
+    max_bytes: int = INT64_MAX,
+    check_crcs: bool = True,
+    least: int = -1,
+) -> tuple[bytearray, ScanEnd]:
+    """Return the headers (`seg_batch`) of the batches in `buf`, whose first byte lies at `position` in the
     file.
 
     Batches that end below `from_offset` are skipped unchecked; those from `end_offset` on, or beyond
@@ -166,17 +179,16 @@ def scan(
         # Room for as many headers as there can be: a second pass would cost more than pages that stay
         # untouched.
         capacity = size // LEAST_ENTRY + 1
-        room = np.empty(capacity * BATCH.itemsize, np.uint8)
-        out = held("seg_batch *", room)
+        out = unset("seg_batch[]", capacity)
     n = lib.seg_scan(
         buf if type(buf) is bytes else ffi.from_buffer("uint8_t[]", buf), size,
         position, least, from_offset, end_offset, max_bytes, check_crcs, out, capacity, end,
     )  # fmt: skip
     # Only the headers that were found are copied, out of room for many more.
-    batches = np.frombuffer(bytearray(ffi.buffer(out, n * BATCH.itemsize)), BATCH)
+    headers = bytearray(ffi.buffer(out, n * BATCH_SIZE))
     found = ScanEnd(end.position, end.need, end.last_offset, end.status)
     _unused.append(scratch)
-    return batches, found
+    return headers, found
 
 
 def decode(
@@ -269,7 +281,7 @@ def _messages(buf: Bytes, batches: NDArray[np.void], position: int, from_offset:
     """
     n, arena = len(batches), buf if type(buf) is bytes else bytes(buf)
     matrix = np.empty((ROWS, n), np.int64) if n < _MANY else spare.matrix(ROWS, n)
-    runs, found = np.empty(n, BATCH), ffi.new("int64_t *")
+    runs, found = np.empty(n, batch_type()), ffi.new("int64_t *")
     done = lib.seg_decode_messages(
         arena,
         len(arena),

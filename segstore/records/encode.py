@@ -9,15 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from segstore._native import ffi, held, lib
+from segstore.arrays import np
 from segstore.errors import InvalidArgumentError, InvalidTypeError, RecordTooLargeError
 from segstore.records.codecs import MAX_PLAIN, compress
 from segstore.records.column import FIXED, NULLS
 from segstore.records.columns import Columns, Header, headers_of_one
 from segstore.records.encoded import CHUNK_BYTES, PLAIN, Encoded, Template, check_plain, checked, pool
-from segstore.records.header import BATCH, CODEC_MASK, HEADER_SIZE, batch_ptr
+from segstore.records.header import CODEC_MASK, HEADER_SIZE, batch_ptr, batch_type
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -87,7 +86,7 @@ class Run:
         columns, left = self.columns, self.left
         likely = capacity // max(HEADER_SIZE, min(self.batch_bytes, 4096)) + 16 + len(self.cuts)
         room = min(columns.n - self.first, most, likely)
-        batches = np.empty(room, BATCH)
+        batches = np.empty(room, batch_type())
         size = lib.seg_encode_cut(
             columns.keys.c,
             columns.values.c,
@@ -139,7 +138,7 @@ def _int64s(array: NDArray[np.int64] | None) -> Any:
 
 def compressed(plain: Encoded, codec: int, level: int | None) -> Encoded:
     """Return the same batches with compressed records, sealed. `plain` is given up."""
-    if len(plain.batches) == 1:
+    if plain.n == 1:
         return _compressed_alone(plain, codec, level)
     view, batches = plain.data, plain.batches
     spans = zip(batches["position"].tolist(), batches["size"].tolist(), strict=True)
@@ -165,7 +164,7 @@ def _compressed_alone(plain: Encoded, codec: int, level: int | None) -> Encoded:
     if size > len(plain.buffer):
         out = Encoded(pool.take(size), size, plain.batches)
         plain.release()
-    out.buffer.data[HEADER_SIZE:size] = packed
+    memoryview(out.buffer)[HEADER_SIZE:size] = packed
     out.size = out.headers.size = size
     checked(lib.seg_seal(out.ptr, size, out.headers))
     return out
@@ -249,8 +248,7 @@ def single(
     more = headers_of_one(headers) if some else None
     if more:
         size += more.c.names.data_len + more.c.values.data_len + 20 * more.c.names.n
-    buffer, batches = np.empty(size, np.uint8), np.empty(1, BATCH)
-    encoded = Encoded(buffer, size, batches)
+    encoded = Encoded.alone(size)
     done = lib.seg_encode(
         a.key, a.value, more.c if more else ffi.NULL, ffi.NULL, timestamp, ffi.NULL, 0, 1, size,
         a.filled if template is a.of and codec == a.codec else a.fill(template, codec),

@@ -5,14 +5,13 @@ An Encoded belongs to one thread at a time; the pool to all.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numpy as np
-
-from segstore._native import ffi, held, lib
+from segstore._native import ffi, held, lib, unset
+from segstore.arrays import np
 from segstore.errors import InvalidArgumentError, RecordTooLargeError
 from segstore.records.codecs import MAX_PLAIN
-from segstore.records.header import NO_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE
+from segstore.records.header import BATCH_SIZE, NO_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE, batch_type
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -74,13 +73,22 @@ class Encoded:
     again after `release`, and must not be touched then; an Encoded that is never released is simply freed.
     """
 
-    __slots__ = ("batches", "buffer", "headers", "pooled", "ptr", "size")
+    __slots__ = ("buffer", "headers", "n", "pooled", "ptr", "size")
 
     def __init__(self, buffer: NDArray[np.uint8], size: int, batches: NDArray[np.void]) -> None:
-        self.buffer, self.size, self.batches = buffer, size, batches
+        self.buffer: Any = buffer
+        self.size, self.n = size, len(batches)
         self.pooled = len(buffer) == CHUNK_BYTES
         self.ptr = held("uint8_t *", buffer)
-        self.headers = held("seg_batch *", batches) if len(batches) else ffi.NULL
+        self.headers = held("seg_batch *", batches) if self.n else ffi.NULL
+
+    @classmethod
+    def alone(cls, room: int) -> Encoded:
+        """Return memory for one batch of up to `room` bytes, which nothing is written to yet."""
+        made = cls.__new__(cls)
+        made.ptr, made.headers = unset("uint8_t[]", room), unset("seg_batch *")
+        made.buffer, made.size, made.n, made.pooled = ffi.buffer(made.ptr), room, 1, False
+        return made
 
     @classmethod
     def of(cls, data: bytes | bytearray | memoryview, batches: NDArray[np.void]) -> Encoded:
@@ -94,7 +102,13 @@ class Encoded:
     @property
     def data(self) -> memoryview:
         """Return the bytes to write, as a writable view."""
-        return self.buffer.data[: self.size]
+        return memoryview(self.buffer)[: self.size]
+
+    @property
+    def batches(self) -> NDArray[np.void]:
+        """Return the headers as an array of `batch_type`."""
+        headers = ffi.buffer(self.headers, self.n * BATCH_SIZE) if self.n else b""
+        return np.frombuffer(headers, batch_type())
 
     @property
     def records(self) -> int:

@@ -8,11 +8,12 @@ Pure data and functions without state: safe from any thread.
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TYPE_CHECKING, Any, NoReturn
 
-import numpy as np
-
 from segstore._native import ffi, held
+from segstore.arrays import np
+from segstore.choices import CODECS as CODECS
 from segstore.errors import CorruptRecordError
 
 if TYPE_CHECKING:
@@ -26,30 +27,34 @@ LEAST_ENTRY = 26
 LEAST_RECORD = 7
 """Bytes of a record without key, value and headers, and with small deltas."""
 
-BATCH = np.dtype(
-    [
-        ("position", np.int64),
-        ("base_offset", np.int64),
-        ("last_offset", np.int64),
-        ("base_timestamp", np.int64),
-        ("max_timestamp", np.int64),
-        ("producer_id", np.int64),
-        ("size", np.int32),
-        ("leader_epoch", np.int32),
-        ("base_sequence", np.int32),
-        ("count", np.int32),
-        ("crc", np.uint32),
-        ("attributes", np.int16),
-        ("producer_epoch", np.int16),
-        ("magic", np.int64),
-    ]
-)
-"""One record batch's header, field for field `seg_batch` of `_native/contract/batch.h`, in host order; also
-that of a message of magic 0 or 1, of which batch.h says what it knows.
-"""
+BATCH_SIZE = ffi.sizeof("seg_batch")
 
-CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
-"""Names of the compression codecs; the index is the code in attribute bits 0-2."""
+
+@cache
+def batch_type() -> np.dtype[np.void]:
+    """Return the type of one record batch's header, field for field `seg_batch` of
+    `_native/contract/batch.h`, in host order; also that of a message of magic 0 or 1, of which batch.h says
+    what it knows.
+    """
+    return np.dtype(
+        [
+            ("position", np.int64),
+            ("base_offset", np.int64),
+            ("last_offset", np.int64),
+            ("base_timestamp", np.int64),
+            ("max_timestamp", np.int64),
+            ("producer_id", np.int64),
+            ("size", np.int32),
+            ("leader_epoch", np.int32),
+            ("base_sequence", np.int32),
+            ("count", np.int32),
+            ("crc", np.uint32),
+            ("attributes", np.int16),
+            ("producer_epoch", np.int16),
+            ("magic", np.int64),
+        ]
+    )
+
 
 NO_TIMESTAMP = -1
 NO_PRODUCER_ID = -1
@@ -64,7 +69,7 @@ DELETE_HORIZON_FLAG = 0x40
 
 
 def batch_ptr(batches: NDArray[np.void]) -> Any:
-    """Return a `seg_batch *` to the first of a contiguous BATCH array; valid while the array lives."""
+    """Return a `seg_batch *` to the first of a contiguous array of `batch_type`; valid while that lives."""
     return held("seg_batch *", batches) if len(batches) else ffi.NULL
 
 

@@ -10,9 +10,8 @@ from collections.abc import Iterator, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
-import numpy as np
-
 from segstore._native import ffi, held, lib
+from segstore.arrays import np
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -123,8 +122,7 @@ class HeaderColumn(_Lazy[Headers]):
         return HeaderColumn(self.arena, self.at[index], self.present)
 
     def _one(self, index: int) -> Headers:
-        at = self.at[index]
-        return HeaderColumn(self.arena, np.array([at]), True).tolist()[0] if self.present else []
+        return headers_of(self.arena, int(self.at[index])) if self.present else []
 
     def flat(self) -> tuple[NDArray[np.int64], ByteColumn, ByteColumn]:
         """Return the number of headers of each record, all names, and all values."""
@@ -148,9 +146,28 @@ class HeaderColumn(_Lazy[Headers]):
         if not self.present or not len(self.at):
             return [[] for _ in range(len(self.at))]
         counts, names, values = self.flat()
-        text = [(name or b"").decode(errors="replace") for name in names.tolist()]
-        pairs = iter(zip(text, values.tolist(), strict=True))
+        pairs = iter(zip(map(_text, names.tolist()), values.tolist(), strict=True))
         return [[next(pairs) for _ in range(count)] for count in counts.tolist()]
+
+
+def headers_of(arena: bytes, at: int) -> Headers:
+    """Return the headers of one record, which lie at byte `at`."""
+    fixed = arena, len(arena), ffi.new("int64_t *", at), 1
+    count, null = ffi.new("int64_t *"), ffi.NULL
+    n = _checked(lib.seg_headers(*fixed, 0, count, null, null, null, null))
+    rows = [ffi.new("int64_t[]", n) for _ in range(4)]
+    _checked(lib.seg_headers(*fixed, n, count, *rows))
+    names, values = (_cut(arena, *rows[i : i + 2]) for i in (0, 2))
+    return [*zip(map(_text, names), values, strict=True)]
+
+
+def _cut(arena: bytes, starts: Any, lengths: Any) -> Iterator[bytes | None]:
+    spans = zip(starts, lengths, strict=True)
+    return (None if length < 0 else arena[at : at + length] for at, length in spans)
+
+
+def _text(name: bytes | None) -> str:
+    return (name or b"").decode(errors="replace")
 
 
 def _checked(n: int) -> int:

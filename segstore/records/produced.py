@@ -6,13 +6,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from segstore._native import ffi, held, lib
+from segstore.arrays import np
 from segstore.records.column import WIDE_OFFSETS, Column
 from segstore.records.columns import Columns, HeaderColumns
 from segstore.records.encoded import Template, checked
-from segstore.records.header import BATCH, batch_ptr
+from segstore.records.header import batch_ptr, batch_type
 from segstore.records.lazy_columns import ByteColumn
 from segstore.records.records import Records
 
@@ -24,7 +23,7 @@ def produced(data: memoryview, batch: np.void, template: Template) -> bytearray:
     """Return the one batch in `data`, whose header is `batch`, with the offset, leader epoch, producer and
     sequence of a template, and a new CRC. Its records stay as they are, compressed or not.
     """
-    made, header = bytearray(data), np.empty(1, BATCH)
+    made, header = bytearray(data), np.empty(1, batch_type())
     header[0] = batch
     one = header[0]
     one["last_offset"] += template.base_offset - one["base_offset"]

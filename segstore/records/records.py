@@ -12,11 +12,10 @@ from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
-import numpy as np
-
 from segstore._native import held, lib
+from segstore.arrays import np
 from segstore.errors import InvalidArgumentError, InvalidTypeError, Needing
-from segstore.records.header import BATCH
+from segstore.records.header import batch_type
 from segstore.records.lazy_columns import ByteColumn, HeaderColumn, chunks
 
 if TYPE_CHECKING:
@@ -44,9 +43,9 @@ _make_record: Any = partial(tuple.__new__, Record)
 class Records:
     """Records in order of offset; those of `PartitionLog.read_many` in the order that was asked for.
 
-    `next_offset` is where the next read goes on; `batches` the headers of the batches that were read (a BATCH
-    array), also of batches whose records were sliced off since; `arena` the bytes in which keys, values and
-    headers lie.
+    `next_offset` is where the next read goes on; `batches` the headers of the batches that were read (an
+    array of `batch_type`), also of batches whose records were sliced off since; `arena` the bytes in
+    which keys, values and headers lie.
     """
 
     __slots__ = ("_matrix", "_with_headers", "arena", "batches", "next_offset")
@@ -191,7 +190,7 @@ class Records:
         list<struct<key: string, value: binary>>, null where a record has none; or only `columns`. Raises
         MissingPackageError without pyarrow.
         """
-        with Needing("pyarrow", "arrow", "to_arrow"):
+        with Needing("pyarrow", "to_arrow"):
             from segstore.records.arrow import table
         return table(self, columns)
 
@@ -214,7 +213,7 @@ def first_at(matrix: NDArray[np.int64], offset: int) -> int:
 
 def empty_records(next_offset: int) -> Records:
     """Empty Records, after which reading goes on at `next_offset`."""
-    return Records(b"", np.empty((ROWS, 0), np.int64), next_offset, np.empty(0, BATCH), False)
+    return Records(b"", np.empty((ROWS, 0), np.int64), next_offset, np.empty(0, batch_type()), False)
 
 
 def concat(parts: Sequence[Records]) -> Records:

@@ -34,10 +34,11 @@ from segstore.errors import (
 from segstore.files.reserve import NO_ROOM
 from segstore.logger import Logger
 from segstore.replication.core.registration import BrokerRegistration, PartitionRegistration
-from segstore.replication.local_replica import Links, LocalReplica, Read
+from segstore.replication.local_replica import Links, LocalReplica
 from segstore.replication.metadata.image import PartitionKey
 from segstore.replication.metadata.properties import write_properties
 from segstore.replication.metadata.voters import Place
+from segstore.replication.replica_fetch import Read
 from segstore.replication.separation import Separation
 from segstore.storage.inbox.told_topics import tell_topics
 from segstore.storage.segment.disk_thread import DiskThread
@@ -125,7 +126,7 @@ class DataDirectory:
         self._reading.start()
 
     def read(self, read: Read) -> None:
-        """Have the reading thread call `read`, which raises nothing; see `Links.read`."""
+        """Have the reading thread call `read`, which raises nothing; see `Reads.read`."""
         self._reading.post(read)
 
     @property

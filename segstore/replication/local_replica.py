@@ -19,39 +19,23 @@ of C for all of them. The core hears of that when somebody asks it again (`_catc
 
 from __future__ import annotations
 
-import time
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
-from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Protocol
 
 from segstore._native import lib
 from segstore.errors import (
-    CorruptRecordError,
-    FencedLeaderEpochError,
-    NotEnoughReplicasAfterAppendError,
     NotLeaderOrFollowerError,
-    OffsetOutOfRangeError,
-    ReplicaOfflineError,
-    RequestTimedOutError,
     SegstoreError,
-    StorageError,
-    UnknownLeaderEpochError,
-    copy_of,
 )
-from segstore.logger import Logger
 from segstore.mutex import Mutex
-from segstore.records.encoded import pool
-from segstore.replication.core.acks import DelayedProduce
+from segstore.replication.clock import now_ms
 from segstore.replication.core.effects import (
-    Append,
     AssignEpoch,
     Complete,
     Effect,
     Effects,
-    GoOnAt,
     Send,
     SetHighWatermark,
     SetLogStartOffset,
@@ -69,12 +53,11 @@ from segstore.replication.core.messages import (
 )
 from segstore.replication.core.partition import Partition as Core
 from segstore.replication.core.registration import NO_LEADER, BrokerRegistration, PartitionRegistration
-from segstore.replication.fetched import NOTHING, Brought, Nothing, brought
 from segstore.replication.metadata.image import PartitionKey
-from segstore.replication.read_ahead import FETCHES, Place, ReadAhead
+from segstore.replication.replica_fetch import Reads, ReplicaFetch
 from segstore.replication.tail_openings import TailOpenings
+from segstore.replication.waiting_appends import WaitingAppends, answer
 from segstore.storage.store.replica_lags import bytes_from
-from segstore.threads import take
 
 if TYPE_CHECKING:
     from segstore.replication.core.config import ReplicaConfig
@@ -82,31 +65,11 @@ if TYPE_CHECKING:
     from segstore.storage.log.replica import Replica, Truncated
     from segstore.storage.segment.disk_thread import DiskThread
 
-log = Logger("segstore")
-Told = SimpleQueue[type[SegstoreError] | None]
 _nobody_opens = nullcontext()
 ALL = -1
-NOT_YET = (FencedLeaderEpochError, UnknownLeaderEpochError, NotLeaderOrFollowerError, ReplicaOfflineError)
-"""A leader answers so while the metadata spreads: the follower asks again."""
 
 
-def now_ms() -> int:
-    """Return the time by which lag and sessions are measured: ms of the monotonic clock."""
-    return time.monotonic_ns() // 1_000_000
-
-
-Found = Brought | Nothing | SegstoreError | None
-"""What a read of a leader's disk gives: see `LocalReplica._read_at`."""
-
-
-class Read(Protocol):
-    """A read of a leader's log."""
-
-    def __call__(self) -> Read | None:
-        """Read, and return what may be read behind that."""
-
-
-class Links(Protocol):
+class Links(Reads, Protocol):
     """What a replica asks of those around it. No call waits for anything."""
 
     def find(self, broker: int, key: PartitionKey) -> LocalReplica | None:
@@ -127,11 +90,6 @@ class Links(Protocol):
     def leads(self, replica: LocalReplica) -> None:
         """Send appends and reads to this replica from now on, and have the followers fetch."""
 
-    def read(self, broker: int, read: Read) -> None:
-        """Have `read` called in the thread that reads for others in this directory: where its disk hangs, so
-        does that thread alone. What it returns is called next, unless another read waits.
-        """
-
     def resume(self, replica: LocalReplica, work: Callable[[], bool | None]) -> None:
         """Have `work` called in the thread of the replica's own directory, and then fetch on, or later where
         it returns None.
@@ -139,9 +97,6 @@ class Links(Protocol):
 
     def opens(self, leader: LocalReplica) -> None:
         """Have `open_by_threads` called in the thread of the leader's own directory."""
-
-    def failed(self, broker: int, error: Exception) -> None:
-        """Take a directory offline, whose disk has refused a call (R32)."""
 
 
 class LocalReplica:
@@ -165,11 +120,9 @@ class LocalReplica:
         """Whether appends may have come to all replicas by one call since this one leads."""
         self._may_be_open = False
         """Whether the core has not heard yet of what came by this follower's tail."""
-        self._last_bytes = 0
-        """How much the last append of this follower was, in this leader epoch."""
         self._openings = TailOpenings()
         self.key, self.broker, self.partition, self.replica = key, broker, partition, replica
-        self._brokers, self._links, self._max_bytes = brokers, links, max_bytes
+        self._brokers, self._links = brokers, links
         self.lock = Mutex()
         log = ReplicaLog(
             replica.epoch_cache.copy(),
@@ -184,12 +137,8 @@ class LocalReplica:
         """Whether it fetches nothing, since its log is about to be cut: the directory's thread changes it."""
         self.shown = partial(links.shown, self)
         """Called to tell readers of what an append has written to all replicas."""
-        self._waiting: deque[DelayedProduce] = deque()
-        self._fetching: FetchRequest | None = None
-        """The fetch whose records are being read. Another leader's fetches don't wait for it."""
-        self._syncing = False
-        """Whether this log is being synced, to join the ISR."""
-        self._ahead = ReadAhead()
+        self._waiting = WaitingAppends(key)
+        self._fetch = ReplicaFetch(self, links, max_bytes)
         partition.acks = self
 
     def __repr__(self) -> str:
@@ -215,29 +164,15 @@ class LocalReplica:
         if acks != ALL:
             self._links.appended(self)
             return
-        told: Told = SimpleQueue()
-        self._waiting.append(DelayedProduce(end_offset, now_ms() + int(timeout_ms), told))
+        told = self._waiting.add(end_offset, timeout_ms)
         self._links.appended(self)
         if not isinstance(self.core.role, Leader):  # who changes the role looks at `_waiting` behind that
-            self._refuse_waiting()
-        try:
-            error = take(told, timeout_ms / 1000)
-        except Empty:
-            error = RequestTimedOutError
-        if error is not None:
-            raise _unknown(error, self.key)
+            self._waiting.refuse()
+        self._waiting.await_answer(told, timeout_ms)
 
     def failed(self, error: Exception) -> None:
         """Note that the disk has refused an append (R32)."""
         self._links.failed(self.broker, error)
-
-    def _refuse_waiting(self) -> None:
-        while self._waiting:
-            try:
-                waiting = self._waiting.popleft()
-            except IndexError:  # another thread has taken it
-                return
-            _told(waiting.ticket).put(NotLeaderOrFollowerError)
 
     def bytes_from(self, offset: int) -> int:
         """See `replica_lags.bytes_from`; -1 where the log is gone, too."""
@@ -279,22 +214,22 @@ class LocalReplica:
     def _settle(self) -> None:
         leader = self.core.role
         if not isinstance(leader, Leader):
-            self._refuse_waiting()
+            self._waiting.refuse()
             return
         log = self.core.log
         if self._inline:
             self._pause()
-        self._note_start()
+        self.note_start()
         if (self._inline or self._handed_on) and (shown := self.replica.high_watermark) > log.high_watermark:
-            self._carry_out(leader.on_handed_on(shown, now_ms()))
-        waiting = [self._waiting.popleft() for _ in range(len(self._waiting))]
+            self.carry_out(leader.on_handed_on(shown, now_ms()))
+        waiting = self._waiting.take()
         # After who waits was taken: their records are there. What C has not shown is left out, as long as the
         # tail is not paused.
         end = self.replica.written.end_offset
         if end > log.end_offset:
-            self._carry_out(leader.on_append(end))
+            self.carry_out(leader.on_append(end))
         for request in waiting:
-            self._carry_out(leader.wait(*request))
+            self.carry_out(leader.wait(*request))
 
     def _catch_up(self) -> None:
         """Tell the core what was appended; the caller holds the lock."""
@@ -307,7 +242,7 @@ class LocalReplica:
                 log.appended(end)
                 log.high_watermark = max(log.high_watermark, self.replica.high_watermark)
 
-    def _note_start(self) -> None:
+    def note_start(self) -> None:
         """Tell the core what retention, or a request, has deleted."""
         log, start = self.core.log, self.replica.start_offset
         if start > log.start_offset:
@@ -322,7 +257,7 @@ class LocalReplica:
             self._settle()
             own = self.partition.recovery_point  # under the lock: see `in_sync`
             answer, effects = self.core.on_fetch(request, now_ms(), synced, own)
-            self._carry_out(effects)
+            self.carry_out(effects)
         return answer
 
     def offsets(self, current_leader_epoch: int) -> tuple[int, int]:
@@ -345,7 +280,7 @@ class LocalReplica:
         with self.lock:
             if isinstance(self.core.role, Leader):
                 self._settle()
-                self._carry_out(self.core.role.on_alter_reply(sent, reply, now_ms()))
+                self.carry_out(self.core.role.on_alter_reply(sent, reply, now_ms()))
 
     def on_time(self) -> None:
         """Look for followers that lag (R19), and for requests that are too late. While appends write all
@@ -360,8 +295,8 @@ class LocalReplica:
         with self.lock:
             self._settle()
             if isinstance(leader := self.core.role, Leader):
-                self._carry_out(leader.on_time(now_ms()))
-                self._carry_out(leader.expire(now_ms()))
+                self.carry_out(leader.on_time(now_ms()))
+                self.carry_out(leader.expire(now_ms()))
 
     def configure(self, config: ReplicaConfig) -> None:
         """Take changed settings. Called by the directory's thread."""
@@ -371,7 +306,7 @@ class LocalReplica:
             self._recall()
         with self.lock:
             self._settle()
-            self._carry_out(self.core.configure(config, now_ms()))
+            self.carry_out(self.core.configure(config, now_ms()))
 
     def go_offline(self) -> None:
         """Stop: the directory has failed, or the replica is taken away (R32)."""
@@ -379,16 +314,16 @@ class LocalReplica:
         stop_appends = tail.pause if self._inline else tail.quit
         stop_appends()
         with self.lock:
-            self._carry_out(self.core.go_offline())
-            self._refuse_waiting()
+            self.carry_out(self.core.go_offline())
+            self._waiting.refuse()
         stop_appends()  # again: an append that had the lock may have opened the tail
 
-    def _carry_out(self, effects: Effects) -> list[Effect]:
+    def carry_out(self, effects: Effects) -> list[Effect]:
         """Do what is done in memory; return what changes the log. The caller holds the lock."""
         rest: list[Effect] = []
         for effect in effects:
             if isinstance(effect, Complete):
-                _told(effect.ticket).put(effect.error)
+                answer(effect)
             elif isinstance(effect, SetHighWatermark):
                 self.replica.set_high_watermark(effect.offset)
                 if isinstance(self.core.role, Leader):
@@ -437,7 +372,7 @@ class LocalReplica:
             if log.end_offset != led.end_offset or log.start_offset < led.start_offset:
                 return False
             told = FetchAnswer(None, led.high_watermark, led.start_offset, led.end_offset)
-            self._carry_out(role.on_answer(role.fetch(-1), told, None))
+            self.carry_out(role.on_answer(role.fetch(-1), told, None))
             tail = self.partition.tail
             with tail.token:
                 return tail.open_follower(self.partition.validator, leader.leader_epoch, log.end_offset)
@@ -446,7 +381,7 @@ class LocalReplica:
         """Open the tail of this follower, which has all that its leader has, and all of it committed, behind
         an append that C could have made. Called by the directory's thread.
         """
-        if not 0 < self._last_bytes <= lib.SEG_HANDED_ROOM or not leader.takes_tails():
+        if not 0 < self._fetch.last_bytes <= lib.SEG_HANDED_ROOM or not leader.takes_tails():
             return
         with self.lock:
             role, led, log = self.core.role, leader.core.role, self.core.log
@@ -548,7 +483,11 @@ class LocalReplica:
         finally:
             self._changing = False
 
-    def _fetches(self) -> AbstractContextManager[None]:
+    def resume(self, work: Callable[[], bool | None]) -> None:
+        """See `Links.resume`."""
+        self._links.resume(self, work)
+
+    def fetches(self) -> AbstractContextManager[None]:
         """Return `_changes` for a fetch: by threads there is nothing to do where no tail was opened."""
         return self._changes() if self._inline or self._may_be_open else _nobody_opens
 
@@ -562,24 +501,23 @@ class LocalReplica:
 
     def _become(self, registration: PartitionRegistration) -> None:
         role = self.core.role
-        self._fetching = None
-        self._ahead.clear()
+        self._fetch.begin_anew()
         if isinstance(role, Leader) and not _stays(role, registration, self.broker):
             self.replica.follow()  # what was appended by now is in the log before the role changes
             self.settle()
-        self._handed_on, self._last_bytes = False, 0
+        self._handed_on, self._fetch.last_bytes = False, 0
         with self.lock:
-            rest = self._carry_out(self.core.become(registration, now_ms()))
+            rest = self.carry_out(self.core.become(registration, now_ms()))
         for effect in rest:
-            self._change_log(effect)
+            self.change_log(effect)
         if isinstance(self.core.role, Leader):
             self.settle()
             self._links.leads(self)
         else:
-            self._refuse_waiting()
+            self._waiting.refuse()
             self._links.follows(self)
 
-    def _change_log(self, effect: Effect) -> None:
+    def change_log(self, effect: Effect) -> None:
         """Change the log, and report it to the core."""
         replica = self.replica
         if isinstance(effect, AssignEpoch):
@@ -602,7 +540,7 @@ class LocalReplica:
         """
         if not isinstance(self.core.role, Follower):
             raise NotLeaderOrFollowerError(f"{self!r} does not follow, so it can't be cut")
-        self._fetching = None
+        self._fetch.forget()
         self._recall()
         cut = self.replica.cut_damaged(offset)
         with self.lock:
@@ -627,7 +565,7 @@ class LocalReplica:
         role, own = self.core.role, self._brokers.get(self.broker)
         if not isinstance(role, Follower) or role.leader == NO_LEADER or own is None:
             return False
-        if self._fetching is not None or self.paused:
+        if self._fetch.is_reading or self.paused:
             return False
         leader = self._links.find(role.leader, self.key)
         if leader is None:
@@ -635,196 +573,13 @@ class LocalReplica:
         if self._gets_from(leader):
             leader.answer_waiting()
             return False
-        with self._fetches():
-            more = self._fetch(role, leader, own.epoch)
+        with self.fetches():
+            more = self._fetch.once(role, leader, own.epoch)
         if more is False and self._inline:
             leader.open_tail()
-        elif more is False and self._fetching is None:
+        elif more is False and not self._fetch.is_reading:
             self._offer(leader)
         return more
-
-    def _fetch(self, role: Follower, leader: LocalReplica, broker_epoch: int) -> bool | None:
-        with self.lock:
-            self._note_start()
-            request = role.fetch(broker_epoch)
-        try:
-            answer = leader.fetch(request, self.partition.recovery_point)
-        except NOT_YET:
-            return None
-        except OffsetOutOfRangeError:
-            return self._out_of_range(role, leader, request)
-        if answer.sync_first and not self._syncing:
-            self._syncing = True
-            self._links.read(self.broker, self._sync)
-        if answer.diverging is None and answer.end_offset > request.fetch_offset:
-            recent = leader.replica.recent.take(request.fetch_offset, answer.end_offset, self._max_bytes)
-            if recent is not None:
-                return self._take(role, request, answer, brought(recent.data))
-            return self._take_read(role, leader, request, answer)
-        return self._take(role, request, answer, None)
-
-    def _sync(self) -> None:
-        """Sync the log, and have it fetch again, by which it may join the ISR. Called by the thread that
-        reads in this directory: fetches go on meanwhile, since the high watermark may wait for them.
-        """
-        failed: Exception | None = None
-        try:
-            self.replica.flush()
-        except (SegstoreError, OSError) as error:
-            failed = error
-        self._links.resume(self, partial(self._synced, failed))
-
-    def _synced(self, failed: Exception | None) -> bool:
-        """Fetch on, once the log is synced. Raises why it is not, for the directory's thread to judge."""
-        self._syncing = False
-        if failed is not None:
-            raise copy_of(failed)
-        return True
-
-    def _out_of_range(self, role: Follower, leader: LocalReplica, request: FetchRequest) -> bool | None:
-        try:
-            start, end = leader.offsets(request.current_leader_epoch)
-        except NOT_YET:
-            return None
-        effects = role.on_out_of_range(request, start, end)
-        for effect in effects:
-            self._change_log(effect)
-        return bool(effects) or None
-
-    def _take_read(
-        self, role: Follower, leader: LocalReplica, request: FetchRequest, answer: FetchAnswer
-    ) -> bool:
-        """Take what was read ahead, and have more read meanwhile; or have read what the answer brings."""
-        place = Place(leader, request.current_leader_epoch, request.fetch_offset)
-        found = self._ahead.take(place)
-        if found is None:
-            self._fetching = request
-            self._links.read(leader.broker, lambda: self._read(role, leader, request, answer))
-            return False
-        behind = place._replace(offset=found.fetched.next_offset)
-        self._links.read(leader.broker, lambda: self._read_ahead(leader, behind, answer.end_offset))
-        return self._take(role, request, answer, found)
-
-    def _read(
-        self, role: Follower, leader: LocalReplica, request: FetchRequest, answer: FetchAnswer
-    ) -> Read | None:
-        """Read what an answer brings, in the thread of the leader's directory; return what reads on."""
-        place = Place(leader, request.current_leader_epoch, request.fetch_offset)
-        found: Found = self._ahead.take(place)  # it may have come meanwhile
-        if found is None:
-            found = self._read_at(leader, request.fetch_offset, answer.end_offset, self._max_bytes)
-        self._links.resume(self, lambda: self._arrived(role, request, answer, found))
-        if not isinstance(found, Brought):
-            return None
-        behind = place._replace(offset=found.fetched.next_offset)
-        return lambda: self._read_ahead(leader, behind, answer.end_offset)
-
-    def _read_ahead(self, leader: LocalReplica, place: Place, end_offset: int) -> Read | None:
-        """Read one piece more of what comes from `place` on, up to `end_offset`; return what reads on."""
-        at = self._ahead.next_from(place)
-        if self._ahead.is_full or at.offset >= end_offset:
-            return None
-        found = self._read_at(leader, at.offset, end_offset, FETCHES * self._max_bytes)
-        if not isinstance(found, Brought):  # the fetch meets the error
-            return None
-        self._ahead.add(at, found)
-        return lambda: self._read_ahead(leader, place, end_offset)
-
-    def _read_at(self, leader: LocalReplica, offset: int, end_offset: int, max_bytes: int) -> Found:
-        """Read from a leader's disk, and check CRCs; NOTHING where no batch lies there, the error where what
-        does is damaged, None where it can't be read.
-        """
-        buffer = pool.take(max_bytes)
-        try:
-            data = leader.replica.read(offset, end_offset, max_bytes, buffer)
-            found = brought(data, end_offset, buffer)
-            if found is None and leader.replica.is_gap(offset, end_offset):
-                return NOTHING
-            return found
-        except StorageError as error:
-            self._links.failed(leader.broker, error)
-        except CorruptRecordError as error:
-            return error
-        except SegstoreError as error:  # the log was cut or removed meanwhile
-            log.warning("%r: %s", self, error)
-        return None
-
-    def _arrived(
-        self,
-        role: Follower,
-        request: FetchRequest,
-        answer: FetchAnswer,
-        found: Found,
-    ) -> bool | None:
-        """Take what was read. Return as `step`: None where nothing could be read. Raises CorruptRecordError
-        where that is damaged.
-        """
-        if self._fetching is not request:
-            return False
-        self._fetching = None
-        if isinstance(found, SegstoreError):
-            raise copy_of(found)
-        if found is None:
-            return None
-        with self._fetches():
-            if isinstance(found, Nothing):
-                return self._go_on(role, request, answer)
-            return self._take(role, request, answer, found)
-
-    def _take(
-        self, role: Follower, request: FetchRequest, answer: FetchAnswer, found: Brought | None
-    ) -> bool:
-        """Take an answer: append what it brings, or truncate."""
-        with self.lock:
-            effects = role.on_answer(request, answer, None if found is None else found.fetched)
-            rest = self._carry_out(effects)
-        for effect in rest:
-            if isinstance(effect, Append) and found is not None:
-                self._append(role, answer, found, effect.before)
-            else:
-                self._change_log(effect)
-        if found is not None:
-            found.release()
-        return bool(rest)
-
-    def _go_on(self, role: Follower, request: FetchRequest, answer: FetchAnswer) -> bool:
-        """Let the log end where the leader's does, which has no batch before that (R41)."""
-        with self.lock:
-            effects = role.on_nothing(request, answer)
-        for effect in effects:
-            assert isinstance(effect, GoOnAt)
-            self.replica.go_on_at(effect.offset, effect.epoch)
-            with self.lock:
-                rest = self._carry_out(role.on_gone_on(effect, answer))
-            for each in rest:
-                self._change_log(each)
-        return bool(effects)
-
-    def _append(self, role: Follower, answer: FetchAnswer, found: Brought, before: int) -> None:
-        if (first := role.restart(found.fetched)) is not None:
-            self._change_log(first)
-        self._last_bytes = found.chunk.size
-        end = self.replica.append_checked(found.below(before), answer.high_watermark)
-        with self.lock:
-            rest = self._carry_out(role.on_append(end, answer, found.fetched))
-        for effect in rest:
-            self._change_log(effect)
-
-
-_UNKNOWN: dict[type[SegstoreError], str] = {
-    RequestTimedOutError: "the records were appended, and are not committed yet: the time is over",
-    NotLeaderOrFollowerError: "the records were appended, but leadership has moved since",
-    NotEnoughReplicasAfterAppendError: "the records were appended, but too few replicas are in sync by now",
-}
-
-
-def _unknown(kind: type[SegstoreError], key: PartitionKey) -> SegstoreError:
-    return kind(f"{key}: {_UNKNOWN[kind]}")
-
-
-def _told(ticket: object) -> Told:
-    assert isinstance(ticket, SimpleQueue)
-    return ticket
 
 
 def _stays(role: Leader, registration: PartitionRegistration, broker: int) -> bool:

@@ -20,11 +20,11 @@ from segstore.errors import InvalidArgumentError, QuorumLostError, SegstoreError
 from segstore.files import Files
 from segstore.logger import Logger
 from segstore.replication.adoption import Adopted, find_adopted, forget_epochs, settle
+from segstore.replication.clock import now_ms
 from segstore.replication.core.cluster import Heartbeat
 from segstore.replication.core.controller import Controller
 from segstore.replication.core.registration import PartitionRegistration
 from segstore.replication.data_directory import Change, DataDirectory, claim, open_directory
-from segstore.replication.local_replica import now_ms
 from segstore.replication.metadata.image import MetadataImage, PartitionKey
 from segstore.replication.metadata.metadata_log import MetadataLog, Voter
 from segstore.replication.metadata.metadata_log_config import MetadataLogConfig

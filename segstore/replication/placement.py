@@ -7,8 +7,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
+from segstore.arrays import is_array
 from segstore.config import arguments
 from segstore.errors import InvalidReplicaAssignmentError, InvalidReplicationFactorError, InvalidTypeError
 
@@ -63,7 +62,7 @@ def as_assignments(given: Any) -> dict[int, Replicas]:
 
 def as_replicas(name: str, given: Any) -> Replicas:
     """Return the ids of directories that were asked for. Raises InvalidTypeError."""
-    if not isinstance(given, Sequence | np.ndarray) or isinstance(given, str | BYTES):
+    if not (isinstance(given, Sequence) or is_array(given)) or isinstance(given, str | BYTES):
         raise InvalidTypeError(f"{name} must be a sequence of directories' ids, not {type(given).__name__}")
     return tuple(arguments.whole(name, replica, None) for replica in given)
 

@@ -16,10 +16,10 @@ from typing import Any, NamedTuple
 
 from segstore.errors import RequestTimedOutError, SegstoreError, StoreClosedError, copy_of
 from segstore.logger import Logger
+from segstore.replication.clock import now_ms
 from segstore.replication.core.controller import BrokerRecord, Controller, Key, PartitionRecord
 from segstore.replication.core.effects import Effects, Persist, Send
 from segstore.replication.core.registration import BrokerRegistration, PartitionRegistration
-from segstore.replication.local_replica import now_ms
 from segstore.replication.metadata.image import MetadataImage, PartitionKey
 from segstore.replication.metadata.metadata_log import MetadataLog
 from segstore.replication.metadata.records import MetadataRecord, RemoveTopicRecord

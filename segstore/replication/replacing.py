@@ -19,9 +19,9 @@ from segstore.errors import (
     StoreLockedError,
     copy_of,
 )
+from segstore.replication.clock import now_ms
 from segstore.replication.core.controller import Controller
 from segstore.replication.data_directory import DataDirectory, claim, open_directory
-from segstore.replication.local_replica import now_ms
 from segstore.replication.metadata.metadata_log import Voter
 from segstore.replication.metadata.properties import MetaProperties
 from segstore.replication.metadata.voters import Place, check_paths, look

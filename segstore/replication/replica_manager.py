@@ -22,10 +22,11 @@ from segstore.replication.core.messages import AlterPartition, AlterPartitionRep
 from segstore.replication.core.registration import BrokerRegistration, PartitionRegistration
 from segstore.replication.counters import Counters
 from segstore.replication.data_directory import Change, DataDirectory
-from segstore.replication.local_replica import LocalReplica, Read
+from segstore.replication.local_replica import LocalReplica
 from segstore.replication.metadata.image import PartitionKey
 from segstore.replication.news import News
 from segstore.replication.quorum_controller import Decision, Published, QuorumController
+from segstore.replication.replica_fetch import Read
 from segstore.storage.meta.topic_info import CLUSTER_METADATA
 
 if TYPE_CHECKING:

@@ -22,11 +22,11 @@ from segstore.errors import (
     copy_of,
 )
 from segstore.mutex import check_apart
+from segstore.replication.clock import now_ms
 from segstore.replication.core.controller import Controller
 from segstore.replication.core.election import Election
 from segstore.replication.core.leader import Leader
 from segstore.replication.healing import Healed, heal
-from segstore.replication.local_replica import now_ms
 from segstore.replication.metadata.image import PartitionKey
 from segstore.replication.metrics import (
     directory_metrics,

@@ -107,7 +107,7 @@ def served(api: Api) -> Versions:
 def advertised(api: Api) -> Versions:
     """Return the versions that clients are told.
 
-    Produce is told from 0 on, though 0 to 2 can't be served: older versions of librdkafka look for
+    Produce is advertised from 0 on, though 0 to 2 can't be served: older versions of librdkafka look for
     fixed versions, and give up compression without them (KAFKA-18659).
     """
     return served(api)._replace(low=0) if api is Api.PRODUCE else served(api)

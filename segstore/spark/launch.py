@@ -25,7 +25,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from segstore.errors import ConfigError, SegstoreError
+from segstore.errors import ConfigError, Needing, SegstoreError
 from segstore.spark.java import Java, find_java
 
 if TYPE_CHECKING:
@@ -127,11 +127,9 @@ def start(master: str, conf: Mapping[str, Any], quick: bool, archive: str = "") 
     """See `segstore.spark.session`; the JVM writes `archive`, where it is named, when it ends."""
     settings = {spark_name(name): _text(value) for name, value in conf.items()}
     defaults = _LOCAL if master.startswith("local") else {}
-    try:
+    with Needing("pyspark", "a session of Spark"):
         from pyspark import SparkContext
         from pyspark.sql import SparkSession
-    except ImportError as error:
-        raise SegstoreError(f"PySpark is needed: pip install 'segstore[spark]' ({error})") from error
     with _starting:
         # An existing session keeps its settings, except those that are given here.
         there = SparkSession.getActiveSession() is not None

@@ -194,7 +194,7 @@ class ReplicatedLogs:
         try:
             self._reader = ReplicatedReader(paths, witness)
         except (StorageError, StaleDirectoryError) as error:
-            raise ConfigError(f"option path={':'.join(paths)!r}: {error}") from error
+            raise ConfigError(f"option path={':'.join(paths)!r}: {error}") from None
 
     def close(self) -> None:
         """Close the directories."""

@@ -132,7 +132,7 @@ class Lookup(Closing):
         try:
             self.logs.check(topic, partition)
         except UnknownTopicOrPartitionError as error:
-            raise ConfigError(f"option {option}: {error} (path={self.options.path!r})") from error
+            raise ConfigError(f"option {option}: {error} (path={self.options.path!r})") from None
 
     # --- offsets --------------------------------------------------------------------------
 

@@ -103,7 +103,7 @@ class Sink:
             Stager(self.path, files=self.files).close()  # whether it may be written to
         except (StorageError, UnknownTopicOrPartitionError, InvalidTopicError) as error:
             option = "path" if isinstance(error, StorageError) else "topic"
-            raise ConfigError(f"option {option}: {error} (path={self.path!r})") from error
+            raise ConfigError(f"option {option}: {error} (path={self.path!r})") from None
 
     def _check_topic(self, topics: Topics, columns: Sequence[str]) -> None:
         if self.topic is None:
@@ -191,7 +191,7 @@ class Sink:
         try:
             return seal(root, id_, staged, seconds, source=source, files=self.files, opener=opener)
         except KafkaTimeoutError as error:
-            raise KafkaTimeoutError(f"{error} (option sealTimeout={self.seal_timeout_ms}ms)") from error
+            raise KafkaTimeoutError(f"{error} (option sealTimeout={self.seal_timeout_ms}ms)") from None
 
     def _root(self, staged: Sequence[Staged]) -> str:
         return staged[0].path if self.directories else self.path
@@ -199,7 +199,7 @@ class Sink:
     def _drop(self, error: IdempotencyConflictError, staged: Sequence[Staged]) -> None:
         """Drop rows that are in conflict with those of the log. Raises the error unless that is allowed."""
         if self.fail_on_data_loss:
-            raise IdempotencyConflictError(f"{error}. {REMEDY}") from error
+            raise IdempotencyConflictError(f"{error}. {REMEDY}") from None
         log.warning("%s; failOnDataLoss=false: the rows that came now are dropped", error)
         self.abort(staged)
 
@@ -245,7 +245,7 @@ class Topics:
             with os_errors():
                 return self._topics.find(topic)
         except UnknownTopicOrPartitionError as error:
-            raise UnknownTopicOrPartitionError(f"{error}; store.create_topic makes one") from error
+            raise UnknownTopicOrPartitionError(f"{error}; store.create_topic makes one") from None
 
 
 def _append(stager: Stager, divider: Divider, rows: pa.RecordBatch) -> None:

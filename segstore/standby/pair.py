@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from segstore import names
+from segstore.choices import ASYNC, SYNC
 from segstore.files import Files
-from segstore.following.primary import ASYNC, SYNC
 from segstore.storage.context import os_errors, wall_clock
 from segstore.storage.meta.fence import FENCE
 from segstore.storage.meta.lag_note import FRESH_MS, LAG_NOTE, PRIMARY, LagNote, NotedLag

@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from segstore import names
+from segstore.choices import REACHABLE
 from segstore.config import StoreConfig
 from segstore.errors import InvalidArgumentError
 from segstore.files import Files
@@ -27,7 +28,6 @@ from segstore.storage.meta.standby_registration import REGISTRATION
 from segstore.storage.store.store import open_context
 from segstore.storage.store.writer import StoreWriter
 
-DEAD, REACHABLE = "dead", "reachable"
 _IDS = 32
 """A generation has so many bits of producer ids. Those that other generations gave out may be in no log yet,
 and a producer that goes on here with one must not share it: its batches would be taken for duplicates."""

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, TypeVar
 
+from segstore.choices import ASYNC, DEAD, DELETE, REACHABLE, SYNC
 from segstore.config import StoreConfig, arguments
 from segstore.coordinator.open import open as open_store
 from segstore.errors import InvalidArgumentError, RequestTimedOutError, SegstoreError
@@ -20,8 +21,8 @@ from segstore.following.choice import ALL, TopicChoice
 from segstore.following.control import Followed
 from segstore.following.fetch_request import FetchTerms
 from segstore.following.fetched_data import UNCOMMITTED
-from segstore.following.followed_topics import DELETE, FollowedTopics
-from segstore.following.primary import ASYNC, SYNC, Primary
+from segstore.following.followed_topics import FollowedTopics
+from segstore.following.primary import Primary
 from segstore.following.running import Following
 from segstore.following.source_end import Lag
 from segstore.following.store import FollowingStore
@@ -31,7 +32,7 @@ from segstore.protocol.codec import structs
 from segstore.protocol.error_codes import told_error
 from segstore.standby.control import StandbyControl
 from segstore.standby.excess import CutRecord, cut_records, read_copy
-from segstore.standby.promotion import DEAD, REACHABLE, forget_request, promote_directory, standby_role
+from segstore.standby.promotion import forget_request, promote_directory, standby_role
 from segstore.standby.settings import StandbyConfig
 from segstore.standby.taking import State, begun, registered, returned, taken
 from segstore.storage.context import Clock, os_errors, wall_clock

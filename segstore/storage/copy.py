@@ -226,7 +226,7 @@ def _check_opens(files: Files, path: str) -> None:
 
 
 def _half(target: str) -> str:
-    return target + ".copying"
+    return target + names.COPYING
 
 
 @contextmanager
@@ -238,6 +238,9 @@ def _only_one(files: Files, half: str) -> Iterator[None]:
     except BlockingIOError:
         pid = files.lock_holder(path)
         raise StorageError(errno.EBUSY, f"Process {pid or '?'} is making another copy here", half) from None
+    except OSError as error:
+        target = half.removesuffix(names.COPYING)
+        raise StorageError(error.errno, f"No copy can be made there: {error.strerror}", target) from error
     with lock:
         try:
             yield

@@ -12,12 +12,19 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .broker import Broker
+    from .clock import Clock
     from .faults import Fault, Faults
     from .request_log import LoggedRequest
 
-__all__ = ["Broker", "Fault", "Faults", "LoggedRequest"]
+__all__ = ["Broker", "Clock", "Fault", "Faults", "LoggedRequest"]
 
-_WHERE = {"Broker": "broker", "Fault": "faults", "Faults": "faults", "LoggedRequest": "request_log"}
+_WHERE = {
+    "Broker": "broker",
+    "Clock": "clock",
+    "Fault": "faults",
+    "Faults": "faults",
+    "LoggedRequest": "request_log",
+}
 
 
 def __getattr__(name: str) -> Any:

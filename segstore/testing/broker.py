@@ -8,20 +8,36 @@ Threads: any.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from segstore.choices import HOST, PORT
 from segstore.closing import Closing
 from segstore.coordinator.open import open
-from segstore.errors import InvalidTypeError
+from segstore.errors import (
+    ClientClosedError,
+    ConfigError,
+    IllegalStateError,
+    InvalidArgumentError,
+    InvalidTypeError,
+)
 from segstore.files import Files, Handle
 from segstore.server.handlers import HANDLERS
-from segstore.server.network.server import Server, start
+from segstore.server.network.server import Server, address_text, start
+from segstore.server.node import Endpoint
+from segstore.server.security.listeners import ListenerSpec
 from segstore.server.settings import ServerConfig, parted
+from segstore.storage.context import wall_clock
+from segstore.storage.store.store import Store
 
 from .faults import Faults, intercepted
 from .request_log import LoggedRequest, RequestLog
+
+if TYPE_CHECKING:
+    from .clock import Clock
 
 MEMORY = "/dev/shm"
 ENOUGH = 512 << 20
@@ -30,59 +46,76 @@ DEFAULTS = {
     "group_consumer_heartbeat_interval_ms": 200,
     "group_initial_rebalance_delay_ms": 0,
 }
+_NODES = frozenset({"brokers", "num_brokers", "nodes", "num_nodes", "replicas"})
+"""Names by which mock clusters take a number of brokers."""
 
 
 class Broker(Closing):
-    """A running server on a free port of 127.0.0.1, and the store behind it.
+    """A running server on a port of 127.0.0.1, and the store behind it.
 
     `directory` is a path of a store that stays after the end, None for a temporary one. `topics` are names,
-    or a mapping of names to numbers of partitions; those that are there already are left as they are.
-    `settings` are a server's and a store's, with underscores for dots: `num_partitions=4`. By default groups
-    don't wait for more members, members of consumer groups (KIP-848) send a heartbeat five times a
-    second, and the internal topics have one partition each.
+    or a mapping of names to numbers of partitions; those that are there already are left as they are. `port`
+    is the server's, by default a free one. `clock` is a `segstore.testing.Clock`, which is the broker's time
+    in place of the machine's. `settings` are a server's and a store's, with underscores for dots:
+    `num_partitions=4`. By default groups don't wait for more members, members of consumer groups (KIP-848)
+    send a heartbeat five times a second, and the internal topics have one partition each.
 
-    Raises ConfigError, InvalidTypeError, InvalidTopicError, StoreLockedError, StorageError.
+    Raises ConfigError, InvalidArgumentError, InvalidTypeError, InvalidTopicError, ListenError,
+    StoreLockedError, StorageError.
     """
 
     def __init__(
         self,
         directory: str | os.PathLike[str] | None = None,
         topics: Iterable[str] | Mapping[str, int] | None = None,
+        *,
+        port: int | None = None,
+        clock: Clock | None = None,
         **settings: Any,
     ) -> None:
-        of_store, of_server = parted({**DEFAULTS, **settings})
+        _check_one_node(settings)
+        _check_clock(clock)
+        self._of_store, of_server = parted({**DEFAULTS, **settings})
+        self._config = ServerConfig.parse(of_server)
+        if port is not None and self._config.specs:
+            raise InvalidArgumentError(f"port={port!r}: each of the listeners says its own")
+        self._port = 0 if port is None else port
         wanted = _partitions(topics)
         self.faults = Faults()
         """What shall go wrong: see `segstore.testing.Faults`."""
-        self._log = RequestLog()
+        self._log, self._clock, self._lock = RequestLog(), clock, threading.RLock()
+        self._running: tuple[Store, Server] | None = None
+        self._closed = False
         self._temporary = _temporary() if directory is None else None
         path = self._temporary.name if self._temporary else directory
         assert path is not None
+        self._path = path
         try:
-            self.store = open(path, config=of_store, files=UnsyncedFiles())
-            """The open store; what it holds may be asserted on, and changed."""
-            self._server = self._serving(wanted, of_server)
+            self._start(wanted)
         except BaseException:
             self._remove()
             raise
-
-    def _serving(self, topics: Mapping[str, int], settings: Mapping[str, Any]) -> Server:
-        try:
-            for name in topics.keys() - self.store.topics().keys():
-                self.store.create_topic(name, topics[name])
-            handlers = intercepted(HANDLERS, self.faults, self._log)
-            return start(self.store, "127.0.0.1", 0, None, ServerConfig.parse(settings), handlers)
-        except BaseException:
-            self.store.close()
-            raise
+        if clock is not None:
+            clock.attach(self._run_due)
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.bootstrap_servers!r})"
+        state = "" if self._running else ", closed" if self._closed else ", stopped"
+        return f"{type(self).__name__}({self.bootstrap_servers!r}{state})"
+
+    @property
+    def store(self) -> Store:
+        """Return the open store, another one after each `start`; what it holds may be asserted on, and
+        changed. Raises IllegalStateError while the broker is stopped.
+        """
+        running = self._running
+        if running is None:
+            raise IllegalStateError(f"{self!r} has no open store: {'' if self._closed else 'start() it'}")
+        return running[0]
 
     @property
     def bootstrap_servers(self) -> str:
-        """Return "host:port", as clients take it."""
-        return self._server.bootstrap_servers
+        """Return "host:port", as clients take it; `stop` and `start` don't change it."""
+        return self._servers
 
     @property
     def requests(self) -> list[LoggedRequest]:
@@ -94,21 +127,96 @@ class Broker(Closing):
         self.faults.clear()
         self._log.clear()
 
-    def close(self) -> None:
-        """End all connections and the server, close the store, remove it where it is temporary. A second
-        time does nothing.
+    # --- going away and coming back -----------------------------------------------------------
+
+    def stop(self) -> None:
+        """Go away, as a broker that is shut down: end all connections, refuse new ones, and close the store.
+        The data, the faults and the requests stay. A stop of a stopped broker does nothing.
         """
-        try:
-            self._server.close()
-        finally:
+        with self._lock:
+            self._stop()
+
+    def start(self) -> None:
+        """Come back after `stop` at the same address, with the same data: transactions and members of groups
+        go on, as over the restart of a broker. A start of a running broker does nothing. Raises
+        ClientClosedError after `close`; ListenError if another program has taken the port.
+        """
+        with self._lock:
+            if self._closed:
+                raise ClientClosedError(f"{self!r} can't be started again")
+            if self._running is None:
+                self._start({})
+
+    def close(self) -> None:
+        """Stop for good, and remove the store if it is temporary. A second time does nothing."""
+        with self._lock:
+            if self._clock is not None and not self._closed:
+                self._clock.detach(self._run_due)
+            self._closed = True
             try:
-                self.store.close()
+                self._stop()
             finally:
                 self._remove()
+
+    def _start(self, topics: Mapping[str, int]) -> None:
+        clock = self._clock or wall_clock
+        store = open(self._path, config=self._of_store, files=UnsyncedFiles(), clock=clock)
+        try:
+            server = self._served(store, topics)
+        except BaseException:
+            store.close()
+            raise
+        self._running = store, server
+
+    def _served(self, store: Store, topics: Mapping[str, int]) -> Server:
+        if self._clock is not None:
+            self._clock.govern(store)
+        for name in topics.keys() - store.topics().keys():
+            store.create_topic(name, topics[name])
+        handlers = intercepted(HANDLERS, self.faults, self._log)
+        place = (HOST, PORT) if self._config.specs else (HOST, self._port)
+        server = start(store, *place, None, self._config, handlers)
+        self._servers, self._port = server.bootstrap_servers, server.port
+        if self._config.specs:
+            self._config = replace(self._config, listeners=_at(self._config.specs, server.ports))
+        return server
+
+    def _stop(self) -> None:
+        if self._running is None:
+            return
+        store, server = self._running
+        try:
+            server.close()
+        finally:
+            self._running = None
+            store.close()
+
+    def _run_due(self) -> None:
+        with self._lock:
+            if self._running is not None and self._clock is not None:
+                self._clock.run_due(self._running[0])
 
     def _remove(self) -> None:
         if self._temporary is not None:
             self._temporary.cleanup()
+
+
+def _check_clock(clock: Any) -> None:
+    if clock is None:
+        return
+    from .clock import Clock  # and with it the coordinators, which a server may not need
+
+    if not isinstance(clock, Clock):
+        raise InvalidTypeError(f"clock must be a segstore.testing.Clock, not {type(clock).__name__}")
+
+
+def _at(specs: Sequence[ListenerSpec], ports: Sequence[int]) -> str:
+    """Return the setting `listeners` with the ports that the system has chosen."""
+    places = [
+        f"{spec.name}://{address_text(Endpoint(spec.host, port))}"
+        for spec, port in zip(specs, ports, strict=True)
+    ]
+    return ",".join(places)
 
 
 class UnsyncedFiles(Files):
@@ -134,6 +242,15 @@ def _in_memory() -> str | None:
         return None
     found = os.statvfs(MEMORY)
     return MEMORY if found.f_bavail * found.f_frsize >= ENOUGH else None
+
+
+def _check_one_node(settings: Mapping[str, Any]) -> None:
+    """Raise ConfigError for a number of nodes, as mock clusters of other packages take it."""
+    for name in _NODES & settings.keys():
+        raise ConfigError(
+            f"{name}={settings[name]!r}: a Broker is one node, of which no leader moves and no replica falls "
+            "behind; leave it out"
+        )
 
 
 def _partitions(topics: Iterable[str] | Mapping[str, int] | None) -> dict[str, int]:

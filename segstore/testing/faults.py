@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import Any
 
 from segstore.config import arguments
+from segstore.config.options import did_you_mean
 from segstore.errors import InvalidArgumentError
 from segstore.protocol.codec import structs
 from segstore.protocol.error_codes import Code
@@ -195,13 +196,21 @@ def _api(named: Api | str | int) -> Api:
     for api in Api:
         if named in (api, api.name, api.message):
             return api
-    names = ", ".join(api.message for api in Api)
-    raise InvalidArgumentError(f"api is {named!r}; allowed are {names}")
+    names = [api.message for api in Api]
+    hint = did_you_mean(str(named), names) or f"allowed are {', '.join(names)}"
+    raise InvalidArgumentError(f"api is {named!r}; {hint}")
+
+
+_FEW = 3
 
 
 def _code(named: int | str) -> Code:
     for code in Code:
         if named in (code, code.name) and code is not Code.NONE:
             return code
-    names = ", ".join(f"{code.name} ({code})" for code in Code if code)
-    raise InvalidArgumentError(f"code is {named!r}; allowed are {names}")
+    known = {code.name: f"{code.name} ({code})" for code in Code if code}
+    begun = [name for name in known if isinstance(named, str) and named and name.startswith(named)]
+    hint = did_you_mean(str(named), known) or f"allowed are {', '.join(known.values())}"
+    if 1 <= len(begun) <= _FEW:
+        hint = f"did you mean {' or '.join(begun)}?"
+    raise InvalidArgumentError(f"code is {named!r}; {hint}")

@@ -33,7 +33,10 @@ def segstore_broker() -> Iterator[Broker]:
 
 @pytest.fixture
 def segstore_topic(request: pytest.FixtureRequest, segstore_broker: Broker) -> str:
-    """The name of a new topic of `segstore_broker` with one partition, which begins with the test's name."""
+    """The name of a new topic of `segstore_broker` with one partition, which begins with the test's name. A
+    broker that an earlier test has stopped is started.
+    """
+    segstore_broker.start()
     words = re.sub(r"[^a-zA-Z0-9_-]+", "-", request.node.name)[:_LONGEST]
     name = f"{words}-{uuid.uuid4().hex[:12]}"
     segstore_broker.store.create_topic(name)

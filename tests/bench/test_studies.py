@@ -22,9 +22,10 @@ from terminal import Terminal
 from waiting import PATIENCE, until
 
 from segstore.bench import Figure, Results, write
+from segstore.bench.choices import STUDIES
 from segstore.bench.plots import save
 from segstore.bench.results import text
-from segstore.bench.studies import MODULES, Study, study
+from segstore.bench.studies import Study, study
 from segstore.bench.studies.child import ask
 from segstore.bench.studies.words import Contest, answer, headline, leaders
 from segstore.errors import InvalidArgumentError, StorageError
@@ -61,7 +62,7 @@ def quick(disk_dir: Path) -> Callable[[str], Results]:
     return measured
 
 
-@pytest.mark.parametrize("name", MODULES)
+@pytest.mark.parametrize("name", STUDIES)
 def test_a_quick_run(name: str, quick: Callable[[str], Results]) -> None:
     results, one = quick(name), study(name)
     assert (results.name, results.question) == (one.NAME, one.QUESTION) == (name, one.QUESTION)
@@ -74,7 +75,7 @@ def test_a_quick_run(name: str, quick: Callable[[str], Results]) -> None:
     assert Results.of(json.loads(text(results))) == results
 
 
-@pytest.mark.parametrize("name", MODULES)
+@pytest.mark.parametrize("name", STUDIES)
 def test_findings_are_made_of_the_cells_alone(name: str, quick: Callable[[str], Results]) -> None:
     results = quick(name)
     again = Results.of(json.loads(text(results)))
@@ -82,7 +83,7 @@ def test_findings_are_made_of_the_cells_alone(name: str, quick: Callable[[str], 
     assert any(finding.answer.startswith("Too few runs") for finding in results.findings)
 
 
-@pytest.mark.parametrize("name", MODULES)
+@pytest.mark.parametrize("name", STUDIES)
 def test_pictures(name: str, quick: Callable[[str], Results], tmp_path: Path) -> None:
     results = quick(name)
     first = save(study(name).plot(results), tmp_path / "first")
@@ -184,7 +185,7 @@ def test_a_finding_says_what_figures_say(claim: str, truth: int, quick: Callable
 def test_every_finding_with_a_verdict_is_held_to_one(quick: Callable[[str], Results]) -> None:
     judged = {(name, number) for name, number, *_ in CLAIMS.values()}
     judged.add(("append-ways", 3))  # O_DIRECT, which some file systems refuse
-    for name in MODULES:
+    for name in STUDIES:
         told = enumerate(quick(name).findings)
         assert {(name, n) for n, one in told if one.answer.startswith("Too few")} <= judged
 
@@ -299,7 +300,7 @@ def test_what_is_said_of_a_contest() -> None:
 # --- Ctrl-C, and processes --------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("one", map(study, MODULES), ids=lambda one: one.NAME)
+@pytest.mark.parametrize("one", map(study, STUDIES), ids=lambda one: one.NAME)
 def test_an_interrupt_at_any_time_leaves_nothing(one: Study, tmp_path: Path) -> None:
     before, calls = children(), 0
 
@@ -347,8 +348,8 @@ def test_a_child_that_fails_is_told() -> None:
 
 def test_the_command_lists_studies() -> None:
     shown = ok("bench", "study").stdout
-    assert all(name in shown for name in MODULES)
-    assert all(one.QUESTION.endswith("?") and one.QUESTION in shown for one in map(study, MODULES))
+    assert all(name in shown for name in STUDIES)
+    assert all(one.QUESTION.endswith("?") and one.QUESTION in shown for one in map(study, STUDIES))
 
 
 def test_an_unknown_study(tmp_path: Path) -> None:

@@ -16,16 +16,18 @@ import pytest
 from waiting import until
 
 import segstore
+from segstore.bench.choices import KIB, SINKS, SIZES, WAYS_TO_SEND
 from segstore.bench.results import Results, filesystem, load, write
 from segstore.bench.terminal import table
-from segstore.bench.zero_copy import machine_state, plan, run, syscalls
-from segstore.bench.zero_copy.exhibits import ALL_METHODS
+from segstore.bench.zero_copy import machine_state, plan, receivers, run, syscalls
+from segstore.bench.zero_copy.exhibits import ALL_METHODS, EXHIBITS
 from segstore.bench.zero_copy.measure import CPU, FIGURES, THROUGHPUT, sample, unavailable
-from segstore.bench.zero_copy.plan import BARE, KIB, LOG, OS_SENDFILE, SIZES, Group, Plan
-from segstore.bench.zero_copy.receivers import SINKS, sink
+from segstore.bench.zero_copy.plan import BARE, LOG, OS_SENDFILE, Group, Plan
+from segstore.bench.zero_copy.receivers import sink
 from segstore.bench.zero_copy.report import details, draw, summary
 from segstore.cli.output import console
 from segstore.errors import StorageError
+from segstore.storage.transfer import METHODS
 
 pytestmark = pytest.mark.on_disk
 
@@ -330,3 +332,9 @@ def test_a_call_that_the_kernel_begins_anew_counts_once() -> None:
         "+++ exited with 0 +++",
     )
     assert syscalls._listed("\n".join(lines)) == {"splice": 1}
+
+
+def test_the_choices_name_every_way_and_sink() -> None:
+    """They stand apart from these, so that the help of the command needs no engine."""
+    assert sorted(WAYS_TO_SEND) == sorted({*METHODS, *EXHIBITS})
+    assert (*receivers._ENDS, "file") == SINKS

@@ -67,7 +67,7 @@ def test_what_was_measured_is_shown_and_kept_without_matplotlib(
     assert os.listdir(tmp_path / "out") == ["zero-copy.json"]
     (line,) = result.stderr.splitlines()
     assert line.startswith("no pictures are drawn: ")
-    assert line.endswith("needs matplotlib, which is not installed: pip install 'segstore[bench]'")
+    assert line.endswith("needs matplotlib, which is not installed: pip install matplotlib")
 
 
 REFUSED = {

@@ -70,7 +70,8 @@ main([])
     )
     found = {name for name in run_.stdout.split() if name.startswith("segstore.")}
     assert {name for name in found if not name.startswith("segstore.cli")} == {
-        *("segstore.errors", "segstore.main_interpreter", "segstore.threads", "segstore.version")
+        *("segstore.errors", "segstore.first_use", "segstore.main_interpreter"),
+        *("segstore.threads", "segstore.version"),
     }
 
 
@@ -154,6 +155,11 @@ def test_an_argument_too_many_says_what_was_meant(case: str, store_dir: Path) ->
 
 ERRORS = {
     "no such store": (["topics", "-s", "{missing}"], "is the path right? `segstore create` makes a new one"),
+    "a copy where none can be": (["copy", "/proc/x", "-s", "{store}"], "/proc/x: No copy can be made there"),
+    "an export where none can be": (
+        ["export", "t", "{missing}/x.ndjson", "-s", "{store}"],
+        "missing/x.ndjson: The file can't be made there: No such file or directory",
+    ),
     "no such topic": (["consume", "u", "-s", "{store}"], "no topic 'u'; there are: t"),
     "no such partition": (["consume", "t", "-p", "9", "-s", "{store}"], "has no partition 9; it has [0]"),
     "partition to produce to": (["produce", "t", "-p", "9", "-s", "{store}"], "has no partition 9"),

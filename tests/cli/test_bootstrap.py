@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import signal
 import socket
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import Any
 
 import confluent_kafka
 import pytest
+from certificates import certificates
 from cli import json_lines, ok, run, start_program
 from waiting import PATIENCE, until
 
@@ -21,6 +23,7 @@ import segstore
 from segstore.cli.app import COMMANDS, commands
 from segstore.coordinator.group.admin import Groups
 from segstore.coordinator.structs import OffsetAndMetadata, TopicPartition
+from segstore.testing import Broker
 
 NOON = 1372680000000  # 2013-07-01T12:00:00Z
 
@@ -298,7 +301,7 @@ def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     result = run("topics", "-b", "127.0.0.1:1")
     assert (result.exit_code, result.stderr) == (
         1,
-        "segstore: --bootstrap needs confluent_kafka, which is not installed: pip install 'segstore[wire]'\n",
+        "segstore: --bootstrap needs confluent-kafka, which is not installed: pip install confluent-kafka\n",
     )
 
 
@@ -309,6 +312,53 @@ def test_a_cluster_that_is_not_there_is_told_in_a_line() -> None:
     assert result.exit_code == 1
     assert result.stderr.startswith(f"segstore: {where}: can't be reached: ")
     assert result.stderr.endswith("Connection refused\n")
+
+
+OF_USERS = {"security_protocol": "SASL_PLAINTEXT", "sasl_users": {"alice": "secret"}}
+"""Settings of a server."""
+
+
+@pytest.mark.parametrize("command", ["topics", "produce", "consume"])
+def test_a_topic_that_the_user_may_not_see(command: str) -> None:
+    client = ("security.protocol=SASL_PLAINTEXT", "sasl.mechanism=SCRAM-SHA-256", "sasl.username=alice")
+    of_alice = [part for each in (*client, "sasl.password=secret") for part in ("--set", each)]
+    allow = ["User:alice: read,write,describe topic orders"]
+    with Broker(topics=["pay", "orders"], allow=allow, **OF_USERS) as broker:
+        result = run(command, "pay", "-b", broker.bootstrap_servers, *of_alice, stdin="")
+        assert result.exit_code == 1
+        assert "no topic 'pay'; there are: orders; or alice may not describe it\n" in result.stderr
+        result = run("consume", "orders", "-p", "7", "-b", broker.bootstrap_servers, *of_alice)
+        assert "may not" not in result.stderr
+
+
+@pytest.mark.parametrize("of", ["TLS", "SASL"])
+def test_a_server_that_wants_tls_or_sasl_is_told(of: str, tmp_path: Path) -> None:
+    tls = {"security_protocol": "SSL", "ssl_keystore_location": str(certificates(tmp_path).server)}
+    with Broker(**(tls if of == "TLS" else OF_USERS)) as broker:
+        result = run("topics", "-b", broker.bootstrap_servers)
+    assert result.exit_code == 1
+    assert "does it speak TLS or SASL? Give --set security.protocol=SSL (or " in result.stderr
+    assert "--command-config FILE" in result.stderr
+
+
+def test_produce_to_a_demoted_primary_says_so(tmp_path: Path) -> None:
+    with Broker(tmp_path / "old", topics=["t"]) as old:
+        with segstore.follow(old.bootstrap_servers, tmp_path / "new") as standby:
+            assert standby.wait_caught_up(PATIENCE * 1000)
+        with segstore.promote(tmp_path / "new", "reachable"):
+            program = start_program("produce", "t", "-b", old.bootstrap_servers, stdin=subprocess.PIPE)
+            with program:
+                try:
+                    assert program.stdin is not None
+                    assert program.stderr is not None
+                    program.stdin.write(b"x\n")
+                    program.stdin.close()
+                    assert (
+                        b": no producer id: Not coordinator; a store that was demoted"
+                        in program.stderr.readline()
+                    )
+                finally:
+                    program.kill()
 
 
 # --- a server that goes and comes ---------------------------------------------------------------

@@ -37,6 +37,8 @@ RANGES = {
     "earliest": (["--offset", "earliest"], ALL + B),
     "one partition": (["-p", "1"], B),
     "both, in the order asked for": (["-p", "1", "-p", "0"], B + ALL),
+    "an offset, by export's name": (["-p", "0", "--from-offset", "7"], ["7", "8", "9"]),
+    "a time, by export's name": (["-p", "0", "--from-time", "1750"], ["8", "9"]),
     "an offset": (["-p", "0", "-o", "7"], ["7", "8", "9"]),
     "an offset in both": (["-o", "4"], [*ALL[4:], "b4"]),
     "the end": (["-p", "0", "-o", "10"], []),

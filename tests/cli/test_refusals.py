@@ -41,6 +41,17 @@ def test_what_is_sent_again_is_told(told: list[str], error: str, actions: str, e
     assert told == expected
 
 
+def test_a_store_that_was_demoted_gives_no_producer_id(told: list[str]) -> None:
+    line = "[thrd:main]: Failed to acquire idempotence PID from broker h:1/1: Broker: %s: retrying"
+    made = Refusals(told.append)
+    made.logger.warning("%s", line % "Not coordinator")
+    made.logger.warning("%s", line % "Coordinator load in progress")
+    assert told == [
+        "no producer id: Not coordinator; a store that was demoted says so: the promoted one takes records",
+        "no producer id: Coordinator load in progress",
+    ]
+
+
 def test_once_until_a_record_is_acknowledged(told: list[str]) -> None:
     made = Refusals(told.append)
     for _ in range(3):

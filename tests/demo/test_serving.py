@@ -54,7 +54,7 @@ def test_a_program_that_fails_is_told(tmp_path: Path, monkeypatch: pytest.Monkey
 
 def test_without_confluent_kafka_the_error_names_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
-    with pytest.raises(MissingPackageError, match=r"pip install 'segstore\[demo\]'"):
+    with pytest.raises(MissingPackageError, match=r"pip install confluent-kafka$"):
         part.serving(Screen(), str(tmp_path / "store"), 2)
 
 

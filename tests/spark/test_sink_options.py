@@ -133,12 +133,18 @@ BAD: dict[str, tuple[dict[str, str], StructType, tuple[str, ...]]] = {
 }
 
 
+def shown_alone(error: BaseException) -> bool:
+    """Whether a traceback, which Spark prints as a whole, has no error before this one."""
+    return error.__cause__ is None and (error.__context__ is None or error.__suppress_context__)
+
+
 @pytest.mark.parametrize("case", BAD)
 def test_bad_input(case: str, store: Path) -> None:
     options, schema, said = BAD[case]
     with pytest.raises(ConfigError) as raised:
         writer({"path": str(store), **options}, schema, False)
     assert [part for part in said if part not in str(raised.value)] == [], str(raised.value)
+    assert shown_alone(raised.value)
 
 
 def test_a_batch_only_appends_and_a_stream_has_ids_of_its_own(store: Path) -> None:

@@ -327,6 +327,9 @@ def test_where_it_can_not_begin(name: str, root: Path) -> None:
     with pytest.raises(kind) as raised:
         begins(root, **given)
     assert [part for part in said if part not in str(raised.value)] == [], str(raised.value)
+    error = raised.value
+    assert error.__cause__ is None  # Spark prints the whole traceback
+    assert error.__context__ is None or error.__suppress_context__
 
 
 SUBSCRIBED: dict[str, tuple[dict[str, str], list[str]]] = {

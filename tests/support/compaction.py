@@ -202,7 +202,7 @@ class Writer:
 def entries(path: Path) -> list[tuple[int, ...]]:
     """Return (producer id, first offset, last offset) of all entries in `.txnindex` files."""
     data = b"".join(p.read_bytes() for p in sorted((path / "t-0").glob("*.txnindex")))
-    return [tuple(e.tolist()[1:4]) for e in np.frombuffer(data, txn_index.ENTRY)]
+    return [tuple(e.tolist()[1:4]) for e in np.frombuffer(data, txn_index.entry_type())]
 
 
 def keyed(store: segstore.Store, n: int, keys: int = 10) -> None:

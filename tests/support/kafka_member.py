@@ -32,10 +32,11 @@ from segstore.replication.core.leader import Leader
 from segstore.replication.core.messages import AlterPartition
 from segstore.replication.core.registration import BrokerRegistration, PartitionRegistration
 from segstore.replication.data_directory import Change, DataDirectory, open_directory
-from segstore.replication.local_replica import LocalReplica, Read
+from segstore.replication.local_replica import LocalReplica
 from segstore.replication.metadata.image import PartitionKey
 from segstore.replication.metadata.properties import MetaProperties, read_properties
 from segstore.replication.metadata.voters import Place
+from segstore.replication.replica_fetch import Read
 from segstore.replication.settings import ReplicationConfig
 from segstore.storage.context import wall_clock
 from segstore.storage.log.acks import Acks

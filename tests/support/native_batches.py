@@ -14,7 +14,7 @@ from oracle import Batch, Malformed, Record, decode_records
 
 from segstore._native import ffi, held, lib
 from segstore.records import Encoded
-from segstore.records.header import BATCH, HEADER_SIZE
+from segstore.records.header import HEADER_SIZE, batch_type
 
 INT31 = (1 << 31) - 1
 INT63 = (1 << 63) - 1
@@ -141,11 +141,11 @@ class Input:
         capacity: int = 1 << 18,
         max_batches: int = 1000,
     ) -> tuple[bytes, np.ndarray, int]:
-        """Call seg_encode once; return (bytes, BATCH array, records taken). Nothing behind the capacity may
-        change.
+        """Call seg_encode once; return (bytes, array of `batch_type`, records taken). Nothing behind the
+        capacity may change.
         """
         out = exact(b"\xa5" * (capacity + 64))
-        batches, left = np.zeros(max_batches, BATCH), ffi.new("int64_t[2]")
+        batches, left = np.zeros(max_batches, batch_type()), ffi.new("int64_t[2]")
         size = lib.seg_encode(
             *self.columns, int64s(self.timestamps), 0, int64s(self.offsets), first, self.n, batch_bytes,
             template() if t is None else t, out, capacity, ffi.from_buffer("seg_batch *", batches),
@@ -166,7 +166,7 @@ def scan(
     capacity: int = 1000,
     least: int = -1,
 ) -> tuple[np.ndarray, Any]:
-    batches, end = np.zeros(max(capacity, 1), BATCH), ffi.new("seg_scan_end *")
+    batches, end = np.zeros(max(capacity, 1), batch_type()), ffi.new("seg_scan_end *")
     n = lib.seg_scan(
         exact(data), len(data), position, least, from_offset, end_offset, max_bytes, check_crcs,
         ffi.from_buffer("seg_batch *", batches), capacity, end,
@@ -218,8 +218,8 @@ def decode_all(data: bytes) -> list[Record]:
 
 
 def as_batch(header: Batch, count: int, size: int = 0) -> np.ndarray:
-    """Return a BATCH array with one row."""
-    row = np.zeros(1, BATCH)
+    """Return an array of `batch_type` with one row."""
+    row = np.zeros(1, batch_type())
     for name in (
         "base_offset",
         "leader_epoch",

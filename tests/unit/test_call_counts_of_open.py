@@ -18,7 +18,7 @@ from stores import killed
 
 import segstore
 
-MOST = 955
+MOST = 960
 RECORDS = 100
 SHOWN = 25
 

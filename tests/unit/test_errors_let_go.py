@@ -255,7 +255,7 @@ def transfer(scene: Scene) -> None:
 @case
 def a_package_that_is_missing(scene: Scene) -> None:
     def needed() -> None:
-        with Needing("missing_package", "metrics", "metrics_text"):
+        with Needing("missing-package", "metrics_text"):
             importlib.import_module("missing_package")
 
     refused(needed, MissingPackageError)

@@ -16,6 +16,7 @@ import segstore
 from segstore.config import TopicConfig
 from segstore.errors import (
     InvalidArgumentError,
+    InvalidReplicationFactorError,
     InvalidTypeError,
     MissingPackageError,
     OffsetOutOfRangeError,
@@ -58,7 +59,10 @@ def test_an_offset_out_of_range_says_which_are_there(offset: int, store: segstor
 
 
 HEADERS: dict[str, tuple[Any, str]] = {
-    "a dict": ({"a": b"b"}, r"headers is dict: allowed is a list of \(str, bytes or None\)"),
+    "a dict": (
+        {"a": b"b"},
+        r"headers is dict: allowed is a list of \(str, bytes or None\); of a dict .*\.items\(\)\)$",
+    ),
     "text": ("ab", "headers is str: allowed is a list"),
     "no pair": (["ab"], r"headers\[0\] is 'ab': allowed is a list"),
     "a number": ([("a", b"b"), ("a", 5)], r"headers\[1\] is \(str, int\): allowed is a list"),
@@ -113,11 +117,11 @@ def test_a_record_that_expires_at_once_is_told_once(
     assert TopicConfig().retention_ms == -1
 
 
-NEEDS: dict[str, tuple[str, str, Callable[[segstore.Store], Any]]] = {
-    "to_arrow": ("pyarrow", "arrow", lambda store: store.partition("t").read(0).to_arrow()),
-    "the C stream": ("pyarrow", "arrow", lambda store: store.partition("t").read(0).__arrow_c_stream__()),
-    "poll_arrow": ("pyarrow", "arrow", lambda store: earliest(store).poll_arrow(1000)),
-    "metrics_text": ("prometheus_client", "metrics", lambda store: store.metrics_text()),
+NEEDS: dict[str, tuple[str, Callable[[segstore.Store], Any]]] = {
+    "to_arrow": ("pyarrow", lambda store: store.partition("t").read(0).to_arrow()),
+    "the C stream": ("pyarrow", lambda store: store.partition("t").read(0).__arrow_c_stream__()),
+    "poll_arrow": ("pyarrow", lambda store: earliest(store).poll_arrow(1000)),
+    "metrics_text": ("prometheus-client", lambda store: store.metrics_text()),
 }
 
 
@@ -129,24 +133,24 @@ def earliest(store: segstore.Store) -> segstore.Consumer:
 def test_a_package_that_is_not_installed_is_named(
     name: str, store: segstore.Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    package, extra, call = NEEDS[name]
+    package, call = NEEDS[name]
+    imported = package.replace("-", "_")
     for module in [
-        each for each in sys.modules if each.partition(".")[0] == package or each == "segstore.records.arrow"
+        each for each in sys.modules if each.partition(".")[0] == imported or each == "segstore.records.arrow"
     ]:
         monkeypatch.delitem(sys.modules, module)
     real = builtins.__import__
 
     def absent(module: str, *args: Any, **kwargs: Any) -> Any:
-        if module.partition(".")[0] == package:
+        if module.partition(".")[0] == imported:
             raise ModuleNotFoundError(f"No module named {module!r}", name=module)
         return real(module, *args, **kwargs)
 
     monkeypatch.setattr(builtins, "__import__", absent)
-    with pytest.raises(
-        MissingPackageError, match=rf"needs {package}.*pip install 'segstore\[{extra}\]'"
-    ) as caught:
+    with pytest.raises(MissingPackageError, match=rf"needs {package}.*: pip install {package}$") as caught:
         call(store)
     assert isinstance(caught.value, ImportError)
+    assert caught.value.name == imported
 
 
 def test_check_of_what_is_not_there(tmp_path: Path) -> None:
@@ -155,3 +159,25 @@ def test_check_of_what_is_not_there(tmp_path: Path) -> None:
         assert done.exit_code == 1
         said = "no such store: is the path right? `segstore create` makes a new one"
         assert done.stderr == f"segstore: {tmp_path}/nope: {said}\n"
+
+
+HEADERS_OF_MANY: dict[str, tuple[Any, str]] = {
+    "a dict": ({"a": b"b"}, r"headers is dict: allowed is, for each record, a sequence"),
+    "dicts": ([{"a": b"b"}], r"headers\[0\] is dict: .*; of a dict these are list\(headers\.items\(\)\)$"),
+}
+
+
+@pytest.mark.parametrize("name", HEADERS_OF_MANY)
+def test_headers_of_several_records(name: str, store: segstore.Store) -> None:
+    headers, told = HEADERS_OF_MANY[name]
+    with pytest.raises(InvalidTypeError, match=f"^{told}"):
+        store.partition("t").append_batch([b"x"], headers=headers)
+
+
+@pytest.mark.parametrize("make", ["create_topic", "ensure_topic"])
+def test_a_store_of_one_directory_has_one_replica(make: str, store: segstore.Store) -> None:
+    told = r"^replication_factor=2: must be 1 in a store of one directory; segstore\.open_replicated"
+    with pytest.raises(InvalidReplicationFactorError, match=told):
+        getattr(store, make)("two", replication_factor=2)
+    assert "two" not in store.topics()
+    assert getattr(store, make)("one", replication_factor=1).partitions == 1

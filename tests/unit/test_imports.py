@@ -1,5 +1,6 @@
-"""Promise: `import segstore` brings the errors only. The first use of a name brings the rest, whoever asks,
-and whatever comes in between. An open store needs no further module.
+"""Promise: `import segstore` brings the errors only. The first use of a name brings the engine, and the first
+columns bring NumPy, whoever asks, and whatever comes in between. An open store needs no further module but
+NumPy, and that for columns only.
 """
 
 from __future__ import annotations
@@ -18,8 +19,18 @@ import segstore
 from segstore.storage.store.sweeper import Swept
 
 PACKAGES = Path(np.__file__).parents[1]
-EAGER = {"segstore", "segstore.errors", "segstore.main_interpreter", "segstore.threads", "segstore.version"}
+EAGER = {
+    "segstore",
+    "segstore.errors",
+    "segstore.first_use",
+    "segstore.main_interpreter",
+    "segstore.threads",
+    "segstore.version",
+}
 """The modules of `import segstore`: each program and each of Spark's workers waits for every one of them."""
+
+ENGINE_SIZE = 195
+"""The most modules that an open store needs."""
 
 HEAVY = {
     *("numpy", "cramjam", "crc32c", "_cffi_backend", "pyarrow", "email", "importlib.metadata", "pathlib"),
@@ -50,6 +61,58 @@ def test_importing_segstore_brings_the_errors_only() -> None:
     assert {name for name in found if name.startswith("segstore")} == EAGER
     assert HEAVY & set(found) == set()
     assert len(found) < 100
+
+
+OPEN = "import segstore\nstore = segstore.open(sys.argv[1])\nlog = store.partition('t')\n"
+READER = OPEN.replace("sys.argv[1]", "sys.argv[1], 'r'")
+METADATA = """
+import segstore, socket, struct
+with segstore.open(sys.argv[1]) as store, segstore.serve(store, port=0) as server:
+    host, port = server.bootstrap_servers.split(":")
+    with socket.create_connection((host, int(port))) as client:
+        request = struct.pack(">hhihi", 3, 1, 1, -1, -1)
+        client.sendall(struct.pack(">i", len(request)) + request)
+        assert client.recv(1 << 16)
+"""
+STARTS: dict[str, tuple[str, int]] = {
+    "import segstore": ("import segstore", len(EAGER)),
+    "an append": (f"{OPEN}log.append(b'v', key=b'k', headers=[('h', b'')])\nstore.close()", ENGINE_SIZE),
+    "a compressed append": (f"{OPEN}store.partition('z').append(b'v' * 100)\nstore.close()", ENGINE_SIZE),
+    "a producer": (
+        f"{OPEN}p = segstore.Producer(store)\nassert p.send('t', b'v').get().offset\nstore.close()",
+        ENGINE_SIZE + 47,
+    ),
+    "a record that is read": (f"{READER}assert log.read_one(0).value == b'v'", ENGINE_SIZE),
+    "a record with headers": (f"{READER}assert log.read_one(1).headers == [('h', b'')]", ENGINE_SIZE),
+    "a list of topics": (
+        "from segstore.cli import main\nmain(['topics', '--store', sys.argv[1]])",
+        ENGINE_SIZE + 16,
+    ),
+    "a server's metadata": (METADATA, ENGINE_SIZE + 58),
+}
+"""Programs over a store that was closed cleanly, none of which brings NumPy; and how many modules of segstore
+each brings at most.
+"""
+
+
+@pytest.fixture(scope="module")
+def closed_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("starts") / "store"
+    with segstore.open(path) as store:
+        store.create_topic("t")
+        store.create_topic("z", config={"compression.type": "zstd"})
+        for headers in ((), [("h", b"")], ()):
+            store.partition("t").append(b"v", headers=headers)
+    return path
+
+
+@pytest.mark.parametrize("name", STARTS)
+def test_a_start_brings_what_it_needs(name: str, closed_store: Path) -> None:
+    code, most = STARTS[name]
+    told = f"import atexit\natexit.register(lambda: print(*sys.modules))\n{code}"
+    found = set(python(told, closed_store).splitlines()[-1].split())
+    assert not {"numpy", "pyarrow"} & found
+    assert len([each for each in found if each.startswith("segstore")]) <= most
 
 
 def test_a_server_brings_neither_replication_nor_tls_that_it_does_not_use(tmp_path: Path) -> None:
@@ -107,6 +170,31 @@ except SystemExit as ended:
     assert (ENGINE_MODULES | more) & set(found) == set()
 
 
+def test_the_help_of_no_command_brings_the_engine() -> None:
+    """Nor what prints tables, nor a module that another command needs."""
+    code = """
+import contextlib, io
+from segstore.cli.app import COMMANDS, Listed, commands
+
+def helps(path, command):
+    yield path
+    for name, inner in getattr(command, "commands", {}).items():
+        yield from helps([*path, name], inner)
+
+brought = []
+for name in COMMANDS:
+    for path in helps([name], Listed(name).itself()):
+        with contextlib.redirect_stdout(io.StringIO()) as shown:
+            commands.main([*path, "--help"], prog_name="segstore", standalone_mode=False)
+        assert shown.getvalue().startswith(f"Usage: segstore {' '.join(path)}"), path
+        if wrong := set(sys.argv[1:]) & set(sys.modules):
+            brought.append((path, wrong))
+            break
+print(*brought)
+"""
+    assert python(code, *sorted(ENGINE_MODULES - {"segstore.bench", "segstore.demo"} | {"rich"})) == ""
+
+
 def test_the_collector_rests_while_a_command_is_imported() -> None:
     """And is awake afterwards, with nothing of the modules to look at."""
     code = """
@@ -115,7 +203,7 @@ from segstore.cli.importing import imports
 before = gc.get_stats()[2]["collections"]
 with imports():
     import segstore.cli.app, segstore.cli.serve
-print(gc.get_stats()[2]["collections"] - before, gc.isenabled(), gc.get_freeze_count() > 50_000)
+print(gc.get_stats()[2]["collections"] - before, gc.isenabled(), gc.get_freeze_count() > 10_000)
 with imports():
     gc.disable()
 print(gc.isenabled())
@@ -174,22 +262,39 @@ def test_the_engine_brings_no_package_that_reads_what_is_installed() -> None:
     assert not {"crc32c", "email", "importlib.metadata", "argparse", "zipfile", "asyncio", "pyarrow"} & found
 
 
-def test_an_open_store_needs_no_further_module(store_dir: Path) -> None:
-    """Neither an append nor a sweep nor its close does: at the interpreter's end none can be imported."""
-    code = """
-        import segstore
-        store = segstore.open(sys.argv[1], config={"log.cleaner.backoff.ms": 60000})
-        before = set(sys.modules)
-        store.create_topic("t", config={"cleanup.policy": "compact", "min.cleanable.dirty.ratio": 0})
-        log = store.partition("t")
+USES = {
+    "columns, where there is NumPy": """
         log.append_batch([b"1", b"2"], keys=[b"k", b"k"])
         log.flush()
         log.read(0)
         store.sweep()
         store.stats()
-        store.close()
-        print(*sorted(set(sys.modules) - before))
-    """
+    """,
+    "records": """
+        log.append(b"1", key=b"k", headers=[("h", b"")])
+        log.append(b"2", key=b"k")
+        log.flush()
+        assert log.read_one(1).value == b"2"
+        store.delete_topic("t")
+    """,
+}
+
+
+@pytest.mark.parametrize("name", USES)
+def test_an_open_store_needs_no_further_module(name: str, store_dir: Path) -> None:
+    """Neither for these, nor for its close: at the interpreter's end none can be imported."""
+    code = f"""
+import segstore
+store = segstore.open(sys.argv[1], config={{"log.cleaner.backoff.ms": 60000}})
+if "NumPy" in {name!r}:
+    import numpy
+before = set(sys.modules)
+store.create_topic("t", config={{"cleanup.policy": "compact", "min.cleanable.dirty.ratio": 0}})
+log = store.partition("t")
+{textwrap.dedent(USES[name])}
+store.close()
+print(*sorted(set(sys.modules) - before))
+"""
     assert python(code, store_dir) == ""
 
 
@@ -236,14 +341,21 @@ def test_a_fresh_process_takes_what_was_pickled(name: str) -> None:
     assert python(code) == repr(PICKLED[name]).partition(" at ")[0]
 
 
-def test_many_threads_ask_first() -> None:
-    code = """
-        import threading, segstore
-        names, found = ("open", "Store", "Producer", "Consumer", "Record", "check") * 4, []
+@pytest.mark.parametrize(
+    ("of", "asked"),
+    [
+        ("segstore", ("open", "Store", "Producer", "Consumer", "Record", "check")),
+        ("segstore.arrays.np", ("empty", "ndarray", "dtype", "linalg", "int64", "frombuffer")),
+    ],
+)
+def test_many_threads_ask_first(of: str, asked: tuple[str, ...]) -> None:
+    code = f"""
+        import threading, segstore.arrays
+        names, found = {asked!r} * 4, []
         begin = threading.Barrier(len(names))
         def ask(name):
             begin.wait()
-            found.append(getattr(segstore, name) is getattr(segstore, name))
+            found.append(getattr({of}, name) is getattr({of}, name))
         threads = [threading.Thread(target=ask, args=[name]) for name in names]
         for thread in threads: thread.start()
         for thread in threads: thread.join()
@@ -292,11 +404,15 @@ class Finder:
             os.kill(os.getpid(), int(sys.argv[3]))
 sys.meta_path.insert(0, Finder())
 """
-MODULES = ["numpy.linalg", "cramjam", "segstore._native", "segstore.storage.store.writer"]
+MODULES = ["cramjam", "segstore._native", "segstore.storage.store.writer"]
+ASKING = ["segstore.open", "from segstore import open", "from segstore import *"]
+NUMPY = "from segstore.arrays import np; np.empty"
 
 
-@pytest.mark.parametrize("module", MODULES)
-@pytest.mark.parametrize("asking", ["segstore.open", "from segstore import open", "from segstore import *"])
+@pytest.mark.parametrize(
+    ("asking", "module"),
+    [*((each, module) for module in MODULES for each in ASKING), (NUMPY, "numpy.linalg")],
+)
 def test_ctrl_c_in_the_midst_and_the_next_use_works(asking: str, module: str, store_dir: Path) -> None:
     code = f"""
 import segstore
@@ -320,19 +436,65 @@ try:
 except KeyboardInterrupt:
     print(sys.modules["segstore.coordinator.open"].open is segstore.open)
 """
-    assert python(MIDST + code, "", "numpy.linalg", 2) == "True"
+    assert python(MIDST + code, "", "cramjam", 2) == "True"
 
 
-@pytest.mark.parametrize("module", ["numpy.linalg", "segstore.storage.store.writer"])
-def test_a_signal_s_handler_asks_in_the_midst(module: str, store_dir: Path) -> None:
-    code = """
+@pytest.mark.parametrize(
+    ("module", "asked"), [("segstore.storage.store.writer", "segstore.open"), ("numpy.linalg", "np.empty")]
+)
+def test_a_signal_s_handler_asks_in_the_midst(module: str, asked: str, store_dir: Path) -> None:
+    code = f"""
 import segstore
+from segstore.arrays import np
 found = []
-signal.signal(signal.SIGUSR1, lambda *_: found.append(segstore.open))
-first = segstore.open
+signal.signal(signal.SIGUSR1, lambda *_: found.append({asked}))
+first = {asked}
 assert found == [first]
 """
     assert python(MIDST + code + ENGINE, store_dir, module, 10) == ""
+
+
+def test_a_read_that_ctrl_c_ends_while_numpy_is_imported_can_be_repeated(store_dir: Path) -> None:
+    code = """
+import segstore
+signal.signal(signal.SIGINT, signal.default_int_handler)
+store = segstore.open(sys.argv[1])
+store.create_topic("t")
+log = store.partition("t")
+log.append(b"1")
+try:
+    log.read(0)
+    print("not interrupted")
+except KeyboardInterrupt:
+    print([each.value for each in log.read(0)], log.append(b"2"))
+store.close()
+"""
+    assert python(MIDST + code, store_dir, "numpy.linalg", 2) == "[b'1'] 1"
+
+
+def test_a_finalizer_that_appends_is_not_called_while_numpy_is_imported(store_dir: Path) -> None:
+    """The collector would call it in the import's thread, where it would wait for the lock of a thread that
+    waits for the import.
+    """
+    code = """
+import gc, segstore
+called = []
+class Cycle:
+    def __init__(self):
+        self.itself = self
+    def __del__(self):
+        called.append("numpy.linalg" in sys.modules)
+gc.set_threshold(1)
+Cycle()
+from segstore.arrays import np
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        assert not gc.isenabled() or not name.startswith("numpy"), name
+sys.meta_path.insert(0, Finder())
+np.empty
+print(gc.isenabled())
+"""
+    assert python(code, store_dir) == "True"
 
 
 def test_a_module_asks_that_is_needed_itself_and_is_being_imported(store_dir: Path, tmp_path: Path) -> None:

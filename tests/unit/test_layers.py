@@ -34,11 +34,12 @@ LAYERS = [
     {"files", "names", "config"},
     {"mutex"},
     {"closing", "leader_epochs", "main_interpreter", "public_names", "sending", "spare", "weak_values"},
-    {"idle_files"},
+    {"idle_files", "arrays"},
+    {"first_use"},
     {"threads"},
     {"protocol"},
     {"errors", "integers"},
-    {"version"},
+    {"choices", "version"},
     {"_native"},
 ]
 RANK = {part: row for row, parts in enumerate(LAYERS) for part in parts}
@@ -54,6 +55,7 @@ ONLY_IN = {
     "pytest": {"testing"},
 }
 ON_DEMAND = {
+    "numpy": {"bench", "demo", "spark"},
     "pyarrow": {"spark"},
     "pandas": {"spark"},
     "matplotlib": set(),

@@ -133,9 +133,9 @@ REFUSED: dict[str, Callable[[Path, memoryview], object]] = {
 
 
 def _lying_batch() -> Any:
-    from segstore.records import BATCH
+    from segstore.records import batch_type
 
-    batches = np.zeros(1, BATCH)
+    batches = np.zeros(1, batch_type())
     batches["size"], batches["count"] = 61 + 39, 5
     return batches
 

@@ -20,6 +20,9 @@ typedef struct seg_index_state {
 int64_t seg_index_entries(const seg_batch *batches, int64_t n, int64_t base_offset, int64_t interval,
                           seg_index_state *state, uint8_t *offset_out, uint8_t *time_out,
                           int64_t *n_time);
+/* How many leading batches have all their offsets from `least` to `most`: a base offset lies outside the CRC,
+ * and may have any value. */
+int64_t seg_index_fitting(const seg_batch *batches, int64_t n, int64_t least, int64_t most);
 /* Slot of the last of n entries with relative offset (timestamp) <= the given one, or -1. */
 int64_t seg_offset_slot(const uint8_t *index, int64_t n, int64_t relative_offset);
 int64_t seg_time_slot(const uint8_t *index, int64_t n, int64_t timestamp);

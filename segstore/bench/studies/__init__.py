@@ -13,6 +13,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Protocol, cast
 
+from segstore.bench.choices import STUDIES
 from segstore.bench.results import Finding, Progress, Results
 from segstore.errors import InvalidArgumentError
 from segstore.files import Path
@@ -41,20 +42,8 @@ class Study(Protocol):
         """Return one picture of all results."""
 
 
-MODULES = {
-    "sequential-writes": "sequential",
-    "append-ways": "append_ways",
-    "caches": "caches",
-    "batching": "batching",
-    "compression": "compression",
-    "index-interval": "index_interval",
-    "partitions": "partitions",
-    "failover": "failover",
-}
-
-
 def study(name: str) -> Study:
     """Return the study with this name. Raises InvalidArgumentError where there is none."""
-    if name not in MODULES:
-        raise InvalidArgumentError(f"no study is named {name!r}; there are {', '.join(MODULES)}")
-    return cast("Study", import_module(f"{__name__}.{MODULES[name]}"))
+    if name not in STUDIES:
+        raise InvalidArgumentError(f"no study is named {name!r}; there are {', '.join(STUDIES)}")
+    return cast("Study", import_module(f"{__name__}.{STUDIES[name]}"))

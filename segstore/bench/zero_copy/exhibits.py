@@ -17,12 +17,12 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from segstore._native import ffi, lib
+from segstore.bench.choices import WAYS_TO_SEND
 from segstore.files import Files, Handle
 from segstore.sending import Source, sent
 from segstore.storage.segment.log_view import LogView
 from segstore.storage.store.partition_log import PartitionLog
 from segstore.storage.transfer import METHODS, Method, descriptor, transfer
-from segstore.storage.transfer.methods import AUTO
 from segstore.storage.transfer.senders import WINDOW, Mapped
 from segstore.storage.transfer.sinks import TCP, Sink
 
@@ -223,11 +223,7 @@ class ByRing(_Locked):
 EXHIBITS = {
     name: Method(name, make, frozenset({TCP})) for name, make in ((ZEROCOPY, ZeroCopy), (IO_URING, ByRing))
 }
-ALL_METHODS = {
-    **{name: method for name, method in METHODS.items() if name != AUTO},
-    **EXHIBITS,
-    AUTO: METHODS[AUTO],
-}
+ALL_METHODS = {name: (METHODS | EXHIBITS)[name] for name in WAYS_TO_SEND}
 """What is measured: the methods of `PartitionLog.transfer`, and the exhibits."""
 
 

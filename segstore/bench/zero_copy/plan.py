@@ -19,22 +19,14 @@ from typing import NamedTuple
 
 import numpy as np
 
+from segstore.bench.choices import CACHES, MIB, SINKS, TRANSFER_RUNS
+from segstore.bench.choices import KIB as KIB
+from segstore.bench.choices import SIZES as SIZES
 from segstore.bench.zero_copy.exhibits import ALL_METHODS
-from segstore.bench.zero_copy.receivers import SINKS
 from segstore.coordinator.open import open as open_store
 from segstore.storage.store.store import Store
 
-KIB, MIB = 1 << 10, 1 << 20
-SIZES = {
-    "100 B": 100,
-    **{f"{n} KiB": n * KIB for n in (1, 4, 10, 16, 64, 256)},
-    "1 MiB": MIB,
-    "16 MiB": 16 * MIB,
-}
 SIZE_NAMES = {size: name for name, size in SIZES.items()}
-RUNS = 11
-"""Many short runs: a disturbance of the machine hits only some of them, and the interval leaves these out."""
-CACHES = ("warm", "cold")
 WAYS = LOG, BARE = ("log", "bare")
 OS_SENDFILE = "os.sendfile"
 """A bare loop of Python's own os.sendfile: what the engine is held against."""
@@ -62,7 +54,7 @@ class Plan:
     caches: tuple[str, ...] = CACHES
     sinks: tuple[str, ...] = SINKS
     methods: tuple[str, ...] = tuple(ALL_METHODS)
-    runs: int = RUNS
+    runs: int = TRANSFER_RUNS
     seconds: float = 0.04
     stretch: int = 64 * MIB
 

@@ -89,7 +89,6 @@ def _pipe() -> tuple[int, int]:
 
 
 _ENDS: dict[str, Callable[[], tuple[int, int]]] = {"tcp": _tcp, "unix": _unix, "pipe": _pipe}
-SINKS = (*_ENDS, "file")
 
 
 @contextmanager

@@ -25,6 +25,10 @@ _DEFAULTS = {
 }
 _WHOSE = re.compile(r"^\S+/(?:bootstrap|\d+): | ?\(after \d+ms in state \w+.*\)$")
 """What librdkafka says before and after the words of an error: of which connection, in which state."""
+_NO_WORD = (
+    "it ends connections without a word: does it speak TLS or SASL? Give --set security.protocol=SSL (or"
+    " SASL_SSL, SASL_PLAINTEXT), or --command-config FILE"
+)
 _SILENT = logging.getLogger("segstore.librdkafka")
 _SILENT.addHandler(logging.NullHandler())
 _SILENT.propagate = False
@@ -44,7 +48,7 @@ class Client:
         self.bootstrap, self.trouble = bootstrap, ""
         self._settings = {**_DEFAULTS, **settings, "bootstrap.servers": bootstrap}
         self._is_down = False
-        with Needing("confluent_kafka", "wire", "--bootstrap"):
+        with Needing("confluent-kafka", "--bootstrap"):
             import confluent_kafka
             import confluent_kafka.admin
         self.kafka: ModuleType = confluent_kafka
@@ -83,7 +87,14 @@ class Client:
             except self.kafka.KafkaException as error:
                 self.admin.poll(0)
                 if self._is_down or time.monotonic() > end or not self._may_pass(error):
-                    raise self.error("can't be reached", self.trouble or error) from None
+                    raise self.error("can't be reached", self.trouble or self._unsaid(error)) from None
+
+    def _unsaid(self, error: Any) -> Any:
+        """Return what an error of a cluster means that librdkafka says nothing of: a listener of TLS or SASL
+        ends the connection of a client that speaks neither.
+        """
+        plain = str(self._settings.get("security.protocol", "plaintext")).lower() == "plaintext"
+        return _NO_WORD if plain and error.args[0].code() == self.kafka.KafkaError._TRANSPORT else error
 
     def _may_pass(self, error: Any) -> bool:
         kinds = self.kafka.KafkaError

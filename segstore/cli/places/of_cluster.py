@@ -17,7 +17,12 @@ from segstore.cli.places.cluster_offsets import ClusterOffsets
 from segstore.cli.places.cluster_records import ClusterAppends, ClusterReading
 from segstore.config import TopicConfig
 from segstore.coordinator.structs import TopicPartition
-from segstore.errors import ConfigError, InvalidArgumentError, TopicAlreadyExistsError
+from segstore.errors import (
+    ConfigError,
+    InvalidArgumentError,
+    TopicAlreadyExistsError,
+    UnknownTopicOrPartitionError,
+)
 from segstore.names import check_topic, topic_id_of
 from segstore.storage.meta.topic_info import TopicInfo
 from segstore.storage.meta.topics import find_topic
@@ -42,8 +47,16 @@ class ClusterAt:
 
     @contextmanager
     def reading(self) -> Iterator[Cluster]:
-        """Raises ClusterError where it can't be reached, MissingPackageError, ConfigError."""
-        yield Cluster(Client(self.name, self._settings))
+        """Raises ClusterError where it can't be reached, MissingPackageError, ConfigError; of the block's
+        errors, that of a topic that is not listed says that the user may not see it.
+        """
+        try:
+            yield Cluster(Client(self.name, self._settings))
+        except UnknownTopicOrPartitionError as error:
+            user = self._settings.get("sasl.username")
+            if user is None or not str(error).startswith("no topic"):
+                raise
+            raise UnknownTopicOrPartitionError(f"{error}; or {user} may not describe it") from None
 
     @contextmanager
     def changing(self, topic: str | None = None) -> Iterator[Cluster]:

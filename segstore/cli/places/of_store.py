@@ -14,22 +14,17 @@ from typing import TYPE_CHECKING, Any
 import click
 
 import segstore
-from segstore.cli.places.disk_use import log_bytes
 from segstore.cli.places.locked import END_IT, told
-from segstore.config import TopicConfig
-from segstore.coordinator.group.admin import Groups
 from segstore.errors import SegstoreError, StorageError, StoreLockedError
-from segstore.files import Files
 from segstore.names import LOCK, check_topic
-from segstore.records import Records
-from segstore.storage.meta.directory_safety import is_store
-from segstore.storage.meta.topics import find_topic
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
     from segstore.cli.places.of_cluster import ClusterAt
     from segstore.cli.places.place import Place
+    from segstore.coordinator.group.admin import Groups
+    from segstore.records import Records
 
 WAIT_MS = 1000
 FETCH_BYTES = 1 << 20
@@ -45,6 +40,9 @@ def check_there(path: str) -> None:
     """
     if not os.path.isdir(path):
         raise StorageError(errno.ENOENT, NO_STORE, path)
+    from segstore.files import Files
+    from segstore.storage.meta.directory_safety import is_store
+
     held = set(os.listdir(path))
     if held - OF_NO_STORE and not is_store(Files(), path, held):
         raise StorageError(errno.EINVAL, NEITHER, path)
@@ -71,6 +69,8 @@ class StoreAt:
     @contextmanager
     def changing(self, topic: str | None = None) -> Iterator[Place]:
         """Raises StorageError or UnknownTopicOrPartitionError where store or topic are missing."""
+        from segstore.storage.meta.topics import find_topic
+
         with self.reading() as place:
             if topic is not None:
                 find_topic(place.topics(), topic)
@@ -80,6 +80,8 @@ class StoreAt:
     @contextmanager
     def creating(self, topic: str, config: Mapping[str, str]) -> Iterator[Place]:
         """A store is made where there is none."""
+        from segstore.config import TopicConfig
+
         check_topic(topic)
         TopicConfig.parse(config)
         with self._opened() as place:
@@ -138,6 +140,8 @@ class StorePlace:
         return [self._described(info) for info in topics]
 
     def _described(self, info: segstore.TopicInfo) -> dict[str, Any]:
+        from segstore.cli.places.disk_use import log_bytes
+
         store, partitions, swept = self._store, [], self._store.sweep_states()
         for number in info.partition_ids:
             found: dict[str, Any] = {"partition": number, "start_offset": 0, "end_offset": 0}
@@ -184,6 +188,8 @@ class StorePlace:
         return StoreReading(self._store, topic, partitions, isolation_level)
 
     def groups(self) -> Groups:
+        from segstore.coordinator.group.admin import Groups
+
         return Groups(self._store)
 
 

@@ -9,14 +9,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Protocol, overload
 
-from segstore.coordinator.group.admin import Log, Moved, Reset
-from segstore.coordinator.group.describe import GroupDescription, GroupListing
-from segstore.coordinator.structs import TopicPartition
-from segstore.records.records import Record
-from segstore.storage.meta.topic_info import TopicInfo
-
 if TYPE_CHECKING:
     from typing_extensions import Self
+
+    from segstore.coordinator.group.admin import Log, Moved, Reset
+    from segstore.coordinator.group.describe import GroupDescription, GroupListing
+    from segstore.coordinator.structs import TopicPartition
+    from segstore.records.records import Record
+    from segstore.storage.meta.topic_info import TopicInfo
 
 
 class Where(Protocol):

@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 
 from segstore.errors import ConfigError
-from segstore.wire.jaas import JAAS, login_of
 
 _LINE = re.compile(r"((?:[^\\=:\s]|\\.)+)\s*[=:\s]\s*(.*)")
 _ESCAPE = re.compile(r"\\(.)")
@@ -17,6 +16,8 @@ _ESCAPE = re.compile(r"\\(.)")
 
 def client_settings(text: str, name: str) -> dict[str, str]:
     """Return the settings that the file `name` holds. Raises ConfigError, which names file and line."""
+    from segstore.wire.jaas import JAAS
+
     found: dict[str, str] = {}
     for number, line in _lines(text):
         match = _LINE.fullmatch(line)
@@ -47,6 +48,8 @@ def _lines(text: str) -> list[tuple[int, str]]:
 
 def _login(value: str, where: str) -> dict[str, str]:
     """Return user and password of a login module's options, as librdkafka's settings."""
+    from segstore.wire.jaas import login_of
+
     username, password = login_of(value, where)
     return {"sasl.username": username, "sasl.password": password}
 

@@ -16,6 +16,9 @@ LASTS = 2.0
 _REFUSED = re.compile(
     r": (\S+) \[(\d+)\]: MessageSet .* encountered error: (?:Broker: )?(.*) \(actions (.*)\)$"
 )
+_NO_ID = re.compile(r"Failed to acquire idempotence PID from broker \S+: (?:Broker: )?(.*): retrying$")
+_DEMOTED = {"Not coordinator": "; a store that was demoted says so: the promoted one takes records"}
+"""What an error means from a cluster that answers."""
 
 
 class Refusals(logging.Handler):
@@ -35,12 +38,11 @@ class Refusals(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Take a line of the log."""
-        found = _REFUSED.search(record.getMessage())
-        if found is None or "Retry" not in found[4]:
+        line = _line(record.getMessage())
+        if not line:
             return
         now = time.monotonic()
         self._since = now if self._since is None else self._since
-        line = f"{found[1]}-{found[2]}: {found[3]}"
         if now - self._since >= LASTS and line != self._told:
             self._told = line
             self._tell(line)
@@ -48,3 +50,12 @@ class Refusals(logging.Handler):
     def acknowledged(self) -> None:
         """Note that a record was acknowledged: the cluster takes records."""
         self._since = self._told = None
+
+
+def _line(message: str) -> str:
+    """Return what a line of the log says of an error after which librdkafka tries again; "" for others."""
+    if refused := _REFUSED.search(message):
+        return f"{refused[1]}-{refused[2]}: {refused[3]}" if "Retry" in refused[4] else ""
+    if no_id := _NO_ID.search(message):
+        return f"no producer id: {no_id[1]}{_DEMOTED.get(no_id[1], '')}"
+    return ""

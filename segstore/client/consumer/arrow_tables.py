@@ -9,8 +9,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
+from segstore.arrays import np
 from segstore.coordinator.structs import TopicPartition
 from segstore.errors import Needing
 from segstore.records import Records
@@ -24,7 +23,7 @@ def table(parts: Sequence[tuple[TopicPartition, Records]]) -> pyarrow.Table:
     "partition" (int32) before those of `Records.to_arrow`; without rows where there are no parts. Raises
     MissingPackageError.
     """
-    with Needing("pyarrow", "arrow", "poll_arrow"):
+    with Needing("pyarrow", "poll_arrow"):
         import pyarrow as pa
 
     from segstore.records.arrow import arrays, beginning

@@ -13,8 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-import numpy as np
-
+from segstore.arrays import is_array
 from segstore.client.settings import StoreClientSettings
 from segstore.config import client
 from segstore.config.client import duration, off, parts, switch
@@ -67,7 +66,7 @@ def _serializer(value: Any) -> Any:
 
 
 def _partitioner(value: Any) -> Any:
-    sorts = isinstance(value, str | bytes | bytearray | np.ndarray)  # their `partition` is another
+    sorts = isinstance(value, str | bytes | bytearray) or is_array(value)  # their `partition` is another
     has = callable(getattr(value, "partition", None)) and not sorts
     if value is not None and not callable(value) and not has:
         raise ValueError

@@ -13,9 +13,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from segstore._native import ffi, lib
+from segstore.arrays import np
 from segstore.client.producer.accumulator import Accumulator
 from segstore.client.producer.batch import PartitionQueue
 from segstore.client.producer.record import RECORD_OVERHEAD

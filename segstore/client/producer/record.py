@@ -7,14 +7,14 @@ sends, `on_acknowledgement` in the sender's, or in that of a `send` that failed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from segstore.coordinator.structs import TopicPartition
 from segstore.errors import InvalidTypeError, SerializationError
 from segstore.logger import Logger
 from segstore.mutex import calls_out
-from segstore.records.columns import header_name
+from segstore.records.columns import OF_A_DICT, header_name
 
 Bytes = bytes | bytearray | memoryview
 Headers = tuple[tuple[str, bytes | None], ...]
@@ -65,8 +65,9 @@ def check_headers(headers: Any) -> Headers:
     if headers is None:
         return ()
     if not isinstance(headers, list | tuple):
+        hint = OF_A_DICT if isinstance(headers, Mapping) else ""
         raise InvalidTypeError(
-            f"headers is {type(headers).__name__}: allowed is a list of (str, bytes or None)"
+            f"headers is {type(headers).__name__}: allowed is a list of (str, bytes or None){hint}"
         )
     return tuple(_pair(i, pair) for i, pair in enumerate(headers))
 
@@ -120,9 +121,14 @@ def serializer(what: str, given: Any) -> Serialize:
             return made
         if isinstance(made, bytes | bytearray | memoryview):
             return bytes(made)
-        hint = "" if call else f"; give a {what}_serializer"
+        allowed = "allowed are bytes, bytearray, memoryview or None"
+        if call is None:
+            raise SerializationError(
+                f"the {what} is {type(made).__name__}: {allowed}; give a {what}_serializer"
+            )
+        hint = "; encode it, by str.encode()" if isinstance(made, str) else ""
         raise SerializationError(
-            f"the {what} is {type(made).__name__}: allowed are bytes, bytearray, memoryview or None{hint}"
+            f"the {what} is {type(made).__name__}, as {what}_serializer returned it: {allowed}{hint}"
         )
 
     return serialize

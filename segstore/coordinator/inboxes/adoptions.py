@@ -23,10 +23,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
-import numpy as np
-from numpy.typing import NDArray
-
 from segstore._native import lib
+from segstore.arrays import np
 from segstore.coordinator.inboxes.adopted_topic import PARTITION, AdoptedTopic
 from segstore.coordinator.java_hash import partition_among
 from segstore.coordinator.retriable import passes
@@ -65,6 +63,8 @@ from segstore.storage.producers.producer_state import SEQUENCES
 from segstore.threads import Latch
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from segstore.storage.store.partition_log import PartitionLog
     from segstore.storage.store.store import Store
 

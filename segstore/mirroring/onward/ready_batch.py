@@ -11,8 +11,7 @@ from __future__ import annotations
 import hashlib
 from typing import TYPE_CHECKING, NamedTuple
 
-import numpy as np
-
+from segstore.arrays import np
 from segstore.errors import CorruptRecordError, RecordTooLargeError, UnequalOffsetsError
 from segstore.records import (
     APPEND_TIME_FLAG,

@@ -9,16 +9,14 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
-import numpy as np
-
-from segstore._native import held
+from segstore._native import ffi, unset
 
 SCRATCH_BYTES = 1 << 16
 
 
 def buffer(size: int) -> memoryview:
     """Return memory that is not touched yet: what was announced and did not come costs nothing."""
-    return np.empty(size, np.uint8).data
+    return memoryview(ffi.buffer(unset("uint8_t[]", size)))
 
 
 class Scratch:
@@ -31,8 +29,8 @@ class Scratch:
 
     def leave(self) -> None:
         """Leave the present buffer to whoever has views of it."""
-        memory = np.empty(SCRATCH_BYTES, np.uint8)
-        self.view, self.for_c = memory.data, held("uint8_t[]", memory)
+        self.for_c = unset("uint8_t[]", SCRATCH_BYTES)
+        self.view = memoryview(ffi.buffer(self.for_c))
 
 
 class RequestMemory:

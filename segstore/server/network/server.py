@@ -9,6 +9,7 @@ import socket
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from segstore.choices import HOST, PORT
 from segstore.closing import Closing
 from segstore.config import arguments
 from segstore.coordinator.shared import shared
@@ -41,7 +42,6 @@ if TYPE_CHECKING:
 
 log = Logger("segstore")
 
-HOST, PORT = "127.0.0.1", 9092
 _EVERYWHERE = ("", "0.0.0.0", "::")
 _MOST_PORT = 65535
 
@@ -261,6 +261,11 @@ class Server(Closing):
     def port(self) -> int:
         """Return the port that the server listens on."""
         return self._bound.port
+
+    @property
+    def ports(self) -> tuple[int, ...]:
+        """Return the port of each listener."""
+        return tuple(bound.port for bound in (self._bound, *(bound for _, bound, _ in self._others)))
 
     @property
     def advertised_listeners(self) -> tuple[str, ...]:

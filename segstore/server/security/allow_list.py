@@ -3,8 +3,8 @@
     User:alice: read,write topic flights*; read group g*; describe cluster
 
 An entry has a principal and clauses. A clause has operations, a type of resource and a pattern: a name, a
-prefix that ends in "*", or "*" alone. A clause without operations has those of the clause before it that its
-resource knows. "User:*" is everybody. There are no denials: what no entry allows is denied. Kafka has the
+prefix that ends in "*", or "*" alone. A clause without operations reuses those of the one before that
+its resource has. "User:*" is everybody. There are no denials: what no entry allows is denied. Kafka has the
 same as ACLs (org.apache.kafka.common.acl, KIP-290). Threads: no state.
 """
 

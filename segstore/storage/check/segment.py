@@ -10,10 +10,9 @@ import itertools
 from collections.abc import Callable, Iterator
 from typing import TypeVar
 
-import numpy as np
-
 from segstore import names
 from segstore._native import lib
+from segstore.arrays import np
 from segstore.errors import CorruptRecordError
 from segstore.index import SealedOffsetIndex, SealedTimeIndex
 from segstore.records import APPEND_TIME_FLAG, CODEC_MASK, MAGIC, decode

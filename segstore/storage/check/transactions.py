@@ -14,9 +14,8 @@ import contextlib
 import os
 from collections.abc import Iterator
 
-import numpy as np
-
 from segstore import names
+from segstore.arrays import np
 from segstore.errors import SegstoreError
 from segstore.files import Files
 from segstore.index import txn_index
@@ -76,7 +75,7 @@ class TransactionCheck:
             yield Finding(path, None, None, reason(error))
             return
         found = txn_index.parse(data, one.segment.base_offset)
-        size = len(found) * txn_index.ENTRY.itemsize
+        size = len(found) * txn_index.ENTRY_SIZE
         if size != len(data):
             yield Finding(path, size, None, "no entry of an aborted transaction")
         held = {txn.last_offset: txn for txn in (AbortedTxn(*fields[1:]) for fields in found.tolist())}

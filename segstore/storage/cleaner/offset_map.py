@@ -10,9 +10,8 @@ from __future__ import annotations
 import secrets
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from segstore._native import ffi, held, lib
+from segstore.arrays import np
 from segstore.records import Records
 from segstore.records.records import HEADERS_AT, KEY_AT, KEY_LEN, OFFSET, TIMESTAMP, VALUE_AT, VALUE_LEN
 

@@ -12,9 +12,8 @@ from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from segstore._native import lib
+from segstore.arrays import np
 from segstore.config import TopicConfig
 from segstore.index.txn_index import AbortedTxn
 from segstore.records import CODECS, CONTROL_FLAG, TRANSACTIONAL_FLAG

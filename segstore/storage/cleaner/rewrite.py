@@ -10,14 +10,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from segstore import names
 from segstore._native import ffi, held, lib
+from segstore.arrays import np
 from segstore.files import Handle
 from segstore.index import IndexBuilder, SealedOffsetIndex, SealedTimeIndex, txn_index
 from segstore.index.txn_index import AbortedTxn
-from segstore.records import BATCH, HEADER_SIZE, batch_ptr
+from segstore.records import HEADER_SIZE, batch_ptr, batch_type
 from segstore.records.codecs import compress
 from segstore.records.header import CODEC_MASK
 from segstore.storage.cleaner.offset_map import OffsetMap, checked, columns
@@ -199,7 +198,7 @@ class Rewriter:
         codecs = self._policy.codecs(piece.batches, piece.codecs)
         keep, keyless = self._map.keep(records)
         out, capacity = self._room(len(piece.data) + len(records.arena) + _GROWTH * (len(records) + 8 * n))
-        batches, made = np.empty(n, BATCH), np.empty(n, np.uint8)
+        batches, made = np.empty(n, batch_type()), np.empty(n, np.uint8)
         used = lib.seg_compact(
             piece.data, len(piece.data), piece.position, records.arena, len(records.arena),
             batch_ptr(piece.batches), _bytes(policies), _bytes(codecs), n, columns(records), how,

@@ -9,11 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numpy as np
-
 from segstore._native import ffi, held, lib
+from segstore.arrays import np
 from segstore.errors import CorruptRecordError
-from segstore.records import BATCH, HEADER_SIZE, Records, batch_ptr, decode
+from segstore.records import HEADER_SIZE, Records, batch_ptr, batch_type, decode
 from segstore.records.bring_up import bring_up
 from segstore.records.header import CODEC_MASK, LEAST_RECORD, MAGIC
 from segstore.storage.cleaner.offset_map import OffsetMap, checked
@@ -125,7 +124,7 @@ class Stretch:
         n, rows = chunk // HEADER_SIZE + 1, chunk // LEAST_RECORD + 1
         self._raw: NDArray[np.uint8] = np.empty(chunk, np.uint8)
         self._of_batches: NDArray[np.uint8] = np.empty((3, n), np.uint8)
-        self._batches, self._rows = np.empty(n, BATCH), np.empty((COLUMNS, rows), np.int64)
+        self._batches, self._rows = np.empty(n, batch_type()), np.empty((COLUMNS, rows), np.int64)
         self._keep: NDArray[np.uint8] = np.empty(rows, np.uint8)
         self._out: NDArray[np.uint8] = np.empty(0, np.uint8)
         self._at_once = max(chunk, at_once)
@@ -164,7 +163,7 @@ class Stretch:
         """
         if not len(self._out):
             self._out = np.empty(_WINDOWS * len(self._raw), np.uint8)
-            self._out_batches = np.empty(_WINDOWS * len(self._batches), BATCH)
+            self._out_batches = np.empty(_WINDOWS * len(self._batches), batch_type())
         out, batches, stay = self._out, self._out_batches, held("int64_t *", retained)
         used = self._read(
             lambda: lib.seg_compact_stretch(

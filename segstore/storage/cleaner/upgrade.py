@@ -14,10 +14,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
-import numpy as np
-
 from segstore import names
 from segstore._native import held, lib
+from segstore.arrays import np
 from segstore.errors import CorruptRecordError, StorageError
 from segstore.index import txn_index
 from segstore.index.sparse import MOST_RELATIVE

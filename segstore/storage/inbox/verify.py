@@ -14,12 +14,10 @@ import contextlib
 import errno
 from collections.abc import Iterator
 from functools import partial
-from typing import NamedTuple
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, NamedTuple
 
 from segstore._native import lib
+from segstore.arrays import np
 from segstore.config import TopicConfig
 from segstore.errors import CorruptRecordError, RecordTooLargeError, StagedFilesError
 from segstore.files import Files, Handle
@@ -32,6 +30,9 @@ from segstore.storage.log.validator import LogValidator
 from segstore.storage.meta.small_files import NOT_A_FILE
 from segstore.storage.meta.topic_info import INTERNAL
 from segstore.storage.segment.batch_scan import CHUNK, LARGE, walk
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 _OFFSET_ENTRY, _TIME_ENTRY = 8, 12
 _SPARSE = 1 << 16  # bytes read at a time of a file whose batches are large

@@ -9,12 +9,11 @@ which takes the append token. Threads: any.
 
 from __future__ import annotations
 
+import numbers
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
-
-import numpy as np
 
 from segstore._native import ffi, lib, seg_list_append, seg_tail_append
 from segstore.config import arguments
@@ -52,18 +51,17 @@ def append(
     expected = claim.offset if isinstance(claim, ExpectedEnd) else -1
     short = len(chunks) == 1 and (claim is None or expected >= 0 or claim.sequenced)
     opens = isinstance(claim, Claim) and claim.verified
-    if (acknowledger := partition.acks) is not None:
-        first = (
-            append_inline(partition, acks, n, lambda: _write_due(partition, chunks[0], n, expected, opens))
-            if short
-            else SLOW
+    acknowledger, first = partition.acks, SLOW
+    if short and acknowledger is not None:
+        first = append_inline(
+            partition, acks, n, lambda: _write_due(partition, chunks[0], n, expected, opens)
         )
         if first >= 0:
             return first
-        return _acknowledged(partition, acknowledger, acks, n, lambda: write(partition, chunks, claim))
-    first = _write_short(partition, chunks[0], expected, opens) if short else SLOW
+    elif short:
+        first = _write_short(partition, chunks[0], expected, opens)
     if first < 0:
-        first = write(partition, chunks, claim)
+        return _acknowledged(partition, acknowledger, acks, n, lambda: write(partition, chunks, claim))
     partition.flushing.flush_if_due(first + n)
     return awaited(partition, first, n, acks)
 
@@ -80,11 +78,15 @@ def awaited(partition: Partition, first: int, n: int, acks: Acks = ALL) -> int:
 
 
 def _acknowledged(
-    partition: Partition, acknowledger: Acknowledger, acks: Acks, n: int, write: Callable[[], int]
+    partition: Partition, acknowledger: Acknowledger | None, acks: Acks, n: int, write: Callable[[], int]
 ) -> int:
-    """Append `n` records by `write`, which returns the first offset, and wait for other replicas. A repeated
-    append waits for what it repeats.
+    """Append `n` records by `write`, which returns the first offset, keep flush.messages, and wait for other
+    replicas. A repeated append waits for what it repeats.
     """
+    if acknowledger is None:
+        first = write()
+        partition.flushing.flush_if_due(first + n)
+        return awaited(partition, first, n, acks)
     acknowledger.check(acks.acks)
     try:
         first = write()
@@ -224,7 +226,7 @@ def _write_short(partition: Partition, chunk: Encoded, expected: int, opens: boo
     if native.due is not None:
         check_apart("append()")
     now = _NOW if native.clock is None else native.clock()
-    n = len(chunk.batches)
+    n = chunk.n
     first = _write_at(native.c, chunk.ptr, chunk.size, chunk.headers, n, expected, now, opens)
     if first >= 0 or first <= BEHIND:
         chunk.release()
@@ -306,14 +308,9 @@ def append_columns(
     codec, _ = validator.named_codec(compression)
     ahead = AHEAD_COMPRESSED if codec else AHEAD_PLAIN
     batches = chain((chunk, second), chunks)
-    if (acknowledger := partition.acks) is not None:
-        first = _acknowledged(
-            partition, acknowledger, acks, n, lambda: write_long(partition, batches, ahead, expected)
-        )
-        return range(first, first + n)
-    first = write_long(partition, batches, ahead, expected)
-    partition.flushing.flush_if_due(first + n)
-    awaited(partition, first, n, acks)
+    first = _acknowledged(
+        partition, partition.acks, acks, n, lambda: write_long(partition, batches, ahead, expected)
+    )
     return range(first, first + n)
 
 
@@ -332,7 +329,7 @@ def encode_columns(
     """
     batch_bytes = arguments.whole("batch_bytes", batch_bytes, 1)
     codec, level = validator.named_codec(compression)
-    if isinstance(timestamps, int | np.integer):
+    if isinstance(timestamps, numbers.Integral):
         now_or_one, timestamps = arguments.whole("timestamps", timestamps, -1), None
     else:
         now_or_one = now

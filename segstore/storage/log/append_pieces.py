@@ -10,11 +10,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-import numpy as np
-
 from segstore._native import ffi, held, lib
+from segstore.arrays import np
 from segstore.errors import StorageError, copy_of
-from segstore.records import BATCH, Columns, Template
+from segstore.records import Columns, Template, batch_type
 from segstore.records.encode import c_template
 from segstore.records.encoded import pool
 from segstore.storage.log.append import undone
@@ -54,7 +53,11 @@ def append_pieces(
     if validator.codec_for(compression)[0] or columns.timestamps is None:
         return NOTHING
     validator.check(*columns.span, columns.keys.has_nulls, partition.context.clock())
-    batches, ends, buffer = np.empty(len(cuts) + 1, BATCH), np.array(cuts, np.int64), pool.take(PIECE_BYTES)
+    batches, ends, buffer = (
+        np.empty(len(cuts) + 1, batch_type()),
+        np.array(cuts, np.int64),
+        pool.take(PIECE_BYTES),
+    )
     done = ffi.new("int64_t[2]")
     answer = lib.seg_tail_encode(
         tail.c, columns.keys.c, columns.values.c, columns.headers.c if columns.headers else ffi.NULL,

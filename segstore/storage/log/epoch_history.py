@@ -66,7 +66,8 @@ def _runs(files: Files, segment: Segment) -> Iterator[tuple[int, int]]:
     out.
     """
     for step in walk_past_damage(files, segment.handle, segment.size, check_crcs=False, sparse=True):
-        epochs, bases = step.batches["leader_epoch"].tolist(), step.batches["base_offset"].tolist()
+        batches = step.batches
+        epochs, bases = batches["leader_epoch"].tolist(), batches["base_offset"].tolist()
         yield from ((epoch, base) for epoch, base in zip(epochs, bases, strict=True) if epoch >= 0)
 
 

@@ -15,12 +15,11 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
-import numpy as np
-
-from segstore._native import ffi, held
+from segstore._native import ffi, unset
+from segstore.arrays import np
 from segstore.errors import CorruptRecordError, is_refusal
-from segstore.records import BATCH, Record, Records, decode
-from segstore.records.lazy_columns import HeaderColumn, Headers
+from segstore.records import Record, Records, batch_type, decode
+from segstore.records.lazy_columns import Headers, headers_of
 from segstore.storage.segment.log_view import LogView
 from segstore.storage.segment.segment import Segment
 
@@ -40,7 +39,7 @@ class _Point:
 
     def __init__(self) -> None:
         # Pages that no batch has come to take no memory.
-        self.memory = held("uint8_t[]", np.empty(ROOM, np.uint8))
+        self.memory = unset("uint8_t[]", ROOM)
         self.buffer = ffi.buffer(self.memory)
         self.c = ffi.new("seg_point *", {"buffer": self.memory, "room": ROOM})
         first = ffi.offsetof("seg_point", "offset")
@@ -112,7 +111,7 @@ def read_one(view: LogView, offset: int) -> Record | None:
     buffer = point.buffer
     key = None if key_end < 0 else buffer[key_at:key_end]
     value = None if value_end < 0 else buffer[value_at:value_end]
-    headers: Headers = [] if headers_end < 0 else _headers(buffer[headers_at:headers_end])
+    headers: Headers = [] if headers_end < 0 else headers_of(buffer[headers_at:headers_end], 0)
     _unused.append(point)
     return _record((at, timestamp, key, value, headers))
 
@@ -127,13 +126,9 @@ def read_batch(view: LogView, offset: int) -> Records | None:
     segment, point = found
     header, at = point.c.batch, point.c.batch_at
     data, position = point.buffer[at : at + header.size], header.position
-    batches = np.frombuffer(bytearray(ffi.buffer(ffi.addressof(header))), BATCH)
+    batches = np.frombuffer(bytearray(ffi.buffer(ffi.addressof(header))), batch_type())
     _unused.append(point)
     try:
         return decode(data, batches, segment.path, position, from_offset=offset)
     except CorruptRecordError:
         return None
-
-
-def _headers(data: bytes) -> Headers:
-    return HeaderColumn(data, np.zeros(1, np.int64), True).tolist()[0]

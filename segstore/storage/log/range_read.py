@@ -10,12 +10,11 @@ from __future__ import annotations
 from bisect import bisect_right
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from segstore import spare
-from segstore._native import ffi, held
+from segstore._native import ffi, held, unset
+from segstore.arrays import np
 from segstore.errors import CorruptRecordError
-from segstore.records import BATCH, CONTROL_FLAG, Records, decode
+from segstore.records import BATCH_SIZE, CONTROL_FLAG, Records, batch_type, decode
 from segstore.records.records import OFFSET, ROWS, first_at
 from segstore.storage.log.point_read import leave
 from segstore.storage.log.read import without_control
@@ -42,7 +41,7 @@ class _Range:
 
     def __init__(self) -> None:
         # Pages that no header has come to take no memory.
-        self.batches = held("seg_batch *", np.empty(_HEADERS * BATCH.itemsize, np.uint8))
+        self.batches = unset("seg_batch[]", _HEADERS)
         self.c = ffi.new("seg_range *", {"batches": self.batches, "room": _HEADERS})
         self.segment = ffi.new("seg_segment *")
         self.of = ffi.buffer(self.segment)
@@ -120,7 +119,7 @@ def _records(
 ) -> Records | None:
     c = found.c
     n, position = c.records, c.position
-    batches = np.frombuffer(bytearray(ffi.buffer(c.batches, c.n_batches * BATCH.itemsize)), BATCH)
+    batches = np.frombuffer(bytearray(ffi.buffer(c.batches, c.n_batches * BATCH_SIZE)), batch_type())
     found.density = n / len(data)
     if n > matrix.shape[1]:  # the records are smaller than they were
         try:

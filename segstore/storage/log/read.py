@@ -15,13 +15,12 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numpy as np
-
 from segstore import names, spare
 from segstore._native import ffi, lib
+from segstore.arrays import np
 from segstore.errors import CorruptRecordError, SegstoreError
 from segstore.files import Files, Handle
-from segstore.records import BATCH, CONTROL_FLAG, Records, ScanEnd, concat, decode, scan, stamped
+from segstore.records import CONTROL_FLAG, Records, ScanEnd, batch_type, concat, decode, scan, stamped
 from segstore.storage.meta.offset_checkpoints import read_offsets
 from segstore.storage.meta.small_files import NOT_A_FILE
 from segstore.storage.meta.topics import TopicFiles, TopicInfo
@@ -271,7 +270,7 @@ def _pread_large(files: Files, handle: Handle, size: int, position: int) -> byte
 
 def _one_batch(segment: Segment, data: bytes, first: Any, end: int) -> Fetched:
     """Return what a scan would give for the one batch that was looked for, whose header is known by now."""
-    batches = np.frombuffer(bytearray(ffi.buffer(first)), BATCH)
+    batches = np.frombuffer(bytearray(ffi.buffer(first)), batch_type())
     position = first.position
     stop = _scan_end((position + first.size, 0, first.last_offset, lib.SEG_FULL))
     return _fetched((segment, data, position, batches, stop, first.attributes & CONTROL_FLAG != 0))

@@ -11,12 +11,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from segstore._native import ffi, held
+from segstore.arrays import is_array, np
 from segstore.config import arguments
 from segstore.errors import CorruptRecordError, InvalidArgumentError, InvalidTypeError, OffsetOutOfRangeError
-from segstore.records import BATCH, Records, concat, empty_records
+from segstore.records import Records, batch_type, concat, empty_records
 from segstore.records.records import OFFSET, ROWS, picked, rearranged
 from segstore.storage.log import point_read
 from segstore.storage.segment.log_view import LogView
@@ -40,7 +39,7 @@ def as_offsets(offsets: Any) -> NDArray[np.int64]:
     """Return offsets as int64. Raises InvalidTypeError for what is no integer, InvalidArgumentError for one
     above int64.
     """
-    if not isinstance(offsets, np.ndarray):
+    if not is_array(offsets):
         if isinstance(offsets, (str, bytes)) or not isinstance(offsets, Iterable):
             raise InvalidTypeError(f"offsets is {type(offsets).__name__}: {_ALLOWED}")
         least = -arguments.INT64_MAX - 1
@@ -98,7 +97,7 @@ class _Room:
     """Room for what one call of C finds: at most `n` records."""
 
     def __init__(self, n: int) -> None:
-        self._matrix, self._batches = np.empty((ROWS, n), np.int64), np.empty(n, BATCH)
+        self._matrix, self._batches = np.empty((ROWS, n), np.int64), np.empty(n, batch_type())
         self._arena = held("uint8_t[]", np.empty(_ROOM, np.uint8))
         places = held("int64_t *", self._matrix), held("seg_batch *", self._batches)
         self.c = ffi.new("seg_points *")

@@ -226,7 +226,7 @@ class Follower:
             position, end = self._first_look(last)
         if position < last.size:
             for step in walk(self._pool.files, last.handle, position, last.size, check_crcs=True):
-                end = int(step.batches["last_offset"][-1]) + 1 if len(step.batches) else end
+                end = step.end_offset or end
                 position = step.stop.position
         start = min(max(segments[0].base_offset, self._log_start()), end)
         return LogView(segments, tuple(s.base_offset for s in segments), start, end, position, -1)

@@ -28,10 +28,9 @@ import os
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from segstore import names
 from segstore._native import lib
+from segstore.arrays import np
 from segstore.config import TopicConfig
 from segstore.errors import CorruptRecordError
 from segstore.files import Files
@@ -59,7 +58,7 @@ def behind_last(segment: Segment) -> tuple[int, int]:
     end = segment.base_offset
     files, handle, base = segment.pool.files, segment.handle, segment.base_offset
     for step in walk(files, handle, position, segment.final_size, check_crcs=False, least=base):
-        end = int(step.batches["last_offset"][-1]) + 1 if len(step.batches) else end
+        end = step.end_offset or end
         position = step.stop.position
     return position, end
 
@@ -72,9 +71,9 @@ def last_whole(files: Files, directory: str, bases: list[int]) -> int:
     for end in reversed(bases):
         with files.open(os.path.join(directory, names.segment_file(end, names.LOG))) as handle:
             steps = walk_past_damage(files, handle, files.size(handle), check_crcs=True)
-            lasts = [int(step.batches["last_offset"][-1]) for step in steps if len(step.batches)]
-        if lasts:
-            return lasts[-1] + 1
+            ends = [step.end_offset for step in steps if step.end_offset is not None]
+        if ends:
+            return ends[-1]
     return end
 
 
@@ -178,13 +177,14 @@ class PartitionRecovery:
         active = self._reopened(segment, position, end)
         while position < size:
             for step in walk(self.files, segment.handle, position, size, check_crcs=True, least=end):
-                n = self._in_order(step.batches, end, below)
+                batches = step.batches
+                n = self._in_order(batches, end, below)
                 if n:
-                    active.found(step.batches[:n])
+                    active.found(batches[:n])
                     end = active.end.next_offset
                 position, reason = step.stop.position, BAD.get(step.stop.status, "")
-                if n < len(step.batches):
-                    position, reason = int(step.batches["position"][n]), BAD[lib.SEG_BAD_OFFSETS]
+                if n < len(batches):
+                    position, reason = int(batches["position"][n]), BAD[lib.SEG_BAD_OFFSETS]
                     break
             if position >= size or end >= self.recovery_point:
                 break

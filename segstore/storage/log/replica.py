@@ -12,9 +12,8 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numpy as np
-
 from segstore._native import ffi, lib
+from segstore.arrays import np
 from segstore.errors import CorruptRecordError, InvalidArgumentError
 from segstore.integers import INT64_MAX
 from segstore.leader_epochs import LeaderEpochCache

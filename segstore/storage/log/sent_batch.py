@@ -9,9 +9,8 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from segstore._native import ffi, held, lib
+from segstore.arrays import np
 from segstore.errors import (
     CorruptRecordError,
     InvalidRecordError,
@@ -23,7 +22,7 @@ from segstore.errors import (
     SegstoreError,
     UnsupportedCompressionTypeError,
 )
-from segstore.records import BATCH, CODECS, HEADER_SIZE, Encoded, Records, Template, decode
+from segstore.records import CODECS, HEADER_SIZE, Encoded, Records, Template, batch_type, decode
 from segstore.records.codecs import MAX_PLAIN, Buffer, DecompressError, compress, decompress
 from segstore.records.header import APPEND_TIME_FLAG, CODEC_MASK
 from segstore.storage.log.validator import LogValidator
@@ -117,7 +116,7 @@ def _as_topic_has_it(
 
 def of_header(data: Received, header: Any) -> SentBatch:
     """Return a batch that was checked, and whose header (`seg_batch *`) is right."""
-    batches = np.frombuffer(bytearray(ffi.buffer(header)), BATCH)
+    batches = np.frombuffer(bytearray(ffi.buffer(header)), batch_type())
     template = Template(
         int(header.attributes) & ~CODEC_MASK,
         header.producer_id,
@@ -181,7 +180,7 @@ def _records(batch: Received, plain: Buffer, header: Any) -> Records:
     """Return the records of a batch of which each is whole."""
     with memoryview(batch) as whole:
         data = bytes(HEADER_SIZE) + bytes(plain) if plain else bytes(whole)
-    headers = np.frombuffer(bytearray(ffi.buffer(header)), BATCH)
+    headers = np.frombuffer(bytearray(ffi.buffer(header)), batch_type())
     headers["attributes"] &= ~(CODEC_MASK | APPEND_TIME_FLAG)
     headers["size"] = len(data)
     return decode(data, headers, "a batch")

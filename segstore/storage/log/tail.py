@@ -131,11 +131,15 @@ class Tail:
         native.hand_on(followers)
         native.write_by(job)
         self.may_be_open = True  # first: whatever an interrupt leaves undone here, the tail is paused
-        self._visible.open(behind)
-        # Meanwhile a sync may have failed, or the pool have let go of a file of which it did not know yet who
-        # uses it.
-        if writer.segments.fenced is not None or not (is_bound or self._log() is handle):
+        try:
+            self._visible.open(behind)
+            # Meanwhile a sync may have failed, or the pool have let go of a file of which it did not know yet
+            # who uses it.
+            if writer.segments.fenced is not None or not (is_bound or self._log() is handle):
+                native.pause()
+        except BaseException:  # an interrupt between both: C must not append to such a log
             native.pause()
+            raise
 
     def _log(self) -> Handle | None:
         """Return the active segment's log; None where it can't be opened: the append is done, and must not

@@ -12,9 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import groupby
 from operator import itemgetter
-from typing import TYPE_CHECKING
-
-import numpy as np
+from typing import TYPE_CHECKING, Any
 
 from segstore.config import TopicConfig
 from segstore.errors import (
@@ -41,13 +39,13 @@ from segstore.storage.segment.segment import Segment
 from segstore.storage.segment.segment_files import make_files, new_segment, remove_segment
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from segstore.storage.log.lease_term import LeaseTerm
     from segstore.storage.log.recent_appends import RecentAppends
 
-Take = Callable[["NDArray[np.void]"], list[AbortedTxn]]
-"""Takes in batches of producers that were written; returns the transactions that they abort."""
+Take = Callable[[Any], list[AbortedTxn]]
+"""Takes in batches (the memory of `seg_batch`) of producers that were written; returns the transactions that
+they abort.
+"""
 Aborted = list[tuple[Segment, AbortedTxn]]
 """Aborted transactions, each with the segment that has its marker."""
 
@@ -258,7 +256,7 @@ class LogWriter:
             active = self.segments.active
             done = active.append(parts, judged, self.epoch, as_is)
             if take is not None:
-                aborted += [(active.segment, txn) for part in parts[:done] for txn in take(part.batches)]
+                aborted += [(active.segment, txn) for part in parts[:done] for txn in take(part.memory)]
             del parts[:done]
             judged = self._make_room(parts, as_is) if parts else 0
         return aborted
@@ -267,11 +265,11 @@ class LogWriter:
         """Make room for the first part, or for as much of it as fits: that is split off. Returns 1: the first
         part fits now; 0 behind a roll. Raises OSError.
         """
-        first, more = parts[0], sum(len(part.batches) for part in parts[1:])
-        fit = self.segments.active.room(first.batches, self.clock, as_is, more)
+        first, more = parts[0], sum(part.n for part in parts[1:])
+        fit = self.segments.active.room(first, self.clock, as_is, more)
         if not fit:
-            self.roll(int(first.batches["base_offset"][0]) if as_is else None)
-        elif fit < len(first.batches):
+            self.roll(first.headers[0].base_offset if as_is else None)
+        elif fit < first.n:
             parts[:1] = first.split(fit)
         return int(fit > 0)
 

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from segstore import names
+from segstore.choices import DEFAULT as DEFAULT
 from segstore.errors import CorruptCheckpointError
 from segstore.files import Files
 from segstore.integers import INT64_MAX
@@ -20,8 +21,6 @@ from segstore.storage.meta.small_files import Copies, seal, unseal
 PRODUCER_BYTE_RATE = "producer_byte_rate"
 CONSUMER_BYTE_RATE = "consumer_byte_rate"
 RATES = (PRODUCER_BYTE_RATE, CONSUMER_BYTE_RATE)
-DEFAULT = "<default>"
-"""In place of a user or client id: all that have no rate of their own (Kafka: ConfigEntityName.Default)."""
 
 
 class Entity(NamedTuple):

@@ -27,8 +27,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from segstore._native import ffi, held, lib
 from segstore.files import Files, Handle
 from segstore.files.reserve import in_reserve
@@ -99,10 +97,15 @@ class _Mapped:
 
     def _scan_keys(self) -> dict[int, int]:
         count = (self._size - HEADER) // SLOT
-        # A copy: the writer may claim a slot meanwhile, and NumPy's nonzero() raises where an array changes.
-        keys = np.frombuffer(self._memory, np.int64, count * 8, HEADER)[::8].copy()
-        used = keys.nonzero()[0]
-        return dict(zip(keys[used].tolist(), used.tolist(), strict=True))
+        with (
+            memoryview(self._memory) as memory,
+            memory[HEADER : HEADER + count * SLOT] as slots,
+            slots.cast("q") as numbers,
+            numbers[:: SLOT // 8] as keys,
+        ):
+            found = dict(zip(keys.tolist(), range(count), strict=True))  # the writer may claim a slot now
+        found.pop(0, None)  # slots that are free
+        return found
 
     @property
     def memory(self) -> Any:

@@ -8,11 +8,9 @@ reads. Threads: any; what was read is kept, under a lock.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from typing import NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
-import numpy as np
-from numpy.typing import NDArray
-
+from segstore.arrays import np
 from segstore.errors import CorruptRecordError
 from segstore.files import Files
 from segstore.index.txn_index import AbortedTxn
@@ -25,6 +23,9 @@ from segstore.storage.producers.replay import read_marker, take_in
 from segstore.storage.segment.batch_scan import walk_past_damage
 from segstore.storage.segment.log_view import LogView
 from segstore.storage.segment.segment import Segment
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 T = TypeVar("T")
 
@@ -107,7 +108,7 @@ class AbortedTransactions:
     def _forget(self) -> None:
         self._state = ProducerState()
         self._damaged: dict[int, CorruptRecordError] = {}  # markers that can't be read, by offset
-        self._found = _Found(None, 0, -1, np.empty((0, 4), np.int64), {})
+        self._found: _Found | None = None
 
     def stable_offset(self, view: LogView) -> int:
         """Return the last stable offset of a log whose writer publishes none."""
@@ -119,7 +120,7 @@ class AbortedTransactions:
         """Return how many offsets up to the view's end were not searched for control batches yet. No lock is
         taken.
         """
-        done = self._found.end_offset
+        done = -1 if self._found is None else self._found.end_offset
         return view.end_offset - (max(done, view.start_offset) if done <= view.end_offset else 0)
 
     def outcomes(self, view: LogView) -> Outcomes:
@@ -157,9 +158,9 @@ class AbortedTransactions:
     def _replay(self, view: LogView) -> _Found:
         """Return what the log says up to the view's end, by the control batches."""
         with self._lock:
-            if self._found.end_offset > view.end_offset:
+            if self._found is not None and self._found.end_offset > view.end_offset:
                 self._forget()
-            done = self._found
+            done = self._found or _Found(None, 0, -1, np.empty((0, 4), np.int64), {})
             if done.end_offset < view.end_offset:
                 try:
                     slot = view.slot(max(done.end_offset, view.start_offset))
@@ -167,14 +168,15 @@ class AbortedTransactions:
                     # skipped.
                     same = view.segments[slot] is done.segment
                     for at in range(slot, len(view.segments)):
-                        self._take_in(view, at, done.position if at == slot and same else 0)
+                        done = self._take_in(view, at, done.position if at == slot and same else 0, done)
                 except BaseException:
                     self._forget()  # else a part would be taken in twice
                     raise
-                self._found = self._found._replace(end_offset=view.end_offset, ongoing=self._state.ongoing)
-            return self._found
+                done = done._replace(end_offset=view.end_offset, ongoing=self._state.ongoing)
+            self._found = done
+            return done
 
-    def _take_in(self, view: LogView, slot: int, position: int) -> None:
+    def _take_in(self, view: LogView, slot: int, position: int, before: _Found) -> _Found:
         segment, end = view.segments[slot], view.end_of(slot)
         aborted: list[AbortedTxn] = []
         steps = walk_past_damage(
@@ -188,9 +190,8 @@ class AbortedTransactions:
             if len(batches) < len(step.batches):
                 break
         rows = np.array(aborted, np.int64).reshape(-1, 4)
-        before = self._found
         so_far = np.concatenate((before.aborted, rows))
-        self._found = before._replace(segment=segment, position=position, aborted=so_far)
+        return before._replace(segment=segment, position=position, aborted=so_far)
 
 
 def _up_to(view: LogView, records: Records, batch: int, reason: str) -> Records:

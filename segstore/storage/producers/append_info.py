@@ -139,11 +139,9 @@ def check_epoch(known: int, producer_id: int, producer_epoch: int) -> None:
 
 def _sequences(chunks: Sequence[Encoded]) -> list[tuple[int, int]]:
     """Return the first and the last sequence of each batch."""
-    found = []
-    for chunk in chunks:
-        pairs = zip(chunk.batches["base_sequence"].tolist(), chunk.batches["count"].tolist(), strict=True)
-        found += [(first, (first + count - 1) % SEQUENCES) for first, count in pairs]
-    return found
+    headers = [header for chunk in chunks for header in chunk.headers[0 : chunk.n]]
+    first_and_count = [(header.base_sequence, header.count) for header in headers]
+    return [(first, (first + count - 1) % SEQUENCES) for first, count in first_and_count]
 
 
 def _repeated(

@@ -17,10 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
-
-from segstore._native import crc32c, ffi, lib
+from segstore._native import crc32c, ffi, held, lib
 from segstore.errors import CorruptCheckpointError
 from segstore.index.txn_index import AbortedTxn
 from segstore.integers import INT64_MAX
@@ -280,22 +277,21 @@ class ProducerState:
         unstable = self.first_unstable_offset
         return end if unstable is None else min(max(unstable, start), end)
 
-    def update(
-        self, batches: NDArray[np.void], read_control: ReadControl, now: int = NO_TIMESTAMP
-    ) -> list[AbortedTxn]:
-        """Take in batches of the log (a BATCH array, offsets rising); returns the transactions that they
-        abort. `now` is the clock (ms) if this process appends them.
+    def update(self, batches: Any, read_control: ReadControl, now: int = NO_TIMESTAMP) -> list[AbortedTxn]:
+        """Take in batches of the log (the memory of `seg_batch`, offsets rising); return the transactions
+        that they abort. `now` is the clock (ms) if this process appends them.
 
         Batches below `map_end_offset` are known and skipped. `read_control` is called for each control batch
         of a producer; its errors are raised, and the batches before are taken in then.
         """
         aborted: list[AbortedTxn] = []
-        n, at = len(batches), 0
+        headers = held("seg_batch[]", batches)
+        n, at = len(headers), 0
         while at < n:
-            at = lib.seg_producers_take(self.c, ffi.from_buffer("seg_batch[]", batches), n, at, now)
+            at = lib.seg_producers_take(self.c, headers, n, at, now)
             if _checked(at) < n:
-                aborted += self._take_control(batches[at : at + 1], at, read_control, now)
-                self.c.map_end_offset = batches["last_offset"].item(at) + 1
+                aborted += self._take_control(headers + at, at, read_control, now)
+                self.c.map_end_offset = headers[at].last_offset + 1
                 at += 1
         return aborted
 
@@ -321,17 +317,13 @@ class ProducerState:
         if self.ended is not None:
             self.ended = [ended for ended in self.ended if ended.last_offset < map_end_offset]
 
-    def _take_control(
-        self, batch: NDArray[np.void], index: int, read_control: ReadControl, now: int
-    ) -> list[AbortedTxn]:
+    def _take_control(self, batch: Any, index: int, read_control: ReadControl, now: int) -> list[AbortedTxn]:
         # Compaction leaves a control batch empty when its whole transaction is gone.
-        kind, coordinator_epoch = read_control(index) if batch["count"].item(0) else (-1, NO_EPOCH)
+        kind, coordinator_epoch = read_control(index) if batch.count else (-1, NO_EPOCH)
         if kind not in (ABORT, COMMIT):
             return []
-        first_offset = _checked(
-            lib.seg_producers_end(self.c, ffi.from_buffer("seg_batch[]", batch), coordinator_epoch, now)
-        )
-        offset, producer_id = batch["base_offset"].item(0), batch["producer_id"].item(0)
+        first_offset = _checked(lib.seg_producers_end(self.c, batch, coordinator_epoch, now))
+        offset, producer_id = batch.base_offset, batch.producer_id
         if self.ended is not None and first_offset >= 0:
             self.ended.append(Ended(first_offset, offset))
         if kind == COMMIT or first_offset < 0:

@@ -9,21 +9,23 @@ broker. Threads: the owner of the state; for the index files the holder of the p
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Any
 
 from segstore import names
+from segstore.arrays import np
 from segstore.errors import CorruptRecordError
 from segstore.files import Files
-from segstore.index.txn_index import ENTRY, AbortedTxn, format_entries, parse
+from segstore.index.txn_index import ENTRY_SIZE, AbortedTxn, format_entries, parse
 from segstore.logger import Logger
-from segstore.records import decode, scan
+from segstore.records import batch_type, decode, scan
 from segstore.records.control import ABORT, parse_control
 from segstore.records.header import NO_EPOCH
 from segstore.storage.producers.producer_state import ProducerState
 from segstore.storage.segment.batch_scan import BAD, walk_past_damage
 from segstore.storage.segment.segment import Segment
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 
 def replay(
@@ -38,23 +40,24 @@ def replay(
     aborted: list[AbortedTxn] = []
     files, handle = segment.pool.files, segment.handle
     for step in walk_past_damage(files, handle, end, check_crcs=False, sparse=True):
-        aborted += take_in(state, segment, step.batches, damaged)
+        aborted += take_in(state, segment, step.headers, damaged)
     return aborted
 
 
 def take_in(
     state: ProducerState,
     segment: Segment,
-    batches: NDArray[np.void],
+    memory: Any,
     damaged: dict[int, CorruptRecordError] | None = None,
 ) -> list[AbortedTxn]:
-    """Take in batches of a segment; returns the transactions that they abort.
+    """Take in batches (the memory of `seg_batch`) of a segment; return the transactions that they abort.
 
     A marker that can't be read is put into `damaged` by its offset, and counts as an abort; without `damaged`
     its CorruptRecordError is raised.
     """
 
     def read_control(i: int) -> tuple[int, int]:
+        batches = np.frombuffer(memory, batch_type())
         try:
             return read_marker(segment, batches[i : i + 1])
         except CorruptRecordError as error:
@@ -63,7 +66,7 @@ def take_in(
             damaged[int(batches["base_offset"][i])] = error
             return ABORT, NO_EPOCH
 
-    return state.update(batches, read_control)
+    return state.update(memory, read_control)
 
 
 def read_marker(segment: Segment, batch: NDArray[np.void]) -> tuple[int, int]:
@@ -94,7 +97,7 @@ def index_size(files: Files, segment: Segment) -> int:
         size = files.size(segment.file(names.TXN_INDEX))
     except FileNotFoundError:
         return 0
-    return size - size % ENTRY.itemsize
+    return size - size % ENTRY_SIZE
 
 
 def add_aborted(files: Files, segment: Segment, txns: Sequence[AbortedTxn]) -> None:
@@ -139,11 +142,11 @@ def mend(
             found = replay(state, segment, segment.size, {})
         path = segment.file(names.TXN_INDEX)
         data = files.read_file(path) if files.exists(path) else b""
-        if not data and not found and since <= segment.base_offset:
+        if not data and not found and (found is None or since <= segment.base_offset):
             continue  # nothing was aborted, as in most segments
         held = parse(data, segment.base_offset)
         held = held[held["last_offset"] < ends[slot]]
-        if found is None and len(held) * ENTRY.itemsize == len(data):
+        if found is None and len(held) * ENTRY_SIZE == len(data):
             continue
         if found is None or since > segment.base_offset:
             found = _aborted_in(state_at(segment.base_offset), segments[: slot + 1], ends)

@@ -9,17 +9,15 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Any
 
 from segstore import names
+from segstore.arrays import np
 from segstore.errors import CorruptCheckpointError, SegstoreError
 from segstore.files import Files
 from segstore.index.txn_index import AbortedTxn
 from segstore.logger import Logger
-from segstore.records import Encoded, decode
+from segstore.records import Encoded, batch_type, decode
 from segstore.records.control import Marker, parse_control
 from segstore.storage.meta.small_files import unreadable
 from segstore.storage.producers.append_info import Claim, judge
@@ -28,6 +26,9 @@ from segstore.storage.producers.replay import mend, replay
 from segstore.storage.segment.log_view import LogView
 from segstore.storage.segment.native_tail import NativeTail
 from segstore.storage.segment.segment import Segment
+
+if TYPE_CHECKING:
+    pass
 
 log = Logger("segstore")
 
@@ -100,18 +101,19 @@ class Producers:
         """Return the state to give to `recall`, taken before an append of these producers."""
         return tuple(map(self.state.save, producer_ids))
 
-    def take(self, batches: NDArray[np.void], marker: Marker | None = None) -> list[AbortedTxn]:
-        """Take in these batches of one producer, which were written, with `marker` in them; returns the
-        transactions that they abort.
+    def take(self, batches: Any, marker: Marker | None = None) -> list[AbortedTxn]:
+        """Take in these batches (the memory of `seg_batch`) of one producer, which were written, with
+        `marker` in them; returns the transactions that they abort.
         """
         ended = (-1, -1) if marker is None else (marker.kind, marker.coordinator_epoch)
         return self.state.update(batches, lambda _: ended, self._clock())
 
-    def take_as_follower(self, batches: NDArray[np.void], data: Any) -> list[AbortedTxn]:
+    def take_as_follower(self, memory: Any, data: Any) -> list[AbortedTxn]:
         """Take in batches of any producers as a leader wrote them, of which nothing is judged (R35); `data`
         has their bytes, at their positions. Returns the transactions that they abort. Raises
         CorruptRecordError where a marker can't be read.
         """
+        batches = np.frombuffer(memory, batch_type())
 
         def read_control(i: int) -> tuple[int, int]:
             at, size = int(batches["position"][i]), int(batches["size"][i])

@@ -16,15 +16,14 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
-import numpy as np
-
 from segstore import names
 from segstore._native import ffi, lib
+from segstore.arrays import np
 from segstore.errors import CorruptRecordError, SegstoreError
 from segstore.index import txn_index
 from segstore.index.sparse import MOST_RELATIVE
 from segstore.index.txn_index import AbortedTxn
-from segstore.records import BATCH, HEADER_SIZE, batch_ptr, decode
+from segstore.records import HEADER_SIZE, batch_ptr, batch_type, decode
 from segstore.records.encoded import checked
 from segstore.storage.cleaner.rewrite import Output
 from segstore.storage.cleaner.swap import remove_strays, swap, undo
@@ -243,7 +242,7 @@ def empty_batch(first: int, last: int, leader_epoch: int) -> tuple[memoryview, N
     """Return the bytes and the header of a batch without records (Kafka:
     DefaultRecordBatch.writeEmptyHeader).
     """
-    data, batches = bytearray(HEADER_SIZE), np.zeros(1, BATCH)
+    data, batches = bytearray(HEADER_SIZE), np.zeros(1, batch_type())
     for name in ("base_timestamp", "max_timestamp", "producer_id", "base_sequence", "producer_epoch"):
         batches[name] = -1
     batches["base_offset"], batches["last_offset"] = first, last

@@ -11,9 +11,8 @@ import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from segstore import names
+from segstore.arrays import np
 from segstore.errors import CorruptRecordError
 from segstore.files import Files
 from segstore.index.txn_index import AbortedTxn, format_entries, parse

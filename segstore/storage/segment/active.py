@@ -19,8 +19,6 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-import numpy as np
-
 from segstore import names
 from segstore._native import ffi, held, lib
 from segstore.config import TopicConfig
@@ -30,13 +28,14 @@ from segstore.index import ActiveOffsetIndex, ActiveTimeIndex
 from segstore.index.builder import EMPTY, closing_entry
 from segstore.index.sparse import MOST_RELATIVE
 from segstore.integers import INT64_MAX
-from segstore.records import Encoded
+from segstore.records import BATCH_SIZE, Encoded
 from segstore.records.encoded import checked
 from segstore.storage.segment.batch_scan import walk
 from segstore.storage.segment.native_tail import NativeTail
 from segstore.storage.segment.segment import Segment
 
 if TYPE_CHECKING:
+    import numpy as np
     from numpy.typing import NDArray
 
 
@@ -53,13 +52,13 @@ _record: Callable[[Any], Any] = partial(ffi.new, ffi.typeof("seg_end *"))
 
 
 class Part(NamedTuple):
-    """Some of a chunk's batches: those with these `headers`, `size` bytes from byte `at` of the chunk on.
+    """Some of a chunk's batches: `n` from number `first` on, `size` bytes from byte `at` of the chunk on.
     With a `stamp` of 0 ms or more they get LogAppendTime.
     """
 
     chunk: Encoded
-    batches: NDArray[np.void]
-    headers: Any
+    first: int
+    n: int
     at: int
     size: int
     stamp: int = -1
@@ -67,18 +66,24 @@ class Part(NamedTuple):
     @classmethod
     def of(cls, chunk: Encoded, stamp: int) -> Part:
         """Return all of a chunk."""
-        return cls(chunk, chunk.batches, chunk.headers, 0, chunk.size, stamp)
+        return cls(chunk, 0, chunk.n, 0, chunk.size, stamp)
+
+    @property
+    def headers(self) -> Any:
+        """Return a `seg_batch *` to the first header; valid while the chunk lives."""
+        return self.chunk.headers + self.first
+
+    @property
+    def memory(self) -> Any:
+        """Return the memory of the headers, which the chunk keeps."""
+        return ffi.buffer(self.headers, self.n * BATCH_SIZE)
 
     def split(self, n: int) -> tuple[Part, Part]:
         """Return the first `n` batches, and the others."""
-        first = self._replace(batches=self.batches[:n], size=int(self.batches["size"][:n].sum()))
-        rest = self._replace(
-            batches=self.batches[n:],
-            headers=self.headers + n,
-            at=self.at + first.size,
-            size=self.size - first.size,
-        )
-        return first, rest
+        headers, left = self.headers, self.n - n
+        size = sum(headers[i].size for i in range(n))
+        rest = self._replace(first=self.first + n, n=left, at=self.at + size, size=self.size - size)
+        return self._replace(n=n, size=size), rest
 
 
 class ActiveSegment:
@@ -163,9 +168,9 @@ class ActiveSegment:
         timestamp, offset = state.max_timestamp, state.max_timestamp_offset
         files, handle, end = self._files, self.handle, self.end.position
         for step in walk(files, handle, position, end, check_crcs=False, chunk=1 << 16, sparse=True):
-            for batch in step.batches[["max_timestamp", "last_offset"]].tolist():
-                if batch[0] > timestamp:
-                    timestamp, offset = batch
+            for header in step.c:
+                if header.max_timestamp > timestamp:
+                    timestamp, offset = header.max_timestamp, header.last_offset
         state.max_timestamp, state.max_timestamp_offset = timestamp, offset
         first = ffi.new("seg_batch *")
         if self.segment.header_at(0, end, first) is not None:
@@ -185,51 +190,58 @@ class ActiveSegment:
 
     def room(
         self,
-        batches: NDArray[np.void],
+        part: Part,
         clock: Callable[[], int],
         as_is: bool = False,
         more: int = 0,
     ) -> int:
-        """Return how many of these batches, which get the next offsets, or keep their own (`as_is`), fit into
-        the segment; 0: roll first. For these, and for `more` behind them, there is room in the indexes, on
-        disk, when this returns. Raises OSError where the disk has none; nothing has changed then.
+        """Return how many of a part's batches, which get the next offsets, or keep their own (`as_is`), fit
+        into the segment; 0: roll first. For these, and for `more` behind them, there is room in the
+        indexes, on disk, when this returns. Raises OSError where the disk has none; nothing has changed then.
 
         As org.apache.kafka.storage.internals.log.LogSegment.shouldRoll.
         """
         end = self.end
         if not end.position:
             self._born_ms = clock()
-        elif self._is_old(batches, clock, as_is):
+        elif self._is_old(part.headers, clock, as_is):
             return 0
         if self._offsets.is_full(1) or self._times.is_full(1):
             return 0
         spare = min(
             self._offsets.max_entries - end.offset_entries, self._times.max_entries - end.time_entries
         )
-        n = min(len(batches), max(spare - 1, 1))
-        ends = batches["size"][:n].cumsum(dtype="int64")
-        n = int(ends.searchsorted(self.config.segment_bytes - end.position, side="right"))
-        if as_is:
-            # segment.bytes was larger when the leader wrote a larger batch: that gets its own segment.
-            n = n if end.position else max(n, 1)
-            last = batches["last_offset"][:n] - end.base_offset
-        else:
-            offsets = batches["last_offset"][:n] - batches["base_offset"][:n] + 1
-            last = offsets.cumsum() - 1 + (end.next_offset - end.base_offset)
-        n = int(last.searchsorted(MOST_RELATIVE, side="right"))
+        n = self._fitting(part.headers, min(part.n, max(spare - 1, 1)), as_is)
         if n:
             ahead = min(n + more, max(spare - 1, n))
             self._offsets.reserve(ahead)
             self._times.reserve(ahead + 1)
         return n
 
-    def _is_old(self, batches: NDArray[np.void], clock: Callable[[], int], as_is: bool) -> bool:
+    def _fitting(self, headers: Any, n: int, as_is: bool) -> int:
+        """Return how many leading ones of `n` batches the segment's size and offsets have room for."""
+        end, left = self.end, self.config.segment_bytes - self.end.position
+        last = end.next_offset - end.base_offset - 1
+        for i in range(n):
+            header = headers[i]
+            left -= header.size
+            if as_is:
+                last = header.last_offset - end.base_offset
+            else:
+                last += header.last_offset - header.base_offset + 1
+            # segment.bytes was larger when the leader wrote a larger batch: that gets its own segment.
+            is_alone = as_is and i == 0 and not end.position
+            if (left < 0 and not is_alone) or last > MOST_RELATIVE:
+                return i
+        return n
+
+    def _is_old(self, headers: Any, clock: Callable[[], int], as_is: bool) -> bool:
         rolled_ms = self.end.rolled_ms
         if rolled_ms < 0:
             return False
         # Kafka measures by record timestamps where there are any, else by the clock, which also stamps
         # the records of a LogAppendTime topic; those of a follower come with their leader's stamp.
-        latest = int(batches["max_timestamp"][0])
+        latest = headers[0].max_timestamp
         if latest < 0 or (self._by_clock and not as_is):
             latest = clock()
         return bool(latest - rolled_ms > self._most_ms)
@@ -254,28 +266,28 @@ class ActiveSegment:
         may lie behind the end.
         """
         c = ffi.new("seg_part[]", len(parts))
-        for i, (chunk, batches, headers, at, size, stamp) in enumerate(parts):
+        for i, (chunk, first, n, at, size, stamp) in enumerate(parts):
             part = c[i]
-            part.data, part.len, part.batches, part.n = chunk.ptr + at, size, headers, len(batches)
+            part.data, part.len, part.batches, part.n = chunk.ptr + at, size, chunk.headers + first, n
             part.append_time = stamp
         handle = self.handle
         write = self._files.native_write(handle)
         done: int = lib.seg_active_append(self.c, handle.fd, write.c, c, len(parts), judged, epoch, as_is)
         if done < 0:
             write.check()
-            self._raise(done, parts[0].batches)
+            self._raise(done, parts[0])
         return done
 
-    def _raise(self, code: int, batches: NDArray[np.void]) -> None:
-        """Raise the error with which the disk has refused an append, or C has refused these batches."""
+    def _raise(self, code: int, part: Part) -> None:
+        """Raise the error with which the disk has refused an append, or C has refused a part's batches."""
         if code > lib.SEG_E_ROOM:
             raise OSError(-code, os.strerror(-code), self.segment.path)
-        self._check_offsets(batches)
+        self._check_offsets(part)
         checked(code)
 
-    def _check_offsets(self, batches: NDArray[np.void]) -> None:
+    def _check_offsets(self, part: Part) -> None:
         """Raises OffsetsExhaustedError where too few offsets are left."""
-        need = int((batches["last_offset"] - batches["base_offset"] + 1).sum())
+        need = sum(header.last_offset - header.base_offset + 1 for header in part.headers[0 : part.n])
         left = INT64_MAX - self.end.next_offset
         if need > left:
             raise OffsetsExhaustedError(

@@ -5,15 +5,15 @@ On disk files are only read. Threads: any; nothing is shared.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numpy as np
-
-from segstore._native import ffi, lib
+from segstore._native import ffi, held, lib
+from segstore.arrays import np
 from segstore.files import Files, Handle
 from segstore.names import MAX_OFFSET
-from segstore.records import BATCH, LEAST_ENTRY, ScanEnd, batch_ptr, scan
+from segstore.records import BATCH_SIZE, LEAST_ENTRY, ScanEnd, batch_type, scan, scan_headers
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -31,14 +31,32 @@ BAD = {
     lib.SEG_BAD_COUNT: "impossible record count",
 }
 
+_BASE_OFFSET_AT, _base_offset = ffi.offsetof("seg_batch", "base_offset"), struct.Struct("q").unpack_from
+
 
 class Step(NamedTuple):
     """Bytes read at `position`, the whole batches in them, and why the step ended."""
 
     position: int
     data: bytes
-    batches: NDArray[np.void]
+    headers: bytearray
+    """Of the batches, a `seg_batch` each."""
     stop: ScanEnd
+
+    @property
+    def batches(self) -> NDArray[np.void]:
+        """Return the headers as an array of `batch_type`."""
+        return np.frombuffer(self.headers, batch_type())
+
+    @property
+    def c(self) -> Any:
+        """Return the headers as C has them, `seg_batch[]`."""
+        return held("seg_batch[]", self.headers)
+
+    @property
+    def end_offset(self) -> int | None:
+        """Return the offset behind the last batch, None where there is none."""
+        return self.stop.last_offset + 1 if self.headers else None
 
 
 def walk(
@@ -68,11 +86,11 @@ def walk(
     while position < end:
         length = min(size, end - position)
         data = files.pread(handle, length, position)
-        batches, stop = scan(data, position, check_crcs=check_crcs, least=least)
-        if len(batches) and batches["base_offset"][0] < least:  # which a scan does not check
-            batches, stop = batches[:0], ScanEnd(position, 0, -1, lib.SEG_BAD_OFFSETS)
+        headers, stop = scan_headers(data, position, check_crcs=check_crcs, least=least)
+        if headers and _base_offset(headers, _BASE_OFFSET_AT)[0] < least:  # which a scan does not check
+            headers, stop = bytearray(), ScanEnd(position, 0, -1, lib.SEG_BAD_OFFSETS)
         step_start, least = position, max(least, stop.last_offset + 1) if stop.last_offset >= 0 else least
-        yield Step(position, data, batches, stop)
+        yield Step(position, data, headers, stop)
         if stop.status == lib.SEG_SHORT:
             missing = max(stop.need, LEAST_ENTRY)
             if stop.position + missing > end or len(data) < length:
@@ -81,9 +99,9 @@ def walk(
         elif stop.status not in (lib.SEG_END, lib.SEG_FULL) or not data:  # the file is shorter than `end`
             return
         position = stop.position
-        if sparse and len(batches) and (position - step_start) // len(batches) > LARGE:
+        if sparse and headers and (position - step_start) * BATCH_SIZE // len(headers) > LARGE:
             step = _headers_alone(files, handle, position, end, least)
-            if len(step.batches):
+            if step.headers:
                 yield step
                 position, least = step.stop.position, step.stop.last_offset + 1
 
@@ -92,11 +110,11 @@ def _headers_alone(files: Files, handle: Handle, position: int, end: int, least:
     """Return up to AT_A_TIME batches' headers, each read by itself; the step ends early at bytes that are no
     header.
     """
-    batches = np.empty(min(AT_A_TIME, (end - position) // LARGE + 1), BATCH)
-    out, room = batch_ptr(batches), len(batches)
+    room = min(AT_A_TIME, (end - position) // LARGE + 1)
+    out = ffi.new("seg_batch[]", room)
     n = files.read_by(handle, lambda fd: lib.seg_read_headers(fd, position, end, least, out, room))
     at, last = (out[n - 1].position + out[n - 1].size, out[n - 1].last_offset) if n else (position, least - 1)
-    return Step(position, b"", batches[:n], ScanEnd(at, 0, last, lib.SEG_END))
+    return Step(position, b"", bytearray(ffi.buffer(out, n * BATCH_SIZE)), ScanEnd(at, 0, last, lib.SEG_END))
 
 
 def next_whole(files: Files, handle: Handle, position: int, end: int, least_offset: int) -> int | None:
@@ -142,14 +160,13 @@ def walk_past_damage(
         for step in walk(files, handle, position, end, check_crcs=check_crcs, chunk=chunk, sparse=sparse):
             yield step
             last = step.stop.position
-            if len(step.batches):
-                before = step.batches[-1]
-                least = int(before["last_offset"]) + 1
+            if step.headers:
+                before, least = step, step.stop.last_offset + 1
         if last >= end:
             return
-        if before is not None and not check_crcs and not _crc_holds(files, handle, before):
+        if before is not None and not check_crcs and not _crc_holds(files, handle, before.batches[-1]):
             # The damaged batch's last offset proves nothing either: good batches may have offsets below it.
-            least = int(before["base_offset"]) + 1
+            least = int(before.batches["base_offset"][-1]) + 1
             last -= 1
         found = next_whole(files, handle, last + 1, end, least)
         position = end if found is None else found

@@ -8,23 +8,19 @@ from __future__ import annotations
 
 import errno
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from segstore import names
-from segstore._native import lib
+from segstore._native import held, lib
 from segstore.files import Files, Handle
 from segstore.files.reserve import NO_ROOM
 from segstore.index import IndexBuilder, SealedOffsetIndex, SealedTimeIndex, replace_index
 from segstore.index.sparse import MOST_RELATIVE
 from segstore.logger import Logger
-from segstore.records import MAGIC, batch_ptr, is_old
+from segstore.records import BATCH_SIZE, MAGIC
 from segstore.storage.handle_pool import HandlePool
 from segstore.storage.meta.small_files import NOT_A_FILE
 from segstore.storage.segment.batch_scan import walk, walk_past_damage
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
 
 log = Logger("segstore")
 
@@ -93,21 +89,21 @@ def _whole(segment: Indexed, offsets: SealedOffsetIndex, times: SealedTimeIndex)
     for step in walk(
         segment.pool.files, segment.handle, position, segment.size, check_crcs=False, chunk=_TAIL
     ):
-        batches = step.batches
-        if not len(batches) and step.stop.status == lib.SEG_SHORT:
+        if not step.headers and step.stop.status == lib.SEG_SHORT:
             continue  # a batch that is larger than a step comes whole in the next step
-        if not len(batches):
+        if not step.headers:
             return last < 0  # damage where the entry points to: a read will report it
+        headers = step.c
         if (
             last >= 0
             and step.position == position
-            and not is_of_entry(batch_ptr(batches), segment.base_offset + last)
+            and not is_of_entry(headers[0], segment.base_offset + last)
         ):
             return False
-        fitting = _fitting(segment, batches)
-        if builder.add(fitting)[0] and not is_old(fitting):
+        fitting = _fitting(segment, step.headers, headers)
+        if builder.add(fitting)[0] and all(header.magic == MAGIC for header in held("seg_batch[]", fitting)):
             return False
-        end = int(batches["last_offset"][-1]) - segment.base_offset
+        end = headers[len(headers) - 1].last_offset - segment.base_offset
     # The offset index is bounded by the log's size; a time index entry can only be judged by its offset.
     return not times.entries or (times.entry(-1)[1] <= end and _is_right(segment, offsets, *times.entry(-1)))
 
@@ -131,20 +127,18 @@ def _is_right(segment: Indexed, offsets: SealedOffsetIndex, stamp: int, relative
     position, target = hint[1] if hint else 0, segment.base_offset + relative
     files, handle = segment.pool.files, segment.handle
     for step in walk(files, handle, position, segment.size, check_crcs=False, chunk=_TAIL):
-        slot = int(step.batches["last_offset"].searchsorted(target))
-        if slot < len(step.batches):
-            ends_there = int(step.batches["last_offset"][slot]) == target or not segment.writable
-            return ends_there and int(step.batches["max_timestamp"][slot]) == stamp
+        for header in step.c:
+            if header.last_offset >= target:
+                ends_there = header.last_offset == target or not segment.writable
+                return ends_there and header.max_timestamp == stamp
     return True
 
 
-def _fitting(segment: Indexed, batches: NDArray[np.void]) -> NDArray[np.void]:
-    """Return the leading batches whose offsets can be this segment's: a base offset lies outside the CRC, and
-    may have any value.
-    """
+def _fitting(segment: Indexed, memory: bytearray, headers: Any) -> bytearray:
+    """Return the memory of the leading headers whose offsets can be this segment's."""
     most = min(segment.base_offset + MOST_RELATIVE, segment.visible - 1)
-    good = (batches["base_offset"] >= segment.base_offset) & (batches["last_offset"] <= most)
-    return batches if good.all() else batches[: int(good.argmin())]
+    n = lib.seg_index_fitting(headers, len(headers), segment.base_offset, most)
+    return memory if n == len(headers) else memory[: n * BATCH_SIZE]
 
 
 def _timeless(segment: Indexed) -> bool:
@@ -159,9 +153,8 @@ def build(files: Files, segment: Indexed, end: int) -> tuple[bytes, bytes]:
     """
     builder = IndexBuilder(segment.base_offset, segment.interval)
     made = [
-        builder.add(_fitting(segment, s.batches))
-        for s in walk_past_damage(files, segment.handle, end, check_crcs=False, sparse=True)
-        if len(s.batches)
+        builder.add(_fitting(segment, step.headers, step.c))
+        for step in walk_past_damage(files, segment.handle, end, check_crcs=False, sparse=True)
     ]
     times = b"".join(t for _, t in made) + builder.last_time_entry()
     return b"".join(o for o, _ in made), times

@@ -13,10 +13,9 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from typing import NamedTuple
 
-import numpy as np
-
 from segstore import names
 from segstore._native import lib
+from segstore.arrays import np
 from segstore.errors import CorruptRecordError
 from segstore.files import Files
 from segstore.records import CONTROL_FLAG, Records, decode

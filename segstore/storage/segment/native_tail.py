@@ -3,7 +3,7 @@
 A partition has one tail for as long as it is open. While the tail is open, C appends; `pause` lets no append
 begin any more, and any thread may call it. The holder of the partition's append token, which has paused the
 tail, changes what it says, binds it to another segment, and opens it again. What C has appended is in the
-log, indexed and published, and readers of this process see it by `end`.
+log, indexed and published, and readers of this process see it (`Visible`).
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class NativeTail:
         """Whether C may sync the log."""
         self.followers: Sequence[NativeTail] = ()
         """The tails of other replicas, which get what is appended to this one before readers see it."""
-        self._owners: dict[str, Any] = {"here": here, "commit": commit}  # of memory to which `c` points
+        self._owners: dict[str, Any] = {"here": here}  # of memory to which `c` points
         self._kept: list[Any] = []  # what a sync may still use
         self._is_left = False  # whether somebody has quit, who waits for no disk
 
@@ -200,14 +200,6 @@ class NativeTail:
     def look(self, position: int, shown: int, seen: int) -> None:
         """Let readers see the log up to here, unless C does that (`seg_tail_look`)."""
         _again(lib.seg_tail_look, self.c, position, shown, seen)
-
-    def end(self) -> tuple[int, int, int, int]:
-        """Return up to which offset the log was shown, its position there, up to which offset readers see,
-        and the last stable offset, -1 for that one; of no use in a child that was forked within an append.
-        """
-        ends = ffi.new("int64_t[3]")
-        shown: int = lib.seg_tail_end(self.c, ends, ends + 1, ends + 2)
-        return shown, ends[0], ends[1], ends[2]
 
     def show(self, high_watermark: int) -> bool:
         """Show the log up to a high watermark, and publish that; False where the tail is paused, or shows

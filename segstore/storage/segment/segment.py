@@ -256,7 +256,7 @@ class Segment:
         """
         at, least = start, self.base_offset
         for step in walk(self.pool.files, self.handle, start, position, check_crcs=True):
-            least = int(step.batches["last_offset"][-1]) + 1 if len(step.batches) else least
+            least = step.end_offset or least
             at = step.stop.position
         return at, least
 
@@ -296,10 +296,10 @@ class Segment:
         """Return the last offset of the batches below a position; one less than the base offset where there
         is none.
         """
-        last = self.base_offset - 1
+        end = self.base_offset
         for step in walk(self.pool.files, self.handle, 0, position, check_crcs=False):
-            last = int(step.batches["last_offset"][-1]) if len(step.batches) else last
-        return last
+            end = step.end_offset or end
+        return end - 1
 
     def largest_timestamp(self, end: int, below: int) -> int | None:
         """Return the largest timestamp (ms) of the batches below byte `end` and offset `below`, -1 without
@@ -313,9 +313,8 @@ class Segment:
         largest, offset = last, self.base_offset
         for step in walk(self.pool.files, self.handle, position, end, check_crcs=False, chunk=_TIME_CHUNK):
             position = step.stop.position
-            if len(step.batches):
-                stamps = step.batches["max_timestamp"][step.batches["count"] > 0]
-                largest = max(largest, int(stamps.max(initial=-1)))
+            if step.headers:
+                largest = max(largest, *(header.max_timestamp for header in step.c if header.count > 0))
                 offset = step.stop.last_offset + 1
         if position < end and offset < below:
             return None

@@ -130,7 +130,7 @@ def _end_offset(files: Files, path: str, base: int) -> int:
     end = base
     with files.open(path) as handle:
         for step in walk(files, handle, 0, files.size(handle), check_crcs=False):
-            end = int(step.batches["last_offset"][-1]) + 1 if len(step.batches) else end
+            end = step.end_offset or end
     return end
 
 

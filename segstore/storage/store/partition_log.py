@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from segstore import spare
 from segstore._native import seg_transfer
+from segstore.choices import ISOLATION_LEVELS
 from segstore.config import arguments
 from segstore.errors import (
     CorruptRecordError,
@@ -70,7 +71,7 @@ def _asked(acks: int, timeout_ms: float) -> Acks:
 
 
 def _is_committed(isolation_level: str) -> bool:
-    level = arguments.one_of("isolation_level", isolation_level, arguments.ISOLATION_LEVELS)
+    level = arguments.one_of("isolation_level", isolation_level, ISOLATION_LEVELS)
     return level != _UNCOMMITTED
 
 

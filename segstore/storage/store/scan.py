@@ -163,11 +163,11 @@ class Scan:
         """Return the whole range as one pyarrow.Table, with the columns of `Records.to_arrow`. Raises
         MissingPackageError without pyarrow, InvalidArgumentError for another column.
         """
-        with Needing("pyarrow", "arrow", "to_arrow"):
+        with Needing("pyarrow", "to_arrow"):
             from segstore.records.arrow import table_of
         return table_of(self.reads(), columns)
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
-        with Needing("pyarrow", "arrow", "__arrow_c_stream__"):
+        with Needing("pyarrow", "__arrow_c_stream__"):
             from segstore.records.arrow import reader_of
         return reader_of(self.reads()).__arrow_c_stream__(requested_schema)

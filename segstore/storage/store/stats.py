@@ -13,9 +13,8 @@ from contextlib import suppress
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numpy as np
-
 from segstore import names
+from segstore.arrays import np
 from segstore.config import TopicConfig
 from segstore.errors import CorruptRecordError, Needing, SegstoreError
 from segstore.files import Files
@@ -273,9 +272,9 @@ def store_metrics(store: Measured) -> dict[str, dict[str, Any]]:
 def prometheus_text(store: Measured, more: Iterable[Family] = ()) -> str:
     """Return all metrics in Prometheus' text format, labelled by topic and partition, and `more`.
 
-    Raises MissingPackageError without the prometheus_client package (`segstore[metrics]`).
+    Raises MissingPackageError without the package prometheus-client.
     """
-    with Needing("prometheus_client", "metrics", "metrics_text"):
+    with Needing("prometheus-client", "metrics_text"):
         from prometheus_client import CollectorRegistry, generate_latest
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
         from prometheus_client.registry import Collector

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 from segstore.config import StoreConfig, arguments
 from segstore.errors import (
     InvalidArgumentError,
+    InvalidReplicationFactorError,
     InvalidTypeError,
     StorageError,
     StoreLockedError,
@@ -160,6 +161,18 @@ def _check_root(files: Files, root: str, mode: str, file_mode: int) -> bool:
     return made
 
 
+def _check_factor(replication_factor: Any) -> None:
+    """Raise InvalidReplicationFactorError unless it is 1 or None; InvalidTypeError."""
+    if replication_factor is None:
+        return
+    factor = arguments.whole("replication_factor", replication_factor, None)
+    if factor != 1:
+        raise InvalidReplicationFactorError(
+            f"replication_factor={factor}: must be 1 in a store of one directory;"
+            " segstore.open_replicated opens one of several"
+        )
+
+
 class Store(PublicNames):
     """Topics in a directory. A store is a context manager; `close` makes all durable."""
 
@@ -217,31 +230,41 @@ class Store(PublicNames):
         partitions: int = 1,
         config: Mapping[str, Any] | None = None,
         *,
+        replication_factor: int | None = None,
         exist_ok: bool = False,
     ) -> TopicInfo:
         """Create a topic, which is durable when this returns. `config` has Kafka's topic settings by dotted
-        name. With `exist_ok` a topic that exists is returned as it is, if it has as many partitions and the
-        settings of `config`; those that `config` does not name may be anything.
+        name; `replication_factor` is 1 in a store of one directory. With `exist_ok` a topic that exists is
+        returned as it is, if it has as many partitions and the settings of `config`; those that `config` does
+        not name may be anything.
 
         Raises TopicAlreadyExistsError, with `exist_ok` TopicMismatchError, which says what differs;
-        InvalidTopicError, ConfigError, InvalidArgumentError, StorageError, ReadOnlyError.
+        InvalidTopicError, ConfigError, InvalidReplicationFactorError, InvalidArgumentError, StorageError,
+        ReadOnlyError.
         """
         count = arguments.whole("partitions", partitions, 1, 100_000)
         check_apart("create_topic()")
         check_not_internal(name, "groups and transactions make it when they need it")
+        _check_factor(replication_factor)
         settings = {} if config is None else config
         if not arguments.switch("exist_ok", exist_ok):
             return self._create_topic(name, count, settings)
         return self._made_or_found(name, count, settings)
 
     def ensure_topic(
-        self, name: str, partitions: int | None = None, config: Mapping[str, Any] | None = None
+        self,
+        name: str,
+        partitions: int | None = None,
+        config: Mapping[str, Any] | None = None,
+        *,
+        replication_factor: int | None = None,
     ) -> TopicInfo:
         """Return the topic, and create it where it is missing, with one partition where `partitions` is None.
         One that exists may have any number of partitions then. Raises what `create_topic` with `exist_ok`
         raises.
         """
         check_apart("ensure_topic()")
+        _check_factor(replication_factor)
         check_not_internal(name, "groups and transactions make it when they need it")
         count = None if partitions is None else arguments.whole("partitions", partitions, 1, 100_000)
         return self._made_or_found(name, count, {} if config is None else config)
@@ -493,7 +516,7 @@ class Store(PublicNames):
 
     def metrics_text(self) -> str:
         """Return all metrics in Prometheus' text format. Raises MissingPackageError without
-        prometheus_client.
+        prometheus-client.
         """
         self._context.check_open()
         with os_errors():

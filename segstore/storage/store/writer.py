@@ -265,7 +265,7 @@ class StoreWriter:
         seconds = config.log_flush_offset_checkpoint_interval_ms / 1000
         context.scheduler.every(seconds, self.partitions.checkpoint)
         seconds = config.producer_id_expiration_check_interval_ms / 1000
-        context.scheduler.every(seconds, self._expire_producers)
+        context.scheduler.every(seconds, self.expire_producers)
         cleaned, checkpoint = self._checkpoints.cleaner_offsets, self.partitions.checkpoint
         self.sweeper = Sweeper(
             context, config, lambda: self.topic_admin.topics, self.partition, cleaned, checkpoint
@@ -281,7 +281,8 @@ class StoreWriter:
         partitions = sum(len(info.partition_ids) for info in self.topic_admin.topics.values())
         return SIZE + partitions // _LINES * PIECE
 
-    def _expire_producers(self) -> None:
+    def expire_producers(self) -> None:
+        """Forget producer ids that were not used for producer.id.expiration.ms."""
         self.partitions.expire_producers(self.config.producer_id_expiration_ms)
 
     # --- what there is --------------------------------------------------------------------

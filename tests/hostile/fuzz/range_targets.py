@@ -14,7 +14,7 @@ from fuzz.point_targets import _exact, _indexes
 from fuzz.target import Target
 from segstore._native import ffi
 from segstore.files import Files
-from segstore.records import BATCH, decode, scan
+from segstore.records import BATCH_SIZE, decode, scan
 from segstore.records.records import ROWS
 
 _MOST = (1 << 63) - 1
@@ -49,7 +49,7 @@ def _read(handle: Any, seen: Any, offset: int, size: int, data: bytes) -> int:
         at, n, count = range_.position, range_.n_batches, range_.records
         assert bytes(ffi.buffer(memory)) == data[at : at + size]
         scanned, stop = scan(data[at : at + size], at, offset)
-        assert scanned.tobytes() == bytes(ffi.buffer(headers)[: n * BATCH.itemsize])
+        assert scanned.tobytes() == bytes(ffi.buffer(headers)[: n * BATCH_SIZE])
         assert range_.next_offset == stop.last_offset + 1
         if count <= stride:
             wanted = decode(data[at : at + size], scanned, "log", at)

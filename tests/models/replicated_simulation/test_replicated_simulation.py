@@ -129,7 +129,7 @@ def test_r20_a_disk_hangs_before_the_log_start_moves(monkeypatch: pytest.MonkeyP
     """
     with memory.directory() as root:
         world = World(root, 70099, OPS, LOOKS)
-        change, hung = LocalReplica._change_log, []
+        change, hung = LocalReplica.change_log, []
 
         def hang(replica: LocalReplica, effect: Effect) -> None:
             moves = replica.key.topic == "a" and isinstance(effect, SetLogStartOffset)
@@ -139,7 +139,7 @@ def test_r20_a_disk_hangs_before_the_log_start_moves(monkeypatch: pytest.MonkeyP
                 world.turns.wait(lambda: True, 0)
             change(replica, effect)
 
-        monkeypatch.setattr(LocalReplica, "_change_log", hang)
+        monkeypatch.setattr(LocalReplica, "change_log", hang)
         world.run([
             ("create", "a", 1, 1, False, "keep"),
             ("strand", "a", 0, 12, "", False),

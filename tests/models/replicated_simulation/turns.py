@@ -26,7 +26,14 @@ from segstore.coordinator.group import group_table
 from segstore.coordinator.inboxes import adoptions, inboxes
 from segstore.coordinator.offsets import cache
 from segstore.mutex import PATIENCE, Mutex
-from segstore.replication import data_directory, local_replica, news, opening, quorum_controller
+from segstore.replication import (
+    data_directory,
+    local_replica,
+    news,
+    opening,
+    quorum_controller,
+    waiting_appends,
+)
 from segstore.replication.metadata import metadata_log, snapshot_generator, snapshot_keeper, voter_log
 from segstore.storage import scheduler
 from segstore.storage.inbox import inbox
@@ -330,7 +337,10 @@ def in_turns(hand: Hand, turns: Turns) -> Iterator[None]:
     queue, latch = _Made(Queue, turns), _Made(TurnLatch, turns)
     background, scheduled = _Made(TurnBackground, turns), _Made(TurnScheduler, turns)
     instead: list[tuple[object, str, object]] = [
-        *[(each, "SimpleQueue", queue) for each in (data_directory, local_replica, news, quorum_controller)],
+        *[
+            (each, "SimpleQueue", queue)
+            for each in (data_directory, news, quorum_controller, waiting_appends)
+        ],
         *[(each, "SimpleQueue", queue) for each in (voter_log, scheduler, snapshot_keeper)],
         *[(each, "Background", background) for each in (data_directory, quorum_controller, voter_log)],
         *[(each, "Background", background) for each in (snapshot_generator, snapshot_keeper)],
@@ -351,7 +361,8 @@ def in_turns(hand: Hand, turns: Turns) -> Iterator[None]:
         (local_replica, "now_ms", lambda: int(hand.seconds * 1000)),
         (opening, "now_ms", lambda: int(hand.seconds * 1000)),
         (quorum_controller, "now_ms", lambda: int(hand.seconds * 1000)),
-        (local_replica, "_told", lambda ticket: ticket),
+        (waiting_appends, "now_ms", lambda: int(hand.seconds * 1000)),
+        (waiting_appends, "_told", lambda ticket: ticket),
         # C's thread takes no turns: the appender writes the followers, and lends as by threads.
         (DiskThread, "job", lambda thread: ffi.NULL),
     ]

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from segstore.index.txn_index import ENTRY, AbortedTxn, aborted, format_entries, parse
+from segstore.index.txn_index import ENTRY_SIZE, AbortedTxn, aborted, format_entries, parse
 
 FILE = Path("flights-txn-0") / "00000000000000000000.txnindex"
 GOLDEN_TXNS = [AbortedTxn(0, 52, 77, 78), AbortedTxn(0, 78, 103, 104)]
@@ -61,13 +61,13 @@ def test_entries_are_taken_up_to_the_first_that_cannot_be(name: str) -> None:
     data = good + struct.pack(">hqqqq", *BAD_ENTRIES[name]) + format_entries([TXNS[3]])
     found = parse(data)
     assert as_txns(found) == TXNS[:3]
-    assert len(found) * ENTRY.itemsize == len(good)
+    assert len(found) * ENTRY_SIZE == len(good)
 
 
 @pytest.mark.parametrize("extra", [1, 2, 33])
 def test_a_torn_entry_is_none(extra: int) -> None:
     data = format_entries(TXNS)
-    assert as_txns(parse(data[: 2 * ENTRY.itemsize + extra])) == TXNS[:2]
+    assert as_txns(parse(data[: 2 * ENTRY_SIZE + extra])) == TXNS[:2]
 
 
 def test_zeros_are_no_entries() -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from stores import killed
+from tail_ends import end_of
 
 import segstore
 from segstore.index import OffsetIndex, TimeIndex
@@ -99,13 +100,13 @@ def test_a_reader_with_a_tail_that_was_taken_back_sees_no_append_under_way(
     partition = log.partition_for_write()
     log.append(b"by C")
     tail = tail_of(partition)
-    shown = tail.end()
+    shown = end_of(tail)
     assert shown == (3, partition.view.end_position, 3, -1)
     with partition.token:
         end = partition.segments.active.end
         mark = partition.segments.active.mark()
         end.position, end.next_offset = end.position + 1000, end.next_offset + 7  # as before the write
-        assert tail.end() == shown
+        assert end_of(tail) == shown
         assert partition.visible.log_end_offset == partition.view.end_offset == 3
         partition.segments.active.recall(mark)
     assert log.end_offset == 3

@@ -18,6 +18,7 @@ import pytest
 from faults import CountingFiles, FailingFiles
 from producers import assert_live, state_of, told
 from stores import START_MS, killed
+from tail_ends import end_of
 
 import segstore
 from segstore import DuplicateSequenceError, OutOfOrderSequenceError, StorageError
@@ -379,12 +380,12 @@ def test_a_view_has_one_segments_end(store_dir: Path) -> None:
 def test_an_end_that_is_being_moved_is_not_read(log: segstore.PartitionLog) -> None:
     """A thread of the parent is within an append when a child begins: there it never ends."""
     tail = tail_of(log)
-    assert tail.end()[::2] == (2, 2)
+    assert end_of(tail)[::2] == (2, 2)
     tail.c.sequence += 1
     here, tail.c.here = tail.c.here, GONE
-    assert tail.end()[0] == lib.SEG_SLOW
+    assert end_of(tail)[0] == lib.SEG_SLOW
     tail.c.sequence += 1
-    assert tail.end()[0] == 2
+    assert end_of(tail)[0] == 2
     tail.c.here = here
 
 

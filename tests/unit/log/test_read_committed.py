@@ -42,7 +42,7 @@ def empty(path: Path) -> None:
 
 
 def last_entry_gone(path: Path) -> None:
-    path.write_bytes(path.read_bytes()[: -txn_index.ENTRY.itemsize])
+    path.write_bytes(path.read_bytes()[: -txn_index.ENTRY_SIZE])
 
 
 def another_producers(path: Path) -> None:

@@ -14,6 +14,7 @@ from faults import HookedFiles
 from producers import assert_live, committed
 from replica_logs import closed, opened, replica_of
 from stores import START_MS
+from tail_ends import end_of
 
 import segstore
 from segstore._native import ffi, lib
@@ -24,6 +25,7 @@ from segstore.records.header import TRANSACTIONAL_FLAG
 from segstore.storage.log.append import append_record
 from segstore.storage.log.partition import Partition
 from segstore.storage.log.transaction_markers import end_transaction
+from segstore.storage.log.visibility import Visible
 from segstore.storage.segment.log_view import LogView
 from segstore.storage.segment.native_tail import NativeTail
 
@@ -137,7 +139,7 @@ def test_a_cut_shows_less_at_once(tmp_path: Path) -> None:
         replica.truncate_to(1)
     assert seen[-1] == log.log_end_offset == 1
     assert set(seen) == {3, 1}
-    assert partition.tail.native.end()[0] == 1
+    assert end_of(partition.tail.native)[0] == 1
     closed(log)
 
 
@@ -210,6 +212,28 @@ def test_a_descriptor_that_the_pool_has_taken_is_not_written_to() -> None:
     handle.close()
 
 
+def test_an_interrupt_leaves_no_tail_open_to_a_log_that_is_fenced(
+    log: segstore.PartitionLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A sync of another thread fails just before C may append, and Ctrl-C comes just behind that."""
+    partition = log.partition_for_write()
+    opened = Visible.open
+
+    def struck(visible: Visible, behind: bool) -> None:
+        partition.segments.fence(OSError(5, "the sync failed"))
+        opened(visible, behind)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Visible, "open", struck)
+        with pytest.raises(KeyboardInterrupt):
+            by_python(log)
+    assert not partition.tail.native.is_open
+    with pytest.raises(segstore.StorageError, match="fenced"):
+        log.append(b"refused")
+    assert log.end_offset == 4
+
+
 # --- who syncs --------------------------------------------------------------------------------
 
 
@@ -268,7 +292,7 @@ def test_a_tail_is_not_flushed_while_its_end_is_hidden(log: segstore.PartitionLo
         native.look(0, -1, -1)
         assert not partition.tail.flush()
         partition.visible.show()
-    assert native.end()[0] == log.end_offset == 4
+    assert end_of(native)[0] == log.end_offset == 4
 
 
 def test_the_published_ends_that_c_writes_to_stay_mapped_when_the_file_grows(

@@ -30,9 +30,20 @@ BAD: dict[str, tuple[dict[str, Any], dict[str, Any], type[Exception], str]] = {
         {"key_serializer": lambda key: key and str(key)},
         {"key": 5},
         errors.SerializationError,
-        "key is str",
+        r"the key is str, as key_serializer returned it: .*; encode it, by str\.encode\(\)",
     ),
-    "headers that are no list": ({}, {"headers": {"a": b"b"}}, errors.InvalidTypeError, "headers is dict"),
+    "a serializer that gives a number": (
+        {"value_serializer": lambda value: value},
+        {"value": 5},
+        errors.SerializationError,
+        "the value is int, as value_serializer returned it: .* or None$",
+    ),
+    "headers that are no list": (
+        {},
+        {"headers": {"a": b"b"}},
+        errors.InvalidTypeError,
+        "headers is dict: .*of a dict",
+    ),
     "a header that is no pair": ({}, {"headers": [("a",)]}, errors.InvalidTypeError, r"headers\[0\]"),
     "a header's name in bytes": ({}, {"headers": [(b"a", b"b")]}, errors.InvalidTypeError, r"headers\[0\]"),
     "a header's value in str": (

@@ -16,7 +16,7 @@ from segstore.errors import CorruptCheckpointError, CorruptRecordError
 from segstore.index.txn_index import AbortedTxn, format_entries
 from segstore.records import decode, scan
 from segstore.records.control import ABORT, COMMIT, parse_control
-from segstore.records.header import BATCH
+from segstore.records.header import batch_type
 from segstore.storage.producers.producer_state import (
     BatchMetadata,
     ProducerState,
@@ -189,7 +189,7 @@ def marker(base: int, type: int, pid: int = 1, epoch: int = 0, coordinator: int 
 
 
 def take(state: ProducerState, *batches: dict) -> list[AbortedTxn]:
-    array = np.zeros(len(batches), BATCH)
+    array = np.zeros(len(batches), batch_type())
     for i, fields in enumerate(batches):
         for name, value in fields.items():
             if name != "marker":
@@ -308,7 +308,7 @@ def test_a_compacted_batch_counts_by_its_offsets() -> None:
 
 
 def test_only_control_batches_of_producers_are_read() -> None:
-    array = np.zeros(1000, BATCH)
+    array = np.zeros(1000, batch_type())
     array["base_offset"] = array["last_offset"] = np.arange(1000)
     array["producer_id"] = -1
     array["attributes"][::7] = MARKER

@@ -12,7 +12,7 @@ from producer_oracle import PlainProducers
 
 from segstore.index.txn_index import AbortedTxn
 from segstore.records.control import ABORT, COMMIT
-from segstore.records.header import BATCH
+from segstore.records.header import batch_type
 from segstore.storage.producers.producer_state import ProducerState
 
 DATA, TXN, CONTROL, MARKER = 0, 0x10, 0x20, 0x30
@@ -71,7 +71,7 @@ class Both:
         for _ in range(rng.choice([0, 1, 1, 2, 5, 30])):
             found.append(self.batch(max(base, 0), pid))
             base = found[-1]["last_offset"] + rng.choice([1, 1, 1, 9])
-        array = np.zeros(len(found), BATCH)
+        array = np.zeros(len(found), batch_type())
         for i, fields in enumerate(found):
             for name, value in fields.items():
                 array[name][i] = value
@@ -167,7 +167,7 @@ def test_of_transactions_that_end_in_another_order_the_oldest_counts() -> None:
 
 
 def _data(base: int, pid: int, kind: int = DATA) -> np.ndarray:
-    array = np.zeros(1, BATCH)
+    array = np.zeros(1, batch_type())
     array["base_offset"] = array["last_offset"] = array["max_timestamp"] = base
     array["producer_id"], array["attributes"], array["count"] = pid, kind, 1
     return array
@@ -177,7 +177,7 @@ def test_nobody_can_choose_ids_that_lie_together() -> None:
     """A client that knows where ids lie could choose such as make each look-up a walk through all of them."""
 
     def places() -> list[int]:
-        state, batches = ProducerState(), np.zeros(32, BATCH)
+        state, batches = ProducerState(), np.zeros(32, batch_type())
         batches["base_offset"] = batches["last_offset"] = batches["producer_id"] = np.arange(32)
         state.update(batches, lambda _: (-1, -1))
         return [state.c.slots[slot].producer_id for slot in range(state.c.room)]

@@ -17,13 +17,13 @@ from partitions import Partition
 from segstore._native import lib
 from segstore.errors import CorruptRecordError, InvalidArgumentError, InvalidTypeError
 from segstore.records import (
-    BATCH,
     CODECS,
     CONTROL_FLAG,
     HEADER_SIZE,
     Columns,
     Record,
     Records,
+    batch_type,
     decode,
     empty_records,
     encode,
@@ -202,7 +202,7 @@ def test_empty() -> None:
     table = empty.to_arrow()
     assert table.num_rows == 0
     assert table.schema == read(blob()).to_arrow().schema
-    assert len(decode(b"", np.empty(0, BATCH), "x", next_offset=7)) == 0
+    assert len(decode(b"", np.empty(0, batch_type()), "x", next_offset=7)) == 0
 
 
 def test_records_hold_what_they_need() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from segstore.records import BATCH, Encoded
+from segstore.records import Encoded, batch_type
 from segstore.replication.core.messages import Fetched
 from segstore.replication.fetched import Brought
 from segstore.replication.read_ahead import MOST, Place, ReadAhead
@@ -18,7 +18,7 @@ LEADER, OTHER = object(), object()
 
 
 def piece(next_offset: int) -> Brought:
-    batches = np.zeros(0, BATCH)
+    batches = np.zeros(0, batch_type())
     return Brought(Encoded(np.zeros(0, np.uint8), 0, batches), Fetched(next_offset, ()))
 
 

@@ -121,7 +121,7 @@ def test_text_without_the_package_is_refused_by_name(
         return original(name, *args, **kwargs)
 
     monkeypatch.setattr(builtins, "__import__", without)
-    with pytest.raises(SegstoreError, match=r"pip install 'segstore\[metrics\]'"):
+    with pytest.raises(SegstoreError, match=r"pip install prometheus-client$"):
         store.metrics_text()
 
 

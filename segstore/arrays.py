@@ -1,0 +1,42 @@
+"""NumPy as segstore uses it: imported when the first array is made. It touches no files.
+
+A process that appends, reads records one at a time, or answers a client makes no array, and begins without
+NumPy, whose import takes three times as long as that of the rest of segstore.
+
+Threads: any. The import has a thread of its own, see `first_use`.
+"""
+
+from __future__ import annotations
+
+import sys
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from segstore.first_use import import_apart
+
+if TYPE_CHECKING:
+    import numpy as np
+    from typing_extensions import TypeIs
+else:
+
+    def _attribute(name: str) -> Any:
+        """Return an attribute of NumPy's, and keep it: later uses find it as one of this module's `np`."""
+        if name.startswith("__"):
+            raise AttributeError(name)
+        value = np.__dict__[name] = getattr(import_apart("numpy"), name)
+        return value
+
+    np = ModuleType("segstore.arrays.np", "NumPy; the first use of an attribute imports it.")
+    np.__getattr__ = _attribute
+
+__all__ = ["is_array", "is_numpy_bool", "np"]
+
+
+def is_array(value: object) -> TypeIs[np.ndarray[Any, Any]]:
+    """Return whether a value is an array, without an import: nobody has one before NumPy is imported."""
+    return "numpy" in sys.modules and isinstance(value, np.ndarray)
+
+
+def is_numpy_bool(value: object) -> bool:
+    """Return whether a value is a boolean of NumPy's, without an import."""
+    return "numpy" in sys.modules and isinstance(value, np.bool_)

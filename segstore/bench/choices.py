@@ -1,0 +1,35 @@
+"""What the options of `segstore bench` choose among. Nothing is on disk. Threads: any; immutable.
+
+They stand apart from what is measured: the help of a command shows them, and imports no measurement.
+"""
+
+from __future__ import annotations
+
+RUNS = 7
+"""How often each is measured, by turns."""
+TRANSFER_RUNS = 11
+"""Many short runs: a disturbance of the machine hits only some of them, and the interval leaves these out."""
+
+STUDIES = {
+    "sequential-writes": "sequential",
+    "append-ways": "append_ways",
+    "caches": "caches",
+    "batching": "batching",
+    "compression": "compression",
+    "index-interval": "index_interval",
+    "partitions": "partitions",
+    "failover": "failover",
+}
+"""The module of each study."""
+
+KIB, MIB = 1 << 10, 1 << 20
+SIZES = {
+    "100 B": 100,
+    **{f"{n} KiB": n * KIB for n in (1, 4, 10, 16, 64, 256)},
+    "1 MiB": MIB,
+    "16 MiB": 16 * MIB,
+}
+CACHES = ("warm", "cold")
+SINKS = ("tcp", "unix", "pipe", "file")
+WAYS_TO_SEND = ("sendfile", "splice", "mmap", "read", "copy_file_range", "zerocopy", "io_uring", "auto")
+"""The methods of `PartitionLog.transfer`, and those that are shown beside them."""

@@ -1,0 +1,291 @@
+"""`ReplicaFetch`: how a follower copies its leader's log (Kafka: ReplicaFetcherThread, for one partition).
+
+On disk is what `storage.log.replica` writes. Threads: that of the replica's own directory; `_read` and
+`_read_ahead` run in the thread that reads in the leader's directory, `_sync` in that of the replica's own.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Protocol
+
+from segstore.errors import (
+    CorruptRecordError,
+    FencedLeaderEpochError,
+    NotLeaderOrFollowerError,
+    OffsetOutOfRangeError,
+    ReplicaOfflineError,
+    SegstoreError,
+    StorageError,
+    UnknownLeaderEpochError,
+    copy_of,
+)
+from segstore.logger import Logger
+from segstore.records.encoded import pool
+from segstore.replication.core.effects import Append, GoOnAt
+from segstore.replication.core.follower import Follower
+from segstore.replication.core.messages import FetchAnswer, FetchRequest
+from segstore.replication.fetched import NOTHING, Brought, Nothing, brought
+from segstore.replication.read_ahead import FETCHES, Place, ReadAhead
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from contextlib import AbstractContextManager
+
+    from segstore.mutex import Mutex
+    from segstore.replication.core.effects import Effect, Effects
+    from segstore.replication.core.partition import Partition as Core
+    from segstore.storage.log.partition import Partition
+    from segstore.storage.log.replica import Replica
+
+log = Logger("segstore")
+NOT_YET = (FencedLeaderEpochError, UnknownLeaderEpochError, NotLeaderOrFollowerError, ReplicaOfflineError)
+"""A leader answers so while the metadata spreads: the follower asks again."""
+Found = Brought | Nothing | SegstoreError | None
+"""What a read of a leader's disk gives: see `ReplicaFetch._read_at`."""
+
+
+class Read(Protocol):
+    """A read of a leader's log."""
+
+    def __call__(self) -> Read | None:
+        """Read, and return what may be read behind that."""
+
+
+class Reads(Protocol):
+    """Where reads of a directory's disk are made. No call waits for anything."""
+
+    def read(self, broker: int, read: Read) -> None:
+        """Have `read` called in the thread that reads for others in this directory: where its disk hangs, so
+        does that thread alone. What it returns is called next, unless another read waits.
+        """
+
+    def failed(self, broker: int, error: Exception) -> None:
+        """Take a directory offline, whose disk has refused a call (R32)."""
+
+
+class Leading(Protocol):
+    """A leader's replica, here or on another machine."""
+
+    broker: int
+    replica: Replica
+
+    def fetch(self, request: FetchRequest, synced: int) -> FetchAnswer:
+        """See `LocalReplica.fetch`."""
+
+    def offsets(self, current_leader_epoch: int) -> tuple[int, int]:
+        """See `LocalReplica.offsets`."""
+
+
+class Following(Protocol):
+    """The replica that fetches: see `LocalReplica`."""
+
+    broker: int
+    partition: Partition
+    replica: Replica
+    core: Core
+    lock: Mutex
+
+    def note_start(self) -> None: ...
+
+    def carry_out(self, effects: Effects) -> list[Effect]: ...
+
+    def change_log(self, effect: Effect) -> None: ...
+
+    def fetches(self) -> AbstractContextManager[None]: ...
+
+    def resume(self, work: Callable[[], bool | None]) -> None: ...
+
+
+class ReplicaFetch:
+    """The fetches of one replica, which is `own`."""
+
+    def __init__(self, own: Following, reads: Reads, max_bytes: int) -> None:
+        self._own, self._reads, self._max_bytes = own, reads, max_bytes
+        self.last_bytes = 0
+        """How much the last append of this follower was, in this leader epoch."""
+        self._request: FetchRequest | None = None
+        """The fetch whose records are being read. Another leader's fetches don't wait for it."""
+        self._syncing = False
+        """Whether this log is being synced, to join the ISR."""
+        self._ahead = ReadAhead()
+
+    @property
+    def is_reading(self) -> bool:
+        """Return whether records are being read for a fetch."""
+        return self._request is not None
+
+    def forget(self) -> None:
+        """Take nothing of the fetch that is under way: the log is about to be cut."""
+        self._request = None
+
+    def begin_anew(self) -> None:
+        """Forget all of the earlier leader: the role changes."""
+        self._request = None
+        self._ahead.clear()
+
+    def once(self, role: Follower, leader: Leading, broker_epoch: int) -> bool | None:
+        """Fetch once. Return as `LocalReplica.step`; raise as that."""
+        with self._own.lock:
+            self._own.note_start()
+            request = role.fetch(broker_epoch)
+        try:
+            answer = leader.fetch(request, self._own.partition.recovery_point)
+        except NOT_YET:
+            return None
+        except OffsetOutOfRangeError:
+            return self._out_of_range(role, leader, request)
+        if answer.sync_first and not self._syncing:
+            self._syncing = True
+            self._reads.read(self._own.broker, self._sync)
+        if answer.diverging is None and answer.end_offset > request.fetch_offset:
+            recent = leader.replica.recent.take(request.fetch_offset, answer.end_offset, self._max_bytes)
+            if recent is not None:
+                return self._take(role, request, answer, brought(recent.data))
+            return self._take_read(role, leader, request, answer)
+        return self._take(role, request, answer, None)
+
+    def _sync(self) -> None:
+        """Sync the log, and have it fetch again, by which it may join the ISR. Called by the thread that
+        reads in this directory: fetches go on meanwhile, since the high watermark may wait for them.
+        """
+        failed: Exception | None = None
+        try:
+            self._own.replica.flush()
+        except (SegstoreError, OSError) as error:
+            failed = error
+        self._own.resume(partial(self._synced, failed))
+
+    def _synced(self, failed: Exception | None) -> bool:
+        """Fetch on, once the log is synced. Raises why it is not, for the directory's thread to judge."""
+        self._syncing = False
+        if failed is not None:
+            raise copy_of(failed)
+        return True
+
+    def _out_of_range(self, role: Follower, leader: Leading, request: FetchRequest) -> bool | None:
+        try:
+            start, end = leader.offsets(request.current_leader_epoch)
+        except NOT_YET:
+            return None
+        effects = role.on_out_of_range(request, start, end)
+        for effect in effects:
+            self._own.change_log(effect)
+        return bool(effects) or None
+
+    def _take_read(self, role: Follower, leader: Leading, request: FetchRequest, answer: FetchAnswer) -> bool:
+        """Take what was read ahead, and have more read meanwhile; or have read what the answer brings."""
+        place = Place(leader, request.current_leader_epoch, request.fetch_offset)
+        found = self._ahead.take(place)
+        if found is None:
+            self._request = request
+            self._reads.read(leader.broker, lambda: self._read(role, leader, request, answer))
+            return False
+        behind = place._replace(offset=found.fetched.next_offset)
+        self._reads.read(leader.broker, lambda: self._read_ahead(leader, behind, answer.end_offset))
+        return self._take(role, request, answer, found)
+
+    def _read(
+        self, role: Follower, leader: Leading, request: FetchRequest, answer: FetchAnswer
+    ) -> Read | None:
+        """Read what an answer brings, in the thread of the leader's directory; return what reads on."""
+        place = Place(leader, request.current_leader_epoch, request.fetch_offset)
+        found: Found = self._ahead.take(place)  # it may have come meanwhile
+        if found is None:
+            found = self._read_at(leader, request.fetch_offset, answer.end_offset, self._max_bytes)
+        self._own.resume(lambda: self._arrived(role, request, answer, found))
+        if not isinstance(found, Brought):
+            return None
+        behind = place._replace(offset=found.fetched.next_offset)
+        return lambda: self._read_ahead(leader, behind, answer.end_offset)
+
+    def _read_ahead(self, leader: Leading, place: Place, end_offset: int) -> Read | None:
+        """Read one piece more of what comes from `place` on, up to `end_offset`; return what reads on."""
+        at = self._ahead.next_from(place)
+        if self._ahead.is_full or at.offset >= end_offset:
+            return None
+        found = self._read_at(leader, at.offset, end_offset, FETCHES * self._max_bytes)
+        if not isinstance(found, Brought):  # the fetch meets the error
+            return None
+        self._ahead.add(at, found)
+        return lambda: self._read_ahead(leader, place, end_offset)
+
+    def _read_at(self, leader: Leading, offset: int, end_offset: int, max_bytes: int) -> Found:
+        """Read from a leader's disk, and check CRCs; NOTHING where no batch lies there, the error where what
+        does is damaged, None where it can't be read.
+        """
+        buffer = pool.take(max_bytes)
+        try:
+            data = leader.replica.read(offset, end_offset, max_bytes, buffer)
+            found = brought(data, end_offset, buffer)
+            if found is None and leader.replica.is_gap(offset, end_offset):
+                return NOTHING
+            return found
+        except StorageError as error:
+            self._reads.failed(leader.broker, error)
+        except CorruptRecordError as error:
+            return error
+        except SegstoreError as error:  # the log was cut or removed meanwhile
+            log.warning("%r: %s", self._own, error)
+        return None
+
+    def _arrived(
+        self,
+        role: Follower,
+        request: FetchRequest,
+        answer: FetchAnswer,
+        found: Found,
+    ) -> bool | None:
+        """Take what was read. Return as `step`: None where nothing could be read. Raises CorruptRecordError
+        where that is damaged.
+        """
+        if self._request is not request:
+            return False
+        self._request = None
+        if isinstance(found, SegstoreError):
+            raise copy_of(found)
+        if found is None:
+            return None
+        with self._own.fetches():
+            if isinstance(found, Nothing):
+                return self._go_on(role, request, answer)
+            return self._take(role, request, answer, found)
+
+    def _take(
+        self, role: Follower, request: FetchRequest, answer: FetchAnswer, found: Brought | None
+    ) -> bool:
+        """Take an answer: append what it brings, or truncate."""
+        with self._own.lock:
+            effects = role.on_answer(request, answer, None if found is None else found.fetched)
+            rest = self._own.carry_out(effects)
+        for effect in rest:
+            if isinstance(effect, Append) and found is not None:
+                self._append(role, answer, found, effect.before)
+            else:
+                self._own.change_log(effect)
+        if found is not None:
+            found.release()
+        return bool(rest)
+
+    def _go_on(self, role: Follower, request: FetchRequest, answer: FetchAnswer) -> bool:
+        """Let the log end where the leader's does, which has no batch before that (R41)."""
+        with self._own.lock:
+            effects = role.on_nothing(request, answer)
+        for effect in effects:
+            assert isinstance(effect, GoOnAt)
+            self._own.replica.go_on_at(effect.offset, effect.epoch)
+            with self._own.lock:
+                rest = self._own.carry_out(role.on_gone_on(effect, answer))
+            for each in rest:
+                self._own.change_log(each)
+        return bool(effects)
+
+    def _append(self, role: Follower, answer: FetchAnswer, found: Brought, before: int) -> None:
+        if (first := role.restart(found.fetched)) is not None:
+            self._own.change_log(first)
+        self.last_bytes = found.chunk.size
+        end = self._own.replica.append_checked(found.below(before), answer.high_watermark)
+        with self._own.lock:
+            rest = self._own.carry_out(role.on_append(end, answer, found.fetched))
+        for effect in rest:
+            self._own.change_log(effect)

@@ -1,0 +1,78 @@
+"""`Clock`: the time of a test's brokers, which passes when the test says so.
+
+Threads: any.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from segstore.config import arguments
+from segstore.coordinator.group.coordinator import GroupCoordinator
+from segstore.coordinator.offsets.group_offsets import GroupOffsets
+from segstore.coordinator.shared import existing, shared
+from segstore.coordinator.transaction.coordinator import TransactionCoordinator
+from segstore.integers import INT64_MAX
+from segstore.mutex import Mutex
+from segstore.storage.context import wall_clock
+from segstore.storage.store.store import Store
+from segstore.storage.store.writer import StoreWriter
+
+_MOST_MS = INT64_MAX >> 1
+
+
+class Clock:
+    """Gives ms since the epoch, from `now_ms` on, by default the time when it is made. Several brokers may
+    share a clock.
+    """
+
+    def __init__(self, now_ms: int | None = None) -> None:
+        self._now = wall_clock() if now_ms is None else arguments.whole("now_ms", now_ms, 0, _MOST_MS)
+        self._lock = Mutex()
+        self._tell: list[Callable[[], None]] = []
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._now})"
+
+    def __call__(self) -> int:
+        return self._now
+
+    def advance(self, ms: int) -> None:
+        """Let time pass at once, and return when each running broker has done all that is due then: sessions
+        and rebalances of groups, transactions that time out, expired offsets, transactional ids and producer
+        ids, retention and compaction, deleted files. Raises InvalidArgumentError, InvalidTypeError,
+        StorageError.
+        """
+        ms = arguments.whole("ms", ms, 0, _MOST_MS)
+        with self._lock:
+            self._now += ms
+        for tell in list(self._tell):
+            tell()
+
+    def attach(self, tell: Callable[[], None]) -> None:
+        """Have `advance` call `tell`, until `detach`."""
+        self._tell.append(tell)
+
+    def detach(self, tell: Callable[[], None]) -> None:
+        """Undo `attach`."""
+        self._tell.remove(tell)
+
+    def govern(self, store: Store) -> None:
+        """Have the sessions of a store's groups end by this clock, with which the store was opened."""
+        shared(store, GroupCoordinator, partial(GroupCoordinator, clock=self))
+
+    def run_due(self, store: Store) -> None:
+        """Do all that is due by the store's clock, which the store's threads do later by the machine's."""
+        if (groups := existing(store, GroupCoordinator)) is not None:
+            groups.run_due()
+        if (transactions := existing(store, TransactionCoordinator)) is not None:
+            transactions.abort_timed_out()
+            transactions.expire()
+        if (offsets := existing(store, GroupOffsets)) is not None:
+            offsets.expire()
+        writer = store._writer()
+        assert isinstance(writer, StoreWriter)  # a Broker's store is not replicated
+        writer.expire_producers()
+        store.sweep()
+        store._context.graveyard.clear()
