@@ -10,7 +10,7 @@ from cli import ok
 from places import REPOSITORY
 
 from segstore.bench import load
-from segstore.bench.show import MODULES, about, all_in, said
+from segstore.bench.show import STUDIES, about, all_in, said
 
 pytestmark = pytest.mark.slow
 
@@ -41,11 +41,11 @@ def test_the_notebook(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, one in all_in(results).items():
         assert said(one) in text
         assert f"**{one.question}** {about(name)}" in text
-    assert sum("image/png" in data for data in shown) >= len(MODULES) + PICTURES_OF_ZERO_COPY
+    assert sum("image/png" in data for data in shown) >= len(STUDIES) + PICTURES_OF_ZERO_COPY
 
 
 def test_all_results_of_a_run_are_there_and_in_order(results: Path) -> None:
-    assert list(all_in(results)) == ["zero-copy", *MODULES]
+    assert list(all_in(results)) == ["zero-copy", *STUDIES]
     for name, one in all_in(results).items():
         assert load(results / f"{name}.json") == one
 
@@ -55,5 +55,5 @@ def test_the_notebook_has_no_logic() -> None:
     cells = [cell for cell in json.loads(NOTEBOOK.read_text())["cells"] if cell["cell_type"] == "code"]
     sources = ["".join(cell["source"]) for cell in cells]
     assert sum("def " in source for source in sources) == 1
-    for name in ("zero-copy", *MODULES):
+    for name in ("zero-copy", *STUDIES):
         assert f'show("{name}")' in sources
