@@ -128,8 +128,11 @@ class TopicFiles:
             parsed = names.parse_partition_dir(name)
             if parsed is not None:
                 found.setdefault(parsed[0], []).append(parsed[1])
-        foreign = (self._foreign(name, sorted(found[name])) for name in found.keys() - set(stated))
-        topics = {info.name: info for info in foreign if info is not None}
+        topics = {}
+        for name in found.keys() - set(stated):
+            foreign = self._foreign(name, sorted(found[name]))
+            if foreign is not None:
+                topics[name] = foreign
         dying = []
         for topic in stated:
             info, deleting = self._read(topic, sorted(found.get(topic, ())), copies)

@@ -89,7 +89,7 @@ def test_its_groups_have_their_offsets(golden: tuple[Path, dict[str, Any]]) -> N
 
 COMMANDS: dict[str, tuple[tuple[str, ...], str]] = {
     "topics": (("topics", "--store", "."), r"txn +2 +56 "),
-    "stats": (("stats", "--store", "."), r"cut-0 .* 12 +8 +20 "),
+    "stats": (("stats", "--store", "."), r"(?m)cut-0 .* 12 +8 +20$"),
     "check": (("check", "."), "sound"),
     "groups": (("groups", "list", "--store", "."), r"classic +Empty +0 +1 +35(?s:.*)share +Unknown"),
     "a group": (("groups", "describe", "consumer", "--store", "."), r"(?m)^ +1 +1 +0 +0 +0 "),
