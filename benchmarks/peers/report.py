@@ -171,11 +171,16 @@ def draw(results: Results, path: Path) -> list[str]:
             better = "more" if question.more_is_better else "less"
             label(one, "", f"{question.figure} ({better} is better)", ylog=True)
             bars(one, _by_peer(results, question))
-            one.set_title(question.work)
+            one.set_title(question.heading)
             one.tick_params(axis="x", rotation=30)
             for name in one.get_xticklabels():
                 name.set_horizontalalignment("right")
-        return save(axes[0].figure, path)
+            legend = one.get_legend()
+            if legend is not None:  # it would hide bars; one beside the panels says the same of all
+                legend.remove()
+        picture = axes[0].figure
+        picture.legend(*axes[0].get_legend_handles_labels(), loc="outside upper right", frameon=False)
+        return save(picture, path)
 
 
 def _by_peer(results: Results, question: Question) -> dict[str, dict[str, Figure]]:

@@ -198,6 +198,18 @@ def test_every_page_with_code_is_run() -> None:
         assert Path(page).stem in text or Path(page).parent.name in text, page
 
 
+def test_code_fits_beside_the_columns_of_the_site() -> None:
+    """A screen of 1280 pixels has 92 characters of code (docs/site.css)."""
+    long = [
+        f"{page}: {line}"
+        for page in (*HERE, *ELSEWHERE)
+        for block in pages.blocks(REPOSITORY / page)
+        for line in block.text.splitlines()
+        if len(line) > 92
+    ]
+    assert long == []
+
+
 def test_every_block_is_seen_and_what_is_left_out_is_there() -> None:
     for page in (*HERE, *ELSEWHERE):
         text = (REPOSITORY / page).read_text(encoding="utf-8")
