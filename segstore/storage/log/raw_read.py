@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-_TRIES = 10  # segments may be removed between the view and the read: then the next view is tried
+_TRIES = 10  # as in `PartitionLog.with_view`
 _LENGTH_AT, _LENGTH_END = 8, 12
 """Where a batch has its length, which counts the bytes behind it."""
 
@@ -27,13 +27,15 @@ def raw_read(
     partition: Partition, offset: int, end_offset: int, max_bytes: int, into: NDArray[np.uint8] | None = None
 ) -> bytes | memoryview:
     """See `Replica.read`. Raises OSError."""
-    for _ in range(_TRIES):
+    tries, missing = 0, None
+    while tries < _TRIES:
         view = partition.visible.written
         view.check(offset, partition.directory)
         try:
             return _read(view, offset, min(end_offset, view.end_offset), max_bytes, into)
-        except FileNotFoundError:
-            continue  # retention has removed the segment: a later view begins behind it
+        except FileNotFoundError:  # retention has removed the segment: a later view begins behind it
+            tries = 1 if view.lacks(missing) else tries + 1
+            missing = view
     raise StoreClosedError(f"{partition.directory} is gone")
 
 

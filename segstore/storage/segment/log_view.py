@@ -59,6 +59,10 @@ class LogView(_Fields):
             return self.end_position, self.end_offset
         return self.segments[slot].final_size, min(self.bases[slot + 1], self.end_offset)
 
+    def lacks(self, earlier: LogView | None) -> bool:
+        """Return whether segments of an earlier view are not in this one."""
+        return earlier is not None and not set(earlier.bases) <= set(self.bases)
+
     def end_of(self, slot: int) -> int:
         """Return the byte up to which segment `slot` is visible."""
         return self.end_position if slot == len(self.segments) - 1 else self.segments[slot].final_size

@@ -61,7 +61,10 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 Headers = Sequence[tuple[str, "bytes | None"]]
-_TRIES = 10  # segments may be removed between the view and the read: then the next view is tried
+_TRIES = 10
+"""Segments may be removed between the view and the read: then the next view is tried, as often as it has the
+same segments as the one before.
+"""
 _UNCOMMITTED = "read_uncommitted"
 
 
@@ -554,11 +557,16 @@ class PartitionLog(PublicNames):
         meanwhile. Raises StorageError, StoreClosedError, CorruptRecordError.
         """
         tries, doubted = 0, False
+        view: LogView | None = None
+        missing: LogView | None = None
         while True:
             try:
-                return use(self._views.view)
+                view = self._views.view
+                return use(view)
             except FileNotFoundError as error:
-                tries += 1
+                # A reader that retention overtakes again and again is no reader of a log that is gone.
+                tries = 1 if view is not None and view.lacks(missing) else tries + 1
+                missing = view
                 if tries == _TRIES:
                     raise StoreClosedError(f"{self._name} is gone: {error}") from error
                 if isinstance(self._source, Follower):
