@@ -1,11 +1,13 @@
-"""What each package that segstore brings costs: bytes that it installs, and the time of its import.
+"""What each package that segstore brings costs: bytes that it installs, and the time of its import; and what
+programs that have just begun cost.
 
 `python -m benchmarks.bench_dependencies` measures all by turns, writes dependencies.json, and puts its tables
-into docs/packaging.md. A size is that of the files which pip has installed, without bytecode. A time is the
+into docs/packaging.md. With --before DIRECTORY the programs are measured of the clone there too, which is
+built. A size is that of the files which pip has installed, without bytecode. A time is the
 processor time, user's and system's, of a Python that runs without `site`, which would import by what is
 installed: it says the same on a busy machine, or nearly so.
 
-On disk: nothing but those two files, and the store of one program, in a temporary directory. Threads: one.
+On disk: nothing but those two files, and the stores of the programs, in temporary directories. Threads: one.
 """
 
 from __future__ import annotations
@@ -35,6 +37,7 @@ ROOT = Path(__file__).parents[1]
 RESULTS, PAGE = ROOT / "benchmarks" / "results", ROOT / "docs" / "packaging.md"
 BEGIN, END = "<!-- dependencies -->\n", "<!-- end of dependencies -->\n"
 RUNS, MS = 9, "cpu ms"
+BEFORE = "program before"
 
 IMPORTED = {
     "numpy": "numpy",
@@ -46,21 +49,56 @@ IMPORTED = {
 }
 """The packages that pyproject.toml names, and the module of each that segstore imports."""
 
-APPEND = """
+NEW, OLD = "a new directory", "a store that was closed"
+"""In place of these, programs are given the path of such a directory."""
+CREATE = """
 import segstore, sys
 with segstore.open(sys.argv[1]) as store:
     store.ensure_topic("t")
     store.partition("t").append(b"")
 """
-PYTHON = 'python -S -c ""'
+APPEND = """
+import segstore, sys
+with segstore.open(sys.argv[1]) as store:
+    store.partition("t").append(b"")
+"""
+READ_ONE = """
+import segstore, sys
+with segstore.open(sys.argv[1], "r") as store:
+    store.partition("t").read_one(0)
+"""
+READ = """
+import segstore, sys
+with segstore.open(sys.argv[1], "r") as store:
+    store.partition("t").read(0).offsets
+"""
+METADATA = """
+import segstore, socket, struct, sys
+with segstore.open(sys.argv[1]) as store, segstore.serve(store, port=0) as server:
+    host, port = server.bootstrap_servers.split(":")
+    with socket.create_connection((host, int(port))) as client:
+        request = struct.pack(">hhihi", 3, 1, 1, -1, -1)
+        client.sendall(struct.pack(">i", len(request)) + request)
+        client.recv(1 << 16)
+"""
+PYTHON, NUMPY = 'python -S -c ""', "import numpy"
 PROGRAMS = {
     PYTHON: ["-c", ""],
+    NUMPY: ["-c", NUMPY],
     "import segstore": ["-c", "import segstore"],
     "import segstore; segstore.open": ["-c", "import segstore; segstore.open"],
-    "an append, in a new store": ["-c", APPEND],
+    "an append, in a new store": ["-c", CREATE, NEW],
+    "an append, in a store that is there": ["-c", APPEND, OLD],
+    "a record that is read, in a store that is there": ["-c", READ_ONE, OLD],
+    "columns that are read, in a store that is there": ["-c", READ, OLD],
+    "a server, in the process, up to its first metadata": ["-c", METADATA, OLD],
+    "segstore topics": ["-m", "segstore", "topics", "--store", OLD],
     "segstore --version": ["-m", "segstore", "--version"],
     "segstore --help": ["-m", "segstore", "--help"],
     "segstore topics --help": ["-m", "segstore", "topics", "--help"],
+    "segstore produce --help": ["-m", "segstore", "produce", "--help"],
+    "segstore groups reset --help": ["-m", "segstore", "groups", "reset", "--help"],
+    "segstore serve --help": ["-m", "segstore", "serve", "--help"],
 }
 
 
@@ -102,13 +140,16 @@ def _size(file: Path) -> int:
 # --- times ------------------------------------------------------------------------------------
 
 
-def taken(arguments: Sequence[str]) -> dict[str, float]:
-    """Return the processor time that a Python takes with these arguments. RuntimeError where it fails."""
+def taken(arguments: Sequence[str], root: Path = ROOT, old: str = "") -> dict[str, float]:
+    """Return the processor time that a Python takes with these arguments, by the package in `root`.
+    RuntimeError where it fails.
+    """
     packages = sysconfig.get_path("purelib"), sysconfig.get_path("platlib")
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *packages])}
-    with tempfile.TemporaryDirectory(prefix="segstore-dependencies-") as store:
-        command = [sys.executable, "-S", *arguments, *([store] if arguments[0] == "-c" else ())]
-        process = subprocess.Popen(command, env=env, stdout=subprocess.DEVNULL)
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(root), *packages])}
+    with tempfile.TemporaryDirectory(prefix="segstore-dependencies-") as new:
+        places = {NEW: new, OLD: old}
+        command = [sys.executable, "-S", *(places.get(each, each) for each in arguments)]
+        process = subprocess.Popen(command, cwd=root, env=env, stdout=subprocess.DEVNULL)
         _, status, used = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode:
@@ -116,12 +157,19 @@ def taken(arguments: Sequence[str]) -> dict[str, float]:
     return {MS: (used.ru_utime + used.ru_stime) * 1000}
 
 
-def measured(packages: Mapping[str, str] = IMPORTED, runs: int = RUNS) -> Results:
-    commands = {**PROGRAMS, **{name: ["-c", f"import {module}"] for name, module in packages.items()}}
-    for command in commands.values():
-        taken(command)  # compiles what has no bytecode yet
-    figures = by_turns({name: partial(taken, command) for name, command in commands.items()}, runs)
+def measured(packages: Mapping[str, str] = IMPORTED, runs: int = RUNS, before: Path | None = None) -> Results:
+    with tempfile.TemporaryDirectory(prefix="segstore-dependencies-") as old:
+        taken(["-c", CREATE, OLD], old=old)
+        imports = {name: ["-c", f"import {module}"] for name, module in packages.items()}
+        calls = {name: partial(taken, each, old=old) for name, each in {**PROGRAMS, **imports}.items()}
+        for name, each in PROGRAMS.items() if before else ():
+            calls[BEFORE + name] = partial(taken, each, before, old)
+        for call in calls.values():
+            call()  # compiles what has no bytecode yet
+        figures = by_turns(calls, runs)
     cells = [Cell({"program": name}, figures[name]) for name in PROGRAMS]
+    if before:
+        cells += [Cell({BEFORE: name}, figures[BEFORE + name]) for name in PROGRAMS]
     for name in packages:
         more = needs(name, [*packages])
         sizes = {"bytes": installed(name) + sum(map(installed, more)), "needs": more}
@@ -166,13 +214,16 @@ def _packages(results: Results) -> Iterator[str]:
 
 
 def _programs(results: Results) -> Iterator[str]:
-    base = results.cell(program=PYTHON).figures[MS].median
-    yield "| program | processor time | times that of Python itself |"
-    yield "|---|--:|--:|"
+    base, numpy = (results.cell(program=name).figures[MS].median for name in (PYTHON, NUMPY))
+    before = {cell.keys[BEFORE]: cell.figures[MS].median for cell in results.cells if BEFORE in cell.keys}
+    yield f"| program | processor time | times that of Python itself | times that of `{NUMPY}` | before |"
+    yield "|---|--:|--:|--:|--:|"
     for cell in results.cells:
         if name := cell.keys.get("program"):
             median = cell.figures[MS].median
-            yield f"| {name if ' in ' in name else f'`{name}`'} | {median:.0f} ms | {median / base:.1f} |"
+            told = name if ", " in name else f"`{name}`"
+            was = f"{before[name] / before[NUMPY]:.2f}" if before else ""
+            yield f"| {told} | {median:.0f} ms | {median / base:.1f} | {median / numpy:.2f} | {was} |"
 
 
 def _megabytes(size: int) -> str:
@@ -193,9 +244,10 @@ def update() -> None:
 
 @click.command()
 @click.option("--runs", type=click.IntRange(min=1), default=RUNS, show_default=True)
-def main(runs: int) -> None:
+@click.option("--before", type=click.Path(exists=True, path_type=Path), help="An earlier clone, built.")
+def main(runs: int, before: Path | None) -> None:
     """Measure, write dependencies.json, and put its tables into docs/packaging.md."""
-    write(measured(runs=runs), RESULTS / "dependencies.json")
+    write(measured(runs=runs, before=before), RESULTS / "dependencies.json")
     update()
 
 
