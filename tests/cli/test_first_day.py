@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -173,3 +174,32 @@ def test_what_to_do_where_nobody_serves_the_store(path: Path, change: list[objec
         assert "segstore serve" in done.stderr
         assert "mode=" not in done.stderr
         assert store.topics() == before
+
+
+@pytest.mark.parametrize(
+    ("command", "what"),
+    [
+        (("export", "t", "t.parquet"), "an export to Parquet or Arrow IPC"),
+        (("export", "t", "t.arrow"), "an export to Parquet or Arrow IPC"),
+        (("produce", "t", "rows.parquet"), "Parquet"),
+        (("produce", "t", "rows.arrow"), "Arrow IPC"),
+    ],
+)
+def test_a_command_that_needs_pyarrow_names_it(
+    command: tuple[str, ...], what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for module in [name for name in sys.modules if name.partition(".")[0] == "pyarrow"]:
+        monkeypatch.setitem(sys.modules, module, None)
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with segstore.open(tmp_path / "store") as store:
+        store.create_topic("t")
+        store.partition("t").append(b"x")
+    for name in ("rows.parquet", "rows.arrow"):
+        (tmp_path / name).write_bytes(b"")
+    result = run(*command, variables={"SEGSTORE_PATH": str(tmp_path / "store")})
+    advice = "which is not installed: pip install pyarrow"
+    assert result.exit_code == 1
+    assert result.stderr.splitlines()[-1] == f"segstore: {what} needs pyarrow, {advice}"
+    assert not (tmp_path / "t.parquet").exists()
+    assert segstore.check(tmp_path / "store") == []
