@@ -78,7 +78,7 @@ class Active:
         c = ffi.new("seg_part[]", len(parts))
         for i, part in enumerate(parts):
             c[i].data, c[i].len = part.chunk.ptr + part.at, part.size
-            c[i].batches, c[i].n, c[i].append_time = part.headers, len(part.batches), part.stamp
+            c[i].batches, c[i].n, c[i].append_time = part.headers, part.n, part.stamp
         return int(lib.seg_active_append(self.c, 0, self._write, c, len(parts), judged, EPOCH, as_is))
 
 
@@ -169,20 +169,20 @@ def test_batches_of_a_leader_stay_as_they_are() -> None:
     active = Active()
     active.append([part()])
     parts = [part(base=BASE + 5), part(base=BASE + 9)]
-    told = [each.batches.copy() for each in parts]
+    told = [bytes(each.memory) for each in parts]
     assert active.append(parts, as_is=True) == 2
     batches, _ = scan(bytes(active.file))
     assert batches["base_offset"].tolist() == [BASE, BASE + 5, BASE + 9]
     assert batches["leader_epoch"].tolist() == [EPOCH, 3, 3]
     assert active.state().offsets == [(5, SIZE), (9, 2 * SIZE)]
     for each, before in zip(parts, told, strict=True):  # whose own bytes are read behind that
-        assert each.batches.tolist() == before.tolist()
+        assert bytes(each.memory) == before
 
 
 def test_headers_that_are_not_those_of_the_bytes() -> None:
     active = Active()
     one = part()
-    one.batches["size"] -= 1
+    one.headers[0].size -= 1
     before = active.state()
     assert active.append([one]) == lib.SEG_E_COLUMN
     assert (active.state(), active.calls) == (before, 0)
@@ -219,7 +219,7 @@ def test_what_lies_in_the_segment_is_indexed_as_room_allows() -> None:
 
 def test_an_offset_that_the_index_can_not_say() -> None:
     active, needed = Active(), ffi.new("int64_t[2]")
-    batches = np.copy(part(base=BASE + LARGEST + 1).batches)
+    batches = np.copy(part(base=BASE + LARGEST + 1).chunk.batches)
     before = active.state()
     found = lib.seg_active_index(active.c, ffi.from_buffer("seg_batch *", batches), 1, needed)
     assert found == -errno.EOVERFLOW
