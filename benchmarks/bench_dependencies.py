@@ -145,7 +145,8 @@ def taken(arguments: Sequence[str], root: Path = ROOT, old: str = "") -> dict[st
     RuntimeError where it fails.
     """
     packages = sysconfig.get_path("purelib"), sysconfig.get_path("platlib")
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(root), *packages])}
+    path = os.pathsep.join([str(root), *packages])
+    env = {**os.environ, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": ""}
     with tempfile.TemporaryDirectory(prefix="segstore-dependencies-") as new:
         places = {NEW: new, OLD: old}
         command = [sys.executable, "-S", *(places.get(each, each) for each in arguments)]
