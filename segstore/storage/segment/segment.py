@@ -314,7 +314,7 @@ class Segment:
         for step in walk(self.pool.files, self.handle, position, end, check_crcs=False, chunk=_TIME_CHUNK):
             position = step.stop.position
             if step.headers:
-                largest = max(largest, *(header.max_timestamp for header in step.c if header.count > 0))
+                largest = max([largest, *(header.max_timestamp for header in step.c if header.count > 0)])
                 offset = step.stop.last_offset + 1
         if position < end and offset < below:
             return None

@@ -203,4 +203,15 @@ CASES: dict[str, tuple[object, list[Step]]] = {
             ("cut", "none"),
         ],
     ),
+    "all batches of a step from the last time index entry on are empty ones of a producer": (
+        178,
+        [
+            ("create", "c", 1, 2),
+            ("idempotent", "c", 0, "q", "r28", 4, ""),
+            ("batch", "c", 0, "r82", 20, True, "rising", "lz4", 9000),
+            ("batch", "c", 0, "r89", 5, True, "far", "snappy", 100),
+            ("sweep",),
+            ("verify",),
+        ],
+    ),
 }
