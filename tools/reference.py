@@ -1,7 +1,7 @@
 """Writes the pages of docs/reference/ out of the code: public names, settings, commands.
 
 Usage: `.venv/bin/python tools/reference.py`. On disk: those pages; tests/docs/test_reference.py holds that
-they are up to date. What stands below a public name is put in by mkdocstrings when the site is built.
+they are up to date.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+import api_reference
 import click
 from client_settings import row
 
@@ -70,6 +71,10 @@ GROUPS: dict[str, tuple[str, ...]] = {
         *("mirror_to", "MirrorTo", "SentPartition"),
     ),
     "Standbys": ("follow", "Standby", "promote", "unfence", "cut_records", "CutRecord"),
+    "Administration": (
+        *("AdminClient", "KafkaAdminClient", "NewTopic", "NewPartitions"),
+        *("ConfigResource", "ConfigResourceType", "Groups", "Reset"),
+    ),
 }  # fmt: skip
 """What stands under which heading; a public name that is in none stands under "More"."""
 
@@ -100,30 +105,7 @@ def api() -> str:
     """All public names of `segstore` but its errors."""
     grouped = {name for names in GROUPS.values() for name in names}
     rest = tuple(n for n in _public() if n not in grouped and not _is_error(n) and n != "errors")
-    groups = {**GROUPS, **({"More": rest} if rest else {})}
-    lines = [
-        "# API",
-        "",
-        MADE,
-        "",
-        "All of these are in `segstore`. Errors are on [a page of their own](errors.md).",
-    ]
-    for title, names in groups.items():
-        lines += ["", f"## {title}"]
-        for name in names:
-            lines += ["", _entry(name)]
-    return "\n".join(lines) + "\n"
-
-
-def _entry(name: str) -> str:
-    """What mkdocstrings replaces by the text of a public name, which it reads where the name is defined."""
-    value = getattr(segstore, name)
-    if value.__qualname__ != name:
-        return f"`{name}` is another name of `{value.__qualname__}`."
-    inner = sorted(getattr(value, "_inner", ()))
-    hidden = [f'        - "!^{each}$"' for each in inner]
-    options = ["    options:", "      filters:", '        - "!^_"', *hidden] if hidden else []
-    return "\n".join([f"::: {value.__module__}.{name}", *options])
+    return api_reference.page({**GROUPS, **({"More": rest} if rest else {})}, MADE)
 
 
 def errors() -> str:
