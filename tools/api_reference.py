@@ -9,7 +9,6 @@ from __future__ import annotations
 import enum
 import inspect
 import re
-import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -188,9 +187,14 @@ def _text(value: Any, anchors: Mapping[str, str]) -> Iterator[str]:
         code = found[0]
         return f"[{code}](#{anchors[code[1:-1]]})" if code[1:-1] in anchors else code
 
-    pieces = re.split(r"(`[^`]+`)", doc)
-    text = "".join(
-        re.sub(r"`[^`]+`", linked, piece) if number % 2 else re.sub(r"([<>*\[\]])", r"\\\1", piece)
-        for number, piece in enumerate(pieces)
-    )
-    yield from textwrap.dedent(text).splitlines()
+    text = re.sub(r"`[^`]+`", linked, escaped(doc))
+    yield from text.splitlines()
+
+
+def escaped(text: str) -> str:
+    """A text in which Markdown finds no tags and no emphasis, and its spans of code as they are."""
+    pieces = re.split(r"(`[^`]+`)", text)
+    for number in range(0, len(pieces), 2):
+        no_tags = re.sub(r"<(?=[\w/!])", "&lt;", pieces[number])
+        pieces[number] = re.sub(r"(\*|(?<!\w)_(?=\w)|(?<=\w)_(?!\w))", r"\\\1", no_tags)
+    return "".join(pieces)

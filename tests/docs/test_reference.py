@@ -82,3 +82,20 @@ def test_every_command_and_setting_is_there(tool: ModuleType) -> None:
     assert [name for name in tool.COMMANDS if f"\n## segstore {name}\n" not in commands] == []
     for kind, _ in tool.SETTINGS.values():
         assert [each.name for each in kind.describe() if f"| `{each.name}` |" not in settings] == []
+
+
+COMMAND_LINES = {
+    "lines that click keeps": "```text\nlines    a record a line\nndjson   objects with key, value,",
+    "code stays code": "Append the records that `export` wrote to TOPIC",
+    "names stay whole": "producer_byte_rate and consumer_byte_rate",
+    "choices": "| Codec of the batches; by default the topic's. One of none, gzip, ",
+    "a default after its choices": " One of ndjson, raw, values. [default: ndjson] |",
+    "exit statuses": "## Exit status\n\n| status | when |\n|---|---|\n| 0 | Done.",
+}
+
+
+@pytest.mark.parametrize("text", COMMAND_LINES.values(), ids=COMMAND_LINES)
+def test_the_page_of_commands_is_readable_as_text(tool: ModuleType, text: str) -> None:
+    page = tool.cli()
+    assert text in page
+    assert [each for each in ("\\`", "\\|", "\\[") if each in page] == []

@@ -65,9 +65,10 @@ JUDGES: Mapping[str, Callable[[Command], str | None]] = {
     "make": _make,
     "pip": _pip,
     "python": _python,
+    "python3": _python,
     "bash": _bash,
     **dict.fromkeys(("cat", "cp", "echo", "env", "eval", "export", "kill", "ls", "mkdir", "mv"), _others),
-    **dict.fromkeys(("rm", "sort", "source", "wc"), _others),
+    **dict.fromkeys((".", "rm", "sort", "source", "wc"), _others),
     **dict.fromkeys(("cd", "chrt", "curl", "docker", "git", "openssl", "perf", "pytest", "py-spy"), _others),
     **dict.fromkeys(("rsync", "ssh", "sudo", "systemctl", "uvicorn"), _others),
 }

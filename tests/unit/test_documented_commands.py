@@ -70,7 +70,7 @@ WRONG = {
     "no such command": ("segstore topic", "no command 'topic'"),
     "no such subcommand": ("segstore groups lst", "no command 'lst'"),
     "an option of another command": ("segstore groups --store STORE", "No such option"),
-    "an option that was renamed": ("segstore consume flights --from-offset 3", "No such option"),
+    "an option that was renamed": ("segstore consume flights --start-offset 3", "No such option"),
     "too many arguments": ("segstore create a b", "too many"),
     "a choice that there is not": ("segstore promote d --old gone", "'gone' is not one of"),
     "no number": ("segstore consume flights --last few", "'few' is not a valid integer"),
