@@ -172,6 +172,7 @@ HERE: Mapping[str, Callable[[Path], AbstractContextManager[Setting]]] = {
     "docs/serve.md": serve,
     "docs/staging.md": nothing,
     "docs/standby.md": standby,
+    "docs/tables.md": nothing,
     "docs/transfer.md": nothing,
     "docs/zero-copy.md": nothing,
 }
