@@ -132,6 +132,7 @@ $(VENV)/.docs: pyproject.toml setup.py | check-machine $(BIN)/python
 docs: $(VENV)/.docs  ## the site of documentation in build/site/, strict: no warning, no broken link
 	$(BIN)/python tools/reference.py
 	$(BIN)/zensical build --clean --strict
+	@echo "Open build/site/index.html"
 
 dist: $(VENV)/.installed  ## an sdist and a wheel in dist/, and proof that both install elsewhere
 	./tools/check_dist.sh $(BIN)/python dist

@@ -33,7 +33,9 @@ MADE = "<!-- Made by tools/reference.py: change the code, not this page. -->"
 SETTINGS: dict[str, tuple[type[Settings], str]] = {
     "Topics": (
         TopicConfig,
-        "`store.create_topic(name, config={...})`, `alter_topic`, `segstore create --config NAME=VALUE`.",
+        "`store.create_topic(name, config={...})`, `alter_topic`, `segstore create --config NAME=VALUE`. "
+        'In Python a value is a number of the unit (`{"retention.ms": 604_800_000}`); the command line '
+        "also takes `7d`.",
     ),
     "Stores": (StoreConfig, "`segstore.open(path, config={...})`."),
     "Producers": (
