@@ -68,7 +68,7 @@ def page(groups: Mapping[str, Iterable[str]], made: str) -> str:
         "All of these are in `segstore`; `help(segstore.Consumer)` shows the same in Python. Errors are on "
         "[a page of their own](errors.md).",
         "",
-        "| | |",
+        "| | names |",
         "|---|---|",
     ]
     for title, names in groups.items():
