@@ -101,7 +101,9 @@ def _last_value(found: click.Command, rest: list[str], place: Place) -> list[str
 
 
 def runs_until_interrupted(words: list[str]) -> bool:
-    return len(words) > 1 and words[1] in LASTING and not {"--help", "--once"} & {*words}
+    if len(words) < 2 or {"--help", "--once"} & {*words}:
+        return False
+    return words[1] in LASTING or "--follow" in words
 
 
 def is_of_segstore(text: str) -> bool:
