@@ -26,7 +26,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 help:  ## list the targets
 	@echo "make TARGET, where TARGET is one of:"
-	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "%-15s %s\n", $$1, $$2}'
+	@awk -F':.*## ' '/^##@ / {printf "\n%s\n", substr($$0, 5)} /^[a-z-]+:.*## / {printf "  %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 # What a machine must have, and what to do where it has not.
 check-machine:
@@ -68,14 +68,23 @@ $(VENV)/.built: $(VENV)/.installed $(filter-out $(GENERATED),$(NATIVE)) | check-
 	$(BIN)/python setup.py -q build_ext --inplace --force
 	@touch $@
 
+##@ To begin with
+
 demo: $(VENV)/.built  ## flights into a log, a kill midway; a group, live; a disk lost; Spark's stream (ARGS=--no-live, --replicated, ...)
 	$(BIN)/python -m segstore demo $(ARGS)
 
+test: $(VENV)/.built  ## every unit test with more of its cases, and a draw of every other kind, some minutes; SEGSTORE_SEED=N draws the same (PYTEST_ARGS="-k name")
+	$(BIN)/python -m pytest --tier test $(PARALLEL) $(PYTEST_ARGS)
+
+docs: $(VENV)/.docs  ## the site of documentation in build/site/, strict: no warning, no broken link
+	$(BIN)/python tools/reference.py
+	$(BIN)/zensical build --clean --strict
+	@echo "Open build/site/index.html"
+
+##@ Tests
+
 quick: $(VENV)/.built  ## every unit test with some of its cases, a minute: no whole command, no Java, no other process, no kills, faults or models
 	$(BIN)/python -m pytest --tier quick $(PARALLEL) $(PYTEST_ARGS)
-
-test: $(VENV)/.built  ## those with more cases, and a draw of every other kind, some minutes; SEGSTORE_SEED=N draws the same (PYTEST_ARGS="-k name")
-	$(BIN)/python -m pytest --tier test $(PARALLEL) $(PYTEST_ARGS)
 
 test-rest: $(VENV)/.built  ## what `make test` with the same SEGSTORE_SEED leaves out
 	$(BIN)/python -m pytest --tier rest $(PARALLEL) $(PYTEST_ARGS)
@@ -91,6 +100,8 @@ test-failed: $(VENV)/.built  ## the tests that failed in the last run, one after
 
 model-check: $(VENV)/.built  ## the core of replicas, and the locks of a log, in their large spaces, in half an hour
 	SEGSTORE_LARGE_SPACES=1 $(BIN)/python -m pytest -n0 --timeout=0 -o faulthandler_timeout=0 tests/models/replicas tests/models/log_locks $(PYTEST_ARGS)
+
+##@ Code
 
 lint: $(VENV)/.installed  ## ruff: lint and format
 	$(BIN)/python -m ruff check .
@@ -122,16 +133,14 @@ fuzz: $(VENV)/.built  ## every parser on mutated bytes for MINUTES=5, under the 
 spark: $(VENV)/.built  ## the tests of Spark alone
 	$(BIN)/python -m pytest tests/spark tests/cli/test_checkpoints.py tests/unit/filetree $(PYTEST_ARGS)
 
+##@ Packages
+
 # The site needs segstore's own packages and the generator: neither Spark nor what the tests use.
 $(VENV)/.docs: pyproject.toml setup.py | check-machine $(BIN)/python
 	@$(call pip_install,--upgrade pip "setuptools>=77" wheel "cffi>=1.16")
 	@[ -e $(VENV)/.installed ] || { $(call pip_install,--no-build-isolation -e .); }
 	@$(call pip_install,--group docs)
 	@touch $@
-
-docs: $(VENV)/.docs  ## the site of documentation in build/site/, strict: no warning, no broken link
-	$(BIN)/python tools/reference.py
-	$(BIN)/zensical build --clean --strict
 
 dist: $(VENV)/.installed  ## an sdist and a wheel in dist/, and proof that both install elsewhere
 	./tools/check_dist.sh $(BIN)/python dist
@@ -151,6 +160,8 @@ macos: $(VENV)/.wheels  ## each C file compiled for macOS by zig; nothing is run
 image: dist  ## that wheel, README's program and the demo on a machine image without a compiler (ARGS="--root DIRECTORY")
 	$(BIN)/python tools/image.py dist/segstore-*.whl $(ARGS)
 
+##@ Measurements
+
 bench: $(VENV)/.built  ## zero copy, studies, peers and ratios against the baseline, in 15 minutes; into benchmarks/results/ and docs/
 	$(BIN)/python -m benchmarks.run_all $(ARGS)
 
@@ -169,6 +180,8 @@ bench-spark: $(VENV)/.built  ## the benchmarks of Spark: source, sink, checkpoin
 
 bench-memory: $(VENV)/.built  ## what a partition of 10 GiB costs in memory; as much disk
 	$(BIN)/python -m pytest benchmarks/bench_memory.py -p no:cacheprovider --benchmark-only $(PYTEST_ARGS)
+
+##@ Long runs
 
 SECONDS ?= 600
 soak: $(VENV)/.built  ## everything at once for SECONDS=600: is disk, memory, are files and threads bounded, is nothing lost?
@@ -205,6 +218,8 @@ golden-logs: $(VENV)/.built  ## the hashes of the logs that seeds leave, anew: a
 ROUNDS ?= 200
 crash: $(VENV)/.built  ## a writer is killed ROUNDS=200 times, readers follow; 5,000 partitions with few descriptors
 	CRASH_ROUNDS=$(ROUNDS) $(BIN)/python -m pytest tests/crash/test_crash_loop.py tests/processes/test_hard_places.py --timeout 86400 $(PYTEST_ARGS)
+
+##@ Cleaning
 
 clean:  ## remove all that make has made
 	rm -rf $(VENV) build dist *.egg-info .cache .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks

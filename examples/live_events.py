@@ -205,6 +205,8 @@ async def serve(path: str, port: int) -> None:
 
 
 def main() -> None:
+    if len(sys.argv) > 3 or not all(each.isdecimal() for each in sys.argv[2:]):
+        sys.exit("usage: python examples/live_events.py [LOG [PORT]]")
     path, port = [*sys.argv[1:], *["events-log", "8000"][len(sys.argv) - 1 :]][:2]
     asyncio.run(serve(path, int(port)))
 

@@ -78,4 +78,6 @@ def main(task: str, path: str, out: str = "readings.out") -> None:
 
 
 if __name__ == "__main__":
+    if sys.argv[1:2] not in (["write"], ["stream"]) or len(sys.argv) not in (3, 4):
+        sys.exit("usage: python examples/live_to_parquet.py write|stream LOG [OUT]")
     main(*sys.argv[1:])

@@ -98,4 +98,6 @@ def main(path: str, count: int | None = None) -> None:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) not in (2, 3) or not all(each.isdecimal() for each in sys.argv[2:]):
+        sys.exit("usage: python examples/orders.py LOG [COUNT]")
     main(sys.argv[1], int(sys.argv[2]) if len(sys.argv) > 2 else None)

@@ -93,4 +93,6 @@ def main(database_path: str, log_path: str, count: int | None = None) -> None:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) not in (3, 4) or not all(each.isdecimal() for each in sys.argv[3:]):
+        sys.exit("usage: python examples/outbox.py DATABASE LOG [COUNT]")
     main(*sys.argv[1:3], int(sys.argv[3]) if len(sys.argv) > 3 else None)

@@ -1,7 +1,7 @@
 """Several worker processes and one server, which has the log: tasks in, results out, each exactly once.
 
     pip install confluent-kafka                   # beside segstore
-    python examples/workers.py tasks-log 4        # four workers, until Ctrl-C
+    python examples/workers.py tasks-log 4 9092   # four workers and a server on port 9092, until Ctrl-C
     echo "some words to count" | segstore produce tasks --bootstrap 127.0.0.1:9092
     segstore consume results --bootstrap 127.0.0.1:9092 --follow
 
@@ -100,4 +100,9 @@ def main(path: str, count: int = 2, port: int = 9092) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], *map(int, sys.argv[2:]))
+    if len(sys.argv) not in (2, 3, 4) or not all(each.isdecimal() for each in sys.argv[2:]):
+        sys.exit("usage: python examples/workers.py LOG [WORKERS [PORT]]")
+    try:
+        main(sys.argv[1], *map(int, sys.argv[2:]))
+    except segstore.ListenError as error:  # such as a port in use
+        sys.exit(str(error))

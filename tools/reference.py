@@ -1,7 +1,7 @@
 """Writes the pages of docs/reference/ out of the code: public names, settings, commands.
 
 Usage: `.venv/bin/python tools/reference.py`. On disk: those pages; tests/docs/test_reference.py holds that
-they are up to date. What stands below a public name is put in by mkdocstrings when the site is built.
+they are up to date.
 """
 
 from __future__ import annotations
@@ -12,7 +12,9 @@ import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+import api_reference
 import click
+from api_reference import escaped
 from client_settings import row
 
 import segstore
@@ -31,7 +33,9 @@ MADE = "<!-- Made by tools/reference.py: change the code, not this page. -->"
 SETTINGS: dict[str, tuple[type[Settings], str]] = {
     "Topics": (
         TopicConfig,
-        "`store.create_topic(name, config={...})`, `alter_topic`, `segstore create --config NAME=VALUE`.",
+        "`store.create_topic(name, config={...})`, `alter_topic`, `segstore create --config NAME=VALUE`. "
+        'In Python a value is a number of the unit (`{"retention.ms": 604_800_000}`); the command line '
+        "also takes `7d`.",
     ),
     "Stores": (StoreConfig, "`segstore.open(path, config={...})`."),
     "Producers": (
@@ -70,6 +74,10 @@ GROUPS: dict[str, tuple[str, ...]] = {
         *("mirror_to", "MirrorTo", "SentPartition"),
     ),
     "Standbys": ("follow", "Standby", "promote", "unfence", "cut_records", "CutRecord"),
+    "Administration": (
+        *("AdminClient", "KafkaAdminClient", "NewTopic", "NewPartitions"),
+        *("ConfigResource", "ConfigResourceType", "Groups", "Reset"),
+    ),
 }  # fmt: skip
 """What stands under which heading; a public name that is in none stands under "More"."""
 
@@ -85,6 +93,18 @@ KiB, MiB, GiB). The Tab key completes commands, options, topics and groups after
 `eval "$(_SEGSTORE_COMPLETE=bash_source segstore)"` in `~/.bashrc`, the same with `zsh_source` in `~/.zshrc`,
 or `_SEGSTORE_COMPLETE=fish_source segstore | source` in `~/.config/fish/completions/segstore.fish`."""
 """What the page of the command line begins with."""
+STATUSES = """\
+## Exit status
+
+| status | when |
+|---|---|
+| 0 | Done. `serve`, `follow` and `mirror` end with it after SIGTERM, too. |
+| 1 | An error, named by a line on standard error; damage found by `check`; "no" as answer to a question. |
+| 2 | Wrong usage: an unknown command or option, or a value that it does not take. |
+| 130 | Ctrl-C, the usual end of `consume --follow`, `serve`, `follow` and `mirror` on a terminal. |
+| 129, 143 | SIGHUP, SIGTERM; `follow --once` and `mirror --once` end with 143, their work unfinished. |
+| 141 | The reader of a pipe has closed it, as `head` does. |"""
+"""What the page of the command line says between the list of commands and the commands."""
 
 
 def _public() -> list[str]:
@@ -100,30 +120,7 @@ def api() -> str:
     """All public names of `segstore` but its errors."""
     grouped = {name for names in GROUPS.values() for name in names}
     rest = tuple(n for n in _public() if n not in grouped and not _is_error(n) and n != "errors")
-    groups = {**GROUPS, **({"More": rest} if rest else {})}
-    lines = [
-        "# API",
-        "",
-        MADE,
-        "",
-        "All of these are in `segstore`. Errors are on [a page of their own](errors.md).",
-    ]
-    for title, names in groups.items():
-        lines += ["", f"## {title}"]
-        for name in names:
-            lines += ["", _entry(name)]
-    return "\n".join(lines) + "\n"
-
-
-def _entry(name: str) -> str:
-    """What mkdocstrings replaces by the text of a public name, which it reads where the name is defined."""
-    value = getattr(segstore, name)
-    if value.__qualname__ != name:
-        return f"`{name}` is another name of `{value.__qualname__}`."
-    inner = sorted(getattr(value, "_inner", ()))
-    hidden = [f'        - "!^{each}$"' for each in inner]
-    options = ["    options:", "      filters:", '        - "!^_"', *hidden] if hidden else []
-    return "\n".join([f"::: {value.__module__}.{name}", *options])
+    return api_reference.page({**GROUPS, **({"More": rest} if rest else {})}, MADE)
 
 
 def errors() -> str:
@@ -181,7 +178,8 @@ def cli() -> str:
     top = click.Context(commands, info_name="segstore", **commands.context_settings)
     for name in COMMANDS:
         does = Listed(name).itself().get_short_help_str(limit=500)
-        lines.append(row(f"[`segstore {name}`](#segstore-{name})", _escaped(does)))
+        lines.append(row(f"[`segstore {name}`](#segstore-{name})", escaped(does)))
+    lines += ["", STATUSES]
     for name in COMMANDS:
         for context in _with_commands(click.Context(Listed(name).itself(), info_name=name, parent=top)):
             lines += ["", *_command(context)]
@@ -201,22 +199,32 @@ def _command(context: click.Context) -> Iterator[str]:
     command = context.command
     usage = " ".join([context.command_path, *command.collect_usage_pieces(context)])
     yield from (f"## {context.command_path}", "", "```text", usage, "```", "")
-    for paragraph in inspect.cleandoc(command.help or "").replace("\b\n", "").split("\n\n"):
-        yield from (_escaped(" ".join(paragraph.split())), "")
-    records = [param.get_help_record(context) for param in command.get_params(context)]
-    shown = [record for record in records if record is not None and record[1]]
+    for paragraph in inspect.cleandoc(command.help or "").split("\n\n"):
+        if paragraph.startswith("\b\n"):  # click's mark of lines that stay as they are
+            yield from ("```text", *paragraph.splitlines()[1:], "```", "")
+        else:
+            yield from (escaped(_sentence(paragraph)), "")
+    records = [(param, param.get_help_record(context)) for param in command.get_params(context)]
+    shown = [(param, *record) for param, record in records if record is not None and record[1]]
     if shown:
         yield from ("| option | meaning |", "|---|---|")
-        yield from (row(f"`{option}`", _escaped(text)) for option, text in shown)
+        yield from (row(*_option(*each)) for each in shown)
+
+
+def _option(param: click.Parameter, names: str, meaning: str) -> tuple[str, str]:
+    """Name and meaning of an option. A span of code within a table can't have a "|": the pages of GitHub and
+    of the site disagree about "\\|" there.
+    """
+    choices = re.search(r"\[(\w+(?:\|\w+)+)\]$", names)
+    if choices:
+        names = names[: choices.start()] + max(param.opts, key=len).strip("-").upper()
+        text, bracket, more = meaning.partition("  [")
+        meaning = f"{text} One of {choices[1].replace('|', ', ')}. {bracket}{more}"
+    return f"`{names.replace('|', ' or ')}`", escaped(_sentence(meaning))
 
 
 def _sentence(text: str) -> str:
     return " ".join(text.split())
-
-
-def _escaped(text: str) -> str:
-    """A text of the command line, in which Markdown finds no tags, links or emphasis."""
-    return re.sub(r"([<>*_\[\]`])", r"\\\1", _sentence(text))
 
 
 PAGES = {"api.md": api, "errors.md": errors, "settings.md": settings, "cli.md": cli}

@@ -105,7 +105,14 @@ class TopicConfig(KafkaSettings):
     retention_bytes: int = whole(
         -1, 0, MAX_LONG, "bytes", "delete the oldest segments of a partition above this size; -1: never", -1
     )
-    retention_ms: int = whole(-1, 0, MAX_LONG, "ms", "delete segments that are older; -1: never", -1)
+    retention_ms: int = whole(
+        -1,
+        0,
+        MAX_LONG,
+        "ms",
+        "delete segments that are older: a record may stay for segment.ms more; -1: never",
+        -1,
+    )
     segment_bytes: int = whole(1 << 30, 14, MAX_INT, "bytes", "roll a segment before it becomes larger")
     # An index that has no room for two entries of the time index would be full from the start.
     segment_index_bytes: int = whole(

@@ -37,6 +37,7 @@ ELSEWHERE = {
     "docs/migrating.md": "docs/test_tutorials.py",
     "docs/moving-to-kafka.md": "kafka/test_mirror_to.py",
     "docs/processes.md": "docs/test_processes.py",
+    "docs/reference/api.md": "docs/test_reference.py",  # signatures, which are made from the code
     "docs/reference/cli.md": "docs/test_reference.py",  # usage lines, which are made from the commands
     "docs/spark.md": "spark/test_tutorial.py",
     "docs/testing.md": "docs/test_testing.py",
@@ -171,6 +172,7 @@ HERE: Mapping[str, Callable[[Path], AbstractContextManager[Setting]]] = {
     "docs/serve.md": serve,
     "docs/staging.md": nothing,
     "docs/standby.md": standby,
+    "docs/tables.md": nothing,
     "docs/transfer.md": nothing,
     "docs/zero-copy.md": nothing,
 }

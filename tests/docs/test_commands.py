@@ -30,9 +30,12 @@ NOT_RUN = {
     r"bash \.ci/run": Reason.MINUTES,
     r"(SEGSTORE_SEED=N )?make .*": Reason.MINUTES,  # a dry run of each is below
     r"pip install.*": Reason.INSTALLS,
-    r"(chrt|cp|docker|kafka-[a-z-]+|kill|openssl|perf|py-spy|pytest|ssh) .*|source": Reason.TOOL,
+    r"(chrt|cp|docker|eval|kafka-[a-z-]+|kill|openssl|perf|py-spy|pytest|ssh) .*|source": Reason.TOOL,
 }
 """What is not run, as patterns of whole commands."""
+
+NAMED = {"alter", "delete", "elect", "end-mirror", "export", "mirror", "unreplicate"}
+"""Commands that do nothing without arguments: if a page names one alone, it is asked for help."""
 
 STATUS = {"segstore checkpoints diff BEFORE AFTER": 1}  # its help says so: these two differ
 """The exit status of commands that are documented to end with another one than 0."""
@@ -90,6 +93,8 @@ def whole(command: Command, place: Place) -> list[str]:
         return words if rest else [*words, "--help"]
     if "--help" in words:
         return words
+    if not rest and names[1] in NAMED:
+        return [*words, "--help"]
     words += _last_value(found, rest, place)
     values, _, _ = command_tree.parsed(names, found, words[len(names) :])
     words += [place.values[each] for each in command_tree.lacking(found, values) if each in place.values]
@@ -106,8 +111,9 @@ def _last_value(found: click.Command, rest: list[str], place: Place) -> list[str
 
 
 def runs_until_interrupted(words: list[str]) -> bool:
-    lasts = len(words) > 1 and (words[1] in LASTING or "--follow" in words)
-    return lasts and not {"--help", "--once"} & {*words}
+    if len(words) < 2 or {"--help", "--once"} & {*words}:
+        return False
+    return words[1] in LASTING or "--follow" in words
 
 
 def is_of_segstore(text: str) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import configparser
 import re
 import shlex
 import signal
@@ -10,6 +11,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import command_tree
 import pytest
 from cli import COMMAND, start_program
 from pages import INTERRUPTED
@@ -42,6 +44,7 @@ def test_all_blocks_are_run_here() -> None:
         ("bash", block("Serve", "bash", 1)),
         ("python", block("Embed", "python")),
         ("python", block("Stage", "python")),
+        ("ini", block("Supervise", "ini")),
     ]
 
 
@@ -113,21 +116,31 @@ def test_workers_append_and_the_terminal_looks(address: str, tmp_path: Path) -> 
 # --- embed and stage ----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("section", "told", "ends"), [("Embed", "200", {0: 200}), ("Stage", "", {0: 1000, 1: 1000})]
-)
-def test_example_works_when_pasted(
-    section: str, told: str, ends: dict[int, int], store_dir: Path, tmp_path: Path
-) -> None:
+def test_examples_work_when_pasted_in_one_directory(store_dir: Path, tmp_path: Path) -> None:
     program = tmp_path / "program.py"  # a file: processes that are spawned import it
-    program.write_text(block(section, "python").replace('open("events")', f"open({str(store_dir)!r})"))
-    run = subprocess.run(
-        [sys.executable, program], capture_output=True, text=True, timeout=PATIENCE, env=environment()
-    )
-    assert run.returncode == 0, run.stderr
-    assert told in run.stdout
+    for section, told in {"Embed": "200", "Stage": "0"}.items():
+        program.write_text(block(section, "python").replace('open("events")', f"open({str(store_dir)!r})"))
+        run = subprocess.run(
+            [sys.executable, program], capture_output=True, text=True, timeout=PATIENCE, env=environment()
+        )
+        assert run.returncode == 0, run.stderr
+        assert told in run.stdout
+    ends = {("events", 0): 200, ("events-staged", 0): 1000, ("events-staged", 1): 1000}
     with segstore.open(store_dir, "r") as store:
-        assert {n: store.partition("events", n).end_offset for n in ends} == ends
+        assert {each: store.partition(*each).end_offset for each in ends} == ends
+
+
+# --- supervise ----------------------------------------------------------------------------------
+
+
+def test_the_unit_of_systemd_runs_a_command_that_there_is() -> None:
+    unit = configparser.ConfigParser()
+    unit.optionxform = str  # type: ignore[assignment, method-assign]  # systemd tells A from a
+    unit.read_string(block("Supervise", "ini"))
+    program, *words = shlex.split(unit["Service"]["ExecStart"])
+    assert Path(program).name == "segstore"
+    assert command_tree.fault(["segstore", *words], whole=True) is None
+    assert unit["Service"]["Restart"] == "on-failure"
 
 
 @pytest.mark.costly

@@ -9,7 +9,10 @@ import os
 import re
 import shutil
 import signal
+import socket
 import sqlite3
+import subprocess
+import sys
 import urllib.error
 import urllib.request
 from collections import Counter
@@ -19,6 +22,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, Producer
 from example_programs import EXAMPLES, ended, said, started
+from places import environment
 from waiting import PATIENCE, until
 
 import segstore
@@ -226,3 +230,32 @@ def test_the_list_has_them_all() -> None:
         r"^\| \[(\w+\.py)\]\(\1\)", (EXAMPLES / "README.md").read_text(encoding="utf-8"), re.MULTILINE
     )
     assert sorted(listed) == sorted(path.name for path in EXAMPLES.glob("*.py"))
+
+
+WRONG = {
+    "orders without arguments": (("orders.py",), "usage: "),
+    "orders with a count that is none": (("orders.py", "log", "x"), "usage: "),
+    "outbox without a log": (("outbox.py", "shop.db"), "usage: "),
+    "workers without arguments": (("workers.py",), "usage: "),
+    "workers with a port in use": (("workers.py", "log", "1", "PORT"), "127.0.0.1:PORT"),
+    "live_events with a port that is none": (("live_events.py", "log", "x"), "usage: "),
+    "live_to_parquet without a task": (("live_to_parquet.py",), "usage: "),
+}
+
+
+@pytest.mark.parametrize(("words", "told"), WRONG.values(), ids=WRONG)
+def test_wrong_arguments_get_one_line(words: tuple[str, ...], told: str, tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        name, *rest = [word.replace("PORT", port) for word in words]
+        done = subprocess.run(
+            [sys.executable, EXAMPLES / name, *rest],
+            cwd=tmp_path,
+            env=environment(),
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE,
+        )
+    assert done.returncode == 1
+    assert told.replace("PORT", port) in done.stderr
+    assert done.stderr.count("\n") == 1

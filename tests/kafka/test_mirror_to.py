@@ -109,8 +109,11 @@ def called(block: pages.Block, values: dict[str, str]) -> None:
         run(SCRIPTS[command.program], *(values.get(word, word) for word in command.words[1:]))
 
 
-def test_the_walk_of_the_page(broker: Broker, store_dir: Path, tmp_path: Path) -> None:
-    create, copying, reset = pages.blocks(REPOSITORY / "docs" / "moving-to-kafka.md")
+def test_the_walk_of_the_page(
+    broker: Broker, store_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    create, copying, writing, reset = pages.blocks(REPOSITORY / "docs" / "moving-to-kafka.md")
     settings = {"segment.bytes": "1048576", "cleanup.policy": "compact"}
     with segstore.open(store_dir) as store:
         store.create_topic("flights", 2, {**settings, "segment.bytes": 20_000})  # less than Kafka allows
@@ -140,9 +143,10 @@ def test_the_walk_of_the_page(broker: Broker, store_dir: Path, tmp_path: Path) -
     with broker.running() as address:
         for number in range(2):
             assert consumed(address, "flights", number, len(expected[number])) == expected[number]
-        offsets = tmp_path / "offsets.csv"
-        offsets.write_text(f"flights,0,{at}\n")
-        called(reset, {"kafka1:9092": address, "offsets.csv": str(offsets)})
+        exec(writing.text, dict(names))
+        written = (tmp_path / "offsets.csv").read_text().splitlines()
+        assert f"flights,0,{at}" in written
+        called(reset, {"kafka1:9092": address})
         assert committed(address, "readers", "flights") == at
         producer = confluent_kafka.Producer({"bootstrap.servers": address})
         placed: list[int] = []

@@ -68,7 +68,7 @@ def plain(directory: Path) -> Iterator[Place]:
     }
     with segstore.open(directory / "served") as served, segstore.serve(served, port=0) as server:
         served.create_topic("flights")
-        for name in ("HOST:PORT", "BOOTSTRAP"):
+        for name in ("HOST:PORT", "BOOTSTRAP", "localhost:9092"):
             values[name] = server.bootstrap_servers
         others = (store, str(directory / "new1"), str(directory / "new2"))
         yield Place(values, store, exported.read_text(encoding="utf-8"), others)
