@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import confluent_kafka
@@ -21,6 +22,9 @@ from waiting import PATIENCE, until
 
 import segstore
 from segstore.cli.app import COMMANDS, commands
+from segstore.cli.places import cluster_records
+from segstore.cli.places.client import ClusterError
+from segstore.cli.places.of_cluster import ClusterAt
 from segstore.coordinator.group.admin import Groups
 from segstore.coordinator.structs import OffsetAndMetadata, TopicPartition
 from segstore.testing import Broker
@@ -389,6 +393,44 @@ def test_consume_follows_over_an_outage_until_ctrl_c(server: segstore.Server) ->
             assert b"Traceback" not in process.stderr.read()
         finally:
             process.kill()
+
+
+def test_consume_without_follow_gives_up(
+    server: segstore.Server, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It never ended, and told the same line some hundred times."""
+    monkeypatch.setattr(cluster_records, "_LONGEST_MS", 2_000)
+    where = server.bootstrap_servers
+    with ClusterAt(where, {}).reading() as place, place.reading("t", (0,), "read_committed") as reading:
+        assert reading.logs[0].end_offset == 10
+        server.close()
+        told = f"{where}: t-0: ended at offset 0 of 10, after 2 s without answer: .*Connection refused"
+        with pytest.raises(ClusterError, match=told):
+            list(reading._until(0, 10))
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == len({*lines}) > 0
+    assert all(line.endswith("; trying again") for line in lines)
+
+
+def test_the_same_outage_is_told_now_and_then(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    now = 100.0
+    monkeypatch.setattr(cluster_records, "time", SimpleNamespace(monotonic=lambda: now))
+    heard: list[str] = []
+    client: Any = SimpleNamespace(bootstrap="h:1", calm=lambda: heard.pop() if heard else "")
+    outage, told = cluster_records.Outage(client, 30), []
+    for seconds, word in [(0, "a"), (1, "a"), (1, ""), (1, "b"), (9, "b"), (1, "b"), (9, ""), (8, "b")]:
+        now += seconds
+        heard[:] = [word]
+        outage.look()
+        told.append(capsys.readouterr().err.removeprefix("segstore: h:1: ").removesuffix("; trying again\n"))
+    assert told == ["a", "", "", "b", "", "b", "", "b"]
+    assert not outage.is_too_long()
+    now += 1.5
+    assert outage.is_too_long()
+    outage.end()
+    assert not outage.is_too_long()
 
 
 def test_produce_sends_on_after_an_outage(server: segstore.Server) -> None:
