@@ -105,6 +105,11 @@ def time_text(timestamp: int) -> str:
     return moment.isoformat(timespec="milliseconds" if timestamp % 1000 else "seconds") + "Z"
 
 
+def counted(number: int, noun: str) -> str:
+    """Return a number with its noun, which is regular: 1 record, 1,234 records."""
+    return f"{number:,} {noun}{'s' * (number != 1)}"
+
+
 def rate_text(records: int, size: int, seconds: float) -> str:
     """Return a text of records, bytes and seconds, with records and bytes a second."""
     seconds = max(seconds, 1e-6)
