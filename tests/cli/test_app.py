@@ -160,7 +160,15 @@ ERRORS = {
     "a copy where none can be": (["copy", "/proc/x", "-s", "{store}"], "/proc/x: No copy can be made there"),
     "an export where none can be": (
         ["export", "t", "{missing}/x.ndjson", "-s", "{store}"],
-        "missing/x.ndjson: The file can't be made there: No such file or directory",
+        "missing/x.ndjson: The file can't be made there: there is no directory {missing}",
+    ),
+    "a store two directories deep": (
+        ["create", "u", "-s", "{missing}/b"],
+        "{missing}/b: there is no directory {missing}: only the last directory of a path is made",
+    ),
+    "a home that no shell expanded": (
+        ["create", "u", "-s", "{missing}/~/b"],
+        "made; a shell expands ~, and os.path.expanduser",
     ),
     "no such topic": (["consume", "u", "-s", "{store}"], "no topic 'u'; there are: t"),
     "no such partition": (["consume", "t", "-p", "9", "-s", "{store}"], "has no partition 9; it has [0]"),
@@ -186,7 +194,7 @@ def test_an_error_is_one_line_and_nothing_is_made(case: str, store_dir: Path, tm
     assert result.stdout == ""
     (line,) = result.stderr.splitlines()
     assert line.startswith("segstore: ")
-    assert expected in line
+    assert expected.format(missing=tmp_path / "missing") in line
     assert not (tmp_path / "missing").exists()
 
 

@@ -152,7 +152,7 @@ def _check_root(files: Files, root: str, mode: str, file_mode: int) -> bool:
     try:
         if made:
             files.file_mode = file_mode
-            files.ensure_directory(root)
+            _make_root(files, root)
         held = set(files.listdir(root))
         if names.OURS not in held:
             _warn_of_strangers(files, root, held, mode)
@@ -164,6 +164,18 @@ def _check_root(files: Files, root: str, mode: str, file_mode: int) -> bool:
                 files.rmdir(root)
         raise
     return made
+
+
+def _make_root(files: Files, root: str) -> None:
+    try:
+        files.ensure_directory(root)
+    except FileNotFoundError:
+        parent = os.path.dirname(root)
+        if files.exists(parent):
+            raise
+        tilde = "; a shell expands ~, and os.path.expanduser" if "/~" in root else ""
+        told = f"there is no directory {parent}: only the last directory of a path is made{tilde}"
+        raise StorageError(errno.ENOENT, told, root) from None
 
 
 def _warn_of_strangers(files: Files, root: str, held: set[str], mode: str) -> None:
