@@ -22,6 +22,8 @@ NOTED = "magenta"
 """The style of what deserves a look. Like red it is read on a dark ground and on a light one, which yellow,
 green and cyan of most terminals are not.
 """
+LEAST_RECORDS, LEAST_SECONDS = 1000, 1.0
+"""From when on a rate is told."""
 _PIPE_WIDTH = 10_000
 _UNITS = ("bytes", "kB", "MB", "GB", "TB")
 
@@ -111,12 +113,13 @@ def counted(number: int, noun: str) -> str:
 
 
 def rate_text(records: int, size: int, seconds: float) -> str:
-    """Return a text of records, bytes and seconds, with records and bytes a second."""
-    seconds = max(seconds, 1e-6)
-    return (
-        f"{records:,} record{'s' * (records != 1)}, {size_text(size)} in {seconds:.2f} s: "
-        f"{records / seconds:,.0f} records/s, {size_text(size / seconds)}/s"
-    )
+    """Return a text of records, bytes and seconds, with records and bytes a second if that is a measurement:
+    of fewer records, or a shorter time, a rate is that of the start, or of whoever types the input.
+    """
+    told = f"{counted(records, 'record')}, {size_text(size)} in {seconds:.2f} s"
+    if records < LEAST_RECORDS or seconds < LEAST_SECONDS:
+        return told
+    return f"{told}: {records / seconds:,.0f} records/s, {size_text(size / seconds)}/s"
 
 
 def status_line(what: str) -> Progress:

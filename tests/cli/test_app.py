@@ -288,6 +288,25 @@ def test_the_life_of_a_topic(store_dir: Path) -> None:
     assert "no topics" in result.stderr
 
 
+def test_a_topic_that_is_there_may_be_left(store_dir: Path) -> None:
+    ok("create", "t", "-s", store_dir, "-p", 2, "--if-not-exists")
+    again = ok("create", "t", "-s", store_dir, "--if-not-exists", "-c", "retention.ms=1")
+    assert (again.stdout, again.stderr) == ("", "t is there already\n")
+    assert json_lines(ok("topics", "--json", "-s", store_dir))[0]["config"] == {}
+    told = run("create", "t", "-s", store_dir).stderr
+    assert "'t' is there already: `segstore alter` changes it, and --if-not-exists leaves it as it is" in told
+
+
+def test_fewer_partitions_change_no_setting(store_dir: Path) -> None:
+    """The settings were changed before the number was refused."""
+    ok("create", "t", "-s", store_dir, "-p", 2)
+    for number in (1, 2):
+        result = run("alter", "t", "-s", store_dir, "-p", number, "-c", "retention.ms=1")
+        told = f"segstore: --partitions {number}: t has 2 already; the number can only grow\n"
+        assert (result.exit_code, result.stderr) == (1, told)
+    assert json_lines(ok("topics", "--json", "-s", store_dir))[0]["config"] == {}
+
+
 def test_the_store_by_environment(store_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ok("create", "t", "-s", store_dir)
     monkeypatch.setenv("SEGSTORE_PATH", str(store_dir))

@@ -117,7 +117,7 @@ def _served(locked: StoreLockedError) -> ClusterAt:
 def _advice(address: str, protocol: str) -> str:
     if address:
         return f"give --bootstrap {address} and --command-config, since its server asks for {protocol}"
-    return f"{END_IT}; a process that serves the store (`segstore serve`, or segstore.serve(store)) is asked"
+    return f"{END_IT}, or let that process serve the store (segstore.serve(store)): this command then asks it"
 
 
 _PLAIN = "PLAINTEXT"
@@ -216,7 +216,11 @@ class BatchAppends:
 
 
 def _nbytes(column: Any) -> int:
-    return sum(len(v) for v in column if v is not None) if isinstance(column, list) else int(column.nbytes)
+    if isinstance(column, list):
+        return sum(len(value) for value in column if value is not None)
+    from pyarrow import compute
+
+    return int(compute.sum(compute.binary_length(column)).as_py() or 0)
 
 
 class StoreReading:

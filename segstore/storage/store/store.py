@@ -98,6 +98,10 @@ def open(
     Raises StoreLockedError (with the holder's pid), UnsupportedFormatError, StorageError, ConfigError,
     InvalidArgumentError.
     """
+    if isinstance(mode, str) and mode in ("w", "a", "x", "r+"):
+        raise InvalidArgumentError(
+            f'mode={mode!r}: must be one of rw, r; "rw" appends, and truncates nothing'
+        )
     mode = arguments.one_of("mode", mode, MODES)
     settings = StoreConfig.parse({} if config is None else config)
     seconds = arguments.seconds("timeout", timeout, 0.0)
