@@ -141,8 +141,8 @@ def serve(
         "super_users": super_users,
     }
     settings |= {name: value for name, value in options.items() if value is not None}
-    of_store, of_server = parted(settings)
     with _names_of_the_command(settings):
+        of_store, of_server = parted(settings)
         for kind, told in ((StoreConfig, of_store), (ServerConfig, of_server)):
             kind.parse(told)  # nothing is made where one of them is wrong
     of_client = (
@@ -228,9 +228,11 @@ def _names_of_the_command(given: Mapping[str, object]) -> Iterator[None]:
     """Run a block whose ConfigError has settings by their names with dots, and with the option that gives
     them.
     """
+    from segstore.config import StoreConfig
     from segstore.server.settings import ServerConfig
 
-    known = {*given, *(row.name for row in ServerConfig.describe())}
+    of_store = (row.name.replace(".", "_") for row in StoreConfig.describe())
+    known = {*given, *(row.name for row in ServerConfig.describe()), *of_store}
 
     def named(match: re.Match[str]) -> str:
         if match[0] not in known:

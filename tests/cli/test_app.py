@@ -129,6 +129,29 @@ def test_wrong_usage(case: str, store_dir: Path) -> None:
     assert line.endswith(f"See `segstore {command}".strip() + " --help`.")
 
 
+UNKNOWN = {
+    "a command": (["consum"], "segstore: No such command 'consum': did you mean consume? See"),
+    "a command of a group": (["groups", "lst"], "segstore groups: No such command 'lst': did you mean list?"),
+    "a command like none": (["rm"], "segstore: No such command 'rm'. See `segstore --help`."),
+    "an option": (["topics", "--stor", "x"], "No such option '--stor': did you mean --store? See"),
+    "the nearest option first": (
+        ["consume", "t", "--ofset", "1"],
+        "segstore consume: No such option '--ofset': did you mean --offset or --set? See",
+    ),
+    "an option before the command": (["--stoer", "x", "topics"], "'--stoer': did you mean --store? See"),
+    "an option like none": (["create", "t", "--dry"], "segstore create: No such option '--dry'. See"),
+}
+
+
+@pytest.mark.parametrize("case", UNKNOWN)
+def test_a_name_that_is_none_has_its_neighbours(case: str) -> None:
+    arguments, told = UNKNOWN[case]
+    result = run(*arguments)
+    assert result.exit_code == 2
+    (line,) = result.stderr.splitlines()
+    assert told in line
+
+
 EXTRA = {
     "a number of partitions": (["create", "t", "3"], "(3): did you mean --partitions 3?"),
     "a number of records": (["consume", "t", "10"], "(10): did you mean --max-records 10?"),

@@ -74,6 +74,14 @@ def test_it_says_what_clients_are_told(store_dir: Path) -> None:
 
 REFUSED = {
     "a setting that is none": (["--set", "num.partition=1"], "did you mean num.partitions?"),
+    "a setting like none": (
+        ["--set", "nope=1"],
+        "segstore: no setting 'nope'; docs/reference/settings.md lists those that there are\n",
+    ),
+    "a store's setting that is none": (
+        ["--set", "offsets.topic.num.partitionz=1"],
+        "no setting 'offsets.topic.num.partitionz'; did you mean offsets.topic.num.partitions",
+    ),
     "a store's value that is none": (
         ["--set", "group.consumer.assignors=sticky"],
         "group.consumer.assignors='sticky': must be one or more, by commas, of uniform, range",
