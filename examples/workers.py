@@ -18,6 +18,7 @@ store is closed.
 
 from __future__ import annotations
 
+import argparse
 import multiprocessing
 import os
 import signal
@@ -100,4 +101,11 @@ def main(path: str, count: int = 2, port: int = 9092) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], *map(int, sys.argv[2:]))
+    parser = argparse.ArgumentParser(usage="workers.py STORE [WORKERS [PORT]]")
+    parser.add_argument("path")
+    parser.add_argument("count", nargs="?", type=int, default=2)
+    parser.add_argument("port", nargs="?", type=int, default=9092)
+    try:
+        main(**vars(parser.parse_args()))
+    except segstore.errors.ListenError as error:  # another port is the third argument
+        sys.exit(str(error))

@@ -10,6 +10,8 @@ import re
 import shutil
 import signal
 import sqlite3
+import subprocess
+import sys
 import urllib.error
 import urllib.request
 from collections import Counter
@@ -92,6 +94,28 @@ def test_orders_are_what_the_events_say(number: signal.Signals, store_dir: Path,
     assert number == signal.SIGKILL or before[1] <= 1
     assert after == [len(orders_of(store_dir)), end(store_dir, "orders")]
     assert snapshots_of(store_dir) == (orders_of(store_dir), after[1])
+
+
+USAGE = {
+    "orders.py": ["log", "x"],
+    "outbox.py": ["only-a-database"],
+    "workers.py": [],
+    "live_to_parquet.py": ["read", "log"],
+    "live_events.py": ["log", "no-port"],
+}
+
+
+@pytest.mark.parametrize("name", USAGE)
+def test_wrong_arguments_print_the_usage(name: str, tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, EXAMPLES / name, *USAGE[name]],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr.startswith(f"usage: {name} ")) == (2, True), done.stderr
+    assert [*tmp_path.iterdir()] == []
 
 
 # --- outbox ---------------------------------------------------------------------------------------
