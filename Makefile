@@ -26,7 +26,8 @@ unexport PYTHONDONTWRITEBYTECODE
 
 help:  ## list the targets
 	@echo "make TARGET, where TARGET is one of:"
-	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "%-15s %s\n", $$1, $$2}'
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{line = sprintf("%-15s %s\n", $$1, $$2)} \
+	  $$1 ~ /^ *(demo|quick|test|docs|clean)$$/ {printf "%s", line; next} {more = more line} END {printf "\nTo check and measure more:\n%s", more}'
 
 # What a machine must have, and what to do where it has not.
 check-machine:
