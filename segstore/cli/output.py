@@ -9,14 +9,16 @@ from __future__ import annotations
 import datetime
 import json
 import sys
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress
     from rich.table import Table
     from rich.text import Text
+
+R = TypeVar("R")
 
 NOTED = "magenta"
 """The style of what deserves a look. Like red it is read on a dark ground and on a light one, which yellow,
@@ -81,6 +83,16 @@ def shown(value: Any) -> str:
     if value is None:
         return ""
     return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
+
+
+def is_internal(topic: str) -> bool:
+    """Return whether a topic has the name of those that segstore and Kafka keep for themselves."""
+    return topic.startswith("__")
+
+
+def own_last(rows: Iterable[R], topic: Callable[[R], str]) -> list[R]:
+    """Return rows with those of internal topics at the end."""
+    return sorted(rows, key=lambda row: is_internal(topic(row)))
 
 
 def print_json(row: Mapping[str, Any]) -> None:

@@ -71,7 +71,10 @@ class Router:
 
     def _known(self, partition: int) -> int:
         if partition not in self._ids:
-            raise InputError(f"a record is for partition {partition}; {self.topic} has {list(self._ids)}")
+            raise InputError(
+                f"a record is for partition {partition}; {self.topic} has {list(self._ids)}:"
+                f" `segstore alter {self.topic} --partitions {partition + 1}` adds it"
+            )
         return partition
 
     def _append(self, partition: int, chunk: Chunk, rows: Any) -> None:

@@ -12,7 +12,7 @@ import click
 
 from segstore.cli.completion import topic_names
 from segstore.cli.options import config_option, json_option
-from segstore.cli.output import add_row, console, print_json, size_text, table
+from segstore.cli.output import add_row, console, own_last, print_json, size_text, table
 from segstore.cli.place_option import place_option
 from segstore.cli.places.place import Place, Where
 from segstore.errors import InvalidPartitionsError, TopicAlreadyExistsError
@@ -51,7 +51,7 @@ def _print_topics(rows: list[dict[str, Any]]) -> None:
     made = table(
         "topic", "partitions", "offsets", "bytes", "settings", right=("partitions", "offsets", "bytes")
     )
-    for row in rows:
+    for row in own_last(rows, lambda row: str(row["topic"])):
         parts = row["partitions"]
         offsets = sum(p["end_offset"] - p["start_offset"] for p in parts)
         settings = next((p["error"] for p in parts if "error" in p), _settings(row))

@@ -330,6 +330,25 @@ def test_fewer_partitions_change_no_setting(store_dir: Path) -> None:
     assert json_lines(ok("topics", "--json", "-s", store_dir))[0]["config"] == {}
 
 
+def test_internal_topics_come_last_and_empty_partitions_are_folded(store_dir: Path) -> None:
+    with segstore.open(store_dir, config={"offsets.topic.num.partitions": 4}) as store:
+        store.create_topic("t", 2)
+        store.create_topic("zebras")
+        store.partition("t", 1).append(b"x")
+        consumer = segstore.Consumer(store, "t", group_id="g", auto_offset_reset="earliest")
+        consumer.poll(timeout_ms=1000)
+        consumer.close()
+        partitions = store.topics()["__consumer_offsets"].partitions
+    first = [line.split()[0] for line in ok("topics", "-s", store_dir).stdout.splitlines()]
+    assert first == ["topic", "t", "zebras", "__consumer_offsets"]
+    rows = [line.split("  ")[0] for line in ok("stats", "-s", store_dir).stdout.splitlines()]
+    assert rows[:4] == ["partition", "t-0", "t-1", "zebras-0"]
+    *told, folded = rows[4:]
+    assert folded == f"__consumer_offsets: {partitions - len(told)} empty partitions"
+    assert 0 < len(told) < 3
+    assert len(json_lines(ok("stats", "--json", "-s", store_dir))) == 3 + partitions
+
+
 def test_the_store_by_environment(store_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ok("create", "t", "-s", store_dir)
     monkeypatch.setenv("SEGSTORE_PATH", str(store_dir))

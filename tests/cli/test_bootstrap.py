@@ -179,7 +179,7 @@ def test_groups_are_reset_and_deleted(grouped: segstore.Server) -> None:
     assert [(part["committed"], part["lag"]) for part in row["partitions"]] == [(3, 7)]
     assert ok("groups", "delete", "old", "-y", *where).stderr == "deleted old\n"
     refused = run("groups", "reset", "app", "--to-latest", "--all-topics", "--execute", *where)
-    assert refused.stderr == "segstore: group 'app' has 1 members: end them first\n"
+    assert refused.stderr == "segstore: group 'app' has 1 member: end them first\n"
 
 
 # --- refusals -----------------------------------------------------------------------------------
@@ -191,7 +191,7 @@ REFUSED = {
     "a topic that is there": (["create", "t"], "topic 't' exists already"),
     "a bad name": (["create", "t?"], "'t?' can't be a topic's name"),
     "a setting that is none": (["create", "v", "-c", "retention.sm=1"], "v: no setting 'retention.sm'"),
-    "fewer partitions": (["alter", "t", "-p", "1"], "t: "),
+    "fewer partitions": (["alter", "t", "-p", "1"], "--partitions 1: t has 3 already; the number can only"),
     "no such group": (["groups", "describe", "g"], "no group 'g'; there are none"),
     "a setting of the client": (["topics", "--set", "foo.bar=1"], "No such configuration property"),
     "TLS": (["topics", "--set", "security.protocol=ssl"], "can't be reached: "),

@@ -192,7 +192,11 @@ WRONG = {
     "import of lines": (["import", "t", "{tmp}/rows.txt"], 2, "by its suffix"),
     "no parquet": (["import", "t", "{tmp}/rows.parquet"], 1, "no Parquet"),
     "no arrow": (["import", "t", "{tmp}/rows.arrow"], 1, "no Arrow IPC"),
-    "a partition too many": (["import", "t", "{tmp}/rows.ndjson"], 1, "a record is for partition 7"),
+    "a partition too many": (
+        ["import", "t", "{tmp}/rows.ndjson"],
+        1,
+        "partition 7; t has [0, 1, 2]: `segstore alter t --partitions 8` adds it",
+    ),
 }
 
 
