@@ -217,7 +217,7 @@ def _number(value: object) -> float:
 
 _SHOWN = 80  # the most characters of a wrong value in a message
 _CLOSE = 0.75
-_LISTED = 30  # the most names in a message
+_LISTED = 50  # the most names in a message
 
 
 def judge(name: str, option: Option, value: object) -> Any:
