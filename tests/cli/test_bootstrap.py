@@ -470,11 +470,8 @@ def test_an_interrupted_produce_tells_what_was_acknowledged(server: segstore.Ser
 def test_records_that_the_broker_refuses_end_the_command(server: segstore.Server) -> None:
     server.node.store.alter_topic("u", {"max.message.bytes": 1000})
     result = run("produce", "u", "-b", server.bootstrap_servers, stdin="x" * 3000 + "\n")
-    assert result.exit_code == 1
-    assert result.stderr.splitlines()[0].startswith("u: 0 records")
-    assert (
-        result.stderr.splitlines()[1] == f"segstore: {server.bootstrap_servers}: u-0: Message size too large"
-    )
+    told = f"segstore: {server.bootstrap_servers}: u-0: Message size too large\n"
+    assert (result.exit_code, result.stderr) == (1, told)
 
 
 def test_a_time_that_librdkafka_can_t_send_is_refused(server: segstore.Server) -> None:

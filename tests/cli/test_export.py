@@ -94,7 +94,7 @@ PARTS = {
     "to offset": (["--to-offset", 2], range(2)),
     "both": (["--from-offset", 1, "--to-offset", 4], range(1, 4)),
     "beyond": (["--to-offset", 99], range(5)),
-    "nothing": (["--from-offset", 4, "--to-offset", 2], range(0)),
+    "nothing": (["--from-offset", 4, "--to-offset", 4], range(0)),
     "from time": (["--from-time", START_MS + 2], range(2, 5)),
     "to time": (["--to-time", "2023-11-14T22:13:20.003Z"], range(3)),
     "from a time that never was": (["--from-time", "2100-01-01"], range(0)),

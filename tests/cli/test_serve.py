@@ -159,7 +159,10 @@ def test_a_listener_that_is_open_to_the_network_is_told(
         assert program.stderr is not None
         assert " listens on " in program.stdout.readline().decode()
         program.terminate()
-        assert re.sub(r":[0-9]+ is", ":PORT is", program.stderr.read().decode()) == told
+        assert (
+            re.sub(r":[0-9]+ is", ":PORT is", program.stderr.read().decode())
+            == f"{told}{store_dir} is closed\n"
+        )
 
 
 def test_it_listens_in_several_places(store_dir: Path, tmp_path: Path) -> None:
