@@ -8,10 +8,26 @@ of our own modules says Py_MOD_GIL_NOT_USED, so that such a Python turns the GIL
 has run the tests without it (docs/packaging.md).
 """
 
+import os
 import runpy
+import shlex
+import shutil
+import sys
 import sysconfig
 
 from setuptools import Extension, setup
+
+COMPILER = shlex.split(os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc")[0]
+HEADER = os.path.join(sysconfig.get_paths()["include"], "Python.h")
+MISSING = [f"a C compiler ({COMPILER} is not there)"] * (shutil.which(COMPILER) is None)
+MISSING += [f"Python's headers ({HEADER} is not there)"] * (not os.path.exists(HEADER))
+if MISSING and {"bdist_wheel", "editable_wheel", "build", "build_ext", "install", "develop"}.intersection(
+    sys.argv
+):
+    sys.exit(
+        f"segstore has a part in C, whose build needs {' and '.join(MISSING)}. Debian, Ubuntu:"
+        " apt-get install gcc libc6-dev python3-dev; another compiler by CC. See Install in README.md."
+    )
 
 FREE_THREADED = bool(sysconfig.get_config_var("Py_GIL_DISABLED"))
 WHEEL = {} if FREE_THREADED else {"bdist_wheel": {"py_limited_api": "cp310"}}

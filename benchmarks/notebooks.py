@@ -6,6 +6,7 @@ SEGSTORE_RESULTS names the directory of the results, by default benchmarks/resul
 
 from __future__ import annotations
 
+import argparse
 import os
 from pathlib import Path
 from typing import Any
@@ -38,4 +39,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description=__doc__).parse_args()
     main()

@@ -18,11 +18,11 @@ answered with 201 is in the log. For answers that outlive a power cut, give the 
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import contextlib
 import json
 import signal
-import sys
 from collections.abc import AsyncIterator
 from itertools import islice
 
@@ -205,10 +205,10 @@ async def serve(path: str, port: int) -> None:
 
 
 def main() -> None:
-    if len(sys.argv) > 3 or not all(each.isdecimal() for each in sys.argv[2:]):
-        sys.exit("usage: python examples/live_events.py [LOG [PORT]]")
-    path, port = [*sys.argv[1:], *["events-log", "8000"][len(sys.argv) - 1 :]][:2]
-    asyncio.run(serve(path, int(port)))
+    parser = argparse.ArgumentParser(usage="live_events.py [STORE [PORT]]")
+    parser.add_argument("path", nargs="?", default="events-log")
+    parser.add_argument("port", nargs="?", type=int, default=8000)
+    asyncio.run(serve(**vars(parser.parse_args())))
 
 
 if __name__ == "__main__":

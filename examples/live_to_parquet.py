@@ -16,11 +16,11 @@ twice.
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import json
 import os
 import random
-import sys
 import time
 from typing import TYPE_CHECKING
 
@@ -78,6 +78,8 @@ def main(task: str, path: str, out: str = "readings.out") -> None:
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] not in (["write"], ["stream"]) or len(sys.argv) not in (3, 4):
-        sys.exit("usage: python examples/live_to_parquet.py write|stream LOG [OUT]")
-    main(*sys.argv[1:])
+    parser = argparse.ArgumentParser(usage="live_to_parquet.py write STORE | stream STORE [DIRECTORY]")
+    parser.add_argument("task", choices=["write", "stream"])
+    parser.add_argument("path")
+    parser.add_argument("out", nargs="?", default="readings.out")
+    main(**vars(parser.parse_args()))

@@ -15,10 +15,10 @@ acknowledged is there, and the next start replays those that no snapshot has.
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import itertools
 import json
-import sys
 
 import segstore
 
@@ -98,6 +98,7 @@ def main(path: str, count: int | None = None) -> None:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) not in (2, 3) or not all(each.isdecimal() for each in sys.argv[2:]):
-        sys.exit("usage: python examples/orders.py LOG [COUNT]")
-    main(sys.argv[1], int(sys.argv[2]) if len(sys.argv) > 2 else None)
+    parser = argparse.ArgumentParser(usage="orders.py STORE [COUNT]")
+    parser.add_argument("path")
+    parser.add_argument("count", nargs="?", type=int)
+    main(**vars(parser.parse_args()))

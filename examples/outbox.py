@@ -18,10 +18,10 @@ Ctrl-C is one more such end: it needs no care of its own.
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import json
 import sqlite3
-import sys
 from collections.abc import Iterable
 
 import segstore
@@ -93,6 +93,8 @@ def main(database_path: str, log_path: str, count: int | None = None) -> None:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) not in (3, 4) or not all(each.isdecimal() for each in sys.argv[3:]):
-        sys.exit("usage: python examples/outbox.py DATABASE LOG [COUNT]")
-    main(*sys.argv[1:3], int(sys.argv[3]) if len(sys.argv) > 3 else None)
+    parser = argparse.ArgumentParser(usage="outbox.py DATABASE STORE [COUNT]")
+    parser.add_argument("database_path")
+    parser.add_argument("log_path")
+    parser.add_argument("count", nargs="?", type=int)
+    main(**vars(parser.parse_args()))

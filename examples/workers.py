@@ -1,7 +1,7 @@
 """Several worker processes and one server, which has the log: tasks in, results out, each exactly once.
 
     pip install confluent-kafka                   # beside segstore
-    python examples/workers.py tasks-log 4 9092   # four workers and a server on port 9092, until Ctrl-C
+    python examples/workers.py tasks-log 4        # four workers, until Ctrl-C
     echo "some words to count" | segstore produce tasks --bootstrap 127.0.0.1:9092
     segstore consume results --bootstrap 127.0.0.1:9092 --follow
 
@@ -18,6 +18,7 @@ store is closed.
 
 from __future__ import annotations
 
+import argparse
 import multiprocessing
 import os
 import signal
@@ -100,9 +101,11 @@ def main(path: str, count: int = 2, port: int = 9092) -> None:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) not in (2, 3, 4) or not all(each.isdecimal() for each in sys.argv[2:]):
-        sys.exit("usage: python examples/workers.py LOG [WORKERS [PORT]]")
+    parser = argparse.ArgumentParser(usage="workers.py STORE [WORKERS [PORT]]")
+    parser.add_argument("path")
+    parser.add_argument("count", nargs="?", type=int, default=2)
+    parser.add_argument("port", nargs="?", type=int, default=9092)
     try:
-        main(sys.argv[1], *map(int, sys.argv[2:]))
-    except segstore.ListenError as error:  # such as a port in use
+        main(**vars(parser.parse_args()))
+    except segstore.ListenError as error:  # another port is the third argument
         sys.exit(str(error))

@@ -225,7 +225,9 @@ class TopicMismatchError(TopicAlreadyExistsError):
     def __init__(self, topic: str, differences: Mapping[str, tuple[object, object]]) -> None:
         self.topic, self.differences = topic, dict(differences)
         each = ", ".join(f"{name}={has}, not {asked}" for name, (has, asked) in self.differences.items())
-        super().__init__(f"topic {topic!r} is there already, with {each}")
+        calls = {"partitions": "add_partitions adds to it", "replication_factor": "reassign changes it"}
+        ways = dict.fromkeys(calls.get(name, "alter_topic changes it") for name in self.differences)
+        super().__init__(f"topic {topic!r} is there already, with {each}; {', '.join(ways)}")
 
     def __reduce__(self) -> tuple[object, ...]:
         return _rebuild, (type(self), self.args, self.__dict__)
@@ -422,7 +424,9 @@ class StoreLockedError(SegstoreError):
     ) -> None:
         self.path, self.pid, self.here, self.address = str(path), pid, here, address
         who = f"process {pid}" if pid else "another process"
-        elsewhere = f'is open for writing in {who}: open it with mode="r", or close that one'
+        served = f", which serves it at {address}" if address else ""
+        ways = 'open it with mode="r", or close that one, which timeout= waits for'
+        elsewhere = f"is open for writing in {who}{served}: {ways}"
         mine = 'is open in this process already: use that store, or close it, or open it with mode="r"'
         super().__init__(f"{self.path} {mine if here else elsewhere}")
 

@@ -201,7 +201,11 @@ def export(
 
     if (from_offset is not None and from_time is not None) or (to_offset is not None and to_time is not None):
         raise click.UsageError("An end of the range is an offset or a time, not both.")
+    _check_order("offset", from_offset, to_offset)
+    _check_order("time", from_time, to_time)
     form = _form(wanted, target)
+    if target == "-" and form != "ndjson" and sys.stdout.isatty():
+        raise click.UsageError(f"A terminal can't show {form}: give a FILE, or a pipe.")
     if os.path.isfile(target) and not force:
         raise StorageError(errno.EEXIST, "The file exists already: --force replaces it", target)
     with open_reading(path) as store:
@@ -210,6 +214,11 @@ def export(
         parts = [Part(log, _bounds(log, from_offset, to_offset, from_time, to_time)) for log in logs]
         with _target(target) as stream, SINKS[form](stream) as sink:
             _run(parts, sink, isolation_level, topic)
+
+
+def _check_order(kind: str, first: int | None, last: int | None) -> None:
+    if first is not None and last is not None and first > last:
+        raise click.UsageError(f"--from-{kind} is after --to-{kind}: nothing lies between them.")
 
 
 def _form(wanted: str, target: str) -> str:
@@ -280,7 +289,9 @@ def _target(path: str) -> Iterator[BinaryIO]:
     try:
         stream = open(half, "wb")  # noqa: SIM115  closed below
     except OSError as error:
-        raise StorageError(error.errno, f"The file can't be made there: {error.strerror}", path) from error
+        parent = os.path.dirname(path)
+        reason = error.strerror if os.path.isdir(parent) else f"there is no directory {parent}"
+        raise StorageError(error.errno, f"The file can't be made there: {reason}", path) from error
     try:
         with stream:
             yield stream

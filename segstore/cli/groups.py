@@ -14,7 +14,7 @@ import click
 
 from segstore.cli.completion import group_names
 from segstore.cli.options import json_option, time_value
-from segstore.cli.output import NOTED, add_row, console, print_json, shown, styled, table
+from segstore.cli.output import NOTED, add_row, console, counted, print_json, shown, styled, table
 from segstore.cli.place_first import PlaceFirst
 from segstore.cli.place_option import place_option
 from segstore.cli.places.place import Where
@@ -377,7 +377,7 @@ def delete(names: tuple[str, ...], topics: list[TopicPartition | str], yes: bool
         for group in described:
             if topics:
                 deleted = known.delete_offsets(group.group_id, topics)
-                click.echo(f"forgot {shown(len(deleted))} offsets of {group.group_id}", err=True)
+                click.echo(f"forgot {counted(len(deleted), 'offset')} of {group.group_id}", err=True)
             else:
                 known.delete(group.group_id)
                 click.echo(f"deleted {group.group_id}", err=True)
@@ -387,7 +387,7 @@ def delete(names: tuple[str, ...], topics: list[TopicPartition | str], yes: bool
 def _confirmed(names: tuple[str, ...], offsets: int, topics: Sequence[object]) -> bool:
     if not sys.stdin.isatty():
         raise click.UsageError("There is no terminal to ask for confirmation: give --yes.")
-    what = "what was committed for some topics of" if topics else f"{shown(offsets)} committed offsets of"
+    what = "what was committed for some topics of" if topics else f"{counted(offsets, 'committed offset')} of"
     return click.confirm(f"Forget {what} {', '.join(names)}?", err=True)
 
 

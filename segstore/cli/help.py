@@ -82,7 +82,7 @@ _EXTRA = re.compile(r"Got unexpected extra arguments? \((\S+).*\)")
 
 def wrong_usage(error: click.ClickException) -> str:
     """Return an error of the arguments as one line, with the command that explains them."""
-    message = _no_store(error) or " ".join(error.format_message().split())
+    message = _no_store(error) or _unknown(error) or " ".join(error.format_message().split())
     context = getattr(error, "ctx", None)
     if context is None:
         return f"segstore: {message}"
@@ -100,10 +100,37 @@ def _no_store(error: click.ClickException) -> str:
     return f"Which store? Give --store PATH, or set {param.envvar}."
 
 
+_NO_COMMAND = re.compile(r"No such command '(.*)'\.")
+
+
+def _unknown(error: click.ClickException) -> str:
+    """Return the error of an option or command that is none, with those that may have been meant, the
+    nearest first; "" for any other error.
+    """
+    context: click.Context | None = getattr(error, "ctx", None)
+    if context is None:
+        return ""
+    if isinstance(error, click.NoSuchOption):
+        places = {"--store", "--bootstrap"} if isinstance(context.command, click.Group) else set()
+        given, kind, known = error.option_name, "option", sorted(_options(context.command) | places)
+    elif (match := _NO_COMMAND.fullmatch(error.message)) and isinstance(context.command, click.Group):
+        given, kind, known = match[1], "command", context.command.list_commands(context)
+    else:
+        return ""
+    from segstore.config.options import did_you_mean  # which no correct command needs
+
+    meant = did_you_mean(given, known)
+    return f"No such {kind} {given!r}" + (f": {meant}" if meant else "")
+
+
+def _options(command: click.Command) -> set[str]:
+    shown = (param for param in command.params if isinstance(param, click.Option) and not param.hidden)
+    return {name for option in shown for name in option.opts}
+
+
 def _meant(context: click.Context, extra: str) -> str:
     """Return what may have been meant by an argument that a command does not take."""
-    of_command = [param for param in context.command.params if isinstance(param, click.Option)]
-    options = {name for option in of_command if not option.hidden for name in option.opts}
+    options = _options(context.command)
     guesses = {
         f"--{extra}": True,
         f"--config {extra}": "=" in extra,

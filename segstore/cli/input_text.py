@@ -85,17 +85,20 @@ LARGEST = 1 << 30
 
 
 def lines(stream: BinaryIO, options: InputOptions) -> Iterator[Chunk]:
-    """Yield a record for each line; with a separator, the text before its first occurrence is the key."""
-    separator = (options.separator or "").encode()
+    """Yield a record for each line; with a separator, the text before its first occurrence is the key.
+    Raises InputError, which names the line that lacks it.
+    """
+    separator, done = (options.separator or "").encode(), 0
     for block in line_blocks(stream):
         if not separator:
             yield Chunk(block)
             continue
         parts = [line.partition(separator) for line in block]
-        yield Chunk(
-            [value if found else key for key, found, value in parts],
-            [key if found else None for key, found, _ in parts],
-        )
+        for number, (line, found, _) in enumerate(parts, done + 1):
+            if not found:
+                raise InputError(f"line {number}: no key separator {options.separator!r}: {line[:80]!r}")
+        done += len(block)
+        yield Chunk([value for _, _, value in parts], [key for key, _, _ in parts])
 
 
 def csv_rows(stream: BinaryIO, options: InputOptions) -> Iterator[Chunk]:

@@ -6,6 +6,7 @@ one.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -22,7 +23,18 @@ from segstore.cli.options import (
     store_given,
     store_option,
 )
-from segstore.cli.output import add_row, console, print_json, progress_bar, size_text, table, time_text
+from segstore.cli.output import (
+    add_row,
+    console,
+    counted,
+    is_internal,
+    own_last,
+    print_json,
+    progress_bar,
+    size_text,
+    table,
+    time_text,
+)
 
 if TYPE_CHECKING:
     from segstore.storage.meta.client_quotas import Limits
@@ -139,7 +151,8 @@ def copy(target: str, path: str) -> None:
     with progress_bar(all_log_bytes(path), f"copying {path}") as bar:
         made = segstore.copy(path, target, progress=lambda size: bar.advance(bar.task_ids[0], size))
     click.echo(
-        f"{target}: {made.partitions} partitions, {made.segments} segments, {size_text(made.bytes)} of log",
+        f"{target}: {counted(made.partitions, 'partition')}, {counted(made.segments, 'segment')},"
+        f" {size_text(made.bytes)} of log",
         err=True,
     )
 
@@ -271,14 +284,26 @@ def stats(names: tuple[str, ...], path: str, as_json: bool, prometheus: bool) ->
 def _stats_print(rows: list[PartitionStats]) -> None:
     right = ("segments", "bytes", "records", "start", "end", "dirty")
     made = table("partition", *right, "last sweep", "error", right=right)
-    for row in rows:
+    shown, folded = _folded(rows)
+    for row in own_last(shown, lambda row: row.topic):
         dirty = "" if row.dirty_ratio is None else f"{row.dirty_ratio:.0%}"
         swept = "" if row.swept_ms < 0 else time_text(row.swept_ms // 1000 * 1000)
         size = size_text(row.bytes)
         offsets = row.start_offset, row.end_offset
         name = f"{row.topic}-{row.partition}"
         add_row(made, name, row.segments, size, row.records, *offsets, dirty, swept, row.error)
+    for topic, count in folded.items():
+        add_row(made, f"{topic}: {counted(count, 'empty partition')}", *[None] * 8)
     console().print(made)
+
+
+def _folded(rows: list[PartitionStats]) -> tuple[list[PartitionStats], dict[str, int]]:
+    """Return the rows that are shown one by one, and how many others an internal topic has: those that have
+    never had a record nor an error.
+    """
+    empty = [row for row in rows if is_internal(row.topic) and not (row.end_offset or row.error)]
+    counts = Counter(row.topic for row in empty)
+    return [row for row in rows if row not in empty], dict(counts)
 
 
 # --- quotas ------------------------------------------------------------------------------------

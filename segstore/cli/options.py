@@ -113,27 +113,19 @@ def settings_with_units(ctx: click.Context, param: click.Parameter, given: Seque
     return {name: _in_plain_units(name, value) for name, value in pairs(ctx, param, given).items()}
 
 
-_TIMES = {"ms": 1, "s": 1000, "min": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
-_SIZES = {
-    **{f"{letter}b": 1000**power for power, letter in enumerate("kmgt", 1)},
-    **{f"{letter}ib": 1024**power for power, letter in enumerate("kmgt", 1)},
-}
-_WITH_UNIT = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([a-zA-Z]+)")
-
-
 def _in_plain_units(name: str, value: str) -> str:
     """Return the value of a setting in ms or bytes, as it was given where it has no unit."""
-    units = _TIMES if name.endswith((".ms", "_ms")) else _SIZES if _is_size(name) else {}
-    match = _WITH_UNIT.fullmatch(value.strip())
-    if not units or match is None:
-        return value
-    number, unit = match.groups()
-    if unit.lower() not in units:
-        allowed = "ms, s, min, h, d, w" if units is _TIMES else "kB, MB, GB, TB, KiB, MiB, GiB, TiB"
-        raise click.BadParameter(f"{name}={value}: the unit {unit!r} is none of {allowed}")
-    from fractions import Fraction  # a command whose settings have no units begins without it
+    from segstore.units import SIZES, TIMES, plain_number, unit_of  # most commands have no settings
 
-    return str(round(Fraction(number) * units[unit.lower()]))
+    units = TIMES if name.endswith((".ms", "_ms")) else SIZES if _is_size(name) else {}
+    unit = unit_of(value)
+    if not units or unit is None:
+        return value
+    number = plain_number(value, units)
+    if number is None:
+        allowed = "ms, s, min, h, d, w" if units is TIMES else "kB, MB, GB, TB, KiB, MiB, GiB, TiB"
+        raise click.BadParameter(f"{name}={value}: the unit {unit!r} is none of {allowed}")
+    return str(number)
 
 
 def _is_size(name: str) -> bool:

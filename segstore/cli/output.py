@@ -9,8 +9,8 @@ from __future__ import annotations
 import datetime
 import json
 import sys
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -18,10 +18,14 @@ if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
 
+R = TypeVar("R")
+
 NOTED = "magenta"
 """The style of what deserves a look. Like red it is read on a dark ground and on a light one, which yellow,
 green and cyan of most terminals are not.
 """
+LEAST_RECORDS, LEAST_SECONDS = 1000, 1.0
+"""From when on a rate is told."""
 _PIPE_WIDTH = 10_000
 _UNITS = ("bytes", "kB", "MB", "GB", "TB")
 
@@ -81,6 +85,16 @@ def shown(value: Any) -> str:
     return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
 
 
+def is_internal(topic: str) -> bool:
+    """Return whether a topic has the name of those that segstore and Kafka keep for themselves."""
+    return topic.startswith("__")
+
+
+def own_last(rows: Iterable[R], topic: Callable[[R], str]) -> list[R]:
+    """Return rows with those of internal topics at the end."""
+    return sorted(rows, key=lambda row: is_internal(topic(row)))
+
+
 def print_json(row: Mapping[str, Any]) -> None:
     """Print one JSON object on one line."""
     print(json.dumps(row, ensure_ascii=False))
@@ -105,13 +119,19 @@ def time_text(timestamp: int) -> str:
     return moment.isoformat(timespec="milliseconds" if timestamp % 1000 else "seconds") + "Z"
 
 
+def counted(number: int, noun: str) -> str:
+    """Return a number with its noun, which is regular: 1 record, 1,234 records."""
+    return f"{number:,} {noun}{'s' * (number != 1)}"
+
+
 def rate_text(records: int, size: int, seconds: float) -> str:
-    """Return a text of records, bytes and seconds, with records and bytes a second."""
-    seconds = max(seconds, 1e-6)
-    return (
-        f"{records:,} record{'s' * (records != 1)}, {size_text(size)} in {seconds:.2f} s: "
-        f"{records / seconds:,.0f} records/s, {size_text(size / seconds)}/s"
-    )
+    """Return a text of records, bytes and seconds, with records and bytes a second if that is a measurement:
+    of fewer records, or a shorter time, a rate is that of the start, or of whoever types the input.
+    """
+    told = f"{counted(records, 'record')}, {size_text(size)} in {seconds:.2f} s"
+    if records < LEAST_RECORDS or seconds < LEAST_SECONDS:
+        return told
+    return f"{told}: {records / seconds:,.0f} records/s, {size_text(size / seconds)}/s"
 
 
 def status_line(what: str) -> Progress:

@@ -71,7 +71,10 @@ class Router:
 
     def _known(self, partition: int) -> int:
         if partition not in self._ids:
-            raise InputError(f"a record is for partition {partition}; {self.topic} has {list(self._ids)}")
+            raise InputError(
+                f"a record is for partition {partition}; {self.topic} has {list(self._ids)}:"
+                f" `segstore alter {self.topic} --partitions {partition + 1}` adds it"
+            )
         return partition
 
     def _append(self, partition: int, chunk: Chunk, rows: Any) -> None:
@@ -136,7 +139,10 @@ def _stamps(stamps: list[int | None] | None) -> list[int] | None:
     "--timestamp-field", "--timestamp-column", metavar="NAME", help="Field or column with ISO 8601 or ms."
 )
 @click.option(
-    "--key-separator", "separator", metavar="TEXT", help="Text that stands between key and value of a line."
+    "--key-separator",
+    "separator",
+    metavar="TEXT",
+    help="Text that stands between key and value of a line; each line must have it.",
 )
 @click.option(
     "--plain", is_flag=True, help="Take whole objects or rows as values, whatever their fields are called."
@@ -186,8 +192,11 @@ def produce(
         router = Router(topic, ids, place.appends(topic, into, compression, batch_bytes), partition)
         try:
             feed(opened, wanted, options, router)
-        finally:
-            tell(router, started)
+        except BaseException as error:
+            if not isinstance(error, Exception) or router.appends.records or router.appends.unknown:
+                tell(router, started)
+            raise
+    tell(router, started)
 
 
 def feed(opened: Input, wanted: str, options: InputOptions, router: Router) -> None:

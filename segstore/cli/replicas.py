@@ -17,7 +17,17 @@ import click
 
 import segstore
 from segstore.cli.options import STORE, json_option, no_bootstrap
-from segstore.cli.output import NOTED, add_row, console, print_json, progress_bar, size_text, styled, table
+from segstore.cli.output import (
+    NOTED,
+    add_row,
+    console,
+    counted,
+    print_json,
+    progress_bar,
+    size_text,
+    styled,
+    table,
+)
 from segstore.cli.pair import print_side
 from segstore.errors import (
     InvalidReplicaAssignmentError,
@@ -284,17 +294,28 @@ def replicate(target: str | None, paths: tuple[str, ...], witness: str | None) -
     get replicas there, the preferred leader first; else they have one, which `segstore reassign` changes.
     """
     wanted = None if target is None else _replicas(target)
-    _check_before(paths, target, wanted)
+    _check_before(paths, witness, target, wanted)
     with segstore.open_replicated(paths, witness=witness, adopt=True) as store:
         chosen = _chosen(store, sorted(store.topics()))
         if wanted is not None:
             store.reassign(dict.fromkeys(chosen, tuple(wanted)))
             _wait(store, chosen)
-        click.echo(f"{len(chosen)} partitions of {len(store.topics())} topics")
+        told = f"{counted(len(chosen), 'partition')} of {counted(len(store.topics()), 'topic')}"
+    click.echo(
+        f"{told}: {paths[0]} is a directory of a replicated store now, which programs open by"
+        " segstore.open_replicated; `segstore unreplicate` undoes it"
+    )
 
 
-def _check_before(paths: tuple[str, ...], target: str | None, wanted: list[int] | None) -> None:
+def _check_before(
+    paths: tuple[str, ...], witness: str | None, target: str | None, wanted: list[int] | None
+) -> None:
     """Refuse what can't be done before the store that there is becomes a replicated one."""
+    if len(paths) == 1 and witness is None:
+        raise click.UsageError(
+            f"One --store has no place for replicas: give the new directories too, as --store {paths[0]}"
+            " --store /disk2/store"
+        )
     from segstore.cli.places.of_store import NO_STORE
     from segstore.files import Files
     from segstore.storage.meta.directory_safety import is_store

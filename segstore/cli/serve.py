@@ -6,6 +6,7 @@ Threads: the main thread waits; the server has its own.
 from __future__ import annotations
 
 import errno
+import os
 import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,7 +19,7 @@ import segstore
 from segstore.choices import HOST, PORT
 from segstore.cli.options import settings_option, store_option
 from segstore.cli.signals import stopped_by_signals
-from segstore.errors import ConfigError, InvalidArgumentError, ListenError
+from segstore.errors import ConfigError, InvalidArgumentError, ListenError, SegstoreError
 
 _AUTO_CREATE = "auto_create_topics_enable"
 _NAME = re.compile(r"[a-z0-9]+(?:_[a-z0-9]+)+")
@@ -113,7 +114,8 @@ def serve(
     """Serve the store to Kafka's clients, as a cluster of one broker, until Ctrl-C.
 
     The store is made where there is none yet. At Ctrl-C or SIGTERM the requests that have come are answered,
-    and the store is closed; a second Ctrl-C does not wait for answers. The exit status is 0 after SIGTERM.
+    and the store is closed, which a line on standard error says; a second Ctrl-C does not wait for answers.
+    The exit status is 0 after SIGTERM.
     """
     from segstore.cli.places.properties import client_settings
     from segstore.config import StoreConfig
@@ -139,8 +141,8 @@ def serve(
         "super_users": super_users,
     }
     settings |= {name: value for name, value in options.items() if value is not None}
-    of_store, of_server = parted(settings)
     with _names_of_the_command(settings):
+        of_store, of_server = parted(settings)
         for kind, told in ((StoreConfig, of_store), (ServerConfig, of_server)):
             kind.parse(told)  # nothing is made where one of them is wrong
     of_client = (
@@ -154,7 +156,7 @@ def serve(
         place = {"host": where.host, "port": where.port, "advertised": next(iter(advertise), None)}
         for each in advertise:
             endpoint("--advertise", each)
-    with stopped_by_signals(), segstore.open(path, config=of_store) as store:
+    with stopped_by_signals(), _none_made_in_vain(path), _opened(path, of_store) as store:
         try:
             with _names_of_the_command(settings):
                 server = segstore.serve(store, **place, old_primary=of_client, **of_server)
@@ -163,6 +165,34 @@ def serve(
         with server:
             click.echo(_told(server, path))
             _wait_for_signal()
+
+
+@contextmanager
+def _opened(path: str, config: Mapping[str, object]) -> Iterator[segstore.Store]:
+    """Open the store for a block; at the signal that ends it say that the store is closed."""
+    store = segstore.open(path, config=config)
+    try:
+        with store:
+            yield store
+    except KeyboardInterrupt:
+        if store._context.closed:  # a later signal may have interrupted the close
+            click.echo(f"{path} is closed", err=True)
+        raise
+
+
+@contextmanager
+def _none_made_in_vain(path: str) -> Iterator[None]:
+    """Remove the store of a block that has made it and ends with an error, as a port that is taken."""
+    from segstore.files import Files
+    from segstore.storage.meta.directory_safety import remove_unused
+
+    was_there = os.path.exists(path)
+    try:
+        yield
+    except SegstoreError:
+        if not was_there and os.path.isdir(path) and remove_unused(Files(), path):
+            os.rmdir(path)
+        raise
 
 
 def _wait_for_signal() -> NoReturn:
@@ -198,9 +228,11 @@ def _names_of_the_command(given: Mapping[str, object]) -> Iterator[None]:
     """Run a block whose ConfigError has settings by their names with dots, and with the option that gives
     them.
     """
+    from segstore.config import StoreConfig
     from segstore.server.settings import ServerConfig
 
-    known = {*given, *(row.name for row in ServerConfig.describe())}
+    of_store = (row.name.replace(".", "_") for row in StoreConfig.describe())
+    known = {*given, *(row.name for row in ServerConfig.describe()), *of_store}
 
     def named(match: re.Match[str]) -> str:
         if match[0] not in known:

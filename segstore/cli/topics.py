@@ -12,9 +12,10 @@ import click
 
 from segstore.cli.completion import topic_names
 from segstore.cli.options import config_option, json_option
-from segstore.cli.output import add_row, console, print_json, size_text, table
+from segstore.cli.output import add_row, console, own_last, print_json, size_text, table
 from segstore.cli.place_option import place_option
 from segstore.cli.places.place import Place, Where
+from segstore.errors import InvalidPartitionsError, TopicAlreadyExistsError
 
 # --- topics ------------------------------------------------------------
 
@@ -50,7 +51,7 @@ def _print_topics(rows: list[dict[str, Any]]) -> None:
     made = table(
         "topic", "partitions", "offsets", "bytes", "settings", right=("partitions", "offsets", "bytes")
     )
-    for row in rows:
+    for row in own_last(rows, lambda row: str(row["topic"])):
         parts = row["partitions"]
         offsets = sum(p["end_offset"] - p["start_offset"] for p in parts)
         settings = next((p["error"] for p in parts if "error" in p), _settings(row))
@@ -94,12 +95,24 @@ def _settings(row: dict[str, Any]) -> str:
     show_default=True,
     help="Number of partitions.",
 )
+@click.option(
+    "--if-not-exists",
+    is_flag=True,
+    help="Do nothing if the topic is there already, whatever its settings are.",
+)
 @config_option
 @place_option
-def create(topic: str, partitions: int, config: dict[str, str], where: Where) -> None:
+def create(topic: str, partitions: int, if_not_exists: bool, config: dict[str, str], where: Where) -> None:
     """Create TOPIC, and the store where there is none yet."""
     with where.creating(topic, config) as place:
-        place.create_topic(topic, partitions, config)
+        try:
+            place.create_topic(topic, partitions, config)
+        except TopicAlreadyExistsError as error:
+            if not if_not_exists:
+                told = f"{error}: `segstore alter` changes it, and --if-not-exists leaves it as it is"
+                raise TopicAlreadyExistsError(told) from None
+            click.echo(f"{topic} is there already", err=True)
+            return
     click.echo(f"created {topic}: {partitions} partition{'s' * (partitions != 1)}", err=True)
 
 
@@ -134,9 +147,19 @@ def alter(
     if not changes and partitions is None:
         raise click.UsageError("Nothing to change: give --config, --delete-config or --partitions.")
     with where.changing(topic) as place:
+        _check_grows(place, topic, partitions)
         count, made = place.alter_topic(topic, changes, partitions)
     settings = "".join(f", {name}={value}" for name, value in made.items())
     click.echo(f"altered {topic}: {count} partition{'s' * (count != 1)}{settings}", err=True)
+
+
+def _check_grows(place: Place, topic: str, partitions: int | None) -> None:
+    """Raise InvalidPartitionsError if a topic has that many partitions, before its settings are changed."""
+    has = place.topics()[topic].partitions
+    if partitions is not None and partitions <= has:
+        raise InvalidPartitionsError(
+            f"--partitions {partitions}: {topic} has {has} already; the number can only grow"
+        )
 
 
 # --- delete ------------------------------------------------------------------------------------

@@ -217,6 +217,7 @@ def _number(value: object) -> float:
 
 _SHOWN = 80  # the most characters of a wrong value in a message
 _CLOSE = 0.75
+_LISTED = 50  # the most names in a message
 
 
 def judge(name: str, option: Option, value: object) -> Any:
@@ -228,14 +229,35 @@ def judge(name: str, option: Option, value: object) -> Any:
     except (ValueError, OverflowError):
         unit = f" ({option.unit})" if option.unit else ""
         said = "a secret value" if option.secret else shown(value)
-        raise ConfigError(f"{name}={said}: must be {option.allowed}{unit}") from None
+        raise ConfigError(f"{name}={said}: must be {option.allowed}{unit}{_counted(option, value)}") from None
+
+
+def _counted(option: Option, value: object) -> str:
+    """Return the number that a value with a unit stands for, in the words of an error; "" for any other."""
+    if not isinstance(value, str):
+        return ""
+    from segstore.units import UNITS, plain_number  # only errors need them
+
+    number = plain_number(value, UNITS.get(option.unit, {}))
+    return "" if number is None else f"; {value.strip()} is {number}"
 
 
 def unknown(name: object, known: Collection[str]) -> ConfigError:
     """Return the error for an unknown setting. Its message names the settings that may have been meant, or
-    all of them.
+    all of them, or the page that has them.
     """
-    hint = did_you_mean(shown(name)[1:-1], known) or f"there are {', '.join(known)}"
+    from segstore.config.broker_names import OF_A_BROKER  # only errors need it
+
+    told = OF_A_BROKER.get(name) if isinstance(name, str) else None
+    hint = (
+        told
+        or did_you_mean(shown(name)[1:-1], known)
+        or (
+            f"there are {', '.join(known)}"
+            if len(known) <= _LISTED
+            else "docs/reference/settings.md lists those that there are"
+        )
+    )
     return ConfigError(f"no setting {shown(name)}; {hint}")
 
 

@@ -38,8 +38,8 @@ def check(path: str | os.PathLike[str], *, progress: Callable[[int], None] | Non
     sound.
 
     The records of internal topics are checked too: of those that are the last of their keys, which can't be
-    read. `progress` is called with the bytes of each segment that was checked. Raises StorageError where
-    there is no store.
+    read. `progress` is called with the bytes of each segment that was checked. Raises StorageError if the
+    directory is missing, or holds other files and no store.
     """
     root = arguments.path("path", path)
     return [*bytes_of.check(root, progress=progress), *check_internal(root)]

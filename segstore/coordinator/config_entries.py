@@ -10,6 +10,7 @@ from enum import IntEnum
 from typing import Any, NamedTuple
 
 from segstore.config import GroupConfig, TopicConfig
+from segstore.config.broker_names import BROKER_NAMES
 from segstore.config.options import MAX_INT, Option
 from segstore.config.settings import KafkaSettings, Settings, options
 from segstore.storage.store.reader import StoreReader
@@ -81,33 +82,6 @@ LISTS = frozenset({"cleanup.policy"})
 OF_ALL_BROKERS = frozenset({"min.insync.replicas"})
 """Settings that all brokers together have, as who is an eligible leader replica depends on them (KIP-966,
 ConfigurationControlManager.maybeGenerateElrSafetyRecords).
-"""
-
-
-BROKER_NAMES: dict[str, str | None] = {
-    "cleanup.policy": "log.cleanup.policy",
-    "delete.retention.ms": "log.cleaner.delete.retention.ms",
-    "file.delete.delay.ms": "log.segment.delete.delay.ms",
-    "flush.messages": "log.flush.interval.messages",
-    "flush.ms": None,
-    "index.interval.bytes": "log.index.interval.bytes",
-    "max.compaction.lag.ms": "log.cleaner.max.compaction.lag.ms",
-    "max.message.bytes": "message.max.bytes",
-    "message.timestamp.after.max.ms": "log.message.timestamp.after.max.ms",
-    "message.timestamp.before.max.ms": "log.message.timestamp.before.max.ms",
-    "message.timestamp.type": "log.message.timestamp.type",
-    "min.cleanable.dirty.ratio": "log.cleaner.min.cleanable.ratio",
-    "min.compaction.lag.ms": "log.cleaner.min.compaction.lag.ms",
-    "preallocate": "log.preallocate",
-    "retention.bytes": "log.retention.bytes",
-    "retention.ms": "log.retention.ms",
-    "segment.bytes": "log.segment.bytes",
-    "segment.index.bytes": "log.index.size.max.bytes",
-    "segment.jitter.ms": None,
-    "segment.ms": None,
-}
-"""Names of a broker's settings that topics have by other names (org.apache.kafka.server.config.
-ServerTopicConfigSynonyms). None: a broker that sets nothing has no value by any of its names.
 """
 
 

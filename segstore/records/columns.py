@@ -137,6 +137,7 @@ def headers_of_one(headers: Any) -> HeaderColumns:
 
 
 _ONES_ALLOWED = "allowed is a list of (str, bytes or None)"
+ENCODE = "; encode it first"
 OF_A_DICT = "; of a dict these are list(headers.items())"
 _HEADERS_ALLOWED = "allowed is, for each record, a sequence of (str, bytes or None)"
 
@@ -154,7 +155,8 @@ def _pairs(of_one: Any, where: str, allowed: str) -> Iterable[tuple[bytes, Any]]
         good = isinstance(name, str) and isinstance(value, (bytes, bytearray, memoryview, type(None)))
         if not good:
             what = f"({type(name).__name__}, {type(value).__name__})"
-            raise InvalidTypeError(f"{where}[{j}] is {what}: {allowed}")
+            hint = ENCODE if isinstance(value, str) else ""
+            raise InvalidTypeError(f"{where}[{j}] is {what}: {allowed}{hint}")
         yield header_name(name, f"{where}[{j}]"), value
 
 

@@ -331,4 +331,5 @@ def _check_one(columns: Columns, i: int, codec: int, level: int | None, max_byte
         size = HEADER_SIZE + len(compress(codec, one.data[at + HEADER_SIZE : at + size], level))
     one.release()
     if size > allowed:
-        raise RecordTooLargeError(f"record {i} makes a batch of {size:,} bytes: allowed are {allowed:,}")
+        by = "" if allowed == MAX_PLAIN else " (max.message.bytes, or segment.bytes if that is less)"
+        raise RecordTooLargeError(f"record {i} makes a batch of {size:,} bytes: allowed are {allowed:,}{by}")

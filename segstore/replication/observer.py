@@ -178,7 +178,10 @@ class Observer(Closing):
         for error in self.failed.values():
             if getattr(error, "errno", None) not in MISSING:
                 return error if isinstance(error, SegstoreError) else StorageError(*error.args)
-        told = "no directory of a replicated store; `segstore.open_replicated` makes one"
+        told = (
+            "no directory of a replicated store; `segstore.open_replicated` makes one, and"
+            " `segstore replicate` makes one of a store without replicas"
+        )
         return StorageError(errno.ENOENT, told, ", ".join(self.paths))
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from segstore.config import StoreConfig
-from segstore.config.options import MAX_INT, MAX_LONG, made, switch, whole
+from segstore.config.options import MAX_INT, MAX_LONG, made, switch, unknown, whole
 from segstore.storage.store.lease import interval_option
 
 from .security.settings import SecurityConfig
@@ -98,10 +98,14 @@ class ServerConfig(SecurityConfig):
 
 def parted(settings: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the settings of a store, by Kafka's names, and of its server; both are given with underscores
-    for dots. What both have goes to both; the server refuses what neither has.
+    for dots. What both have goes to both. Raises ConfigError for a name that neither has.
     """
     store_names = {row.name.replace(".", "_"): row.name for row in StoreConfig.describe()}
     server_names = {row.name for row in ServerConfig.describe()}
+    known = [*server_names, *store_names]
+    for name in settings:
+        if name not in known and name not in ServerConfig.REFUSED:
+            raise unknown(name, known)
     of_store = {store_names[name]: value for name, value in settings.items() if name in store_names}
     rest = {k: v for k, v in settings.items() if k in server_names or k not in store_names}
     return of_store, rest

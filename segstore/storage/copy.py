@@ -22,7 +22,7 @@ from segstore.files import Files
 from segstore.storage.context import os_errors
 from segstore.storage.inbox.adopted_ids import within
 from segstore.storage.log.read_only_partition import Follower
-from segstore.storage.meta.directory_safety import remove_tree
+from segstore.storage.meta.directory_safety import check_holds_store, remove_tree
 from segstore.storage.meta.offset_checkpoints import try_offsets, write_offsets
 from segstore.storage.meta.published_ends import Ends, slot_key
 from segstore.storage.meta.root_checkpoints import TopicPartitionKey
@@ -189,6 +189,7 @@ def copy(
     with os_errors(), ExitStack() as stack:
         files = files or Files()
         store = stack.enter_context(store_module.open(source, mode="r", files=files))
+        check_holds_store(files, store.path)
         if _lies_in(files, path, store.path):
             raise StorageError(errno.EINVAL, "a store can't be copied into itself", path)
         stack.enter_context(_only_one(files, _half(path)))

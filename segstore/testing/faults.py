@@ -75,7 +75,8 @@ class Faults:
         """Answer with an error code, which is named or a number, for all that was asked. What was asked is
         not done. A produce request without acks, which has no answer, ends its connection.
         """
-        return self._add(api, partial(_fail, _code(code)), nth, times)
+        known = _api(api)  # which is the first argument, and judged first
+        return self._add(known, partial(_fail, _code(code)), nth, times)
 
     def delay(self, api: Api | str | int, seconds: float, nth: int = 1, times: int | None = 1) -> Fault:
         """Do what was asked, and answer so many seconds later."""
@@ -204,13 +205,25 @@ def _api(named: Api | str | int) -> Api:
 _FEW = 3
 
 
+def _nearest(named: int | str) -> list[str]:
+    """Return the codes that come next: by number, or by name."""
+    import difflib  # only errors need it
+
+    codes = [code for code in Code if code]
+    if isinstance(named, int):
+        near = sorted(codes, key=lambda code: abs(code - named))[:_FEW]
+        return [f"{code.name} ({code})" for code in near]
+    names = {code.name: f"{code.name} ({code})" for code in codes}
+    return [names[name] for name in difflib.get_close_matches(str(named), names, _FEW, cutoff=0)]
+
+
 def _code(named: int | str) -> Code:
     for code in Code:
         if named in (code, code.name) and code is not Code.NONE:
             return code
     known = {code.name: f"{code.name} ({code})" for code in Code if code}
     begun = [name for name in known if isinstance(named, str) and named and name.startswith(named)]
-    hint = did_you_mean(str(named), known) or f"allowed are {', '.join(known.values())}"
+    hint = did_you_mean(str(named), known) or f"the nearest of Kafka's codes are {', '.join(_nearest(named))}"
     if 1 <= len(begun) <= _FEW:
         hint = f"did you mean {' or '.join(begun)}?"
     raise InvalidArgumentError(f"code is {named!r}; {hint}")

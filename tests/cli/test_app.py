@@ -15,6 +15,8 @@ from waiting import PATIENCE
 
 import segstore
 from segstore.cli.app import COMMANDS, Listed, one_line
+from segstore.cli.places.of_store import EMPTY
+from segstore.storage.meta.directory_safety import NEITHER
 
 NAMES = [
     *("topics", "create", "alter", "delete", "produce", "consume", "export", "import", "groups", "quotas"),
@@ -127,6 +129,29 @@ def test_wrong_usage(case: str, store_dir: Path) -> None:
     assert line.endswith(f"See `segstore {command}".strip() + " --help`.")
 
 
+UNKNOWN = {
+    "a command": (["consum"], "segstore: No such command 'consum': did you mean consume? See"),
+    "a command of a group": (["groups", "lst"], "segstore groups: No such command 'lst': did you mean list?"),
+    "a command like none": (["rm"], "segstore: No such command 'rm'. See `segstore --help`."),
+    "an option": (["topics", "--stor", "x"], "No such option '--stor': did you mean --store? See"),
+    "the nearest option first": (
+        ["consume", "t", "--ofset", "1"],
+        "segstore consume: No such option '--ofset': did you mean --offset or --set? See",
+    ),
+    "an option before the command": (["--stoer", "x", "topics"], "'--stoer': did you mean --store? See"),
+    "an option like none": (["create", "t", "--dry"], "segstore create: No such option '--dry'. See"),
+}
+
+
+@pytest.mark.parametrize("case", UNKNOWN)
+def test_a_name_that_is_none_has_its_neighbours(case: str) -> None:
+    arguments, told = UNKNOWN[case]
+    result = run(*arguments)
+    assert result.exit_code == 2
+    (line,) = result.stderr.splitlines()
+    assert told in line
+
+
 EXTRA = {
     "a number of partitions": (["create", "t", "3"], "(3): did you mean --partitions 3?"),
     "a number of records": (["consume", "t", "10"], "(10): did you mean --max-records 10?"),
@@ -158,7 +183,15 @@ ERRORS = {
     "a copy where none can be": (["copy", "/proc/x", "-s", "{store}"], "/proc/x: No copy can be made there"),
     "an export where none can be": (
         ["export", "t", "{missing}/x.ndjson", "-s", "{store}"],
-        "missing/x.ndjson: The file can't be made there: No such file or directory",
+        "missing/x.ndjson: The file can't be made there: there is no directory {missing}",
+    ),
+    "a store two directories deep": (
+        ["create", "u", "-s", "{missing}/b"],
+        "{missing}/b: there is no directory {missing}: only the last directory of a path is made",
+    ),
+    "a home that no shell expanded": (
+        ["create", "u", "-s", "{missing}/~/b"],
+        "made; a shell expands ~, and os.path.expanduser",
     ),
     "no such topic": (["consume", "u", "-s", "{store}"], "no topic 'u'; there are: t"),
     "no such partition": (["consume", "t", "-p", "9", "-s", "{store}"], "has no partition 9; it has [0]"),
@@ -184,37 +217,46 @@ def test_an_error_is_one_line_and_nothing_is_made(case: str, store_dir: Path, tm
     assert result.stdout == ""
     (line,) = result.stderr.splitlines()
     assert line.startswith("segstore: ")
-    assert expected in line
+    assert expected.format(missing=tmp_path / "missing") in line
     assert not (tmp_path / "missing").exists()
 
 
-NO_STORES: Mapping[str, tuple[tuple[str, ...], bool]] = {
-    "names like partitions' alone": (("dbus-1/conf", "polkit-1/rules", "hosts"), True),
-    "other files": (("notes.txt",), True),
-    "nothing": ((), False),
-    "a new file system": (("lost+found/",), False),
-    "a store that has just begun": ((".lock",), False),
-    "a broker's log": (("dbus-1/conf", "t-0/00000000000000000000.log"), False),
-    "a broker's metadata": (("t-0/partition.metadata",), False),
-    "a broker without topics": (("meta.properties",), False),
+NO_STORES: Mapping[str, tuple[tuple[str, ...], str]] = {
+    "names like partitions' alone": (("dbus-1/conf", "polkit-1/rules", "hosts"), NEITHER),
+    "other files": (("notes.txt",), NEITHER),
+    "nothing": ((), EMPTY),
+    "a new file system": (("lost+found/",), EMPTY),
+    "hidden files": ((".git/",), EMPTY),
+    "a lock": ((".lock",), EMPTY),
+    "a broker's log": (("dbus-1/conf", "t-0/00000000000000000000.log"), ""),
+    "a broker's metadata": (("t-0/partition.metadata",), ""),
+    "a broker without topics": (("meta.properties",), ""),
 }
 
 
-@pytest.mark.parametrize("command", ["topics", "stats", "check"])
+READING = ["topics", "stats", "check", "consume t", "groups list", "sweep", "copy x"]
+
+
+@pytest.mark.parametrize("command", READING)
 @pytest.mark.parametrize("case", NO_STORES)
-def test_what_is_no_store_is_refused(case: str, command: str, tmp_path: Path) -> None:
-    files, refused = NO_STORES[case]
+def test_what_is_no_store_is_refused(
+    case: str, command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files, told = NO_STORES[case]
     place = tmp_path / "place"
     place.mkdir()
     for name in files:
         (place / name).parent.mkdir(exist_ok=True)
         (place / name).mkdir() if name.endswith("/") else (place / name).touch()
     before = sorted(place.rglob("*"))
-    result = run(command, "-s", place)
-    assert ("neither a store nor a broker's log directory" in result.stderr) == refused, result.output
-    assert result.exit_code == 1 if refused else command == "check" or result.exit_code == 0
+    with monkeypatch.context() as within:
+        within.chdir(tmp_path)
+        result = run(*command.split(), "-s", place)
+    if told:
+        assert (result.exit_code, result.stderr) == (1, f"segstore: {place}: {told}\n")
     assert command == "check" or "dbus" not in result.stdout
-    assert sorted(place.rglob("*")) == before
+    assert sorted(place.rglob("*")) == before or (not told and command == "sweep")
+    assert (tmp_path / "x").exists() <= (not told)
 
 
 def test_a_second_writer_is_told_who_the_first_is(store_dir: Path) -> None:
@@ -267,6 +309,44 @@ def test_the_life_of_a_topic(store_dir: Path) -> None:
     result = ok("topics", "-s", store_dir)
     assert result.stdout == ""
     assert "no topics" in result.stderr
+
+
+def test_a_topic_that_is_there_may_be_left(store_dir: Path) -> None:
+    ok("create", "t", "-s", store_dir, "-p", 2, "--if-not-exists")
+    again = ok("create", "t", "-s", store_dir, "--if-not-exists", "-c", "retention.ms=1")
+    assert (again.stdout, again.stderr) == ("", "t is there already\n")
+    assert json_lines(ok("topics", "--json", "-s", store_dir))[0]["config"] == {}
+    told = run("create", "t", "-s", store_dir).stderr
+    assert "'t' is there already: `segstore alter` changes it, and --if-not-exists leaves it as it is" in told
+
+
+def test_fewer_partitions_change_no_setting(store_dir: Path) -> None:
+    """The settings were changed before the number was refused."""
+    ok("create", "t", "-s", store_dir, "-p", 2)
+    for number in (1, 2):
+        result = run("alter", "t", "-s", store_dir, "-p", number, "-c", "retention.ms=1")
+        told = f"segstore: --partitions {number}: t has 2 already; the number can only grow\n"
+        assert (result.exit_code, result.stderr) == (1, told)
+    assert json_lines(ok("topics", "--json", "-s", store_dir))[0]["config"] == {}
+
+
+def test_internal_topics_come_last_and_empty_partitions_are_folded(store_dir: Path) -> None:
+    with segstore.open(store_dir, config={"offsets.topic.num.partitions": 4}) as store:
+        store.create_topic("t", 2)
+        store.create_topic("zebras")
+        store.partition("t", 1).append(b"x")
+        consumer = segstore.Consumer(store, "t", group_id="g", auto_offset_reset="earliest")
+        consumer.poll(timeout_ms=1000)
+        consumer.close()
+        partitions = store.topics()["__consumer_offsets"].partitions
+    first = [line.split()[0] for line in ok("topics", "-s", store_dir).stdout.splitlines()]
+    assert first == ["topic", "t", "zebras", "__consumer_offsets"]
+    rows = [line.split("  ")[0] for line in ok("stats", "-s", store_dir).stdout.splitlines()]
+    assert rows[:4] == ["partition", "t-0", "t-1", "zebras-0"]
+    *told, folded = rows[4:]
+    assert folded == f"__consumer_offsets: {partitions - len(told)} empty partitions"
+    assert 0 < len(told) < 3
+    assert len(json_lines(ok("stats", "--json", "-s", store_dir))) == 3 + partitions
 
 
 def test_the_store_by_environment(store_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import confluent_kafka
@@ -21,6 +22,9 @@ from waiting import PATIENCE, until
 
 import segstore
 from segstore.cli.app import COMMANDS, commands
+from segstore.cli.places import cluster_records
+from segstore.cli.places.client import ClusterError
+from segstore.cli.places.of_cluster import ClusterAt
 from segstore.coordinator.group.admin import Groups
 from segstore.coordinator.structs import OffsetAndMetadata, TopicPartition
 from segstore.testing import Broker
@@ -175,7 +179,7 @@ def test_groups_are_reset_and_deleted(grouped: segstore.Server) -> None:
     assert [(part["committed"], part["lag"]) for part in row["partitions"]] == [(3, 7)]
     assert ok("groups", "delete", "old", "-y", *where).stderr == "deleted old\n"
     refused = run("groups", "reset", "app", "--to-latest", "--all-topics", "--execute", *where)
-    assert refused.stderr == "segstore: group 'app' has 1 members: end them first\n"
+    assert refused.stderr == "segstore: group 'app' has 1 member: end them first\n"
 
 
 # --- refusals -----------------------------------------------------------------------------------
@@ -187,7 +191,7 @@ REFUSED = {
     "a topic that is there": (["create", "t"], "topic 't' exists already"),
     "a bad name": (["create", "t?"], "'t?' can't be a topic's name"),
     "a setting that is none": (["create", "v", "-c", "retention.sm=1"], "v: no setting 'retention.sm'"),
-    "fewer partitions": (["alter", "t", "-p", "1"], "t: "),
+    "fewer partitions": (["alter", "t", "-p", "1"], "--partitions 1: t has 3 already; the number can only"),
     "no such group": (["groups", "describe", "g"], "no group 'g'; there are none"),
     "a setting of the client": (["topics", "--set", "foo.bar=1"], "No such configuration property"),
     "TLS": (["topics", "--set", "security.protocol=ssl"], "can't be reached: "),
@@ -391,6 +395,44 @@ def test_consume_follows_over_an_outage_until_ctrl_c(server: segstore.Server) ->
             process.kill()
 
 
+def test_consume_without_follow_gives_up(
+    server: segstore.Server, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It never ended, and told the same line some hundred times."""
+    monkeypatch.setattr(cluster_records, "_LONGEST_MS", 2_000)
+    where = server.bootstrap_servers
+    with ClusterAt(where, {}).reading() as place, place.reading("t", (0,), "read_committed") as reading:
+        assert reading.logs[0].end_offset == 10
+        server.close()
+        told = f"{where}: t-0: ended at offset 0 of 10, after 2 s without answer: .*Connection refused"
+        with pytest.raises(ClusterError, match=told):
+            list(reading._until(0, 10))
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == len({*lines}) > 0
+    assert all(line.endswith("; trying again") for line in lines)
+
+
+def test_the_same_outage_is_told_now_and_then(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    now = 100.0
+    monkeypatch.setattr(cluster_records, "time", SimpleNamespace(monotonic=lambda: now))
+    heard: list[str] = []
+    client: Any = SimpleNamespace(bootstrap="h:1", calm=lambda: heard.pop() if heard else "")
+    outage, told = cluster_records.Outage(client, 30), []
+    for seconds, word in [(0, "a"), (1, "a"), (1, ""), (1, "b"), (9, "b"), (1, "b"), (9, ""), (8, "b")]:
+        now += seconds
+        heard[:] = [word]
+        outage.look()
+        told.append(capsys.readouterr().err.removeprefix("segstore: h:1: ").removesuffix("; trying again\n"))
+    assert told == ["a", "", "", "b", "", "b", "", "b"]
+    assert not outage.is_too_long()
+    now += 1.5
+    assert outage.is_too_long()
+    outage.end()
+    assert not outage.is_too_long()
+
+
 def test_produce_sends_on_after_an_outage(server: segstore.Server) -> None:
     log = server.node.store.partition("u")
     with start_program("produce", "u", "-b", server.bootstrap_servers) as process:
@@ -428,11 +470,8 @@ def test_an_interrupted_produce_tells_what_was_acknowledged(server: segstore.Ser
 def test_records_that_the_broker_refuses_end_the_command(server: segstore.Server) -> None:
     server.node.store.alter_topic("u", {"max.message.bytes": 1000})
     result = run("produce", "u", "-b", server.bootstrap_servers, stdin="x" * 3000 + "\n")
-    assert result.exit_code == 1
-    assert result.stderr.splitlines()[0].startswith("u: 0 records")
-    assert (
-        result.stderr.splitlines()[1] == f"segstore: {server.bootstrap_servers}: u-0: Message size too large"
-    )
+    told = f"segstore: {server.bootstrap_servers}: u-0: Message size too large\n"
+    assert (result.exit_code, result.stderr) == (1, told)
 
 
 def test_a_time_that_librdkafka_can_t_send_is_refused(server: segstore.Server) -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import pty
 import signal
 import subprocess
 import threading
@@ -93,7 +94,7 @@ PARTS = {
     "to offset": (["--to-offset", 2], range(2)),
     "both": (["--from-offset", 1, "--to-offset", 4], range(1, 4)),
     "beyond": (["--to-offset", 99], range(5)),
-    "nothing": (["--from-offset", 4, "--to-offset", 2], range(0)),
+    "nothing": (["--from-offset", 4, "--to-offset", 4], range(0)),
     "from time": (["--from-time", START_MS + 2], range(2, 5)),
     "to time": (["--to-time", "2023-11-14T22:13:20.003Z"], range(3)),
     "from a time that never was": (["--from-time", "2100-01-01"], range(0)),
@@ -170,7 +171,17 @@ WRONG = {
     ),
     "no such topic": (["export", "u", "-", "-f", "arrow"], 1, "no topic 'u'; there are: t"),
     "no such partition": (["export", "t", "-", "-f", "arrow", "-p", "9"], 1, "has no partition 9"),
-    "no directory": (["export", "t", "{tmp}/no/t.parquet"], 1, "No such file or directory"),
+    "no directory": (["export", "t", "{tmp}/no/t.parquet"], 1, "there is no directory {tmp}/no"),
+    "times in reverse": (
+        ["export", "t", "{tmp}/t.parquet", "--from-time", "2030-01-01", "--to-time", "2020-01-01"],
+        2,
+        "--from-time is after --to-time",
+    ),
+    "offsets in reverse": (
+        ["export", "t", "{tmp}/t.parquet", "--from-offset", 2, "--to-offset", 1],
+        2,
+        "--from-offset is after --to-offset",
+    ),
     "import into nothing": (["import", "u", "{tmp}/rows.ndjson"], 1, "no topic 'u'; there are: t"),
     "make what is there": (["import", "t", "{tmp}/rows.ndjson", "--partitions", "3"], 1, "is there already"),
     "config alone": (
@@ -181,7 +192,11 @@ WRONG = {
     "import of lines": (["import", "t", "{tmp}/rows.txt"], 2, "by its suffix"),
     "no parquet": (["import", "t", "{tmp}/rows.parquet"], 1, "no Parquet"),
     "no arrow": (["import", "t", "{tmp}/rows.arrow"], 1, "no Arrow IPC"),
-    "a partition too many": (["import", "t", "{tmp}/rows.ndjson"], 1, "a record is for partition 7"),
+    "a partition too many": (
+        ["import", "t", "{tmp}/rows.ndjson"],
+        1,
+        "partition 7; t has [0, 1, 2]: `segstore alter t --partitions 8` adds it",
+    ),
 }
 
 
@@ -194,7 +209,7 @@ def test_wrong_uses(case: str, store_dir: Path, tmp_path: Path) -> None:
     arguments, status, message = WRONG[case]
     result = run(*[str(a).format(tmp=tmp_path) for a in arguments], "-s", store_dir)
     assert result.exit_code == status
-    assert message in " ".join(result.stderr.split())
+    assert message.format(tmp=tmp_path) in " ".join(result.stderr.split())
     with segstore.open(store_dir) as store:
         assert sorted(store.topics()) == ["t"]
         assert not any(store.partition("t", n).end_offset for n in range(3))
@@ -268,6 +283,40 @@ def test_the_progress_reaches_the_end_over_offsets_that_are_not_there(
         told.clear()
         ok("export", "t", "--force", tmp_path / "t.ndjson", "--to-offset", end, "-s", store_dir)
         assert told[-1] == (end, end)
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_a_terminal_gets_no_binary_form(form: str, store_dir: Path) -> None:
+    """Parquet's bytes stood between the lines of its progress bar."""
+    with segstore.open(store_dir) as store:
+        store.create_topic("t")
+        store.partition("t").append(b"value")
+    ours, terminal = pty.openpty()
+    try:
+        arguments = [*COMMAND, "export", "t", "-", "-s", str(store_dir), "-f", form]
+        done = subprocess.run(
+            arguments, stdout=terminal, stderr=subprocess.PIPE, timeout=PATIENCE, check=False
+        )
+        refused = f"A terminal can't show {form}: give a FILE, or a pipe."
+        assert (done.returncode, refused in done.stderr.decode()) == (
+            (0, False) if form == "ndjson" else (2, True)
+        )
+    finally:
+        os.close(terminal)
+        os.close(ours)
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_bytes_are_those_of_keys_and_values(form: str, store_dir: Path, tmp_path: Path) -> None:
+    """An Arrow column's offsets were counted too."""
+    with segstore.open(store_dir) as store:
+        for topic in ("t", "u"):
+            store.create_topic(topic)
+        store.partition("t").append_batch([b"a", b"bc", None, b""], keys=[b"k", None, b"kk", b""])
+    path = tmp_path / f"t.{form}"
+    told = [ok("export", "t", path, "-s", store_dir), ok("import", "u", path, "-s", store_dir)]
+    told.append(ok("produce", "u", path, "-s", store_dir))
+    assert [" 4 records, 6 bytes" in each.stderr for each in told] == [True] * 3, [t.stderr for t in told]
 
 
 def test_an_arrow_file_of_one_record_is_small(store_dir: Path, tmp_path: Path) -> None:

@@ -171,7 +171,7 @@ def test_what_to_do_where_nobody_serves_the_store(path: Path, change: list[objec
         done = run(*change, "-s", path, stdin=b"one\n" if change[0] == "produce" else None)
         assert done.exit_code == 1
         assert "is open for writing in process" in done.stderr
-        assert "segstore serve" in done.stderr
+        assert "or let that process serve the store (segstore.serve(store)): this command then" in done.stderr
         assert "mode=" not in done.stderr
         assert store.topics() == before
 

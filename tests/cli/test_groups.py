@@ -269,7 +269,7 @@ def test_delete_groups(path: Path) -> None:
 
 def test_delete_what_was_committed_for_a_topic(path: Path) -> None:
     result = ok("groups", "delete", "app", "-t", "t:1,3", "--yes", "-s", path)
-    assert result.stderr == "forgot 1 offsets of app\n"
+    assert result.stderr == "forgot 1 offset of app\n"
     assert committed(path) == {0: 4}
 
 

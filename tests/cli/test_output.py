@@ -49,6 +49,19 @@ def test_no_name_is_cut_on_a_terminal_of_80_columns(monkeypatch: pytest.MonkeyPa
     assert not {"elete", "lete", "outh"} & {*words}
 
 
+RATES: dict[str, tuple[int, float, str]] = {
+    "a line that was typed": (1, 4.0, "1 record, 5 bytes in 4.00 s"),
+    "few records": (999, 4.0, "999 records, 5 bytes in 4.00 s"),
+    "a short time": (5000, 0.99, "5,000 records, 5 bytes in 0.99 s"),
+    "a measurement": (5000, 2.0, "5,000 records, 5 bytes in 2.00 s: 2,500 records/s, 2 bytes/s"),
+}
+
+
+@pytest.mark.parametrize(("records", "seconds", "told"), RATES.values(), ids=RATES)
+def test_a_rate_is_told_if_it_is_one(records: int, seconds: float, told: str) -> None:
+    assert output.rate_text(records, 5, seconds) == told
+
+
 def test_a_table_in_a_pipe_is_plain(capsys: pytest.CaptureFixture[str]) -> None:
     made = output.table("topic", "partitions", "settings", right=("partitions",))
     output.add_row(made, "t", 1, "")

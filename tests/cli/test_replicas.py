@@ -121,7 +121,11 @@ def test_a_plain_store_becomes_replicated_and_plain_again(tmp_path: Path) -> Non
     with segstore.open(three.paths[0]) as plain:
         plain.create_topic("t", partitions=2)
         plain.partition("t", 0).append(b"x")
-    assert "2 partitions of 1 topics" in ok("replicate", "1,0", *stores(three)).stdout
+    told = ok("replicate", "1,0", *stores(three)).stdout
+    assert told.startswith(
+        f"2 partitions of 1 topic: {three.paths[0]} is a directory of a replicated store now"
+    )
+    assert "segstore.open_replicated; `segstore unreplicate` undoes it" in told
     with three.open() as store:
         assert store.describe_partition("t", 0).replicas == (1, 0)
         assert store.partition("t", 0).append(b"y") == 1
@@ -140,6 +144,17 @@ def test_a_plain_store_stays_plain_where_the_replicas_can_t_be(tmp_path: Path, t
     result = run("replicate", target, *stores(three))
     assert result.exit_code == (2 if "a" in target else 1)
     assert target in result.output
+    assert tree(tmp_path) == before
+
+
+def test_a_directory_alone_does_not_become_replicated(tmp_path: Path) -> None:
+    """It was converted silently, and an open of before refused it then."""
+    with segstore.open(tmp_path / "one") as plain:
+        plain.create_topic("t")
+    before = tree(tmp_path)
+    result = run("replicate", "--store", tmp_path / "one")
+    assert result.exit_code == 2
+    assert f"give the new directories too, as --store {tmp_path / 'one'} --store" in result.stderr
     assert tree(tmp_path) == before
 
 

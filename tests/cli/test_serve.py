@@ -50,7 +50,7 @@ def test_it_serves_until_a_signal_and_closes_the_store(
             assert wire.is_closed()
         assert program.wait(PATIENCE) == status
         assert program.stderr is not None
-        assert program.stderr.read() == b""
+        assert program.stderr.read().decode() == f"{store_dir} is closed\n"
     with segstore.open(store_dir) as store:
         assert store.recovered == ()
 
@@ -74,6 +74,14 @@ def test_it_says_what_clients_are_told(store_dir: Path) -> None:
 
 REFUSED = {
     "a setting that is none": (["--set", "num.partition=1"], "did you mean num.partitions?"),
+    "a setting like none": (
+        ["--set", "nope=1"],
+        "segstore: no setting 'nope'; docs/reference/settings.md lists those that there are\n",
+    ),
+    "a store's setting that is none": (
+        ["--set", "offsets.topic.num.partitionz=1"],
+        "no setting 'offsets.topic.num.partitionz'; did you mean offsets.topic.num.partitions",
+    ),
     "a store's value that is none": (
         ["--set", "group.consumer.assignors=sticky"],
         "group.consumer.assignors='sticky': must be one or more, by commas, of uniform, range",
@@ -151,7 +159,10 @@ def test_a_listener_that_is_open_to_the_network_is_told(
         assert program.stderr is not None
         assert " listens on " in program.stdout.readline().decode()
         program.terminate()
-        assert re.sub(r":[0-9]+ is", ":PORT is", program.stderr.read().decode()) == told
+        assert (
+            re.sub(r":[0-9]+ is", ":PORT is", program.stderr.read().decode())
+            == f"{told}{store_dir} is closed\n"
+        )
 
 
 def test_it_listens_in_several_places(store_dir: Path, tmp_path: Path) -> None:
@@ -177,11 +188,25 @@ def test_a_port_that_is_taken_is_told(store_dir: Path) -> None:
     advice = "another program listens there; --listen takes another port, or 0 for one that is free"
     told = f"segstore: {where}: Address already in use: {advice}\n"
     assert (result.exit_code, result.stderr) == (1, told)
+    assert not store_dir.exists()
+
+
+@pytest.mark.parametrize("topics", [(), ("t",)], ids=["empty", "with a topic"])
+def test_a_store_of_before_stays_though_the_port_is_taken(store_dir: Path, topics: tuple[str, ...]) -> None:
+    with segstore.open(store_dir) as store:
+        for topic in topics:
+            store.create_topic(topic)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        where = f"127.0.0.1:{taken.getsockname()[1]}"
+        assert run("serve", "-s", store_dir, "--listen", where).exit_code == 1
+    with segstore.open(store_dir, "r") as store:
+        assert [*store.topics()] == [*topics]
+    assert (store_dir / ".segstore").exists()
 
 
 def test_an_address_of_another_machine_is_told(store_dir: Path) -> None:
     result = run("serve", "-s", store_dir, "--listen", "192.0.2.1:9092")  # RFC 5737: nobody has it
-    assert result.exit_code == 1
+    assert (result.exit_code, store_dir.exists()) == (1, False)
     assert "this machine does not have that address; 0.0.0.0 is every one" in result.stderr
 
 

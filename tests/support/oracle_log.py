@@ -165,7 +165,8 @@ class OracleLog:
         if size > self.largest_batch:
             raise Refused(
                 "RecordTooLargeError",
-                f"record {largest} makes a batch of {size:,} bytes: allowed are {self.largest_batch:,}",
+                f"record {largest} makes a batch of {size:,} bytes: allowed are {self.largest_batch:,}"
+                " (max.message.bytes, or segment.bytes if that is less)",
             )
 
     def _check_end(self, expected: int | None) -> None:

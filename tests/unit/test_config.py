@@ -183,6 +183,25 @@ def test_refused_with_key_value_and_what_is_allowed(name: str) -> None:
         assert repr(value)[:20] in message
 
 
+COUNTED = {
+    "days": ({"retention.ms": "7d"}, "; 7d is 604800000"),
+    "mebibytes": ({"segment.bytes": "64 MiB"}, "; 64 MiB is 67108864"),
+    "an unknown unit": ({"retention.ms": "7y"}, ""),
+    "a size for a time": ({"retention.ms": "7MB"}, ""),
+    "a setting without a unit": ({"flush.messages": "7d"}, ""),
+}
+
+
+@pytest.mark.parametrize("case", COUNTED)
+def test_a_value_with_a_unit_is_told_as_a_number(case: str) -> None:
+    """Units are the command line's; the number that is meant stands in the error of a program."""
+    config, told = COUNTED[case]
+    with pytest.raises(ConfigError) as error:
+        TopicConfig.parse(config)
+    assert str(error.value).rpartition(")")[2] == told or not told
+    assert (" is " in str(error.value)) == bool(told)
+
+
 def test_a_setting_can_conflict_with_another() -> None:
     with pytest.raises(ConfigError, match=r"min\.compaction\.lag\.ms=6: must be at most .*=5"):
         TopicConfig.parse({"min.compaction.lag.ms": 6, "max.compaction.lag.ms": 5})
@@ -195,6 +214,9 @@ UNKNOWN = {
     "far": ("colour", "there are cleanup.policy, compression.type"),
     "an attribute": ("explicit", "there are"),
     "of a store": ("max.open.files", "no setting"),
+    "of a broker": ("log.retention.hours", "it is a broker's setting, which a topic has as retention.ms"),
+    "of a broker, in bytes": ("message.max.bytes", "which a topic has as max.message.bytes"),
+    "of a broker, an argument": ("num.partitions", "a topic is made with partitions= (--partitions)"),
     "no str": (7, "no setting 7"),
 }
 

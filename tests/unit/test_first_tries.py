@@ -114,6 +114,7 @@ def test_a_record_that_expires_at_once_is_told_once(
     assert told.startswith(
         "a record that is stamped 1700000000 (ms since the epoch) is older than its topic's retention.ms=1000"
     )
+    assert told.endswith("; a time in seconds is multiplied by 1000")
     assert TopicConfig().retention_ms == -1
 
 

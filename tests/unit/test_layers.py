@@ -38,7 +38,7 @@ LAYERS = [
     {"first_use"},
     {"threads"},
     {"protocol"},
-    {"errors", "integers"},
+    {"errors", "integers", "units"},
     {"choices", "version"},
     {"_native"},
 ]

@@ -114,7 +114,10 @@ class ClusterGroups:
     def _check_empty(self, group: str) -> None:
         told = self._told(group)
         if told.members:
-            raise NonEmptyGroupError(f"group {group!r} has {len(told.members)} members: end them first")
+            count = len(told.members)
+            raise NonEmptyGroupError(
+                f"group {group!r} has {count} member{'s' * (count != 1)}: end them first"
+            )
 
     def _commit(self, group: str, moved: Sequence[Moved]) -> None:
         kafka = self._client.kafka
@@ -126,6 +129,7 @@ class ClusterGroups:
                 raise self._client.error(group, f"{each.topic}-{each.partition}", each.error)
 
     def delete(self, group: str) -> None:
+        self._check_empty(group)
         (future,) = self._client.admin.delete_consumer_groups([group]).values()
         self._client.result(future, group)
 

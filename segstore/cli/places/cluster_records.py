@@ -5,6 +5,7 @@ Nothing is on disk. Threads: one; librdkafka sends and fetches in its own.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby, repeat
@@ -30,7 +31,11 @@ _AT_ONCE = 10_000
 _MOST_BYTES = 1_000_000_000
 """librdkafka's limit of a request: the broker judges the size of records."""
 _LONGEST_MS = 120_000
-"""How long a record may take until it is given up (Kafka: delivery.timeout.ms)."""
+"""How long a record may take until it is given up (Kafka: delivery.timeout.ms), and a cluster may be silent
+until its records are.
+"""
+_REMINDS = 10.0
+"""Seconds between two lines that tell the same of a lost connection."""
 
 
 class ClusterAppends:
@@ -158,6 +163,35 @@ class Messages(Sequence[Record]):
         return Messages(self._records[index]) if isinstance(index, slice) else self._records[index]
 
 
+class Outage:
+    """The time without an answer since a client lost a connection, which may last `longest` seconds."""
+
+    def __init__(self, client: Client, longest: float) -> None:
+        self.longest, self.trouble = longest, ""
+        self._client = client
+        self._since: float | None = None
+        self._told = (-math.inf, "")
+
+    def look(self) -> None:
+        """Take what the client has heard; tell it at once, and again after a while."""
+        if not (trouble := self._client.calm()):
+            return
+        now, (at, before) = time.monotonic(), self._told
+        self._since = now if self._since is None else self._since
+        self.trouble = trouble
+        if trouble != before or now - at >= _REMINDS:
+            self._told = (now, trouble)
+            click.echo(f"segstore: {self._client.bootstrap}: {trouble}; trying again", err=True)
+
+    def end(self) -> None:
+        """Note that the cluster has answered."""
+        self._client.calm()
+        self._since, self.trouble, self._told = None, "", (-math.inf, "")
+
+    def is_too_long(self) -> bool:
+        return self._since is not None and time.monotonic() - self._since > self.longest
+
+
 class ClusterReading:
     """Reads by a consumer that is no member of any group, and commits nothing. See `Reading`."""
 
@@ -185,17 +219,21 @@ class ClusterReading:
 
     def _until(self, number: int, end: int) -> Iterator[tuple[int, Messages]]:
         self._assign([number])
-        for _, records, at_end in self._fetched():
+        outage = Outage(self._client, _LONGEST_MS / 1000)
+        for _, records, at_end in self._fetched(outage):
             wanted = Messages([record for record in records if record.offset < end])
             self._positions[number] = end if len(wanted) < len(records) else self._positions[number]
             if len(wanted):
                 yield number, wanted
             if at_end or self._positions[number] >= end:
                 return
+        at = self._positions[number]
+        told = f"ended at offset {at} of {end}, after {outage.longest:g} s without answer"
+        raise self._client.error(f"{self._topic}-{number}", told, outage.trouble)
 
     def follow(self) -> Iterator[tuple[int, Messages]]:
         self._assign(self._positions)
-        for number, records, _ in self._fetched():
+        for number, records, _ in self._fetched(Outage(self._client, math.inf)):
             if len(records):
                 yield number, records
 
@@ -203,20 +241,17 @@ class ClusterReading:
         kind = self._client.kafka.TopicPartition
         self._consumer.assign([kind(self._topic, n, self._positions[n]) for n in partitions])
 
-    def _fetched(self) -> Iterator[tuple[int, Messages, bool]]:
-        """Yield partition, records, and whether its end was reached after them, without end; a lost
-        connection is told, and waited for.
+    def _fetched(self, outage: Outage) -> Iterator[tuple[int, Messages, bool]]:
+        """Yield partition, records, and whether its end was reached after them, until an outage has lasted
+        too long.
         """
         kinds = self._client.kafka.KafkaError
         ended = kinds._PARTITION_EOF
         # librdkafka looks for the group's coordinator, though nothing is committed: no right is needed.
         ignored = (ended, kinds.GROUP_AUTHORIZATION_FAILED)
-        while True:
+        while not outage.is_too_long():
             messages = self._consumer.consume(_AT_ONCE, _STEP)
-            if not messages and (trouble := self._client.calm()):
-                click.echo(f"segstore: {self._client.bootstrap}: {trouble}; trying again", err=True)
-            elif messages:
-                self._client.calm()
+            outage.end() if messages else outage.look()
             for number, run in groupby(messages, key=lambda message: message.partition()):
                 held = [*run]
                 whole = [each for each in held if each.error() is None]

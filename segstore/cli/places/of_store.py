@@ -16,7 +16,7 @@ import click
 import segstore
 from segstore.cli.places.locked import END_IT, told
 from segstore.errors import SegstoreError, StorageError, StoreLockedError
-from segstore.names import LOCK, check_topic
+from segstore.names import check_topic
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -29,23 +29,19 @@ if TYPE_CHECKING:
 WAIT_MS = 1000
 FETCH_BYTES = 1 << 20
 NO_STORE = "no such store: is the path right? `segstore create` makes a new one"
-NEITHER = "neither a store nor a broker's log directory: is the path right?"
-OF_NO_STORE = frozenset({LOCK, "lost+found"})
-"""Names in a directory where a store has just begun, or has not begun yet."""
+EMPTY = "no store is in this directory: is the path right? `segstore create` makes a new one"
 
 
 def check_there(path: str) -> None:
-    """Raise StorageError if a path is no directory, or one of files that are neither a store's nor a
-    broker's.
-    """
+    """Raise StorageError if a path is no directory, or one without a store's files and a broker's."""
     if not os.path.isdir(path):
         raise StorageError(errno.ENOENT, NO_STORE, path)
     from segstore.files import Files
-    from segstore.storage.meta.directory_safety import is_store
+    from segstore.storage.meta.directory_safety import check_holds_store, is_store
 
-    held = set(os.listdir(path))
-    if held - OF_NO_STORE and not is_store(Files(), path, held):
-        raise StorageError(errno.EINVAL, NEITHER, path)
+    check_holds_store(Files(), path)
+    if not is_store(Files(), path, set(os.listdir(path))):
+        raise StorageError(errno.ENOENT, EMPTY, path)
 
 
 def open_reading(path: str) -> segstore.Store:
@@ -121,7 +117,7 @@ def _served(locked: StoreLockedError) -> ClusterAt:
 def _advice(address: str, protocol: str) -> str:
     if address:
         return f"give --bootstrap {address} and --command-config, since its server asks for {protocol}"
-    return f"{END_IT}; a process that serves the store (`segstore serve`, or segstore.serve(store)) is asked"
+    return f"{END_IT}, or let that process serve the store (segstore.serve(store)): this command then asks it"
 
 
 _PLAIN = "PLAINTEXT"
@@ -220,7 +216,11 @@ class BatchAppends:
 
 
 def _nbytes(column: Any) -> int:
-    return sum(len(v) for v in column if v is not None) if isinstance(column, list) else int(column.nbytes)
+    if isinstance(column, list):
+        return sum(len(value) for value in column if value is not None)
+    from pyarrow import compute
+
+    return int(compute.sum(compute.binary_length(column)).as_py() or 0)
 
 
 class StoreReading:

@@ -14,7 +14,7 @@ from segstore.coordinator.structs import TopicPartition
 from segstore.errors import InvalidTypeError, SerializationError
 from segstore.logger import Logger
 from segstore.mutex import calls_out
-from segstore.records.columns import OF_A_DICT, header_name
+from segstore.records.columns import ENCODE, OF_A_DICT, header_name
 
 Bytes = bytes | bytearray | memoryview
 Headers = tuple[tuple[str, bytes | None], ...]
@@ -75,7 +75,8 @@ def check_headers(headers: Any) -> Headers:
 def _pair(i: int, pair: Any) -> tuple[str, bytes | None]:
     good = isinstance(pair, tuple | list) and len(pair) == 2 and isinstance(pair[0], str)
     if not good or not isinstance(pair[1], bytes | bytearray | memoryview | None):
-        raise InvalidTypeError(f"headers[{i}] is {pair!r:.80}: allowed is (str, bytes or None)")
+        hint = ENCODE if good and isinstance(pair[1], str) else ""
+        raise InvalidTypeError(f"headers[{i}] is {pair!r:.80}: allowed is (str, bytes or None){hint}")
     name, value = pair
     header_name(name, f"headers[{i}]")
     return name, None if value is None else bytes(value)

@@ -22,6 +22,7 @@ from segstore.storage.context import os_errors
 from segstore.storage.finding import Finding
 from segstore.storage.meta.checked_copy import Standing, path_of, read_copy
 from segstore.storage.meta.clean_shutdown import read_marker
+from segstore.storage.meta.directory_safety import check_holds_store
 from segstore.storage.meta.ends_header import look
 from segstore.storage.meta.offset_checkpoints import read_offsets
 from segstore.storage.meta.published_ends import HEADER, SLOT, STEP, Ends, EndsReader, open_reader, slot_key
@@ -172,8 +173,8 @@ Progress = Callable[[int], None]
 def check(path: str | os.PathLike[str], *, progress: Progress | None = None) -> list[Finding]:
     """Return what is wrong with a store, one partition after the other; empty where the store is sound.
 
-    `progress` is called with the bytes of each segment that was checked. Raises StorageError where there is
-    no store.
+    `progress` is called with the bytes of each segment that was checked. Raises StorageError if the directory
+    is missing, or holds other files and no store.
     """
     return check_with(path, SegmentCheck.run, progress)
 
@@ -182,6 +183,7 @@ def check_with(path: str | os.PathLike[str], look: Look, progress: Progress | No
     """Do what `check` does, where `look` checks each segment."""
     with store_module.open(path, mode="r") as store, os_errors():
         files, root = store._context.files, store.path
+        check_holds_store(files, root)
         return list(_check_root(files, root, store, progress or (lambda _: None), look))
 
 

@@ -121,6 +121,8 @@ def codec_for(config: TopicConfig, compression: str | None) -> tuple[int, int | 
     return code, level
 
 
+SECONDS = "; a time in seconds is multiplied by 1000"
+_LIKE_SECONDS = range(10**9, 10**10)  # from 2001 to 2286 in seconds, in 1970 in ms
 _told: set[tuple[int, str]] = set()
 
 
@@ -131,6 +133,6 @@ def _tell_expired(config: TopicConfig, stamp: int) -> None:
         _told.add(settings)
         log.warning(
             "a record that is stamped %d (ms since the epoch) is older than its topic's retention.ms=%d: "
-            "a sweep deletes it as soon as its segment has nothing younger",
-            *(stamp, config.retention_ms),
+            "a sweep deletes it as soon as its segment has nothing younger%s",
+            *(stamp, config.retention_ms, SECONDS if stamp in _LIKE_SECONDS else ""),
         )

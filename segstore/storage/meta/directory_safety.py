@@ -8,9 +8,11 @@ state; one for each tree that is removed.
 
 from __future__ import annotations
 
+import errno
 import os
 
 from segstore import names
+from segstore.errors import StorageError
 from segstore.files import FILE_MODE, Files
 from segstore.storage.meta.topic_info import CLUSTER_METADATA
 from segstore.storage.meta.topics import TopicFiles
@@ -27,6 +29,7 @@ PLACES = (
     SEALED,
 )
 """Paths of directories below the root."""
+NEITHER = "neither a store nor a broker's log directory: is the path right?"
 _OF_A_STORE = frozenset({names.OURS, names.META_PROPERTIES, names.CLEAN_SHUTDOWN, *names.OFFSET_CHECKPOINTS})
 """Names in the root by which a store is known, empty or not."""
 
@@ -39,6 +42,20 @@ def is_store(files: Files, root: str, held: set[str]) -> bool:
         names.parse_partition_dir(name) is not None and _is_partition(files, names.below(root, name))
         for name in held
     )
+
+
+def strangers(files: Files, root: str, held: set[str]) -> list[str]:
+    """Return the names of other files in a directory, which holds these names and is no store: sorted, and
+    without hidden ones. Raises OSError.
+    """
+    shown = sorted(name for name in held if not name.startswith(".") and name != "lost+found")
+    return [] if not shown or is_store(files, root, held) else shown
+
+
+def check_holds_store(files: Files, root: str) -> None:
+    """Raise StorageError if a directory holds other files, and no store; OSError."""
+    if strangers(files, root, set(files.listdir(root))):
+        raise StorageError(errno.EINVAL, NEITHER, root)
 
 
 def _is_partition(files: Files, directory: str) -> bool:

@@ -274,7 +274,7 @@ def prometheus_text(store: Measured, more: Iterable[Family] = ()) -> str:
 
     Raises MissingPackageError without the package prometheus-client.
     """
-    with Needing("prometheus-client", "metrics_text"):
+    with Needing("prometheus-client", "metrics_text (stats --prometheus)"):
         from prometheus_client import CollectorRegistry, generate_latest
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
         from prometheus_client.registry import Collector

@@ -16,6 +16,7 @@ from contextlib import ExitStack, suppress
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
+from segstore import names
 from segstore.config import StoreConfig, arguments
 from segstore.errors import (
     InvalidArgumentError,
@@ -27,6 +28,7 @@ from segstore.errors import (
     copy_of,
 )
 from segstore.files import FILE_MODE, Files
+from segstore.logger import Logger
 from segstore.mutex import Mutex, calls_out, check_apart, let_go_of_left
 from segstore.public_names import PublicNames
 from segstore.storage.context import Clock, Context, os_errors, wall_clock
@@ -35,7 +37,7 @@ from segstore.storage.handle_pool import HandlePool, default_limit
 from segstore.storage.log.partition import Partition
 from segstore.storage.log.read_only_partition import Follower
 from segstore.storage.log.recovery import Recovered
-from segstore.storage.meta.directory_safety import MOST_MODE, check_places, kept_mode
+from segstore.storage.meta.directory_safety import MOST_MODE, check_places, kept_mode, strangers
 from segstore.storage.meta.followed_ends import FollowedEnds
 from segstore.storage.meta.published_ends import slot_key
 from segstore.storage.meta.store_format import check_format
@@ -69,6 +71,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 MODES = ("rw", "r")
+log = Logger("segstore")
 A = TypeVar("A")
 
 
@@ -95,6 +98,10 @@ def open(
     Raises StoreLockedError (with the holder's pid), UnsupportedFormatError, StorageError, ConfigError,
     InvalidArgumentError.
     """
+    if isinstance(mode, str) and mode in ("w", "a", "x", "r+"):
+        raise InvalidArgumentError(
+            f'mode={mode!r}: must be one of rw, r; "rw" appends, and truncates nothing'
+        )
     mode = arguments.one_of("mode", mode, MODES)
     settings = StoreConfig.parse({} if config is None else config)
     seconds = arguments.seconds("timeout", timeout, 0.0)
@@ -149,8 +156,10 @@ def _check_root(files: Files, root: str, mode: str, file_mode: int) -> bool:
     try:
         if made:
             files.file_mode = file_mode
-            files.ensure_directory(root)
-        files.listdir(root)
+            _make_root(files, root)
+        held = set(files.listdir(root))
+        if names.OURS not in held:
+            _warn_of_strangers(files, root, held, mode)
         check_places(files, root)
         files.file_mode = kept_mode(files, root, file_mode)
     except OSError:
@@ -159,6 +168,25 @@ def _check_root(files: Files, root: str, mode: str, file_mode: int) -> bool:
                 files.rmdir(root)
         raise
     return made
+
+
+def _make_root(files: Files, root: str) -> None:
+    try:
+        files.ensure_directory(root)
+    except FileNotFoundError:
+        parent = os.path.dirname(root)
+        if files.exists(parent):
+            raise
+        tilde = "; a shell expands ~, and os.path.expanduser" if "/~" in root else ""
+        told = f"there is no directory {parent}: only the last directory of a path is made{tilde}"
+        raise StorageError(errno.ENOENT, told, root) from None
+
+
+def _warn_of_strangers(files: Files, root: str, held: set[str], mode: str) -> None:
+    """Log a directory that holds other files and no store: a wrong path makes one beside them."""
+    if others := strangers(files, root, held):
+        fate = "a store is made beside them" if mode == "rw" else "it is read as a store without topics"
+        log.warning("%s: holds no store, but other files, as %s: %s", root, ", ".join(others[:3]), fate)
 
 
 def _check_factor(replication_factor: Any) -> None:
