@@ -210,7 +210,7 @@ def test_the_command(store_dir: Path, copied: Path) -> None:
     with segstore.open(store_dir) as store:
         store.create_topic("t")
         store.partition("t").append(b"x")
-        assert "1 partitions, 1 segments" in ok("copy", copied, "-s", store_dir).stderr
+        assert "1 partition, 1 segment" in ok("copy", copied, "-s", store_dir).stderr
         again = run("copy", copied, "-s", store_dir)
     assert again.exit_code == 1
     assert "exists already" in again.stderr
