@@ -29,6 +29,9 @@ def import_apart(name: str) -> ModuleType:
 
     What a handler raises ends the wait, when the import has ended: the interpreter may be about to end, too.
     """
+    there = sys.modules.get(name)
+    if there is not None and not getattr(there.__spec__, "_initializing", False):
+        return there
     if _is_importing(sys._getframe(1)):
         return import_module(name)
     under_way = Lock()
