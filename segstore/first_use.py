@@ -6,20 +6,26 @@ Threads: any.
 from __future__ import annotations
 
 import gc
+import os
 import sys
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from importlib import import_module
-from threading import Lock
+from threading import Lock, RLock
 from types import FrameType, ModuleType
 
 from segstore.threads import apart, others_are_gone
 
 _IMPORT = sys.modules["_frozen_importlib"]._find_and_load.__code__
 """CPython's function that holds the lock of a module while the module is imported."""
-_one_at_a_time: AbstractContextManager[object] = Lock()
+_one_at_a_time = RLock()
 """CPython locks `a.b` before its parent `a`, and a package that imports its own modules locks `a` first: of
 two threads that import both, one gets a deadlock error.
+
+A fork waits for it: the child would have half a module, and the lock of a thread that it does not have. It is
+an RLock, since a module may fork while it is imported.
 """
+_PATIENCE = 5.0
+"""In seconds. An import that needs a lock which the fork has taken delays the fork no longer than this."""
 _NONE: AbstractContextManager[object] = nullcontext()
 
 
@@ -65,3 +71,23 @@ def _is_importing(frame: FrameType | None) -> bool:
     while frame is not None and frame.f_code is not _IMPORT:
         frame = frame.f_back
     return frame is not None
+
+
+def have_forks_wait() -> None:
+    """Have each fork wait for an import that is under way, before it takes the locks of all that has asked
+    for forks so far, such as `logging`, which the import may need.
+    """
+    os.register_at_fork(before=_await_import, after_in_parent=_let_import, after_in_child=_let_import)
+
+
+def _await_import() -> None:
+    if not others_are_gone():  # else a thread that was stopped may have the lock for ever
+        _one_at_a_time.acquire(timeout=_PATIENCE)
+
+
+def _let_import() -> None:
+    with suppress(RuntimeError):  # the wait ended without the lock
+        _one_at_a_time.release()
+
+
+have_forks_wait()

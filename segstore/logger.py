@@ -18,6 +18,7 @@ import threading
 from collections import deque
 
 from segstore.errors import IllegalStateError
+from segstore.first_use import have_forks_wait
 from segstore.mutex import holds_any
 from segstore.threads import Background, Latch
 
@@ -145,3 +146,4 @@ class _Carrier:
 _carrier = _Carrier()
 atexit.register(_carrier.end)
 os.register_at_fork(after_in_child=_carrier.forget)
+have_forks_wait()  # again: a fork takes the locks of `logging`, which modules need that are imported

@@ -56,8 +56,8 @@ def moment(name: str, value: Any) -> int:
     """
     from datetime import datetime, timedelta, timezone  # a start needs no datetime
 
-    if isinstance(value, datetime):
-        zoned = value if value.tzinfo else value.replace(tzinfo=timezone.utc)
+    if isinstance(value, datetime) and value == value:  # unlike pandas.NaT, which is a datetime, too
+        zoned = value.replace(tzinfo=timezone.utc) if value.utcoffset() is None else value
         return -((datetime(1970, 1, 1, tzinfo=timezone.utc) - zoned) // timedelta(milliseconds=1))
     try:
         return whole(name, value, None)

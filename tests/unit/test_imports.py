@@ -376,6 +376,50 @@ def test_a_child_of_a_fork_asks_first(store_dir: Path) -> None:
     assert python(code, store_dir) == "7 False"
 
 
+@pytest.mark.parametrize(
+    ("module", "asked"),
+    [("numpy.exceptions", "np.empty"), ("cramjam", "segstore.open")],
+    ids=["NumPy", "engine"],
+)
+def test_a_fork_waits_for_the_import_of_another_thread(module: str, asked: str) -> None:
+    """Else the child has half a module, and waits for the lock of a thread that it does not have."""
+    code = f"""
+import os, signal, sys, threading, segstore
+from segstore.arrays import np
+midst, forked = threading.Event(), threading.Event()
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name == {module!r} and self in sys.meta_path:
+            sys.meta_path.remove(self)
+            midst.set()
+            forked.wait(0.5)  # a fork that does not wait for the import comes at once
+sys.meta_path.insert(0, Finder())
+other = threading.Thread(target=lambda: {asked})
+other.start()
+midst.wait()
+child = os.fork()
+if not child:
+    signal.alarm(20)
+    {asked}
+    os._exit(7)
+forked.set()
+other.join()
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), {asked} is {asked})
+"""
+    assert python(code) == "7 True"
+
+
+def test_a_module_forks_while_it_is_imported(tmp_path: Path) -> None:
+    (tmp_path / "forks.py").write_text("import os\nchild = os.fork()\nif not child: os._exit(7)")
+    code = """
+import os
+sys.path.insert(0, sys.argv[1])
+from segstore.first_use import import_apart
+print(os.waitstatus_to_exitcode(os.waitpid(import_apart("forks").child, 0)[1]))
+"""
+    assert python(code, tmp_path) == "7"
+
+
 def test_a_spawned_process_calls_a_public_function(store_dir: Path) -> None:
     code = """
         import multiprocessing, segstore

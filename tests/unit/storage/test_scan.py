@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timedelta, timezone, tzinfo
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,22 @@ from segstore.errors import InvalidArgumentError, InvalidTypeError, OffsetOutOfR
 N = 200
 STAMP = 1_700_000_000_000
 ELSEWHERE = timezone(timedelta(hours=-8))
+
+
+class NoZone(tzinfo):
+    """Of a datetime that is naive all the same, by Python's own definition."""
+
+    def utcoffset(self, when: datetime | None) -> timedelta | None:
+        return None
+
+
+class NotATime(datetime):
+    """As pandas.NaT: a datetime that equals nothing."""
+
+    def __eq__(self, other: object) -> bool:
+        return False
+
+    __hash__ = None  # type: ignore[assignment]
 
 
 def utc(ms: float) -> datetime:
@@ -55,6 +71,7 @@ RANGES: dict[str, tuple[dict[str, Any], int, int]] = {
     "between equal times": ({"from_time": STAMP + 33, "to_time": STAMP + 33}, 33, 33),
     "between datetimes": ({"from_time": utc(33), "to_time": utc(55)}, 33, 55),
     "from a datetime without a zone": ({"from_time": utc(33).replace(tzinfo=None)}, 33, N),
+    "from a datetime whose zone knows no offset": ({"from_time": utc(33).replace(tzinfo=NoZone())}, 33, N),
     "from a datetime of another zone": ({"from_time": utc(33).astimezone(ELSEWHERE)}, 33, N),
     "from a datetime after a record's ms": ({"from_time": utc(33.4)}, 34, N),
     "from an offset up to a time": ({"start": 20, "to_time": STAMP + 70}, 20, 70),
@@ -171,6 +188,7 @@ BAD: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     ),
     "a time that is text": ({"from_time": "2024-01-01"}, InvalidTypeError, "an int, or a datetime, not str"),
     "a time that is a date": ({"to_time": utc(0).date()}, InvalidTypeError, "not date"),
+    "a time that is none": ({"from_time": NotATime(2024, 1, 1)}, InvalidTypeError, "not NotATime"),
     "a start that is no number": ({"start": "0"}, InvalidTypeError, "start"),
     "an end that is no number": ({"end": 1.5}, InvalidTypeError, "end"),
     "another isolation level": ({"isolation_level": "snapshot"}, InvalidArgumentError, "'snapshot'"),
