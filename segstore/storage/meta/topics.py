@@ -69,6 +69,8 @@ class TopicFiles:
         self._files, self._root = files, root
         self._base = names.below(root, "")
         self._directory = f"{self._base}{names.OURS}/{names.TOPICS}"
+        self.no_topics: dict[str, list[int]] = {}
+        """What `load` found that has only names like partitions': numbers by topic."""
 
     def settings(self, topic: str) -> Copies[Settings]:
         """Return the two copies of a topic's settings."""
@@ -128,11 +130,13 @@ class TopicFiles:
             parsed = names.parse_partition_dir(name)
             if parsed is not None:
                 found.setdefault(parsed[0], []).append(parsed[1])
-        topics = {}
+        topics, self.no_topics = {}, {}
         for name in found.keys() - set(stated):
             foreign = self._foreign(name, sorted(found[name]))
             if foreign is not None:
                 topics[name] = foreign
+            else:
+                self.no_topics[name] = sorted(found[name])
         dying = []
         for topic in stated:
             info, deleting = self._read(topic, sorted(found.get(topic, ())), copies)
@@ -249,6 +253,20 @@ class TopicFiles:
     def forget(self, topic: str) -> None:
         """Remove a topic's settings, after its directories are gone."""
         self.settings(topic).forget()
+
+    def check_free(self, topic: str) -> None:
+        """Raise InvalidTopicError if `load` found directories that only have the names of the topic's
+        partitions, and one still holds something: a new topic would take it over, and its deletion would
+        remove that. Raises OSError.
+        """
+        for number in self.no_topics.get(topic, ()):
+            path = self.partition_path(topic, number)
+            held = sorted(self._files.listdir(path)) if self._files.exists(path) else []
+            if held:
+                raise InvalidTopicError(
+                    f"topic {topic!r}: {path} is no partition, and holds {held[0]!r}; move it away, or take"
+                    " another name"
+                )
 
     def bury(self, topic: str, but: Collection[int] = ()) -> list[str]:
         """Rename a topic's directories to the form that Kafka gives to deleted ones; returns their old paths.

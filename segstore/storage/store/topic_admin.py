@@ -79,6 +79,7 @@ class TopicAdmin:
         if name in self._dying:  # what a deletion has left must not become the new topic's
             self._bury(name)
             self._dying.discard(name)
+        self._topic_files.check_free(name)
         self._checkpoints.forget(name)
         try:
             self._make(info)

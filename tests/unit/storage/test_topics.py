@@ -20,7 +20,12 @@ from partitions import GOLDEN
 from stores import values
 
 import segstore
-from segstore import CorruptCheckpointError, StorageError, UnknownTopicOrPartitionError
+from segstore import (
+    CorruptCheckpointError,
+    InvalidTopicError,
+    StorageError,
+    UnknownTopicOrPartitionError,
+)
 from segstore.storage.meta.topic_info import TopicInfo, format_settings, parse_settings
 from segstore.storage.repair import repair
 
@@ -78,6 +83,23 @@ def test_a_name_like_a_partitions_makes_no_topic(tmp_path: Path, mode: str) -> N
         with segstore.open(tmp_path, mode) as store:
             assert list(store.topics()) == ["t"]
     assert os.listdir(tmp_path / "dbus-1") == ["session.conf"]
+
+
+def test_a_topic_takes_over_no_directory_of_others(tmp_path: Path) -> None:
+    """A topic's deletion removes what its directories hold, also beyond its number of partitions."""
+    (tmp_path / "backup-2024").mkdir()
+    note = tmp_path / "backup-2024" / "readme.md"
+    note.write_text("mine")
+    with segstore.open(tmp_path) as store:
+        with pytest.raises(InvalidTopicError, match=r"backup-2024 is no partition, and holds 'readme.md'"):
+            store.create_topic("backup")
+        with pytest.raises(InvalidTopicError, match="backup-2024"):
+            store.ensure_topic("backup")
+        assert note.read_text() == "mine"
+        note.rename(tmp_path / "readme.md")
+        store.create_topic("backup")
+        store.delete_topic("backup")
+    assert (tmp_path / "readme.md").read_text() == "mine"
 
 
 @pytest.mark.parametrize("ids", [(0,), (0, 1, 2), (3, 7)], ids=["one", "three", "some of them"])
