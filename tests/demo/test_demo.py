@@ -188,8 +188,8 @@ def test_the_kill_may_come_late(store_dir: Path, monkeypatch: pytest.MonkeyPatch
 @pytest.fixture
 def nobody_killed(monkeypatch: pytest.MonkeyPatch) -> None:
     """The step that takes another process is left out."""
-    monkeypatch.setattr("segstore.demo.command.victim", lambda *_: nullcontext())
-    monkeypatch.setattr("segstore.demo.command.killed_midway", lambda *_: [0] * PARTITIONS)
+    monkeypatch.setattr("segstore.demo.kill.victim", lambda *_: nullcontext())
+    monkeypatch.setattr("segstore.demo.kill.killed_midway", lambda *_: [0] * PARTITIONS)
 
 
 @pytest.mark.usefixtures("nobody_killed")

@@ -151,9 +151,8 @@ def test_bytes_of_another_run_of_the_kernel_are_looked_at(store_dir: Path) -> No
     abort([message])
 
 
-def test_a_path_that_is_not_utf8(store_dir: Path) -> None:
-    path = store_dir / os.fsdecode(b"\xff\xfe")
-    path.parent.mkdir()
+def test_a_path_that_is_not_utf8(tmp_path: Path) -> None:
+    path = tmp_path / os.fsdecode(b"\xff\xfe")
     begin(path)
     with segstore.open(path) as store:
         assert seal(path, "one", [stage(path, "a")]).offsets == dict.fromkeys(PARTS, (0, 20))

@@ -31,6 +31,11 @@ class Found(click.UsageError):
     """No such command."""
 
 
+def context(command: click.Command, name: str | None = None) -> click.Context:
+    """Return a context as the program makes it: a command keeps the help option of its first context."""
+    return click.Context(command, info_name=name, **commands.context_settings)
+
+
 def command_of(words: Sequence[str]) -> tuple[list[str], click.Command, list[str]]:
     """Return the names of the command that the words begin with, that command, and the words after its name.
     Raises Found for a name that no command has.
@@ -42,7 +47,7 @@ def command_of(words: Sequence[str]) -> tuple[list[str], click.Command, list[str
         if not rest or rest[0].startswith("-") or STAND_IN.fullmatch(rest[0]):
             break
         name, *rest = rest
-        ctx = click.Context(command, info_name=" ".join(names))
+        ctx = context(command, " ".join(names))
         child = command.get_command(ctx, name)
         if child is None:
             raise Found(f"{' '.join(names)} has no command {name!r}")
@@ -75,7 +80,7 @@ def parsed(
     """Return the values by parameter's name, the parameters that are given, and the words that are left. The
     value of an option that ends the words may be missing, as in "`segstore mirror --to`".
     """
-    ctx = click.Context(command, info_name=" ".join(names))
+    ctx = context(command, " ".join(names))
     try:
         values, left, given = command.make_parser(ctx).parse_args(list(rest))
     except click.BadOptionUsage as error:
@@ -86,7 +91,7 @@ def parsed(
 
 
 def _judge(command: click.Command, values: dict[str, object], given: Sequence[click.Parameter]) -> None:
-    ctx = click.Context(command)
+    ctx = context(command)
     for each in given:
         if isinstance(each.type, NARROW) and not (isinstance(each, click.Option) and each.is_flag):
             for value in _texts(values.get(str(each.name))):
@@ -121,7 +126,7 @@ def _all(command: click.Command) -> Iterator[click.Command]:
     command = command.itself() if isinstance(command, Listed) else command
     yield command
     if isinstance(command, click.Group):
-        ctx = click.Context(command)
+        ctx = context(command)
         for name in command.list_commands(ctx):
             child = command.get_command(ctx, name)
             assert child is not None
