@@ -241,7 +241,8 @@ class PartitionAdoption:
             following = create_segment(self._pool, segments.directory, end, self.partition.config)
             segments.append(following)
             segments.activate(ActiveSegment(following, self.partition.config, end))
-            self.partition.sealed(end)  # without a flush in the background: it would hold up the adoption
+            # Without a flush in the background: it would hold up the adoption.
+            self.partition.sealed(end, taken)
         return taken
 
     def _take(self, one: Verified, base: int) -> bool:

@@ -249,13 +249,14 @@ class Partition:
         self.sealed(base_offset)
         self.flushing.soon(base_offset)
 
-    def sealed(self, base_offset: int) -> None:
-        """Note that a segment with this base offset follows the one that was active; the caller holds the
-        append token, and has what was sealed flushed.
+    def sealed(self, base_offset: int, count: int = 1) -> None:
+        """Note that a segment with this base offset follows `count` ones that were sealed; the caller holds
+        the append token, and has these flushed.
         """
         self.segments.layout += 1
         self.producers.snapshot(base_offset)
-        self.flusher.rolled(self.segments[-2], base_offset)
+        for slot in range(-count, 0):
+            self.flusher.rolled(self.segments[slot - 1], self.segments[slot].base_offset)
 
     def roll_from(self, view: LogView) -> bool:
         """Roll, so that all that `view` shows lies in sealed segments; False where more was appended

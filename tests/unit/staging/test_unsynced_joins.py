@@ -91,13 +91,16 @@ class NotLinked(FaultyFiles):
 
 
 class Synced(FaultyFiles):
-    """Notes the segments that are synced, by the directories that they lie in."""
+    """Notes the segments that are synced, by the directories that they lie in, and the paths of indexes."""
 
     def __init__(self, root: Path) -> None:
         super().__init__(root)
         self.synced: list[str] = []
+        self.indexes: set[str] = set()
 
     def sync(self, handle: Any) -> None:
+        if os.fspath(handle.path).endswith((names.INDEX, names.TIME_INDEX)):
+            self.indexes.add(os.fspath(handle.path))
         if os.fspath(handle.path).endswith(names.LOG):
             self.synced.append(os.path.basename(os.path.dirname(os.fspath(handle.path))))
         super().sync(handle)
@@ -126,6 +129,26 @@ def test_no_joined_segment_is_synced_before_it_is_settled(tmp_path: Path) -> Non
     world.settle()
     assert partitions <= set(files.synced)
     world.store.close()
+
+
+def test_the_indexes_of_all_segments_of_an_adoption_are_synced(tmp_path: Path) -> None:
+    """Not only those of the last one: the recovery point is behind them all."""
+    path, files = begin(tmp_path / "s", TOPIC), Synced(tmp_path)
+    with segstore.open(path, files=files, config={**CONFIG, "inbox.segment.bytes": 1}) as store:
+        pieces = range(0, N, N // PIECES)
+        seal(path, "one", [stage(path, "a", first + N // PIECES, first=first) for first in pieces])
+        store.flush()
+        sealed = {
+            os.fspath(path / names.partition_dir(*part) / names.segment_file(first, suffix))
+            for part in PARTS
+            for first in pieces
+            for suffix in (names.INDEX, names.TIME_INDEX)
+        }
+        logs = [
+            name for name in os.listdir(path / names.partition_dir(*PARTS[0])) if name.endswith(names.LOG)
+        ]
+        assert len(logs) == PIECES + 1
+        assert sealed <= files.indexes
 
 
 @pytest.mark.parametrize("mode", MODES)
