@@ -29,6 +29,8 @@ from segstore.storage.segment.native_tail import NativeTail
 from segstore.threads import holding
 
 if TYPE_CHECKING:
+    from typing_extensions import TypeIs
+
     from segstore.storage.segment.segment import Segment
 
 
@@ -265,11 +267,6 @@ class Visible:
         stable = self._writer.producers.state.stable_offset(self.start_offset, end)
         return LogView(segments, bases, self.start_offset, end, position, stable)
 
-    def _look_ahead(self) -> LogView:
-        """Return what readers are to see; let followers see what was written."""
-        self._written, view = self._look()
-        return view
-
     def _holds(self, ended: Ended) -> bool:
         held = self._held.get(ended.last_offset)
         return held is not None and not held.over
@@ -439,7 +436,11 @@ class Visible:
             it._publish_turned()
 
         def turn() -> None:
-            turning = [Turning(it.view, it._look_ahead(), at_once) for it in partitions]
+            looked = [it._look() for it in partitions]
+            turning = [
+                Turning(it.view, view, at_once, written)
+                for it, (written, view) in zip(partitions, looked, strict=True)
+            ]
             at_once.partitions = tuple(partitions)
             for it, view in zip(partitions, turning, strict=True):
                 it.current = view
@@ -526,7 +527,11 @@ class EndedTogether:
         def turn() -> None:
             self.over = True
             live = [it for it in partitions if it.current is not None]
-            turning = [Turning(it.view, it._below(it._reached(), it._all()), at_once) for it in live]
+            written = [it._all() for it in live]
+            turning = [
+                Turning(it.view, it._below(it._reached(), all_), at_once, all_)
+                for it, all_ in zip(live, written, strict=True)
+            ]
             at_once.partitions = tuple(live)
             for it, view in zip(live, turning, strict=True):
                 it.current = view
@@ -541,15 +546,20 @@ def _publish(together: Together) -> None:
     """Publish what became visible together and was not published before; the caller holds `publishing` of
     all.
     """
-    turned = [it for it in together.partitions if _is_of(it.current, together)]
+    turned = [(it, it.current) for it in together.partitions if _is_of(it.current, together)]
     Publisher.publish_all(
-        [(it.publisher, it.view, it.written, it.flusher, it.segments.layout) for it in turned]
+        [(it.publisher, it.view, _written(it, of), it.flusher, it.segments.layout) for it, of in turned]
     )
-    for it in turned:
+    for it, of in turned:
         it._untold = True  # until C's end is that of the view
-        it._turn(it._all(), it.view)
+        it._turn(_written(it, of), it.view)
         it._untold = False
 
 
-def _is_of(view: LogView | Turning | None, together: Together) -> bool:
+def _written(it: Visible, turning: Turning) -> LogView:
+    """Return all that was written: what is visible together now, or by C's appends since."""
+    return max(turning.written, it._all(), key=lambda view: view.end_offset)
+
+
+def _is_of(view: LogView | Turning | None, together: Together) -> TypeIs[Turning]:
     return isinstance(view, Turning) and view.together is together

@@ -82,11 +82,14 @@ class Together:
 
 
 class Turning(NamedTuple):
-    """Stands in place of a partition's view while the views of several partitions are replaced at once."""
+    """Stands in place of a partition's view while the views of several partitions are replaced at once.
+    `written` has all that was written; followers see it when `after` is published.
+    """
 
     before: LogView
     after: LogView
     together: Together
+    written: LogView
 
     @property
     def view(self) -> LogView:
