@@ -14,7 +14,7 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from benchmarks import readme
+from benchmarks import result_pages
 from segstore.bench import Results, write
 from segstore.bench.terminal import findings, machine_text
 from segstore.cli.signals import ended_by_signals, status
@@ -63,7 +63,7 @@ def main(
         out.mkdir(parents=True, exist_ok=True)
         write(results, out / "serve.json")
         if pages and not quick:
-            readme.update(directory=out)
+            result_pages.update(directory=out)
     if any(cell.notes for cell in results.cells):
         raise SystemExit(FAILED)
 

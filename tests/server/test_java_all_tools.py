@@ -49,6 +49,7 @@ OTHERWISE: dict[str, Iterable[str]] = {
     "versions of APIs": map(str, [27, 30, 31, *range(38, 42), 57, *range(76, 82), *range(83, 95)]),
     "all settings of a broker": {
         *("listeners", "listener.security.protocol.map", "sasl.enabled.mechanisms"),
+        *("offsets.topic.num.partitions", "transaction.state.log.num.partitions"),
         *("ssl.keystore.type", "ssl.truststore.type"),
         *("ssl.keystore.certificate.chain", "ssl.truststore.certificates"),
     },
