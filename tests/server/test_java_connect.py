@@ -5,7 +5,7 @@ server are killed; and so it does with a broker of Kafka's.
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import connect
@@ -13,7 +13,7 @@ import kafka_tools
 import pytest
 from connect import INTERNAL
 from killed_servers import SERVERS, KilledServer, committed, ends, server
-from waiting import until
+from waiting import PATIENCE, until
 
 pytestmark = [
     pytest.mark.judge("Kafka Connect"),
@@ -123,11 +123,19 @@ class Cluster:
         """Write more lines, and wait until a part of them is in the topic."""
         (before,) = ends(self.at.address, TOPIC, 1)
         self.files.write(LINES)
-        until(lambda: ends(self.at.address, TOPIC, 1)[0] >= before + LINES // 8)
+        self._until(lambda: ends(self.at.address, TOPIC, 1)[0] >= before + LINES // 8)
         assert ends(self.at.address, TOPIC, 1)[0] < before + LINES
 
+    def _until(self, look: Callable[[], bool], seconds: float = PATIENCE) -> None:
+        """Wait until `look` returns true, while the source goes on."""
+
+        def found() -> bool:
+            return look() or bool(self.workers[0].runners("source") and look())
+
+        until(found, seconds)
+
     def await_copies(self) -> None:
-        until(self.files.all_copied, COPIED)
+        self._until(self.files.all_copied, COPIED)
         assert self.files.first_copies() == self.files.lines
         assert values(self.at) == self.files.lines
 
