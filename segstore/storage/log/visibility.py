@@ -436,16 +436,7 @@ class Visible:
             it._publish_turned()
 
         def turn() -> None:
-            looked = [it._look() for it in partitions]
-            turning = [
-                Turning(it.view, view, at_once, written)
-                for it, (written, view) in zip(partitions, looked, strict=True)
-            ]
-            at_once.partitions = tuple(partitions)
-            for it, view in zip(partitions, turning, strict=True):
-                it.current = view
-            at_once.done = True
-            _publish(at_once)
+            _turn(at_once, partitions, [it._look() for it in partitions])
 
         holding([it.publishing for it in partitions], turn)
 
@@ -528,18 +519,28 @@ class EndedTogether:
             self.over = True
             live = [it for it in partitions if it.current is not None]
             written = [it._all() for it in live]
-            turning = [
-                Turning(it.view, it._below(it._reached(), all_), at_once, all_)
-                for it, all_ in zip(live, written, strict=True)
-            ]
-            at_once.partitions = tuple(live)
-            for it, view in zip(live, turning, strict=True):
-                it.current = view
-            at_once.done = True
-            _publish(at_once)
+            views = [it._below(it._reached(), view) for it, view in zip(live, written, strict=True)]
+            _turn(at_once, live, list(zip(written, views, strict=True)))
 
         if not self.over:
             holding([it.publishing for it in partitions], turn)
+
+
+def _turn(
+    together: Together, partitions: Sequence[Visible], looked: Sequence[tuple[LogView, LogView]]
+) -> None:
+    """Let readers see each partition's view of `looked`, which stands behind all that was written there: at
+    once, and in other processes. The caller holds `publishing` of all.
+    """
+    turning = [
+        Turning(it.view, view, together, written)
+        for it, (written, view) in zip(partitions, looked, strict=True)
+    ]
+    together.partitions = tuple(partitions)
+    for it, view in zip(partitions, turning, strict=True):
+        it.current = view
+    together.done = True
+    _publish(together)
 
 
 def _publish(together: Together) -> None:
