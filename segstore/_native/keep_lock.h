@@ -11,10 +11,10 @@
 enum { APART = 1000 };      /* appends */
 #define TOO_LONG 20000000   /* ns; the interpreter itself lets a thread keep the lock for 5 ms */
 
-/* Whether an append does nothing but write to one file, by C's own function. */
+/* Whether an append does nothing but write to one file, by C's own function, and waits for no other process. */
 static inline int is_plain_write(const seg_tail *t)
 {
-    return !t->write && !t->flush_messages && !t->n_followers;
+    return !t->write && !t->flush_messages && !t->n_followers && !t->share;
 }
 
 /* Whether an append is made with the lock let go; it counts then. */
