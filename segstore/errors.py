@@ -38,6 +38,7 @@ __all__ = [
     "GroupIdNotFoundError",
     "GroupMaxSizeReachedError",
     "GroupNotFoundError",
+    "HostUnavailableError",
     "IdempotencyConflictError",
     "IllegalArgumentError",
     "IllegalGenerationError",
@@ -86,6 +87,7 @@ __all__ = [
     "NotEnoughReplicasError",
     "NotLeaderForPartitionError",
     "NotLeaderOrFollowerError",
+    "NotShareableError",
     "OffsetMetadataTooLargeError",
     "OffsetMismatchError",
     "OffsetNotAvailableError",
@@ -432,6 +434,26 @@ class StoreLockedError(SegstoreError):
 
     def __reduce__(self) -> tuple[object, ...]:
         return _rebuild, (type(self), self.args, self.__dict__)
+
+
+class HostUnavailableError(RetriableError):
+    """The host of a shared store is dead or does not answer, and the call in a guest needs it; nothing was
+    appended. `pid` is the host's process, 0 if there is none, and `alive` tells whether that process lives:
+    one that does is stopped, or busy.
+    """
+
+    def __init__(self, message: str, pid: int = 0, alive: bool = False) -> None:
+        self.pid, self.alive = pid, alive
+        super().__init__(message)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _rebuild, (type(self), self.args, self.__dict__)
+
+
+class NotShareableError(SegstoreError):
+    """Several processes can't write a store here; the message names the platform or the file system that
+    does not allow it, and says what to do.
+    """
 
 
 class ReadOnlyError(SegstoreError):
