@@ -38,6 +38,7 @@ __all__ = [
     "GroupIdNotFoundError",
     "GroupMaxSizeReachedError",
     "GroupNotFoundError",
+    "HostUnavailableError",
     "IdempotencyConflictError",
     "IllegalArgumentError",
     "IllegalGenerationError",
@@ -86,6 +87,7 @@ __all__ = [
     "NotEnoughReplicasError",
     "NotLeaderForPartitionError",
     "NotLeaderOrFollowerError",
+    "NotShareableError",
     "OffsetMetadataTooLargeError",
     "OffsetMismatchError",
     "OffsetNotAvailableError",
@@ -417,21 +419,49 @@ class ListenError(SegstoreError, OSError):
 class StoreLockedError(SegstoreError):
     """Another process, or another open store in this process, is the writer; the error has its `pid`, and
     `here` tells whether it is this process; `address` is where it serves the store, "" where it does not.
+    `shared`: that one shares the store, or guests do that have no host at the moment.
     """
 
     def __init__(
-        self, path: str | os.PathLike[str], pid: int | None, here: bool = False, address: str = ""
+        self,
+        path: str | os.PathLike[str],
+        pid: int | None,
+        here: bool = False,
+        address: str = "",
+        shared: bool = False,
     ) -> None:
-        self.path, self.pid, self.here, self.address = str(path), pid, here, address
+        self.path, self.pid, self.here, self.address, self.shared = str(path), pid, here, address, shared
         who = f"process {pid}" if pid else "another process"
         served = f", which serves it at {address}" if address else ""
         ways = 'open it with mode="r", or close that one, which timeout= waits for'
         elsewhere = f"is open for writing in {who}{served}: {ways}"
+        if shared:
+            elsewhere = f'is shared by {who}{served}: open it with shared=True or shared="guest", or mode="r"'
         mine = 'is open in this process already: use that store, or close it, or open it with mode="r"'
         super().__init__(f"{self.path} {mine if here else elsewhere}")
 
     def __reduce__(self) -> tuple[object, ...]:
         return _rebuild, (type(self), self.args, self.__dict__)
+
+
+class HostUnavailableError(RetriableError):
+    """The host of a shared store is dead or does not answer, and the call in a guest needs it; nothing was
+    appended. `pid` is the host's process, 0 if there is none, and `alive` tells whether that process lives:
+    one that does is stopped, or busy.
+    """
+
+    def __init__(self, message: str, pid: int = 0, alive: bool = False) -> None:
+        self.pid, self.alive = pid, alive
+        super().__init__(message)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _rebuild, (type(self), self.args, self.__dict__)
+
+
+class NotShareableError(SegstoreError):
+    """Several processes can't write a store here; the message names the platform or the file system that
+    does not allow it, and says what to do.
+    """
 
 
 class ReadOnlyError(SegstoreError):

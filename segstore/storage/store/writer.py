@@ -36,6 +36,7 @@ from segstore.storage.meta.clean_shutdown import (
 from segstore.storage.meta.close_note import CLOSE_NOTE, FoundNote, OwedEpochs, owed_by, write_note
 from segstore.storage.meta.directory_safety import is_store, kept_mode, remove_begun
 from segstore.storage.meta.followed_ends import FollowedEnds
+from segstore.storage.meta.living_members import has_living_members
 from segstore.storage.meta.published_ends import EndsWriter, slot_key
 from segstore.storage.meta.role import MIRROR, ROLE, STANDBY
 from segstore.storage.meta.root_checkpoints import RootCheckpoints, TopicPartitionKey
@@ -529,10 +530,16 @@ def check_role(files: Files, root: str, kind: str | None) -> None:
 
 
 def locked(files: Files, root: str) -> StoreLockedError:
-    """Return the error for a store that is open for writing already. Raises OSError."""
+    """Return the error for a store that is open for writing already, or has living members. Raises
+    OSError.
+    """
     path = names.below(root, names.LOCK)
     return StoreLockedError(
-        root, files.lock_holder(path), files.is_locked_here(path), files.lock_address(path)
+        root,
+        files.lock_holder(path),
+        files.is_locked_here(path),
+        files.lock_address(path),
+        has_living_members(files, root),
     )
 
 

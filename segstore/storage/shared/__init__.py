@@ -1,0 +1,1 @@
+"""A store that several processes write: its members, its host and guests, and what they share."""
