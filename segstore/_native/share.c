@@ -8,7 +8,8 @@
  *    closed. So a seat may be given to another one if it is not current and its owner has no sealed end.
  * 2. While a log is closed the host alone moves its end. Who holds the lock then, took it behind the close, and leaves.
  *    A log is closed under its lock only, or once that was taken away.
- * 3. `torn` is set before anything else where the lock came from a dead owner, and taken back behind the cut.
+ * 3. `torn` is set before anything else if the lock came from a dead owner, and taken back behind the cut, unless it was set
+ *    anew since: it counts. A closed log is cut by nobody but the host, which knows what it has written and not shown.
  * 4. What is done to a file by the record that was loaded is done behind one more look that the lock is ours: file and
  *    position belong together then, also where the lock is taken away later [E4].
  *
@@ -53,7 +54,8 @@ static int has_sealed(const seg_shared_log *log, uint64_t owner)
     return 0;
 }
 
-/* A seat of this tail's own; another one's is taken only by invariant 1. There are more seats than sealed ends. */
+/* A seat of this tail's own; another one's is taken only by invariant 1: by a compare-and-swap, behind which its caller looks
+ * once more whose the lock is. -1: somebody else was faster. There are more seats than sealed ends. */
 static int32_t seat_of(seg_share *s, uint64_t current)
 {
     seg_shared_log *log = s->log;
@@ -61,14 +63,19 @@ static int32_t seat_of(seg_share *s, uint64_t current)
     if (log->seats[s->seat] == mine)
         return s->seat;
     int32_t other = -1;
+    uint64_t owner = 0;
     for (int32_t i = 0; i < SEG_SEATS; i++) {
-        if (log->seats[i] == mine)
+        uint64_t held = __atomic_load_n(&log->seats[i], __ATOMIC_ACQUIRE);
+        if (held == mine)
             return s->seat = i;
-        if ((current == 0 || i != (int32_t)((current >> 8) & (SEG_SEATS - 1))) && !(log->seats[i] && has_sealed(log, log->seats[i])) &&
-            (other < 0 || log->seats[i] == 0))
+        int is_current = current && i == (int32_t)((current >> 8) & (SEG_SEATS - 1));
+        if (!is_current && !(held && has_sealed(log, held)) && (other < 0 || (owner && !held))) {
             other = i;
+            owner = held;
+        }
     }
-    __atomic_store_n(&log->seats[other], mine, __ATOMIC_RELEASE);
+    if (other < 0 || !__atomic_compare_exchange_n(&log->seats[other], &owner, mine, 0, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED))
+        return -1;
     return s->seat = other;
 }
 
@@ -100,13 +107,21 @@ static int32_t is_mine(const seg_share *s)
     return (int32_t)seg_lock_is_mine(s->member, &s->log->lock, s->who);
 }
 
+static void note_torn(seg_shared_log *log)
+{
+    uint32_t torn = __atomic_load_n(&log->torn, __ATOMIC_ACQUIRE);
+    while (!__atomic_compare_exchange_n(&log->torn, &torn, (torn + 2) | 1, 0, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) {
+    }
+}
+
 /* Cut what a dead owner, or a failed write, has left behind the end [L3]: 0, or -errno. */
 static int64_t cut(seg_shared_log *log, int32_t fd, int64_t position)
 {
     struct stat found;
+    uint32_t torn = __atomic_load_n(&log->torn, __ATOMIC_ACQUIRE);
     if (fstat(fd, &found) < 0 || (found.st_size > position && ftruncate(fd, position) < 0))
         return -errno;
-    __atomic_store_n(&log->torn, 0, __ATOMIC_RELEASE);
+    __atomic_compare_exchange_n(&log->torn, &torn, torn & ~1u, 0, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED);
     return 0;
 }
 
@@ -128,7 +143,19 @@ static int64_t load(seg_tail *t, seg_share *s)
         }
         s->current = current;
     }
-    return is_mine(s) ? 0 : SEG_SLOW;
+    return seat_of(s, current) >= 0 && is_mine(s) ? 0 : SEG_SLOW;
+}
+
+int seg_share_look(seg_tail *t)
+{
+    seg_share *s = t->share;
+    seg_shared_end now;
+    uint64_t current = current_of(s->log);
+    if (!seg_shared_now(s->log, &now) || current_of(s->log) != current || now.generation != s->generation)
+        return 0;
+    *t->active->end = now.end;
+    s->current = current;
+    return 1;
 }
 
 static int64_t look(seg_tail *t, seg_share *s)
@@ -137,7 +164,7 @@ static int64_t look(seg_tail *t, seg_share *s)
     if (__atomic_load_n(&log->aways, __ATOMIC_ACQUIRE) != s->aways || !__atomic_load_n(&log->open, __ATOMIC_ACQUIRE) ||
         log->key != s->key || load(t, s))
         return SEG_SLOW;
-    return log->torn ? cut(log, t->fd, t->active->end->position) : 0;
+    return log->torn & 1 ? cut(log, t->fd, t->active->end->position) : 0;
 }
 
 int64_t seg_share_enter(seg_tail *t, int32_t brief)
@@ -147,7 +174,7 @@ int64_t seg_share_enter(seg_tail *t, int32_t brief)
     uint64_t seen = 0;
     int64_t code = seg_lock_take(s->member, &s->log->lock, s->who, brief, header->stopped_ms, &seen);
     if (code == 1)
-        __atomic_store_n(&s->log->torn, 1, __ATOMIC_RELEASE);
+        note_torn(s->log);
     else if (code == -ETIMEDOUT)
         s->waited_for = seen & ~(uint64_t)SEG_WAITED;
     if (code < 0)
@@ -184,7 +211,7 @@ int seg_share_publish(seg_tail *t, int64_t stable)
 void seg_share_tear(seg_tail *t)
 {
     seg_share *s = t->share;
-    __atomic_store_n(&s->log->torn, 1, __ATOMIC_RELEASE);
+    note_torn(s->log);
     cut(s->log, t->fd, t->active->end->position);
 }
 
@@ -243,22 +270,26 @@ static int fence(seg_share *s, uint64_t word)
     return 1;
 }
 
-/* End what a host that died has begun of that. */
-static void finish_fences(seg_share *s)
+/* End what a host that died has begun of that, with the lock. Unless the lock was that host's (`was_taken`), it has taken
+ * nothing from anybody. */
+static void finish_fences(seg_share *s, int was_taken)
 {
     seg_shared_log *log = s->log;
     for (int i = 0; i < SEG_SEALED; i++) {
         seg_sealed *note = &log->sealed[i];
         if (!note->owner || note->generation != INT64_MAX)
             continue;
-        if (record_of(log, current_of(log))->is_sealed) /* that was done, and not noted */
+        if (!was_taken)
+            __atomic_store_n(&note->owner, 0, __ATOMIC_RELEASE);
+        else if (record_of(log, current_of(log))->is_sealed) /* that was done, and not noted */
             __atomic_store_n(&note->generation, record_of(log, current_of(log))->generation - 1, __ATOMIC_RELEASE);
         else
             seal(s, note);
     }
 }
 
-/* Take the log's lock for the host, from an owner that has died or does not go on, too: 0; -EINTR. */
+/* Take the log's lock for the host, from an owner that has died or does not go on, too: 0; 1: it was a dead host's;
+ * -EINTR. */
 static int64_t take_for_host(seg_share *s)
 {
     const seg_shared_header *header = (const seg_shared_header *)s->member->map;
@@ -269,11 +300,11 @@ static int64_t take_for_host(seg_share *s)
         int64_t patience = is_asked ? 0 : header->stopped_ms;
         int64_t code = seg_lock_take(s->member, &s->log->lock, SEG_OF_HOST, 0, patience, &seen);
         if (code == 1)
-            __atomic_store_n(&s->log->torn, 1, __ATOMIC_RELEASE);
+            note_torn(s->log);
         if (code == -ETIMEDOUT && !fence(s, seen))
             continue;
         s->waited_for = 0;
-        return code == -EINTR ? code : 0;
+        return code == -EINTR ? code : code == 1 && seg_lock_who(seen) == SEG_OF_HOST;
     }
 }
 
@@ -310,7 +341,7 @@ int64_t seg_share_close(seg_tail *t)
     seg_share *s = t->share;
     seg_shared_log *log = s->log;
     int64_t error = take_for_host(s);
-    if (error)
+    if (error < 0)
         return error;
     __atomic_store_n(&log->open, 0, __ATOMIC_RELEASE);
     uint64_t current = current_of(log);
@@ -319,7 +350,7 @@ int64_t seg_share_close(seg_tail *t)
     s->current = current;
     s->is_sealed = (int32_t)now->is_sealed;
     s->aways = log->aways;
-    if (log->torn && !now->is_sealed && t->fd >= 0)
+    if ((log->torn & 1) && !now->is_sealed && t->fd >= 0)
         cut(log, t->fd, now->end.position);
     leave_for_host(s);
     return 0;
@@ -377,7 +408,7 @@ static void make_even(uint8_t *ends)
 void seg_share_show_together(seg_share *const *shares, const seg_marks *marks, int64_t n, uint8_t *ends)
 {
     seg_shared_header *header = (seg_shared_header *)shares[0]->member->map;
-    int64_t number = ++header->together_turn;
+    int64_t number = __atomic_add_fetch(&header->together_turn, 1, __ATOMIC_SEQ_CST);
     for (int64_t i = 0; i < n; i++) {
         seg_shared_end end = {0};
         seg_shared_log *log = shares[i]->log;
@@ -454,26 +485,34 @@ int64_t seg_share_take_over(seg_share *s, seg_shared_end *out)
     seg_shared_log *log = s->log;
     if (log->key != s->key || !current_of(log))
         return 0;
-    int64_t error = take_for_host(s);
-    if (error)
-        return error;
-    finish_fences(s);
+    /* A log that is closed has nobody within an append (invariant 2); who dies with its lock, or stops, is in no way. */
+    int was_open = (int)__atomic_load_n(&log->open, __ATOMIC_ACQUIRE);
+    int64_t taken = was_open ? take_for_host(s) : 0;
+    if (taken < 0)
+        return taken;
+    if (was_open)
+        finish_fences(s, (int)taken);
     __atomic_store_n(&log->open, 0, __ATOMIC_RELEASE);
     s->current = current_of(log);
     *out = *record_of(log, s->current);
     s->is_sealed = (int32_t)out->is_sealed;
     s->aways = log->aways;
-    leave_for_host(s);
+    uint64_t owner = __atomic_load_n(&log->lock, __ATOMIC_ACQUIRE);
+    if (was_open)
+        leave_for_host(s);
+    else if (seg_lock_is_dead(s->member, owner))
+        __atomic_compare_exchange_n(&log->lock, &owner, 0, 0, __ATOMIC_RELEASE, __ATOMIC_RELAXED);
     return 1;
 }
 
 int64_t seg_share_end(seg_share *s)
 {
-    int64_t error = take_for_host(s);
-    if (error)
+    int64_t was_open = __atomic_load_n(&s->log->open, __ATOMIC_ACQUIRE), error = was_open ? take_for_host(s) : 0;
+    if (error < 0)
         return error;
     __atomic_store_n(&s->log->open, 0, __ATOMIC_RELEASE);
     s->log->key = 0;
-    leave_for_host(s);
+    if (was_open)
+        leave_for_host(s);
     return 0;
 }

@@ -85,12 +85,11 @@ void seg_tail_wake(const seg_tail *t)
 
 int64_t seg_share_catch_up(seg_tail *t)
 {
-    seg_shared_end now;
-    if (!t->here[0] || !seg_shared_now(t->share->log, &now) || now.end.next_offset <= t->shown_offset || enter(t))
+    if (!t->here[0] || __atomic_load_n(&t->share->log->current, __ATOMIC_ACQUIRE) == t->share->current || enter(t))
         return 0;
-    int more = t->open && seg_shared_now(t->share->log, &now) && now.end.next_offset > t->shown_offset;
+    int more = t->open && seg_share_look(t) && t->active->end->next_offset > t->shown_offset;
     if (more)
-        show_up_to(t, now.end.position, now.end.next_offset);
+        show_up_to(t, t->active->end->position, t->active->end->next_offset);
     leave(t);
     return more;
 }

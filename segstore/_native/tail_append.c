@@ -92,8 +92,8 @@ static int headers_of(PyObject *object, uint8_t *room, seg_record *r)
  * not plain. */
 static int64_t make_briefly(append_call *c)
 {
-    const seg_tail *t = c->tail;
-    if (!t->share || t->write || t->flush_messages || __atomic_load_n(&t->apart, __ATOMIC_RELAXED) > 0)
+    seg_tail *t = c->tail;
+    if (!t->share || t->write || t->flush_messages || is_slow(t))
         return SEG_BUSY;
     c->record.brief = 1;
     int64_t offset = make_holding_the_lock(c);

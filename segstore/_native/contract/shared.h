@@ -58,7 +58,7 @@ typedef struct seg_shared_log {
     int64_t current_spare[7];
     int64_t key;             /* of the partition; 0: none */
     uint32_t open;           /* 1: members may append by themselves */
-    uint32_t torn;           /* 1: bytes may lie behind the end */
+    uint32_t torn;           /* odd: bytes may lie behind the end; counts how often that was so */
     int64_t aways;           /* how often the lock was taken from a living owner */
     int64_t most_position;   /* settings that appends keep: see seg_active */
     int64_t young_ms;
