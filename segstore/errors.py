@@ -38,6 +38,7 @@ __all__ = [
     "GroupIdNotFoundError",
     "GroupMaxSizeReachedError",
     "GroupNotFoundError",
+    "HostUnavailableError",
     "IdempotencyConflictError",
     "IllegalArgumentError",
     "IllegalGenerationError",
@@ -86,6 +87,7 @@ __all__ = [
     "NotEnoughReplicasError",
     "NotLeaderForPartitionError",
     "NotLeaderOrFollowerError",
+    "NotShareableError",
     "OffsetMetadataTooLargeError",
     "OffsetMismatchError",
     "OffsetNotAvailableError",
@@ -381,6 +383,20 @@ class UnsupportedFormatError(SegstoreError):
             f"this is segstore {VERSION}, which knows formats up to {known}"
         )
 
+    @classmethod
+    def of_members(
+        cls, path: str | os.PathLike[str], format: int, version: str, known: int
+    ) -> UnsupportedFormatError:
+        """Return the error of a file that processes of segstore `version` share, in a format that is not the
+        `known` one.
+        """
+        error = cls(path, format, version, known)
+        error.args = (
+            f"{error.path} has format {format}, of segstore {version}, whose processes share the store: this "
+            f"is segstore {VERSION}, which shares by format {known}. All members need the same format",
+        )
+        return error
+
     def __reduce__(self) -> tuple[object, ...]:
         return _rebuild, (type(self), self.args, self.__dict__)
 
@@ -429,6 +445,27 @@ class StoreLockedError(SegstoreError):
         elsewhere = f"is open for writing in {who}{served}: {ways}"
         mine = 'is open in this process already: use that store, or close it, or open it with mode="r"'
         super().__init__(f"{self.path} {mine if here else elsewhere}")
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _rebuild, (type(self), self.args, self.__dict__)
+
+
+class NotShareableError(SegstoreError):
+    """A store can't be shared with this process: its file system, its place or the platform is not fit for
+    it, or there are as many members as may be; the message says which.
+    """
+
+
+class HostUnavailableError(RetriableError):
+    """A member of a shared store needs its host, which does not answer. Nothing was appended. The error has
+    the host's `pid`, 0 if there was none, and says whether that process is `alive`.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], pid: int, alive: bool) -> None:
+        self.path, self.pid, self.alive = str(path), pid, alive
+        host = f"its host, process {pid}," if pid else "its host"
+        why = f"{host} is alive, and does not answer" if alive else f"{host} is gone, and no other has come"
+        super().__init__(f"{self.path} is shared, and {why}: nothing was appended. Try again")
 
     def __reduce__(self) -> tuple[object, ...]:
         return _rebuild, (type(self), self.args, self.__dict__)
