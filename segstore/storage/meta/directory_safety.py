@@ -14,7 +14,7 @@ import os
 from segstore import names
 from segstore.errors import StorageError
 from segstore.files import FILE_MODE, Files
-from segstore.storage.meta.living_members import has_living_members
+from segstore.storage.meta.store_format import has_living_members
 from segstore.storage.meta.topic_info import CLUSTER_METADATA
 from segstore.storage.meta.topics import TopicFiles
 

@@ -2,8 +2,8 @@
 
 On disk: `.segstore/format`, a line with a checksum (see `framed`) that has the number of the format and the
 oldest version of segstore that reads it. The form of this file stays as it is in all versions. A store
-without it has format 1: segstore 0.1 wrote none. The number changes with each begin and end of sharing.
-Threads: any; functions without state.
+without it has format 1: segstore 0.1 wrote none. The number changes with each begin and end of sharing,
+of which docs/shared.md has the rules. Threads: any; functions without state.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def is_marked_shared(files: Files, root: str) -> bool:
 
 
 def mark_shared(files: Files, root: str) -> None:
-    """Note that the store has SHARED_FORMAT, durably, before anybody shares it (rule H4 of docs/shared.md).
+    """Note that the store has SHARED_FORMAT, durably, before anybody shares it (rule H4).
     Raises OSError.
     """
     if not is_marked_shared(files, root):
@@ -84,7 +84,15 @@ def mark_shared(files: Files, root: str) -> None:
 
 def mark_unshared(files: Files, root: str) -> None:
     """Note that the store has FORMAT again, durably, if it was shared: the caller holds the store's lock, and
-    no member lives (rules H3 and H4 of docs/shared.md). Raises OSError.
+    no member lives (rules H3 and H4). Raises OSError.
     """
     if is_marked_shared(files, root):
         write_format(files, root)
+
+
+def has_living_members(files: Files, root: str) -> bool:
+    """Return whether a process shares the store, this one too, or is about to: each member holds a lock on a
+    byte of `.segstore/members` (rule L2). Whoever takes the store's lock and does not share looks here, and
+    gives the lock back if there is one: it may be a guest whose host was killed (rule H3). Raises OSError.
+    """
+    return files.is_locked(names.below(root, f"{names.OURS}/{names.MEMBERS}"))

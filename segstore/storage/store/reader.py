@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable
 from time import monotonic_ns
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from segstore import names
 from segstore.files import locks
@@ -23,6 +23,9 @@ from segstore.storage.meta.followed_ends import LATE, LOOK, FollowedEnds
 from segstore.storage.meta.published_ends import Ends, EndsReader, Glance, open_reader, slot_key
 from segstore.storage.meta.root_checkpoints import LOG_START_FILES, read_log_start
 from segstore.storage.meta.topics import NOT_A_FILE, TopicFiles, TopicInfo, find_topic
+
+if TYPE_CHECKING:
+    from segstore.storage.store.store_member import StoreMember
 
 _TICK_NS = 2_000_000_000  # coarser than the clock of any file system
 
@@ -76,6 +79,20 @@ class StoreReader:
         self._ends_path = os.path.join(context.root, names.OURS, names.ENDS)
         self._belief = _NO_BELIEF
         self._topics = _Topics((-1, -1), frozenset(), 0, False, {})
+
+    @property
+    def role(self) -> str:
+        """See `Store.role`."""
+        return "reader"
+
+    @property
+    def host_pid(self) -> int:
+        """See `Store.host_pid`."""
+        return self.context.files.lock_holder(os.path.join(self.context.root, names.LOCK)) or 0
+
+    def members(self) -> list[StoreMember]:
+        """See `Store.members`: one process writes."""
+        return []
 
     @property
     def topics(self) -> dict[str, TopicInfo]:

@@ -70,6 +70,8 @@ from segstore.weak_values import WeakValues
 if TYPE_CHECKING:
     from typing_extensions import Self
 
+    from segstore.storage.store.store_member import StoreMember
+
 MODES = ("rw", "r")
 log = Logger("segstore")
 A = TypeVar("A")
@@ -231,6 +233,30 @@ class Store(PublicNames):
     @property
     def mode(self) -> str:
         return "rw" if self._context.writable else "r"
+
+    @property
+    def role(self) -> str:
+        """Return what this process is to the store: "writer", "reader", or, of a store that is shared, "host"
+        or "guest". A guest that was opened with shared=True may become the host.
+        """
+        return self._side.role
+
+    @property
+    def host_pid(self) -> int:
+        """Return the pid of the process that has the store open for writing, or is host of a shared one; 0 if
+        there is none, or its pid is not known. Raises StoreClosedError, ForkedError, StorageError.
+        """
+        self._context.check_open()
+        with os_errors():
+            return self._side.host_pid
+
+    def members(self) -> list[StoreMember]:
+        """Return the living processes that share the store, this one too, by their slots; an empty list for
+        "writer" and "reader". Raises StoreClosedError, ForkedError, StorageError.
+        """
+        self._context.check_open()
+        with os_errors():
+            return self._side.members()
 
     @property
     def recovered(self) -> tuple[Recovered, ...]:

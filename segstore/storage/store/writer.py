@@ -13,6 +13,7 @@ import threading
 import weakref
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
 from segstore import names
 from segstore.config import StoreConfig
@@ -36,11 +37,10 @@ from segstore.storage.meta.clean_shutdown import (
 from segstore.storage.meta.close_note import CLOSE_NOTE, FoundNote, OwedEpochs, owed_by, write_note
 from segstore.storage.meta.directory_safety import is_store, kept_mode, remove_begun
 from segstore.storage.meta.followed_ends import FollowedEnds
-from segstore.storage.meta.living_members import has_living_members
 from segstore.storage.meta.published_ends import EndsWriter, slot_key
 from segstore.storage.meta.role import MIRROR, ROLE, STANDBY
 from segstore.storage.meta.root_checkpoints import RootCheckpoints, TopicPartitionKey
-from segstore.storage.meta.store_format import check_format
+from segstore.storage.meta.store_format import check_format, has_living_members
 from segstore.storage.meta.topics import TopicFiles, TopicInfo
 from segstore.storage.store.kept_files import KeptFiles
 from segstore.storage.store.partitions import PartitionLoader, Partitions
@@ -49,6 +49,9 @@ from segstore.storage.store.small_mending import mend_small, state_format
 from segstore.storage.store.sweeper import Sweeper
 from segstore.storage.store.topic_admin import TopicAdmin
 from segstore.threads import others_are_gone
+
+if TYPE_CHECKING:
+    from segstore.storage.store.store_member import StoreMember
 
 _LINES = 16
 """Partitions for whose lines in the small files of the root a piece of the reserve is kept."""
@@ -173,7 +176,7 @@ class StoreWriter:
         """Raise an error if the store has another role, is one directory of several, or is fenced."""
         files, root = self.context.files, self.context.root
         if not self._replicated and names.META_PROPERTIES in root_names:
-            _check_plain(files, root)
+            check_plain(files, root)
         if self._role is not None or f"{names.OURS}/{names.ROLE}" in root_names:
             check_role(files, root, self._role)
         if f"{names.OURS}/{names.FENCE}" in root_names and self.may_have_standby:
@@ -287,6 +290,20 @@ class StoreWriter:
         self.partitions.expire_producers(self.config.producer_id_expiration_ms)
 
     # --- what there is --------------------------------------------------------------------
+
+    @property
+    def role(self) -> str:
+        """See `Store.role`."""
+        return "writer"
+
+    @property
+    def host_pid(self) -> int:
+        """See `Store.host_pid`."""
+        return self.context.pid
+
+    def members(self) -> list[StoreMember]:
+        """See `Store.members`: one process writes."""
+        return []
 
     @property
     def may_have_standby(self) -> bool:
@@ -499,7 +516,7 @@ def let_go_of_lost(files: Files, root: str) -> None:
         writer.let_go()
 
 
-def _check_plain(files: Files, root: str) -> None:
+def check_plain(files: Files, root: str) -> None:
     """Raise InvalidArgumentError where the directory is one of a replicated store: written by itself it would
     get leader epochs that its other replicas don't know (R7). A broker's has no settings files of segstore's.
     Raises CorruptCheckpointError, OSError.
