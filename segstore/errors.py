@@ -458,7 +458,6 @@ class StoreLockedError(SegstoreError):
         return _rebuild, (type(self), self.args, self.__dict__)
 
 
-<<<<<<< HEAD
 class HostUnavailableError(RetriableError):
     """The host of a shared store is dead or does not answer, and the call in a guest needs it; nothing was
     appended. `pid` is the host's process, 0 if there is none, and `alive` tells whether that process lives:
@@ -468,38 +467,17 @@ class HostUnavailableError(RetriableError):
     def __init__(self, message: str, pid: int = 0, alive: bool = False) -> None:
         self.pid, self.alive = pid, alive
         super().__init__(message)
-=======
-class NotShareableError(SegstoreError):
-    """A store can't be shared with this process: its file system, its place or the platform is not fit for
-    it, or there are as many members as may be; the message says which.
-    """
-
-
-class HostUnavailableError(RetriableError):
-    """A member of a shared store needs its host, which does not answer. Nothing was appended. The error has
-    the host's `pid`, 0 if there was none, and says whether that process is `alive`.
-    """
-
-    def __init__(self, path: str | os.PathLike[str], pid: int, alive: bool) -> None:
-        self.path, self.pid, self.alive = str(path), pid, alive
-        host = f"its host, process {pid}," if pid else "its host"
-        why = f"{host} is alive, and does not answer" if alive else f"{host} is gone, and no other has come"
-        super().__init__(f"{self.path} is shared, and {why}: nothing was appended. Try again")
->>>>>>> files
 
     def __reduce__(self) -> tuple[object, ...]:
         return _rebuild, (type(self), self.args, self.__dict__)
 
 
-<<<<<<< HEAD
 class NotShareableError(SegstoreError):
     """Several processes can't write a store here; the message names the platform or the file system that
     does not allow it, and says what to do.
     """
 
 
-=======
->>>>>>> files
 class ReadOnlyError(SegstoreError):
     """A call would change a store that was opened with mode="r"."""
 

@@ -119,12 +119,7 @@ int64_t seg_lock_take(const seg_member *m, uint64_t *lock, int32_t who, int32_t 
         *seen = word;
         if (take_from_dead(m, lock, word, mine))
             return 1;
-<<<<<<< HEAD
-        if (patience_ms >= 0 && clock_ns() - began > patience_ms * NS_OF_MS)
-=======
-        if (patience_ms >= 0 && clock_ns() - since > patience_ms * NS_OF_MS) {
-            *seen = word;
->>>>>>> files
+        if (patience_ms >= 0 && clock_ns() - since > patience_ms * NS_OF_MS)
             return -ETIMEDOUT;
     }
 }

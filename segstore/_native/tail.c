@@ -83,6 +83,15 @@ void seg_tail_wake(const seg_tail *t)
         seg_wake(t->ends, t->ends_len);
 }
 
+void seg_share_leave(seg_tail *t)
+{
+    while (enter(t)) {
+    }
+    t->open = 0;
+    t->share = NULL;
+    leave(t);
+}
+
 int64_t seg_share_catch_up(seg_tail *t)
 {
     if (!t->here[0] || __atomic_load_n(&t->share->log->current, __ATOMIC_ACQUIRE) == t->share->current || enter(t))

@@ -100,13 +100,12 @@ def _open_shared(
     files = files or Files()
     with os_errors():
         check_shareable(files, arguments.path("path", path))
-        from segstore.storage.shared.opening import open_shared  # which only Linux has all calls for
+        from segstore.storage.store.shared_opening import open_shared  # which only Linux has all calls for
 
         context = storage.open_context(path, settings, clock, files, file_mode)
         side = open_shared(context, settings, shared, seconds)
     store = Store(context, side)
     store.on_topic_deleted(forget_offsets)
-    side.on_host = _again(weakref.ref(store))  # is called whenever this process has become the host
     if store.role == "host":
         end_transactions(store)
     return store

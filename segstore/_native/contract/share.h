@@ -26,6 +26,8 @@ int64_t seg_share_finish_together(seg_member *m, int64_t logs, uint8_t *ends);
 /* By a host that comes: close a log that another one may have left open, and put right what dead owners left, but for
  * bytes behind the end: 1, and *out is its end; 0: it has none; -EINTR. */
 int64_t seg_share_take_over(seg_share *s, seg_shared_end *out);
+/* By a host that leaves while others live: let this tail append no more, and the log stay open. */
+void seg_share_leave(seg_tail *t);
 /* By the host: close a log for good, since its partition was deleted. */
 int64_t seg_share_end(seg_share *s);
 /* By the host: note that a sync of the active segment's log makes all durable, or does no more. */

@@ -148,6 +148,10 @@ class GuestPartition:
         self._share: Any = None
         self._slot = -1
 
+    def partition_for_write(self) -> Any:
+        """Return what appends: this object, or the host's partition once this process is the host."""
+        return self
+
     # --- what appends ask for ---------------------------------------------------------------
 
     @property

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+from segstore._native import lib
 from segstore.config import TopicConfig
 from segstore.errors import ReentrantCallError, StorageError, copy_of
 from segstore.files.reserve import NO_ROOM, Sparing
@@ -389,6 +390,31 @@ class Partition:
                 self._snapshot()
         elif self.flushing.untold is not None:
             raise copy_of(self.flushing.untold)
+
+    def leave_sealed(self) -> None:
+        """Go on behind a segment that was sealed: see `LogWriter.leave_sealed`."""
+        with self.token:
+            self.writer.leave_sealed(self.tail.native)
+            self.show()
+
+    def leave_open(self) -> None:
+        """Make the log durable, and leave it open for other processes, since this one is host no more. Raises
+        StorageError.
+        """
+        with self.token:
+            self._show_rest()
+        if self.writer.is_whole():
+            with self.token:
+                self.writer.begin_epoch()
+            self.flush()
+            self.epochs.sync()
+            if self.flushing.changed:
+                self._snapshot()
+        with self.token:
+            self.tail.open(self.validator)
+            lib.seg_share_leave(self.tail.native.c)
+            self.tail.may_be_open = False
+            self.segments.closed = True
 
     def _snapshot(self) -> None:
         """Write a producer snapshot at the end; without room for it the next open replays the log from an

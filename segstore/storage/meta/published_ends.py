@@ -150,6 +150,12 @@ class _Mapped:
     def _sequence(self) -> int:
         return int(struct.unpack_from("<q", self._memory, 0)[0])
 
+    def slot(self, key: int) -> int | None:
+        """Return the slot of a partition, None if it has none."""
+        if self._read_generation() != self._generation and not self._write:
+            self._map()
+        return self._slots.get(key)
+
     def keys(self) -> set[int]:
         """Return the keys that have a slot."""
         return set(self._slots)
@@ -444,6 +450,10 @@ class EndsWriter(_Mapped):
         with self._files.open(self._path, write=True) as handle:
             self._files.sync(handle)
         self._files.sync_dir(self._path.rpartition("/")[0])
+
+    def tell_generation(self) -> None:
+        """Have readers map this file anew, and look whether the store is shared."""
+        self._bump_generation()
 
     def _bump_generation(self) -> None:
         struct.pack_into("<q", self._memory, ends_header.GENERATION_AT, _after(self._read_generation()))

@@ -12,10 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 from segstore._native import ffi, lib
 
+from segstore.storage.shared.members import Members
+from segstore.storage.shared.shared_file import SharedFile
+
 if TYPE_CHECKING:
+    from segstore.config import StoreConfig
+    from segstore.files import Files
     from segstore.storage.meta.published_ends import Numbers, Place, Shown
-    from segstore.storage.shared.members import Members
-    from segstore.storage.shared.shared_file import SharedFile
 
 
 def new_share(members: Members, file: SharedFile, slot: int, key: int, who: int, *, grow: bool) -> Any:
@@ -27,11 +30,43 @@ def new_share(members: Members, file: SharedFile, slot: int, key: int, who: int,
 
 
 class Sharing:
-    """The shares of a host's partitions, by slot."""
+    """The shares of a host's partitions, by slot. `found`: another host has left logs, which are taken over when
+    they are opened.
+    """
 
-    def __init__(self, members: Members, file: SharedFile) -> None:
-        self.members, self.file = members, file
+    def __init__(self, members: Members, file: SharedFile, *, found: bool) -> None:
+        self.members, self.file, self.found = members, file, found
         self._shares: dict[int, Any] = {}
+
+    @classmethod
+    def begin(cls, files: Files, root: str, config: StoreConfig) -> Sharing:
+        """Make the file, or take that of a host that died, and become a member. The caller holds `.lock`. Raises
+        StorageError, NotShareableError.
+        """
+        file = SharedFile.make(
+            files,
+            root,
+            members=config.shared_members,
+            stopped_ms=config.shared_stopped_ms,
+            answer_ms=config.shared_answer_ms,
+        )
+        return cls(Members(files, root, file, may_host=True), file, found=not file.made)
+
+    def finish_together(self, ends: Any) -> None:
+        """Finish what a dead host has begun to show of several logs at one moment; `ends` is the mapping of the
+        published ends.
+        """
+        logs = (self.file.size - lib.SEG_SHARED_LOGS) // lib.SEG_SHARED_LOG
+        lib.seg_share_finish_together(self.members.c, logs, ends)
+
+    def go_live(self) -> None:
+        """Let others come, and tell those that wait for a host."""
+        self.file.live = True
+        self.members.become_host()
+
+    def stop(self) -> None:
+        """Let nobody come any more: what the file says is old from now on."""
+        self.file.live = False
 
     def of(self, slot: int, key: int) -> Any:
         """Return the share of the partition that has this slot. Raises OSError."""
@@ -45,6 +80,8 @@ class Sharing:
         """Close a log that another host has left, and return its end (`seg_shared_end *`); None if it has none.
         Bytes may lie behind the end.
         """
+        if self.file.log_if_there(slot) is None:
+            return None
         end = ffi.new("seg_shared_end *")
         while (found := lib.seg_share_take_over(self.of(slot, key), end)) == -errno.EINTR:
             """A signal's handler has run."""

@@ -60,12 +60,12 @@ class Asking:
         behind `shared.answer.ms`, and the error that the host has met; nothing was done then.
         """
         with self._lock:
-            c, slot = self._members.c, self._members.mine
+            c, slot = self._members.c, self._members.shared.member(self._members.slot)
             for name, value in request._asdict().items():
                 setattr(slot, name, value)
             number = lib.seg_request_post(c, what)
             try:
-                self._await(number, self._members.header.answer_ms)
+                self._await(number, self._members.shared.header.answer_ms)
             except BaseException:
                 lib.seg_request_forget(c, number)
                 raise
@@ -80,7 +80,16 @@ class Asking:
         while lib.seg_request_await(c, number, _LONGEST_WAIT):
             self._check()
             if time.monotonic() > end:
-                raise self._members.unavailable(f"did not answer within shared.answer.ms={answer_ms}")
+                raise unavailable(self._members, f"did not answer within shared.answer.ms={answer_ms}")
+
+
+def unavailable(members: Members, why: str) -> HostUnavailableError:
+    """Return the error for a call that needs the host."""
+    host = members.host()
+    if host is None:
+        pid = members.shared.member(members.shared.header.host_slot).pid if members.shared.header.host_slot >= 0 else 0
+        return HostUnavailableError(f"the host of the store (pid {pid}) is dead, and no other one came: it {why}", pid)
+    return HostUnavailableError(f"the host of the store (pid {host.pid}) {why}: it is stopped, or busy", host.pid, True)
 
 
 def answer_of(error: Exception) -> tuple[int, int, bytes]:

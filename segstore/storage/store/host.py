@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
+from typing import Any
 
 from segstore._native import ffi, lib
 from segstore.errors import SegstoreError, StorageError, UnknownTopicOrPartitionError, is_refusal
@@ -47,11 +48,11 @@ class Host:
     def stop(self, seconds: float = 30.0) -> None:
         """End the thread, behind the answer that it is about to give."""
         self._done.open()
-        lib.seg_shared_ring(ffi.addressof(self._members.header, "bell"))
+        lib.seg_shared_ring(ffi.addressof(self._members.shared.header, "bell"))
         self._ended.wait(seconds)
 
     def _run(self) -> None:
-        header = self._members.header
+        header = self._members.shared.header
         bell = ffi.addressof(header, "bell")
         try:
             while not self._done.is_open:
@@ -74,7 +75,7 @@ class Host:
 
     def _resolved(self, slot: int) -> tuple[int, int, bytes]:
         try:
-            self._resolve(self._members.slot(slot))
+            self._resolve(self._members.shared.member(slot))
         except SegstoreError as error:
             return answer_of(error)
         except OSError as error:
@@ -83,7 +84,7 @@ class Host:
             return answer_of(StorageError(error.errno, error.strerror, error.filename))
         return AGAIN, 0, b""
 
-    def _resolve(self, asked: object) -> None:
+    def _resolve(self, asked: Any) -> None:
         partition = self._find(asked.log, asked.key)
         if asked.asks == lib.SEG_ASKS_SYNC:
             partition.flush()

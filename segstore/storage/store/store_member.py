@@ -4,7 +4,11 @@ immutable.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from segstore.storage.shared.members import Member
 
 HOST, GUEST = "host", "guest"
 """The roles of members."""
@@ -21,3 +25,11 @@ class StoreMember(NamedTuple):
     role: str
     version: str
     since_ms: int
+
+
+def told_of(members: Sequence[Member]) -> list[StoreMember]:
+    """Return members as people are told of them."""
+    return [
+        StoreMember(each.slot, each.pid, HOST if each.is_host else GUEST, each.version, each.since_ms)
+        for each in members
+    ]
