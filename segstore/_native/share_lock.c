@@ -73,14 +73,6 @@ static int try_take(const seg_member *m, uint64_t *lock, int32_t who)
     return 0;
 }
 
-/* Take the lock from a dead owner: whether it is ours now. */
-static int take_from_dead(const seg_member *m, uint64_t *lock, uint64_t word, uint64_t mine)
-{
-    if (seg_lock_who(word) == SEG_OF_HOST && !m->is_host)
-        return 0;
-    return seg_lock_is_dead(m, word) && swap(lock, &word, mine, __ATOMIC_ACQUIRE);
-}
-
 int64_t seg_lock_take(const seg_member *m, uint64_t *lock, int32_t who, int32_t brief, int64_t patience_ms, uint64_t *seen)
 {
     if (try_take(m, lock, who))
@@ -117,8 +109,13 @@ int64_t seg_lock_take(const seg_member *m, uint64_t *lock, int32_t who, int32_t 
         if (__atomic_load_n(lock, __ATOMIC_ACQUIRE) != word)
             continue;
         *seen = word;
-        if (take_from_dead(m, lock, word, mine))
-            return 1;
+        if (seg_lock_is_dead(m, word)) {
+            if (seg_lock_who(word) == SEG_OF_HOST && !m->is_host)
+                return -ETIMEDOUT; /* what a host has begun, only a host can end */
+            if (swap(lock, &word, mine, __ATOMIC_ACQUIRE))
+                return 1;
+            continue;
+        }
         if (patience_ms >= 0 && clock_ns() - since > patience_ms * NS_OF_MS)
             return -ETIMEDOUT;
     }
