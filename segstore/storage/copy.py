@@ -158,7 +158,10 @@ Progress = Callable[[int], None]
 _TRIES = 5  # how often a copy is tried that a compaction overtakes
 _LOOKS = 1000
 _NOT_COPIED = frozenset(
-    {names.ENDS, names.CHECKPOINTS, names.TOPICS, names.QUARANTINE, names.SWEEPS, names.FULL, names.CLOSED}
+    {
+        *(names.ENDS, names.SHARED, names.MEMBERS, names.HOST, names.CHECKPOINTS, names.TOPICS),
+        *(names.QUARANTINE, names.SWEEPS, names.FULL, names.CLOSED),
+    }
 )
 
 
