@@ -116,6 +116,16 @@ class Members:
         """Return the host; None if there is none that lives. Raises StorageError."""
         return next((member for member in self.all() if member.is_host), None)
 
+    def last_host_pid(self) -> int:
+        """Return the pid of the host that was there last, for people; 0 if there was none, or if its slot has
+        another owner by now.
+        """
+        header = self.shared.header
+        if header.host_slot < 0:
+            return 0
+        its = self.shared.member(header.host_slot)
+        return int(its.pid) if its.incarnation == header.host_incarnation else 0
+
     def all(self) -> list[Member]:
         """Return the living members, this one among them. Raises StorageError."""
         return [_member(self.shared, slot) for slot in range(member_locks.MOST) if self.is_alive(slot)]

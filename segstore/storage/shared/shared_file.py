@@ -50,8 +50,8 @@ def path_of(root: str) -> str:
 
 
 class SharedFile:
-    """The file, mapped. `inode` tells it from any other file. `is_host_s`: `make` has returned it; `made`:
-    and has made it anew.
+    """The file, mapped. `inode` tells it from any other file, `which` is device and inode. `is_host_s`:
+    `make` has returned it; `made`: and has made it anew.
     """
 
     def __init__(self, files: Files, root: str, *, write: bool = True) -> None:
@@ -63,6 +63,7 @@ class SharedFile:
         self._bound: Any = None
         with self._open() as handle:
             self.inode = files.inode(handle)
+            self.which = files.which(self._path, or_change=False)[:2]
             self._map(handle)
         self.header: Any = ffi.cast("seg_shared_header *", self.memory)
         """The header; it stays in the first mapping, which shows the same page as all later ones."""
@@ -139,11 +140,6 @@ class SharedFile:
     def size(self) -> int:
         """Return the size of the mapping in bytes."""
         return len(self.memory)
-
-    @property
-    def which(self) -> tuple[int, int]:
-        """Return device and inode of the file that this process has mapped, as its maker saw them."""
-        return self.header.which[0], self.header.which[1]
 
     def bind(self, member: Any) -> None:
         """Have a `seg_member *` know the mapping, and each later one, too."""

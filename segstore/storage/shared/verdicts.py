@@ -51,8 +51,8 @@ class Request(NamedTuple):
 class Asking:
     """Asks the host of a store on behalf of one member. `check` raises where the store was closed."""
 
-    def __init__(self, members: Members, check: Callable[[], None]) -> None:
-        self._members, self._check = members, check
+    def __init__(self, root: str, members: Members, check: Callable[[], None]) -> None:
+        self._root, self._members, self._check = root, members, check
         self._lock = Mutex()
 
     def ask(self, what: int, request: Request) -> None:
@@ -80,16 +80,9 @@ class Asking:
         while lib.seg_request_await(c, number, _LONGEST_WAIT):
             self._check()
             if time.monotonic() > end:
-                raise unavailable(self._members, f"did not answer within shared.answer.ms={answer_ms}")
-
-
-def unavailable(members: Members, why: str) -> HostUnavailableError:
-    """Return the error for a call that needs the host."""
-    host = members.host()
-    if host is None:
-        pid = members.shared.member(members.shared.header.host_slot).pid if members.shared.header.host_slot >= 0 else 0
-        return HostUnavailableError(f"the host of the store (pid {pid}) is dead, and no other one came: it {why}", pid)
-    return HostUnavailableError(f"the host of the store (pid {host.pid}) {why}: it is stopped, or busy", host.pid, True)
+                host = self._members.host()
+                pid = self._members.last_host_pid() if host is None else host.pid
+                raise HostUnavailableError(self._root, pid, host is not None)
 
 
 def answer_of(error: Exception) -> tuple[int, int, bytes]:

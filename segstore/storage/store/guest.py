@@ -35,7 +35,7 @@ class StoreGuest(StoreReader):
     def __init__(self, context: Context, config: StoreConfig, shared: SharedFile, members: Members) -> None:
         super().__init__(context)
         self.config, self.shared, self._members = config, shared, members
-        self._asking = Asking(members, context.check_open)
+        self._asking = Asking(context.root, members, context.check_open)
         self._guests: dict[tuple[str, int, str], GuestPartition] = {}
         self._mapped: Any = None
 

@@ -38,10 +38,7 @@ def open_shared(
         if waited >= (max(seconds, _LEAST) if locked is not None and locked.shared else seconds):
             if locked is not None:
                 raise locked
-            raise HostUnavailableError(
-                f"{context.root} has no host: start one, by `segstore serve --shared` or "
-                "segstore.open(path, shared=True)"
-            )
+            raise HostUnavailableError(context.root, 0, False)
         time.sleep(_PAUSE)
 
 
