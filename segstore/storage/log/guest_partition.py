@@ -27,7 +27,7 @@ from segstore.storage.context import Context, wall_clock
 from segstore.storage.log.validator import LogValidator
 from segstore.storage.producers.append_info import Claim, ExpectedEnd
 from segstore.storage.segment.native_tail import NativeTail
-from segstore.storage.shared.refusals import refused_in_guest
+from segstore.storage.shared.refused_calls import refused_in_guest
 from segstore.storage.shared.verdicts import Request
 
 if TYPE_CHECKING:

@@ -1,13 +1,13 @@
-"""What sharing refuses by name: platforms and stores that can't be shared, and calls of guests.
+"""What sharing refuses by name: platforms and stores that can't be shared. On disk is only read.
 
-On disk is only read. Threads: any; functions without state.
+Threads: any; a function without state.
 """
 
 from __future__ import annotations
 
 import sys
 
-from segstore.errors import IllegalStateError, InvalidArgumentError, NotShareableError
+from segstore.errors import InvalidArgumentError, NotShareableError
 from segstore.files import Files
 from segstore.storage.meta.standby_registration import REGISTRATION
 from segstore.storage.store.writer import check_plain, check_role
@@ -33,11 +33,3 @@ def check_shareable(files: Files, root: str) -> None:
             f"{root} can't be shared: its standby is in sync mode, and appends of guests would not wait for"
             " it; `segstore demote --standby` takes the standby away, which may follow in async mode then"
         )
-
-
-def refused_in_guest(call: str) -> IllegalStateError:
-    """Return the error for a call that only the host of a shared store can make, such as "create_topic()"."""
-    return IllegalStateError(
-        f"{call}: this process is a guest of the store, and that is the host's work: call it in the host"
-        " (Store.host_pid), or by a client of Kafka's that is connected to `segstore serve --shared`"
-    )

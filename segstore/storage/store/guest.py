@@ -18,7 +18,7 @@ from segstore.storage.log.guest_partition import GuestPartition
 from segstore.storage.meta.published_ends import slot_key
 from segstore.storage.meta.topics import find_topic
 from segstore.storage.shared.members import Members
-from segstore.storage.shared.refusals import refused_in_guest
+from segstore.storage.shared.refused_calls import refused_in_guest
 from segstore.storage.shared.shared_file import SharedFile
 from segstore.storage.shared.sharing import new_share
 from segstore.storage.shared.verdicts import Asking, Request

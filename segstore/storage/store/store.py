@@ -419,6 +419,20 @@ class Store(PublicNames):
         if not isinstance(self._side, StoreReader):
             self._side.announce(address)
 
+    @property
+    def _keeps(self) -> bool:
+        """Return whether this process changes topics, groups and settings: it is no reader, and no guest of a
+        shared store.
+        """
+        return self._context.writable and self._side.role != "guest"
+
+    def _check_keeps(self, call: str) -> None:
+        """Raise IllegalStateError in a guest of a shared store: what `call` asks for is the host's."""
+        if self._context.writable and not self._keeps:
+            from segstore.storage.shared.refused_calls import refused_in_guest
+
+            raise refused_in_guest(call)
+
     def _writer(self) -> WritingSide:
         self._context.check_writable()
         return self._side.writing() if isinstance(self._side, StoreReader) else self._side

@@ -13,14 +13,19 @@ from typing import Any
 
 import pytest
 from stores import tree
+from waiting import PATIENCE
 
 import segstore
 from segstore.config import StoreConfig
+from segstore.coordinator.credentials import scram_credentials
+from segstore.coordinator.group_settings import group_settings
+from segstore.coordinator.quotas import quotas
 from segstore.errors import InvalidRequestError
 from segstore.files import Files
 from segstore.storage.meta.role import ROLE, Role
 from segstore.storage.meta.standby_registration import REGISTRATION, StandbyRegistration
-from segstore.storage.shared.refusals import refused_in_guest
+from segstore.storage.shared.refused_calls import refused_in_guest
+from segstore.storage.store.writer import StoreWriter
 
 # --- arguments ------------------------------------------------------------------------------------
 
@@ -136,8 +141,51 @@ def test_a_guest_is_told_who_does_what_it_has_asked_for() -> None:
 
 @pytest.mark.parametrize("again", [copy.copy, lambda error: pickle.loads(pickle.dumps(error))])
 def test_an_error_of_the_host_keeps_what_it_tells(again: Callable[[Any], Any]) -> None:
-    error = again(segstore.HostUnavailableError("process 4711 is stopped", 4711, True))
-    assert (str(error), error.pid, error.alive) == ("process 4711 is stopped", 4711, True)
+    error = again(segstore.HostUnavailableError("/s", 4711, True))
+    assert (error.path, error.pid, error.alive) == ("/s", 4711, True)
+    assert "process 4711, is alive, and does not answer" in str(error)
     assert error.retriable
-    plain = segstore.HostUnavailableError("nobody is host")
-    assert (plain.pid, plain.alive) == (0, False)
+    assert "segstore serve --shared" in str(segstore.HostUnavailableError("/s", 0, False))
+
+
+OF_THE_HOST: dict[str, Callable[[segstore.Store], object]] = {
+    "a producer with a transactional id": lambda store: segstore.Producer(store, transactional_id="x"),
+    "a producer with an id": lambda store: segstore.Producer(store, enable_idempotence=True),
+    "a consumer in a group": lambda store: segstore.Consumer(store, "t", group_id="g"),
+    "a consumer in a group, by KIP-848": lambda store: segstore.Consumer(
+        store, "t", group_id="g", group_protocol="consumer"
+    ),
+    "a reset of a group": lambda store: segstore.Groups(store).reset("g", segstore.Reset.to_latest(), ["t"]),
+    "a group's end": lambda store: segstore.Groups(store).delete("g"),
+    "a quota": lambda store: quotas(store).alter("c", {"producer_byte_rate": 1000}),
+    "a credential": lambda store: scram_credentials(store).alter({}),
+    "a setting of a group": lambda store: group_settings(store).alter("g", {}),
+    "a server": lambda store: segstore.serve(store, port=0),
+}
+
+
+@pytest.fixture
+def guest(store: segstore.Store, monkeypatch: pytest.MonkeyPatch) -> segstore.Store:
+    """A store of one topic that says that it is a guest's."""
+    store.create_topic("t")
+    monkeypatch.setattr(StoreWriter, "role", property(lambda side: "guest"))
+    return store
+
+
+@pytest.mark.parametrize("name", OF_THE_HOST)
+def test_a_guest_refuses_what_is_the_hosts(name: str, guest: segstore.Store) -> None:
+    topics = guest.topics()
+    with pytest.raises(segstore.IllegalStateError, match="this process is a guest of the store"):
+        OF_THE_HOST[name](guest)
+    assert guest.topics() == topics
+
+
+def test_a_guest_sends_and_reads_without_ids_and_groups(guest: segstore.Store) -> None:
+    with segstore.Producer(guest) as producer:
+        assert not producer.config.enable_idempotence
+        assert producer.send("t", b"sent").get(PATIENCE).offset == 0
+    with segstore.Consumer(guest, "t", auto_offset_reset="earliest") as consumer:
+        found = consumer.poll(PATIENCE * 1000)
+        assert [each.value for records in found.values() for each in records] == [b"sent"]
+    assert segstore.Groups(guest).list() == ()
+    assert quotas(guest).describe() == {}
