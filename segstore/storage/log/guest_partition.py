@@ -55,6 +55,9 @@ class GuestSide(Protocol):
     def slot_of(self, key: int) -> int:
         """Return the slot of a partition. Raises StoreClosedError where it has none any more."""
 
+    def led(self, topic: str, partition: int) -> Any:
+        """Return the host's partition if this process is the host, else None."""
+
     def stage(self, topic: str, partition: int, chunks: Iterable[Encoded]) -> int:
         """Append by way of the host, all visible at once; returns the first offset."""
 
@@ -150,7 +153,7 @@ class GuestPartition:
 
     def partition_for_write(self) -> Any:
         """Return what appends: this object, or the host's partition once this process is the host."""
-        return self
+        return self._side.led(self.topic, self.partition) or self
 
     # --- what appends ask for ---------------------------------------------------------------
 

@@ -6,7 +6,7 @@ member's slot of `.segstore/shared` is written. Threads: any.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from segstore._native import held, lib
@@ -17,32 +17,69 @@ from segstore.storage.context import Context
 from segstore.storage.log.guest_partition import GuestPartition
 from segstore.storage.meta.published_ends import slot_key
 from segstore.storage.meta.topics import find_topic
+from segstore.storage.handle_pool import HandlePool
+from segstore.storage.scheduler import Scheduler
+from segstore.storage.shared.coherence import HostLine
 from segstore.storage.shared.members import Members
 from segstore.storage.shared.refused_calls import refused_in_guest
 from segstore.storage.shared.shared_file import SharedFile
-from segstore.storage.shared.sharing import new_share
+from segstore.storage.shared.sharing import Sharing, new_share
 from segstore.storage.shared.verdicts import Asking, Request
+from segstore.storage.store.host_writer import HostWriter
 from segstore.storage.store.reader import StoreReader
 from segstore.storage.store.store_member import StoreMember, told_of
+from segstore.storage.store.succession import Succession
 
 if TYPE_CHECKING:
+    from segstore.storage.log.partition import Partition
     from segstore.storage.store.writing_side import WritingSide
+
+_CONNECT = 5.0  # seconds
+
+
+def _nothing() -> None:
+    """Do nothing."""
 
 
 class StoreGuest(StoreReader):
     """The side of a store that a guest has open."""
 
-    def __init__(self, context: Context, config: StoreConfig, shared: SharedFile, members: Members) -> None:
+    def __init__(
+        self, context: Context, config: StoreConfig, shared: SharedFile, members: Members, *, may_host: bool
+    ) -> None:
         super().__init__(context)
         self.config, self.shared, self._members = config, shared, members
         self._asking = Asking(context.root, members, context.check_open)
         self._guests: dict[tuple[str, int, str], GuestPartition] = {}
         self._mapped: Any = None
+        self.host: HostWriter | None = None
+        """The writing side, once this process is the host."""
+        self.on_host: Callable[[], object] = _nothing
+        """Called when this process has become the host."""
+        self._succession = Succession(context, members, self._become_host) if may_host else None
+
+    def begin(self) -> None:
+        """Make sure that the host sees the same memory, and wait for its end, if this process may be the next one.
+        Raises NotShareableError, HostUnavailableError.
+        """
+        HostLine(self.context.files, self.context.root, self._members, _CONNECT).close()
+        if self._succession is not None:
+            self._succession.start()
 
     @property
     def role(self) -> str:
         """See `Store.role`."""
-        return "guest"
+        return "guest" if self.host is None else "host"
+
+    def _become_host(self) -> None:
+        """Open the store as its host, beside the guest's partitions, which go on as they are. Raises
+        StoreLockedError, if another member is faster; StorageError.
+        """
+        mine = self.context
+        pool = HandlePool(mine.files, mine.pool.limit)
+        context = Context(mine.root, mine.files, pool, Scheduler(), mine.clock, True, mine.pid)
+        self.host = HostWriter(context, self.config, Sharing(self._members, self.shared, found=True))
+        self.on_host()
 
     @property
     def host_pid(self) -> int:
@@ -124,9 +161,23 @@ class StoreGuest(StoreReader):
 
     def writing(self) -> WritingSide:
         """See `StoreReader`: a guest leaves that to the host. Raises IllegalStateError."""
+        if self.host is not None:
+            return self.host
         raise refused_in_guest("a call that changes more than a log's end")
 
+    def led(self, topic: str, partition: int) -> Partition | None:
+        """See `GuestSide`."""
+        return None if self.host is None else self.host.partition(topic, partition)
+
     # --- closing --------------------------------------------------------------------------
+
+    def abandon(self) -> None:
+        """See `StoreReader`."""
+        if self._succession is not None:
+            self._succession.stop()
+        if self.host is not None:
+            self.host.abandon()
+        super().abandon()
 
     @property
     def locks(self) -> list[Any]:
@@ -135,10 +186,14 @@ class StoreGuest(StoreReader):
 
     def close(self) -> None:
         """Close the store: this process is no member any more."""
+        if self._succession is not None:
+            self._succession.stop()
         for each in list(self._guests.values()):
             each.close()
         try:
-            super().close()
+            if self.host is not None:
+                self.host.close()
         finally:
+            super().close()
             self._members.close()
 

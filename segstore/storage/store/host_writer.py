@@ -14,6 +14,7 @@ from segstore.storage.context import Context
 from segstore.storage.log.partition import Partition
 from segstore.storage.meta.published_ends import slot_key
 from segstore.storage.meta.store_format import mark_shared, mark_unshared
+from segstore.storage.shared.coherence import HostSocket
 from segstore.storage.shared.sharing import Sharing
 from segstore.storage.store.host import Host, unknown
 from segstore.storage.store.store_member import StoreMember, told_of
@@ -50,6 +51,7 @@ class HostWriter(StoreWriter):
         assert sharing is not None
         super()._begin()
         mark_shared(self.context.files, self.context.root)
+        self.socket = HostSocket(self.context.files, self.context.root, sharing.file)
         self.host = Host(self.context, sharing.members, self._find, self.partitions.all_open)
         sharing.go_live()
         self._ends.tell_generation()
@@ -71,9 +73,15 @@ class HostWriter(StoreWriter):
 
     def abandon(self) -> None:
         """See `StoreWriter`."""
+        self._stop()
+        super().abandon()
+
+    def _stop(self) -> None:
+        """End the threads of the host."""
+        if hasattr(self, "socket"):
+            self.socket.close()
         if hasattr(self, "host"):
             self.host.stop()
-        super().abandon()
 
     def let_go(self) -> None:
         """See `StoreWriter`."""
@@ -86,7 +94,7 @@ class HostWriter(StoreWriter):
     def _close_cleanly(self, nonce: int) -> None:
         sharing = self.sharing
         assert sharing is not None
-        self.host.stop()
+        self._stop()
         if self._others_live():
             self._leave()
             return

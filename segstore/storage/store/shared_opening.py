@@ -54,5 +54,14 @@ def _join(context: Context, config: StoreConfig, *, may_host: bool) -> StoreGues
     if members.host() is None:
         members.close()
         return None
-    return StoreGuest(context, config, file, members)
+    guest = StoreGuest(context, config, file, members, may_host=may_host)
+    try:
+        guest.begin()
+    except HostUnavailableError:
+        members.close()
+        return None
+    except BaseException:
+        members.close()
+        raise
+    return guest
 
