@@ -73,20 +73,18 @@ class HostWriter(StoreWriter):
 
     def abandon(self) -> None:
         """See `StoreWriter`."""
-        self._stop()
-        super().abandon()
-
-    def _stop(self) -> None:
-        """End the threads of the host."""
-        if hasattr(self, "socket"):
-            self.socket.close()
         if hasattr(self, "host"):
             self.host.stop()
+        super().abandon()
 
     def let_go(self) -> None:
         """See `StoreWriter`."""
         try:
+            if hasattr(self, "socket"):
+                self.socket.unlink()
             super().let_go()
+            if hasattr(self, "socket"):
+                self.socket.close()  # behind the lock, which those that hear of this try at once
         finally:
             if self.sharing is not None and self._given is None:
                 self.sharing.members.close()
@@ -94,10 +92,10 @@ class HostWriter(StoreWriter):
     def _close_cleanly(self, nonce: int) -> None:
         sharing = self.sharing
         assert sharing is not None
-        self._stop()
         if self._others_live():
             self._leave()
             return
+        self.host.stop()
         super()._close_cleanly(nonce)
         mark_unshared(self.context.files, self.context.root)
 
@@ -115,14 +113,22 @@ class HostWriter(StoreWriter):
         return False
 
     def _leave(self) -> None:
-        """Leave the store to the next host, with its logs open."""
+        """Leave the store to the next host, with its logs open. What waits for a disk comes first, while this one
+        still answers.
+        """
         self.inbox.close()
         self.inbox.settle()
         self.sweeper.close()
-        self.context.closed = True
-        self.wake()
         self.context.scheduler.close()
         errors: list[Exception] = []
+        for partition in self.partitions.all_open():
+            try:
+                partition.flush()
+            except Exception as error:
+                errors.append(error)
+        self.host.stop()
+        self.context.closed = True
+        self.wake()
         with self.partitions.lock:
             for partition in self.partitions.all_open():
                 try:
