@@ -335,7 +335,8 @@ class StoreReader:
     def _follows(self, followed: FollowedEnds) -> bool:
         """Return whether `followed` is where a writer of this store publishes now."""
         believed, ends = self._believed(), self._ends
-        followed.outdated = not believed or ends is None or ends.memory is not followed.memory
+        mapped = None if ends is None or not believed else (ends.memory, ends.shared)
+        followed.outdated = mapped != (followed.memory, followed.shared)
         return not followed.outdated
 
     @calls_out  # as `Store._wait_for`
