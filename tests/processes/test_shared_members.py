@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from shlex import quote
 
@@ -50,6 +50,15 @@ def is_dead(by: Members, slot: int) -> bool:
     return bool(lib.seg_member_is_dead(by.c, slot, by.shared.member(slot).incarnation))
 
 
+def states(pid: int) -> set[str]:
+    """Return the states of a process's threads: T is stopped, Z is dead and not waited for."""
+    found = set()
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        with suppress(FileNotFoundError, ProcessLookupError):  # a thread ends
+            found.add((task / "stat").read_text().rpartition(")")[2].split()[0])
+    return found
+
+
 # --- L2: who is dead ----------------------------------------------------------------------------
 
 
@@ -58,15 +67,14 @@ def test_L2_a_killed_process_is_dead_before_anybody_waits_for_it(root: str, mine
         assert not is_dead(mine, 1)
         process.kill()
         until(lambda: is_dead(mine, 1))
-        state = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0]
-        assert state == "Z"
+        until(lambda: states(process.pid) == {"Z"})
         assert [member.slot for member in mine.all()] == [0]
 
 
 def test_L2_a_stopped_process_lives_and_dies_where_it_stands(root: str, mine: Members) -> None:
     with member_process(GUEST, root) as process:
         process.send_signal(signal.SIGSTOP)
-        until(lambda: Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T")
+        until(lambda: states(process.pid) == {"T"})
         assert not is_dead(mine, 1)
         assert mine.all()[1].pid == process.pid
         process.kill()
@@ -93,7 +101,7 @@ def test_L2_a_child_of_a_bare_clone_makes_its_parent_seem_alive_until_it_ends(
     with member_process(clones, root) as process:
         child = int(Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text())
         process.kill()
-        until(lambda: Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z")
+        until(lambda: states(process.pid) == {"Z"})
         assert links(child, root)
         assert not is_dead(mine, 1)  # safe, and late
         os.kill(child, signal.SIGKILL)
@@ -160,8 +168,10 @@ def test_L2_members_in_pid_namespaces_of_their_own_have_one_pid_and_their_own_li
 def test_a_host_that_is_killed_hangs_up_and_one_that_is_stopped_does_not_answer(root: str) -> None:
     with member_process(HOST, root) as host:
         mine = joined(files, root)
-        line = HostLine(files, root, mine, 0.2)
+        line = HostLine(files, root, mine, PATIENCE)
+        line._socket.settimeout(0.2)
         host.send_signal(signal.SIGSTOP)
+        until(lambda: states(host.pid) == {"T"})
         with pytest.raises(HostUnavailableError, match="is alive") as caught:
             line.check()
         assert (caught.value.pid, caught.value.alive) == (host.pid, True)
