@@ -192,7 +192,7 @@ class HostLine:
         if said != expected:
             raise NotShareableError(
                 f"{self._root} is other memory for its host than for this process: number, device and inode "
-                f"are {said} there, and {expected} here. Share a store on a file system that shows all processes "
+                f"are {said} there, and {expected} here. Share a store on a file system that shows all "
                 "the same pages, such as ext4, XFS or tmpfs, and on a volume, not in a container's layer"
             )
 
