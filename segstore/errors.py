@@ -383,6 +383,20 @@ class UnsupportedFormatError(SegstoreError):
             f"this is segstore {VERSION}, which knows formats up to {known}"
         )
 
+    @classmethod
+    def of_members(
+        cls, path: str | os.PathLike[str], format: int, version: str, known: int
+    ) -> UnsupportedFormatError:
+        """Return the error of a file that processes of segstore `version` share, in a format that is not the
+        `known` one.
+        """
+        error = cls(path, format, version, known)
+        error.args = (
+            f"{error.path} has format {format}, of segstore {version}, whose processes share the store: this "
+            f"is segstore {VERSION}, which shares by format {known}. All members need the same format",
+        )
+        return error
+
     def __reduce__(self) -> tuple[object, ...]:
         return _rebuild, (type(self), self.args, self.__dict__)
 
@@ -459,8 +473,8 @@ class HostUnavailableError(RetriableError):
 
 
 class NotShareableError(SegstoreError):
-    """Several processes can't write a store here; the message names the platform or the file system that
-    does not allow it, and says what to do.
+    """This process can't share a store: its platform, its file system or its place is not fit for that, or
+    there are as many members as may be. The message says which, and what to do.
     """
 
 

@@ -30,6 +30,20 @@ int os_sync_wake_by_address_all(void *address, size_t size, uint32_t flags);
 enum { SEG_OF_PROCESSES = 1, SEG_OF_THREADS = 0 }; /* OS_SYNC_WAIT_ON_ADDRESS_SHARED and _NONE */
 enum { SEG_ABSOLUTE_CLOCK = 32 };                  /* OS_CLOCK_MACH_ABSOLUTE_TIME */
 
+#ifndef F_OFD_SETLK /* the kernel has them since macOS 10.15; the headers keep them from programs */
+enum { F_OFD_SETLK = 90, F_OFD_GETLK = 92 };
+#endif
+
+static inline int64_t file_system(const char *path)
+{
+    return -ENOSYS;
+}
+
+static inline int64_t no_copy_on_write(int fd)
+{
+    return -ENOSYS;
+}
+
 static inline int64_t futex_wait(const void *word, uint32_t seen, const struct timespec *timeout, int sharing)
 {
     void *at = (void *)(uintptr_t)word;

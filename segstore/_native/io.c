@@ -140,6 +140,16 @@ int64_t seg_which(const char *path, int32_t or_change, int64_t *out)
     return 0;
 }
 
+int64_t seg_file_system(const char *path)
+{
+    return file_system(path);
+}
+
+int64_t seg_no_copy_on_write(int fd)
+{
+    return no_copy_on_write(fd);
+}
+
 int64_t seg_realpath(const char *path, char *out)
 {
     return realpath(path, out) == NULL ? -errno : 0;

@@ -14,12 +14,21 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 
 #include "contract/members.h"
 #include "system.h"
 
 enum { STATES = 3 };        /* the bits of a request's state */
+
+/* Where each part lies, members of all versions agree on by SEG_SHARED_FORMAT. */
+_Static_assert(sizeof(seg_shared_header) <= SEG_SHARED_MEMBERS_AT, "the header reaches into the members");
+_Static_assert(sizeof(seg_shared_member) == 256, "a member");
+_Static_assert(SEG_SHARED_MEMBERS_AT + SEG_MEMBERS * sizeof(seg_shared_member) <= SEG_SHARED_LOGS, "the members");
+_Static_assert(sizeof(seg_shared_end) == 192, "an end");
+_Static_assert(sizeof(seg_shared_log) <= SEG_SHARED_LOG, "a log");
+_Static_assert(SEG_MEMBERS <= SEG_MAKING_BYTE, "the byte for making is no member's");
 
 static seg_shared_member *member_of(const seg_member *m, int32_t slot)
 {
@@ -34,15 +43,22 @@ static struct flock byte_of(short type, int32_t at)
 int64_t seg_member_is_dead(const seg_member *m, int32_t slot, uint32_t incarnation)
 {
     struct flock asked = byte_of(F_WRLCK, slot);
+    struct stat file;
     if (slot < 0 || slot >= SEG_MEMBERS || __atomic_load_n(&member_of(m, slot)->incarnation, __ATOMIC_ACQUIRE) != incarnation)
         return 1; /* another process took the slot, which it could not before the owner's end */
-    if (slot == m->slot || fcntl(m->members_fd, F_OFD_GETLK, &asked))
+    if (slot == m->slot || fcntl(m->members_fd, F_OFD_GETLK, &asked) || asked.l_type != F_UNLCK)
         return 0;
-    return asked.l_type == F_UNLCK;
+    /* Nobody has a lock on a file that got the descriptor's number after a foreign close (closerange). */
+    return fstat(m->members_fd, &file) == 0 && file.st_dev == m->members_device && file.st_ino == m->members_inode;
 }
 
 int64_t seg_member_join(seg_member *m, int32_t most)
 {
+    struct stat file;
+    if (fstat(m->members_fd, &file))
+        return -errno;
+    m->members_device = file.st_dev;
+    m->members_inode = file.st_ino;
     for (int32_t slot = 0; slot < most && slot < SEG_MEMBERS; slot++) {
         struct flock wanted = byte_of(F_WRLCK, slot);
         if (fcntl(m->members_fd, F_OFD_SETLK, &wanted)) {
@@ -53,7 +69,8 @@ int64_t seg_member_join(seg_member *m, int32_t most)
         seg_shared_member *s = member_of(m, slot);
         m->slot = slot;
         m->incarnation = s->incarnation + 1;
-        __atomic_store_n(&s->request, SEG_EMPTY, __ATOMIC_RELEASE);
+        /* The number goes on: the answer to a request of the slot's last process is none of ours. */
+        __atomic_store_n(&s->request, (s->request & ~(uint32_t)STATES) | SEG_EMPTY, __ATOMIC_RELEASE);
         __atomic_store_n(&s->incarnation, m->incarnation, __ATOMIC_RELEASE);
         return slot;
     }
@@ -76,6 +93,13 @@ void seg_shared_ring(uint32_t *word)
     futex_wake(word, INT_MAX, SEG_OF_PROCESSES);
 }
 
+static int64_t clock_ms(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
+}
+
 /* --- requests ---------------------------------------------------------------------- */
 
 int64_t seg_request_post(seg_member *m, int32_t asks)
@@ -92,14 +116,17 @@ int64_t seg_request_post(seg_member *m, int32_t asks)
 
 int64_t seg_request_await(seg_member *m, int64_t number, int64_t timeout_ms)
 {
-    seg_shared_member *s = member_of(m, m->slot);
-    uint32_t now = __atomic_load_n(&s->request, __ATOMIC_ACQUIRE);
-    if (now == ((uint32_t)number | SEG_DONE))
-        return 0;
-    int64_t code = seg_shared_wait(&s->request, now, timeout_ms);
-    if (__atomic_load_n(&s->request, __ATOMIC_ACQUIRE) == ((uint32_t)number | SEG_DONE))
-        return 0;
-    return code ? code : -ETIMEDOUT;
+    const uint32_t *request = &member_of(m, m->slot)->request;
+    /* The host's note that it has taken the request ends a wait, too. */
+    for (int64_t now = clock_ms(), end = now + timeout_ms;; now = clock_ms()) {
+        uint32_t seen = __atomic_load_n(request, __ATOMIC_ACQUIRE);
+        if (seen == ((uint32_t)number | SEG_DONE))
+            return 0;
+        if (now >= end)
+            return -ETIMEDOUT;
+        if (seg_shared_wait(request, seen, end - now) == -EINTR)
+            return -EINTR;
+    }
 }
 
 void seg_request_forget(seg_member *m, int64_t number)

@@ -90,7 +90,8 @@ int64_t seg_lock_take(const seg_member *m, uint64_t *lock, int32_t who, int32_t 
     /* Whoever has slept leaves the bit: others may sleep behind it. */
     uint64_t mine = seg_lock_word(m, who) | SEG_WAITED;
     struct timespec look = {.tv_sec = m->look_ms / 1000, .tv_nsec = (long)(m->look_ms % 1000) * NS_OF_MS};
-    for (int64_t began = clock_ns();;) {
+    uint64_t owner = 0;
+    for (int64_t since = 0;;) {
         uint64_t word = __atomic_load_n(lock, __ATOMIC_ACQUIRE);
         if (word == 0) {
             if (swap(lock, &word, mine, __ATOMIC_ACQUIRE))
@@ -102,15 +103,22 @@ int64_t seg_lock_take(const seg_member *m, uint64_t *lock, int32_t who, int32_t 
                 continue;
             word |= SEG_WAITED;
         }
-        if (futex_wait(low(lock), (uint32_t)word, &look, SEG_OF_PROCESSES) == 0 || errno == EAGAIN)
+        /* An owner that lets go of the lock, and has it again, does not keep it: its patience begins anew. */
+        if (word != owner) {
+            owner = word;
+            since = clock_ns();
+        }
+        if (futex_wait(low(lock), (uint32_t)word, &look, SEG_OF_PROCESSES) == 0 || errno == EAGAIN) {
+            owner = 0;
             continue;
+        }
         if (errno == EINTR)
             return -EINTR;
         if (__atomic_load_n(lock, __ATOMIC_ACQUIRE) != word)
             continue;
         if (take_from_dead(m, lock, word, mine))
             return 1;
-        if (patience_ms >= 0 && clock_ns() - began > patience_ms * NS_OF_MS) {
+        if (patience_ms >= 0 && clock_ns() - since > patience_ms * NS_OF_MS) {
             *seen = word;
             return -ETIMEDOUT;
         }

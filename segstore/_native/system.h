@@ -9,17 +9,20 @@
 #else
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/fs.h>
 #include <linux/futex.h>
 #include <sched.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/inotify.h>
+#include <sys/ioctl.h>
 #include <sys/prctl.h>
 #include <sys/sendfile.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/types.h>
+#include <sys/vfs.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -110,6 +113,23 @@ static inline void birth_of(const char *path, const struct stat *found, struct t
         born->tv_nsec = (long)more.stx_btime.tv_nsec;
     }
 #endif
+}
+
+/* The kind of file system, a magic number of 32 bits; -errno. */
+static inline int64_t file_system(const char *path)
+{
+    struct statfs found;
+    return statfs(path, &found) < 0 ? -errno : (int64_t)(uint32_t)found.f_type;
+}
+
+/* Only btrfs knows it, and takes it for an empty file: 0, -errno. */
+static inline int64_t no_copy_on_write(int fd)
+{
+    int flags = 0;
+    if (ioctl(fd, FS_IOC_GETFLAGS, &flags) < 0)
+        return -errno;
+    flags |= FS_NOCOW_FL;
+    return ioctl(fd, FS_IOC_SETFLAGS, &flags) < 0 ? -errno : 0;
 }
 
 static inline int open_pipe(int *ends)

@@ -209,6 +209,12 @@ class Content:
         if code < 0:
             raise failed(code, handle.path)
 
+    def forbid_copy_on_write(self, handle: Handle) -> None:
+        """Have the file system write an empty file in place from now on, as btrfs can. Raises OSError."""
+        code = lib.seg_no_copy_on_write(handle.fd)
+        if code < 0:
+            raise failed(code, handle.path)
+
     def sync(self, handle: Handle) -> None:
         """Make the file's data durable; never repeated on failure. Raises OSError as fdatasync(2)."""
         code = lib.seg_fdatasync(handle.fd, handle.failed)

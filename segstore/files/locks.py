@@ -20,6 +20,7 @@ from functools import cache
 from typing import Protocol
 
 from segstore.files.calls import Content, Opening
+from segstore.files.forks import close_in_children
 from segstore.files.handle import Handle, Path, named
 from segstore.files.stats import Stats
 from segstore.idle_files import with_descriptors
@@ -49,6 +50,7 @@ def take(handle: _Closable) -> None:
     Raises BlockingIOError where anybody else has a lock on it.
     """
     _held.add(handle)
+    close_in_children(handle)
     fcntl.fcntl(handle.fd, fcntl.F_OFD_SETLK, _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0))
 
 
@@ -66,14 +68,6 @@ def _is_of(handle: _Closable, path: Path) -> bool:
     with suppress(OSError):  # it may be closed meanwhile
         return os.path.samestat(os.fstat(handle.fd), os.stat(path))
     return False
-
-
-def _close_inherited() -> None:
-    for handle in _held.all():
-        handle.close()
-
-
-os.register_at_fork(after_in_child=_close_inherited)
 
 
 # --- locks ------------------------------------------------------------
@@ -120,6 +114,26 @@ class Locking(Opening, Content, Stats):
         self.pwrite(handle, text, 0)
         self.truncate(handle, len(text))
         return True
+
+    def lock_byte(self, handle: Handle, at: int) -> None:
+        """Lock one byte of an open writable file, also one that is not there, until the handle is closed.
+        Raises BlockingIOError if anybody else has a lock on it, OSError.
+        """
+        close_in_children(handle)
+        wanted = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, at, 1, 0)
+        try:
+            fcntl.fcntl(handle.fd, fcntl.F_OFD_SETLK, wanted)
+        except OSError as e:
+            raise named(e, handle.path) from None
+
+    def has_locked_byte(self, handle: Handle, first: int, count: int = 1) -> bool:
+        """Return whether anybody has a lock on one of `count` bytes, but by this handle. Raises OSError."""
+        asked = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, first, count, 0)
+        try:
+            answer = fcntl.fcntl(handle.fd, fcntl.F_OFD_GETLK, asked)
+        except OSError as e:
+            raise named(e, handle.path) from None
+        return bool(_FLOCK.unpack(answer)[0] != fcntl.F_UNLCK)
 
     def announce(self, handle: Handle, address: str) -> None:
         """Write into a lock file that this process holds where it can be reached, as a text in ASCII, or ""

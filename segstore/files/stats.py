@@ -135,6 +135,15 @@ class Stats:
         found = os.statvfs(path)
         return Space(found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize)
 
+    def file_system(self, path: Path) -> int:
+        """Return the kind of file system that a file or directory lies in, as the magic number of statfs(2).
+        Raises OSError; ENOSYS on other systems than Linux.
+        """
+        code = lib.seg_file_system(os.fspath(path).encode(*CODING))
+        if code < 0:
+            raise failed(code, path)
+        return int(code)
+
     def inode(self, file: Path | Handle) -> int:
         """Return the inode number, which identifies a file as long as it exists. Raises OSError as
         stat(2).

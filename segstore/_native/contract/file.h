@@ -32,6 +32,10 @@ int64_t seg_stat(const char *path, int32_t follow, seg_status *out);
 /* Three numbers that no copy of a file has: its device, its inode, and the time of its birth in ns; if the system does
  * not tell that, of the last change of its bytes or names with or_change, else 0. A link is not followed. 0, -errno. */
 int64_t seg_which(const char *path, int32_t or_change, int64_t *out);
+/* The kind of file system that a file lies in, as statfs(2) tells it (f_type): at least 0. -errno. */
+int64_t seg_file_system(const char *path);
+/* Have btrfs write an empty file in place, in place of a copy of each write: 0, -errno. */
+int64_t seg_no_copy_on_write(int fd);
 /* The path without links, as realpath(3), at most 4,096 bytes with the zero behind it. 0, -errno. */
 int64_t seg_realpath(const char *path, char *out);
 /* Have the kernel begin to write what is dirty of these bytes; a later seg_fdatasync waits for it. */

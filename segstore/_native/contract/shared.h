@@ -105,10 +105,12 @@ typedef struct seg_shared_member {
 } seg_shared_member;
 
 typedef struct seg_shared_header {
-    char magic[8];           /* written last */
+    char magic[8];           /* written last; up to `version` the header is the same in all formats */
     uint32_t format;
     uint32_t members;        /* how many slots there are */
-    int64_t boot[2];         /* the start of the machine */
+    int64_t boot[2];         /* the start of the machine, and its complement */
+    char version[16];        /* of the segstore that made the file */
+    int64_t which[3];        /* device, inode and birth of the file: no copy of it has the same */
     uint32_t live;           /* 1: the store is shared; 0: what is here is old */
     uint32_t appends;        /* publications that had no sequence, wrapping */
     uint32_t bell;           /* a futex: the host has something to do */
@@ -129,7 +131,9 @@ typedef struct seg_member {
     uint8_t *map;
     int64_t len;
     int32_t members_fd;      /* of `.segstore/members`; -1: closed */
-    int32_t slot;
+    int32_t slot;            /* -1: none yet */
+    uint64_t members_device; /* of that file: after a foreign close its descriptor may be another file's */
+    uint64_t members_inode;
     uint32_t incarnation;
     int32_t is_host;
     int32_t look_ms;         /* how long a lock is waited for before a look at whether its owner is dead */

@@ -1,0 +1,74 @@
+"""Which file systems a store can be shared on.
+
+What members share is a mapping, so all of them must see the same pages: a file system that other machines
+write, or one that another program serves, shows each of them its own. And a store into a page that was
+allocated must not need another block, as it does where each write is a copy.
+
+A list is never whole: a guest also has the host say back a number (`coherence`). Nothing on disk but a file's
+attribute. Threads: functions without state.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from segstore.errors import NotShareableError
+from segstore.files import Files, Handle
+
+APART = {
+    0x6969: "NFS",
+    0x517B: "SMB",
+    0xFE534D42: "SMB",
+    0xFF534D42: "CIFS",
+    0x01021997: "9p",
+    0x65735546: "FUSE or virtiofs",
+    0x00C36400: "Ceph",
+    0x5346414F: "AFS",
+    0x6B414653: "AFS",
+    0x73757245: "Coda",
+    0x0BD00BD0: "Lustre",
+    0x19830326: "BeeGFS",
+    0x01161970: "GFS2",
+    0x7461636F: "OCFS2",
+    0x47504653: "GPFS",
+    0x786F4256: "a shared folder of VirtualBox",
+    0xBACBACBC: "a shared folder of VMware",
+}
+"""File systems whose files other machines may write, or that a program serves, by the number of statfs(2)."""
+COPYING = {0x2FC12FC1: "ZFS", 0xCA451A4E: "bcachefs", 0x3434: "NILFS"}
+"""File systems that write each block to a new place, and no file otherwise."""
+BTRFS = 0x9123683E
+
+
+def check(files: Files, directory: str) -> bool:
+    """Return whether a file in the directory has to be made by `write_in_place`. Raises NotShareableError if
+    no file there can be shared, OSError.
+    """
+    if sys.platform != "linux":
+        raise NotShareableError(
+            f"{directory} can't be shared on {sys.platform}: stores are shared on Linux only"
+        )
+    kind = files.file_system(directory)
+    if kind in APART:
+        raise _refused(directory, APART[kind], "does not show all processes the same pages of a mapped file")
+    if kind in COPYING:
+        raise _refused(
+            directory, COPYING[kind], "writes a page to another block each time, which may not be there"
+        )
+    return kind == BTRFS
+
+
+def write_in_place(files: Files, handle: Handle) -> None:
+    """Have btrfs write an empty file in place. Raises NotShareableError."""
+    try:
+        files.forbid_copy_on_write(handle)
+    except OSError as error:
+        reason = f"can't be made to write a file in place ({error.strerror})"
+        raise _refused(handle.path, "btrfs", reason) from error
+
+
+def _refused(path: str, kind: str, reason: str) -> NotShareableError:
+    return NotShareableError(
+        f"{path} lies on {kind}, which {reason}: share a store on a local file system such as ext4, XFS or "
+        "tmpfs, or serve it (segstore serve)"
+    )

@@ -1,0 +1,63 @@
+"""The locks of a shared store's members: a byte of `.segstore/members` for each of them.
+
+On disk an empty file. A member has a lock of an open file on the byte that has the number of its slot, and
+the kernel lets go of that lock when the last thread of the process is gone: no pid, no heartbeat and no
+time-out tells of a death. Byte SEG_MAKING_BYTE is locked while `.segstore/shared` is made. Threads: functions
+without state.
+"""
+
+from __future__ import annotations
+
+import errno
+import time
+
+from segstore import names
+from segstore._native import lib
+from segstore.errors import StorageError
+from segstore.files import Files, Handle
+
+MOST: int = lib.SEG_MEMBERS
+"""The most members that a store can have."""
+_NO_RIGHT = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
+_PATIENCE, _PAUSE = 10.0, 0.005  # seconds
+
+
+def path_of(root: str) -> str:
+    """Return the path of a store's file."""
+    return names.below(root, f"{names.OURS}/{names.MEMBERS}")
+
+
+def open_shared(files: Files, path: str, *, create: bool = False) -> Handle:
+    """Open a file of a shared store to write it. Raises StorageError if this process has no right to, other
+    errors as the OSError that they are.
+    """
+    try:
+        return files.open(path, write=True, create=create)
+    except OSError as error:
+        if error.errno not in _NO_RIGHT:
+            raise
+        why = f'{error.strerror}: who shares a store writes its files, or opens it with mode="r"'
+        raise StorageError(error.errno, why, path) from error
+
+
+def take_making(files: Files, root: str) -> Handle:
+    """Lock the byte for making `.segstore/shared`, until the handle is closed, and make `members` if it is
+    not there. Raises StorageError, OSError.
+    """
+    path = path_of(root)
+    if files.exists(path) and files.links(path) > 1:
+        files.unlink(path)  # a copy of the store by hard links: locks on the file are another store's, too
+    handle = open_shared(files, path, create=True)
+    end = time.monotonic() + _PATIENCE
+    try:
+        while True:
+            try:
+                files.lock_byte(handle, lib.SEG_MAKING_BYTE)
+                return handle
+            except BlockingIOError:
+                if time.monotonic() > end:
+                    raise
+            time.sleep(_PAUSE)
+    except BaseException:
+        handle.close()
+        raise

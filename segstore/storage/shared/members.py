@@ -1,0 +1,162 @@
+"""This process as a member of a shared store, and who the others are.
+
+On disk a slot in `.segstore/shared` for each member, and a lock on the slot's byte of `.segstore/members` for
+as long as the member lives (`member_locks`). A slot that has no owner any more keeps what was written there,
+and the next owner has a later incarnation of it.
+
+- L2: a member is dead if its byte is free, or if the slot has a later incarnation.
+- H3: who takes `.lock` and does not share looks whether a member lives (`has_living_members`).
+
+Threads: any; one thread closes.
+"""
+
+from __future__ import annotations
+
+import errno
+import mmap
+import os
+import secrets
+import time
+from typing import Any, NamedTuple
+
+from segstore._native import ffi, held, lib
+from segstore.errors import NotShareableError
+from segstore.files import Files, forks
+from segstore.storage.context import os_errors
+from segstore.storage.shared import member_locks
+from segstore.storage.shared.shared_file import SharedFile
+from segstore.version import VERSION
+
+LOOK_MS = 2
+"""How long a log's lock is waited for before a look whether its owner is dead."""
+SPINS = 100
+"""Tries to take a log's lock before a thread sleeps."""
+
+
+class Member(NamedTuple):
+    """A living member. `pid` is that of its own namespace, and nothing is decided by it."""
+
+    slot: int
+    pid: int
+    version: str
+    since_ms: int
+    is_host: bool
+    may_host: bool
+
+
+class Members:
+    """This process as a member. `c` is its `seg_member`, `slot` and `incarnation` say which one it is. A
+    child process of it is no member: the descriptor of the lock is closed there (`forks`).
+    """
+
+    def __init__(self, files: Files, root: str, shared: SharedFile, *, may_host: bool) -> None:
+        """Take a slot. Raises NotShareableError if all are taken, LookupError if the store is shared no more,
+        or by another file: then the caller begins anew; StorageError.
+        """
+        self._files, self.shared = files, shared
+        here = self._here = forks.here()
+        page = held("uint8_t[]", here) if isinstance(here, mmap.mmap) else ffi.NULL
+        self._page = page
+        path = member_locks.path_of(root)
+        with os_errors():
+            self._handle = member_locks.open_shared(files, path, create=True)
+            try:
+                how = {"members_fd": self._handle.fd, "slot": -1, "here": page}
+                self.c: Any = ffi.new("seg_member *", {**how, "look_ms": LOOK_MS, "spins": SPINS})
+                forks.close_in_children(self)
+                shared.bind(self.c)
+                self.slot = self._take_slot(path)
+                is_there = shared.is_host_s or shared.is_there()
+                if not is_there or files.inode(path) != files.inode(self._handle):
+                    raise LookupError(f"{root} was shared when this process came, and is not by now")
+            except BaseException:
+                self._handle.close()
+                raise
+        self.incarnation = int(self.c.incarnation)
+        self._introduce(may_host)
+
+    def _take_slot(self, path: str) -> int:
+        most = self.shared.header.members
+        slot: int = lib.seg_member_join(self.c, most)
+        if slot == -errno.EUSERS:
+            raise NotShareableError(
+                f"{path} has no free slot: shared.members allows {most} processes at a time, and all of them "
+                "live. Let one of them close the store, or set shared.members at the host, up to "
+                f"{member_locks.MOST}"
+            )
+        if slot < 0:
+            raise OSError(-slot, os.strerror(-slot), path)
+        return slot
+
+    def _introduce(self, may_host: bool) -> None:
+        """Write who this is: for people, but for `may_host`."""
+        own = self.shared.member(self.slot)
+        own.pid, own.since_ms, own.may_host = os.getpid(), time.time_ns() // 1_000_000, may_host
+        own.version, own.number = VERSION.encode()[:15], secrets.randbits(32)
+
+    def become_host(self) -> None:
+        """Note that this member is the host now, and wake all that wait for one. The caller holds `.lock`."""
+        header = self.shared.header
+        header.host_slot, header.host_incarnation = self.slot, self.incarnation
+        header.host_since_ms = time.time_ns() // 1_000_000
+        self.c.is_host = 1
+        lib.seg_shared_ring(ffi.addressof(header, "hosts"))
+
+    def others_alive(self) -> bool:
+        """Return whether another member lives. Raises StorageError."""
+        with os_errors():
+            return self._files.has_locked_byte(self._handle, 0, member_locks.MOST)
+
+    def is_alive(self, slot: int) -> bool:
+        """Return whether a member has the slot. Raises StorageError."""
+        with os_errors():
+            return slot == self.slot or self._files.has_locked_byte(self._handle, slot)
+
+    def host(self) -> Member | None:
+        """Return the host; None if there is none that lives. Raises StorageError."""
+        return next((member for member in self.all() if member.is_host), None)
+
+    def last_host_pid(self) -> int:
+        """Return the pid of the host that was there last, for people; 0 if there was none, or if its slot has
+        another owner by now.
+        """
+        header = self.shared.header
+        if header.host_slot < 0:
+            return 0
+        its = self.shared.member(header.host_slot)
+        return int(its.pid) if its.incarnation == header.host_incarnation else 0
+
+    def all(self) -> list[Member]:
+        """Return the living members, this one among them. Raises StorageError."""
+        return [_member(self.shared, slot) for slot in range(member_locks.MOST) if self.is_alive(slot)]
+
+    @property
+    def fd(self) -> int:
+        """Return the descriptor of the lock; -1 once closed."""
+        return self._handle.fd
+
+    def close(self) -> None:
+        """Let go of the slot: this process is no member then. Further calls do nothing. In a child process it
+        takes nothing from the parent.
+        """
+        self.c.members_fd = -1
+        self._handle.close()
+
+
+def living(files: Files, root: str) -> list[Member]:
+    """Return the living members of a store, by a process that is none; none if the store is not shared.
+    Raises UnsupportedFormatError, StorageError.
+    """
+    shared = SharedFile.view(files, root)
+    if shared is None:
+        return []
+    with os_errors(), files.open(member_locks.path_of(root)) as handle:
+        slots = [slot for slot in range(member_locks.MOST) if files.has_locked_byte(handle, slot)]
+    return [_member(shared, slot) for slot in slots]
+
+
+def _member(shared: SharedFile, slot: int) -> Member:
+    header, its = shared.header, shared.member(slot)
+    version = bytes(ffi.buffer(its.version)).partition(b"\0")[0].decode("ascii", "replace")
+    is_host = header.host_slot == slot and header.host_incarnation == its.incarnation
+    return Member(slot, its.pid, version, its.since_ms, is_host, bool(its.may_host))

@@ -1,0 +1,300 @@
+"""The file that the members of a store share, `.segstore/shared`, mapped by all of them.
+
+On disk a header, the members, and a part for each log, as `_native/contract/shared.h` has them: fixed widths
+in host byte order, no pointers. The file is of use in one start of the machine only, and never synced.
+
+- F1: what is shared lies in this file, and in no other.
+- F2: it is allocated whole before it is mapped, grows by steps of 64 KiB, is never cut, and never unlinked
+  while a member lives. Each mapping of it stays as long as the object that made it.
+- F3: it is believed if magic, format, size and the start of the machine are right, and it is no copy
+  (`which`). Else a host that has found no living member makes it anew, in place, since readers may have it
+  mapped. The magic is written last.
+
+A believed file is of use only while it is `live`. Who joins takes its byte first (`member_locks`) and looks
+for `live` then; a writer that does not share looks for members, clears `live`, and looks for members once
+more: so one of both sees the other one.
+
+Threads: any; the host alone has the file grow.
+"""
+
+from __future__ import annotations
+
+import errno
+import mmap
+import secrets
+import time
+from typing import Any
+
+from segstore import names
+from segstore._native import ffi, held, lib
+from segstore.errors import NotShareableError, StorageError, UnsupportedFormatError
+from segstore.files import Files, Handle
+from segstore.files.reserve import in_reserve
+from segstore.mutex import Mutex
+from segstore.storage.context import os_errors
+from segstore.storage.meta.store_format import has_living_members
+from segstore.storage.shared import file_systems, member_locks
+from segstore.version import VERSION
+
+MAGIC = b"segshare"
+FORMAT: int = lib.SEG_SHARED_FORMAT
+STEP = 65536
+MOST = 1 << 36  # bytes of the file: eight million logs
+_PATIENCE, _PAUSE = 10.0, 0.005  # seconds
+_HEADER = ffi.sizeof("seg_shared_header")
+_LOGS, _LOG = lib.SEG_SHARED_LOGS, lib.SEG_SHARED_LOG
+
+
+def path_of(root: str) -> str:
+    """Return the path of a store's file."""
+    return names.below(root, f"{names.OURS}/{names.SHARED}")
+
+
+class SharedFile:
+    """The file, mapped. `inode` tells it from any other file, `which` is device and inode. `is_host_s`:
+    `make` has returned it; `made`: and has made it anew.
+    """
+
+    def __init__(self, files: Files, root: str, *, write: bool = True) -> None:
+        """Map the file, which is believed. Raises OSError."""
+        self._files, self._path, self._write = files, path_of(root), write
+        self.made = self.is_host_s = False
+        self._mutex = Mutex()
+        self._mappings: list[Any] = []
+        self._bound: Any = None
+        with self._open() as handle:
+            self.inode = files.inode(handle)
+            self.which = files.which(self._path, or_change=False)[:2]
+            self._map(handle)
+        self.header: Any = ffi.cast("seg_shared_header *", self.memory)
+        """The header; it stays in the first mapping, which shows the same page as all later ones."""
+
+    @classmethod
+    def make(cls, files: Files, root: str, *, members: int, stopped_ms: int, answer_ms: int) -> SharedFile:
+        """Return the file for a process that holds `.lock`. A file that is believed and live is kept: what it
+        says of logs is as the members have left it. Else it is made anew, unless a member lives, and is not
+        `live` yet. Raises UnsupportedFormatError if living members share by another format;
+        NotShareableError; StorageError, with which no new file is there to be believed.
+        """
+        with os_errors():
+            in_place = file_systems.check(files, names.below(root, names.OURS))
+            making = member_locks.take_making(files, root)
+            try:
+                made = not _is_kept(files, root)
+                if made:
+                    _make(files, path_of(root), in_place=in_place)
+                shared = cls(files, root)
+            finally:
+                making.close()
+        shared.made, shared.is_host_s = made, True
+        header = shared.header
+        header.members, header.stopped_ms, header.answer_ms = members, stopped_ms, answer_ms
+        return shared
+
+    @classmethod
+    def join(cls, files: Files, root: str) -> SharedFile | None:
+        """Return the file, to be written by a guest; None if no store is shared here in this start of the
+        machine. Raises UnsupportedFormatError, NotShareableError, StorageError.
+        """
+        with os_errors():
+            if _look(files, root) is None:
+                return None
+            file_systems.check(files, names.below(root, names.OURS))
+            return cls(files, root)
+
+    @classmethod
+    def view(cls, files: Files, root: str) -> SharedFile | None:
+        """Return the file, as `join` does, to be read only."""
+        with os_errors():
+            return cls(files, root, write=False) if _look(files, root) is not None else None
+
+    @staticmethod
+    def is_live(files: Files, root: str) -> bool:
+        """Return whether the store is shared, or was when its last member died. Raises
+        UnsupportedFormatError, StorageError.
+        """
+        with os_errors():
+            return _look(files, root) is not None
+
+    def is_there(self) -> bool:
+        """Return whether the file is live, and still the one at its path. Raises OSError."""
+        try:
+            return self.live and self._files.inode(self._path) == self.inode
+        except FileNotFoundError:
+            return False
+
+    @property
+    def live(self) -> bool:
+        """Return whether the store is shared; else what the file says is old."""
+        return bool(self.header.live)
+
+    @live.setter
+    def live(self, live: bool) -> None:
+        self.header.live = live
+
+    @property
+    def memory(self) -> Any:
+        """Return the mapping, for C: a `uint8_t[]` that keeps it."""
+        return self._mappings[-1]
+
+    @property
+    def size(self) -> int:
+        """Return the size of the mapping in bytes."""
+        return len(self.memory)
+
+    def bind(self, member: Any) -> None:
+        """Have a `seg_member *` know the mapping, and each later one, too."""
+        with self._mutex:
+            self._bound = member
+            self._show_bound()
+
+    def _show_bound(self) -> None:
+        if self._bound is not None:
+            self._bound.map, self._bound.len = self.memory, self.size
+
+    def member(self, slot: int) -> Any:
+        """Return a member's part, a `seg_shared_member *`, which is used no longer than this object."""
+        if not 0 <= slot < lib.SEG_MEMBERS:
+            raise LookupError(f"no member has the slot {slot}: slots are 0 to {lib.SEG_MEMBERS - 1}")
+        return ffi.cast("seg_shared_member *", self.memory + lib.SEG_SHARED_MEMBERS_AT) + slot
+
+    def log(self, number: int, *, grow: bool = False) -> Any:
+        """Return a log's part, a `seg_shared_log *`, which is used no longer than this object. With `grow`,
+        by the host, the file grows if it has no such part; else LookupError is raised. Raises StorageError.
+        """
+        found = self.log_if_there(number)
+        if found is None and grow:
+            with os_errors(), self._mutex, self._open() as handle:
+                size = self._files.size(handle)
+                wanted = _size_of(number)
+                if wanted > MOST:
+                    raise LookupError(
+                        f"a store shares at most {(MOST - _LOGS) // _LOG} logs, and not log {number}"
+                    )
+                if wanted > size:
+                    in_reserve(lambda: self._files.allocate(handle, size, wanted - size), wanted - size)
+                self._map(handle)
+            found = self.log_if_there(number)
+        if found is None:
+            raise LookupError(f"{self._path} has no part for log {number}")
+        return found
+
+    def log_if_there(self, number: int) -> Any | None:
+        """Return a log's part as `log` does; None if the file has none. Raises StorageError."""
+        at = _LOGS + number * _LOG
+        if number < 0:
+            return None
+        if at + _LOG > self.size:
+            with os_errors(), self._mutex, self._open() as handle:
+                self._map(handle)
+        return ffi.cast("seg_shared_log *", self.memory + at) if at + _LOG <= self.size else None
+
+    def _open(self) -> Handle:
+        if not self._write:
+            return self._files.open(self._path)
+        return member_locks.open_shared(self._files, self._path)
+
+    def _map(self, handle: Handle) -> None:
+        """Map the file as large as it is, if it is the same and has grown. Raises OSError."""
+        size = self._files.size(handle) // STEP * STEP
+        if self._mappings and (size <= self.size or self._files.inode(handle) != self.inode):
+            return
+        mapped: mmap.mmap = self._files.map(handle, size, write=self._write)
+        self._mappings.append(held("uint8_t[]", mapped))
+        self._show_bound()
+
+
+def _size_of(number: int) -> int:
+    """Return the size of a file with a part for this log."""
+    return -(-int(_LOGS + (number + 1) * _LOG) // STEP) * STEP
+
+
+def _boot(files: Files) -> tuple[int, int]:
+    """Return the start of the machine as the header has it. Raises NotShareableError."""
+    boot = files.boot()
+    if not boot:
+        raise NotShareableError(
+            "a store is shared in one start of the machine only, and /proc/sys/kernel/random/boot_id does "
+            'not tell which this is: open it with shared=False, or with mode="r"'
+        )
+    return boot, ~boot
+
+
+def _is_kept(files: Files, root: str) -> bool:
+    """Return whether the file is believed and live; else no member lives. Raises UnsupportedFormatError,
+    StorageError (EBUSY), OSError.
+    """
+    end = time.monotonic() + _PATIENCE
+    while has_living_members(files, root):
+        if _look(files, root) is not None:
+            return True
+        # Who comes takes a slot first, and leaves when it finds that the file is none to join.
+        if time.monotonic() > end:
+            raise StorageError(
+                errno.EBUSY, "Processes share the store by a file that is damaged", path_of(root)
+            )
+        time.sleep(_PAUSE)
+    return _look(files, root, strict=False) is not None
+
+
+def _look(files: Files, root: str, *, strict: bool = True) -> Any | None:
+    """Return the header of the file, if it is live and believed (F3); else None. With `strict` a file of
+    another format, made in this start of the machine, raises UnsupportedFormatError.
+    """
+    path = path_of(root)
+    try:
+        with files.open(path) as handle:
+            data, size = files.pread(handle, _HEADER, 0), files.size(handle)
+    except FileNotFoundError:
+        return None
+    if len(data) < _HEADER:
+        return None
+    header = held("seg_shared_header *", data)
+    boot = files.boot()
+    if bytes(ffi.buffer(header.magic)) != MAGIC or not boot or tuple(header.boot) != (boot, ~boot):
+        return None
+    if header.format != FORMAT:
+        if not strict:
+            return None
+        version = bytes(ffi.buffer(header.version)).partition(b"\0")[0].decode("ascii", "replace")
+        raise UnsupportedFormatError.of_members(path, header.format, version, FORMAT)
+    is_whole = size >= STEP and size % STEP == 0 and 1 <= header.members <= lib.SEG_MEMBERS
+    is_itself = tuple(header.which) == files.which(path, or_change=False)
+    return header if is_whole and is_itself and header.live else None
+
+
+def _make(files: Files, path: str, *, in_place: bool) -> None:
+    """Write the file anew, where it is, the magic last; `in_place` as `file_systems.check` says. Raises
+    NotShareableError, OSError.
+    """
+    boot = _boot(files)
+    # By hard links another store has the file, too; and btrfs takes the attribute for a new file only.
+    if files.exists(path) and (in_place or files.links(path) > 1 or files.size(path) > MOST):
+        files.unlink(path)
+    with member_locks.open_shared(files, path, create=True) as handle:
+        if in_place:
+            file_systems.write_in_place(files, handle)
+        size = max(-(-files.size(handle) // STEP) * STEP, STEP)
+        in_reserve(lambda: files.allocate(handle, 0, size), STEP)
+        for at in range(0, size, STEP):
+            files.pwrite(handle, bytes(STEP), at)
+        files.pwrite(handle, _members(), lib.SEG_SHARED_MEMBERS_AT)
+        files.pwrite(handle, _header(boot, files.which(path, or_change=False)), len(MAGIC))
+        files.pwrite(handle, MAGIC, 0)
+
+
+def _header(boot: tuple[int, int], which: tuple[int, int, int]) -> bytes:
+    """Return the bytes of a new header behind the magic."""
+    made = {"format": FORMAT, "members": lib.SEG_MEMBERS, "boot": boot, "which": which, "host_slot": -1}
+    header = ffi.new("seg_shared_header *", {**made, "version": VERSION.encode()[:15]})
+    return bytes(ffi.buffer(header))[len(MAGIC) :]
+
+
+def _members() -> bytes:
+    """Return the bytes of all members' slots. A process that closed the descriptor of its lock counts as dead
+    while it lives: by random incarnations no later member is taken for it.
+    """
+    slots = ffi.new(
+        "seg_shared_member[]", [{"incarnation": secrets.randbits(31)} for _ in range(lib.SEG_MEMBERS)]
+    )
+    return bytes(ffi.buffer(slots))
