@@ -459,22 +459,27 @@ class StoreLockedError(SegstoreError):
 
 
 class HostUnavailableError(RetriableError):
-    """The host of a shared store is dead or does not answer, and the call in a guest needs it; nothing was
-    appended. `pid` is the host's process, 0 if there is none, and `alive` tells whether that process lives:
-    one that does is stopped, or busy.
+    """A member of a shared store needs its host, which is dead or does not answer. Nothing was appended. The
+    error has the host's `pid`, 0 if there was none, and tells whether that process is `alive`: one that is, is
+    stopped or busy.
     """
 
-    def __init__(self, message: str, pid: int = 0, alive: bool = False) -> None:
-        self.pid, self.alive = pid, alive
-        super().__init__(message)
+    def __init__(self, path: str | os.PathLike[str], pid: int, alive: bool) -> None:
+        self.path, self.pid, self.alive = str(path), pid, alive
+        if pid:
+            why = "is alive, and does not answer" if alive else "is gone, and no other has come"
+            why = f"is shared, and its host, process {pid}, {why}: nothing was appended. Try again"
+        else:
+            why = "has no host: start one, by `segstore serve --shared` or segstore.open(path, shared=True)"
+        super().__init__(f"{self.path} {why}")
 
     def __reduce__(self) -> tuple[object, ...]:
         return _rebuild, (type(self), self.args, self.__dict__)
 
 
 class NotShareableError(SegstoreError):
-    """This process can't share a store: its platform, its file system or its place is not fit for that, or
-    there are as many members as may be. The message says which, and what to do.
+    """Several processes can't write a store here; the message names the platform or the file system that
+    does not allow it, and says what to do.
     """
 
 

@@ -55,7 +55,7 @@ class ScramCredentials:
         """
         self._context.check_writable()
         if self._writer is None:
-            from segstore.storage.store.store_member import refused_in_guest
+            from segstore.storage.shared.refused_calls import refused_in_guest
 
             raise refused_in_guest("a change of credentials")
         for user, mechanism in changes:

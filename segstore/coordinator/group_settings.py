@@ -76,7 +76,7 @@ class GroupSettings:
         """
         self._context.check_writable()
         if self._writer is None:
-            from segstore.storage.store.store_member import refused_in_guest
+            from segstore.storage.shared.refused_calls import refused_in_guest
 
             raise refused_in_guest("a change of settings of groups")
         if not group:

@@ -93,20 +93,19 @@ def _open_shared(
     timeout: float | None,
 ) -> Store:
     """Open a store as a member of those that share it."""
-    from segstore.storage.shared.refusals import check_shareable
+    from segstore.storage.store.shareable import check_shareable
 
     settings = StoreConfig.parse({} if config is None else config)
     seconds = arguments.seconds("timeout", timeout, 0.0)
     files = files or Files()
     with os_errors():
         check_shareable(files, arguments.path("path", path))
-        from segstore.storage.shared.opening import open_shared  # which only Linux has all calls for
+        from segstore.storage.store.shared_opening import open_shared  # which only Linux has all calls for
 
         context = storage.open_context(path, settings, clock, files, file_mode)
         side = open_shared(context, settings, shared, seconds)
     store = Store(context, side)
     store.on_topic_deleted(forget_offsets)
-    side.on_host = _again(weakref.ref(store))  # is called whenever this process has become the host
     if store.role == "host":
         end_transactions(store)
     return store

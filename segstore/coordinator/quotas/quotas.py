@@ -103,7 +103,7 @@ class Quotas:
         """
         self._context.check_writable()
         if self._writer is None:
-            from segstore.storage.store.store_member import refused_in_guest
+            from segstore.storage.shared.refused_calls import refused_in_guest
 
             raise refused_in_guest("a change of quotas")
         if not isinstance(rates, Mapping):

@@ -25,7 +25,7 @@ import struct
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from segstore._native import ffi, held, lib
 from segstore.files import Files, Handle
@@ -65,6 +65,23 @@ class Ends(NamedTuple):
 
 Numbers = tuple[int, int, int, int, int, int, int, int]
 """The fields of `Ends`."""
+Place = tuple[int, int]
+"""The base offset of a log's active segment, and the position there at which the log ends."""
+Shown = tuple[int, Numbers, "Place | None"]
+"""A slot, what is published there, and the place; None: that of a partition that nobody has opened."""
+
+
+class SharingSide(Protocol):
+    """What a host shows to the processes that append to its store, too (`shared.sharing`)."""
+
+    def of(self, slot: int, key: int) -> Any:
+        """Return the share (`seg_share *`) of the partition that has this slot. Raises OSError."""
+
+    def show(self, shown: Sequence[Shown], ends: Any) -> None:
+        """Show ends of logs, all at one moment; `ends` is the mapping of the published ends."""
+
+    def end(self, slot: int, key: int) -> None:
+        """Let nobody append to the log of a partition that was deleted."""
 
 
 def slot_key(topic_id: str, topic: str, partition: int) -> int:
@@ -132,6 +149,12 @@ class _Mapped:
 
     def _sequence(self) -> int:
         return int(struct.unpack_from("<q", self._memory, 0)[0])
+
+    def slot(self, key: int) -> int | None:
+        """Return the slot of a partition, None if it has none."""
+        if self._read_generation() != self._generation and not self._write:
+            self._map()
+        return self._slots.get(key)
 
     def keys(self) -> set[int]:
         """Return the keys that have a slot."""
@@ -236,7 +259,9 @@ class EndsWriter(_Mapped):
         may hold locks of the partition's, so no call may wait."""
         self._outgrown: list[Any] = []
         """Mappings of the file from before it grew, at which C may publish: they show the same pages."""
-        self._gathered: dict[int, Numbers] | None = None
+        self._gathered: dict[int, tuple[Numbers, Place | None]] | None = None
+        self.sharing: SharingSide | None = None
+        """The side of a host whose store other processes append to; None where the store is not shared."""
         self._claimed = False  # whether a slot was claimed, in which nothing may be published yet
         self.was_checked = there.header.checked if self.found and there.header else True
         self._mend()
@@ -324,6 +349,8 @@ class EndsWriter(_Mapped):
         with self.lock:
             slot = self._slots.pop(key, None)
         if slot is not None:
+            if self.sharing is not None:
+                self.sharing.end(slot, key)
             self.publish([slot], [Ends(0, 0, 0, 0, 0, 0, 0, 0)])
             with self.lock:
                 self._free.append(slot)
@@ -346,21 +373,27 @@ class EndsWriter(_Mapped):
         for call in self.on_published:
             call()
 
-    def publish(self, slots: list[int], ends: Sequence[Numbers]) -> None:
-        """Make the ends of several partitions visible at once."""
+    def publish(self, slots: list[int], ends: Sequence[Numbers], places: Sequence[Place | None] = ()) -> None:
+        """Make the ends of several partitions visible at once; `places` are those of the same partitions in a
+        store that is shared.
+        """
         with self.lock:
+            places = places or [None] * len(slots)
             if self._gathered is not None:
-                self._gathered.update(zip(slots, ends, strict=True))
+                self._gathered.update(zip(slots, zip(ends, places, strict=True), strict=True))
                 return
-            flat, kept = list[int](), list[int]()
-            for slot, end in zip(slots, ends, strict=True):
+            shown = [
+                each
+                for each in zip(slots, ends, places, strict=True)
                 # Where a topic was deleted meanwhile, its slot may be another partition's.
-                if not end[0] or self._slots.get(end[0]) == slot:
-                    kept.append(slot)
-                    flat += end
-            if slots and not kept:
+                if not each[1][0] or self._slots.get(each[1][0]) == each[0]
+            ]
+            if slots and not shown:
                 return
-            slots = kept
+            if self.sharing is not None:
+                self.sharing.show(shown, self._bytes)
+            slots = [slot for slot, _, _ in shown]
+            flat = [number for _, numbers, _ in shown for number in numbers]
             lib.seg_publish(self._bytes, self._size, slots, flat, len(slots))
             if self._claimed:  # readers look for slots anew
                 self._bump_generation()
@@ -379,7 +412,8 @@ class EndsWriter(_Mapped):
         finally:
             with self.lock:
                 gathered, self._gathered = self._gathered, None
-            self.publish(list(gathered), list(gathered.values()))
+            held = list(gathered.values())
+            self.publish(list(gathered), [ends for ends, _ in held], [place for _, place in held])
 
     def set_nonce(self, nonce: int) -> None:
         """Tie the published ends to a clean shutdown marker; 0 for an open store."""
@@ -416,6 +450,10 @@ class EndsWriter(_Mapped):
         with self._files.open(self._path, write=True) as handle:
             self._files.sync(handle)
         self._files.sync_dir(self._path.rpartition("/")[0])
+
+    def tell_generation(self) -> None:
+        """Have readers map this file anew, and look whether the store is shared."""
+        self._bump_generation()
 
     def _bump_generation(self) -> None:
         struct.pack_into("<q", self._memory, ends_header.GENERATION_AT, _after(self._read_generation()))

@@ -170,10 +170,7 @@ class HostLine:
     def _unavailable(self) -> HostUnavailableError:
         host = self._members.host()
         pid = host.pid if host is not None else self._members.last_host_pid()
-        who = f"its host, process {pid}," if pid else "its host"
-        why = "does not answer" if host is not None else "is gone, and no other has come"
-        told = f"{self._root} is shared, and {who} {why}: nothing was appended. Try again"
-        return HostUnavailableError(told, pid, host is not None)
+        return HostUnavailableError(self._root, pid, host is not None)
 
     def check(self) -> None:
         """Have the host say back a new number. Raises NotShareableError if it says another one, or has

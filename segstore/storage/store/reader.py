@@ -14,6 +14,7 @@ from time import monotonic_ns
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from segstore import names
+from segstore.errors import ReadOnlyError
 from segstore.files import locks
 from segstore.mutex import Mutex, calls_out
 from segstore.storage.context import Context
@@ -25,7 +26,9 @@ from segstore.storage.meta.root_checkpoints import LOG_START_FILES, read_log_sta
 from segstore.storage.meta.topics import NOT_A_FILE, TopicFiles, TopicInfo, find_topic
 
 if TYPE_CHECKING:
+    from segstore.storage.log.guest_partition import GuestPartition
     from segstore.storage.store.store_member import StoreMember
+    from segstore.storage.store.writing_side import WritingSide
 
 _TICK_NS = 2_000_000_000  # coarser than the clock of any file system
 
@@ -138,6 +141,14 @@ class StoreReader:
             if key not in self._followers:
                 self._followers[key] = self._follow(info, partition)
             return self._followers[key]
+
+    def writing(self) -> WritingSide:
+        """Return the writing side of this process. Raises ReadOnlyError."""
+        raise ReadOnlyError(f'{self.context.root} is open with mode="r"')
+
+    def appender(self, topic: str, partition: int) -> GuestPartition | None:
+        """Return what appends to a partition: nothing does, in a store that is read only."""
+        return None
 
     def _follow(self, info: TopicInfo, partition: int) -> Follower:
         directory = self._topic_files.partition_path(info.name, partition)

@@ -429,14 +429,13 @@ class Store(PublicNames):
     def _check_keeps(self, call: str) -> None:
         """Raise IllegalStateError in a guest of a shared store: what `call` asks for is the host's."""
         if self._context.writable and not self._keeps:
-            from segstore.storage.store.store_member import refused_in_guest
+            from segstore.storage.shared.refused_calls import refused_in_guest
 
             raise refused_in_guest(call)
 
     def _writer(self) -> WritingSide:
         self._context.check_writable()
-        assert not isinstance(self._side, StoreReader)
-        return self._side
+        return self._side.writing() if isinstance(self._side, StoreReader) else self._side
 
     # --- partitions -----------------------------------------------------------------------
 
@@ -449,7 +448,7 @@ class Store(PublicNames):
         if not isinstance(topic, str):
             raise InvalidTypeError(f"topic must be a str, not {type(topic).__name__}")
         log = self._logs.get((topic, number))
-        if log is None or not self._context.writable:
+        if log is None or isinstance(self._side, StoreReader):
             with os_errors():
                 source = self._side.partition(topic, number)
             # Another process may have made the topic anew.
@@ -459,7 +458,9 @@ class Store(PublicNames):
 
     def _make_log(self, topic: str, partition: int, source: Partition | Follower) -> PartitionLog:
         """Return a new log; the one place where a layer above makes its own kind of them."""
-        return PartitionLog(topic, partition, self, self._context, source)
+        side = self._side
+        appender = side.appender(topic, partition) if isinstance(side, StoreReader) else None
+        return PartitionLog(topic, partition, self, self._context, source, appender)
 
     # --- following ------------------------------------------------------------------------
 

@@ -1,12 +1,14 @@
-"""`StoreMember`: a process that shares a store, as people are told of it; and the calls that a guest refuses.
-Nothing is on disk. Threads: any; immutable.
+"""`StoreMember`: a process that shares a store, as people are told of it. Nothing is on disk. Threads: any;
+immutable.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
-from segstore.errors import IllegalStateError
+if TYPE_CHECKING:
+    from segstore.storage.shared.members import Member
 
 HOST, GUEST = "host", "guest"
 """The roles of members."""
@@ -25,9 +27,9 @@ class StoreMember(NamedTuple):
     since_ms: int
 
 
-def refused_in_guest(call: str) -> IllegalStateError:
-    """Return the error for a call that only the host of a shared store can make, such as "create_topic()"."""
-    return IllegalStateError(
-        f"{call}: this process is a guest of the store, and that is the host's work: call it in the host"
-        " (Store.host_pid), or by a client of Kafka's that is connected to `segstore serve --shared`"
-    )
+def told_of(members: Sequence[Member]) -> list[StoreMember]:
+    """Return members as people are told of them."""
+    return [
+        StoreMember(each.slot, each.pid, HOST if each.is_host else GUEST, each.version, each.since_ms)
+        for each in members
+    ]

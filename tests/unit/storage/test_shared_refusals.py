@@ -24,7 +24,7 @@ from segstore.errors import InvalidRequestError
 from segstore.files import Files
 from segstore.storage.meta.role import ROLE, Role
 from segstore.storage.meta.standby_registration import REGISTRATION, StandbyRegistration
-from segstore.storage.store.store_member import refused_in_guest
+from segstore.storage.shared.refused_calls import refused_in_guest
 from segstore.storage.store.writer import StoreWriter
 
 # --- arguments ------------------------------------------------------------------------------------
@@ -109,7 +109,7 @@ def test_stores_that_can_not_be_shared(name: str, shared: Any, store_dir: Path) 
 def test_another_platform_can_not_share(
     shared: Any, store_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("segstore.storage.shared.refusals.sys", SimpleNamespace(platform="darwin"))
+    monkeypatch.setattr("segstore.storage.store.shareable.sys", SimpleNamespace(platform="darwin"))
     with pytest.raises(segstore.NotShareableError, match=r"not on darwin: open it with shared=False"):
         segstore.open(store_dir, shared=shared)
     assert not store_dir.exists()
@@ -141,11 +141,12 @@ def test_a_guest_is_told_who_does_what_it_has_asked_for() -> None:
 
 @pytest.mark.parametrize("again", [copy.copy, lambda error: pickle.loads(pickle.dumps(error))])
 def test_an_error_of_the_host_keeps_what_it_tells(again: Callable[[Any], Any]) -> None:
-    error = again(segstore.HostUnavailableError("process 4711 is stopped", 4711, True))
-    assert (str(error), error.pid, error.alive) == ("process 4711 is stopped", 4711, True)
+    error = again(segstore.HostUnavailableError("events", 4711, True))
+    assert (error.path, error.pid, error.alive) == ("events", 4711, True)
+    assert "process 4711, is alive, and does not answer: nothing was appended" in str(error)
     assert error.retriable
-    plain = segstore.HostUnavailableError("nobody is host")
-    assert (plain.pid, plain.alive) == (0, False)
+    assert "segstore serve --shared" in str(segstore.HostUnavailableError("events", 0, False))
+    assert "is gone" in str(segstore.HostUnavailableError("events", 4711, False))
 
 
 OF_THE_HOST: dict[str, Callable[[segstore.Store], object]] = {
