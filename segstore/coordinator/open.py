@@ -93,7 +93,7 @@ def _open_shared(
     timeout: float | None,
 ) -> Store:
     """Open a store as a member of those that share it."""
-    from segstore.storage.shared.refusals import check_shareable
+    from segstore.storage.store.shareable import check_shareable
 
     settings = StoreConfig.parse({} if config is None else config)
     seconds = arguments.seconds("timeout", timeout, 0.0)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import errno
 
 from segstore import names
+from segstore._native import lib
 from segstore.errors import UnsupportedFormatError
 from segstore.files import Files
 from segstore.storage.meta.framed import frame, unframe
@@ -95,4 +96,9 @@ def has_living_members(files: Files, root: str) -> bool:
     byte of `.segstore/members` (rule L2). Whoever takes the store's lock and does not share looks here, and
     gives the lock back if there is one: it may be a guest whose host was killed (rule H3). Raises OSError.
     """
-    return files.is_locked(names.below(root, f"{names.OURS}/{names.MEMBERS}"))
+    try:
+        handle = files.open(names.below(root, f"{names.OURS}/{names.MEMBERS}"))
+    except FileNotFoundError:
+        return False
+    with handle:
+        return files.has_locked_byte(handle, 0, lib.SEG_MEMBERS)

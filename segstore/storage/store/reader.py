@@ -146,6 +146,9 @@ class StoreReader:
         """Return the writing side of this process. Raises ReadOnlyError."""
         raise ReadOnlyError(f'{self.context.root} is open with mode="r"')
 
+    def flush(self) -> None:
+        """Make durable what this process has appended: a reader has appended nothing."""
+
     def appender(self, topic: str, partition: int) -> GuestPartition | None:
         """Return what appends to a partition: nothing does, in a store that is read only."""
         return None

@@ -24,6 +24,7 @@ from segstore.errors import (
     InvalidTypeError,
     StorageError,
     StoreLockedError,
+    TopicAlreadyExistsError,
     UnwrittenRecordsError,
     copy_of,
 )
@@ -204,7 +205,11 @@ def _check_factor(replication_factor: Any) -> None:
 
 
 class Store(PublicNames):
-    """Topics in a directory. A store is a context manager; `close` makes all durable."""
+    """Topics in a directory. A store is a context manager; `close` makes all durable.
+
+    In a guest of a shared store calls that change topics, sweep or upgrade raise IllegalStateError: they are
+    the host's.
+    """
 
     _inner = frozenset({"on_topic_deleted", "publications", "sweep_states", "wait"})
 
@@ -351,6 +356,9 @@ class Store(PublicNames):
     def _create_topic(self, name: str, partitions: int, config: Mapping[str, Any]) -> TopicInfo:
         """Do what `create_topic` does, also for the engine's own topics."""
         with os_errors():
+            if self._context.writable and not self._keeps and name in self._side.topics:
+                raise TopicAlreadyExistsError(f"topic {name!r} is there already")  # ensure_topic() finds it
+            self._check_keeps("create_topic()")
             return self._writer().topic_admin.create(name, partitions, config)
 
     def alter_topic(self, name: str, config: Mapping[str, Any]) -> TopicInfo:
@@ -359,6 +367,7 @@ class Store(PublicNames):
         cleanup.policy of an internal topic than a broker gives it.
         """
         check_apart("alter_topic()")
+        self._check_keeps("alter_topic()")
         check_policy(name, config)
         return self._alter_topic(name, config)
 
@@ -372,6 +381,7 @@ class Store(PublicNames):
         UnknownTopicOrPartitionError; InvalidTopicError for an internal topic.
         """
         check_apart("add_partitions()")
+        self._check_keeps("add_partitions()")
         check_not_internal(name, "its keys lie in partitions by the number that it was made with")
         with os_errors():
             return self._writer().topic_admin.add_partitions(
@@ -383,6 +393,7 @@ class Store(PublicNames):
         StorageError; InvalidTopicError for an internal topic.
         """
         check_apart("delete_topic()")
+        self._check_keeps("delete_topic()")
         check_not_internal(name, "what it holds of groups and transactions is deleted by theirs")
         self._delete_topic(name)
 
@@ -537,16 +548,23 @@ class Store(PublicNames):
         return attached
 
     def flush(self) -> None:
-        """Make all partitions durable, and write the checkpoints in the root. Raises StorageError."""
+        """Make all partitions durable, and write the checkpoints in the root; in a guest of a shared store
+        those partitions to which it has appended. Raises StorageError.
+        """
         check_apart("flush()")
         with os_errors():
-            self._writer().partitions.flush()
+            self._context.check_writable()
+            if isinstance(self._side, StoreReader):
+                self._side.flush()
+            if self._keeps:
+                self._writer().partitions.flush()
 
     def sweep(self) -> tuple[Swept, ...]:
         """Run retention and compaction now, as they also run in the background; returns what was done in each
         partition where anything was, or why it failed there. Raises ReadOnlyError, StorageError.
         """
         check_apart("sweep()")
+        self._check_keeps("sweep()")
         with os_errors():
             return self._writer().sweeper.sweep()
 
@@ -559,6 +577,7 @@ class Store(PublicNames):
         InvalidTypeError, ReadOnlyError, StorageError.
         """
         check_apart("upgrade()")
+        self._check_keeps("upgrade()")
         with os_errors():
             writer = self._writer()
             return writer.sweeper.upgrade(wanted(writer.topics, topic, partition))

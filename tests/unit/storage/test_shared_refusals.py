@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import copy
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -25,7 +25,7 @@ from segstore.files import Files
 from segstore.storage.meta.role import ROLE, Role
 from segstore.storage.meta.standby_registration import REGISTRATION, StandbyRegistration
 from segstore.storage.shared.refused_calls import refused_in_guest
-from segstore.storage.store.writer import StoreWriter
+from segstore.storage.staging.seal import adopt
 
 # --- arguments ------------------------------------------------------------------------------------
 
@@ -109,7 +109,7 @@ def test_stores_that_can_not_be_shared(name: str, shared: Any, store_dir: Path) 
 def test_another_platform_can_not_share(
     shared: Any, store_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("segstore.storage.shared.refusals.sys", SimpleNamespace(platform="darwin"))
+    monkeypatch.setattr("segstore.storage.store.shareable.sys", SimpleNamespace(platform="darwin"))
     with pytest.raises(segstore.NotShareableError, match=r"not on darwin: open it with shared=False"):
         segstore.open(store_dir, shared=shared)
     assert not store_dir.exists()
@@ -141,11 +141,12 @@ def test_a_guest_is_told_who_does_what_it_has_asked_for() -> None:
 
 @pytest.mark.parametrize("again", [copy.copy, lambda error: pickle.loads(pickle.dumps(error))])
 def test_an_error_of_the_host_keeps_what_it_tells(again: Callable[[Any], Any]) -> None:
-    error = again(segstore.HostUnavailableError("/s", 4711, True))
-    assert (error.path, error.pid, error.alive) == ("/s", 4711, True)
-    assert "process 4711, is alive, and does not answer" in str(error)
+    error = again(segstore.HostUnavailableError("events", 4711, True))
+    assert (error.path, error.pid, error.alive) == ("events", 4711, True)
+    assert "process 4711, is alive, and does not answer: nothing was appended" in str(error)
     assert error.retriable
-    assert "segstore serve --shared" in str(segstore.HostUnavailableError("/s", 0, False))
+    assert "segstore serve --shared" in str(segstore.HostUnavailableError("events", 0, False))
+    assert "is gone" in str(segstore.HostUnavailableError("events", 4711, False))
 
 
 OF_THE_HOST: dict[str, Callable[[segstore.Store], object]] = {
@@ -157,6 +158,15 @@ OF_THE_HOST: dict[str, Callable[[segstore.Store], object]] = {
     ),
     "a reset of a group": lambda store: segstore.Groups(store).reset("g", segstore.Reset.to_latest(), ["t"]),
     "a group's end": lambda store: segstore.Groups(store).delete("g"),
+    "a new topic": lambda store: store.create_topic("new"),
+    "a new topic that may be there": lambda store: store.ensure_topic("new"),
+    "a setting of a topic": lambda store: store.alter_topic("t", {"retention.ms": 1}),
+    "partitions": lambda store: store.add_partitions("t", 3),
+    "a topic's end": lambda store: store.delete_topic("t"),
+    "records": lambda store: store.partition("t").delete_records(0),
+    "a sweep": lambda store: store.sweep(),
+    "an upgrade": lambda store: store.upgrade(),
+    "staged records": lambda store: adopt(store, "id", []),
     "a quota": lambda store: quotas(store).alter("c", {"producer_byte_rate": 1000}),
     "a credential": lambda store: scram_credentials(store).alter({}),
     "a setting of a group": lambda store: group_settings(store).alter("g", {}),
@@ -165,11 +175,12 @@ OF_THE_HOST: dict[str, Callable[[segstore.Store], object]] = {
 
 
 @pytest.fixture
-def guest(store: segstore.Store, monkeypatch: pytest.MonkeyPatch) -> segstore.Store:
-    """A store of one topic that says that it is a guest's."""
-    store.create_topic("t")
-    monkeypatch.setattr(StoreWriter, "role", property(lambda side: "guest"))
-    return store
+def guest(store_dir: Path) -> Iterator[segstore.Store]:
+    """A guest of a store of one topic."""
+    with segstore.open(store_dir, shared=True) as host:
+        host.create_topic("t", 2)
+        with segstore.open(store_dir, shared="guest", timeout=PATIENCE) as guest:
+            yield guest
 
 
 @pytest.mark.parametrize("name", OF_THE_HOST)
@@ -180,12 +191,17 @@ def test_a_guest_refuses_what_is_the_hosts(name: str, guest: segstore.Store) -> 
     assert guest.topics() == topics
 
 
-def test_a_guest_sends_and_reads_without_ids_and_groups(guest: segstore.Store) -> None:
+def test_a_guest_has_clients_without_ids_and_groups(guest: segstore.Store) -> None:
     with segstore.Producer(guest) as producer:
         assert not producer.config.enable_idempotence
-        assert producer.send("t", b"sent").get(PATIENCE).offset == 0
-    with segstore.Consumer(guest, "t", auto_offset_reset="earliest") as consumer:
-        found = consumer.poll(PATIENCE * 1000)
-        assert [each.value for records in found.values() for each in records] == [b"sent"]
+        assert producer.send("t", b"sent", partition=0).get(PATIENCE).offset == 0
+    with segstore.Consumer(guest, "t") as consumer:
+        assert consumer.partitions_for_topic("t") == {0, 1}
+    guest.flush()
+    assert guest.ensure_topic("t", 2).partitions == 2
+    with pytest.raises(segstore.TopicMismatchError, match="partitions=2, not 3"):
+        guest.ensure_topic("t", 3)
+    with pytest.raises(segstore.TopicAlreadyExistsError):
+        guest.create_topic("t")
     assert segstore.Groups(guest).list() == ()
     assert quotas(guest).describe() == {}
