@@ -6,7 +6,7 @@ answers what guests ask.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 
 from segstore.config import StoreConfig
 from segstore.errors import first_of
@@ -25,6 +25,8 @@ class HostWriter(StoreWriter):
     """The host of a shared store. With `sharing` this process is a member already."""
 
     shares = True
+    on_host: Callable[[], object]
+    """See `StoreGuest`: this side is the host from its beginning on."""
 
     def __init__(self, context: Context, config: StoreConfig, sharing: Sharing | None = None) -> None:
         self._given = sharing
