@@ -134,8 +134,8 @@ class NativeTail:
             self.c.followers[number] = follower.c
 
     def share(self, share: Any, owner: object) -> None:
-        """Append to a log that other processes append to, too: `share` is a `seg_share *`, whose memory `owner`
-        keeps.
+        """Append to a log that other processes append to, too: `share` is a `seg_share *`, whose memory
+        `owner` keeps.
         """
         self.c.share = share
         self.keep("share", (share, owner))
