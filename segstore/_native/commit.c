@@ -22,6 +22,7 @@
 #include "contract/answers.h"
 #include "contract/file.h"
 #include "contract/log.h"
+#include "step.h"
 #include "system.h"
 
 /* After so long a waiting thread looks again: an interrupt, or the interpreter's end, may have left the sync
@@ -128,7 +129,9 @@ static int64_t sync_log(seg_tail *t, seg_commit *c, int64_t upto)
     int64_t told, end = seg_tail_to_sync(t, &fd, &sync), began = clock_ns();
     if (end < 0)
         return SEG_SLOW;
+    SEG_STEP(SYNCING);
     int64_t code = sync ? sync(fd, c->failed) : seg_fdatasync(fd, c->failed);
+    SEG_STEP(SYNCED);
     int64_t share = (clock_ns() - began) / (all ? 2 : 4);
     c->patience = share < MOST_PATIENCE ? share : MOST_PATIENCE;
     if (code < 0 && code != SEG_SLOW)

@@ -30,6 +30,7 @@
 #include "contract/shared_ends.h"
 #include "relax.h"
 #include "share_lock.h"
+#include "step.h"
 #include "tail_lock.h"
 
 enum { WORDS = sizeof(seg_shared_end) / 8, PUBLICATIONS = 8 };
@@ -119,8 +120,10 @@ static int64_t cut(seg_shared_log *log, int32_t fd, int64_t position)
 {
     struct stat found;
     uint32_t torn = __atomic_load_n(&log->torn, __ATOMIC_ACQUIRE);
-    if (fstat(fd, &found) < 0 || (found.st_size > position && ftruncate(fd, position) < 0))
+    SEG_STEP(REPAIR);
+    if (!SEG_HAS_BUG(NO_CUT) && (fstat(fd, &found) < 0 || (found.st_size > position && ftruncate(fd, position) < 0)))
         return -errno;
+    SEG_STEP(CUT);
     __atomic_compare_exchange_n(&log->torn, &torn, torn & ~1u, 0, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED);
     return 0;
 }
@@ -173,13 +176,15 @@ int64_t seg_share_enter(seg_tail *t, int32_t brief)
     const seg_shared_header *header = (const seg_shared_header *)s->member->map;
     uint64_t seen = 0;
     int64_t code = seg_lock_take(s->member, &s->log->lock, s->who, brief, header->stopped_ms, &seen);
-    if (code == 1)
+    if (code == 1) {
+        SEG_STEP(FROM_DEAD);
         note_torn(s->log);
-    else if (code == -ETIMEDOUT)
+    } else if (code == -ETIMEDOUT)
         s->waited_for = seen & ~(uint64_t)SEG_WAITED;
     if (code < 0)
         return code == SEG_BUSY ? code : SEG_SLOW;
     s->is_held = 1;
+    SEG_STEP(LOCKED);
     if (look(t, s) == 0)
         return 0;
     seg_share_exit(t);
@@ -192,7 +197,9 @@ void seg_share_exit(seg_tail *t)
     if (s == NULL || !s->is_held)
         return;
     s->is_held = 0;
+    SEG_STEP(LEAVING);
     seg_lock_leave(s->member, &s->log->lock, s->who);
+    SEG_STEP(UNLOCKED);
 }
 
 int seg_share_publish(seg_tail *t, int64_t stable)
@@ -201,8 +208,23 @@ int seg_share_publish(seg_tail *t, int64_t stable)
     uint64_t next = next_word(s, s->current);
     seg_shared_end end = {.end = *t->active->end, .generation = s->generation, .start_offset = s->start_offset,
                           .stable_offset = stable, .layout = s->layout, .leader_epoch = t->leader_epoch};
+#ifdef SEGSTORE_STORM
+    if (SEG_HAS_BUG(WORDS)) {
+        seg_shared_end *now = record_of(s->log, s->current);
+        now->end.position = end.end.position;
+        SEG_STEP(FILLED);
+        now->end.next_offset = end.end.next_offset;
+        SEG_STEP(FILLED);
+        now->end = end.end;
+        return 1;
+    }
+#endif
     fill(record_of(s->log, next), &end);
-    int done = swap(s->log, s->current, next);
+    SEG_STEP(FILLED);
+    if (SEG_HAS_BUG(NO_SWAP))
+        __atomic_store_n(&s->log->current, s->current = next, __ATOMIC_RELEASE);
+    int done = SEG_HAS_BUG(NO_SWAP) || swap(s->log, s->current, next);
+    SEG_STEP(PUBLISHED);
     if (done)
         s->current = next;
     return done;
@@ -245,7 +267,9 @@ static void seal(seg_share *s, seg_sealed *note)
         end.is_sealed = 1;
         next = next_word(s, current);
         fill(record_of(log, next), &end);
+        SEG_STEP(SEALING);
     } while (!swap(log, current, next));
+    SEG_STEP(SEALED);
     __atomic_store_n(&note->generation, end.generation - 1, __ATOMIC_RELEASE);
     __atomic_fetch_add(&log->aways, 1, __ATOMIC_ACQ_REL);
 }
@@ -261,12 +285,15 @@ static int fence(seg_share *s, uint64_t word)
         return 0;
     __atomic_store_n(&note->generation, INT64_MAX, __ATOMIC_RELAXED);
     __atomic_store_n(&note->owner, owner, __ATOMIC_RELEASE);
+    SEG_STEP(NOTED);
     if (!__atomic_compare_exchange_n(&log->lock, &seen, seg_lock_word(s->member, SEG_OF_HOST) | SEG_WAITED, 0, __ATOMIC_ACQUIRE,
                                      __ATOMIC_RELAXED)) {
         __atomic_store_n(&note->owner, 0, __ATOMIC_RELEASE);
         return 0;
     }
+    SEG_STEP(TAKEN);
     seal(s, note);
+    SEG_STEP(FENCED);
     return 1;
 }
 
@@ -343,7 +370,9 @@ int64_t seg_share_close(seg_tail *t)
     int64_t error = take_for_host(s);
     if (error < 0)
         return error;
+    SEG_STEP(CLOSING);
     __atomic_store_n(&log->open, 0, __ATOMIC_RELEASE);
+    SEG_STEP(CLOSED);
     uint64_t current = current_of(log);
     const seg_shared_end *now = record_of(log, current);
     *t->active->end = now->end;
@@ -388,7 +417,10 @@ int64_t seg_share_show(seg_share *s, const seg_marks *marks)
     seg_shared_end end = {0};
     if (__atomic_load_n(&s->log->open, __ATOMIC_ACQUIRE))
         return 0;
-    go_on(s, prepare(s, marks, &end));
+    uint64_t next = prepare(s, marks, &end);
+    SEG_STEP(SHOWING);
+    go_on(s, next);
+    SEG_STEP(SHOWN);
     return 1;
 }
 
@@ -415,12 +447,17 @@ void seg_share_show_together(seg_share *const *shares, const seg_marks *marks, i
         log->pending = __atomic_load_n(&log->open, __ATOMIC_ACQUIRE) ? 0 : prepare(shares[i], marks + i, &end);
         __atomic_store_n(&log->pending_of, number, __ATOMIC_RELEASE);
     }
+    SEG_STEP(TOGETHER);
     make_odd(ends);
     __atomic_store_n(&header->together, number, __ATOMIC_SEQ_CST);
+    SEG_STEP(TOGETHER_BEGUN);
     for (int64_t i = 0; i < n; i++)
-        if (shares[i]->log->pending)
+        if (shares[i]->log->pending) {
             go_on(shares[i], shares[i]->log->pending);
+            SEG_STEP(TOGETHER_ONE);
+        }
     __atomic_store_n(&header->together, 0, __ATOMIC_SEQ_CST);
+    SEG_STEP(TOGETHER_DONE);
     make_even(ends);
     __atomic_fetch_add((uint32_t *)(ends + PUBLICATIONS), 1, __ATOMIC_RELEASE);
 }
@@ -469,9 +506,11 @@ void seg_share_open(seg_tail *t, int64_t stable)
     log->interval = t->active->interval;
     log->settings = s->settings;
     s->is_sealed = 0;
+    SEG_STEP(OPENING);
     go_on(s, next);
     seg_share_by_log_only(t);
     __atomic_store_n(&log->open, 1, __ATOMIC_RELEASE);
+    SEG_STEP(OPENED);
 }
 
 void seg_share_by_log_only(const seg_tail *t)
@@ -490,6 +529,7 @@ int64_t seg_share_take_over(seg_share *s, seg_shared_end *out)
     int64_t taken = was_open ? take_for_host(s) : 0;
     if (taken < 0)
         return taken;
+    SEG_STEP(TAKING_OVER);
     if (was_open)
         finish_fences(s, (int)taken);
     __atomic_store_n(&log->open, 0, __ATOMIC_RELEASE);
@@ -502,6 +542,7 @@ int64_t seg_share_take_over(seg_share *s, seg_shared_end *out)
         leave_for_host(s);
     else if (seg_lock_is_dead(s->member, owner))
         __atomic_compare_exchange_n(&log->lock, &owner, 0, 0, __ATOMIC_RELEASE, __ATOMIC_RELAXED);
+    SEG_STEP(TAKEN_OVER);
     return 1;
 }
 
