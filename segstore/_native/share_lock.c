@@ -36,11 +36,6 @@ static int swap(uint64_t *lock, uint64_t *seen, uint64_t next, int order)
     return __atomic_compare_exchange_n(lock, seen, next, 0, order, __ATOMIC_RELAXED);
 }
 
-static int32_t who_of(uint64_t word)
-{
-    return (int32_t)(((uint32_t)word & ~SEG_WAITED) - 1) & 3;
-}
-
 static int32_t slot_of(uint64_t word)
 {
     return (int32_t)(((uint32_t)word & ~SEG_WAITED) - 1) >> 2;
@@ -76,7 +71,7 @@ static int try_take(const seg_member *m, uint64_t *lock, int32_t who)
 /* Take the lock from a dead owner: whether it is ours now. */
 static int take_from_dead(const seg_member *m, uint64_t *lock, uint64_t word, uint64_t mine)
 {
-    if (who_of(word) == SEG_OF_HOST && !m->is_host)
+    if (seg_lock_who(word) == SEG_OF_HOST && !m->is_host)
         return 0;
     return seg_lock_is_dead(m, word) && swap(lock, &word, mine, __ATOMIC_ACQUIRE);
 }

@@ -547,6 +547,7 @@ NATIVE = REPOSITORY / "segstore" / "_native"
 STRESSED = (
     *("append", "tail", "combine", "active", "seal", "index", "scan", "commit", "ends", "producers"),
     *("hand_on", "hand_over", "io", "crc32c", "crc32", "encode", "validate", "processor"),
+    *("members", "share_lock", "share_sync"),
 )
 """The sources of C that an append needs."""
 
