@@ -13,7 +13,8 @@
  * The host waits for no turn: it leaves SEG_WAITED in the leader's word, which the leader leaves behind alone. Members
  * leave such a word to the host for as long as they wait for a dead one.
  *
- * Thread contract: any thread of the member's process; of a host one at a time is between begin and end.
+ * Thread contract: any thread of the member's process; of a host one at a time is between begin and end. In a child that
+ * was forked from that process no call changes anything.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -307,7 +308,7 @@ static void ask_for(seg_shared_log *l)
 int64_t seg_share_sync_begin(const seg_share *s)
 {
     int64_t begun = clock_ns();
-    for (uint64_t in_vain = 0;;) {
+    for (uint64_t in_vain = 0; s->member->here[0];) {
         uint32_t word = LOAD(s->log->sync_word);
         if (take(s, SEG_OF_HOST, in_vain))
             return LOAD(s->log->sync_from) != NOT_ENDED;
@@ -316,6 +317,7 @@ int64_t seg_share_sync_begin(const seg_share *s)
         if (code)
             return code;
     }
+    return 0;
 }
 
 void seg_share_sync_note(const seg_share *s, int64_t upto)
@@ -326,7 +328,7 @@ void seg_share_sync_note(const seg_share *s, int64_t upto)
 void seg_share_sync_end(const seg_share *s, int64_t synced, int32_t failed)
 {
     seg_shared_log *l = s->log;
-    if (!seg_lock_is_mine(s->member, &l->sync_lock, SEG_OF_HOST))
+    if (!s->member->here[0] || !seg_lock_is_mine(s->member, &l->sync_lock, SEG_OF_HOST))
         return;
     if (failed)
         STORE(l->failed, failed);

@@ -162,8 +162,13 @@ def test_S1_a_leader_leaves_the_word_to_the_host_that_waits(
     waits(looker)
     host.begin("member.begin()")
     until(lambda: looker.log.sync_lock == leader.word | WAITED)
+    host.stop()
     (there / "hold").unlink()
-    assert (leader.answer(), host.answer()) == (0, 0)
+    assert leader.answer() == 0
+    until(lambda: looker.log.sync_waiting or looker.log.synced == 2)
+    assert (looker.log.sync_lock, looker.log.synced) == (WAITED, 1)
+    host.send(signal.SIGCONT)
+    assert host.answer() == 0
     assert count(there, "syncs") == 1
     host.ask("member.finish()")
     assert other.answer() == 0
@@ -217,6 +222,16 @@ def test_who_may_sync(looker: Member, there: Path, change: str, answer: int) -> 
     exec(change, names)
     assert looker.flush(1) == answer
     assert (count(there, "syncs"), looker.log.sync_lock) == (0, 0)
+
+
+def test_a_child_lets_go_of_nothing(there: Path) -> None:
+    with Member(there, host=True) as host:
+        assert host.begin() == 0
+        word, host.here[0] = int(host.log.sync_lock), 0
+        host.finish(5, errno.EIO)
+        assert (host.begin(), host.log.sync_lock, host.log.synced, host.log.failed) == (0, word, 0, 0)
+        host.log.sync_lock = 0
+        assert (host.begin(), host.log.sync_lock) == (0, 0)
 
 
 def test_a_sync_that_was_not_tried_is_the_hosts(looker: Member) -> None:
