@@ -194,6 +194,27 @@ def test_A5_readers_find_no_such_times(opened: tuple[Any, bytes], monkeypatch: p
     assert log.offset_for_time(stamps[-1] + 1) is None
 
 
+@pytest.mark.parametrize("behind", BEHIND)
+def test_A5_a_recovery_keeps_the_segments_behind_such_bytes(
+    crashed: Path, tmp_path: Path, behind: str
+) -> None:
+    """After a crash of the machine no list says where the segment ends, and nothing says what is durable."""
+    root = killed(crashed, tmp_path / "store")
+    (root / ".segstore" / "ends").unlink()
+    clean = [path.read_bytes() for path in logs(root)]
+    for slot in (0, 2):
+        with logs(root)[slot].open("ab") as file:
+            file.write(BEHIND[behind](base_of(logs(root)[slot + 1])))
+    with segstore.open(root) as store:
+        assert scanned(store.partition("t")) == RECORDS
+        assert [(done.end_offset, done.cut_bytes, done.removed_segments) for done in store.recovered] == [
+            (N, 0, 0)
+        ]
+        store.partition("t").append(b"next")
+    assert [path.read_bytes() for path in logs(root)[: len(clean) - 1]] == clean[:-1]
+    assert segstore.check(root) == []
+
+
 # --- the list ------------------------------------------------------------
 
 
