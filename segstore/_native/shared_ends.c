@@ -62,18 +62,25 @@ int64_t seg_shared_now(const seg_shared_log *log, seg_shared_end *out)
     return now(NULL, log, out);
 }
 
-int64_t seg_shared_ends(const uint8_t *shared, int64_t len, int64_t slot, int64_t *values)
+/* The log with this number, if it is one of that partition; else NULL. */
+static const seg_shared_log *log_of(const uint8_t *shared, int64_t len, int64_t slot, int64_t key)
 {
     const seg_shared_header *header = (const seg_shared_header *)shared;
     if (((uintptr_t)shared & 7) != 0 || slot < 0 || len < SEG_SHARED_LOGS || slot >= (len - SEG_SHARED_LOGS) / SEG_SHARED_LOG)
-        return 0;
+        return NULL;
     const seg_shared_log *log = (const seg_shared_log *)(shared + SEG_SHARED_LOGS + slot * SEG_SHARED_LOG);
-    if (!__atomic_load_n(&header->live, __ATOMIC_ACQUIRE) || load(&log->key) != values[0] || !values[0])
+    return key && __atomic_load_n(&header->live, __ATOMIC_ACQUIRE) && load(&log->key) == key ? log : NULL;
+}
+
+int64_t seg_shared_ends(const uint8_t *shared, int64_t len, int64_t slot, int64_t *values)
+{
+    const seg_shared_log *log = log_of(shared, len, slot, values[0]);
+    if (!log)
         return 0;
     /* The recovery point first: it is never above the end. */
     int64_t synced = load(&log->synced);
     seg_shared_end end;
-    if (!now(header, log, &end) || load(&log->key) != values[0])
+    if (!now((const seg_shared_header *)shared, log, &end) || load(&log->key) != values[0])
         return 0;
     values[1] = end.start_offset;
     values[2] = values[3] = end.end.next_offset;
@@ -82,6 +89,29 @@ int64_t seg_shared_ends(const uint8_t *shared, int64_t len, int64_t slot, int64_
     values[6] = (uint32_t)end.layout;
     values[7] = (int32_t)end.leader_epoch;
     return 1;
+}
+
+/* A sealed end of one moment: whether it is one that counts. */
+static int sealed_end(const seg_sealed *s, int64_t *found)
+{
+    for (;;) {
+        uint64_t owner = __atomic_load_n(&s->owner, __ATOMIC_ACQUIRE);
+        int64_t generation = load(&s->generation), is_replaced = load(&s->is_replaced);
+        found[0] = load(&s->base_offset);
+        found[1] = load(&s->position);
+        if (__atomic_load_n(&s->owner, __ATOMIC_ACQUIRE) == owner && load(&s->generation) == generation)
+            return owner && generation != INT64_MAX && !is_replaced;
+    }
+}
+
+int64_t seg_shared_sealed(const uint8_t *shared, int64_t len, int64_t slot, int64_t key, int64_t *found)
+{
+    const seg_shared_log *log = log_of(shared, len, slot, key);
+    int64_t n = 0, one[2];
+    for (int i = 0; log && i < SEG_SEALED; i++)
+        if (sealed_end(log->sealed + i, one))
+            memcpy(found + 2 * n++, one, sizeof one);
+    return log && load(&log->key) == key ? n : 0;
 }
 
 int64_t seg_shared_count(uint8_t *ends, int64_t len, uint8_t *shared)

@@ -106,8 +106,7 @@ def _open_shared(
         side = open_shared(context, settings, shared, seconds)
     store = Store(context, side)
     store.on_topic_deleted(forget_offsets)
-    if store.role == "guest":
-        side.on_host = _again(weakref.ref(store))
+    side.on_host = _again(weakref.ref(store))
     if store.role == "host":
         end_transactions(store)
     return store

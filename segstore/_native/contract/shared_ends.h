@@ -13,6 +13,9 @@ int64_t seg_shared_now(const seg_shared_log *log, seg_shared_end *out);
  * key, or no end. If the host is swapping, or has died while it swapped, the ends of several logs as one, the value is the
  * next one from the moment on in which that is decided. */
 int64_t seg_shared_ends(const uint8_t *shared, int64_t len, int64_t slot, int64_t *values);
+/* The sealed ends of the log with this number, if its key is `key`, which are final and of a file that still has its
+ * name: how many; base offset and position of each, one behind the other, with room for SEG_SEALED. */
+int64_t seg_shared_sealed(const uint8_t *shared, int64_t len, int64_t slot, int64_t key, int64_t *found);
 /* Count an append to a shared log, which is in the log already, and wake those that wait for it: how many, as seg_wake. */
 int64_t seg_shared_count(uint8_t *ends, int64_t len, uint8_t *shared);
 

@@ -151,7 +151,7 @@ class GuestPartition:
         self._share: Any = None
         self._slot = -1
 
-    def partition_for_write(self) -> Any:
+    def for_write(self) -> Any:
         """Return what appends: this object, or the host's partition once this process is the host."""
         return self._side.led(self.topic, self.partition) or self
 
@@ -207,7 +207,9 @@ class GuestPartition:
             self._see_to(chunk, tried)
             now = lib.SEG_NOW if native.clock is None else native.clock()
             first = int(
-                lib.seg_tail_write(native.c, chunk.ptr, chunk.size, chunk.headers, chunk.n, expected, now, False)
+                lib.seg_tail_write(
+                    native.c, chunk.ptr, chunk.size, chunk.headers, chunk.n, expected, now, False
+                )
             )
             if first >= 0:
                 chunk.release()
@@ -314,7 +316,11 @@ class GuestPartition:
                     raise StoreClosedError(f"{self.directory}: the topic was deleted") from None
                 return  # the log has gone on meanwhile
             log, active = share.log, self._active
-            active.most_position, active.young_ms, active.interval = log.most_position, log.young_ms, log.interval
+            active.most_position, active.young_ms, active.interval = (
+                log.most_position,
+                log.young_ms,
+                log.interval,
+            )
             settings = int(log.settings)
             if settings != self._settings:
                 self._use(self._topic_config())
@@ -361,7 +367,9 @@ class GuestPartition:
             if self._share is None:
                 self._find_log()
         end = min(upto, self.log_end_offset)
-        code = int(seg_tail_flush(self.tail.native.address, end)) if self.tail.native.is_open else lib.SEG_SLOW
+        code = (
+            int(seg_tail_flush(self.tail.native.address, end)) if self.tail.native.is_open else lib.SEG_SLOW
+        )
         if code < 0:
             self._side.ask(lib.SEG_ASKS_SYNC, Request(self._slot, self._key, offsets=end))
 
@@ -393,5 +401,3 @@ def cut_sealed(context: Context, directory: str, sealed: Any) -> None:
                 context.files.truncate(handle, sealed.position)
     except FileNotFoundError:
         """Retention has removed the segment."""
-
-

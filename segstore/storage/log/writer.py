@@ -346,7 +346,9 @@ class LogWriter:
             if not self.segments.active.room(part, self.clock, more=batches - 1):
                 self.roll_apart()
                 if not self.segments.active.room(part, self.clock, more=batches - 1):
-                    raise RecordTooLargeError(f"an append is larger than segment.bytes={self.config.segment_bytes}")
+                    raise RecordTooLargeError(
+                        f"an append is larger than segment.bytes={self.config.segment_bytes}"
+                    )
         except OSError as error:
             self.judge(error, header.size)
             raise

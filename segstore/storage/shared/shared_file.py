@@ -23,6 +23,7 @@ import errno
 import mmap
 import secrets
 import time
+from functools import partial
 from typing import Any
 
 from segstore import names
@@ -66,7 +67,7 @@ class SharedFile:
             self.inode = files.inode(handle)
             self.which = files.which(self._path, or_change=False)[:2]
             self._map(handle)
-        self.header: Any = ffi.cast("seg_shared_header *", self.memory)
+        self.header: Any = self._part("seg_shared_header *", 0)
         """The header; it stays in the first mapping, which shows the same page as all later ones."""
 
     @classmethod
@@ -153,10 +154,16 @@ class SharedFile:
             self._bound.map, self._bound.len = self.memory, self.size
 
     def member(self, slot: int) -> Any:
-        """Return a member's part, a `seg_shared_member *`, which is used no longer than this object."""
+        """Return a member's part, a `seg_shared_member *`."""
         if not 0 <= slot < lib.SEG_MEMBERS:
             raise LookupError(f"no member has the slot {slot}: slots are 0 to {lib.SEG_MEMBERS - 1}")
-        return ffi.cast("seg_shared_member *", self.memory + lib.SEG_SHARED_MEMBERS_AT) + slot
+        at = lib.SEG_SHARED_MEMBERS_AT + slot * ffi.sizeof("seg_shared_member")
+        return self._part("seg_shared_member *", at)
+
+    def _part(self, kind: str, at: int) -> Any:
+        """Return a pointer into the newest mapping, which it keeps."""
+        memory = self.memory
+        return ffi.gc(ffi.cast(kind, memory + at), partial(_let_go, memory))
 
     def log(self, number: int, *, grow: bool = False) -> Any:
         """Return a log's part, a `seg_shared_log *`, which is used no longer than this object. With `grow`,
@@ -187,7 +194,7 @@ class SharedFile:
         if at + _LOG > self.size:
             with os_errors(), self._mutex, self._open() as handle:
                 self._map(handle)
-        return ffi.cast("seg_shared_log *", self.memory + at) if at + _LOG <= self.size else None
+        return self._part("seg_shared_log *", at) if at + _LOG <= self.size else None
 
     def _open(self) -> Handle:
         if not self._write:
@@ -202,6 +209,10 @@ class SharedFile:
         mapped: mmap.mmap = self._files.map(handle, size, write=self._write)
         self._mappings.append(held("uint8_t[]", mapped))
         self._show_bound()
+
+
+def _let_go(memory: Any, pointer: Any) -> None:
+    """Let go of the mapping that a pointer has kept: the last reference to it is this call's."""
 
 
 def _size_of(number: int) -> int:

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from segstore._native import ffi, lib
-
 from segstore.storage.shared.members import Members
 from segstore.storage.shared.shared_file import SharedFile
 
@@ -25,7 +24,14 @@ def new_share(members: Members, file: SharedFile, slot: int, key: int, who: int,
     """Return the share (`seg_share *`) of a tail in the log with this number. Raises OSError, IndexError."""
     return ffi.new(
         "seg_share *",
-        {"member": members.c, "log": file.log(slot, grow=grow), "key": key, "generation": -1, "who": who, "opened": [-1] * 5},
+        {
+            "member": members.c,
+            "log": file.log(slot, grow=grow),
+            "key": key,
+            "generation": -1,
+            "who": who,
+            "opened": [-1] * 5,
+        },
     )
 
 

@@ -102,5 +102,3 @@ def _error(kind: int, number: int, text: str) -> SegstoreError:
     if kind == STORAGE and number:
         return StorageError(number, text or os.strerror(number))
     return StorageError(errno.EIO, f"the host could not do what the append needs: {text}")
-
-

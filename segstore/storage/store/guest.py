@@ -7,17 +7,17 @@ member's slot of `.segstore/shared` is written. Threads: any.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from segstore._native import held, lib
 from segstore.config import StoreConfig, TopicConfig
 from segstore.errors import StoreClosedError
 from segstore.records import Encoded
 from segstore.storage.context import Context
+from segstore.storage.handle_pool import HandlePool
 from segstore.storage.log.guest_partition import GuestPartition
 from segstore.storage.meta.published_ends import slot_key
 from segstore.storage.meta.topics import find_topic
-from segstore.storage.handle_pool import HandlePool
 from segstore.storage.scheduler import Scheduler
 from segstore.storage.shared.coherence import HostLine
 from segstore.storage.shared.members import Members
@@ -93,8 +93,10 @@ class StoreGuest(StoreReader):
 
     # --- partitions -----------------------------------------------------------------------
 
-    def appender(self, topic: str, partition: int) -> GuestPartition:
-        """Return the appending side of a partition. Raises UnknownTopicOrPartitionError."""
+    def appender(self, topic: str, partition: int) -> Partition:
+        """Return the appending side of a partition, a `GuestPartition`, which stands for a `Partition` in what
+        appends. Raises UnknownTopicOrPartitionError.
+        """
         info = find_topic(self.topics, topic, partition)
         key = (topic, partition, info.topic_id)
         follower = self.partition(topic, partition)
@@ -110,7 +112,7 @@ class StoreGuest(StoreReader):
                 lambda: self._settings(topic, info.topic_id),
             )
             found = self._guests.setdefault(key, made)
-        return found
+        return cast("Partition", found)
 
     def _settings(self, topic: str, topic_id: str) -> TopicConfig:
         info = self.topics.get(topic)
@@ -196,4 +198,3 @@ class StoreGuest(StoreReader):
         finally:
             super().close()
             self._members.close()
-

@@ -65,7 +65,9 @@ class Host:
     def turn(self) -> None:
         """Answer all that is asked now."""
         number, slot = ffi.new("uint32_t *"), 0
-        while (slot := int(lib.seg_request_next(self._members.c, slot, number))) >= 0 and not self._done.is_open:
+        while (
+            slot := int(lib.seg_request_next(self._members.c, slot, number))
+        ) >= 0 and not self._done.is_open:
             answer, error, text = self._resolved(slot)
             lib.seg_request_answer(self._members.c, slot, number[0], answer, error, text)
             slot += 1

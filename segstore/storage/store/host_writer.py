@@ -6,7 +6,7 @@ answers what guests ask.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 
 from segstore.config import StoreConfig
 from segstore.errors import first_of
@@ -25,6 +25,8 @@ class HostWriter(StoreWriter):
     """The host of a shared store. With `sharing` this process is a member already."""
 
     shares = True
+    on_host: Callable[[], object]
+    """See `StoreGuest`: this side is the host from its beginning on."""
 
     def __init__(self, context: Context, config: StoreConfig, sharing: Sharing | None = None) -> None:
         self._given = sharing
@@ -73,20 +75,18 @@ class HostWriter(StoreWriter):
 
     def abandon(self) -> None:
         """See `StoreWriter`."""
-        self._stop()
-        super().abandon()
-
-    def _stop(self) -> None:
-        """End the threads of the host."""
-        if hasattr(self, "socket"):
-            self.socket.close()
         if hasattr(self, "host"):
             self.host.stop()
+        super().abandon()
 
     def let_go(self) -> None:
         """See `StoreWriter`."""
         try:
+            if hasattr(self, "socket"):
+                self.socket.unlink()
             super().let_go()
+            if hasattr(self, "socket"):
+                self.socket.close()  # behind the lock, which those that hear of this try at once
         finally:
             if self.sharing is not None and self._given is None:
                 self.sharing.members.close()
@@ -94,10 +94,10 @@ class HostWriter(StoreWriter):
     def _close_cleanly(self, nonce: int) -> None:
         sharing = self.sharing
         assert sharing is not None
-        self._stop()
         if self._others_live():
             self._leave()
             return
+        self.host.stop()
         super()._close_cleanly(nonce)
         mark_unshared(self.context.files, self.context.root)
 
@@ -115,14 +115,22 @@ class HostWriter(StoreWriter):
         return False
 
     def _leave(self) -> None:
-        """Leave the store to the next host, with its logs open."""
+        """Leave the store to the next host, with its logs open. What waits for a disk comes first, while this one
+        still answers.
+        """
         self.inbox.close()
         self.inbox.settle()
         self.sweeper.close()
-        self.context.closed = True
-        self.wake()
         self.context.scheduler.close()
         errors: list[Exception] = []
+        for partition in self.partitions.all_open():
+            try:
+                partition.flush()
+            except Exception as error:
+                errors.append(error)
+        self.host.stop()
+        self.context.closed = True
+        self.wake()
         with self.partitions.lock:
             for partition in self.partitions.all_open():
                 try:

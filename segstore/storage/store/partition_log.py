@@ -58,7 +58,6 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from segstore.storage.context import Context
-    from segstore.storage.log.guest_partition import GuestPartition
 
 T = TypeVar("T")
 Headers = Sequence[tuple[str, "bytes | None"]]
@@ -101,7 +100,7 @@ class PartitionLog(PublicNames):
         store: object,
         context: Context,
         source: Partition | Follower,
-        appender: GuestPartition | None = None,
+        appender: Partition | None = None,
     ) -> None:
         """`store` is only referred to: without it nothing would be flushed in the background. `appender` is what a
         guest appends by.
@@ -110,24 +109,23 @@ class PartitionLog(PublicNames):
         self._context = context
         self._name = f"{topic}-{partition}"
         self._internal = topic in INTERNAL
-        self._follow_leader(source)
         self._appender = None if self._internal else appender
-        self._own = self._appender or self._own
+        self._follow_leader(source)
 
     def _follow_leader(self, source: Partition | Follower) -> None:
         """Append to, and read from, this log from now on. Any thread may call this: a call that is under way
         goes on with the log with which it began.
         """
         root = self._context.root
-        own = source if isinstance(source, Partition) and not self._internal else None
-        self._own: Partition | GuestPartition | None = own
+        self._own = source if isinstance(source, Partition) and not self._internal else self._appender
         if isinstance(source, Partition):
             root = source.context.root
         self.aborted_transactions = AbortedTransactions(self._context.files)
         self._gaps = Gaps(self._context.files, root, self.topic, self.partition)
         self._views = source.visible if isinstance(source, Partition) else source
-        is_alone = isinstance(source, Partition) and not source.tail.native.is_shared
-        self._visible = source.visible if is_alone else None
+        self._visible = None
+        if isinstance(source, Partition) and not source.tail.native.is_shared:
+            self._visible = source.visible
         self._source = source
 
     def __repr__(self) -> str:
@@ -405,7 +403,7 @@ class PartitionLog(PublicNames):
         """
         context, source = self._context, self._source
         if self._appender is not None and not context.closed and context.here[0]:
-            return self._appender.partition_for_write()
+            return self._appender.for_write()  # type: ignore[attr-defined]  # a GuestPartition's
         if context.closed or not context.here[0] or not isinstance(source, Partition):
             context.check_writable()
         assert isinstance(source, Partition)

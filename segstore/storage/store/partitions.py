@@ -13,9 +13,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
-
 from itertools import chain
+from typing import TYPE_CHECKING
 
 from segstore import names
 from segstore.errors import CorruptCheckpointError, SegstoreError, StorageError, StoreClosedError, copy_of
@@ -37,8 +36,8 @@ from segstore.storage.meta.small_files import put_aside, reason
 from segstore.storage.meta.topics import NOT_A_FILE, TopicFiles, TopicInfo, find_topic
 from segstore.storage.producers.state_manager import Producers
 from segstore.storage.segment.log_view import LogView
-from segstore.storage.store.takeover import cut_to
 from segstore.storage.segment.segment_files import create_segment, list_segments, take_own
+from segstore.storage.store.takeover import cut_to
 
 if TYPE_CHECKING:
     from segstore.storage.shared.sharing import Sharing

@@ -26,7 +26,7 @@ from segstore.storage.meta.root_checkpoints import LOG_START_FILES, read_log_sta
 from segstore.storage.meta.topics import NOT_A_FILE, TopicFiles, TopicInfo, find_topic
 
 if TYPE_CHECKING:
-    from segstore.storage.log.guest_partition import GuestPartition
+    from segstore.storage.log.partition import Partition
     from segstore.storage.store.store_member import StoreMember
     from segstore.storage.store.writing_side import WritingSide
 
@@ -149,7 +149,7 @@ class StoreReader:
     def flush(self) -> None:
         """Make durable what this process has appended: a reader has appended nothing."""
 
-    def appender(self, topic: str, partition: int) -> GuestPartition | None:
+    def appender(self, topic: str, partition: int) -> Partition | None:
         """Return what appends to a partition: nothing does, in a store that is read only."""
         return None
 
@@ -338,7 +338,8 @@ class StoreReader:
     def _follows(self, followed: FollowedEnds) -> bool:
         """Return whether `followed` is where a writer of this store publishes now."""
         believed, ends = self._believed(), self._ends
-        followed.outdated = not believed or ends is None or ends.memory is not followed.memory
+        mapped = None if ends is None or not believed else (ends.memory, ends.shared)
+        followed.outdated = mapped != (followed.memory, followed.shared)
         return not followed.outdated
 
     @calls_out  # as `Store._wait_for`

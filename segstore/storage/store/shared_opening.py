@@ -64,4 +64,3 @@ def _join(context: Context, config: StoreConfig, *, may_host: bool) -> StoreGues
         members.close()
         raise
     return guest
-

@@ -11,7 +11,7 @@ import select
 import time
 from collections.abc import Callable
 
-from segstore.errors import HostUnavailableError, SegstoreError, StoreLockedError
+from segstore.errors import HostUnavailableError, NotShareableError, SegstoreError, StoreLockedError
 from segstore.logger import Logger
 from segstore.storage.context import Context
 from segstore.storage.shared.coherence import HostLine
@@ -20,7 +20,8 @@ from segstore.threads import Background, Latch
 
 log = Logger("segstore")
 _PAUSE, _LONGEST = 0.001, 0.05  # seconds between two tries, while a host comes
-_CONNECT = 1.0  # seconds
+_SOON, _LATE = 0.01, 1.0
+"""Seconds for which a host is waited for that does not listen: it may just be coming, or going, or be stopped."""
 _RETRY = 1.0
 """Seconds after which a member whose disk kept it from being host tries again."""
 
@@ -34,6 +35,7 @@ class Succession:
         self._context, self._members, self._become = context, members, become
         self._event = os.eventfd(0, os.EFD_CLOEXEC)
         self._done, self._ended = Latch(), Latch()
+        self._patience = _SOON
 
     def start(self) -> None:
         """Start the thread, which ends once this process is the host."""
@@ -58,13 +60,16 @@ class Succession:
     def _await_end(self) -> bool:
         """Wait until the host is gone; return whether this process is the host now."""
         try:
-            line = HostLine(self._context.files, self._context.root, self._members, _CONNECT)
-        except HostUnavailableError:
+            line = HostLine(self._context.files, self._context.root, self._members, self._patience)
+        except (HostUnavailableError, NotShareableError):
+            # A dying host has lost its socket before its lock. That both see one memory was made sure at the open.
+            self._patience = min(2 * self._patience, _LATE)
             return self._try()
         except SegstoreError as error:
             log.warning("%s: this process can't follow its host: %s", self._context.root, error)
             self._pause(_RETRY)
             return False
+        self._patience = _SOON
         try:
             poll = select.poll()
             poll.register(line, select.POLLIN)
@@ -76,7 +81,7 @@ class Succession:
 
     def _try(self) -> bool:
         """Be the host, unless another member is: then it will listen soon."""
-        pause, end = _PAUSE, time.monotonic() + _CONNECT
+        pause, end = _PAUSE, time.monotonic() + self._patience
         while not self._done.is_open and time.monotonic() < end:
             try:
                 self._become()

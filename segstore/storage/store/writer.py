@@ -201,7 +201,11 @@ class StoreWriter:
         files, root = self.context.files, self.context.root
         if not self._replicated and names.META_PROPERTIES in root_names:
             check_plain(files, root)
-        if not self.shares and f"{names.OURS}/{names.MEMBERS}" in root_names and has_living_members(files, root):
+        if (
+            not self.shares
+            and f"{names.OURS}/{names.MEMBERS}" in root_names
+            and has_living_members(files, root)
+        ):
             raise locked(files, root)  # guests whose host has died [H3]
         if self._role is not None or f"{names.OURS}/{names.ROLE}" in root_names:
             check_role(files, root, self._role)

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from shared_logs import SharedLogs, Shown
+from stressed import watched
 
 from segstore._native import ffi, lib
 
@@ -123,6 +124,16 @@ def test_E5_ends_that_are_swapped_as_one_count_once_that_is_decided(logs: Shared
     assert ends() == [14, 12]
     logs.header.together = 0
     assert ends() == [14, 12]
+
+
+def test_E5_each_look_is_of_one_moment(tmp_path: Path) -> None:
+    """Members swap as fast as they can, a host swaps two logs as one and stops within; readers look at one
+    log and at all, and a follower waits.
+    """
+    done = watched("swapping", 20_000, tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    looks, at_once, wakes = map(int, done.stdout.split())
+    assert min(looks, at_once, wakes) > 100
 
 
 def test_an_append_is_counted_in_both_files_and_wakes(logs: SharedLogs) -> None:
