@@ -64,6 +64,7 @@ if TYPE_CHECKING:
     from segstore.storage.store.partition_log import PartitionLog
     from segstore.storage.store.scan import Scan
     from segstore.storage.store.store import Store
+    from segstore.storage.store.store_member import StoreMember
     from segstore.storage.transfer.methods import transfer_methods
 
 __all__ = [
@@ -105,6 +106,7 @@ __all__ = [
     "Server",
     "Standby",
     "Store",
+    "StoreMember",
     "SubscriptionPattern",
     "TopicInfo",
     "TopicPartition",
@@ -173,6 +175,7 @@ _WHEN_ASKED_FOR = {
     "segstore.storage.store.partition_log": ("PartitionLog",),
     "segstore.storage.store.scan": ("Scan",),
     "segstore.storage.store.store": ("Store",),
+    "segstore.storage.store.store_member": ("StoreMember",),
     "segstore.storage.transfer.methods": ("transfer_methods",),
 }
 _ROOMS = ("config", "files", "index", "logger", "mutex", "names", "records", "sending", "storage")

@@ -433,16 +433,24 @@ class ListenError(SegstoreError, OSError):
 class StoreLockedError(SegstoreError):
     """Another process, or another open store in this process, is the writer; the error has its `pid`, and
     `here` tells whether it is this process; `address` is where it serves the store, "" where it does not.
+    `shared`: that one shares the store, or guests do that have no host at the moment.
     """
 
     def __init__(
-        self, path: str | os.PathLike[str], pid: int | None, here: bool = False, address: str = ""
+        self,
+        path: str | os.PathLike[str],
+        pid: int | None,
+        here: bool = False,
+        address: str = "",
+        shared: bool = False,
     ) -> None:
-        self.path, self.pid, self.here, self.address = str(path), pid, here, address
+        self.path, self.pid, self.here, self.address, self.shared = str(path), pid, here, address, shared
         who = f"process {pid}" if pid else "another process"
         served = f", which serves it at {address}" if address else ""
         ways = 'open it with mode="r", or close that one, which timeout= waits for'
         elsewhere = f"is open for writing in {who}{served}: {ways}"
+        if shared:
+            elsewhere = f'is shared by {who}{served}: open it with shared=True or shared="guest", or mode="r"'
         mine = 'is open in this process already: use that store, or close it, or open it with mode="r"'
         super().__init__(f"{self.path} {mine if here else elsewhere}")
 
@@ -450,25 +458,29 @@ class StoreLockedError(SegstoreError):
         return _rebuild, (type(self), self.args, self.__dict__)
 
 
-class NotShareableError(SegstoreError):
-    """A store can't be shared with this process: its file system, its place or the platform is not fit for
-    it, or there are as many members as may be; the message says which.
-    """
-
-
 class HostUnavailableError(RetriableError):
-    """A member of a shared store needs its host, which does not answer. Nothing was appended. The error has
-    the host's `pid`, 0 if there was none, and says whether that process is `alive`.
+    """A member of a shared store needs its host, which is dead or does not answer. Nothing was appended. The
+    error has the host's `pid`, 0 if there was none, and tells whether that process is `alive`: one that is,
+    is stopped or busy.
     """
 
     def __init__(self, path: str | os.PathLike[str], pid: int, alive: bool) -> None:
         self.path, self.pid, self.alive = str(path), pid, alive
-        host = f"its host, process {pid}," if pid else "its host"
-        why = f"{host} is alive, and does not answer" if alive else f"{host} is gone, and no other has come"
-        super().__init__(f"{self.path} is shared, and {why}: nothing was appended. Try again")
+        if pid:
+            why = "is alive, and does not answer" if alive else "is gone, and no other has come"
+            why = f"is shared, and its host, process {pid}, {why}: nothing was appended. Try again"
+        else:
+            why = "has no host: start one, by `segstore serve --shared` or segstore.open(path, shared=True)"
+        super().__init__(f"{self.path} {why}")
 
     def __reduce__(self) -> tuple[object, ...]:
         return _rebuild, (type(self), self.args, self.__dict__)
+
+
+class NotShareableError(SegstoreError):
+    """Several processes can't write a store here; the message names the platform or the file system that
+    does not allow it, and says what to do.
+    """
 
 
 class ReadOnlyError(SegstoreError):

@@ -30,6 +30,7 @@
 #include "contract/producers.h"
 #include "contract/records.h"
 #include "contract/rules.h"
+#include "share.h"
 #include "tail.h"
 #include "tail_lock.h"
 
@@ -39,6 +40,8 @@ enum { NUMBERS = 36 };
 
 int seg_tail_fits(const seg_tail *t, int64_t timestamp, int64_t size, int64_t offsets, int64_t n)
 {
+    if (timestamp < 0 && t->share) /* which Python measures by the clock, too; a guest has nobody for it */
+        timestamp = clock_ms();
     return seg_active_is_young(t->active, timestamp) && seg_active_has_room(t->active, size, offsets, n);
 }
 
@@ -144,9 +147,10 @@ static int64_t write_out(seg_tail *t, const uint8_t *buf, int64_t len, seg_batch
     int64_t error = seg_tail_put_out(t, buf, len, batches, n);
     if (error)
         return error;
-    if (!t->n_followers)
-        seg_tail_show_batches(t, len, batches, n);
-    else if (!seg_tail_hand_on(t, buf, len, batches, n))
+    if (!t->n_followers) {
+        if (!seg_tail_show_batches(t, len, batches, n))
+            return SEG_SLOW;
+    } else if (!seg_tail_hand_on(t, buf, len, batches, n))
         return SEG_BEHIND - batches[0].base_offset;
     return batches[0].base_offset;
 }
@@ -184,17 +188,26 @@ static int64_t end(seg_tail *t, int64_t offset)
 {
     int64_t after = t->active->end->next_offset;
     int64_t shown = seg_combine(t);
+    seg_share_exit(t);
     leave(t);
     if (offset >= 0 || shown > 0)
-        seg_wake(t->ends, t->ends_len);
+        seg_tail_wake(t);
     return flush(t, shown < 0 ? shown : offset, after);
+}
+
+/* Whether this thread, which has the tail's lock, may append: 0; else SEG_BUSY, with `brief`, or SEG_SLOW. */
+static int64_t begin(seg_tail *t, int32_t brief)
+{
+    if (!__atomic_load_n(&t->open, __ATOMIC_ACQUIRE))
+        return SEG_SLOW;
+    return t->share ? seg_share_enter(t, brief) : 0;
 }
 
 /* Make an append, or have it made by who holds the lock. */
 static int64_t make(seg_tail *t, seg_waiting *w)
 {
     int found = t->here[0] ? seg_combine_enter(t, w) : SEG_WITHDRAWN;
-    if (found == SEG_HOLDS && __atomic_load_n(&t->open, __ATOMIC_ACQUIRE))
+    if (found == SEG_HOLDS && begin(t, 0) == 0)
         return end(t, seg_tail_make(t, w));
     if (found == SEG_HOLDS) {
         seg_combine(t);
@@ -285,10 +298,13 @@ int64_t seg_tail_append(seg_tail *t, const seg_record *r, int64_t expected, int6
         (r->key_len < 0 && t->needs_key) || !t->plain || !t->here[0])
         return SEG_SLOW;
     int holds = try_enter(t); /* before the clock is asked: LogAppendTime rises with the offsets */
+    int64_t code = holds ? begin(t, r->brief) : r->brief ? SEG_BUSY : 0;
+    if (!holds && code)
+        return code;
     int64_t clock = now == SEG_NOW ? clock_ms() : now, timestamp = r->timestamp == SEG_NOW ? clock : r->timestamp;
     if (!holds)
         return append_after(t, r, expected, timestamp, now, b);
-    return end(t, __atomic_load_n(&t->open, __ATOMIC_ACQUIRE) ? append(t, r, expected, timestamp, clock, b) : SEG_SLOW);
+    return end(t, code ? code : append(t, r, expected, timestamp, clock, b));
 }
 
 /* --- encoded batches --------------------------------------------------------------- */

@@ -32,6 +32,7 @@
 #include "combine.h"
 #include "contract/answers.h"
 #include "contract/ends.h"
+#include "share.h"
 #include "tail_lock.h"
 
 /* --- slots ---------------------------------------------------------------------- */
@@ -75,9 +76,10 @@ static int is_answered(const seg_waiting *w)
 
 /* --- the holder ------------------------------------------------------------------- */
 
+/* Whether appends may be made; those to a shared log only by who has its lock. */
 static int is_open(const seg_tail *t)
 {
-    return __atomic_load_n(&t->open, __ATOMIC_RELAXED);
+    return __atomic_load_n(&t->open, __ATOMIC_RELAXED) && (!t->share || t->share->is_held);
 }
 
 /* Make an append by a write of its own. An error that a signal's handler has raised is this thread's. */
@@ -119,7 +121,9 @@ static int64_t write_together(seg_tail *t, seg_waiting *const *group, int64_t n)
         return done == -EINTR ? done : make_each(t, group, n, done);
     for (int64_t i = 0; i < n && is_open(t); i++)
         group[i]->answer = seg_tail_take_in(t, group[i]);
-    seg_tail_reveal(t);
+    if (!seg_tail_reveal(t))
+        for (int64_t i = 0; i < n; i++)
+            group[i]->answer = SEG_SLOW;
     return 0;
 }
 
@@ -190,12 +194,15 @@ static int await(seg_tail *t, int slot, seg_waiting *w)
 /* Answer all that wait, the thread's own append too, and leave the lock. */
 static void serve(seg_tail *t, seg_waiting *w)
 {
+    if (t->share && !is_answered(w) && __atomic_load_n(&t->open, __ATOMIC_RELAXED))
+        seg_share_enter(t, 0);
     int64_t shown = is_answered(w) ? 0 : seg_combine(t);
     if (shown < 0)
         w->answer = shown;
+    seg_share_exit(t);
     leave(t);
     if (shown > 0)
-        seg_wake(t->ends, t->ends_len);
+        seg_tail_wake(t);
 }
 
 int seg_combine_enter(seg_tail *t, seg_waiting *w)

@@ -13,6 +13,9 @@
  * slot stores the check too, within the same odd sequence. The check tells damage of the
  * file; that a copy is of one moment is the sequence's doing alone.
  *
+ * If the store is shared, guests move the ends of shared logs without the sequence, each by one word (shared_ends.c), and
+ * count that here and in the header of the shared file. The sequence is for what must be seen as one.
+ *
  * Thread contract: one process writes, any number of readers in any process. A mutex lets one
  * thread publish at a time.
  * Every access is atomic. Slot stores release, so that who sees one of them also
@@ -31,6 +34,7 @@
 #include "bytes.h"
 #include "contract/crc.h"
 #include "contract/ends.h"
+#include "contract/shared_ends.h"
 #include "relax.h"
 #include "system.h"
 
@@ -42,11 +46,15 @@ static int64_t check_of(const int64_t *slot)
     return (int64_t)(crc | (uint64_t)(uint32_t)~crc << 32);
 }
 
+static int64_t layout_of(const int64_t *values)
+{
+    return (int64_t)((uint64_t)(uint32_t)values[LAYOUT] | (uint64_t)(uint32_t)values[EPOCH] << 32);
+}
+
 static void pack(const int64_t *values, int64_t *slot)
 {
     memcpy(slot, values, OF_PARTITION * 8);
-    slot[LAYOUT] =
-        (int64_t)((uint64_t)(uint32_t)values[LAYOUT] | (uint64_t)(uint32_t)values[EPOCH] << 32);
+    slot[LAYOUT] = layout_of(values);
     int64_t any = 0;
     for (int w = 0; w < CHECK; w++)
         any |= slot[w];
@@ -138,18 +146,24 @@ int64_t seg_await(const uint8_t *map, int64_t len, uint32_t seen, int64_t timeou
 /* How often this process has called seg_rouse: a wake alone may be that of an earlier publication. */
 static uint32_t roused;
 
-/* How often waiters were nudged, and a constant: each publication adds two to the sequence and one to the
- * count of publications, a nudge one to the count alone. */
-static uint32_t nudges_of(const uint8_t *map)
+static const seg_shared_header *header_of(const seg_shared_map *shared)
 {
-    uint32_t publications = __atomic_load_n((const uint32_t *)(map + 8), __ATOMIC_ACQUIRE);
-    return publications - (uint32_t)(__atomic_load_n((const uint64_t *)map, __ATOMIC_ACQUIRE) >> 1);
+    return (const seg_shared_header *)shared->map;
 }
 
-/* A publication that is under way may have told the sequence, and not yet the count. */
-static int nudged(const uint8_t *map, uint32_t nudges, int64_t spins)
+/* How often waiters were nudged, and a constant: each publication adds two to the sequence and one to the
+ * count of publications, an append to a shared log one to both counts, a nudge one to the count of publications alone. */
+static uint32_t nudges_of(const uint8_t *map, const seg_shared_map *shared)
 {
-    while (nudges_of(map) != nudges) {
+    uint32_t publications = __atomic_load_n((const uint32_t *)(map + 8), __ATOMIC_ACQUIRE);
+    uint32_t nudges = publications - (uint32_t)(__atomic_load_n((const uint64_t *)map, __ATOMIC_ACQUIRE) >> 1);
+    return shared ? nudges - __atomic_load_n(&header_of(shared)->appends, __ATOMIC_ACQUIRE) : nudges;
+}
+
+/* A publication that is under way may have told the sequence, and not yet the count; an append one of its counts. */
+static int nudged(const uint8_t *map, const seg_shared_map *shared, uint32_t nudges, int64_t spins)
+{
+    while (nudges_of(map, shared) != nudges) {
         if (spins-- <= 0)
             return 1;
         relax();
@@ -165,35 +179,55 @@ int64_t seg_nudge(uint8_t *map, int64_t len)
     return seg_wake(map, len);
 }
 
-int64_t seg_nudges(const uint8_t *map, int64_t len)
+int64_t seg_nudges(const uint8_t *map, int64_t len, const seg_shared_map *shared)
 {
-    return outside(map, len, 0, 0) ? -EINVAL : (int64_t)nudges_of(map);
+    return outside(map, len, 0, 0) ? -EINVAL : (int64_t)nudges_of(map, shared);
 }
 
 /* The packed words of a slot that a follower looks at: what readers see ends at the high watermark. */
 static const int FOLLOWED[SEG_FOLLOWED] = {0, 1, 3, 4, LAYOUT};
 
-/* The words may be of two moments: then a publication is under way, and its count will tell. */
-static int differs(const uint8_t *map, const seg_followed *f)
+/* The same of values. */
+static void followed_of(const int64_t *values, int64_t *words)
 {
-    const int64_t *slot = (const int64_t *)(map + SEG_ENDS_HEADER + f->slot * SEG_ENDS_SLOT);
+    for (int i = 0; i < SEG_FOLLOWED; i++)
+        words[i] = values[FOLLOWED[i]];
+    words[SEG_FOLLOWED_LAYOUT_AND_EPOCH] = layout_of(values);
+}
+
+/* Put what the shared log says in place of a slot's values; `slot` is its number. */
+static int is_shared(const seg_shared_map *shared, int64_t slot, int64_t key, int64_t *values)
+{
+    values[0] = key;
+    return (int)seg_shared_ends(shared->map, shared->len, slot, values);
+}
+
+/* The words may be of two moments: then a publication is under way, and its count will tell. */
+static int differs(const seg_follower *follower, const seg_followed *f)
+{
+    const int64_t *slot = (const int64_t *)(follower->map + SEG_ENDS_HEADER + f->slot * SEG_ENDS_SLOT);
+    if (follower->shared) {
+        int64_t values[WORDS], words[SEG_FOLLOWED];
+        if (is_shared(follower->shared, f->slot, __atomic_load_n(slot, __ATOMIC_ACQUIRE), values)) {
+            followed_of(values, words);
+            return memcmp(words, f->words, sizeof words) != 0;
+        }
+    }
     for (int i = 0; i < SEG_FOLLOWED; i++)
         if (__atomic_load_n(slot + FOLLOWED[i], __ATOMIC_ACQUIRE) != f->words[i])
             return 1;
     return 0;
 }
 
-int64_t seg_follow(const uint8_t *map, int64_t len, seg_followed *f, int64_t spins)
+int64_t seg_follow(const uint8_t *map, int64_t len, const seg_shared_map *shared, seg_followed *f, int64_t spins)
 {
-    int64_t values[WORDS], slot[WORDS];
-    int64_t code = seg_snapshot(map, len, &f->slot, values, 1, spins);
+    int64_t values[WORDS];
+    int64_t code = seg_snapshot(map, len, shared, &f->slot, values, 1, spins);
     if (code < 0)
         return code;
     if (values[0] == SEG_ENDS_DAMAGED)
         return 0;
-    pack(values, slot);
-    for (int i = 0; i < SEG_FOLLOWED; i++)
-        f->words[i] = slot[FOLLOWED[i]];
+    followed_of(values, f->words);
     return 1;
 }
 
@@ -227,7 +261,7 @@ static int64_t next_changed(seg_follower *f)
     for (int64_t k = 0; k < f->n; k++) {
         int64_t i = f->turn < f->n ? f->turn : 0;
         f->turn = i + 1;
-        if (differs(f->map, f->followed + i))
+        if (differs(f, f->followed + i))
             return i;
     }
     return -1;
@@ -243,11 +277,11 @@ int64_t seg_await_ends(seg_follower *f, uint32_t nudges, int64_t timeout_ns)
     for (;;) {
         /* The count first: what is published from here on changes it. */
         uint32_t seen = __atomic_load_n(publications, __ATOMIC_ACQUIRE);
-        if (nudged(f->map, nudges, f->spins) || __atomic_load_n(&roused, __ATOMIC_ACQUIRE) != before)
+        if (nudged(f->map, f->shared, nudges, f->spins) || __atomic_load_n(&roused, __ATOMIC_ACQUIRE) != before)
             return f->n;
         int64_t i = next_changed(f);
         if (i >= 0)
-            return seg_follow(f->map, f->len, f->followed + i, f->spins) == 1 ? i : -EAGAIN;
+            return seg_follow(f->map, f->len, f->shared, f->followed + i, f->spins) == 1 ? i : -EAGAIN;
         if (timeout_ns == 0)
             return -ETIMEDOUT;
         /* The time is an absolute one, so that other publications don't make it longer. */
@@ -271,31 +305,69 @@ int64_t seg_rouse(const uint8_t *map, int64_t len)
     return seg_wake(map, len);
 }
 
-int64_t seg_snapshot(const uint8_t *map, int64_t len, const int64_t *slots, int64_t *values,
-                     int64_t n, int64_t spins)
+/* What tells that nothing was published as one between two looks. */
+typedef struct moment {
+    uint64_t sequence;
+    int64_t together;
+} moment;
+
+static moment moment_of(const uint8_t *map, const seg_shared_map *shared)
+{
+    uint64_t sequence = __atomic_load_n((const uint64_t *)map, __ATOMIC_ACQUIRE);
+    return (moment){sequence, shared ? __atomic_load_n(&header_of(shared)->together, __ATOMIC_ACQUIRE) : 0};
+}
+
+static void copy_slots(const uint8_t *map, const int64_t *slots, int64_t *values, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++) {
+        const int64_t *slot = (const int64_t *)(map + SEG_ENDS_HEADER + slots[i] * SEG_ENDS_SLOT);
+        for (int w = 0; w < WORDS; w++)
+            values[i * WORDS + w] = __atomic_load_n(slot + w, __ATOMIC_ACQUIRE);
+    }
+}
+
+static void unpack_in_place(int64_t *values)
+{
+    int64_t slot[WORDS];
+    memcpy(slot, values, SEG_ENDS_SLOT);
+    unpack(slot, values);
+}
+
+/* Put the ends of shared logs in place of their slots', and unpack the others: how many are those of logs. */
+static int64_t look_at_logs(const seg_shared_map *shared, const int64_t *slots, int64_t *values, int64_t n, int checked)
+{
+    int64_t of_logs = 0;
+    for (int64_t i = 0; i < n; i++) {
+        if (seg_shared_ends(shared->map, shared->len, slots[i], values + i * WORDS))
+            of_logs++;
+        else if (checked)
+            unpack_in_place(values + i * WORDS);
+    }
+    return of_logs;
+}
+
+int64_t seg_snapshot(const uint8_t *map, int64_t len, const seg_shared_map *shared, const int64_t *slots,
+                     int64_t *values, int64_t n, int64_t spins)
 {
     if (outside(map, len, slots, n))
         return -EINVAL;
-    const uint64_t *sequence = (const uint64_t *)map;
     const uint32_t *format = (const uint32_t *)(map + 12);
     do {
-        uint64_t before = __atomic_load_n(sequence, __ATOMIC_ACQUIRE);
-        if ((before & 1) == 0) {
-            for (int64_t i = 0; i < n; i++) {
-                const int64_t *slot =
-                    (const int64_t *)(map + SEG_ENDS_HEADER + slots[i] * SEG_ENDS_SLOT);
-                for (int w = 0; w < WORDS; w++)
-                    values[i * WORDS + w] = __atomic_load_n(slot + w, __ATOMIC_ACQUIRE);
-            }
+        moment before = moment_of(map, shared);
+        int is_odd = before.sequence & 1;
+        if (shared || !is_odd) {
+            copy_slots(map, slots, values, n);
             int checked = __atomic_load_n(format, __ATOMIC_ACQUIRE) != SEG_ENDS_UNCHECKED;
-            if (__atomic_load_n(sequence, __ATOMIC_RELAXED) == before) {
-                for (int64_t i = 0; checked && i < n; i++) {
-                    int64_t slot[WORDS];
-                    memcpy(slot, values + i * WORDS, SEG_ENDS_SLOT);
-                    unpack(slot, values + i * WORDS);
-                }
+            int64_t of_logs = shared ? look_at_logs(shared, slots, values, n, checked) : 0;
+            moment after = moment_of(map, shared);
+            int is_one = after.sequence == before.sequence && after.together == before.together;
+            for (int64_t i = 0; !shared && is_one && checked && i < n; i++)
+                unpack_in_place(values + i * WORDS);
+            /* A log by itself is of one moment always. Several logs are, while a swap that is decided is under way:
+             * then the next ends count. Within an odd sequence no number may be there both before and behind one. */
+            int is_decided = before.together && of_logs == n;
+            if ((is_one && (!is_odd || is_decided)) || (n == 1 && of_logs == 1))
                 return n;
-            }
         }
         relax();
     } while (spins-- > 0);
@@ -308,8 +380,10 @@ int32_t seg_unchanged(const seg_seen *seen)
         return 0;
     const uint64_t *sequence = (const uint64_t *)seen->map;
     const int64_t *slot = (const int64_t *)(seen->map + SEG_ENDS_HEADER + seen->slot * SEG_ENDS_SLOT);
-    uint64_t before = __atomic_load_n(sequence, __ATOMIC_ACQUIRE);
     int64_t packed[WORDS], generation = __atomic_load_n((const int64_t *)(seen->map + GENERATION), __ATOMIC_ACQUIRE);
+    if (seen->shared && is_shared(seen->shared, seen->slot, seen->values[0], packed))
+        return generation == seen->generation && memcmp(packed, seen->values, sizeof packed) == 0;
+    uint64_t before = __atomic_load_n(sequence, __ATOMIC_ACQUIRE);
     pack(seen->values, packed);
     int same = (before & 1) == 0 && generation == seen->generation;
     for (int w = 0; w < WORDS; w++)

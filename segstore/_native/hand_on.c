@@ -83,6 +83,15 @@ static int has_taken(seg_tail *f, int64_t *deadline)
     return 0;
 }
 
+/* Replicas are not shared with other processes, so what is shown there stays. */
+static void show_or_hide(seg_tail *t, int whole, int64_t len, const seg_batch *batches, int64_t n)
+{
+    if (whole)
+        seg_tail_show_batches(t, len, batches, n);
+    else
+        seg_tail_hide_batches(t, len, batches, n);
+}
+
 int seg_tail_hand_on(seg_tail *t, const uint8_t *buf, int64_t len, seg_batch *batches, int64_t n)
 {
     seg_tail *taken[SEG_FOLLOWERS];
@@ -103,9 +112,9 @@ int seg_tail_hand_on(seg_tail *t, const uint8_t *buf, int64_t len, seg_batch *ba
         else
             leave(taken[i]);
     int whole = count == t->n_followers;
-    (whole ? seg_tail_show_batches : seg_tail_hide_batches)(t, len, batches, n);
+    show_or_hide(t, whole, len, batches, n);
     for (int i = 0; i < count; i++) {
-        (whole ? seg_tail_show_batches : seg_tail_hide_batches)(taken[i], len, batches, n);
+        show_or_hide(taken[i], whole, len, batches, n);
         leave(taken[i]);
         if (whole)
             seg_wake(taken[i]->ends, taken[i]->ends_len);

@@ -11,19 +11,23 @@
 enum { APART = 1000 };      /* appends */
 #define TOO_LONG 20000000   /* ns; the interpreter itself lets a thread keep the lock for 5 ms */
 
-/* Whether an append does nothing but write to one file, by C's own function. */
+/* Whether an append does nothing but write to one file, by C's own function, and waits for no other process. */
 static inline int is_plain_write(const seg_tail *t)
 {
-    return !t->write && !t->flush_messages && !t->n_followers;
+    return !t->write && !t->flush_messages && !t->n_followers && !t->share;
 }
 
-/* Whether an append is made with the lock let go; it counts then. */
-static inline int is_apart(seg_tail *t)
+/* Whether an append lets go of the lock since one before took long; it counts then. */
+static inline int is_slow(seg_tail *t)
 {
-    if (!is_plain_write(t))
-        return 1;
     return __atomic_load_n(&t->apart, __ATOMIC_RELAXED) > 0 &&
         __atomic_fetch_sub(&t->apart, 1, __ATOMIC_RELAXED) > 0;
+}
+
+/* Whether an append is made with the lock let go. */
+static inline int is_apart(seg_tail *t)
+{
+    return !is_plain_write(t) || is_slow(t);
 }
 
 #ifdef CLOCK_MONOTONIC_COARSE /* of some ms, which is enough, and much cheaper */

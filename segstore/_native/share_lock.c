@@ -36,7 +36,7 @@ static int swap(uint64_t *lock, uint64_t *seen, uint64_t next, int order)
     return __atomic_compare_exchange_n(lock, seen, next, 0, order, __ATOMIC_RELAXED);
 }
 
-static int32_t who_of(uint64_t word)
+int32_t seg_lock_who(uint64_t word)
 {
     return (int32_t)(((uint32_t)word & ~SEG_WAITED) - 1) & 3;
 }
@@ -71,14 +71,6 @@ static int try_take(const seg_member *m, uint64_t *lock, int32_t who)
             return 1;
     }
     return 0;
-}
-
-/* Take the lock from a dead owner: whether it is ours now. */
-static int take_from_dead(const seg_member *m, uint64_t *lock, uint64_t word, uint64_t mine)
-{
-    if (who_of(word) == SEG_OF_HOST && !m->is_host)
-        return 0;
-    return seg_lock_is_dead(m, word) && swap(lock, &word, mine, __ATOMIC_ACQUIRE);
 }
 
 int64_t seg_lock_take(const seg_member *m, uint64_t *lock, int32_t who, int32_t brief, int64_t patience_ms, uint64_t *seen)
@@ -116,12 +108,16 @@ int64_t seg_lock_take(const seg_member *m, uint64_t *lock, int32_t who, int32_t 
             return -EINTR;
         if (__atomic_load_n(lock, __ATOMIC_ACQUIRE) != word)
             continue;
-        if (take_from_dead(m, lock, word, mine))
-            return 1;
-        if (patience_ms >= 0 && clock_ns() - since > patience_ms * NS_OF_MS) {
-            *seen = word;
-            return -ETIMEDOUT;
+        *seen = word;
+        if (seg_lock_is_dead(m, word)) {
+            if (seg_lock_who(word) == SEG_OF_HOST && !m->is_host)
+                return -ETIMEDOUT; /* what a host has begun, only a host can end */
+            if (swap(lock, &word, mine, __ATOMIC_ACQUIRE))
+                return 1;
+            continue;
         }
+        if (patience_ms >= 0 && clock_ns() - since > patience_ms * NS_OF_MS)
+            return -ETIMEDOUT;
     }
 }
 

@@ -18,8 +18,11 @@
 #include "contract/ends.h"
 #include "contract/log.h"
 #include "contract/producers.h"
+#include "contract/share.h"
+#include "contract/shared_ends.h"
 #include "hand_over.h"
 #include "relax.h"
+#include "share.h"
 #include "tail.h"
 #include "tail_lock.h"
 
@@ -62,10 +65,42 @@ static void show_up_to(seg_tail *t, int64_t position, int64_t offset)
     store_ends(t, position, offset, seen_of(t, offset), stable_of(t));
 }
 
-void seg_tail_reveal(seg_tail *t)
+int seg_tail_reveal(seg_tail *t)
 {
+    if (t->share && !seg_share_publish(t, stable_of(t)))
+        return 0;
     show_up_to(t, t->active->end->position, t->active->end->next_offset);
-    publish(t);
+    if (!t->share)
+        publish(t);
+    return 1;
+}
+
+void seg_tail_wake(const seg_tail *t)
+{
+    if (t->share)
+        seg_shared_count(t->ends, t->ends_len, t->share->member->map);
+    else
+        seg_wake(t->ends, t->ends_len);
+}
+
+void seg_share_leave(seg_tail *t)
+{
+    while (enter(t)) {
+    }
+    t->open = 0;
+    t->share = NULL;
+    leave(t);
+}
+
+int64_t seg_share_catch_up(seg_tail *t)
+{
+    if (!t->here[0] || __atomic_load_n(&t->share->log->current, __ATOMIC_ACQUIRE) == t->share->current || enter(t))
+        return 0;
+    int more = t->open && seg_share_look(t) && t->active->end->next_offset > t->shown_offset;
+    if (more)
+        show_up_to(t, t->active->end->position, t->active->end->next_offset);
+    leave(t);
+    return more;
 }
 
 int64_t seg_tail_end(const seg_tail *t, int64_t *position, int64_t *seen, int64_t *stable)
@@ -155,10 +190,10 @@ void seg_tail_move_end(seg_tail *t, int64_t len, const seg_batch *batches, int64
     seg_active_move(t->active, t->active->end->position + len, batches[n - 1].last_offset + 1);
 }
 
-void seg_tail_show_batches(seg_tail *t, int64_t len, const seg_batch *batches, int64_t n)
+int seg_tail_show_batches(seg_tail *t, int64_t len, const seg_batch *batches, int64_t n)
 {
     seg_tail_move_end(t, len, batches, n);
-    seg_tail_reveal(t);
+    return seg_tail_reveal(t);
 }
 
 void seg_tail_hide_batches(seg_tail *t, int64_t len, const seg_batch *batches, int64_t n)
@@ -171,11 +206,35 @@ void seg_tail_hide_batches(seg_tail *t, int64_t len, const seg_batch *batches, i
 /* A write has failed: bytes may lie behind the end. */
 void seg_tail_tear(seg_tail *t, int64_t error)
 {
+    if (t->share) {
+        seg_share_tear(t);
+        return;
+    }
     t->torn = (int32_t)-error;
     __atomic_store_n(&t->open, 0, __ATOMIC_RELAXED);
 }
 
 /* --- open and paused --------------------------------------------------------------- */
+
+/* Whether this is the tail of a host, whose log other processes append to while it is open. */
+static int is_hosted(const seg_tail *t)
+{
+    return t->share && t->share->who == SEG_OF_APPENDS;
+}
+
+/* Let no append begin, in other processes too; what they have appended is the log's end here from then on. */
+static int64_t close_log(seg_tail *t)
+{
+    if (t->open && is_hosted(t)) {
+        int64_t error = seg_share_close(t);
+        if (error)
+            return error;
+        show_up_to(t, t->active->end->position, t->active->end->next_offset);
+        t->appends++;
+    }
+    __atomic_store_n(&t->open, 0, __ATOMIC_RELAXED);
+    return 0;
+}
 
 int64_t seg_tail_begin(seg_tail *t)
 {
@@ -185,6 +244,8 @@ int64_t seg_tail_begin(seg_tail *t)
     t->torn = t->hidden = 0;
     t->appends = 0;
     int64_t open = t->fd >= 0;
+    if (open && is_hosted(t))
+        seg_share_open(t, stable_of(t));
     __atomic_store_n(&t->open, (int32_t)open, __ATOMIC_RELEASE);
     leave(t);
     return open;
@@ -198,7 +259,10 @@ int64_t seg_tail_pause(seg_tail *t, int32_t release)
         int64_t error = enter(t);
         if (error)
             return error;
-        __atomic_store_n(&t->open, 0, __ATOMIC_RELAXED);
+        if ((error = close_log(t))) {
+            leave(t);
+            return error;
+        }
         settled = seg_tail_settle(t);
         if (settled && release)
             t->fd = -1;
@@ -217,6 +281,8 @@ int64_t seg_tail_quit(seg_tail *t)
         t->fd = -1;
         return 1;
     }
+    if (t->share)
+        return seg_tail_pause(t, 1) == 0;
     __atomic_store_n(&t->open, 0, __ATOMIC_RELEASE);
     if (!__atomic_compare_exchange_n(&t->lock, &free, TAKEN, 0, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED))
         return 0;

@@ -10,15 +10,17 @@
 
 /* --- tail.c --- */
 
-/* Let readers see the log up to its end. */
-SEG_HIDDEN void seg_tail_reveal(seg_tail *t);
+/* Let readers see the log up to its end: 1; 0: the lock of a shared log was taken away, and nothing new is in the log. */
+SEG_HIDDEN int seg_tail_reveal(seg_tail *t);
+/* Wake those who wait for records, without the tail's lock. */
+SEG_HIDDEN void seg_tail_wake(const seg_tail *t);
 /* Move the end behind batches that were put out. */
 SEG_HIDDEN void seg_tail_move_end(seg_tail *t, int64_t len, const seg_batch *batches, int64_t n);
-/* Move the end behind batches that were put out, and let readers see them. */
-SEG_HIDDEN void seg_tail_show_batches(seg_tail *t, int64_t len, const seg_batch *batches, int64_t n);
+/* Move the end behind batches that were put out, and let readers see them; returns as seg_tail_reveal. */
+SEG_HIDDEN int seg_tail_show_batches(seg_tail *t, int64_t len, const seg_batch *batches, int64_t n);
 /* Move the end behind batches that were put out, and leave them unseen, since a follower lacks them; pause the tail. */
 SEG_HIDDEN void seg_tail_hide_batches(seg_tail *t, int64_t len, const seg_batch *batches, int64_t n);
-/* Note that a write has failed, and pause the tail: bytes may lie behind the end. */
+/* Note that a write has failed, and pause the tail: bytes may lie behind the end. Of a shared log they are cut. */
 SEG_HIDDEN void seg_tail_tear(seg_tail *t, int64_t error);
 
 /* --- append.c --- */

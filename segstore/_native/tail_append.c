@@ -88,6 +88,19 @@ static int headers_of(PyObject *object, uint8_t *room, seg_record *r)
     return w != NULL;
 }
 
+/* Append to a shared log with the interpreter's lock, if its own lock is free; SEG_BUSY where an append would sleep, or is
+ * not plain. */
+static int64_t make_briefly(append_call *c)
+{
+    seg_tail *t = c->tail;
+    if (!t->share || t->write || t->flush_messages || is_slow(t))
+        return SEG_BUSY;
+    c->record.brief = 1;
+    int64_t offset = make_holding_the_lock(c);
+    c->record.brief = 0;
+    return offset;
+}
+
 static PyObject *tail_append(PyObject *module, PyObject *const *arguments, Py_ssize_t n)
 {
     append_call c;
@@ -108,7 +121,11 @@ static PyObject *tail_append(PyObject *module, PyObject *const *arguments, Py_ss
     c.batch = PyLong_AsVoidPtr(arguments[BATCH]);
     if (PyErr_Occurred())
         return NULL;
-    return PyLong_FromLongLong(is_apart(c.tail) ? make_apart(&c) : make_holding_the_lock(&c));
+    c.record.brief = 0;
+    if (!is_apart(c.tail))
+        return PyLong_FromLongLong(make_holding_the_lock(&c));
+    int64_t offset = make_briefly(&c);
+    return PyLong_FromLongLong(offset == SEG_BUSY ? make_apart(&c) : offset);
 }
 
 /* seg_tail_flush, which goes on behind a signal whose handler has raised nothing. */

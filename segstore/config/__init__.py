@@ -320,6 +320,24 @@ class StoreConfig(KafkaSettings):
         11, 1, MAX_INT, "windows", "how many windows' worth of a byte rate an idle client may use at once"
     )
     quota_window_size_seconds: int = whole(1, 1, MAX_INT, "s", "how long a window of a byte rate is")
+    shared_answer_ms: int = whole(
+        30_000,
+        1,
+        MAX_INT,
+        "ms",
+        "how long an append in a guest of a shared store waits for the host (segstore's own)",
+    )
+    shared_members: int = whole(
+        64, 1, 64, "processes", "most that may share the store, the host among them (segstore's own)"
+    )
+    shared_stopped_ms: int = whole(
+        5_000,
+        1,
+        MAX_INT,
+        "ms",
+        "how long appends of a shared store wait for a process that keeps a log's lock, before the host takes"
+        " it away (segstore's own)",
+    )
 
     # --- replicas; a store without them ignores these ---
     auto_leader_rebalance_enable: bool = switch(True, "whether preferred replicas are elected regularly")

@@ -30,7 +30,7 @@ class ScramCredentials:
     def __init__(self, store: Store) -> None:
         side = store._side
         self._context, self._lock = store._context, Mutex()
-        self._writer = None if isinstance(side, StoreReader) else side
+        self._writer = None if isinstance(side, StoreReader) or not store._keeps else side
         with os_errors():
             self._held: Credentials = (
                 read_credentials(self._context.files, self._context.root)
@@ -54,7 +54,10 @@ class ScramCredentials:
         Raises InvalidArgumentError, ReadOnlyError, StorageError, StoreClosedError.
         """
         self._context.check_writable()
-        assert self._writer is not None
+        if self._writer is None:
+            from segstore.storage.shared.refused_calls import refused_in_guest
+
+            raise refused_in_guest("a change of credentials")
         for user, mechanism in changes:
             if not user or mechanism not in MECHANISMS:
                 raise InvalidArgumentError(
@@ -79,7 +82,7 @@ def scram_credentials(store: Store) -> ScramCredentials:
     """Return the credentials of an open store; those of one that is open for reading are as they are now.
     Raises CorruptCheckpointError, StorageError, StoreClosedError, ForkedError.
     """
-    if store.mode == "rw":
+    if store._keeps:
         return shared(store, ScramCredentials)
     store._context.check_open()
     return ScramCredentials(store)

@@ -35,7 +35,7 @@ class GroupSettings:
     def __init__(self, store: Store) -> None:
         side = store._side
         self._context, self._lock = store._context, Mutex()
-        self._writer = None if isinstance(side, StoreReader) else side
+        self._writer = None if isinstance(side, StoreReader) or not store._keeps else side
         self._store = StoreConfig() if self._writer is None else self._writer.config
         with os_errors():
             self._held: GroupConfigs = (
@@ -75,7 +75,10 @@ class GroupSettings:
         not exist. Raises ConfigError, InvalidRequestError for an empty name, ReadOnlyError, StorageError.
         """
         self._context.check_writable()
-        assert self._writer is not None
+        if self._writer is None:
+            from segstore.storage.shared.refused_calls import refused_in_guest
+
+            raise refused_in_guest("a change of settings of groups")
         if not group:
             raise InvalidRequestError("a group must be named: settings of all groups are the store's")
         with self._lock:
@@ -125,7 +128,7 @@ def group_settings(store: Store) -> GroupSettings:
     """Return the settings of an open store's groups; those of one that is open for reading are as they are
     now. Raises CorruptCheckpointError, StorageError, StoreClosedError, ForkedError.
     """
-    if store.mode == "rw":
+    if store._keeps:
         return shared(store, GroupSettings)
     store._context.check_open()
     return GroupSettings(store)

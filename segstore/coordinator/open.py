@@ -1,7 +1,7 @@
 """`segstore.open`: opens a store, and ends the transactions that an earlier process left open.
 
-On disk: through `storage.store`; and through `coordinator.transaction` where a store that has had
-transactions has an open one, or was not closed. A broker's directory is not changed.
+On disk: through `storage.store` and `storage.shared`; and through `coordinator.transaction` where a store
+that has had transactions has an open one, or was not closed. A broker's directory is not changed.
 Threads: any.
 """
 
@@ -10,13 +10,14 @@ from __future__ import annotations
 import os
 import weakref
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Literal
 
-from segstore.coordinator.shared import shared
-from segstore.errors import SegstoreError
+from segstore.config import StoreConfig, arguments
+from segstore.coordinator import shared as parts
+from segstore.errors import InvalidArgumentError, InvalidTypeError, SegstoreError
 from segstore.files import Files
 from segstore.logger import Logger
-from segstore.storage.context import Clock, wall_clock
+from segstore.storage.context import Clock, os_errors, wall_clock
 from segstore.storage.meta.topic_info import CONSUMER_OFFSETS, TRANSACTION_STATE
 from segstore.storage.store import store as storage
 from segstore.storage.store.store import Store
@@ -24,6 +25,7 @@ from segstore.storage.store.store import Store
 log = Logger("segstore")
 
 RETRY = 30.0  # seconds
+Sharing = bool | Literal["guest"]
 
 
 def open(
@@ -35,6 +37,7 @@ def open(
     files: Files | None = None,
     file_mode: int | None = None,
     timeout: float | None = None,
+    shared: Sharing = False,
 ) -> Store:
     """Open a store, which is a directory; mode "rw" makes the directory if it is missing.
 
@@ -47,14 +50,64 @@ def open(
     read. An existing store keeps its mode. `timeout`: how many seconds "rw" waits at most until a store that
     is open for writing elsewhere is closed; by default it does not wait.
 
+    `shared`: True lets other processes that say so write the store, too. The first one is the host, which is
+    a writer as any; the others are guests, which append and read by themselves, and leave the rest to the
+    host. If the host ends, a guest takes its place. "guest": this process never becomes the host; `timeout`
+    is how long it waits for one. With "r" it is False: a reader reads a shared store as any other.
+
     Raises StoreLockedError (with the pid of the process that has the lock), StorageError, ConfigError,
-    InvalidArgumentError.
+    InvalidArgumentError; with `shared` HostUnavailableError, NotShareableError, UnsupportedFormatError.
     """
+    if shared is not False:
+        return _open_shared(path, _sharing(shared, mode), config, clock, files, file_mode, timeout)
     store = storage.open(
         path, mode, config=config, clock=clock, files=files, file_mode=file_mode, timeout=timeout
     )
     if store.mode == "rw":
         store.on_topic_deleted(forget_offsets)
+        end_transactions(store)
+    return store
+
+
+def _sharing(shared: object, mode: object) -> Sharing:
+    """Return the argument `shared`, which is not False. Raises InvalidArgumentError, InvalidTypeError."""
+    if not isinstance(shared, bool | str):
+        raise InvalidTypeError(f'shared must be False, True or "guest", not {type(shared).__name__}')
+    if shared is not True and shared != "guest":
+        raise InvalidArgumentError(f'shared={shared!r}: must be False, True or "guest"')
+    if mode == "r":
+        raise InvalidArgumentError(
+            f'shared={shared!r} with mode="r": a member writes; leave shared away to read a shared store'
+        )
+    arguments.one_of("mode", mode, ("rw",))
+    return True if shared is True else "guest"
+
+
+def _open_shared(
+    path: str | os.PathLike[str],
+    shared: Sharing,
+    config: Mapping[str, Any] | None,
+    clock: Clock,
+    files: Files | None,
+    file_mode: int | None,
+    timeout: float | None,
+) -> Store:
+    """Open a store as a member of those that share it."""
+    from segstore.storage.store.shareable import check_shareable
+
+    settings = StoreConfig.parse({} if config is None else config)
+    seconds = arguments.seconds("timeout", timeout, 0.0)
+    files = files or Files()
+    with os_errors():
+        check_shareable(files, arguments.path("path", path))
+        from segstore.storage.store.shared_opening import open_shared  # which only Linux has all calls for
+
+        context = storage.open_context(path, settings, clock, files, file_mode)
+        side = open_shared(context, settings, shared, seconds)
+    store = Store(context, side)
+    store.on_topic_deleted(forget_offsets)
+    side.on_host = _again(weakref.ref(store))
+    if store.role == "host":
         end_transactions(store)
     return store
 
@@ -80,7 +133,7 @@ def end_transactions(store: Store) -> None:
             return
         from segstore.coordinator.transaction.coordinator import TransactionCoordinator
 
-        shared(store, TransactionCoordinator)
+        parts.shared(store, TransactionCoordinator)
     except (SegstoreError, OSError):
         log.exception("%r: transactions that were left open are not ended yet", store)
         store._context.scheduler.after(RETRY, _again(weakref.ref(store)))

@@ -54,7 +54,8 @@ def existing(store: Store, make: Callable[[Store], P]) -> P | None:
 
 def shared(store: Store, make: Callable[[Store], P], build: Callable[[Store], P] | None = None) -> P:
     """Return the one `make(store)` of an open store. If there is none yet, the part is made, by `build` if it
-    is given. Raises ReadOnlyError, StoreClosedError, ForkedError.
+    is given. Raises ReadOnlyError, StoreClosedError, ForkedError; IllegalStateError in a guest of a shared
+    store, since the host has these parts.
     """
     store._context.check_writable()
     parts = store._attach(_Parts)
@@ -76,6 +77,7 @@ def _made(parts: _Parts, store: Store, make: Callable[[Store], P], build: Callab
     """
     if make in parts.making:
         raise refused(under_way())
+    store._check_keeps(make.__name__)
     try:
         parts.making.add(make)  # within the block: an interrupt may come before the next line
         return build(store)

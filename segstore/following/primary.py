@@ -25,7 +25,8 @@ _REFUSALS = {
     " this machine, or its list of rights gives CLUSTER_ACTION",
     Code.DUPLICATE_BROKER_REGISTRATION: ", which has another standby (`demote --standby` ends that)",
     Code.NOT_CONTROLLER: ", which leads no more, or is itself a standby, a mirror or a replicated store",
-    Code.INVALID_REQUEST: ", whose standby is in sync mode (`demote --standby` ends that)",
+    Code.INVALID_REQUEST: ", whose standby is in sync mode (`demote --standby` ends that), or which several"
+    " processes share: then a standby follows in async mode",
 }
 """Why a primary refuses a standby, and what may be done."""
 

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from segstore.storage.log.recovery import Recovered
     from segstore.storage.meta.followed_ends import FollowedEnds
     from segstore.storage.meta.root_checkpoints import TopicPartitionKey
+    from segstore.storage.store.store_member import StoreMember
     from segstore.storage.store.sweeper import Swept
     from segstore.storage.store.upgrader import Upgraded
     from segstore.storage.store.writer import StoreWriter
@@ -178,6 +179,20 @@ class ReplicatedSide:
         raise ReplicaOfflineError(f"no directory of {', '.join(self.paths)} works")
 
     # --- what there is ---------------------------------------------------------------------------
+
+    @property
+    def role(self) -> str:
+        """See `Store.role`."""
+        return "writer"
+
+    @property
+    def host_pid(self) -> int:
+        """See `Store.host_pid`."""
+        return self.context.pid
+
+    def members(self) -> list[StoreMember]:
+        """See `Store.members`: one process writes."""
+        return []
 
     @property
     def topics(self) -> dict[str, TopicInfo]:

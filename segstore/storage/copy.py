@@ -158,11 +158,12 @@ Progress = Callable[[int], None]
 _TRIES = 5  # how often a copy is tried that a compaction overtakes
 _LOOKS = 1000
 _NOT_COPIED = frozenset(
-    {
-        *(names.ENDS, names.SHARED, names.MEMBERS, names.HOST, names.CHECKPOINTS, names.TOPICS),
-        *(names.QUARANTINE, names.SWEEPS, names.FULL, names.CLOSED),
-    }
+    (
+        *(names.ENDS, names.CHECKPOINTS, names.TOPICS, names.QUARANTINE, names.SWEEPS, names.FULL),
+        *(names.CLOSED, names.FORMAT, names.SHARED, names.MEMBERS, names.HOST),
+    )
 )
+"""A copy is not shared, so its format is stated anew as it is opened."""
 
 
 class Copied(NamedTuple):

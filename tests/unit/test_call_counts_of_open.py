@@ -18,7 +18,7 @@ from stores import killed
 
 import segstore
 
-MOST = 960
+MOST = 965
 RECORDS = 100
 SHOWN = 25
 

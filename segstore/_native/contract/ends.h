@@ -4,6 +4,14 @@
 
 #include <stdint.h>
 
+/* The file of a store that several processes append to, mapped; NULL in its place: the store is not shared, or this is
+ * not known yet. Then the ends of a partition are those of its slot; else those of the shared log with the slot's number,
+ * if that has the slot's key and an end (seg_shared_ends). */
+typedef struct seg_shared_map {
+    const uint8_t *map;
+    int64_t len;             /* SEG_SHARED_LOGS at least */
+} seg_shared_map;
+
 /* --- ends.c: the published ends of partitions, in shared memory ---------- */
 enum {
     SEG_ENDS_HEADER = 64,
@@ -27,7 +35,7 @@ int64_t seg_rouse(const uint8_t *map, int64_t len);
 int64_t seg_nudge(uint8_t *map, int64_t len);
 /* A number that only seg_nudge changes for good; a publication that is under way may change it for a moment.
  * To be read before what a nudge tells of is looked at. */
-int64_t seg_nudges(const uint8_t *map, int64_t len);
+int64_t seg_nudges(const uint8_t *map, int64_t len, const seg_shared_map *shared);
 enum { SEG_FOLLOWED_KEY, SEG_FOLLOWED_START, SEG_FOLLOWED_END, SEG_FOLLOWED_STABLE, SEG_FOLLOWED_LAYOUT_AND_EPOCH,
        SEG_FOLLOWED };
 /* The end of a partition as it was when it was last looked at: key, log start offset, high watermark, last
@@ -41,7 +49,7 @@ typedef struct seg_followed {
     int32_t reserved;
 } seg_followed;
 /* Fill f->words with what slot f->slot holds now: 1; 0 for a damaged slot, -EAGAIN as seg_snapshot. */
-int64_t seg_follow(const uint8_t *map, int64_t len, seg_followed *f, int64_t spins);
+int64_t seg_follow(const uint8_t *map, int64_t len, const seg_shared_map *shared, seg_followed *f, int64_t spins);
 /* The last record of a partition. `size`: bytes of its batch, 0 where there is no such record. Key and value
  * lie in `bytes` from *_at up to *_end, both -1 of a null. */
 enum { SEG_LAST_ROOM = 4096 };
@@ -63,16 +71,18 @@ typedef struct seg_follower {
     int64_t spins;
     seg_last_record *last;
     int64_t turn;
+    const seg_shared_map *shared;
 } seg_follower;
 /* Wait until one of n slots differs from what is known of it, and make that known: its number. n: seg_nudge
  * was called, or by this process seg_rouse. -EAGAIN as seg_snapshot, or a damaged slot; -ETIMEDOUT, -EINTR
  * as seg_await; a timeout of 0 is a look without a system call. Publications of other partitions cost a look
  * at the n slots, and are no reason to return. */
 int64_t seg_await_ends(seg_follower *f, uint32_t nudges, int64_t timeout_ns);
-/* A consistent copy of n slots' values; -EAGAIN where a publication is under way after `spins` tries.
+/* A consistent copy of n slots' values; -EAGAIN where a publication is under way after `spins` tries, unless all
+ * n are those of shared logs: a host that dies leaves nothing to wait for there.
  * The key of a slot whose check is wrong is SEG_ENDS_DAMAGED. */
-int64_t seg_snapshot(const uint8_t *map, int64_t len, const int64_t *slots, int64_t *values,
-                     int64_t n, int64_t spins);
+int64_t seg_snapshot(const uint8_t *map, int64_t len, const seg_shared_map *shared, const int64_t *slots,
+                     int64_t *values, int64_t n, int64_t spins);
 
 /* What a reader has seen of one slot. */
 typedef struct seg_seen {
@@ -80,6 +90,7 @@ typedef struct seg_seen {
     int64_t len, slot;
     int64_t generation;     /* of the slots: the int64 at map[24:32] */
     int64_t values[8];      /* as seg_snapshot gave them */
+    const seg_shared_map *shared;
 } seg_seen;
 /* Whether that is so still: 1; 0 where it is not, or where a publication under way may be changing it. */
 int32_t seg_unchanged(const seg_seen *seen);

@@ -11,6 +11,7 @@
 #include "producers.h"
 #include "records.h"
 #include "rules.h"
+#include "shared.h"
 #include "threads.h"
 
 /* --- the tail of a log, at which C appends while it is open ---------------------------------------- */
@@ -78,6 +79,7 @@ typedef struct seg_tail {
     int32_t spins;           /* 1: there is a processor for the appender, and for each of those threads */
     int32_t waiting;         /* threads that have an append in a slot, or had it there just now (combine.c) */
     seg_waiting *waiters[SEG_WAITERS]; /* the slots; NULL: free */
+    seg_share *share;        /* of a log that other processes append to; NULL: none does (share.c) */
 } seg_tail;
 
 enum { SEG_ONE_ROOM = 16384 }; /* bytes of the largest batch that seg_tail_append writes */
@@ -93,6 +95,7 @@ typedef struct seg_record {
     int64_t key_len;
     int64_t headers_len;
     int64_t timestamp;       /* ms, or SEG_NOW */
+    int32_t brief;           /* 1: SEG_BUSY where the append would sleep */
 } seg_record;
 
 /* --- append.c: appends at the tail --- */

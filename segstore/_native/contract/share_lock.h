@@ -4,13 +4,15 @@
 
 #include "shared.h"
 
-/* Take a lock: 0; 1: its owner has died; SEG_BUSY: not at once, with `brief`; -ETIMEDOUT: its living owner keeps it for
+/* Take a lock: 0; 1: its owner has died, *seen was its word; SEG_BUSY: not at once, with `brief`; -ETIMEDOUT: a dead host's, which the next host takes, or its living owner keeps it for
  * longer than `patience_ms` (-1: for ever), *seen is its word; -EINTR for a signal. */
 int64_t seg_lock_take(const seg_member *m, uint64_t *lock, int32_t who, int32_t brief, int64_t patience_ms, uint64_t *seen);
 /* Let go of a lock, if it is ours still: 1; 0: it was taken from us. */
 int64_t seg_lock_leave(const seg_member *m, uint64_t *lock, int32_t who);
 /* Whether a lock is ours. */
 int64_t seg_lock_is_mine(const seg_member *m, const uint64_t *lock, int32_t who);
+/* Who of a process a lock's word is of. */
+int32_t seg_lock_who(uint64_t word);
 /* The word with which this process takes a lock. */
 uint64_t seg_lock_word(const seg_member *m, int32_t who);
 /* Whether the owner in a lock's word is dead; 0 for a free lock. */

@@ -58,7 +58,7 @@ typedef struct seg_shared_log {
     int64_t current_spare[7];
     int64_t key;             /* of the partition; 0: none */
     uint32_t open;           /* 1: members may append by themselves */
-    uint32_t torn;           /* 1: bytes may lie behind the end */
+    uint32_t torn;           /* odd: bytes may lie behind the end; counts how often that was so */
     int64_t aways;           /* how often the lock was taken from a living owner */
     int64_t most_position;   /* settings that appends keep: see seg_active */
     int64_t young_ms;
@@ -141,24 +141,23 @@ typedef struct seg_member {
     const uint8_t *here;     /* 1 in this process, 0 in its children */
 } seg_member;
 
-/* A log's share in this process: of one tail. */
+/* A log's share in this process: of one tail. The tail's lock guards it. */
 typedef struct seg_share {
     seg_member *member;
     seg_shared_log *log;
     int64_t key;
     int64_t generation;      /* of what the tail has bound; -1: nothing */
     int64_t aways;           /* as they were when this tail last saw to what it had left */
-    uint64_t current;        /* whose record the tail's own end was loaded from last */
-    int64_t layout;          /* marks of that record */
-    int64_t start_offset;
-    int64_t settings;        /* of a host: counts changes of settings; they are a new generation */
-    uint64_t waited_for;     /* the lock's word that was waited for in vain */
+    uint64_t current;        /* whose record the tail's own end was loaded from, or that it made */
+    int64_t start_offset;    /* marks of that record */
+    int64_t layout;
+    uint64_t waited_for;     /* the lock's word that was waited for in vain, without the bit; 0: none */
     int32_t who;
-    int32_t shown;           /* of a host: what was last opened was shown with these: */
-    int64_t shown_rooms[2];
-    int64_t shown_settings;
-    int64_t shown_epoch;
-    int64_t shown_base;
+    int32_t is_held;         /* 1: the log's lock is held by a thread that has the tail's */
+    int32_t is_sealed;       /* of a host: 1: the lock was taken away, and the next segment is to be made */
+    int32_t seat;            /* that this tail had last */
+    int64_t settings;        /* of a host: counts changes of settings */
+    int64_t opened[5];       /* of a host: base offset, rooms, settings and epoch that it opened last */
 } seg_share;
 
 #endif

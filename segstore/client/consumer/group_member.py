@@ -52,8 +52,8 @@ class GroupSubscription(ABC):
         interceptors: Interceptors,
         member: Callable[[GroupCoordinator, ConsumerConfig], GroupMembership],
     ) -> None:
-        """Raises ReadOnlyError, because a group belongs to the process that writes the store;
-        InvalidGroupIdError.
+        """Raises ReadOnlyError, because a group belongs to the process that writes the store, and
+        IllegalStateError in a guest of a shared one; InvalidGroupIdError.
         """
         if store.mode == "r":
             raise ReadOnlyError(
@@ -61,6 +61,7 @@ class GroupSubscription(ABC):
                 f'{store.path}, which was opened with mode="r" here: leave group_id out, open it with "rw" '
                 "where no other process does, or join the group with a Kafka client by segstore serve"
             )
+        store._check_keeps(f"Consumer(group_id={config.group_id!r})")
         self._subscription, self._config = subscription, config
         check_group(config.group_id)
         self._coordinator = shared(store, GroupCoordinator)

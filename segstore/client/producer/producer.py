@@ -8,6 +8,7 @@ Threads: any. A child of a fork can't use its parent's producer.
 
 from __future__ import annotations
 
+import dataclasses
 import weakref
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -43,6 +44,16 @@ if TYPE_CHECKING:
     from segstore.client.producer.settings import ProducerSettings
 
 
+def _of_guest(store: Store, config: ProducerConfig, settings: Mapping[str, Any]) -> ProducerConfig:
+    """Return a producer's settings in a guest of a shared store: without an id, which is the default there.
+    Raises IllegalStateError if an id was asked for.
+    """
+    for name in ("transactional_id", "enable_idempotence"):
+        if settings.get(name):
+            store._check_keeps(f"Producer({name}={settings[name]!r})")
+    return dataclasses.replace(config, enable_idempotence=False)
+
+
 class Producer(Closing):
     """Sends records to the topics of a store that is open for writing.
 
@@ -56,13 +67,17 @@ class Producer(Closing):
     """
 
     def __init__(self, store: Store, **settings: Unpack[ProducerSettings]) -> None:
-        """Raises ConfigError, ReadOnlyError, StoreClosedError."""
+        """Raises ConfigError, ReadOnlyError, StoreClosedError; IllegalStateError for a transactional_id and
+        for enable_idempotence in a guest of a shared store, in which that is off by default.
+        """
         if not isinstance(store, Store):
             raise InvalidTypeError(f"store must be a Store, not {type(store).__name__}")
         self.config = config = ProducerConfig.parse(settings)
         store.topics()
         if store.mode != "rw":
             raise ReadOnlyError(f'{store.path} was opened with mode="r": open it with mode="rw" to send')
+        if not store._keeps:
+            self.config = config = _of_guest(store, config, settings)
         self._store = store
         self._accumulator = Accumulator(config)
         self._routing = Routing(store, self._accumulator, config.partitioner, config.batch_size)

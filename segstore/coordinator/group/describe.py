@@ -147,12 +147,11 @@ class Looking:
 
     def _source(self) -> GroupOffsets | ReadOffsets:
         self._store._context.check_open()
-        writable = self._store._context.writable
-        return shared(self._store, GroupOffsets) if writable else ReadOffsets(self._store)
+        return shared(self._store, GroupOffsets) if self._store._keeps else ReadOffsets(self._store)
 
     def _coordinator(self) -> GroupCoordinator | None:
         """Return the coordinator of this process; where there is none, no group has members here."""
-        return existing(self._store, GroupCoordinator) if self._store._context.writable else None
+        return existing(self._store, GroupCoordinator) if self._store._keeps else None
 
     def _known(self, source: GroupOffsets | ReadOffsets) -> list[str]:
         coordinator = self._coordinator()
@@ -243,7 +242,7 @@ class Looking:
 
     def _kept_members(self, record: GroupRecord | None) -> bool:
         """Return whether members of the record can still live: they end with the writer's process."""
-        if record is None or not record.members or self._store._context.writable:
+        if record is None or not record.members or self._store._keeps:
             return False
         context = self._store._context
         return context.files.is_locked(os.path.join(context.root, names.LOCK))

@@ -55,7 +55,7 @@ class Quotas:
         """
         side = store._side
         self._context = store._context
-        self._writer = None if isinstance(side, StoreReader) else side
+        self._writer = None if isinstance(side, StoreReader) or not store._keeps else side
         self._config = StoreConfig() if self._writer is None else self._writer.config
         self._lock = Mutex()
         self._pools, self._live = WeakValues[tuple[str, Entity], Pool](), WeakValues[_Key, Throttle]()
@@ -102,7 +102,10 @@ class Quotas:
         InvalidArgumentError, InvalidTypeError, ReadOnlyError, StorageError.
         """
         self._context.check_writable()
-        assert self._writer is not None
+        if self._writer is None:
+            from segstore.storage.shared.refused_calls import refused_in_guest
+
+            raise refused_in_guest("a change of quotas")
         if not isinstance(rates, Mapping):
             raise InvalidTypeError(f"rates must be a mapping of names to values, not {type(rates).__name__}")
         _check_entity(entity)
@@ -244,7 +247,7 @@ def quotas(store: Store) -> Quotas:
     """Return the one `Quotas` of an open store. Raises CorruptCheckpointError, StoreClosedError,
     ForkedError.
     """
-    if store.mode == "rw":
+    if store._keeps:
         return shared(store, Quotas)
     store._context.check_open()
     reading = store._attach(_OfReader)

@@ -124,6 +124,7 @@ def _started(
 ) -> Server:
     if not isinstance(store, Store):
         raise InvalidTypeError(f"store must be a Store, not {type(store).__name__}")
+    store._check_keeps("serve()")
     if not isinstance(host, str):
         raise InvalidTypeError(f"host must be a str, not {type(host).__name__}")
     arguments.whole("port", port, 0, _MOST_PORT)

@@ -25,7 +25,7 @@ from segstore.records.encoded import PLAIN
 from segstore.records.header import APPEND_TIME_FLAG
 from segstore.storage.log.acks import ALL, Acks
 from segstore.storage.log.validator import LogValidator
-from segstore.storage.log.write import write, write_long
+from segstore.storage.log.write import write_long
 from segstore.storage.producers.append_info import Claim, ExpectedEnd, claim_of
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def append(
     elif short:
         first = _write_short(partition, chunks[0], expected, opens)
     if first < 0:
-        return _acknowledged(partition, acknowledger, acks, n, lambda: write(partition, chunks, claim))
+        return _acknowledged(partition, acknowledger, acks, n, lambda: partition.put(chunks, claim))
     partition.flushing.flush_if_due(first + n)
     return awaited(partition, first, n, acks)
 

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+from segstore._native import lib
 from segstore.config import TopicConfig
 from segstore.errors import ReentrantCallError, StorageError, copy_of
 from segstore.files.reserve import NO_ROOM, Sparing
@@ -23,9 +24,11 @@ from segstore.storage.log.flusher import Flusher
 from segstore.storage.log.flushing import Flushing
 from segstore.storage.log.log_segments import LogSegments
 from segstore.storage.log.publisher import Publisher
+from segstore.storage.log.shared_visibility import SharedVisible
 from segstore.storage.log.tail import Tail
 from segstore.storage.log.validator import LogValidator
 from segstore.storage.log.visibility import Visible
+from segstore.storage.log.write import write
 from segstore.storage.log.writer import LogWriter
 from segstore.storage.meta.offset_checkpoints import LeaderEpochs
 from segstore.storage.segment import index_files
@@ -34,7 +37,9 @@ from segstore.storage.segment.native_tail import NativeTail
 from segstore.storage.segment.segment_files import bury_segment
 
 if TYPE_CHECKING:
+    from segstore.records import Encoded
     from segstore.storage.log.open import Opened
+    from segstore.storage.producers.append_info import Claim, ExpectedEnd
     from segstore.storage.producers.state_manager import Producers
     from segstore.storage.segment.segment import Segment
 
@@ -179,9 +184,11 @@ class Partition:
         )
         self.writer.follows = high_watermark is not None
         self.writer.no_room = context.full.met
-        self.visible = Visible(
-            self.writer, self.flusher, publisher, native, opened.start_offset, high_watermark
-        )
+        kind = Visible
+        if publisher.share is not None:
+            kind = SharedVisible
+            native.share(publisher.share, publisher)
+        self.visible = kind(self.writer, self.flusher, publisher, native, opened.start_offset, high_watermark)
         changed = opened.recovered is not None
         self.flushing = Flushing(context, self.writer, self.flusher, self.visible, changed)
         self.tail = Tail(context, native, self.writer, self.visible, self.flushing)
@@ -244,6 +251,27 @@ class Partition:
         StorageError, and the partition is fenced then.
         """
         self.flusher.sync_ahead(self.visible.ahead())
+
+    def put(self, chunks: Iterable[Encoded], claim: Claim | ExpectedEnd | None) -> int:
+        """Append what C has left: see `write.write`."""
+        return write(self, chunks, claim)
+
+    def make_ready(self, header: Any, batches: int, generation: int, waited_for: int) -> None:
+        """Let other processes append, of which one has asked for room, as `LogWriter.make_ready`, in this
+        generation of the log; nothing is done if the log is open in a later one. `waited_for` is the word of
+        a lock that is to be taken from its living owner, or 0. Raises what `make_ready` raises.
+        """
+        share = self.tail.native.c.share
+        if share.log.open and share.generation != generation and not waited_for:
+            return
+        share.waited_for = waited_for
+        with self.token:
+            try:
+                self.writer.make_ready(header, batches)
+            finally:
+                self.show()
+                self.flushing.changed = True
+                self.tail.open(self.validator)
 
     def _rolled(self, base_offset: int) -> None:
         self.sealed(base_offset)
@@ -337,6 +365,8 @@ class Partition:
             self.config = self.writer.config = config
             self.validator = LogValidator(config)
             self.segments.active.configure(config)
+            if self.tail.native.is_shared:
+                self.tail.native.c.share.settings += 1
 
     def close(self) -> None:
         """Make the log durable, and leave the directory as Kafka's clean shutdown does.
@@ -358,6 +388,31 @@ class Partition:
                 self._snapshot()
         elif self.flushing.untold is not None:
             raise copy_of(self.flushing.untold)
+
+    def leave_sealed(self) -> None:
+        """Go on behind a segment that was sealed: see `LogWriter.leave_sealed`."""
+        with self.token:
+            self.writer.leave_sealed(self.tail.native)
+            self.show()
+
+    def leave_open(self) -> None:
+        """Make the log durable, and leave it open for other processes, since this one is host no more. Raises
+        StorageError.
+        """
+        with self.token:
+            self._show_rest()
+        if self.writer.is_whole():
+            with self.token:
+                self.writer.begin_epoch()
+            self.flush()
+            self.epochs.sync()
+            if self.flushing.changed:
+                self._snapshot()
+        with self.token:
+            self.tail.open(self.validator)
+            lib.seg_share_leave(self.tail.native.c)
+            self.tail.may_be_open = False
+            self.segments.closed = True
 
     def _snapshot(self) -> None:
         """Write a producer snapshot at the end; without room for it the next open replays the log from an

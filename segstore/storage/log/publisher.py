@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from segstore.storage.log.flusher import Flusher
-from segstore.storage.meta.published_ends import EndsWriter, Numbers
+from segstore.storage.meta.published_ends import EndsWriter, Numbers, Place
 from segstore.storage.segment.log_view import LogView
 from segstore.storage.segment.native_tail import NativeTail
 
@@ -19,6 +20,8 @@ class Publisher:
         self._ends, self._key, self.epoch = ends, key, epoch
         self.lock = ends.lock  # under which the ends of all partitions are published
         self._slot = ends.claim(key)
+        self.share: Any = None if ends.sharing is None else ends.sharing.of(self._slot, key)
+        """A `seg_share *`, if other processes append to the partition, too; else None."""
 
     def begin_epoch(self, epoch: int) -> None:
         """Publish under this leader epoch from now on."""
@@ -26,7 +29,11 @@ class Publisher:
 
     def publish(self, view: LogView, written: LogView, flusher: Flusher, layout: int) -> None:
         """Publish a partition's view, which is that of all that was `written`, or a part of it."""
-        self._ends.publish_one(self._slot, self._ends_of(view, written, flusher, layout))
+        ends = self._ends_of(view, written, flusher, layout)
+        if self.share is None:
+            self._ends.publish_one(self._slot, ends)
+        else:
+            self._ends.publish([self._slot], [ends], [_place(written)])
 
     def tell(self) -> None:
         """Tell who wants to hear of publications in this process of one that C has made."""
@@ -42,6 +49,8 @@ class Publisher:
         c.slot, c.layout = self._slot, layout
         c.key, c.start_offset, c.synced = self._key, view.start_offset, self.synced(flusher)
         c.stable_offset = -1 if view.stable_offset == view.end_offset else view.stable_offset
+        if self.share is not None:
+            self.share.start_offset, self.share.layout = view.start_offset, layout
 
     @staticmethod
     def synced(flusher: Flusher) -> int:
@@ -57,14 +66,20 @@ class Publisher:
             publisher, view, written, flusher, layout = published[0]
             publisher.publish(view, written, flusher, layout)
             return
-        by_directory: dict[EndsWriter, tuple[list[int], list[Numbers]]] = {}
+        by_directory: dict[EndsWriter, tuple[list[int], list[Numbers], list[Place]]] = {}
         for publisher, view, written, flusher, layout in published:
-            slots, ends = by_directory.setdefault(publisher._ends, ([], []))
+            slots, ends, places = by_directory.setdefault(publisher._ends, ([], [], []))
             slots.append(publisher._slot)
             ends.append(publisher._ends_of(view, written, flusher, layout))
-        for writer, (slots, ends) in by_directory.items():
-            writer.publish(slots, ends)
+            places.append(_place(written))
+        for writer, (slots, ends, places) in by_directory.items():
+            writer.publish(slots, ends, places)
 
     def _ends_of(self, view: LogView, written: LogView, flusher: Flusher, layout: int) -> Numbers:
         end, shown, synced = written.end_offset, view.end_offset, self.synced(flusher)
         return self._key, view.start_offset, end, shown, view.stable_offset, synced, layout, self.epoch
+
+
+def _place(written: LogView) -> Place:
+    """Return the active segment's base offset, and where the log ends in it."""
+    return written.bases[-1], written.end_position

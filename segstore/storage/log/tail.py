@@ -187,6 +187,9 @@ class Tail:
         if native.c.torn and writer.owed is None:
             writer.owed = Restore(writer.segments)
         self._visible.take_in()
+        if native.is_sealed:
+            writer.leave_sealed(native)
+            self._visible.show()
         self.may_be_open = False
 
     def torn(self, number: int, need: int) -> BaseException:

@@ -49,8 +49,8 @@ def write_long(
         ready.append(chunk)
         size += chunk.size
         if size > ahead:
-            return write(partition, chain(ready, chunks), expected)
-    return write(partition, ready, expected)
+            return partition.put(chain(ready, chunks), expected)
+    return partition.put(ready, expected)
 
 
 def _check_apart(partition: Partition) -> None:

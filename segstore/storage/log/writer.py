@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import groupby
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from segstore.config import TopicConfig
 from segstore.errors import (
@@ -41,6 +41,7 @@ from segstore.storage.segment.segment_files import make_files, new_segment, remo
 if TYPE_CHECKING:
     from segstore.storage.log.lease_term import LeaseTerm
     from segstore.storage.log.recent_appends import RecentAppends
+    from segstore.storage.segment.native_tail import NativeTail
 
 Take = Callable[[Any], list[AbortedTxn]]
 """Takes in batches (the memory of `seg_batch`) of producers that were written; returns the transactions that
@@ -56,6 +57,12 @@ def _ignored(error: OSError, need: int = 0) -> None:
 
 def _not_taken_back(directory: str) -> StorageError:
     return StorageError(errno.ENOSPC, "no room even to take back an append that failed", directory)
+
+
+class _Asked(NamedTuple):
+    """What another process wants to append, as far as `ActiveSegment.room` looks at it."""
+
+    headers: Any
 
 
 class Restore:
@@ -309,6 +316,45 @@ class LogWriter:
         segments.activate(ActiveSegment(segment, self.config, begin))
         active.seal()
         self.rolled(segment.base_offset)  # a producer snapshot, and a flush in the background
+
+    def leave_sealed(self, tail: NativeTail) -> None:
+        """Go on in a new segment, since the active one was sealed while another process may still write to it
+        [A3]. An empty one gives its name to other files. Raises OSError; may be repeated then.
+        """
+        segments, active = self.segments, self.segments.active
+        segment = new_segment(self.pool, segments.directory, active.end.next_offset, self.config)
+        make_files(segment)
+        if active.end.position:
+            active.segment.size = active.end.position
+            active.segment.sealed = True
+            segments.append(segment)
+        else:
+            segments.replace_last(segment)
+        segments.activate(ActiveSegment(segment, self.config, segment.base_offset))
+        tail.c.share.is_sealed = 0
+        self.rolled(segment.base_offset)
+
+    def make_ready(self, header: Any, batches: int) -> None:
+        """Make room for an append of so many batches by another process, of which `header` (`seg_batch *`)
+        says size, offsets and time as if it were one batch: roll, and take room in the indexes. Raises
+        StorageError, RecordTooLargeError; the log is as before then.
+        """
+        self.check_leads()
+        self.begin_epoch()
+        part = Part(cast("Encoded", _Asked(header)), 0, 1, 0, header.size)
+        try:
+            if not self.segments.active.room(part, self.clock, more=batches - 1):
+                self.roll_apart()
+                if not self.segments.active.room(part, self.clock, more=batches - 1):
+                    raise RecordTooLargeError(
+                        f"an append is larger than segment.bytes={self.config.segment_bytes}"
+                    )
+        except OSError as error:
+            self.judge(error, header.size)
+            raise
+        end = self.segments.active.end
+        if end.rolled_ms < 0:  # C asks for it
+            end.rolled_ms = header.max_timestamp if header.max_timestamp >= 0 else self.clock()
 
     def roll_apart(self, base_offset: int | None = None) -> None:
         """Roll outside of an append, as `roll`, after what a failed append left was taken back. Raises

@@ -14,6 +14,7 @@ import os
 from segstore import names
 from segstore.errors import StorageError
 from segstore.files import FILE_MODE, Files
+from segstore.storage.meta.store_format import has_living_members
 from segstore.storage.meta.topic_info import CLUSTER_METADATA
 from segstore.storage.meta.topics import TopicFiles
 
@@ -137,6 +138,8 @@ def remove_unused(files: Files, root: str) -> bool:
     """
     path = os.path.join(root, names.LOCK)
     with files.lock(path):
+        if has_living_members(files, root):
+            raise BlockingIOError(errno.EAGAIN, "The store is shared", root)
         if TopicFiles(files, root).load()[0]:
             return False
         empty_tree(files, root, but=names.LOCK)

@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any
 
 from segstore._native import Follower, address, ffi, lib
+from segstore.storage.meta.shared_header import SharedMap
 
 LOOK = -1
 """A wait ended, and not because of one of the partitions: there may be other news, a signal, or nothing."""
@@ -33,27 +34,31 @@ class FollowedEnds(Follower):
     with the partition's number, (topic, partition), and the record a `kind`: a NamedTuple with the fields of
     the consumer's record. Where `kind` is None nothing is made.
 
+    If the store is shared, the ends of its shared logs are those of `shared`, which is only read, too.
+
     The `n` partitions are numbered from 0, in the order of `slots`. `content` has a `seg_followed` for
     each, `last` is the `seg_last_record` of the last wait. `outdated`: another file has the
-    name of the one that `memory` maps, and a follower must begin anew.
+    name of one that is mapped, or has grown, and a follower must begin anew.
     """
 
-    def __init__(self, memory: Any, size: int, slots: list[int]) -> None:
+    def __init__(self, memory: Any, size: int, slots: list[int], shared: SharedMap | None = None) -> None:
         """`memory` is the mapping, of `size` bytes. Raises LookupError where a slot can't be read now: it is
         damaged, or a publication does not end.
         """
         self.memory, self._size, self.n = memory, size, len(slots)
+        self.shared = shared
+        self._shared = ffi.NULL if shared is None else shared.c
         self.outdated = False
         self.content = ffi.new("seg_followed[]", self.n)
         self.last = ffi.new("seg_last_record *")
         for number, slot in enumerate(slots):
             self.content[number].slot, self.content[number].fd = slot, -1
-            if lib.seg_follow(memory, size, self.content + number, _SPINS) != 1:
+            if lib.seg_follow(memory, size, self._shared, self.content + number, _SPINS) != 1:
                 raise LookupError(f"slot {slot} of the published ends can't be read")
         follower = {"map": memory, "len": size, "followed": self.content, "n": self.n, "spins": _SPINS}
-        self._follower = ffi.new("seg_follower *", follower | {"last": self.last})
+        self._follower = ffi.new("seg_follower *", follower | {"last": self.last, "shared": self._shared})
         self.follower = address(self._follower)
-        self.nudges: Callable[[], int] = partial(lib.seg_nudges, memory, size)
+        self.nudges: Callable[[], int] = partial(lib.seg_nudges, memory, size, self._shared)
         """Returns a number that changes with every nudge. Read it first, then look for news, then wait."""
 
     def see(self, ends: Sequence[int]) -> bool:
@@ -62,7 +67,7 @@ class FollowedEnds(Follower):
         """
         for number, end in enumerate(ends):
             place = self.content + number
-            if lib.seg_follow(self.memory, self._size, place, _SPINS) != 1:
+            if lib.seg_follow(self.memory, self._size, self._shared, place, _SPINS) != 1:
                 return False
             place.words[lib.SEG_FOLLOWED_END] = place.words[lib.SEG_FOLLOWED_STABLE] = end
         return True

@@ -12,6 +12,10 @@ mixture of old and new.
 Threads and processes: one writer (the store's), any number of `EndsReader`s in any process. The file only
 grows, in place, and is never truncated, so that a mapping of it is always safe; a damaged header or slot is
 made anew in place, so that readers that have the file mapped go on.
+
+If several processes append to the store, the ends of its logs are in `.segstore/shared` (`shared_header`):
+of a slot here only the key counts then. The generation changes when sharing begins or ends, and when that
+file has grown, and so everybody maps it anew.
 """
 
 from __future__ import annotations
@@ -25,8 +29,9 @@ import struct
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
+from segstore import names
 from segstore._native import ffi, held, lib
 from segstore.files import Files, Handle
 from segstore.files.reserve import in_reserve
@@ -34,6 +39,7 @@ from segstore.integers import INT64_MAX
 from segstore.mutex import Mutex, calls_out
 from segstore.storage.meta import ends_header
 from segstore.storage.meta.followed_ends import FollowedEnds
+from segstore.storage.meta.shared_header import SharedMap, look
 
 HEADER = ends_header.SIZE
 SLOT = lib.SEG_ENDS_SLOT
@@ -65,6 +71,23 @@ class Ends(NamedTuple):
 
 Numbers = tuple[int, int, int, int, int, int, int, int]
 """The fields of `Ends`."""
+Place = tuple[int, int]
+"""The base offset of a log's active segment, and the position there at which the log ends."""
+Shown = tuple[int, Numbers, "Place | None"]
+"""A slot, what is published there, and the place; None: that of a partition that nobody has opened."""
+
+
+class SharingSide(Protocol):
+    """What a host shows to the processes that append to its store, too (`shared.sharing`)."""
+
+    def of(self, slot: int, key: int) -> Any:
+        """Return the share (`seg_share *`) of the partition that has this slot. Raises OSError."""
+
+    def show(self, shown: Sequence[Shown], ends: Any) -> None:
+        """Show ends of logs, all at one moment; `ends` is the mapping of the published ends."""
+
+    def end(self, slot: int, key: int) -> None:
+        """Let nobody append to the log of a partition that was deleted."""
 
 
 def slot_key(topic_id: str, topic: str, partition: int) -> int:
@@ -78,6 +101,9 @@ class _Mapped:
 
     def __init__(self, files: Files, path: str, *, write: bool) -> None:
         self._files, self._path, self._write = files, path, write
+        self._shared_path = path.rpartition("/")[0] + f"/{names.SHARED}"
+        self.shared: SharedMap | None = None
+        """The ends of shared logs; None if the store is not shared."""
         self._map()
 
     def _map(self) -> None:
@@ -91,6 +117,18 @@ class _Mapped:
         self._size = size
         self._generation = self._read_generation()
         self._slots = self._scan_keys()
+        self._map_shared()
+
+    def _map_shared(self) -> None:
+        """Map the shared file, as large as it is by now, if the store is shared. Raises OSError."""
+        path = self._shared_path
+        size = look(self._files, path) if self._files.exists(path) else None
+        self.shared = None if size is None else SharedMap(self._files, path, size, write=self._write)
+
+    def _map_more(self, slots: list[int]) -> None:
+        """Map the shared file anew if a slot lies behind the mapping."""
+        if self.shared is not None and max(slots, default=-1) >= self.shared.logs:
+            self._map_shared()
 
     def _read_generation(self) -> int:
         return int(struct.unpack_from("<q", self._memory, ends_header.GENERATION_AT)[0])
@@ -133,6 +171,12 @@ class _Mapped:
     def _sequence(self) -> int:
         return int(struct.unpack_from("<q", self._memory, 0)[0])
 
+    def slot(self, key: int) -> int | None:
+        """Return the slot of a partition, None if it has none."""
+        if self._read_generation() != self._generation and not self._write:
+            self._map()
+        return self._slots.get(key)
+
     def keys(self) -> set[int]:
         """Return the keys that have a slot."""
         return set(self._slots)
@@ -150,7 +194,8 @@ class _Mapped:
     @property
     def news(self) -> int:
         """Return a number that changes with every nudge, and is another one in another file."""
-        return self.inode << 32 | int(lib.seg_nudges(self._bytes, self._size))
+        shared = self.shared  # another thread may map it anew meanwhile
+        return self.inode << 32 | int(lib.seg_nudges(self._bytes, self._size, _of_c(shared)))
 
     @calls_out  # a signal handler that runs while this sleeps may call the store
     def wait(self, seen: int, seconds: float) -> None:
@@ -189,21 +234,24 @@ class _Mapped:
         """
         if self._read_generation() != self._generation and not self._write:
             self._map()
-        return FollowedEnds(self._bytes, self._size, [self._slots[key] for key in keys])
+        slots = [self._slots[key] for key in keys]
+        self._map_more(slots)
+        return FollowedEnds(self._bytes, self._size, slots, self.shared)
 
     def _read(self, slots: list[int]) -> list[Ends] | None:
-        numbers = self._numbers(slots)
+        self._map_more(slots)
+        numbers = self._numbers(slots, self.shared)
         if numbers is None:
             return None
         return [Ends(*numbers[at : at + 8]) for at in range(0, len(numbers), 8)]
 
-    def _numbers(self, slots: list[int]) -> list[int] | None:
-        """Return the content of some slots, eight numbers each, the key first; None where a publication does
-        not end.
+    def _numbers(self, slots: list[int], shared: SharedMap | None = None) -> list[int] | None:
+        """Return the content of some slots, eight numbers each, the key first, or what the shared logs say;
+        None where a publication does not end. The caller's `shared` keeps that mapping.
         """
-        n = len(slots)
+        n, numbers = len(slots), ffi.new("int64_t[]", slots)
         values = ffi.new("int64_t[]", 8 * n)
-        code = lib.seg_snapshot(self._bytes, self._size, ffi.new("int64_t[]", slots), values, n, _SPINS)
+        code = lib.seg_snapshot(self._bytes, self._size, _of_c(shared), numbers, values, n, _SPINS)
         return None if code == -errno.EAGAIN else list(ffi.unpack(values, 8 * n))
 
 
@@ -236,7 +284,9 @@ class EndsWriter(_Mapped):
         may hold locks of the partition's, so no call may wait."""
         self._outgrown: list[Any] = []
         """Mappings of the file from before it grew, at which C may publish: they show the same pages."""
-        self._gathered: dict[int, Numbers] | None = None
+        self._gathered: dict[int, tuple[Numbers, Place | None]] | None = None
+        self.sharing: SharingSide | None = None
+        """The side of a host whose store other processes append to; None where the store is not shared."""
         self._claimed = False  # whether a slot was claimed, in which nothing may be published yet
         self.was_checked = there.header.checked if self.found and there.header else True
         self._mend()
@@ -255,10 +305,13 @@ class EndsWriter(_Mapped):
         if torn:
             struct.pack_into("<q", self._memory, 0, _after(self._sequence()))
         if not self.was_checked:
-            claims = self._read(list(range((self._size - HEADER) // SLOT)))
+            slots = list(range((self._size - HEADER) // SLOT))
+            claims = self._numbers(slots)
             assert claims is not None
-            flat = [value for ends in claims for value in (ends if ends.key else _FREE)]
-            lib.seg_publish(self._bytes, self._size, list(range(len(claims))), flat, len(claims))
+            flat = [
+                n for at in range(0, len(claims), 8) for n in (claims[at : at + 8] if claims[at] else _FREE)
+            ]
+            lib.seg_publish(self._bytes, self._size, slots, flat, len(slots))
             self._write_header(self.nonce)
         bad = self.damaged()
         for slot in bad:
@@ -301,6 +354,31 @@ class EndsWriter(_Mapped):
         if key not in self._slots:
             self.publish([self.claim(key)], [Ends(key, 0, 0, 0, 0, 0, 0, 0)])
 
+    def tell_shared(self) -> None:
+        """Map the shared file anew, and have all readers do so: the store has become a shared one, or the
+        file has grown. Appends of other processes to logs that are new there come behind this. Raises
+        OSError.
+        """
+        with self.lock:
+            self._map_shared()
+            self._bump_generation()
+
+    def end_sharing(self) -> None:
+        """Publish here what the shared logs say, and then have the shared file be an old one: nobody shares
+        the store any more. Readers see no end go back. Raises OSError.
+        """
+        with self.lock:
+            if self.shared is None:
+                return
+            slots = list(self._slots.values())
+            numbers = self._numbers(slots, self.shared)
+            if numbers is None:
+                raise OSError(errno.EAGAIN, "a publication of ends does not end", self._path)
+            lib.seg_publish(self._bytes, self._size, slots, numbers, len(slots))
+            self.shared.end()
+            self.shared = None
+            self._bump_generation()
+
     @property
     def mapping(self) -> tuple[Any, int]:
         """Return the mapping and its size, for C to publish by itself."""
@@ -324,6 +402,8 @@ class EndsWriter(_Mapped):
         with self.lock:
             slot = self._slots.pop(key, None)
         if slot is not None:
+            if self.sharing is not None:
+                self.sharing.end(slot, key)
             self.publish([slot], [Ends(0, 0, 0, 0, 0, 0, 0, 0)])
             with self.lock:
                 self._free.append(slot)
@@ -346,21 +426,27 @@ class EndsWriter(_Mapped):
         for call in self.on_published:
             call()
 
-    def publish(self, slots: list[int], ends: Sequence[Numbers]) -> None:
-        """Make the ends of several partitions visible at once."""
+    def publish(self, slots: list[int], ends: Sequence[Numbers], places: Sequence[Place | None] = ()) -> None:
+        """Make the ends of several partitions visible at once; `places` are those of the same partitions in a
+        store that is shared.
+        """
         with self.lock:
+            places = places or [None] * len(slots)
             if self._gathered is not None:
-                self._gathered.update(zip(slots, ends, strict=True))
+                self._gathered.update(zip(slots, zip(ends, places, strict=True), strict=True))
                 return
-            flat, kept = list[int](), list[int]()
-            for slot, end in zip(slots, ends, strict=True):
+            shown = [
+                each
+                for each in zip(slots, ends, places, strict=True)
                 # Where a topic was deleted meanwhile, its slot may be another partition's.
-                if not end[0] or self._slots.get(end[0]) == slot:
-                    kept.append(slot)
-                    flat += end
-            if slots and not kept:
+                if not each[1][0] or self._slots.get(each[1][0]) == each[0]
+            ]
+            if slots and not shown:
                 return
-            slots = kept
+            if self.sharing is not None:
+                self.sharing.show(shown, self._bytes)
+            slots = [slot for slot, _, _ in shown]
+            flat = [number for _, numbers, _ in shown for number in numbers]
             lib.seg_publish(self._bytes, self._size, slots, flat, len(slots))
             if self._claimed:  # readers look for slots anew
                 self._bump_generation()
@@ -379,7 +465,8 @@ class EndsWriter(_Mapped):
         finally:
             with self.lock:
                 gathered, self._gathered = self._gathered, None
-            self.publish(list(gathered), list(gathered.values()))
+            held = list(gathered.values())
+            self.publish(list(gathered), [ends for ends, _ in held], [place for _, place in held])
 
     def set_nonce(self, nonce: int) -> None:
         """Tie the published ends to a clean shutdown marker; 0 for an open store."""
@@ -416,6 +503,10 @@ class EndsWriter(_Mapped):
         with self._files.open(self._path, write=True) as handle:
             self._files.sync(handle)
         self._files.sync_dir(self._path.rpartition("/")[0])
+
+    def tell_generation(self) -> None:
+        """Have readers map this file anew, and look whether the store is shared."""
+        self._bump_generation()
 
     def _bump_generation(self) -> None:
         struct.pack_into("<q", self._memory, ends_header.GENERATION_AT, _after(self._read_generation()))
@@ -461,12 +552,19 @@ class EndsReader(_Mapped):
         """Return what tells whether these ends, which `get` gave, are published still; None where they are
         not by now.
         """
-        generation, memory = self._generation, self._bytes
+        generation, memory, shared = self._generation, self._bytes, self.shared
         slot = self._slots.get(ends.key)
         if slot is None:
             return None
         seen = {"map": memory, "len": len(memory), "slot": slot, "generation": generation, "values": ends}
-        return Glance(ffi.new("seg_seen *", seen), memory)
+        return Glance(ffi.new("seg_seen *", seen | {"shared": _of_c(shared)}), (memory, shared))
+
+    def sealed(self, key: int) -> dict[int, int]:
+        """Return where segments of a shared log end that may have more bytes; see `SharedMap.sealed`."""
+        if self._read_generation() != self._generation:
+            self._map()
+        slot, shared = self._slots.get(key), self.shared
+        return {} if slot is None or shared is None else shared.sealed(slot, key)
 
 
 class Glance:
@@ -474,12 +572,16 @@ class Glance:
 
     __slots__ = ("_memory", "_seen")
 
-    def __init__(self, seen: Any, memory: Any) -> None:
+    def __init__(self, seen: Any, memory: tuple[Any, SharedMap | None]) -> None:
         self._seen, self._memory = seen, memory  # C reads the memory for as long as this object is there
 
     def unchanged(self) -> bool:
         """Return whether the ends are the same; False also where a publication is under way."""
         return bool(lib.seg_unchanged(self._seen))
+
+
+def _of_c(shared: SharedMap | None) -> Any:
+    return ffi.NULL if shared is None else shared.c
 
 
 def _after(number: int) -> int:

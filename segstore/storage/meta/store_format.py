@@ -2,23 +2,30 @@
 
 On disk: `.segstore/format`, a line with a checksum (see `framed`) that has the number of the format and the
 oldest version of segstore that reads it. The form of this file stays as it is in all versions. A store
-without it has format 1: segstore 0.1 wrote none. Threads: any; functions without state.
+without it has format 1: segstore 0.1 wrote none. The number changes with each begin and end of sharing,
+of which docs/shared.md has the rules. Threads: any; functions without state.
 """
 
 from __future__ import annotations
 
+import errno
+
 from segstore import names
+from segstore._native import lib
 from segstore.errors import UnsupportedFormatError
 from segstore.files import Files
 from segstore.storage.meta.framed import frame, unframe
 from segstore.storage.meta.small_files import NOT_A_FILE
 
-FORMAT, SINCE = 1, "0.1.0"
-"""The newest format, which is written, and the first version that reads it. A format gets a new number where
-an older segstore would take what it says for something else, or would write what a newer one refuses.
+FORMAT, SHARED_FORMAT = 1, 2
+"""The newest format, which is written, and that of a store for as long as it is shared: an older segstore
+would take the lock between two hosts, and recover logs that guests write. A format gets a new number where an
+older segstore would take what it says for something else, or would write what a newer one refuses.
 """
+_NEEDS = {FORMAT: "0.1.0", SHARED_FORMAT: "0.3.0"}
+"""The first version of segstore that reads each format."""
 _MOST_BYTES = 4096
-_WRITTEN = frame({"format": FORMAT, "needs": SINCE})
+_LINES = {number: frame({"format": number, "needs": needs}) for number, needs in _NEEDS.items()}
 
 
 def path_of(root: str) -> str:
@@ -28,11 +35,11 @@ def path_of(root: str) -> str:
 
 def check_format(files: Files, root: str) -> str:
     """Return what is wrong with the file, "" for nothing, also where there is no file: damage hides no store.
-    Raises UnsupportedFormatError where the store's format is newer than FORMAT, OSError.
+    Raises UnsupportedFormatError for a format that is not known here, OSError.
     """
     try:
         line = files.read_file(path_of(root), _MOST_BYTES)
-        if line == _WRITTEN:
+        if line in _LINES.values():
             return ""
         held = unframe(line)
     except FileNotFoundError:
@@ -46,11 +53,52 @@ def check_format(files: Files, root: str) -> str:
     number, needs = held.get("format"), held.get("needs")
     if type(number) is not int or number < 1 or not isinstance(needs, str):
         return f"format {number!r}, needs {needs!r}"
-    if number > FORMAT:
-        raise UnsupportedFormatError(root, number, needs, FORMAT)
+    if number > SHARED_FORMAT:
+        raise UnsupportedFormatError(root, number, needs, SHARED_FORMAT)
     return ""
 
 
 def write_format(files: Files, root: str) -> None:
     """Note that the store has FORMAT, durably; `.segstore` is there. Raises OSError."""
-    files.write_atomic(path_of(root), _WRITTEN)
+    files.write_atomic(path_of(root), _LINES[FORMAT])
+
+
+def is_marked_shared(files: Files, root: str) -> bool:
+    """Return whether the store has SHARED_FORMAT: it is shared, or its last host was killed. Raises
+    OSError.
+    """
+    try:
+        return files.read_file(path_of(root), _MOST_BYTES) == _LINES[SHARED_FORMAT]
+    except OSError as error:
+        if error.errno not in NOT_A_FILE | {errno.ENOENT}:
+            raise
+        return False
+
+
+def mark_shared(files: Files, root: str) -> None:
+    """Note that the store has SHARED_FORMAT, durably, before anybody shares it (rule H4).
+    Raises OSError.
+    """
+    if not is_marked_shared(files, root):
+        files.write_atomic(path_of(root), _LINES[SHARED_FORMAT])
+
+
+def mark_unshared(files: Files, root: str) -> None:
+    """Note that the store has FORMAT again, durably, if it was shared: the caller holds the store's lock, and
+    no member lives (rules H3 and H4). Raises OSError.
+    """
+    if is_marked_shared(files, root):
+        write_format(files, root)
+
+
+def has_living_members(files: Files, root: str) -> bool:
+    """Return whether a process shares the store, this one too, or is about to: each member holds a lock on a
+    byte of `.segstore/members` (rule L2). Whoever takes the store's lock and does not share looks here, and
+    gives the lock back if there is one: it may be a guest whose host was killed (rule H3). Raises OSError.
+    """
+    try:
+        handle = files.open(names.below(root, f"{names.OURS}/{names.MEMBERS}"))
+    except FileNotFoundError:
+        return False
+    with handle:
+        return files.has_locked_byte(handle, 0, lib.SEG_MEMBERS)

@@ -30,6 +30,7 @@ from segstore.storage.log.open import load_segments
 from segstore.storage.log.recovery import Recovered
 from segstore.storage.meta.aside import free_lock, set_aside
 from segstore.storage.meta.directory_safety import kept_mode
+from segstore.storage.meta.store_format import has_living_members
 from segstore.storage.meta.topics import TopicFiles
 from segstore.storage.repair.checkpoints import put_right
 from segstore.storage.repair.corruption import excise_all
@@ -181,7 +182,10 @@ def _locked(files: Files, root: str) -> Iterator[None]:
     except BlockingIOError:
         raise locked(files, root) from None
     with held:
-        yield
+        if not has_living_members(files, root):
+            yield
+            return
+    raise locked(files, root)  # the lock is given back first: the error says who has it
 
 
 def _open_all(store: Store) -> None:

@@ -133,6 +133,13 @@ class NativeTail:
         for number, follower in enumerate(followers):
             self.c.followers[number] = follower.c
 
+    def share(self, share: Any, owner: object) -> None:
+        """Append to a log that other processes append to, too: `share` is a `seg_share *`, whose memory
+        `owner` keeps.
+        """
+        self.c.share = share
+        self.keep("share", (share, owner))
+
     def write_by(self, job: Any) -> None:
         """Have what a leader's tail hands on to this one written by the thread that `job` is of, as
         `DiskThread.job` gives it; None: by the appender.
@@ -161,6 +168,18 @@ class NativeTail:
     def is_behind(self) -> bool:
         """Return whether C appends to a log that readers see up to a high watermark only."""
         return bool(self.c.high_watermark >= 0)
+
+    @property
+    def is_shared(self) -> bool:
+        """Return whether other processes append to the log, too."""
+        return bool(self.c.share)
+
+    @property
+    def is_sealed(self) -> bool:
+        """Return whether the lock of the shared log was taken from a process that did not go on: the next
+        segment is to be made before anything is appended.
+        """
+        return bool(self.c.share and self.c.share.is_sealed)
 
     @property
     def is_open(self) -> bool:

@@ -66,16 +66,20 @@ class HostSocket:
             self.close()
             raise
 
+    def unlink(self) -> None:
+        """Remove the socket's name; the caller still holds `.lock`. May be repeated."""
+        if self._listener.fileno() >= 0:
+            with suppress(OSError):
+                self._files.unlink(self._path)
+
     def close(self) -> None:
-        """End the thread and all connections; the caller still holds `.lock`. Further calls do nothing."""
+        """End the thread and all connections, behind `unlink`. Further calls do nothing."""
         if self._listener.fileno() < 0:  # also in a child process
             return
         with suppress(OSError):  # a foreign close, as by closerange
             self._listener.shutdown(socket.SHUT_RDWR)
         self._thread.join()
         self._listener.close()
-        with suppress(OSError):
-            self._files.unlink(self._path)
 
 
 def _answer_all(listener: socket.socket, shared: SharedFile) -> None:

@@ -61,15 +61,3 @@ def take_making(files: Files, root: str) -> Handle:
     except BaseException:
         handle.close()
         raise
-
-
-def anyone_lives(files: Files, root: str) -> bool:
-    """Return whether a member of the store lives, as far as this process, which is none, can tell. Raises
-    OSError.
-    """
-    try:
-        handle = files.open(path_of(root))
-    except FileNotFoundError:
-        return False
-    with handle:
-        return files.has_locked_byte(handle, 0, MOST)

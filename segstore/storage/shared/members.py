@@ -5,7 +5,7 @@ as long as the member lives (`member_locks`). A slot that has no owner any more 
 and the next owner has a later incarnation of it.
 
 - L2: a member is dead if its byte is free, or if the slot has a later incarnation.
-- H3: who takes `.lock` and does not share looks whether a member lives (`member_locks.anyone_lives`).
+- H3: who takes `.lock` and does not share looks whether a member lives (`has_living_members`).
 
 Threads: any; one thread closes.
 """

@@ -33,6 +33,7 @@ from segstore.files import Files, Handle
 from segstore.files.reserve import in_reserve
 from segstore.mutex import Mutex
 from segstore.storage.context import os_errors
+from segstore.storage.meta.store_format import has_living_members
 from segstore.storage.shared import file_systems, member_locks
 from segstore.version import VERSION
 
@@ -235,7 +236,7 @@ def _is_kept(files: Files, root: str) -> bool:
     StorageError (EBUSY), OSError.
     """
     end = time.monotonic() + _PATIENCE
-    while member_locks.anyone_lives(files, root):
+    while has_living_members(files, root):
         if _look(files, root) is not None:
             return True
         # Who comes takes a slot first, and leaves when it finds that the file is none to join.

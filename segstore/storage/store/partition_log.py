@@ -100,12 +100,16 @@ class PartitionLog(PublicNames):
         store: object,
         context: Context,
         source: Partition | Follower,
+        appender: Partition | None = None,
     ) -> None:
-        """`store` is only referred to: without it nothing would be flushed in the background."""
+        """`store` is only referred to: without it nothing would be flushed in the background. `appender` is
+        what a guest appends by.
+        """
         self.topic, self.partition, self._store = topic, partition, store
         self._context = context
         self._name = f"{topic}-{partition}"
         self._internal = topic in INTERNAL
+        self._appender = None if self._internal else appender
         self._follow_leader(source)
 
     def _follow_leader(self, source: Partition | Follower) -> None:
@@ -113,13 +117,15 @@ class PartitionLog(PublicNames):
         goes on with the log with which it began.
         """
         root = self._context.root
-        self._own = source if isinstance(source, Partition) and not self._internal else None
+        self._own = source if isinstance(source, Partition) and not self._internal else self._appender
         if isinstance(source, Partition):
             root = source.context.root
         self.aborted_transactions = AbortedTransactions(self._context.files)
         self._gaps = Gaps(self._context.files, root, self.topic, self.partition)
         self._views = source.visible if isinstance(source, Partition) else source
-        self._visible = source.visible if isinstance(source, Partition) else None
+        self._visible = None
+        if isinstance(source, Partition) and not source.tail.native.is_shared:
+            self._visible = source.visible
         self._source = source
 
     def __repr__(self) -> str:
@@ -396,6 +402,8 @@ class PartitionLog(PublicNames):
         ForkedError.
         """
         context, source = self._context, self._source
+        if self._appender is not None and not context.closed and context.here[0]:
+            return self._appender.for_write()  # type: ignore[attr-defined, no-any-return]
         if context.closed or not context.here[0] or not isinstance(source, Partition):
             context.check_writable()
         assert isinstance(source, Partition)

@@ -14,6 +14,7 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from itertools import chain
+from typing import TYPE_CHECKING
 
 from segstore import names
 from segstore.errors import CorruptCheckpointError, SegstoreError, StorageError, StoreClosedError, copy_of
@@ -36,6 +37,10 @@ from segstore.storage.meta.topics import NOT_A_FILE, TopicFiles, TopicInfo, find
 from segstore.storage.producers.state_manager import Producers
 from segstore.storage.segment.log_view import LogView
 from segstore.storage.segment.segment_files import create_segment, list_segments, take_own
+from segstore.storage.store.takeover import cut_to
+
+if TYPE_CHECKING:
+    from segstore.storage.shared.sharing import Sharing
 
 # --- partition loader --------------------------------------------------------------------------
 
@@ -73,6 +78,8 @@ class PartitionLoader:
         """Whether a standby has to have what readers see: the store leads, and each partition has a high
         watermark of its own."""
         self.owed = OwedEpochs()
+        self.sharing: Sharing | None = None
+        """Where the ends of logs are that another host has left."""
         self._made: set[TopicPartitionKey] = set()
         self.recovered: list[Recovered] = []
 
@@ -151,6 +158,10 @@ class PartitionLoader:
         self._put_aside(directory)
         published = self._ends.get(key) if self._left.ends_hold else None
         expected = self._expected(info, (info.name, partition), published)
+        left = None if self.sharing is None else self.sharing.take_over(self._ends.claim(key), key)
+        if left is not None:
+            expected = expected._replace(clean=True)
+            cut_to(context, directory, left)
         take_own(context.files, context.root, directory, every=not expected.clean)
         try:
             opened = open_partition(context.pool, directory, info.settings, expected)
@@ -191,6 +202,8 @@ class PartitionLoader:
             context, info.settings, opened, epochs, producers, publisher, start_moved, layout, high_watermark
         )
         made.writer.follows = self._replicated
+        if left is not None and left.is_sealed:
+            made.leave_sealed()
         return made
 
     def _high_watermark(self, key: TopicPartitionKey) -> int:

@@ -32,6 +32,7 @@ from segstore.storage.log.standby_acks import StandbyAcks
 from segstore.storage.meta.fence import FENCE, Fence
 from segstore.storage.meta.lag_note import PRIMARY
 from segstore.storage.meta.standby_registration import NOBODY, REGISTRATION, StandbyRegistration
+from segstore.storage.meta.store_format import has_living_members
 from segstore.storage.store.lag_keeper import EVERY, LagKeeper
 from segstore.storage.store.replica_lags import ReplicaLag, bytes_from
 
@@ -141,7 +142,8 @@ class Primary:
     def register(self, directory_id: str, sync: bool, peer: str = "") -> int:
         """Register a standby at the address `peer`, or register it anew; returns its broker epoch. Raises
         DuplicateBrokerRegistrationError for another directory than is registered, InvalidRequestError for
-        one that would give up sync mode, DemotedError, StorageError.
+        one that would give up sync mode, and for sync mode while the store is shared; DemotedError,
+        StorageError.
         """
         with self._changing, os_errors():
             before = self.registration
@@ -156,6 +158,11 @@ class Primary:
                 raise InvalidRequestError(
                     "the standby is in sync mode: `segstore demote --standby` takes it away, then it may "
                     "follow in async mode"
+                )
+            if sync and has_living_members(self._context.files, self._context.root):
+                raise InvalidRequestError(
+                    f"{self._context.root} is shared, and appends of guests would not wait for a standby in "
+                    "sync mode: it may follow in async mode"
                 )
             # Nobody else can guess the epoch under which the standby's fetches are believed.
             step = 1 + (uuid.uuid4().int >> 128 - _STEP_BITS)

@@ -11,9 +11,10 @@ import threading
 import time
 from collections.abc import Callable
 from time import monotonic_ns
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from segstore import names
+from segstore.errors import ReadOnlyError
 from segstore.files import locks
 from segstore.mutex import Mutex, calls_out
 from segstore.storage.context import Context
@@ -23,6 +24,11 @@ from segstore.storage.meta.followed_ends import LATE, LOOK, FollowedEnds
 from segstore.storage.meta.published_ends import Ends, EndsReader, Glance, open_reader, slot_key
 from segstore.storage.meta.root_checkpoints import LOG_START_FILES, read_log_start
 from segstore.storage.meta.topics import NOT_A_FILE, TopicFiles, TopicInfo, find_topic
+
+if TYPE_CHECKING:
+    from segstore.storage.log.partition import Partition
+    from segstore.storage.store.store_member import StoreMember
+    from segstore.storage.store.writing_side import WritingSide
 
 _TICK_NS = 2_000_000_000  # coarser than the clock of any file system
 
@@ -78,6 +84,20 @@ class StoreReader:
         self._topics = _Topics((-1, -1), frozenset(), 0, False, {})
 
     @property
+    def role(self) -> str:
+        """See `Store.role`."""
+        return "reader"
+
+    @property
+    def host_pid(self) -> int:
+        """See `Store.host_pid`."""
+        return self.context.files.lock_holder(os.path.join(self.context.root, names.LOCK)) or 0
+
+    def members(self) -> list[StoreMember]:
+        """See `Store.members`: one process writes."""
+        return []
+
+    @property
     def topics(self) -> dict[str, TopicInfo]:
         """Return all topics by name. Raises OSError, CorruptCheckpointError."""
         # The stamps are taken first: what changes meanwhile is looked at again. A fresh stamp proves
@@ -121,6 +141,17 @@ class StoreReader:
             if key not in self._followers:
                 self._followers[key] = self._follow(info, partition)
             return self._followers[key]
+
+    def writing(self) -> WritingSide:
+        """Return the writing side of this process. Raises ReadOnlyError."""
+        raise ReadOnlyError(f'{self.context.root} is open with mode="r"')
+
+    def flush(self) -> None:
+        """Make durable what this process has appended: a reader has appended nothing."""
+
+    def appender(self, topic: str, partition: int) -> Partition | None:
+        """Return what appends to a partition: nothing does, in a store that is read only."""
+        return None
 
     def _follow(self, info: TopicInfo, partition: int) -> Follower:
         directory = self._topic_files.partition_path(info.name, partition)
@@ -307,7 +338,8 @@ class StoreReader:
     def _follows(self, followed: FollowedEnds) -> bool:
         """Return whether `followed` is where a writer of this store publishes now."""
         believed, ends = self._believed(), self._ends
-        followed.outdated = not believed or ends is None or ends.memory is not followed.memory
+        mapped = None if ends is None or not believed else (ends.memory, ends.shared)
+        followed.outdated = mapped != (followed.memory, followed.shared)
         return not followed.outdated
 
     @calls_out  # as `Store._wait_for`

@@ -24,6 +24,7 @@ from segstore.errors import (
     InvalidTypeError,
     StorageError,
     StoreLockedError,
+    TopicAlreadyExistsError,
     UnwrittenRecordsError,
     copy_of,
 )
@@ -69,6 +70,8 @@ from segstore.weak_values import WeakValues
 
 if TYPE_CHECKING:
     from typing_extensions import Self
+
+    from segstore.storage.store.store_member import StoreMember
 
 MODES = ("rw", "r")
 log = Logger("segstore")
@@ -202,7 +205,11 @@ def _check_factor(replication_factor: Any) -> None:
 
 
 class Store(PublicNames):
-    """Topics in a directory. A store is a context manager; `close` makes all durable."""
+    """Topics in a directory. A store is a context manager; `close` makes all durable.
+
+    In a guest of a shared store calls that change topics, sweep or upgrade raise IllegalStateError: they are
+    the host's.
+    """
 
     _inner = frozenset({"on_topic_deleted", "publications", "sweep_states", "wait"})
 
@@ -231,6 +238,30 @@ class Store(PublicNames):
     @property
     def mode(self) -> str:
         return "rw" if self._context.writable else "r"
+
+    @property
+    def role(self) -> str:
+        """Return what this process is to the store: "writer", "reader", or, of a store that is shared, "host"
+        or "guest". A guest that was opened with shared=True may become the host.
+        """
+        return self._side.role
+
+    @property
+    def host_pid(self) -> int:
+        """Return the pid of the process that has the store open for writing, or is host of a shared one; 0 if
+        there is none, or its pid is not known. Raises StoreClosedError, ForkedError, StorageError.
+        """
+        self._context.check_open()
+        with os_errors():
+            return self._side.host_pid
+
+    def members(self) -> list[StoreMember]:
+        """Return the living processes that share the store, this one too, by their slots; an empty list for
+        "writer" and "reader". Raises StoreClosedError, ForkedError, StorageError.
+        """
+        self._context.check_open()
+        with os_errors():
+            return self._side.members()
 
     @property
     def recovered(self) -> tuple[Recovered, ...]:
@@ -325,6 +356,9 @@ class Store(PublicNames):
     def _create_topic(self, name: str, partitions: int, config: Mapping[str, Any]) -> TopicInfo:
         """Do what `create_topic` does, also for the engine's own topics."""
         with os_errors():
+            if self._context.writable and not self._keeps and name in self._side.topics:
+                raise TopicAlreadyExistsError(f"topic {name!r} is there already")  # ensure_topic() finds it
+            self._check_keeps("create_topic()")
             return self._writer().topic_admin.create(name, partitions, config)
 
     def alter_topic(self, name: str, config: Mapping[str, Any]) -> TopicInfo:
@@ -333,6 +367,7 @@ class Store(PublicNames):
         cleanup.policy of an internal topic than a broker gives it.
         """
         check_apart("alter_topic()")
+        self._check_keeps("alter_topic()")
         check_policy(name, config)
         return self._alter_topic(name, config)
 
@@ -346,6 +381,7 @@ class Store(PublicNames):
         UnknownTopicOrPartitionError; InvalidTopicError for an internal topic.
         """
         check_apart("add_partitions()")
+        self._check_keeps("add_partitions()")
         check_not_internal(name, "its keys lie in partitions by the number that it was made with")
         with os_errors():
             return self._writer().topic_admin.add_partitions(
@@ -357,6 +393,7 @@ class Store(PublicNames):
         StorageError; InvalidTopicError for an internal topic.
         """
         check_apart("delete_topic()")
+        self._check_keeps("delete_topic()")
         check_not_internal(name, "what it holds of groups and transactions is deleted by theirs")
         self._delete_topic(name)
 
@@ -393,10 +430,23 @@ class Store(PublicNames):
         if not isinstance(self._side, StoreReader):
             self._side.announce(address)
 
+    @property
+    def _keeps(self) -> bool:
+        """Return whether this process changes topics, groups and settings: it is no reader, and no guest of a
+        shared store.
+        """
+        return self._context.writable and self._side.role != "guest"
+
+    def _check_keeps(self, call: str) -> None:
+        """Raise IllegalStateError in a guest of a shared store: what `call` asks for is the host's."""
+        if self._context.writable and not self._keeps:
+            from segstore.storage.shared.refused_calls import refused_in_guest
+
+            raise refused_in_guest(call)
+
     def _writer(self) -> WritingSide:
         self._context.check_writable()
-        assert not isinstance(self._side, StoreReader)
-        return self._side
+        return self._side.writing() if isinstance(self._side, StoreReader) else self._side
 
     # --- partitions -----------------------------------------------------------------------
 
@@ -409,7 +459,7 @@ class Store(PublicNames):
         if not isinstance(topic, str):
             raise InvalidTypeError(f"topic must be a str, not {type(topic).__name__}")
         log = self._logs.get((topic, number))
-        if log is None or not self._context.writable:
+        if log is None or isinstance(self._side, StoreReader):
             with os_errors():
                 source = self._side.partition(topic, number)
             # Another process may have made the topic anew.
@@ -419,7 +469,9 @@ class Store(PublicNames):
 
     def _make_log(self, topic: str, partition: int, source: Partition | Follower) -> PartitionLog:
         """Return a new log; the one place where a layer above makes its own kind of them."""
-        return PartitionLog(topic, partition, self, self._context, source)
+        side = self._side
+        appender = side.appender(topic, partition) if isinstance(side, StoreReader) else None
+        return PartitionLog(topic, partition, self, self._context, source, appender)
 
     # --- following ------------------------------------------------------------------------
 
@@ -496,16 +548,23 @@ class Store(PublicNames):
         return attached
 
     def flush(self) -> None:
-        """Make all partitions durable, and write the checkpoints in the root. Raises StorageError."""
+        """Make all partitions durable, and write the checkpoints in the root; in a guest of a shared store
+        those partitions to which it has appended. Raises StorageError.
+        """
         check_apart("flush()")
         with os_errors():
-            self._writer().partitions.flush()
+            self._context.check_writable()
+            if isinstance(self._side, StoreReader):
+                self._side.flush()
+            if self._keeps:
+                self._writer().partitions.flush()
 
     def sweep(self) -> tuple[Swept, ...]:
         """Run retention and compaction now, as they also run in the background; returns what was done in each
         partition where anything was, or why it failed there. Raises ReadOnlyError, StorageError.
         """
         check_apart("sweep()")
+        self._check_keeps("sweep()")
         with os_errors():
             return self._writer().sweeper.sweep()
 
@@ -518,6 +577,7 @@ class Store(PublicNames):
         InvalidTypeError, ReadOnlyError, StorageError.
         """
         check_apart("upgrade()")
+        self._check_keeps("upgrade()")
         with os_errors():
             writer = self._writer()
             return writer.sweeper.upgrade(wanted(writer.topics, topic, partition))

@@ -13,6 +13,7 @@ import threading
 import weakref
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
 from segstore import names
 from segstore.config import StoreConfig
@@ -39,8 +40,10 @@ from segstore.storage.meta.followed_ends import FollowedEnds
 from segstore.storage.meta.published_ends import EndsWriter, slot_key
 from segstore.storage.meta.role import MIRROR, ROLE, STANDBY
 from segstore.storage.meta.root_checkpoints import RootCheckpoints, TopicPartitionKey
-from segstore.storage.meta.store_format import check_format
+from segstore.storage.meta.store_format import check_format, has_living_members, mark_unshared
 from segstore.storage.meta.topics import TopicFiles, TopicInfo
+from segstore.storage.shared.shared_file import SharedFile
+from segstore.storage.shared.sharing import Sharing
 from segstore.storage.store.kept_files import KeptFiles
 from segstore.storage.store.partitions import PartitionLoader, Partitions
 from segstore.storage.store.primary import Primary, check_not_fenced
@@ -48,6 +51,9 @@ from segstore.storage.store.small_mending import mend_small, state_format
 from segstore.storage.store.sweeper import Sweeper
 from segstore.storage.store.topic_admin import TopicAdmin
 from segstore.threads import others_are_gone
+
+if TYPE_CHECKING:
+    from segstore.storage.store.store_member import StoreMember
 
 _LINES = 16
 """Partitions for whose lines in the small files of the root a piece of the reserve is kept."""
@@ -61,6 +67,9 @@ class StoreWriter:
     the directory cleanly, else -1 (Kafka: PreviousBrokerEpoch, R26). `role` is the kind of role that the
     directory must have (see `meta.role`), None for none.
     """
+
+    shares = False
+    """Whether other processes may write the store, too."""
 
     def __init__(
         self, context: Context, config: StoreConfig, *, replicated: bool = False, role: str | None = None
@@ -117,12 +126,18 @@ class StoreWriter:
         marker = take_marker(files, root) if has_marker else None
         topic_files = self._prepare(format_wrong, stated=has_format and not format_wrong)
         mend_small(context, root_names)
+        self.sharing = sharing = self._share(root_names)
         self._ends = EndsWriter(files, names.below(root, f"{names.OURS}/{names.ENDS}"))
+        if sharing is not None:
+            sharing.finish_together(self._ends.mapping[0])
+            self._ends.sharing = sharing if self.shares else None
         nonce = self._ends.nonce if self._ends.found else None
         self._checkpoints = checkpoints = RootCheckpoints(
             files, root, root_names, marker, nonce, copied=self._ends.was_checked
         )
         left = Left.of(marker, nonce or 0, ours=self._ends.found or checkpoints.copied)
+        if sharing is not None and sharing.found:  # the shared file says where logs end
+            left, note = Left(True, True, left.gaps_known), None
         if left.clean and left.ends_hold:
             self.clean_epoch = broker_epoch_of(marker)
         if not left.ends_hold:
@@ -140,6 +155,7 @@ class StoreWriter:
             config.producer_id_expiration_ms,
             replicated=self._replicated,
         )
+        loader.sharing = sharing
         self.partitions = Partitions(context, lambda: self.topic_admin.topics, loader, checkpoints)
         lag_time = config.replica_lag_time_max_ms
         self.primary = Primary(context, lag_time, root_names, lambda: self.topics, lambda: self.partitions)
@@ -159,7 +175,7 @@ class StoreWriter:
         if note is not None and (not left.clean or note.is_of_ours(marker or 0, nonce or 0)):
             loader.owed = self._owed(note, was_closed=left.clean)
         self._open_adopted()
-        self._open_partitions(left, every=damaged)
+        self._open_partitions(left, every=damaged or (sharing is not None and not self.shares))
         if note is not None and (note.is_restored or not left.clean):
             if loader.owed.step and note.is_restored:
                 self.kept.skip_producer_ids()
@@ -168,11 +184,29 @@ class StoreWriter:
             self.partitions.checkpoint()
         self._begin()
 
+    def _share(self, root_names: Collection[str]) -> Sharing | None:
+        """Return what the members of a shared store have left, none of which lives; None if the store was not
+        shared. Raises StorageError.
+        """
+        files, root = self.context.files, self.context.root
+        if f"{names.OURS}/{names.SHARED}" not in root_names:
+            return None
+        if SharedFile.is_live(files, root):
+            return Sharing.begin(files, root, self.config)
+        mark_unshared(files, root)
+        return None
+
     def _check_may_write(self, root_names: Collection[str]) -> None:
         """Raise an error if the store has another role, is one directory of several, or is fenced."""
         files, root = self.context.files, self.context.root
         if not self._replicated and names.META_PROPERTIES in root_names:
-            _check_plain(files, root)
+            check_plain(files, root)
+        if (
+            not self.shares
+            and f"{names.OURS}/{names.MEMBERS}" in root_names
+            and has_living_members(files, root)
+        ):
+            raise locked(files, root)  # guests whose host has died [H3]
         if self._role is not None or f"{names.OURS}/{names.ROLE}" in root_names:
             check_role(files, root, self._role)
         if f"{names.OURS}/{names.FENCE}" in root_names and self.may_have_standby:
@@ -262,6 +296,11 @@ class StoreWriter:
     def _begin(self) -> None:
         """Begin the background work."""
         context, config = self.context, self.config
+        if self.sharing is not None and not self.shares:
+            self.sharing.stop()
+            self.sharing.members.close()
+            self._ends.tell_generation()
+            mark_unshared(context.files, context.root)
         seconds = config.log_flush_offset_checkpoint_interval_ms / 1000
         context.scheduler.every(seconds, self.partitions.checkpoint)
         seconds = config.producer_id_expiration_check_interval_ms / 1000
@@ -286,6 +325,20 @@ class StoreWriter:
         self.partitions.expire_producers(self.config.producer_id_expiration_ms)
 
     # --- what there is --------------------------------------------------------------------
+
+    @property
+    def role(self) -> str:
+        """See `Store.role`."""
+        return "writer"
+
+    @property
+    def host_pid(self) -> int:
+        """See `Store.host_pid`."""
+        return self.context.pid
+
+    def members(self) -> list[StoreMember]:
+        """See `Store.members`: one process writes."""
+        return []
 
     @property
     def may_have_standby(self) -> bool:
@@ -498,7 +551,7 @@ def let_go_of_lost(files: Files, root: str) -> None:
         writer.let_go()
 
 
-def _check_plain(files: Files, root: str) -> None:
+def check_plain(files: Files, root: str) -> None:
     """Raise InvalidArgumentError where the directory is one of a replicated store: written by itself it would
     get leader epochs that its other replicas don't know (R7). A broker's has no settings files of segstore's.
     Raises CorruptCheckpointError, OSError.
@@ -529,10 +582,16 @@ def check_role(files: Files, root: str, kind: str | None) -> None:
 
 
 def locked(files: Files, root: str) -> StoreLockedError:
-    """Return the error for a store that is open for writing already. Raises OSError."""
+    """Return the error for a store that is open for writing already, or has living members. Raises
+    OSError.
+    """
     path = names.below(root, names.LOCK)
     return StoreLockedError(
-        root, files.lock_holder(path), files.is_locked_here(path), files.lock_address(path)
+        root,
+        files.lock_holder(path),
+        files.is_locked_here(path),
+        files.lock_address(path),
+        has_living_members(files, root),
     )
 
 

@@ -7,7 +7,7 @@ Threads: any.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from segstore.config import StoreConfig
 from segstore.storage.inbox.known_ids import Adoption
@@ -19,6 +19,9 @@ from segstore.storage.meta.topics import TopicInfo
 from segstore.storage.store.kept_files import Keeping
 from segstore.storage.store.sweeper import Swept
 from segstore.storage.store.upgrader import Upgraded
+
+if TYPE_CHECKING:
+    from segstore.storage.store.store_member import StoreMember
 
 
 class WritingTopics(Protocol):
@@ -71,6 +74,17 @@ class WritingSide(Protocol):
 
     config: StoreConfig
     owner: Callable[[], object] | None
+
+    @property
+    def role(self) -> str:
+        """See `Store.role`."""
+
+    @property
+    def host_pid(self) -> int:
+        """See `Store.host_pid`."""
+
+    def members(self) -> list[StoreMember]:
+        """See `Store.members`."""
 
     def announce(self, address: str) -> None:
         """Write into the lock file where the store is served, "PROTOCOL://HOST:PORT"; "" where it is no more.

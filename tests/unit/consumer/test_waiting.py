@@ -24,7 +24,7 @@ from struck import struck
 from waiting import PATIENCE, until
 
 import segstore
-from segstore._native import lib
+from segstore._native import ffi, lib
 from segstore.client.consumer.fetcher import Fetcher
 from segstore.storage.meta.followed_ends import LATE, FollowedEnds
 from segstore.storage.store import reader
@@ -520,7 +520,7 @@ def test_no_wake_is_lost(
         def slowly(self: segstore.Store, followed: Any, nudges: int, seconds: float) -> int:
             time.sleep(next(pauses))
             for each in range(followed.n if planted else 0):
-                lib.seg_follow(followed.memory, followed._size, followed.content + each, 1000)
+                lib.seg_follow(followed.memory, followed._size, ffi.NULL, followed.content + each, 1000)
             ended = wait_for(self, followed, nudges, seconds)
             end = writer.partition("t", 0).end_offset
             lost.extend(

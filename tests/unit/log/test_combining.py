@@ -5,10 +5,7 @@ of it alone, and the log is the one that they would have made one after the othe
 from __future__ import annotations
 
 import errno
-import os
-import shutil
 import signal
-import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -17,8 +14,8 @@ from typing import Any
 
 import pytest
 from faults import CountingFiles
-from places import REPOSITORY, SUPPORT
 from stores import START_MS, values
+from stressed import stressed, watched
 from waiting import PATIENCE, until
 
 import segstore
@@ -543,47 +540,11 @@ def test_many_threads(store_dir: Path) -> None:
     assert segstore.check(store_dir) == []
 
 
-NATIVE = REPOSITORY / "segstore" / "_native"
-STRESSED = (
-    *("append", "tail", "combine", "active", "seal", "index", "scan", "commit", "ends", "producers"),
-    *("hand_on", "hand_over", "io", "crc32c", "crc32", "encode", "validate", "processor"),
-)
-"""The sources of C that an append needs."""
-
-
-def stressed(name: str, times: int, folder: Path, *options: str) -> subprocess.CompletedProcess[str] | None:
-    """Build and run a program of C with these options of the compiler; None if it can't be built so."""
-    program = str(folder / name)
-    sources = [str(SUPPORT / f"{name}.c"), *(str(NATIVE / f"{name}.c") for name in STRESSED)]
-    build = ["-std=gnu11", "-O1", "-g", "-pthread", f"-I{NATIVE}", *options, "-o", program, *sources]
-    if subprocess.run([*compiler(), *build], capture_output=True, check=False).returncode:
-        return None
-    surroundings = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
-    return subprocess.run(
-        [program, str(folder / "log"), str(times)],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=PATIENCE,
-        env=surroundings,
-    )
-
-
-def compiler() -> list[str]:
-    found = (os.environ.get("CC") or "cc").split()
-    if not shutil.which(found[0]):
-        pytest.skip("there is no C compiler")
-    return found
-
-
 def test_threads_of_c_alone(tmp_path: Path) -> None:
     """Six threads append, one pauses the tail and opens it again, signals come, and writes for several fail.
     The thread sanitizer looks on, if there is one that runs here.
     """
-    done = stressed("combining", 3000, tmp_path, "-fsanitize=thread")
-    if done is None or "unexpected memory mapping" in done.stderr:
-        done = stressed("combining", 3000, tmp_path)
-    assert done is not None
+    done = watched("combining", 3000, tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     together, refused = map(int, done.stdout.split())
     assert together > 50

@@ -47,12 +47,12 @@ class Followed:
         os.truncate(self.path, 0)
         os.pwrite(self.fd, data, 0)
         for slot in range(SLOTS):
-            assert lib.seg_follow(self.map, SIZE, self.content + slot, 10) == 1
+            assert lib.seg_follow(self.map, SIZE, ffi.NULL, self.content + slot, 10) == 1
         first = self.content[0]
         first.fd, first.offset, first.position = self.fd, OFFSET, position
 
     def wait(self, size: int = SIZE, timeout_ns: int = 0) -> int:
-        nudges = max(lib.seg_nudges(self.map, SIZE), 0)
+        nudges = max(lib.seg_nudges(self.map, SIZE, ffi.NULL), 0)
         return int(lib.seg_await_record(self.follower(size), nudges, timeout_ns))
 
     def follower(self, size: int = SIZE) -> Any:
@@ -109,11 +109,11 @@ def test_other_partitions_are_told_by_number(followed: Followed) -> None:
 
 def test_a_nudge_is_no_publication(followed: Followed) -> None:
     followed.expect(b"")
-    before = lib.seg_nudges(followed.map, SIZE)
+    before = lib.seg_nudges(followed.map, SIZE, ffi.NULL)
     followed.publish(3, 2)
-    assert lib.seg_nudges(followed.map, SIZE) == before
+    assert lib.seg_nudges(followed.map, SIZE, ffi.NULL) == before
     assert lib.seg_nudge(followed.map, SIZE) >= 0
-    assert lib.seg_nudges(followed.map, SIZE) != before
+    assert lib.seg_nudges(followed.map, SIZE, ffi.NULL) != before
     ended = lib.seg_await_ends(followed.follower(), before, 0)
     assert ended == SLOTS
 
@@ -123,13 +123,13 @@ def test_slots_outside_are_refused(followed: Followed, slot: int) -> None:
     followed.expect(b"")
     followed.content[1].slot = slot
     assert followed.wait() == -errno.EINVAL
-    assert lib.seg_follow(followed.map, SIZE, followed.content + 1, 10) == -errno.EINVAL
+    assert lib.seg_follow(followed.map, SIZE, ffi.NULL, followed.content + 1, 10) == -errno.EINVAL
 
 
 def test_short_maps_are_refused(followed: Followed) -> None:
     followed.expect(b"")
     assert followed.wait(SIZE - 1) == -errno.EINVAL
-    assert lib.seg_nudge(followed.map, 63) == lib.seg_nudges(followed.map, 63) == -errno.EINVAL
+    assert lib.seg_nudge(followed.map, 63) == lib.seg_nudges(followed.map, 63, ffi.NULL) == -errno.EINVAL
 
 
 def test_damaged_bytes_are_no_record(followed: Followed, rng: random.Random) -> None:

@@ -31,7 +31,7 @@ def publish(memory: Any, slots: list[int], values: list[int]) -> int:
 def snapshot(memory: Any, slots: list[int], spins: int = 1000) -> tuple[int, list[int]]:
     values = ffi.new("int64_t[]", [-7] * (8 * len(slots)))
     code = lib.seg_snapshot(
-        ffi.from_buffer("uint8_t[]", memory), len(memory), slots, values, len(slots), spins
+        ffi.from_buffer("uint8_t[]", memory), len(memory), ffi.NULL, slots, values, len(slots), spins
     )
     return int(code), list(values)
 

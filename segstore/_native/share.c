@@ -1,0 +1,518 @@
+/* The end of a log that several processes append to (docs/shared.md; rules E1 to E5, L3, L4 and A1 to A5).
+ *
+ * The end is one record, which the word `current` names. Who appends fills a record of its own that is not current, and
+ * swaps the word: so a process that dies has changed nothing or all, and one whose lock was taken away changes nothing.
+ *
+ * Invariants:
+ * 1. Who fills a record holds the log's lock, or had it taken away and has a sealed end; or it is the host, and the log is
+ *    closed. So a seat may be given to another one if it is not current and its owner has no sealed end.
+ * 2. While a log is closed the host alone moves its end. Who holds the lock then, took it behind the close, and leaves.
+ *    A log is closed under its lock only, or once that was taken away.
+ * 3. `torn` is set before anything else if the lock came from a dead owner, and taken back behind the cut, unless it was set
+ *    anew since: it counts. A closed log is cut by nobody but the host, which knows what it has written and not shown.
+ * 4. What is done to a file by the record that was loaded is done behind one more look that the lock is ours: file and
+ *    position belong together then, also where the lock is taken away later [E4].
+ *
+ * Thread contract: the holder of the tail's lock; seg_share_show and its like: one thread of the host, the log is closed.
+ */
+#define _GNU_SOURCE
+#include "share.h"
+
+#include <errno.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "contract/answers.h"
+#include "contract/ends.h"
+#include "contract/members.h"
+#include "contract/share.h"
+#include "contract/share_lock.h"
+#include "contract/shared_ends.h"
+#include "relax.h"
+#include "share_lock.h"
+#include "tail_lock.h"
+
+enum { WORDS = sizeof(seg_shared_end) / 8, PUBLICATIONS = 8 };
+
+/* --- records ----------------------------------------------------------------------- */
+
+static seg_shared_end *record_of(seg_shared_log *log, uint64_t word)
+{
+    return &log->ends[((word >> 8) & (SEG_SEATS - 1)) * 2 + (word & 1)];
+}
+
+static uint64_t current_of(const seg_shared_log *log)
+{
+    return __atomic_load_n(&log->current, __ATOMIC_ACQUIRE);
+}
+
+static int has_sealed(const seg_shared_log *log, uint64_t owner)
+{
+    for (int i = 0; i < SEG_SEALED; i++)
+        if (__atomic_load_n(&log->sealed[i].owner, __ATOMIC_ACQUIRE) == owner)
+            return 1;
+    return 0;
+}
+
+/* A seat of this tail's own; another one's is taken only by invariant 1: by a compare-and-swap, behind which its caller looks
+ * once more whose the lock is. -1: somebody else was faster. There are more seats than sealed ends. */
+static int32_t seat_of(seg_share *s, uint64_t current)
+{
+    seg_shared_log *log = s->log;
+    uint64_t mine = seg_lock_word(s->member, s->who);
+    if (log->seats[s->seat] == mine)
+        return s->seat;
+    int32_t other = -1;
+    uint64_t owner = 0;
+    for (int32_t i = 0; i < SEG_SEATS; i++) {
+        uint64_t held = __atomic_load_n(&log->seats[i], __ATOMIC_ACQUIRE);
+        if (held == mine)
+            return s->seat = i;
+        int is_current = current && i == (int32_t)((current >> 8) & (SEG_SEATS - 1));
+        if (!is_current && !(held && has_sealed(log, held)) && (other < 0 || (owner && !held))) {
+            other = i;
+            owner = held;
+        }
+    }
+    if (other < 0 || !__atomic_compare_exchange_n(&log->seats[other], &owner, mine, 0, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED))
+        return -1;
+    return s->seat = other;
+}
+
+/* The word behind `current` that names a record of this tail's. */
+static uint64_t next_word(seg_share *s, uint64_t current)
+{
+    uint64_t seat = (uint64_t)seat_of(s, current), which = 0;
+    if (current && ((current >> 8) & (SEG_SEATS - 1)) == seat)
+        which = 1 - (current & 1);
+    return ((current >> 16) + 1) << 16 | seat << 8 | which;
+}
+
+/* A reader may look at these words: whole stores. */
+static void fill(seg_shared_end *to, const seg_shared_end *from)
+{
+    for (int i = 0; i < WORDS; i++)
+        __atomic_store_n((int64_t *)to + i, ((const int64_t *)from)[i], __ATOMIC_RELAXED);
+}
+
+static int swap(seg_shared_log *log, uint64_t current, uint64_t next)
+{
+    return __atomic_compare_exchange_n(&log->current, &current, next, 0, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE);
+}
+
+/* --- an append --------------------------------------------------------------------- */
+
+static int32_t is_mine(const seg_share *s)
+{
+    return (int32_t)seg_lock_is_mine(s->member, &s->log->lock, s->who);
+}
+
+static void note_torn(seg_shared_log *log)
+{
+    uint32_t torn = __atomic_load_n(&log->torn, __ATOMIC_ACQUIRE);
+    while (!__atomic_compare_exchange_n(&log->torn, &torn, (torn + 2) | 1, 0, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) {
+    }
+}
+
+/* Cut what a dead owner, or a failed write, has left behind the end [L3]: 0, or -errno. */
+static int64_t cut(seg_shared_log *log, int32_t fd, int64_t position)
+{
+    struct stat found;
+    uint32_t torn = __atomic_load_n(&log->torn, __ATOMIC_ACQUIRE);
+    if (fstat(fd, &found) < 0 || (found.st_size > position && ftruncate(fd, position) < 0))
+        return -errno;
+    __atomic_compare_exchange_n(&log->torn, &torn, torn & ~1u, 0, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED);
+    return 0;
+}
+
+/* Take the record that is current for the tail's own end, unless it is: 0; SEG_SLOW where the tail has other files, or the
+ * lock is no longer ours. */
+static int64_t load(seg_tail *t, seg_share *s)
+{
+    uint64_t current = current_of(s->log);
+    const seg_shared_end *now = record_of(s->log, current);
+    if (current == 0 || now->generation != s->generation || now->is_sealed)
+        return SEG_SLOW;
+    if (current != s->current) {
+        *t->active->end = now->end;
+        s->start_offset = now->start_offset;
+        s->layout = now->layout;
+        if (s->who == SEG_OF_GUEST) {
+            t->stable_offset = now->stable_offset;
+            t->leader_epoch = (int32_t)now->leader_epoch;
+        }
+        s->current = current;
+    }
+    return seat_of(s, current) >= 0 && is_mine(s) ? 0 : SEG_SLOW;
+}
+
+int seg_share_look(seg_tail *t)
+{
+    seg_share *s = t->share;
+    seg_shared_end now;
+    uint64_t current = current_of(s->log);
+    if (!seg_shared_now(s->log, &now) || current_of(s->log) != current || now.generation != s->generation)
+        return 0;
+    *t->active->end = now.end;
+    s->current = current;
+    return 1;
+}
+
+static int64_t look(seg_tail *t, seg_share *s)
+{
+    seg_shared_log *log = s->log;
+    if (__atomic_load_n(&log->aways, __ATOMIC_ACQUIRE) != s->aways || !__atomic_load_n(&log->open, __ATOMIC_ACQUIRE) ||
+        log->key != s->key || load(t, s))
+        return SEG_SLOW;
+    return log->torn & 1 ? cut(log, t->fd, t->active->end->position) : 0;
+}
+
+int64_t seg_share_enter(seg_tail *t, int32_t brief)
+{
+    seg_share *s = t->share;
+    const seg_shared_header *header = (const seg_shared_header *)s->member->map;
+    uint64_t seen = 0;
+    int64_t code = seg_lock_take(s->member, &s->log->lock, s->who, brief, header->stopped_ms, &seen);
+    if (code == 1)
+        note_torn(s->log);
+    else if (code == -ETIMEDOUT)
+        s->waited_for = seen & ~(uint64_t)SEG_WAITED;
+    if (code < 0)
+        return code == SEG_BUSY ? code : SEG_SLOW;
+    s->is_held = 1;
+    if (look(t, s) == 0)
+        return 0;
+    seg_share_exit(t);
+    return SEG_SLOW;
+}
+
+void seg_share_exit(seg_tail *t)
+{
+    seg_share *s = t->share;
+    if (s == NULL || !s->is_held)
+        return;
+    s->is_held = 0;
+    seg_lock_leave(s->member, &s->log->lock, s->who);
+}
+
+int seg_share_publish(seg_tail *t, int64_t stable)
+{
+    seg_share *s = t->share;
+    uint64_t next = next_word(s, s->current);
+    seg_shared_end end = {.end = *t->active->end, .generation = s->generation, .start_offset = s->start_offset,
+                          .stable_offset = stable, .layout = s->layout, .leader_epoch = t->leader_epoch};
+    fill(record_of(s->log, next), &end);
+    int done = swap(s->log, s->current, next);
+    if (done)
+        s->current = next;
+    return done;
+}
+
+void seg_share_tear(seg_tail *t)
+{
+    seg_share *s = t->share;
+    note_torn(s->log);
+    cut(s->log, t->fd, t->active->end->position);
+}
+
+/* --- a living owner that does not go on ---------------------------------------------- */
+
+/* The place on the list for an owner's sealed end; NULL: the list is full. */
+static seg_sealed *place_for(seg_shared_log *log)
+{
+    for (int i = 0; i < SEG_SEALED; i++)
+        if (!__atomic_load_n(&log->sealed[i].owner, __ATOMIC_ACQUIRE))
+            return &log->sealed[i];
+    return NULL;
+}
+
+/* Publish the end that the log has as a sealed one, of the next generation: its owner can't move it any more. The owner may
+ * do so once meanwhile: then again from there [A2]. */
+static void seal(seg_share *s, seg_sealed *note)
+{
+    seg_shared_log *log = s->log;
+    uint64_t current, next;
+    seg_shared_end end;
+    do {
+        current = current_of(log);
+        end = *record_of(log, current);
+        note->base_offset = end.end.base_offset;
+        note->position = end.end.position;
+        note->offset_entries = end.end.offset_entries;
+        note->time_entries = end.end.time_entries;
+        note->is_replaced = end.end.position == 0;
+        end.generation++;
+        end.is_sealed = 1;
+        next = next_word(s, current);
+        fill(record_of(log, next), &end);
+    } while (!swap(log, current, next));
+    __atomic_store_n(&note->generation, end.generation - 1, __ATOMIC_RELEASE);
+    __atomic_fetch_add(&log->aways, 1, __ATOMIC_ACQ_REL);
+}
+
+/* Take the lock from the living owner that its word tells, and seal the segment: 1; 0: it has gone on meanwhile, or the
+ * list is full. The note comes first: a host that comes after this one must know of it. */
+static int fence(seg_share *s, uint64_t word)
+{
+    seg_shared_log *log = s->log;
+    uint64_t owner = word & ~(uint64_t)SEG_WAITED, seen = __atomic_load_n(&log->lock, __ATOMIC_ACQUIRE);
+    seg_sealed *note = place_for(log);
+    if (note == NULL || (seen & ~(uint64_t)SEG_WAITED) != owner)
+        return 0;
+    __atomic_store_n(&note->generation, INT64_MAX, __ATOMIC_RELAXED);
+    __atomic_store_n(&note->owner, owner, __ATOMIC_RELEASE);
+    if (!__atomic_compare_exchange_n(&log->lock, &seen, seg_lock_word(s->member, SEG_OF_HOST) | SEG_WAITED, 0, __ATOMIC_ACQUIRE,
+                                     __ATOMIC_RELAXED)) {
+        __atomic_store_n(&note->owner, 0, __ATOMIC_RELEASE);
+        return 0;
+    }
+    seal(s, note);
+    return 1;
+}
+
+/* End what a host that died has begun of that, with the lock. Unless the lock was that host's (`was_taken`), it has taken
+ * nothing from anybody. */
+static void finish_fences(seg_share *s, int was_taken)
+{
+    seg_shared_log *log = s->log;
+    for (int i = 0; i < SEG_SEALED; i++) {
+        seg_sealed *note = &log->sealed[i];
+        if (!note->owner || note->generation != INT64_MAX)
+            continue;
+        if (!was_taken)
+            __atomic_store_n(&note->owner, 0, __ATOMIC_RELEASE);
+        else if (record_of(log, current_of(log))->is_sealed) /* that was done, and not noted */
+            __atomic_store_n(&note->generation, record_of(log, current_of(log))->generation - 1, __ATOMIC_RELEASE);
+        else
+            seal(s, note);
+    }
+}
+
+/* Take the log's lock for the host, from an owner that has died or does not go on, too: 0; 1: it was a dead host's;
+ * -EINTR. */
+static int64_t take_for_host(seg_share *s)
+{
+    const seg_shared_header *header = (const seg_shared_header *)s->member->map;
+    uint64_t asked = s->waited_for;
+    for (;;) {
+        uint64_t seen = __atomic_load_n(&s->log->lock, __ATOMIC_ACQUIRE);
+        int is_asked = asked && (seen & ~(uint64_t)SEG_WAITED) == asked;
+        int64_t patience = is_asked ? 0 : header->stopped_ms;
+        int64_t code = seg_lock_take(s->member, &s->log->lock, SEG_OF_HOST, 0, patience, &seen);
+        if (code == 1)
+            note_torn(s->log);
+        if (code == -ETIMEDOUT && !fence(s, seen))
+            continue;
+        s->waited_for = 0;
+        return code == -EINTR ? code : code == 1 && seg_lock_who(seen) == SEG_OF_HOST;
+    }
+}
+
+int64_t seg_share_sealed(const seg_share *s, int64_t from, int32_t dead, seg_sealed *out)
+{
+    const seg_shared_log *log = s->log;
+    uint64_t mine = seg_lock_word(s->member, s->who);
+    for (int64_t i = from; i < SEG_SEALED; i++) {
+        uint64_t owner = __atomic_load_n(&log->sealed[i].owner, __ATOMIC_ACQUIRE);
+        if (!owner || !(dead ? seg_lock_is_dead(s->member, owner) : owner == mine))
+            continue;
+        *out = log->sealed[i];
+        if (out->generation == INT64_MAX || record_of((seg_shared_log *)log, current_of(log))->generation <= out->generation + 1)
+            return dead ? -1 : -EAGAIN; /* the next segment is not there yet */
+        return i;
+    }
+    return -1;
+}
+
+void seg_share_let_go(seg_share *s, int64_t number)
+{
+    __atomic_store_n(&s->log->sealed[number].owner, 0, __ATOMIC_RELEASE);
+}
+
+/* --- the host ------------------------------------------------------------------------ */
+
+static void leave_for_host(seg_share *s)
+{
+    seg_lock_leave(s->member, &s->log->lock, SEG_OF_HOST);
+}
+
+int64_t seg_share_close(seg_tail *t)
+{
+    seg_share *s = t->share;
+    seg_shared_log *log = s->log;
+    int64_t error = take_for_host(s);
+    if (error < 0)
+        return error;
+    __atomic_store_n(&log->open, 0, __ATOMIC_RELEASE);
+    uint64_t current = current_of(log);
+    const seg_shared_end *now = record_of(log, current);
+    *t->active->end = now->end;
+    s->current = current;
+    s->is_sealed = (int32_t)now->is_sealed;
+    s->aways = log->aways;
+    if ((log->torn & 1) && !now->is_sealed && t->fd >= 0)
+        cut(log, t->fd, now->end.position);
+    leave_for_host(s);
+    return 0;
+}
+
+/* Store what `end` says, with another generation if it is of other files, in a record: the word that names it. */
+static uint64_t prepare(seg_share *s, const seg_marks *marks, seg_shared_end *end)
+{
+    uint64_t current = current_of(s->log), next = next_word(s, current);
+    if (current)
+        *end = *record_of(s->log, current);
+    if (end->end.base_offset != marks->base_offset || end->is_sealed || s->log->key != s->key)
+        end->generation++;
+    end->is_sealed = 0;
+    end->end.base_offset = marks->base_offset;
+    end->end.position = marks->position;
+    end->end.next_offset = marks->next_offset;
+    end->start_offset = marks->start_offset;
+    end->stable_offset = marks->stable_offset;
+    end->layout = marks->layout;
+    end->leader_epoch = marks->leader_epoch;
+    fill(record_of(s->log, next), end);
+    return next;
+}
+
+static void go_on(seg_share *s, uint64_t next)
+{
+    s->log->key = s->key;
+    __atomic_store_n(&s->log->current, next, __ATOMIC_RELEASE); /* invariant 2 */
+    s->current = next;
+}
+
+int64_t seg_share_show(seg_share *s, const seg_marks *marks)
+{
+    seg_shared_end end = {0};
+    if (__atomic_load_n(&s->log->open, __ATOMIC_ACQUIRE))
+        return 0;
+    go_on(s, prepare(s, marks, &end));
+    return 1;
+}
+
+/* The sequence of the published ends (ends.c). */
+static void make_odd(uint8_t *ends)
+{
+    uint64_t *sequence = (uint64_t *)ends;
+    __atomic_store_n(sequence, __atomic_load_n(sequence, __ATOMIC_RELAXED) | 1, __ATOMIC_SEQ_CST);
+}
+
+static void make_even(uint8_t *ends)
+{
+    uint64_t *sequence = (uint64_t *)ends, now = __atomic_load_n(sequence, __ATOMIC_RELAXED);
+    __atomic_store_n(sequence, now + (now & 1), __ATOMIC_RELEASE);
+}
+
+void seg_share_show_together(seg_share *const *shares, const seg_marks *marks, int64_t n, uint8_t *ends)
+{
+    seg_shared_header *header = (seg_shared_header *)shares[0]->member->map;
+    int64_t number = __atomic_add_fetch(&header->together_turn, 1, __ATOMIC_SEQ_CST);
+    for (int64_t i = 0; i < n; i++) {
+        seg_shared_end end = {0};
+        seg_shared_log *log = shares[i]->log;
+        log->pending = __atomic_load_n(&log->open, __ATOMIC_ACQUIRE) ? 0 : prepare(shares[i], marks + i, &end);
+        __atomic_store_n(&log->pending_of, number, __ATOMIC_RELEASE);
+    }
+    make_odd(ends);
+    __atomic_store_n(&header->together, number, __ATOMIC_SEQ_CST);
+    for (int64_t i = 0; i < n; i++)
+        if (shares[i]->log->pending)
+            go_on(shares[i], shares[i]->log->pending);
+    __atomic_store_n(&header->together, 0, __ATOMIC_SEQ_CST);
+    make_even(ends);
+    __atomic_fetch_add((uint32_t *)(ends + PUBLICATIONS), 1, __ATOMIC_RELEASE);
+}
+
+int64_t seg_share_finish_together(seg_member *m, int64_t logs, uint8_t *ends)
+{
+    seg_shared_header *header = (seg_shared_header *)m->map;
+    int64_t number = header->together, found = 0;
+    for (int64_t i = 0; i < logs && number; i++) {
+        seg_shared_log *log = (seg_shared_log *)(m->map + SEG_SHARED_LOGS + i * SEG_SHARED_LOG);
+        if (log->pending_of == number && log->pending && !log->open) {
+            __atomic_store_n(&log->current, log->pending, __ATOMIC_RELEASE);
+            found++;
+        }
+    }
+    header->together = 0;
+    make_even(ends);
+    return found;
+}
+
+/* Whether members have other things to bind than when the log was opened last. */
+static int is_changed(const seg_tail *t, seg_share *s)
+{
+    const seg_end *e = t->active->end;
+    int64_t now[5] = {e->base_offset, e->offset_room, e->time_room, s->settings, t->leader_epoch};
+    int changed = 0;
+    for (int i = 0; i < 5; i++) {
+        changed |= now[i] != s->opened[i];
+        s->opened[i] = now[i];
+    }
+    return changed;
+}
+
+void seg_share_open(seg_tail *t, int64_t stable)
+{
+    seg_share *s = t->share;
+    seg_shared_log *log = s->log;
+    uint64_t current = current_of(log), next = next_word(s, current);
+    const seg_shared_end *before = record_of(log, current);
+    s->generation = before->generation + is_changed(t, s);
+    seg_shared_end end = {.end = *t->active->end, .generation = s->generation, .start_offset = s->start_offset,
+                          .stable_offset = stable, .layout = s->layout, .leader_epoch = t->leader_epoch};
+    fill(record_of(log, next), &end);
+    log->most_position = t->active->most_position;
+    log->young_ms = t->active->young_ms;
+    log->interval = t->active->interval;
+    log->settings = s->settings;
+    s->is_sealed = 0;
+    go_on(s, next);
+    seg_share_by_log_only(t);
+    __atomic_store_n(&log->open, 1, __ATOMIC_RELEASE);
+}
+
+void seg_share_by_log_only(const seg_tail *t)
+{
+    int64_t is_so = __atomic_load_n(&t->names, __ATOMIC_ACQUIRE) == t->synced_names;
+    __atomic_store_n(&t->share->log->by_log_only, is_so ? t->share->generation : -1, __ATOMIC_RELEASE);
+}
+
+int64_t seg_share_take_over(seg_share *s, seg_shared_end *out)
+{
+    seg_shared_log *log = s->log;
+    if (log->key != s->key || !current_of(log))
+        return 0;
+    /* A log that is closed has nobody within an append (invariant 2); who dies with its lock, or stops, is in no way. */
+    int was_open = (int)__atomic_load_n(&log->open, __ATOMIC_ACQUIRE);
+    int64_t taken = was_open ? take_for_host(s) : 0;
+    if (taken < 0)
+        return taken;
+    if (was_open)
+        finish_fences(s, (int)taken);
+    __atomic_store_n(&log->open, 0, __ATOMIC_RELEASE);
+    s->current = current_of(log);
+    *out = *record_of(log, s->current);
+    s->is_sealed = (int32_t)out->is_sealed;
+    s->aways = log->aways;
+    uint64_t owner = __atomic_load_n(&log->lock, __ATOMIC_ACQUIRE);
+    if (was_open)
+        leave_for_host(s);
+    else if (seg_lock_is_dead(s->member, owner))
+        __atomic_compare_exchange_n(&log->lock, &owner, 0, 0, __ATOMIC_RELEASE, __ATOMIC_RELAXED);
+    return 1;
+}
+
+int64_t seg_share_end(seg_share *s)
+{
+    int64_t was_open = __atomic_load_n(&s->log->open, __ATOMIC_ACQUIRE), error = was_open ? take_for_host(s) : 0;
+    if (error < 0)
+        return error;
+    __atomic_store_n(&s->log->open, 0, __ATOMIC_RELEASE);
+    s->log->key = 0;
+    if (was_open)
+        leave_for_host(s);
+    return 0;
+}

@@ -1,0 +1,406 @@
+"""A partition to which a guest appends: a process beside the host of a shared store, which does by itself
+what needs nothing but the log's end.
+
+C appends as in a host (`_native/append.c`), with the log's lock held. Whatever C can't do now is seen to
+here: the files of another generation are opened, what this process has left behind a sealed end is cut, or
+the host is asked for a verdict; then the append is tried again. On disk the active segment's log and indexes
+are written.
+
+Threads: any. `token` is held while the tail is bound; C appends without it.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable, Iterable
+from itertools import chain
+from typing import TYPE_CHECKING, Any, Protocol
+
+from segstore import names
+from segstore._native import ffi, held, lib, seg_tail_flush
+from segstore.arrays import np
+from segstore.errors import StorageError, StoreClosedError, is_refusal
+from segstore.integers import INT64_MAX
+from segstore.mutex import Mutex
+from segstore.records import Encoded
+from segstore.storage.context import Context, wall_clock
+from segstore.storage.log.validator import LogValidator
+from segstore.storage.producers.append_info import Claim, ExpectedEnd
+from segstore.storage.segment.native_tail import NativeTail
+from segstore.storage.shared.refused_calls import refused_in_guest
+from segstore.storage.shared.verdicts import Request
+
+if TYPE_CHECKING:
+    from segstore.config import TopicConfig
+    from segstore.storage.log.read_only_partition import Follower
+
+MOST_AT_ONCE = 4 << 20
+"""Bytes of the largest append that a guest makes by itself: a longer one would hold up all others."""
+NEVER = INT64_MAX
+
+
+class GuestSide(Protocol):
+    """What a guest's partition asks of its store."""
+
+    def share_of(self, key: int) -> tuple[int, Any] | None:
+        """Return the slot of a partition, and a new share of its log; None if there is none yet."""
+
+    def ask(self, what: int, request: Request) -> None:
+        """Ask the host; see `Asking.ask`."""
+
+    @property
+    def ends(self) -> tuple[Any, int]:
+        """Return a mapping of the published ends that may be written, and its size."""
+
+    def slot_of(self, key: int) -> int:
+        """Return the slot of a partition. Raises StoreClosedError where it has none any more."""
+
+    def led(self, topic: str, partition: int) -> Any:
+        """Return the host's partition if this process is the host, else None."""
+
+    def stage(self, topic: str, partition: int, chunks: Iterable[Encoded]) -> int:
+        """Append by way of the host, all visible at once; returns the first offset."""
+
+
+class GuestTail:
+    """The tail of a guest's partition, as appends use it."""
+
+    has_standby = False
+
+    def __init__(self, native: NativeTail, path: Callable[[], str]) -> None:
+        self.native, self._path = native, path
+        self.token = Mutex()
+
+    def flush(self) -> bool:
+        """Make durable what lies in the log by one call of C; False where the host is to do it."""
+        code: int = seg_tail_flush(self.native.address, -1)
+        return code >= 0
+
+    def torn(self, number: int, need: int) -> BaseException:
+        """Return the error for an append of C's that failed with this errno; nothing of it is in the log."""
+        raised = self.native.write.raised()
+        if raised is not None and not is_refusal(raised):
+            return raised
+        return StorageError(number, os.strerror(number), self._path())
+
+
+class GuestFlushing:
+    """Keeps flush.messages and flush.ms for what this process appends."""
+
+    def __init__(self, context: Context, flush: Callable[[int], None]) -> None:
+        self._context, self._flush = context, flush
+        self._planned = False
+        self._messages = self._ms = NEVER
+        self.synced: Callable[[], int]
+
+    def bind(self, tail: NativeTail, config: TopicConfig) -> None:
+        """Keep these settings from now on."""
+        self._messages, self._ms = config.flush_messages, config.flush_ms
+        self.synced = lambda: int(tail.c.share.log.synced)
+        tail.due = self.flush_if_due if self._messages != NEVER or self._ms != NEVER else None
+
+    def flush_if_due(self, after: int) -> None:
+        """See `Flushing`."""
+        if self._messages != NEVER and after - self.synced() >= self._messages:
+            self._flush(after)
+        elif self._ms != NEVER and not self._planned:
+            self._planned = True
+            try:
+                self._context.scheduler.after(self._ms / 1000, self._as_planned)
+            except BaseException:  # Ctrl-C: the next append plans the flush anew
+                self._planned = False
+                raise
+
+    def _as_planned(self) -> None:
+        self._planned = False
+        if not self._context.closed:
+            self._flush(NEVER)
+
+
+class GuestPartition:
+    """The appending side of one partition in a guest. `follower` is the reading side; `topic_config()` gives
+    the topic's settings as they are now.
+    """
+
+    acks = None
+
+    def __init__(
+        self,
+        context: Context,
+        side: GuestSide,
+        topic: str,
+        partition: int,
+        key: int,
+        follower: Follower,
+        topic_config: Callable[[], TopicConfig],
+    ) -> None:
+        self.context, self._side, self.follower = context, side, follower
+        self.topic, self.partition, self._key = topic, partition, key
+        self.directory = follower.directory
+        self._topic_config = topic_config
+        clock = None if context.clock is wall_clock else context.clock
+        self.tail = GuestTail(NativeTail(clock, context.here_for_c, 0), lambda: self._path)
+        self.token = self.tail.token
+        self.flushing = GuestFlushing(context, self._flush)
+        self._path = self.directory
+        self._settings = -1
+        self._use(topic_config())
+        self._end = ffi.new("seg_end *")
+        self._active = ffi.new("seg_active *", {"end": self._end})
+        self.tail.native.c.active = self._active
+        self._share: Any = None
+        self._slot = -1
+
+    def for_write(self) -> Any:
+        """Return what appends: this object, or the host's partition once this process is the host."""
+        return self._side.led(self.topic, self.partition) or self
+
+    # --- what appends ask for ---------------------------------------------------------------
+
+    @property
+    def visible(self) -> GuestPartition:
+        """Return this object, for `log_end_offset` and `start_offset`."""
+        return self
+
+    @property
+    def log_end_offset(self) -> int:
+        """Return the offset that the next record gets."""
+        return self.follower.view.end_offset
+
+    @property
+    def start_offset(self) -> int:
+        """Return the log start offset."""
+        return self.follower.view.start_offset
+
+    @property
+    def writer(self) -> Any:
+        """Raise IllegalStateError: only the host has a writer."""
+        raise refused_in_guest("this call")
+
+    log_start = admin = naming = producers = epochs = writer
+
+    def put(self, chunks: Iterable[Encoded], claim: Claim | ExpectedEnd | None) -> int:
+        """Append what C could not append at once; returns the first offset. Raises OffsetMismatchError,
+        HostUnavailableError, StorageError, StoreClosedError, ForkedError; nothing is appended then.
+        """
+        if isinstance(claim, Claim):
+            raise refused_in_guest("a producer with an id")
+        ready, size = [], 0
+        for chunk in (stream := iter(chunks)):
+            ready.append(chunk)
+            size += chunk.size
+            if size > MOST_AT_ONCE:
+                return self._long(chain(ready, stream), claim)
+        if size > self.config.segment_bytes and sum(chunk.n for chunk in ready) > 1:
+            return self._long(ready, claim)
+        whole = ready[0] if len(ready) == 1 else joined(ready)
+        return self._append(whole, -1 if claim is None else claim.offset, claim)
+
+    def _long(self, chunks: Iterable[Encoded], claim: ExpectedEnd | None) -> int:
+        if claim is not None:
+            raise refused_in_guest("append_batch with expected_offset and more than 4 MiB")
+        return self._side.stage(self.topic, self.partition, chunks)
+
+    def _append(self, chunk: Encoded, expected: int, claim: ExpectedEnd | None) -> int:
+        native, tried = self.tail.native, False
+        while True:
+            self._see_to(chunk, tried)
+            now = lib.SEG_NOW if native.clock is None else native.clock()
+            first = int(
+                lib.seg_tail_write(
+                    native.c, chunk.ptr, chunk.size, chunk.headers, chunk.n, expected, now, False
+                )
+            )
+            if first >= 0:
+                chunk.release()
+                return first
+            if first not in (lib.SEG_SLOW, lib.SEG_BUSY):
+                raise self.tail.torn(-first, chunk.size)
+            tried = True
+            if claim is not None and not self._wants():
+                claim.check(self.log_end_offset)
+
+    # --- what C can't do now ----------------------------------------------------------------
+
+    def _wants(self) -> str:
+        """Return what keeps C from an append that fits: "" for nothing."""
+        share = self._share
+        if share is None or share.log.key != self._key:
+            return "log"
+        if share.log.failed:
+            return "fence"
+        if share.waited_for:
+            return "lock"
+        if share.log.aways != share.aways:
+            return "sealed"
+        if not share.log.open:
+            return "open"
+        now = ffi.new("seg_shared_end *")
+        if not lib.seg_shared_now(share.log, now) or now.generation != share.generation:
+            return "files"
+        return "" if self.tail.native.is_open else "files"
+
+    def _see_to(self, chunk: Encoded, tried: bool) -> None:
+        """Put right what keeps C from appending, or have the host do it; behind a try in vain, also where
+        nothing seems to.
+        """
+        self.context.check_writable()
+        wants = self._wants()
+        if wants == "log":
+            self._find_log()
+        elif wants == "fence":
+            number = self._share.log.failed
+            told = f"{self.directory} is fenced for writing until the host reopens it: a sync failed"
+            raise StorageError(number, f"{told}: {os.strerror(number)}", self._path)
+        elif wants == "lock":
+            word, self._share.waited_for = self._share.waited_for, 0
+            self._side.ask(lib.SEG_ASKS_AWAY, Request(self._slot, self._key, word=word))
+        elif wants == "sealed":
+            self._let_go()
+        elif wants == "files":
+            self._bind()
+        elif wants == "open" or tried:
+            self._side.ask(lib.SEG_ASKS_READY, self._request(chunk))
+
+    def _request(self, chunk: Encoded) -> Request:
+        headers, n = chunk.headers, chunk.n
+        offsets = sum(headers[i].last_offset - headers[i].base_offset + 1 for i in range(n))
+        generation = self._share.generation
+        return Request(
+            self._slot, self._key, generation, 0, chunk.size, n, offsets, int(headers[0].max_timestamp)
+        )
+
+    def _find_log(self) -> None:
+        """Find the log's part of the shared file, or have the host open the partition."""
+        with self.token:
+            self.tail.native.pause()
+            found = self._side.share_of(self._key)
+            if found is not None and found[1].log.key == self._key:
+                self._slot, share = found
+                self._share = share
+                native = self.tail.native
+                native.share(share, self._side)
+                memory, native.c.ends_len = self._side.ends
+                native.keep("ends", memory)
+                native.c.ends = memory
+                return
+        self._slot = self._side.slot_of(self._key)
+        self._side.ask(lib.SEG_ASKS_READY, Request(self._slot, self._key))
+
+    def _let_go(self) -> None:
+        """Cut what this process may have written behind the ends of segments whose lock was taken from it
+        [A4].
+        """
+        share, sealed = self._share, ffi.new("seg_sealed *")
+        with self.token:
+            self.tail.native.pause()
+            aways = share.log.aways
+            while (number := lib.seg_share_sealed(share, 0, False, sealed)) >= 0:
+                cut_sealed(self.context, self.directory, sealed)
+                lib.seg_share_let_go(share, number)
+            if number != -errno.EAGAIN:  # else the host has not gone on yet
+                share.aways = aways
+        if number == -errno.EAGAIN:
+            self._side.ask(lib.SEG_ASKS_READY, Request(self._slot, self._key))
+
+    def _bind(self) -> None:
+        """Open the files of the log's generation, and let C append to them. Raises OSError, StorageError."""
+        with self.token:
+            native, share = self.tail.native, self._share
+            native.pause()
+            now = ffi.new("seg_shared_end *")
+            if not lib.seg_shared_now(share.log, now) or now.is_sealed or not share.log.open:
+                return
+            try:
+                self._open_files(now)
+            except FileNotFoundError:
+                if not self.context.files.exists(self.directory):
+                    raise StoreClosedError(f"{self.directory}: the topic was deleted") from None
+                return  # the log has gone on meanwhile
+            log, active = share.log, self._active
+            active.most_position, active.young_ms, active.interval = (
+                log.most_position,
+                log.young_ms,
+                log.interval,
+            )
+            settings = int(log.settings)
+            if settings != self._settings:
+                self._use(self._topic_config())
+                self._settings = settings
+            self.validator.bind(native)
+            self.flushing.bind(native, self.config)
+            share.generation, share.current = now.generation, 0
+            native.begin()
+
+    def _open_files(self, now: Any) -> None:
+        stem = os.path.join(self.directory, names.segment_file(now.end.base_offset, ""))
+        context, native = self.context, self.tail.native
+        path = stem + names.LOG
+        context.pool.forget(path)  # the name may be another file's by now
+        handle = context.pool.get(path, write=True)
+        offsets = self._map(stem + names.INDEX, now.end.offset_room, 8)
+        times = self._map(stem + names.TIME_INDEX, now.end.time_room, 12)
+        native.bind(handle, context.files.native_write(handle), context.files.native_sync(handle))
+        self._active.offset_index, self._active.time_index = offsets, times
+        native.keep("indexes", (offsets, times))
+        self._path = path
+
+    def _map(self, path: str, entries: int, size: int) -> Any:
+        """Map an index for the entries for which there is room. Raises OSError."""
+        with self.context.files.open(path, write=True) as handle:
+            length = entries * size
+            if self.context.files.size(handle) < length:
+                raise FileNotFoundError(errno.ENOENT, "The index has less room than its log says", path)
+            return held("uint8_t[]", self.context.files.map(handle, max(length, 1), write=True))
+
+    def _use(self, config: TopicConfig) -> None:
+        self.config, self.validator = config, LogValidator(config)
+
+    # --- syncs, closing ---------------------------------------------------------------------
+
+    def flush(self) -> None:
+        """Make all that is visible durable. Raises StorageError, HostUnavailableError."""
+        self._flush(NEVER)
+
+    def _flush(self, upto: int) -> None:
+        self.context.check_writable()
+        if self._share is None:
+            self._find_log()
+            if self._share is None:
+                self._find_log()
+        end = min(upto, self.log_end_offset)
+        code = (
+            int(seg_tail_flush(self.tail.native.address, end)) if self.tail.native.is_open else lib.SEG_SLOW
+        )
+        if code < 0:
+            self._side.ask(lib.SEG_ASKS_SYNC, Request(self._slot, self._key, offsets=end))
+
+    def close(self) -> None:
+        """Let C append no more."""
+        self.tail.native.pause()
+
+
+def joined(chunks: list[Encoded]) -> Encoded:
+    """Return the batches of several chunks as one."""
+    data = bytearray().join(chunk.data for chunk in chunks)
+    batches = np.concatenate([chunk.batches for chunk in chunks])
+    batches["position"] = np.cumsum(batches["size"]) - batches["size"]
+    whole = Encoded.of(data, batches)
+    for chunk in chunks:
+        if chunk.pooled:
+            chunk.release()
+    return whole
+
+
+def cut_sealed(context: Context, directory: str, sealed: Any) -> None:
+    """Cut what lies behind the end of a sealed segment, to which nobody writes any more. Raises OSError."""
+    if sealed.is_replaced:  # its name is another file's
+        return
+    path = os.path.join(directory, names.segment_file(sealed.base_offset, names.LOG))
+    try:
+        with context.files.open(path, write=True) as handle:
+            if context.files.size(handle) > sealed.position:
+                context.files.truncate(handle, sealed.position)
+    except FileNotFoundError:
+        """Retention has removed the segment."""

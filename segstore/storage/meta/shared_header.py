@@ -1,0 +1,66 @@
+"""The file that the members of a store share, `.segstore/shared`, as those see it who only read.
+
+On disk a header, the members, and a part for each log, as `_native/contract/shared.h` has them. The file is
+believed if magic, format, size and the start of the machine are right (F3), and of use as long as it is
+`live`. It is never cut and never unlinked while a member lives, and so a mapping of it is always safe.
+Threads: any, without locks; a `SharedMap` never changes.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from segstore._native import ffi, held, lib
+from segstore.files import Files
+
+MAGIC = b"segshare"
+FORMAT: int = lib.SEG_SHARED_FORMAT
+STEP = 65536
+_HEADER = ffi.sizeof("seg_shared_header")
+_SEALED = 2 * lib.SEG_SEALED
+
+
+class SharedMap:
+    """A mapping of the file, which lives as long as this object. `logs`: for how many logs it has room."""
+
+    def __init__(self, files: Files, path: str, size: int, *, write: bool = False) -> None:
+        """Map the first `size` bytes. Raises OSError."""
+        with files.open(path, write=write) as handle:
+            self._memory = held("uint8_t[]", files.map(handle, size, write=write))
+        self._header = ffi.cast("seg_shared_header *", self._memory)
+        self.logs: int = (size - lib.SEG_SHARED_LOGS) // lib.SEG_SHARED_LOG
+        self.c: Any = ffi.new("seg_shared_map *", {"map": self._memory, "len": size})
+        """The same for C (`seg_shared_map *`)."""
+
+    @property
+    def live(self) -> bool:
+        """Return whether the store is shared; else what the file says is old."""
+        return bool(self._header.live)
+
+    def end(self) -> None:
+        """Say that the store is not shared any more. The mapping must be one to write."""
+        self._header.live = 0
+
+    def sealed(self, slot: int, key: int) -> dict[int, int]:
+        """Return the segments, by base offset, of the partition with this slot and key that were sealed while
+        a process might still write to their files, and at which byte each one ends (A5).
+        """
+        found = ffi.new("int64_t[]", _SEALED)
+        n = lib.seg_shared_sealed(self.c.map, self.c.len, slot, key, found)
+        return {found[2 * i]: found[2 * i + 1] for i in range(n)}
+
+
+def look(files: Files, path: str) -> int | None:
+    """Return the size of the file if it is live and believed, else None. Raises OSError."""
+    try:
+        with files.open(path) as handle:
+            data, size = files.pread(handle, _HEADER, 0), files.size(handle)
+    except FileNotFoundError:
+        return None
+    if len(data) < _HEADER:
+        return None
+    header, boot = held("seg_shared_header *", data), files.boot()
+    if bytes(ffi.buffer(header.magic)) != MAGIC or not boot or tuple(header.boot) != (boot, ~boot):
+        return None
+    is_whole = size >= STEP and size % STEP == 0
+    return size if header.format == FORMAT and is_whole and header.live else None

@@ -1,0 +1,15 @@
+"""The calls that a guest of a shared store refuses. Nothing is on disk. Threads: any; a function without
+state.
+"""
+
+from __future__ import annotations
+
+from segstore.errors import IllegalStateError
+
+
+def refused_in_guest(call: str) -> IllegalStateError:
+    """Return the error for a call that only the host of a shared store can make, such as "create_topic()"."""
+    return IllegalStateError(
+        f"{call}: this process is a guest of the store, and that is the host's work: call it in the host"
+        " (Store.host_pid), or by a client of Kafka's that is connected to `segstore serve --shared`"
+    )

@@ -1,0 +1,126 @@
+"""The shared logs of a host: what it shows to the processes that append to its store, too.
+
+In memory are the shares of partitions (`seg_share`, `_native/share.c`); on disk is `.segstore/shared`.
+Threads: `of`, `show` and `end` by the holder of the lock of the published ends; `take_over` before a
+partition is open.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from segstore._native import ffi, lib
+from segstore.storage.shared.members import Members
+from segstore.storage.shared.shared_file import SharedFile
+
+if TYPE_CHECKING:
+    from segstore.config import StoreConfig
+    from segstore.files import Files
+    from segstore.storage.meta.published_ends import Numbers, Place, Shown
+
+
+def new_share(members: Members, file: SharedFile, slot: int, key: int, who: int, *, grow: bool) -> Any:
+    """Return the share (`seg_share *`) of a tail in the log with this number. Raises OSError, IndexError."""
+    return ffi.new(
+        "seg_share *",
+        {
+            "member": members.c,
+            "log": file.log(slot, grow=grow),
+            "key": key,
+            "generation": -1,
+            "who": who,
+            "opened": [-1] * 5,
+        },
+    )
+
+
+class Sharing:
+    """The shares of a host's partitions, by slot. `found`: another host has left logs, which are taken over
+    when they are opened.
+    """
+
+    def __init__(self, members: Members, file: SharedFile, *, found: bool) -> None:
+        self.members, self.file, self.found = members, file, found
+        self._shares: dict[int, Any] = {}
+
+    @classmethod
+    def begin(cls, files: Files, root: str, config: StoreConfig) -> Sharing:
+        """Make the file, or take that of a host that died, and become a member. The caller holds `.lock`.
+        Raises StorageError, NotShareableError.
+        """
+        file = SharedFile.make(
+            files,
+            root,
+            members=config.shared_members,
+            stopped_ms=config.shared_stopped_ms,
+            answer_ms=config.shared_answer_ms,
+        )
+        return cls(Members(files, root, file, may_host=True), file, found=not file.made)
+
+    def finish_together(self, ends: Any) -> None:
+        """Finish what a dead host has begun to show of several logs at one moment; `ends` is the mapping of
+        the published ends.
+        """
+        logs = (self.file.size - lib.SEG_SHARED_LOGS) // lib.SEG_SHARED_LOG
+        lib.seg_share_finish_together(self.members.c, logs, ends)
+
+    def go_live(self) -> None:
+        """Let others come, and tell those that wait for a host."""
+        self.file.live = True
+        self.members.become_host()
+
+    def stop(self) -> None:
+        """Let nobody come any more: what the file says is old from now on."""
+        self.file.live = False
+
+    def of(self, slot: int, key: int) -> Any:
+        """Return the share of the partition that has this slot. Raises OSError."""
+        share = self._shares.get(slot)
+        if share is None or share.key != key:
+            share = new_share(self.members, self.file, slot, key, lib.SEG_OF_APPENDS, grow=True)
+            self._shares[slot] = share
+        return share
+
+    def take_over(self, slot: int, key: int) -> Any | None:
+        """Close a log that another host has left, and return its end (`seg_shared_end *`); None if it has
+        none. Bytes may lie behind the end.
+        """
+        if self.file.log_if_there(slot) is None:
+            return None
+        end = ffi.new("seg_shared_end *")
+        while (found := lib.seg_share_take_over(self.of(slot, key), end)) == -errno.EINTR:
+            """A signal's handler has run."""
+        return end if found else None
+
+    def show(self, shown: Sequence[Shown], ends: Any) -> None:
+        """Show ends of logs, all at one moment; `ends` is the mapping of the published ends."""
+        found = [(self._shares[slot], numbers, place) for slot, numbers, place in shown if place is not None]
+        marks = ffi.new("seg_marks[]", [_marks(numbers, place) for _, numbers, place in found])
+        if len(found) == 1:
+            lib.seg_share_show(found[0][0], marks)
+        elif found:
+            shares = ffi.new("seg_share *[]", [share for share, _, _ in found])
+            lib.seg_share_show_together(shares, marks, len(found), ends)
+
+    def end(self, slot: int, key: int) -> None:
+        """Let nobody append to the log of a partition that was deleted."""
+        while lib.seg_share_end(self.of(slot, key)) == -errno.EINTR:
+            """A signal's handler has run."""
+        self._shares.pop(slot, None)
+
+
+def _marks(numbers: Numbers, place: Place | None) -> dict[str, int]:
+    assert place is not None
+    _, start, end, _, stable, _, layout, epoch = numbers
+    base, position = place
+    return {
+        "base_offset": base,
+        "position": position,
+        "next_offset": end,
+        "start_offset": start,
+        "stable_offset": -1 if stable == end else stable,
+        "layout": layout,
+        "leader_epoch": epoch,
+    }

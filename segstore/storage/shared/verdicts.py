@@ -1,0 +1,105 @@
+"""What guests ask of their host, and what it answers: verdicts, which mean "look again" (V1 to V3 of
+docs/shared.md).
+
+A request lies in its member's slot of the shared file; one is under way at a time. Threads: any.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+from segstore._native import ffi, lib
+from segstore.errors import (
+    HostUnavailableError,
+    RecordTooLargeError,
+    SegstoreError,
+    StorageError,
+    StoreClosedError,
+    UnknownTopicOrPartitionError,
+)
+from segstore.mutex import Mutex, calls_out
+from segstore.storage.shared.members import Members
+
+AGAIN, STORAGE, CLOSED, TOO_LARGE, UNKNOWN, OTHER = range(6)
+"""Answers: look again, or the error to raise."""
+_KINDS: dict[int, type[SegstoreError]] = {
+    CLOSED: StoreClosedError,
+    TOO_LARGE: RecordTooLargeError,
+    UNKNOWN: UnknownTopicOrPartitionError,
+}
+_MOST_TEXT = 132
+_LONGEST_WAIT = 100
+"""In ms: a thread that waits looks so often whether its store was closed."""
+
+
+class Request(NamedTuple):
+    """What is asked of the log with this number and key, as the fields of `seg_shared_member` say."""
+
+    log: int
+    key: int
+    generation: int = -1
+    word: int = 0
+    size: int = 0
+    batches: int = 0
+    offsets: int = 0
+    timestamp: int = -1
+
+
+class Asking:
+    """Asks the host of a store on behalf of one member. `check` raises where the store was closed."""
+
+    def __init__(self, root: str, members: Members, check: Callable[[], None]) -> None:
+        self._root, self._members, self._check = root, members, check
+        self._lock = Mutex()
+
+    def ask(self, what: int, request: Request) -> None:
+        """Ask, and return when the host says that the caller may look again. Raises HostUnavailableError
+        behind `shared.answer.ms`, and the error that the host has met; nothing was done then.
+        """
+        with self._lock:
+            c, slot = self._members.c, self._members.shared.member(self._members.slot)
+            for name, value in request._asdict().items():
+                setattr(slot, name, value)
+            number = lib.seg_request_post(c, what)
+            try:
+                self._await(number, self._members.shared.header.answer_ms)
+            except BaseException:
+                lib.seg_request_forget(c, number)
+                raise
+            answer, error, text = slot.answer, slot.error, ffi.string(slot.text).decode("utf-8", "replace")
+        if answer:
+            raise _error(answer, error, text)
+
+    @calls_out
+    def _await(self, number: int, answer_ms: int) -> None:
+        end = time.monotonic() + answer_ms / 1000
+        c = self._members.c
+        while lib.seg_request_await(c, number, _LONGEST_WAIT):
+            self._check()
+            if time.monotonic() > end:
+                host = self._members.host()
+                pid = self._members.last_host_pid() if host is None else host.pid
+                raise HostUnavailableError(self._root, pid, host is not None)
+
+
+def answer_of(error: Exception) -> tuple[int, int, bytes]:
+    """Return the answer that stands for an error: its kind, errno and text."""
+    number = getattr(error, "errno", None) or 0
+    kind = STORAGE if isinstance(error, StorageError) else OTHER
+    for each, of in _KINDS.items():
+        if isinstance(error, of):
+            kind = each
+    text = getattr(error, "strerror", None) or str(error)
+    return kind, number, text.encode()[:_MOST_TEXT]
+
+
+def _error(kind: int, number: int, text: str) -> SegstoreError:
+    if kind in _KINDS:
+        return _KINDS[kind](text)
+    if kind == STORAGE and number:
+        return StorageError(number, text or os.strerror(number))
+    return StorageError(errno.EIO, f"the host could not do what the append needs: {text}")

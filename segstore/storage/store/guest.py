@@ -1,0 +1,200 @@
+"""A guest: a process that writes a shared store beside its host (docs/shared.md).
+
+It appends and reads by itself, and leaves all else to the host. On disk segments' files are appended to, and
+the member's slot of `.segstore/shared` is written. Threads: any.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, cast
+
+from segstore._native import held, lib
+from segstore.config import StoreConfig, TopicConfig
+from segstore.errors import StoreClosedError
+from segstore.records import Encoded
+from segstore.storage.context import Context
+from segstore.storage.handle_pool import HandlePool
+from segstore.storage.log.guest_partition import GuestPartition
+from segstore.storage.meta.published_ends import slot_key
+from segstore.storage.meta.topics import find_topic
+from segstore.storage.scheduler import Scheduler
+from segstore.storage.shared.coherence import HostLine
+from segstore.storage.shared.members import Members
+from segstore.storage.shared.refused_calls import refused_in_guest
+from segstore.storage.shared.shared_file import SharedFile
+from segstore.storage.shared.sharing import Sharing, new_share
+from segstore.storage.shared.verdicts import Asking, Request
+from segstore.storage.store.host_writer import HostWriter
+from segstore.storage.store.reader import StoreReader
+from segstore.storage.store.store_member import StoreMember, told_of
+from segstore.storage.store.succession import Succession
+
+if TYPE_CHECKING:
+    from segstore.storage.log.partition import Partition
+    from segstore.storage.store.writing_side import WritingSide
+
+_CONNECT = 5.0  # seconds
+
+
+def _nothing() -> None:
+    """Do nothing."""
+
+
+class StoreGuest(StoreReader):
+    """The side of a store that a guest has open."""
+
+    def __init__(
+        self, context: Context, config: StoreConfig, shared: SharedFile, members: Members, *, may_host: bool
+    ) -> None:
+        super().__init__(context)
+        self.config, self.shared, self._members = config, shared, members
+        self._asking = Asking(context.root, members, context.check_open)
+        self._guests: dict[tuple[str, int, str], GuestPartition] = {}
+        self._mapped: Any = None
+        self.host: HostWriter | None = None
+        """The writing side, once this process is the host."""
+        self.on_host: Callable[[], object] = _nothing
+        """Called when this process has become the host."""
+        self._succession = Succession(context, members, self._become_host) if may_host else None
+
+    def begin(self) -> None:
+        """Make sure that the host sees the same memory, and wait for its end, if this process may be the next
+        one. Raises NotShareableError, HostUnavailableError.
+        """
+        HostLine(self.context.files, self.context.root, self._members, _CONNECT).close()
+        if self._succession is not None:
+            self._succession.start()
+
+    @property
+    def role(self) -> str:
+        """See `Store.role`."""
+        return "guest" if self.host is None else "host"
+
+    def _become_host(self) -> None:
+        """Open the store as its host, beside the guest's partitions, which go on as they are. Raises
+        StoreLockedError, if another member is faster; StorageError.
+        """
+        mine = self.context
+        pool = HandlePool(mine.files, mine.pool.limit)
+        context = Context(mine.root, mine.files, pool, Scheduler(), mine.clock, True, mine.pid)
+        self.host = HostWriter(context, self.config, Sharing(self._members, self.shared, found=True))
+        self.on_host()
+
+    @property
+    def host_pid(self) -> int:
+        """See `Store.host_pid`."""
+        host = self._members.host()
+        return 0 if host is None else host.pid
+
+    def members(self) -> list[StoreMember]:
+        """See `Store.members`."""
+        return told_of(self._members.all())
+
+    # --- partitions -----------------------------------------------------------------------
+
+    def appender(self, topic: str, partition: int) -> Partition:
+        """Return the appending side of a partition, a `GuestPartition`, which stands for a `Partition` in
+        what appends. Raises UnknownTopicOrPartitionError.
+        """
+        info = find_topic(self.topics, topic, partition)
+        key = (topic, partition, info.topic_id)
+        follower = self.partition(topic, partition)
+        found = self._guests.get(key)
+        if found is None:
+            made = GuestPartition(
+                self.context,
+                self,
+                topic,
+                partition,
+                slot_key(info.topic_id, topic, partition),
+                follower,
+                lambda: self._settings(topic, info.topic_id),
+            )
+            found = self._guests.setdefault(key, made)
+        return cast("Partition", found)
+
+    def _settings(self, topic: str, topic_id: str) -> TopicConfig:
+        info = self.topics.get(topic)
+        if info is None or info.topic_id != topic_id:
+            raise StoreClosedError(f"{topic}: the topic was deleted")
+        return info.settings
+
+    def share_of(self, key: int) -> tuple[int, Any] | None:
+        """See `GuestSide`."""
+        slot = self._slot(key)
+        if slot is None or self.shared.log_if_there(slot) is None:
+            return None
+        return slot, new_share(self._members, self.shared, slot, key, lib.SEG_OF_GUEST, grow=False)
+
+    def _slot(self, key: int) -> int | None:
+        ends = self._look_for_ends()
+        return None if ends is None else ends.slot(key)
+
+    def slot_of(self, key: int) -> int:
+        """See `GuestSide`."""
+        slot = self._slot(key)
+        if slot is None:
+            raise StoreClosedError(f"{self.context.root}: the topic was deleted, or is only being made")
+        return slot
+
+    @property
+    def ends(self) -> tuple[Any, int]:
+        """See `GuestSide`."""
+        if self._mapped is None:
+            files = self.context.files
+            with files.open(self._ends_path, write=True) as handle:
+                size = files.size(handle)
+                self._mapped = held("uint8_t[]", files.map(handle, size, write=True)), size
+        return self._mapped  # type: ignore[no-any-return]
+
+    def ask(self, what: int, request: Request) -> None:
+        """See `GuestSide`."""
+        self._asking.ask(what, request)
+
+    def stage(self, topic: str, partition: int, chunks: Iterable[Encoded]) -> int:
+        """See `GuestSide`."""
+        raise refused_in_guest(f"an append to {topic}-{partition} of more than 4 MiB")
+
+    def flush(self) -> None:
+        """Make all partitions durable to which this process has appended. Raises StorageError."""
+        for each in list(self._guests.values()):
+            each.flush()
+
+    def writing(self) -> WritingSide:
+        """See `StoreReader`: a guest leaves that to the host. Raises IllegalStateError."""
+        if self.host is not None:
+            return self.host
+        raise refused_in_guest("a call that changes more than a log's end")
+
+    def led(self, topic: str, partition: int) -> Partition | None:
+        """See `GuestSide`."""
+        return None if self.host is None else self.host.partition(topic, partition)
+
+    # --- closing --------------------------------------------------------------------------
+
+    def abandon(self) -> None:
+        """See `StoreReader`."""
+        if self._succession is not None:
+            self._succession.stop()
+        if self.host is not None:
+            self.host.abandon()
+        super().abandon()
+
+    @property
+    def locks(self) -> list[Any]:
+        """See `StoreReader`."""
+        return [*super().locks, *(each.token for each in list(self._guests.values()))]
+
+    def close(self) -> None:
+        """Close the store: this process is no member any more."""
+        if self._succession is not None:
+            self._succession.stop()
+        for each in list(self._guests.values()):
+            each.close()
+        try:
+            if self.host is not None:
+                self.host.close()
+        finally:
+            super().close()
+            self._members.close()

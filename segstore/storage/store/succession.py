@@ -1,0 +1,106 @@
+"""How a guest becomes the host of its store when that one has died, or closed (rules H1 and H2 of
+docs/shared.md).
+
+Each member that may be host has a thread that learns of the host's end by its connection, which the kernel
+hangs up, and tries the store's lock: who runs first has it, and a stopped one holds up nobody. Threads: its
+own.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import time
+from collections.abc import Callable
+
+from segstore.errors import HostUnavailableError, NotShareableError, SegstoreError, StoreLockedError
+from segstore.logger import Logger
+from segstore.storage.context import Context
+from segstore.storage.shared.coherence import HostLine
+from segstore.storage.shared.members import Members
+from segstore.threads import Background, Latch
+
+log = Logger("segstore")
+_PAUSE, _LONGEST = 0.001, 0.05  # seconds between two tries, while a host comes
+_SOON, _LATE = 0.01, 1.0
+"""Seconds for which a host is waited for that does not listen: it may just be coming, or going, or be
+stopped.
+"""
+_RETRY = 1.0
+"""Seconds after which a member whose disk kept it from being host tries again."""
+
+
+class Succession:
+    """Waits for the host's end. `become()` opens the store as its host, and raises StoreLockedError if
+    another member is faster.
+    """
+
+    def __init__(self, context: Context, members: Members, become: Callable[[], None]) -> None:
+        self._context, self._members, self._become = context, members, become
+        self._event = os.eventfd(0, os.EFD_CLOEXEC)
+        self._done, self._ended = Latch(), Latch()
+        self._patience = _SOON
+
+    def start(self) -> None:
+        """Start the thread, which ends once this process is the host."""
+        Background(self._run, "segstore-succession").start()
+
+    def stop(self, seconds: float = 30.0) -> None:
+        """End the thread. May be repeated."""
+        if self._ended.is_open:
+            return
+        self._done.open()
+        os.eventfd_write(self._event, 1)
+        self._ended.wait(seconds)
+
+    def _run(self) -> None:
+        try:
+            while not self._done.is_open and not self._await_end():
+                """Another member was faster."""
+        finally:
+            self._ended.open()
+            os.close(self._event)
+
+    def _await_end(self) -> bool:
+        """Wait until the host is gone; return whether this process is the host now."""
+        try:
+            line = HostLine(self._context.files, self._context.root, self._members, self._patience)
+        except (HostUnavailableError, NotShareableError):
+            # A dying host has lost its socket before its lock. That both see one memory was made sure at the
+            # open.
+            self._patience = min(2 * self._patience, _LATE)
+            return self._try()
+        except SegstoreError as error:
+            log.warning("%s: this process can't follow its host: %s", self._context.root, error)
+            self._pause(_RETRY)
+            return False
+        self._patience = _SOON
+        try:
+            poll = select.poll()
+            poll.register(line, select.POLLIN)
+            poll.register(self._event, select.POLLIN)
+            poll.poll()
+        finally:
+            line.close()
+        return not self._done.is_open and self._try()
+
+    def _try(self) -> bool:
+        """Be the host, unless another member is: then it will listen soon."""
+        pause, end = _PAUSE, time.monotonic() + self._patience
+        while not self._done.is_open and time.monotonic() < end:
+            try:
+                self._become()
+                return True
+            except StoreLockedError:
+                if self._members.host() is not None:
+                    return False
+            except (SegstoreError, OSError):
+                log.exception("%s: this process can't be the host", self._context.root)
+                self._pause(_RETRY)
+                return False
+            self._pause(pause)
+            pause = min(2 * pause, _LONGEST)
+        return False
+
+    def _pause(self, seconds: float) -> None:
+        select.select([self._event], [], [], seconds)

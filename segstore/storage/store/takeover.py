@@ -1,0 +1,35 @@
+"""What a host does with a log that another one has left: its files end where the shared file says.
+
+On disk bytes behind the end are cut, and segments removed to which nobody has switched. Threads: one, before
+the partition is open; no other process writes to the files, but one that was stopped and has a sealed end.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from typing import Any
+
+from segstore import names
+from segstore.storage.context import Context
+from segstore.storage.segment.segment_files import scan_directory
+
+_FILES = names.LOG, names.INDEX, names.TIME_INDEX, names.TXN_INDEX
+
+
+def cut_to(context: Context, directory: str, end: Any) -> None:
+    """Let the log in this directory end at `end` (`seg_shared_end *`). May be repeated. Raises OSError."""
+    files = context.files
+    base, position = int(end.end.base_offset), int(end.end.position)
+    behind = sorted((each for each in scan_directory(files, directory) if each > base), reverse=True)
+    for each in behind:
+        for suffix in _FILES:
+            with suppress(FileNotFoundError):
+                files.unlink(os.path.join(directory, names.segment_file(each, suffix)))
+    if behind:
+        files.sync_dir(directory)
+    path = os.path.join(directory, names.segment_file(base, names.LOG))
+    context.pool.forget(path)
+    with files.open(path, write=True) as handle:
+        if files.size(handle) > position:
+            files.truncate(handle, position)
