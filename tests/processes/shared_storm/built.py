@@ -70,4 +70,5 @@ def surroundings(built: Path) -> dict[str, str]:
     """Return the environment in which `segstore` is the package with the steps."""
     found = environment()
     found["PYTHONPATH"] = os.pathsep.join([str(built), found["PYTHONPATH"]])
+    found["SEGSTORE_STORM_BUILT"] = str(built)
     return found
