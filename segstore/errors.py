@@ -460,8 +460,8 @@ class StoreLockedError(SegstoreError):
 
 class HostUnavailableError(RetriableError):
     """A member of a shared store needs its host, which is dead or does not answer. Nothing was appended. The
-    error has the host's `pid`, 0 if there was none, and tells whether that process is `alive`: one that is, is
-    stopped or busy.
+    error has the host's `pid`, 0 if there was none, and tells whether that process is `alive`: one that is,
+    is stopped or busy.
     """
 
     def __init__(self, path: str | os.PathLike[str], pid: int, alive: bool) -> None:

@@ -1,9 +1,10 @@
-"""A partition to which a guest appends: a process beside the host of a shared store, which does by itself what needs
-nothing but the log's end.
+"""A partition to which a guest appends: a process beside the host of a shared store, which does by itself
+what needs nothing but the log's end.
 
-C appends as in a host (`_native/append.c`), with the log's lock held. Whatever C can't do now is seen to here: the files
-of another generation are opened, what this process has left behind a sealed end is cut, or the host is asked for a
-verdict; then the append is tried again. On disk the active segment's log and indexes are written.
+C appends as in a host (`_native/append.c`), with the log's lock held. Whatever C can't do now is seen to
+here: the files of another generation are opened, what this process has left behind a sealed end is cut, or
+the host is asked for a verdict; then the append is tried again. On disk the active segment's log and indexes
+are written.
 
 Threads: any. `token` is held while the tail is bound; C appends without it.
 """
@@ -241,8 +242,8 @@ class GuestPartition:
         return "" if self.tail.native.is_open else "files"
 
     def _see_to(self, chunk: Encoded, tried: bool) -> None:
-        """Put right what keeps C from appending, or have the host do it; behind a try in vain, also where nothing
-        seems to.
+        """Put right what keeps C from appending, or have the host do it; behind a try in vain, also where
+        nothing seems to.
         """
         self.context.check_writable()
         wants = self._wants()
@@ -288,7 +289,9 @@ class GuestPartition:
         self._side.ask(lib.SEG_ASKS_READY, Request(self._slot, self._key))
 
     def _let_go(self) -> None:
-        """Cut what this process may have written behind the ends of segments whose lock was taken from it [A4]."""
+        """Cut what this process may have written behind the ends of segments whose lock was taken from it
+        [A4].
+        """
         share, sealed = self._share, ffi.new("seg_sealed *")
         with self.token:
             self.tail.native.pause()

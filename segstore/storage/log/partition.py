@@ -258,8 +258,8 @@ class Partition:
 
     def make_ready(self, header: Any, batches: int, generation: int, waited_for: int) -> None:
         """Let other processes append, of which one has asked for room, as `LogWriter.make_ready`, in this
-        generation of the log; nothing is done if the log is open in a later one. `waited_for` is the word of a
-        lock that is to be taken from its living owner, or 0. Raises what `make_ready` raises.
+        generation of the log; nothing is done if the log is open in a later one. `waited_for` is the word of
+        a lock that is to be taken from its living owner, or 0. Raises what `make_ready` raises.
         """
         share = self.tail.native.c.share
         if share.log.open and share.generation != generation and not waited_for:

@@ -1,7 +1,7 @@
 """What readers of a host see of a partition to which other processes append, too.
 
-While the native tail is open, other processes move the log's end (`_native/share.c`): each look at the view begins
-with a look at that end. Threads: as `Visible`.
+While the native tail is open, other processes move the log's end (`_native/share.c`): each look at the view
+begins with a look at that end. Threads: as `Visible`.
 """
 
 from __future__ import annotations

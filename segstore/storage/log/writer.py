@@ -335,9 +335,9 @@ class LogWriter:
         self.rolled(segment.base_offset)
 
     def make_ready(self, header: Any, batches: int) -> None:
-        """Make room for an append of so many batches by another process, of which `header` (`seg_batch *`) says
-        size, offsets and time as if it were one batch: roll, and take room in the indexes. Raises StorageError,
-        RecordTooLargeError; the log is as before then.
+        """Make room for an append of so many batches by another process, of which `header` (`seg_batch *`)
+        says size, offsets and time as if it were one batch: roll, and take room in the indexes. Raises
+        StorageError, RecordTooLargeError; the log is as before then.
         """
         self.check_leads()
         self.begin_epoch()

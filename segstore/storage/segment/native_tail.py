@@ -134,8 +134,8 @@ class NativeTail:
             self.c.followers[number] = follower.c
 
     def share(self, share: Any, owner: object) -> None:
-        """Append to a log that other processes append to, too: `share` is a `seg_share *`, whose memory `owner`
-        keeps.
+        """Append to a log that other processes append to, too: `share` is a `seg_share *`, whose memory
+        `owner` keeps.
         """
         self.c.share = share
         self.keep("share", (share, owner))
@@ -190,6 +190,26 @@ class NativeTail:
     def moved(self) -> bool:
         """Return whether anything was appended, or tried in vain, since the tail was opened."""
         return bool(self.c.appends or self.c.torn)
+
+    @property
+    def synced(self) -> int:
+        """Return the offset below which all is durable."""
+        share = self.c.share
+        return int(share.log.synced if share else self.commit.synced)
+
+    @synced.setter
+    def synced(self, offset: int) -> None:
+        share = self.c.share
+        if not share:
+            self.commit.synced = offset
+        elif offset > share.log.synced:  # other processes may have synced more
+            share.log.synced = offset
+
+    @property
+    def sync_failure(self) -> int:
+        """Return the errno of a sync that failed, that of another process too; 0: none."""
+        share = self.c.share
+        return int(self.failure[0] or (share.log.failed if share else 0))
 
     # --- by any thread --------------------------------------------------------------------
 

@@ -1,4 +1,6 @@
-"""The calls that a guest of a shared store refuses. Nothing is on disk. Threads: any; a function without state."""
+"""The calls that a guest of a shared store refuses. Nothing is on disk. Threads: any; a function without
+state.
+"""
 
 from __future__ import annotations
 

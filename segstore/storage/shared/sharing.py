@@ -1,7 +1,8 @@
 """The shared logs of a host: what it shows to the processes that append to its store, too.
 
-In memory are the shares of partitions (`seg_share`, `_native/share.c`); on disk is `.segstore/shared`. Threads: `of`,
-`show` and `end` by the holder of the lock of the published ends; `take_over` before a partition is open.
+In memory are the shares of partitions (`seg_share`, `_native/share.c`); on disk is `.segstore/shared`.
+Threads: `of`, `show` and `end` by the holder of the lock of the published ends; `take_over` before a
+partition is open.
 """
 
 from __future__ import annotations
@@ -36,8 +37,8 @@ def new_share(members: Members, file: SharedFile, slot: int, key: int, who: int,
 
 
 class Sharing:
-    """The shares of a host's partitions, by slot. `found`: another host has left logs, which are taken over when
-    they are opened.
+    """The shares of a host's partitions, by slot. `found`: another host has left logs, which are taken over
+    when they are opened.
     """
 
     def __init__(self, members: Members, file: SharedFile, *, found: bool) -> None:
@@ -46,8 +47,8 @@ class Sharing:
 
     @classmethod
     def begin(cls, files: Files, root: str, config: StoreConfig) -> Sharing:
-        """Make the file, or take that of a host that died, and become a member. The caller holds `.lock`. Raises
-        StorageError, NotShareableError.
+        """Make the file, or take that of a host that died, and become a member. The caller holds `.lock`.
+        Raises StorageError, NotShareableError.
         """
         file = SharedFile.make(
             files,
@@ -59,8 +60,8 @@ class Sharing:
         return cls(Members(files, root, file, may_host=True), file, found=not file.made)
 
     def finish_together(self, ends: Any) -> None:
-        """Finish what a dead host has begun to show of several logs at one moment; `ends` is the mapping of the
-        published ends.
+        """Finish what a dead host has begun to show of several logs at one moment; `ends` is the mapping of
+        the published ends.
         """
         logs = (self.file.size - lib.SEG_SHARED_LOGS) // lib.SEG_SHARED_LOG
         lib.seg_share_finish_together(self.members.c, logs, ends)
@@ -83,8 +84,8 @@ class Sharing:
         return share
 
     def take_over(self, slot: int, key: int) -> Any | None:
-        """Close a log that another host has left, and return its end (`seg_shared_end *`); None if it has none.
-        Bytes may lie behind the end.
+        """Close a log that another host has left, and return its end (`seg_shared_end *`); None if it has
+        none. Bytes may lie behind the end.
         """
         if self.file.log_if_there(slot) is None:
             return None

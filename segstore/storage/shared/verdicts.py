@@ -1,4 +1,5 @@
-"""What guests ask of their host, and what it answers: verdicts, which mean "look again" (V1 to V3 of docs/shared.md).
+"""What guests ask of their host, and what it answers: verdicts, which mean "look again" (V1 to V3 of
+docs/shared.md).
 
 A request lies in its member's slot of the shared file; one is under way at a time. Threads: any.
 """

@@ -1,7 +1,7 @@
 """A guest: a process that writes a shared store beside its host (docs/shared.md).
 
-It appends and reads by itself, and leaves all else to the host. On disk segments' files are appended to, and the
-member's slot of `.segstore/shared` is written. Threads: any.
+It appends and reads by itself, and leaves all else to the host. On disk segments' files are appended to, and
+the member's slot of `.segstore/shared` is written. Threads: any.
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ class StoreGuest(StoreReader):
         self._succession = Succession(context, members, self._become_host) if may_host else None
 
     def begin(self) -> None:
-        """Make sure that the host sees the same memory, and wait for its end, if this process may be the next one.
-        Raises NotShareableError, HostUnavailableError.
+        """Make sure that the host sees the same memory, and wait for its end, if this process may be the next
+        one. Raises NotShareableError, HostUnavailableError.
         """
         HostLine(self.context.files, self.context.root, self._members, _CONNECT).close()
         if self._succession is not None:
@@ -94,8 +94,8 @@ class StoreGuest(StoreReader):
     # --- partitions -----------------------------------------------------------------------
 
     def appender(self, topic: str, partition: int) -> Partition:
-        """Return the appending side of a partition, a `GuestPartition`, which stands for a `Partition` in what
-        appends. Raises UnknownTopicOrPartitionError.
+        """Return the appending side of a partition, a `GuestPartition`, which stands for a `Partition` in
+        what appends. Raises UnknownTopicOrPartitionError.
         """
         info = find_topic(self.topics, topic, partition)
         key = (topic, partition, info.topic_id)

@@ -1,7 +1,7 @@
 """The host of a shared store: a thread that answers what guests ask (V1 to V3 of docs/shared.md).
 
-A verdict that was resolved before is seen to be: it may be asked twice, also of two hosts. Threads: its own, which
-takes the append token of one partition at a time.
+A verdict that was resolved before is seen to be: it may be asked twice, also of two hosts. Threads: its own,
+which takes the append token of one partition at a time.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ _LOOK_MS = 1000
 
 
 class Host:
-    """Answers the requests of a store's members. `find(slot, key)` gives the partition, `opened()` those that are
-    open.
+    """Answers the requests of a store's members. `find(slot, key)` gives the partition, `opened()` those that
+    are open.
     """
 
     def __init__(

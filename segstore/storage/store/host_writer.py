@@ -1,7 +1,7 @@
 """The writing side of a shared store: a writer as any, which lets other processes append (docs/shared.md).
 
-On disk are `.segstore/shared` and `.segstore/members` beside a writer's files. Threads: any; a thread of the host
-answers what guests ask.
+On disk are `.segstore/shared` and `.segstore/members` beside a writer's files. Threads: any; a thread of the
+host answers what guests ask.
 """
 
 from __future__ import annotations
@@ -115,8 +115,8 @@ class HostWriter(StoreWriter):
         return False
 
     def _leave(self) -> None:
-        """Leave the store to the next host, with its logs open. What waits for a disk comes first, while this one
-        still answers.
+        """Leave the store to the next host, with its logs open. What waits for a disk comes first, while this
+        one still answers.
         """
         self.inbox.close()
         self.inbox.settle()

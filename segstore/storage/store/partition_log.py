@@ -102,8 +102,8 @@ class PartitionLog(PublicNames):
         source: Partition | Follower,
         appender: Partition | None = None,
     ) -> None:
-        """`store` is only referred to: without it nothing would be flushed in the background. `appender` is what a
-        guest appends by.
+        """`store` is only referred to: without it nothing would be flushed in the background. `appender` is
+        what a guest appends by.
         """
         self.topic, self.partition, self._store = topic, partition, store
         self._context = context
@@ -403,7 +403,7 @@ class PartitionLog(PublicNames):
         """
         context, source = self._context, self._source
         if self._appender is not None and not context.closed and context.here[0]:
-            return self._appender.for_write()  # type: ignore[attr-defined]  # a GuestPartition's
+            return self._appender.for_write()  # type: ignore[attr-defined, no-any-return]
         if context.closed or not context.here[0] or not isinstance(source, Partition):
             context.check_writable()
         assert isinstance(source, Partition)

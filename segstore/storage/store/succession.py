@@ -1,7 +1,9 @@
-"""How a guest becomes the host of its store when that one has died, or closed (rules H1 and H2 of docs/shared.md).
+"""How a guest becomes the host of its store when that one has died, or closed (rules H1 and H2 of
+docs/shared.md).
 
-Each member that may be host has a thread that learns of the host's end by its connection, which the kernel hangs up, and
-tries the store's lock: who runs first has it, and a stopped one holds up nobody. Threads: its own.
+Each member that may be host has a thread that learns of the host's end by its connection, which the kernel
+hangs up, and tries the store's lock: who runs first has it, and a stopped one holds up nobody. Threads: its
+own.
 """
 
 from __future__ import annotations
@@ -21,14 +23,16 @@ from segstore.threads import Background, Latch
 log = Logger("segstore")
 _PAUSE, _LONGEST = 0.001, 0.05  # seconds between two tries, while a host comes
 _SOON, _LATE = 0.01, 1.0
-"""Seconds for which a host is waited for that does not listen: it may just be coming, or going, or be stopped."""
+"""Seconds for which a host is waited for that does not listen: it may just be coming, or going, or be
+stopped.
+"""
 _RETRY = 1.0
 """Seconds after which a member whose disk kept it from being host tries again."""
 
 
 class Succession:
-    """Waits for the host's end. `become()` opens the store as its host, and raises StoreLockedError if another
-    member is faster.
+    """Waits for the host's end. `become()` opens the store as its host, and raises StoreLockedError if
+    another member is faster.
     """
 
     def __init__(self, context: Context, members: Members, become: Callable[[], None]) -> None:
@@ -62,7 +66,8 @@ class Succession:
         try:
             line = HostLine(self._context.files, self._context.root, self._members, self._patience)
         except (HostUnavailableError, NotShareableError):
-            # A dying host has lost its socket before its lock. That both see one memory was made sure at the open.
+            # A dying host has lost its socket before its lock. That both see one memory was made sure at the
+            # open.
             self._patience = min(2 * self._patience, _LATE)
             return self._try()
         except SegstoreError as error:

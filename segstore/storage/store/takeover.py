@@ -1,7 +1,7 @@
 """What a host does with a log that another one has left: its files end where the shared file says.
 
-On disk bytes behind the end are cut, and segments removed to which nobody has switched. Threads: one, before the
-partition is open; no other process writes to the files, but one that was stopped and has a sealed end.
+On disk bytes behind the end are cut, and segments removed to which nobody has switched. Threads: one, before
+the partition is open; no other process writes to the files, but one that was stopped and has a sealed end.
 """
 
 from __future__ import annotations
