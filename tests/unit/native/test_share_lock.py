@@ -182,8 +182,7 @@ def turned(mine: Members, other: Members) -> bool:
     began = last = time.monotonic()
     longest = 0.0
     while last < began + 2 * patience and not codes:
-        # It lets go of the lock and takes it again at once, before the one that waits has woken up.
-        lock_of(other)[0] = 0
+        # As if it let go of the lock, and had it again before the one that is woken could take it.
         lock_of(other)[0] = word(other)
         time.sleep(0.01)
         longest = max(longest, time.monotonic() - last)
