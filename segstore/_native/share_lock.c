@@ -90,6 +90,7 @@ int64_t seg_lock_take(const seg_member *m, uint64_t *lock, int32_t who, int32_t 
             if (!swap(lock, &word, word | SEG_WAITED, __ATOMIC_RELAXED))
                 continue;
             word |= SEG_WAITED;
+            owner = 0;
         }
         /* An owner that lets go of the lock, and has it again, does not keep it: its patience begins anew. */
         if (word != owner) {

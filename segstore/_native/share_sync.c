@@ -283,14 +283,14 @@ int64_t seg_share_flush(const seg_share *s, int32_t fd, seg_syncer sync, int64_t
             return 0;
         if (failed)
             return -failed;
-        if (!is_ours(s, &now) || now.end.next_offset < upto || is_dead_host(s, in_vain))
+        if (!is_ours(s, &now) || now.end.next_offset < upto)
             return SEG_SLOW;
         if (take(s, s->who, in_vain)) {
             code = sync_log(s, fd, sync, upto);
             tell(s, s->who);
             in_vain = 0;
         } else {
-            code = await(s, word, begun, &in_vain);
+            code = is_dead_host(s, in_vain) ? SEG_SLOW : await(s, word, begun, &in_vain);
         }
         if (code)
             return code;
