@@ -92,6 +92,11 @@ class Sharing:
         self.file.live = True
         self.members.become_host()
 
+    def has_left(self, slot: int, key: int) -> bool:
+        """Return whether another host has left the log of this partition, which nobody has taken over."""
+        log = self.file.log_if_there(slot) if self.found and slot not in self._shares else None
+        return log is not None and log.key == key and log.current != 0
+
     def stop(self) -> None:
         """Let nobody come any more: what the file says is old from now on."""
         self.file.live = False

@@ -78,6 +78,7 @@ def run(root: Path, number: int, plan: Plan, chances: Chances, stop: Callable[[]
     """Be the member; returns the status with which to exit."""
     work = root.parent
     with open(work / "errors", "a") as said:
+        faulthandler.enable(said)
         faulthandler.register(signal.SIGUSR1, said, all_threads=True)
         os.dup2(said.fileno(), 2)
         try:
