@@ -24,7 +24,7 @@ from segstore.errors import StorageError, StoreClosedError, is_refusal
 from segstore.integers import INT64_MAX
 from segstore.mutex import Mutex
 from segstore.records import Encoded
-from segstore.storage.context import Context, wall_clock
+from segstore.storage.context import Context, os_errors, wall_clock
 from segstore.storage.log.validator import LogValidator
 from segstore.storage.producers.append_info import Claim, ExpectedEnd
 from segstore.storage.segment.native_tail import NativeTail
@@ -257,9 +257,11 @@ class GuestPartition:
             word, self._share.waited_for = self._share.waited_for, 0
             self._side.ask(lib.SEG_ASKS_AWAY, Request(self._slot, self._key, word=word))
         elif wants == "sealed":
-            self._let_go()
+            with os_errors():
+                self._let_go()
         elif wants == "files":
-            self._bind()
+            with os_errors():
+                self._bind()
         elif wants == "open" or tried:
             self._side.ask(lib.SEG_ASKS_READY, self._request(chunk))
 
@@ -349,10 +351,14 @@ class GuestPartition:
     def _map(self, path: str, entries: int, size: int) -> Any:
         """Map an index for the entries for which there is room. Raises OSError."""
         with self.context.files.open(path, write=True) as handle:
-            length = entries * size
-            if self.context.files.size(handle) < length:
-                raise FileNotFoundError(errno.ENOENT, "The index has less room than its log says", path)
-            return held("uint8_t[]", self.context.files.map(handle, max(length, 1), write=True))
+            length = max(entries * size, 1)
+            try:
+                return held("uint8_t[]", self.context.files.map(handle, length, write=True))
+            except OSError as error:  # a look at the size before would say less: a roll may trim it meanwhile
+                if error.errno != errno.EINVAL:
+                    raise
+                told = "The index has less room than its log says"
+                raise FileNotFoundError(errno.ENOENT, told, path) from None
 
     def _use(self, config: TopicConfig) -> None:
         self.config, self.validator = config, LogValidator(config)
