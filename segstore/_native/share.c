@@ -20,6 +20,7 @@
 
 #include <errno.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "contract/answers.h"
@@ -34,7 +35,7 @@
 #include "step.h"
 #include "tail_lock.h"
 
-enum { WORDS = sizeof(seg_shared_end) / 8, PUBLICATIONS = 8 };
+enum { WORDS = sizeof(seg_shared_end) / 8, PUBLICATIONS = 8, LONGEST_WAIT = 100 /* ms */ };
 
 /* --- records ----------------------------------------------------------------------- */
 
@@ -194,19 +195,47 @@ static int64_t look(seg_tail *t, seg_share *s)
     return mend(log, torn, t->fd, t->active->end->position);
 }
 
+static int64_t clock_ms(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
+}
+
+/* Wait for the lock for a while: SEG_BUSY: the caller comes again, and has the handlers of signals run; -ETIMEDOUT: the same
+ * owner has had it for `patience_ms`, since the first of these calls. Else as seg_lock_take. */
+static int64_t take_patiently(seg_share *s, int32_t who, int32_t brief, int64_t patience_ms, uint64_t *seen)
+{
+    int64_t most = patience_ms < LONGEST_WAIT ? patience_ms : LONGEST_WAIT, began = clock_ms();
+    int64_t code = seg_lock_take(s->member, &s->log->lock, who, brief, most, seen);
+    if (code != -ETIMEDOUT) {
+        s->waits_for = 0;
+        return code == -EINTR ? SEG_BUSY : code;
+    }
+    uint64_t owner = *seen & ~(uint64_t)SEG_WAITED;
+    if (s->waits_for != owner)
+        s->waits_since = began;
+    s->waits_for = owner;
+    int is_dead = (int)seg_lock_is_dead(s->member, *seen); /* a host, which the next one is to end */
+    return !is_dead && clock_ms() - s->waits_since < patience_ms ? SEG_BUSY : code;
+}
+
 int64_t seg_share_enter(seg_tail *t, int32_t brief)
 {
     seg_share *s = t->share;
     const seg_shared_header *header = (const seg_shared_header *)s->member->map;
     uint64_t seen = 0;
-    int64_t code = seg_lock_take(s->member, &s->log->lock, s->who, brief, header->stopped_ms, &seen);
+    int64_t code = take_patiently(s, s->who, brief, header->stopped_ms, &seen);
     if (code == 1) {
         SEG_STEP(FROM_DEAD);
         note_torn(s->log);
     } else if (code == -ETIMEDOUT)
         s->waited_for = seen & ~(uint64_t)SEG_WAITED;
+    if (code == SEG_BUSY && brief)
+        return code;
+    s->comes_again = code == SEG_BUSY;
     if (code < 0)
-        return code == SEG_BUSY ? code : SEG_SLOW;
+        return SEG_SLOW;
     s->is_held = 1;
     SEG_STEP(LOCKED);
     if (look(t, s) == 0)
@@ -358,13 +387,15 @@ static int64_t take_for_host(seg_share *s)
         uint64_t seen = __atomic_load_n(&s->log->lock, __ATOMIC_ACQUIRE);
         int is_asked = asked && (seen & ~(uint64_t)SEG_WAITED) == asked;
         int64_t patience = is_asked ? 0 : header->stopped_ms;
-        int64_t code = seg_lock_take(s->member, &s->log->lock, SEG_OF_HOST, 0, patience, &seen);
+        int64_t code = take_patiently(s, SEG_OF_HOST, 0, patience, &seen);
+        if (code == SEG_BUSY)
+            return -EINTR;
         if (code == 1)
             note_torn(s->log);
         if (code == -ETIMEDOUT && !fence(s, seen))
             continue;
         s->waited_for = 0;
-        return code == -EINTR ? code : code == 1 && seg_lock_who(seen) == SEG_OF_HOST;
+        return code == 1 && seg_lock_who(seen) == SEG_OF_HOST;
     }
 }
 

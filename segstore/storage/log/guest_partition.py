@@ -215,8 +215,10 @@ class GuestPartition:
             if first >= 0:
                 chunk.release()
                 return first
-            if first not in (lib.SEG_SLOW, lib.SEG_BUSY):
+            if first != lib.SEG_SLOW:
                 raise self.tail.torn(-first, chunk.size)
+            if self._share is not None and self._share.comes_again:
+                continue  # the lock is another one's: behind signals' handlers it is waited for on
             tried = True
             if claim is not None and not self._wants():
                 claim.check(self.log_end_offset)

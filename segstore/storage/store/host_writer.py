@@ -100,6 +100,7 @@ class HostWriter(StoreWriter):
         self.host.stop()
         self._take_over_all()
         super()._close_cleanly(nonce)
+        self._cut_sealed(sharing)
         sharing.stop()  # from here on readers, and the next open, go by the published ends
         self._ends.tell_generation()
         mark_unshared(self.context.files, self.context.root)

@@ -49,6 +49,7 @@ from segstore.storage.store.partitions import PartitionLoader, Partitions
 from segstore.storage.store.primary import Primary, check_not_fenced
 from segstore.storage.store.small_mending import mend_small, state_format
 from segstore.storage.store.sweeper import Sweeper
+from segstore.storage.store.takeover import cut_all_sealed
 from segstore.storage.store.topic_admin import TopicAdmin
 from segstore.threads import others_are_gone
 
@@ -124,7 +125,7 @@ class StoreWriter:
         has_marker = names.CLEAN_SHUTDOWN in root_names
         note = None if self._replicated else FoundNote(files, root, has_marker=has_marker)
         marker = take_marker(files, root) if has_marker else None
-        topic_files = self._prepare(format_wrong, stated=has_format and not format_wrong)
+        self._topic_files = topic_files = self._prepare(format_wrong, stated=has_format and not format_wrong)
         mend_small(context, root_names)
         self.sharing = sharing = self._share(root_names)
         self._ends = EndsWriter(files, names.below(root, f"{names.OURS}/{names.ENDS}"))
@@ -293,10 +294,23 @@ class StoreWriter:
         for key in known - live:
             self._ends.release(key)
 
+    def _cut_sealed(self, sharing: Sharing) -> None:
+        """Cut what members, none of which appends any more, have left behind the ends of sealed segments, before
+        the shared file says no more where these end. Raises OSError.
+        """
+        for info in self.topics.values():
+            for number in info.partition_ids:
+                key = slot_key(info.topic_id, info.name, number)
+                slot = self._ends.slot(key)
+                log = None if slot is None else sharing.file.log_if_there(slot)
+                if log is not None and log.key == key:
+                    cut_all_sealed(self.context, self._topic_files.partition_path(info.name, number), log)
+
     def _begin(self) -> None:
         """Begin the background work."""
         context, config = self.context, self.config
         if self.sharing is not None and not self.shares:
+            self._cut_sealed(self.sharing)
             self.sharing.stop()
             self.sharing.members.close()
             self._ends.tell_generation()
