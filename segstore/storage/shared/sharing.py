@@ -92,6 +92,14 @@ class Sharing:
         self.file.live = True
         self.members.become_host()
 
+    def sealed(self, slot: int, key: int) -> dict[int, int]:
+        """Return the segments of a log, by base offset, that were sealed before the time of a process that may
+        write to them still, and at which byte each one ends.
+        """
+        found = ffi.new("int64_t[]", 2 * lib.SEG_SEALED)
+        n = lib.seg_shared_sealed(self.file.memory, self.file.size, slot, key, found)
+        return {found[2 * i]: found[2 * i + 1] for i in range(n)}
+
     def has_left(self, slot: int, key: int) -> bool:
         """Return whether another host has left the log of this partition, which nobody has taken over."""
         log = self.file.log_if_there(slot) if self.found and slot not in self._shares else None
