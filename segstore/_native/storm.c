@@ -2,7 +2,7 @@
  * a write in two. Built only with SEGSTORE_STORM=1 (build.py), for tests/processes/shared_storm.
  *
  * The environment says how likely each is (SEGSTORE_STORM_PAUSE, _DIE, _STOP, _TEAR: 0 to 1), how long a pause is at most
- * (SEGSTORE_STORM_US), the seed (_SEED), the planted bug (_BUG), and a file of counts (_COUNTS): how often each step was
+ * (SEGSTORE_STORM_US), at which steps it dies (_AT: a bit for each), the seed (_SEED), the planted bug (_BUG), and a file of counts (_COUNTS): how often each step was
  * met, died at, and stopped at. It is read at the first step of a process, which must not fork behind it.
  *
  * Thread contract: any thread.
@@ -24,7 +24,7 @@ enum { MET, DIED, STOPPED, KINDS };
 
 static struct {
     double pause, die, stop, tear;
-    uint64_t seed;
+    uint64_t seed, at;
     int us, bug;
     int64_t *counts;
 } storm;
@@ -62,6 +62,7 @@ static void begin(void)
     storm.tear = chance("SEGSTORE_STORM_TEAR");
     storm.us = (int)chance("SEGSTORE_STORM_US");
     storm.seed = (uint64_t)chance("SEGSTORE_STORM_SEED");
+    storm.at = getenv("SEGSTORE_STORM_AT") ? strtoull(getenv("SEGSTORE_STORM_AT"), NULL, 10) : ~(uint64_t)0;
     storm.bug = bug_of(getenv("SEGSTORE_STORM_BUG"));
 }
 
@@ -88,6 +89,8 @@ void seg_step(int step)
     count(step, MET);
     double drawn = draw();
     if (drawn < storm.die) {
+        if (!(storm.at >> step & 1))
+            return;
         count(step, DIED);
         kill(getpid(), SIGKILL);
         pause();

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections import Counter, defaultdict
 from pathlib import Path
 from typing import Any
 
 import segstore
+from segstore._native import ffi, lib
 from segstore.files import Files
+from segstore.integers import INT64_MAX
 from segstore.storage.check.check import Finding
 
 from .follower import Seen, packed
@@ -16,7 +19,6 @@ from .member import TOPIC, TXN_TOPIC
 from .notes import ABORTED, BEGUN, COMMITTED, DONE, HOSTS, NOT_THERE, TXN_BEGUN, UNKNOWN, Notes, of_directory, stamp_of
 from .plan import Plan
 
-MOST_TOLD = 8
 
 
 class Rebooted(Files):
@@ -141,6 +143,45 @@ class Judge:
                 self.wrong.append(f"a reader saw {seen[offset]:x} at {offset}, where {packed(value):x} is")
         if len(records) < len(seen) and seen[len(records)]:
             self.wrong.append(f"a reader saw more than the {len(records)} records that are there")
+
+
+def behind_the_end(root: Path, key: int, notes: Path) -> list[str]:
+    """Return what is wrong with the whole batches that lie behind the end of the log with this key, all of whose
+    members have ended: a recovery that does not believe the shared file would take them. They must be the first
+    ones of one append that was under way.
+    """
+    shared = (root / ".segstore" / "shared").read_bytes()
+    for at in range(lib.SEG_SHARED_LOGS, len(shared), lib.SEG_SHARED_LOG):
+        part = bytearray(shared[at : at + lib.SEG_SHARED_LOG])
+        log = ffi.from_buffer("seg_shared_log *", part)
+        if log.key != key or not log.current or not log.open:
+            continue  # of a log that is closed only its host knows what it had written
+        end = log.ends[2 * (log.current >> 8 & lib.SEG_SEATS - 1) + (log.current & 1)].end
+        path = root / f"{TOPIC}-0" / f"{end.base_offset:020}.log"
+        rest = path.read_bytes()[end.position :] if path.exists() else b""
+        return _wrong_behind(rest, end.next_offset, of_directory(notes))
+    return []
+
+
+def _wrong_behind(rest: bytes, next_offset: int, notes: dict[int, Notes]) -> list[str]:
+    headers, stop = ffi.new("seg_batch[64]"), ffi.new("seg_scan_end *")
+    n = lib.seg_scan(rest, len(rest), 0, -1, 0, INT64_MAX, INT64_MAX, 1, headers, 64, stop) if rest else 0
+    wrong: list[str] = []
+    first: tuple[int, int] | None = None
+    for i in range(n):
+        header = headers[i]
+        if header.base_offset != next_offset + i:
+            break
+        found = re.search(rb"@(\d+) (\d+) (\d+) (\d+)\|", rest[header.position : header.position + header.size])
+        assert found is not None
+        member, number, part, _ = map(int, found.groups())
+        told = f"behind the end: {member}:{number}, part {part}, at {header.base_offset}"
+        first = first or (member, number)
+        if first != (member, number) or part != i:
+            wrong.append(f"{told}: of two appends, or not from its first batch on")
+        elif member not in notes or notes[member][BEGUN] != number or notes[member][DONE] == number:
+            wrong.append(f"{told}: was not under way")
+    return wrong
 
 
 def findings(root: Path) -> list[Finding]:

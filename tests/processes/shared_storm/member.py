@@ -28,6 +28,7 @@ from .plan import Chances, Plan
 TOPIC, TXN_TOPIC = "t", "x"
 CHANGING = ("open", "map", "truncate", "allocate", "rename", "unlink", "sync_dir", "lock")
 """Calls of `Files` at which a member pauses, dies or stops, before and behind."""
+PYTHON_S = 8
 REFUSALS = (errors.HostUnavailableError,)
 _PR_SET_PDEATHSIG = 1
 
@@ -55,15 +56,16 @@ for _name in CHANGING:
 
 
 def step_of(chances: Chances, rng: random.Random) -> Callable[[], None]:
-    """Return what a member does at a step of Python's."""
+    """Return what a member does at a step of Python's: an open has so many that it dies there less often."""
+    die, stop = chances.die / PYTHON_S, chances.stop / PYTHON_S
 
     def step() -> None:
         drawn = rng.random()
-        if drawn < chances.die:
+        if drawn < die:
             os.kill(os.getpid(), signal.SIGKILL)
-        elif drawn < chances.die + chances.stop:
+        elif drawn < die + stop:
             os.kill(os.getpid(), signal.SIGSTOP)
-        elif drawn < chances.die + chances.stop + chances.pause:
+        elif drawn < die + stop + chances.pause / PYTHON_S:
             time.sleep(rng.random() * chances.us / 1e6)
 
     return step
@@ -100,7 +102,7 @@ class _Member:
     ) -> None:
         self.root, self.number, self.plan, self.stop = root, number, plan, stop
         self.rng = random.Random(chances.seed)
-        chances.into_environment(root.parent / "counts", plan.bug)
+        chances.into_environment(root.parent / "counts", plan)
         sparse.GROWTH = plan.index_room
         self.files = StormFiles()
         self.files.step = step_of(chances, random.Random(chances.seed + 1))
@@ -129,7 +131,8 @@ class _Member:
     def append(self, log: Any, number: int) -> None:
         """Make one append, and note it."""
         rng, parts = self.rng, self.rng.choice([1, 1, 2, 3])
-        values = [value_of(self.number, number, i, parts, rng.randrange(300)) for i in range(parts)]
+        room = (lambda: 20) if self.plan.one_size else (lambda: rng.randrange(300))
+        values = [value_of(self.number, number, i, parts, room()) for i in range(parts)]
         self.notes.begin(number)
         try:
             if parts == 1 and rng.random() < 0.7:

@@ -67,13 +67,13 @@ def of_directory(directory: Path) -> dict[int, Notes]:
 
 def value_of(member: int, number: int, part: int, parts: int, room: int) -> bytes:
     """Return a record's value."""
-    return b"%d %d %d %d|" % (member, number, part, parts) + bytes([number & 255]) * room
+    return b"@%d %d %d %d|" % (member, number, part, parts) + bytes([number & 255]) * room
 
 
 def stamp_of(value: bytes) -> tuple[int, int, int, int]:
     """Return member, number, part and parts of a record; raises ValueError where it was not written so."""
     head, mark, rest = value.partition(b"|")
-    member, number, part, parts = map(int, head.split())
+    member, number, part, parts = map(int, head.removeprefix(b"@").split())
     if not mark or rest.strip(bytes([number & 255])):
         raise ValueError(f"a record of {member}:{number} has strange bytes")
     return member, number, part, parts

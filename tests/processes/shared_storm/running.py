@@ -20,10 +20,11 @@ from typing import NamedTuple
 
 import segstore
 from segstore._native import ffi
+from segstore.storage.meta.published_ends import slot_key
 
 from . import member, steps
 from .follower import follow
-from .judge import Judge
+from .judge import Judge, behind_the_end
 from .notes import Notes
 from .notes import DONE
 from .notes import SLOT as SLOT_NOTE
@@ -170,8 +171,10 @@ class Round:
         self.reap()
         while len(self.members) < plan.members:
             self.start()
-        time.sleep(rng.choice([0.002, 0.01, 0.03] if plan.steps else [0.001, 0.005, 0.02]))
+        time.sleep(rng.choice([0.002, 0.01, 0.03]))
         self._continue()
+        if plan.looks_behind and rng.random() < 0.5:
+            self._look_behind()
         # Most of them only once they have appended: however busy the machine is, things happen in between.
         least = rng.choice([0, 1, 5, 5, 20])
         going = [pid for pid, notes in self.members.items() if notes[DONE] >= least and pid not in self.stopped]
@@ -187,15 +190,31 @@ class Round:
             send(pid, signal.SIGSTOP)
             self.stopped[pid] = time.monotonic() + rng.choice([0.005, 0.03, 0.3])
             self.counts["stopped host" if pid == host else "stopped"] += 1
-        elif what < (0.25 if plan.steps else 0.6):
+        elif what < 0.12 + plan.outside:
             self.kill(pid, "killed host" if pid == host else "killed")
+
+    def _look_behind(self) -> None:
+        """Kill all members soon after a lock was taken from the dead, if that happens now; a crash of the machine
+        could leave then what lies behind the log's end.
+        """
+        counts = self.work / "counts"
+        before, end = steps.met(counts, "FROM_DEAD"), time.monotonic() + 0.1
+        while steps.met(counts, "FROM_DEAD") == before:
+            if time.monotonic() > end:
+                return
+        time.sleep(self.rng.random() * 0.01)
+        for each in list(self.members):
+            self.kill(each, "killed with all")
+        self.counts["looks behind the end"] += 1
+        key = int((self.work / "key").read_text())
+        self.wrong += behind_the_end(self.root, key, self.work / "notes")
 
     def _continue(self) -> None:
         """Continue members that have stopped themselves, and those that were stopped for long enough."""
         for pid in list(self.members):
             until = self.stopped.get(pid)
             if until is None:
-                if self.plan.fences and self.rng.random() < 0.05:
+                if self.plan.fences and self.rng.random() < self.plan.goes_on:
                     send(pid, signal.SIGCONT)
             elif time.monotonic() > until:
                 if self.rng.random() < 0.4:
@@ -206,7 +225,7 @@ class Round:
 
     def _end(self) -> None:
         """Let all members close the store, or kill them; sometimes one of them is left for the last."""
-        if self.rng.random() < 0.5:
+        if self.rng.random() < self.plan.all_killed:
             for pid in list(self.members):
                 self.kill(pid, "killed with all")
             return
@@ -257,7 +276,8 @@ class Round:
 
     def _make(self) -> None:
         with segstore.open(self.root, shared=True, config=self.plan.store_config) as store:
-            store.create_topic(member.TOPIC, 1, self.plan.topic_config)
+            info = store.create_topic(member.TOPIC, 1, self.plan.topic_config)
+            (self.work / "key").write_text(str(slot_key(info.topic_id, member.TOPIC, 0)))
             store.create_topic(member.TXN_TOPIC, 2, self.plan.topic_config)
 
     def _follow(self) -> int:
