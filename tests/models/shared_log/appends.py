@@ -78,9 +78,13 @@ class GuestSteps:
     def _lock(self, s: State, g: Guest) -> Steps:
         if s.lock == FREE:
             yield "locks", self.to(s._replace(lock=self.me), "look open")
-        elif s.lock != self.me and (not s.lives(s.lock) or self.bug == "the lock is taken from the living"):
-            if s.lock < HOST or self.bug == "a guest takes a dead host's lock":
-                yield "takes the lock from the dead", self.to(s._replace(lock=self.me), "set torn")
+        elif s.lock != self.me and self._may_take(s):
+            yield "takes the lock from the dead", self.to(s._replace(lock=self.me), "set torn")
+
+    def _may_take(self, s: State) -> bool:
+        if s.lives(s.lock):
+            return self.bug == "the lock is taken from the living"
+        return s.lock < HOST or self.bug == "a guest takes a dead host's lock"
 
     def _set_torn(self, s: State, g: Guest) -> Steps:
         yield "sets torn", self.to(s._replace(torn=(s.torn + 2) | TORN), "look open")
@@ -95,7 +99,10 @@ class GuestSteps:
         else:
             pc = "ready" if g.then == "roll" else g.then
             roll = g.then == "roll"
-            yield "lets go", self.to(self._again(after), pc, then="roll" if roll else "", end=g.end if roll else None)
+            yield (
+                "lets go",
+                self.to(self._again(after), pc, then="roll" if roll else "", end=g.end if roll else None),
+            )
 
     # --- looks ------------------------------------------------------------------------------------------
 
@@ -194,8 +201,8 @@ class GuestSteps:
             yield "fails to write", self.to(failed, "undo")
 
     def _undo(self, s: State, g: Guest) -> Steps:
-        """A write that failed is cut, and torn is set only if that fails: who sets torn first, and clears it then, may be
-        fenced, and clear what another has set.
+        """A write that failed is cut, and torn is set only if the cut fails: a guest that set torn first, and
+        then cleared it, could be fenced in between, and clear another guest's.
         """
         assert g.end is not None
         if self.bug == "a failed write sets torn, cuts, and clears it":
@@ -210,19 +217,27 @@ class GuestSteps:
 
     def _undo_planted(self, s: State, g: Guest) -> Steps:
         assert g.end is not None
-        yield "cuts its write", self.to(self._cleared(s.cut(g.file, g.end.position), g), "leave", then="refused")
+        yield (
+            "cuts its write",
+            self.to(self._cleared(s.cut(g.file, g.end.position), g), "leave", then="refused"),
+        )
         yield "fails to cut", self.to(s, "leave", then="refused")
 
     # --- the end ----------------------------------------------------------------------------------------
 
     def _fill(self, s: State, g: Guest) -> Steps:
-        assert g.end is not None and g.current is not None
+        assert g.end is not None
+        assert g.current is not None
         to = next_of(g.current, g.seat)
-        yield "fills a record", self.to(s.filled(to.record, g.end._replace(position=g.end.position + 2)), "swap")
+        yield (
+            "fills a record",
+            self.to(s.filled(to.record, g.end._replace(position=g.end.position + 2)), "swap"),
+        )
 
     def _swap(self, s: State, g: Guest) -> Steps:
         """From here on it is acknowledged."""
-        assert g.current is not None and g.end is not None
+        assert g.current is not None
+        assert g.end is not None
         if s.current != g.current and self.bug != "a store in place of the swap":
             yield "is fenced", self._again(s)
             return

@@ -6,10 +6,10 @@ from typing import NamedTuple
 
 
 class Bounds(NamedTuple):
-    """`appends` of each guest; the first `strangers` have not opened the log's files yet; and `of_host` of the host, by its Python, after
-    the `there` that the log begins with; `room` of them fit a segment. So many kills of
-    members, fences of living guests, and writes of guests that break off. `seats` of the log. `reads` of a reader.
-    `gives_up`: a guest that waits for the host may raise.
+    """`appends` of each guest; the first `strangers` have not opened the log's files yet. `of_host`: appends
+    of the host, by its Python, after `there` that the log begins with; `room` of all fit a segment. So many
+    kills of members, fences of living guests, and writes of guests that break off. `seats` of the log.
+    `reads` of a reader. `gives_up`: a guest that waits for the host may raise.
     """
 
     appends: tuple[int, ...] = (1, 1)

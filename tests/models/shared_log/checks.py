@@ -39,7 +39,8 @@ def _visible(base: int, pieces: tuple[Piece | None, ...], end: int, there: dict[
         return f"a hole below the end: {pieces} of the segment {base}, which ends at {end}"
     for at in range(0, len(pieces), 2):
         first, second = pieces[at], pieces[at + 1]
-        assert first is not None and second is not None
+        assert first is not None
+        assert second is not None
         if first[:2] != second[:2] or (first[2], second[2]) != (0, 1):
             return f"half an append at {base + at // 2}: {first}, {second}"
         if first[:2] in there:
@@ -73,7 +74,7 @@ def wrong_step(before: State, after: State) -> str:
 
 
 def wrong_at_end(s: State) -> str:
-    """Return what is left once all guests have gone and the last host has closed the log, "" if nothing is."""
+    """Return what is left after all guests and the last host are through, "" if nothing is."""
     if any(each.pc not in ("done", "dead") for each in s.guests) or s.host.pc != "over":
         return "nobody can go on"
     if s.lock != FREE or s.open or s.sealed or s.end.sealed:

@@ -1,4 +1,6 @@
-"""The fence of a guest that does not go on, what a host that died has left of one, and the sealed ends of the dead."""
+"""The fence of a guest that does not go on, the half of one that a dead host has left, and sealed ends of the
+dead.
+"""
 
 from __future__ import annotations
 
@@ -54,13 +56,13 @@ class FenceSteps:
         return s.fences < self.bounds.fences and (listed or len(s.sealed) < MOST_SEALED)
 
     def _note(self, s: State, h: Host) -> Steps:
-        noted = SealedEnd(h.owner)
-        s = self.to(s._replace(fences=s.fences + 1), "take away")
-        if self.bug != "a fence that is not noted first" and not any(
-            each.owner == h.owner and each.generation == NOT_YET for each in s.sealed
-        ):
-            s = s._replace(sealed=tuple(sorted((*s.sealed, noted))))
-        yield "notes whose lock it takes away", s
+        """Note a guest that has the lock: so no dead host took it for what that host has noted."""
+        kept = s.sealed
+        if self.bug != "a dead host's note stays":
+            kept = tuple(each for each in s.sealed if each.generation != NOT_YET)
+        noted = () if self.bug == "a fence that is not noted first" else (SealedEnd(h.owner),)
+        s = s._replace(fences=s.fences + 1, sealed=tuple(sorted({*kept, *noted})))
+        yield "notes whose lock it takes away", self.to(s, "take away")
 
     def _take_away(self, s: State, h: Host) -> Steps:
         if s.lock == h.owner:
@@ -80,8 +82,8 @@ class FenceSteps:
         yield "notes the end", self.seated(s, "seal fill", "seal seat")
 
     def _placed(self, s: State, h: Host, each: SealedEnd) -> SealedEnd:
-        """Return an entry with the place of the end that is to be sealed: each one that is not final needs it."""
-        if self.bug == "a noted end is final without its place":
+        """Return an entry with the place of the end that is to be sealed."""
+        if self.bug == "a dead host's note stays":
             noted = [each.owner for each in s.sealed if each.generation == NOT_YET]
             if s.end.sealed or each.owner != (h.owner or noted[0]):
                 return each
@@ -91,7 +93,8 @@ class FenceSteps:
         yield from self.take_seat(s, "seal fill")
 
     def _seal_fill(self, s: State, h: Host) -> Steps:
-        assert h.current is not None and h.end is not None
+        assert h.current is not None
+        assert h.end is not None
         to = next_of(h.current, h.seat)
         sealed = h.end._replace(generation=h.end.generation + 1, sealed=True)
         yield "fills a sealed record", self.to(s.filled(to.record, sealed), "seal swap")
@@ -108,7 +111,8 @@ class FenceSteps:
         """Say at which generation the owners' ends are final."""
         before = s.end.generation - 1
         sealed = tuple(
-            self._placed(s, h, each)._replace(generation=before) if each.generation == NOT_YET else each for each in s.sealed
+            self._placed(s, h, each)._replace(generation=before) if each.generation == NOT_YET else each
+            for each in s.sealed
         )
         s = s._replace(sealed=tuple(sorted(set(sealed))))
         yield "notes the generation", self.to(s, "drop", owner=0)

@@ -1,10 +1,9 @@
-"""The steps of the host: it closes a log, appends or rolls, shows that, and opens the log; and it takes over."""
+"""The steps of the host: it closes a log, appends or rolls, shows that, opens the log, and takes over."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from .bounds import Bounds
 from .fence import FenceSteps
 from .state import FREE, HOST, NOT_YET, OF_HOST, TORN, Append, End, Host, State, next_of
 
@@ -26,7 +25,11 @@ class HostSteps(FenceSteps):
             yield "is asked to make the log ready", self._take(s, "ready")
         if s.lock >= HOST and s.lock != self.me(s) and self.bug != "nobody asks for a dead host's lock":
             yield "is asked for the lock of a dead host", self._take(s, "ready")
-        if left is None and h.n >= self.bounds.of_host and not any(s.lives(at + 1) for at in range(len(s.guests))):
+        if (
+            left is None
+            and h.n >= self.bounds.of_host
+            and not any(s.lives(at + 1) for at in range(len(s.guests)))
+        ):
             yield "is the last", self._take(s, "last")
         if 0 < s.lock < HOST and s.lives(s.lock) and s.open and self.may_fence(s, s.lock):
             yield "is asked to take the lock away", self.to(s, "note", owner=s.lock, job="")
@@ -43,7 +46,7 @@ class HostSteps(FenceSteps):
     # --- close ------------------------------------------------------------------------------------------
 
     def _come(self, s: State, h: Host) -> Steps:
-        """Close the log. One that a dead host left closed is closed: who has its lock has come after that, and leaves."""
+        """Close the log. One that a dead host left closed needs no lock: its owner came later, and leaves."""
         if not s.open:
             yield "finds the log closed", self.to(s, "load", found=False)
         elif self.bug == "open = 0 without the lock":
@@ -178,10 +181,14 @@ class HostSteps(FenceSteps):
 
     def _show_fill(self, s: State, h: Host) -> Steps:
         assert h.current is not None
-        yield "fills a record", self.to(s.filled(next_of(h.current, h.seat).record, self._shown(h)), "show store")
+        yield (
+            "fills a record",
+            self.to(s.filled(next_of(h.current, h.seat).record, self._shown(h)), "show store"),
+        )
 
     def _show_store(self, s: State, h: Host) -> Steps:
-        assert h.current is not None and h.end is not None
+        assert h.current is not None
+        assert h.end is not None
         to = next_of(h.current, h.seat)
         s = self.to(s._replace(current=to), "set open", current=to, end=self._shown(h))
         if h.shows == "show":

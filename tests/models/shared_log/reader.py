@@ -43,7 +43,11 @@ class ReaderSteps:
             yield "sees that the end has gone on", s._replace(reader=Reader(n=r.n, last=r.last))
             return
         end = r.first[1] + r.position // 2
-        if r.current == s.current and (*r.first, r.position) != (s.end.generation, s.end.base, s.end.position):
+        if r.current == s.current and (*r.first, r.position) != (
+            s.end.generation,
+            s.end.base,
+            s.end.position,
+        ):
             s = s._replace(fault=f"a reader saw {r}, and the end is {s.end}")
         elif end < r.last or self._is_torn(s, r):
             s = s._replace(fault=f"a reader saw {r.last}, then {r.first} at {r.position}")

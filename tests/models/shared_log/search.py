@@ -59,7 +59,11 @@ def search(world: Searched) -> Found:
             return Found(len(states), fault, _trace(came, at))
         at += 1
     endless = _leading_to_no_end(len(states), froms, tos, ends)
-    return Found(len(states), "some go round for ever", _trace(came, endless)) if endless >= 0 else Found(len(states))
+    return (
+        Found(len(states), "some go round for ever", _trace(came, endless))
+        if endless >= 0
+        else Found(len(states))
+    )
 
 
 def _leading_to_no_end(states: int, froms: array[int], tos: array[int], ends: array[int]) -> int:

@@ -56,8 +56,9 @@ class SealedEnd(NamedTuple):
 
 
 class Guest(NamedTuple):
-    """`generation` and `file` are what its tail has bound; `current`, `end`, `torn` what it has loaded; `seat` is its
-    own, or is about to be `taken_from` another. `then`: the step after it let go of the lock; "roll": so it waits.
+    """`generation` and `file`: what its tail has bound; `current`, `end`, `torn`: what it has loaded; `seat`:
+    its own, or one that is about to be `taken_from` another. `then`: the step after it let go of the lock;
+    "roll": it waits for a roll. `left`: its sealed end.
     """
 
     pc: str = "start"
@@ -74,8 +75,10 @@ class Guest(NamedTuple):
 
 
 class Host(NamedTuple):
-    """`end` is its own, after `current` was loaded. `job`: why it closes the log; `found`: the log was open then; `knows`:
-    this incarnation has opened the log; `changed`: files were. `shows`: "show" or "open".
+    """`k`: its incarnation; `n`: appends of all hosts. `end` is its own, after `current` was loaded. `job`:
+    why it closes the log; `found`: the log was open then; `knows`: this incarnation has opened the log;
+    `changed`: it made files. `shows`: "show" or "open". `owner`: whom it fences; `left`: a sealed end of the
+    dead.
     """
 
     pc: str = "idle"
@@ -106,8 +109,8 @@ class Reader(NamedTuple):
 
 
 class State(NamedTuple):
-    """`names`: (base offset, file) of each segment's file, ascending. A file that has no name is empty. `fault` is what a
-    step has found.
+    """`names`: (base offset, file) of each segment's file, ascending; a file without a name counts as empty.
+    `fault` is what a step has found.
     """
 
     guests: tuple[Guest, ...]
@@ -137,7 +140,7 @@ class State(NamedTuple):
         return end
 
     def lives(self, who: int) -> bool:
-        """Return whether a member's byte lock is held; a guest with nothing more to append has left the store."""
+        """Return whether a member's byte lock is held; a guest that is through has left the store."""
         return who == HOST + self.host.k if who >= HOST else self.guests[who - 1].pc not in ("dead", "done")
 
     def guest(self, me: int, **change: object) -> State:
@@ -166,7 +169,9 @@ class State(NamedTuple):
     def named(self, base: int) -> State:
         """Return the state with a new empty file, whose name may have been another file's."""
         old = self.file_of(base)
-        names = tuple(sorted((*((name, file) for name, file in self.names if name != base), (base, len(self.files)))))
+        names = tuple(
+            sorted((*((name, file) for name, file in self.names if name != base), (base, len(self.files))))
+        )
         cleared = self if old < 0 else self.with_file(old, ())
         return cleared._replace(names=names, files=(*self.files, ()) if old < 0 else (*cleared.files, ()))
 

@@ -1,8 +1,8 @@
-"""Two logs that are shown at one moment, as a transaction's markers are: a host and its successors, with kills at every
-step, a guest that appends, and a reader that looks at both.
+"""Two logs that are shown at one moment, as a transaction's markers are: a host and its successors, with
+kills at every step, a guest that appends, and a reader that looks at both.
 
-The number of markers that a log has of sets of both logs, and of all other appends, stand for its end. Who is host fills the record of a seat that is
-not current, be the seat its own or a dead host's.
+The number of markers that a log has of sets of both logs, and of its other appends, stand for its end. The
+host fills the record of a seat that is not current, its own or a dead host's.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class End(NamedTuple):
 
 
 class Log(NamedTuple):
-    """`turn` is `current`, which names `records[turn % 2]`; so is `pending`, of the set with the number `of`."""
+    """`turn` is `current`, which names `records[turn % 2]`; `pending` is the next one, of the set `of`."""
 
     turn: int = 0
     records: tuple[End, End] = (End(), End())
@@ -78,7 +78,7 @@ class State(NamedTuple):
 
 
 class Together:
-    """The steps of all; `jobs` of the hosts, of which each is a set of both logs or of the second one, or an append."""
+    """The steps of all. A job of a host is a set of both logs, a set of the second one, or an append."""
 
     def __init__(self, jobs: int = 2, kills: int = 2, guest: int = 1, reads: int = 1, bug: str = "") -> None:
         self.jobs, self.kills, self.guest, self.reads, self.bug = jobs, kills, guest, reads, bug
@@ -153,7 +153,10 @@ class Together:
 
     def _count(self, s: State, h: Host) -> Steps:
         late = self.bug == "a set is counted once all is prepared"
-        yield "counts the sets", self.to(s if late else s._replace(number=s.number + 1), "prepare", number=s.number + 1)
+        yield (
+            "counts the sets",
+            self.to(s if late else s._replace(number=s.number + 1), "prepare", number=s.number + 1),
+        )
 
     def _prepare(self, s: State, h: Host) -> Steps:
         at = h.logs[h.at]
@@ -161,7 +164,10 @@ class Together:
         both = len(h.logs) == 2
         end = End(log.end.sets + both, log.end.appends + (not both))
         s = s.filled(at, end).log(at, pending=log.turn + 1, of=h.number)
-        yield "prepares a log", self._each(s, h, "store" if self.bug == "a set is noted after it is shown" else "odd")
+        yield (
+            "prepares a log",
+            self._each(s, h, "store" if self.bug == "a set is noted after it is shown" else "odd"),
+        )
 
     def _odd(self, s: State, h: Host) -> Steps:
         early = self.bug == "the sequence stays even"
@@ -169,7 +175,10 @@ class Together:
 
     def _note(self, s: State, h: Host) -> Steps:
         s = s._replace(together=h.number, number=h.number)
-        yield "notes the set", self.to(s, "clear" if self.bug == "a set is noted after it is shown" else "store")
+        yield (
+            "notes the set",
+            self.to(s, "clear" if self.bug == "a set is noted after it is shown" else "store"),
+        )
 
     def _store(self, s: State, h: Host) -> Steps:
         at = h.logs[h.at]
@@ -188,7 +197,10 @@ class Together:
 
     def _reader_log(self, s: State, r: Reader) -> Steps:
         seen = (*r.seen, s.logs[len(r.seen)].end.sets)
-        yield "a reader reads a log", s._replace(reader=r._replace(pc="log" if len(seen) < 2 else "again", seen=seen))
+        yield (
+            "a reader reads a log",
+            s._replace(reader=r._replace(pc="log" if len(seen) < 2 else "again", seen=seen)),
+        )
 
     def _reader_again(self, s: State, r: Reader) -> Steps:
         if s.sequence != r.sequence:

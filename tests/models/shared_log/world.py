@@ -25,11 +25,17 @@ class World:
         seats = (HOST,) + (FREE,) * (self.bounds.seats - 1)
         bound = Guest(generation=0, file=0)
         guests = tuple(Guest() if at < self.bounds.strangers else bound for at in range(len(self.guests)))
-        pieces = tuple((OF_HOST, at - self.bounds.there, half) for at in range(self.bounds.there) for half in (0, 1))
+        pieces = tuple(
+            (OF_HOST, at - self.bounds.there, half) for at in range(self.bounds.there) for half in (0, 1)
+        )
         records = (End(position=len(pieces)),) + (None,) * (2 * self.bounds.seats - 1)
         return State(guests, seats, records, files=(pieces,))
 
-    wrong, wrong_step, wrong_at_end = staticmethod(wrong), staticmethod(wrong_step), staticmethod(wrong_at_end)
+    wrong, wrong_step, wrong_at_end = (
+        staticmethod(wrong),
+        staticmethod(wrong_step),
+        staticmethod(wrong_at_end),
+    )
 
     def next(self, s: State) -> Iterator[tuple[str, State]]:
         for at, guest in enumerate(self.guests, 1):
@@ -53,8 +59,8 @@ class World:
             yield f"host {s.host.k} is killed at {s.host.pc!r}", self._settled(s._replace(host=host))
 
     def _settled(self, s: State) -> State:
-        """Return the state with all done that only the member itself could see, and nobody could change the outcome of: it
-        is the same before a kill as after it, and before the steps of others as after them.
+        """Return the state after steps that touch nothing but their member's own fields, and whose outcome no
+        other step can change: they commute with all steps of others, and with kills.
         """
         for guest in self.guests:
             while guest.is_settled(s):
@@ -65,10 +71,10 @@ class World:
 
 
 def _without_waste(s: State) -> State:
-    """Return the state without records that nobody reads, and seats that are free again: fewer states are different."""
+    """Return the state without records that nobody reads any more, and without seats of the dead."""
     kept = {each.owner for each in s.sealed}
     seats = tuple(FREE if who and not s.lives(who) and who not in kept else who for who in s.seats)
-    used = {s.current.record} | {record for record in _used(s)}
+    used = {s.current.record} | set(_used(s))
     records = tuple(end if at in used else None for at, end in enumerate(s.records))
 
     return s._replace(seats=seats, records=records)
