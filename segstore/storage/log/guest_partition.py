@@ -27,7 +27,9 @@ from segstore.records import Encoded
 from segstore.storage.context import Context, os_errors, wall_clock
 from segstore.storage.log.validator import LogValidator
 from segstore.storage.producers.append_info import Claim, ExpectedEnd
+from segstore.storage.segment import index_files
 from segstore.storage.segment.native_tail import NativeTail
+from segstore.storage.segment.segment import Segment
 from segstore.storage.shared.refused_calls import refused_in_guest
 from segstore.storage.shared.verdicts import Request
 
@@ -180,7 +182,7 @@ class GuestPartition:
 
     log_start = admin = naming = producers = epochs = writer
 
-    def put(self, chunks: Iterable[Encoded], claim: Claim | ExpectedEnd | None) -> int:
+    def put(self, chunks: Iterable[Encoded], claim: Claim | ExpectedEnd | None = None) -> int:
         """Append what C could not append at once; returns the first offset. Raises OffsetMismatchError,
         HostUnavailableError, StorageError, StoreClosedError, ForkedError; nothing is appended then.
         """
@@ -301,7 +303,7 @@ class GuestPartition:
             self.tail.native.pause()
             aways = share.log.aways
             while (number := lib.seg_share_sealed(share, 0, False, sealed)) >= 0:
-                cut_sealed(self.context, self.directory, sealed)
+                cut_sealed(self.context, self.directory, sealed, self.config.index_interval_bytes)
                 lib.seg_share_let_go(share, number)
             if number != -errno.EAGAIN:  # else the host has not gone on yet
                 share.aways = aways
@@ -403,14 +405,18 @@ def joined(chunks: list[Encoded]) -> Encoded:
     return whole
 
 
-def cut_sealed(context: Context, directory: str, sealed: Any) -> None:
-    """Cut what lies behind the end of a sealed segment, to which nobody writes any more. Raises OSError."""
+def cut_sealed(context: Context, directory: str, sealed: Any, interval: int) -> None:
+    """Cut what lies behind the end of a sealed segment, to which nobody writes any more, and make its indexes
+    anew: so long nobody could end them. Raises OSError.
+    """
     if sealed.is_replaced:  # its name is another file's
         return
-    path = os.path.join(directory, names.segment_file(sealed.base_offset, names.LOG))
+    size = int(sealed.position)
+    segment = Segment(context.pool, directory, sealed.base_offset, size, writable=True, interval=interval)
     try:
-        with context.files.open(path, write=True) as handle:
-            if context.files.size(handle) > sealed.position:
-                context.files.truncate(handle, sealed.position)
+        with context.files.open(segment.path, write=True) as handle:
+            if context.files.size(handle) > size:
+                context.files.truncate(handle, size)
+        index_files.rebuild(segment)
     except FileNotFoundError:
         """Retention has removed the segment."""

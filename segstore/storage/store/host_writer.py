@@ -56,7 +56,8 @@ class HostWriter(StoreWriter):
         self.socket = HostSocket(self.context.files, self.context.root, sharing.file)
         self.host = Host(self.context, sharing.members, self._find, self.partitions.all_open)
         sharing.go_live()
-        self._ends.tell_generation()
+        sharing.on_grown = self._ends.tell_shared
+        self._ends.tell_shared()
         self.host.start()
 
     def _find(self, slot: int, key: int) -> Partition:
@@ -98,7 +99,11 @@ class HostWriter(StoreWriter):
             self._leave()
             return
         self.host.stop()
+<<<<<<< HEAD
         self._take_over_all()
+=======
+        self._ends.end_sharing()
+>>>>>>> int
         super()._close_cleanly(nonce)
         self._cut_sealed(sharing)
         sharing.stop()  # from here on readers, and the next open, go by the published ends

@@ -13,10 +13,24 @@ from typing import Any
 from segstore import names
 from segstore.integers import INT64_MAX
 from segstore.storage.context import Context
+<<<<<<< HEAD
 from segstore.storage.log.guest_partition import cut_sealed
+=======
+from segstore.storage.log.open import Expected
+>>>>>>> int
 from segstore.storage.segment.segment_files import scan_directory
+from segstore.storage.shared.sharing import Taken
 
 _FILES = names.LOG, names.INDEX, names.TIME_INDEX, names.TXN_INDEX
+
+
+def expected_of(left: Taken, before: Expected) -> Expected:
+    """Return what is expected of a log, if `before` is what the checkpoints say: nothing is to be recovered,
+    unless a sync has failed.
+    """
+    point = min(max(before.recovery_point, left.synced), int(left.end.end.next_offset))
+    suspect = before.suspect or bool(left.failed)
+    return before._replace(clean=not left.failed, suspect=suspect, recovery_point=point)
 
 
 def cut_to(context: Context, directory: str, end: Any) -> None:
@@ -37,11 +51,11 @@ def cut_to(context: Context, directory: str, end: Any) -> None:
             files.truncate(handle, position)
 
 
-def cut_all_sealed(context: Context, directory: str, log: Any) -> None:
+def cut_all_sealed(context: Context, directory: str, log: Any, interval: int) -> None:
     """Cut what processes have left behind the ends of segments of this log (`seg_shared_log *`) that were sealed
     before their time [A5], and forget these ends; none of the processes appends any more. Raises OSError.
     """
     for sealed in log.sealed:
         if sealed.owner and sealed.generation != INT64_MAX:
-            cut_sealed(context, directory, sealed)
+            cut_sealed(context, directory, sealed, interval)
         sealed.owner = 0

@@ -42,8 +42,6 @@ from segstore.storage.meta.role import MIRROR, ROLE, STANDBY
 from segstore.storage.meta.root_checkpoints import RootCheckpoints, TopicPartitionKey
 from segstore.storage.meta.store_format import check_format, has_living_members, mark_unshared
 from segstore.storage.meta.topics import TopicFiles, TopicInfo
-from segstore.storage.shared.shared_file import SharedFile
-from segstore.storage.shared.sharing import Sharing
 from segstore.storage.store.kept_files import KeptFiles
 from segstore.storage.store.partitions import PartitionLoader, Partitions
 from segstore.storage.store.primary import Primary, check_not_fenced
@@ -54,6 +52,7 @@ from segstore.storage.store.topic_admin import TopicAdmin
 from segstore.threads import others_are_gone
 
 if TYPE_CHECKING:
+    from segstore.storage.shared.sharing import Sharing
     from segstore.storage.store.store_member import StoreMember
 
 _LINES = 16
@@ -192,6 +191,9 @@ class StoreWriter:
         files, root = self.context.files, self.context.root
         if f"{names.OURS}/{names.SHARED}" not in root_names:
             return None
+        from segstore.storage.shared.shared_file import SharedFile
+        from segstore.storage.shared.sharing import Sharing
+
         if SharedFile.is_live(files, root):
             return Sharing.begin(files, root, self.config)
         mark_unshared(files, root)
@@ -304,16 +306,21 @@ class StoreWriter:
                 slot = self._ends.slot(key)
                 log = None if slot is None else sharing.file.log_if_there(slot)
                 if log is not None and log.key == key:
-                    cut_all_sealed(self.context, self._topic_files.partition_path(info.name, number), log)
+                    directory = self._topic_files.partition_path(info.name, number)
+                    cut_all_sealed(self.context, directory, log, info.settings.index_interval_bytes)
 
     def _begin(self) -> None:
         """Begin the background work."""
         context, config = self.context, self.config
         if self.sharing is not None and not self.shares:
+<<<<<<< HEAD
             self._cut_sealed(self.sharing)
             self.sharing.stop()
+=======
+            self._ends.tell_shared()
+            self._ends.end_sharing()
+>>>>>>> int
             self.sharing.members.close()
-            self._ends.tell_generation()
             mark_unshared(context.files, context.root)
         seconds = config.log_flush_offset_checkpoint_interval_ms / 1000
         context.scheduler.every(seconds, self.partitions.checkpoint)
