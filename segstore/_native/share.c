@@ -514,26 +514,17 @@ void seg_share_show_together(seg_share *const *shares, const seg_marks *marks, i
         log->pending = __atomic_load_n(&log->open, __ATOMIC_ACQUIRE) ? 0 : prepare(shares[i], marks + i, &end);
         __atomic_store_n(&log->pending_of, number, __ATOMIC_RELEASE);
     }
-<<<<<<< HEAD
     SEG_STEP(TOGETHER);
-    make_odd(ends);
-    __atomic_store_n(&header->together, number, __ATOMIC_SEQ_CST);
-    SEG_STEP(TOGETHER_BEGUN);
-=======
     __atomic_store_n(&header->together, number, __ATOMIC_SEQ_CST); /* from here on readers see all of them */
     make_odd(ends);
->>>>>>> int
+    SEG_STEP(TOGETHER_BEGUN);
     for (int64_t i = 0; i < n; i++)
         if (shares[i]->log->pending) {
             go_on(shares[i], shares[i]->log->pending);
-<<<<<<< HEAD
             SEG_STEP(TOGETHER_ONE);
         }
-    __atomic_store_n(&header->together, 0, __ATOMIC_SEQ_CST);
-    SEG_STEP(TOGETHER_DONE);
-=======
->>>>>>> int
     make_even(ends);
+    SEG_STEP(TOGETHER_DONE);
     __atomic_store_n(&header->together, 0, __ATOMIC_SEQ_CST);
     __atomic_fetch_add((uint32_t *)(ends + PUBLICATIONS), 1, __ATOMIC_RELEASE);
 }

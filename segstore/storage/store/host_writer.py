@@ -99,15 +99,10 @@ class HostWriter(StoreWriter):
             self._leave()
             return
         self.host.stop()
-<<<<<<< HEAD
         self._take_over_all()
-=======
-        self._ends.end_sharing()
->>>>>>> int
         super()._close_cleanly(nonce)
         self._cut_sealed(sharing)
-        sharing.stop()  # from here on readers, and the next open, go by the published ends
-        self._ends.tell_generation()
+        self._ends.end_sharing()  # from here on readers, and the next open, go by the published ends
         mark_unshared(self.context.files, self.context.root)
 
     def _take_over_all(self) -> None:

@@ -13,11 +13,8 @@ from typing import Any
 from segstore import names
 from segstore.integers import INT64_MAX
 from segstore.storage.context import Context
-<<<<<<< HEAD
 from segstore.storage.log.guest_partition import cut_sealed
-=======
 from segstore.storage.log.open import Expected
->>>>>>> int
 from segstore.storage.segment.segment_files import scan_directory
 from segstore.storage.shared.sharing import Taken
 

@@ -313,13 +313,9 @@ class StoreWriter:
         """Begin the background work."""
         context, config = self.context, self.config
         if self.sharing is not None and not self.shares:
-<<<<<<< HEAD
             self._cut_sealed(self.sharing)
-            self.sharing.stop()
-=======
             self._ends.tell_shared()
             self._ends.end_sharing()
->>>>>>> int
             self.sharing.members.close()
             mark_unshared(context.files, context.root)
         seconds = config.log_flush_offset_checkpoint_interval_ms / 1000
