@@ -63,11 +63,12 @@ typedef struct seg_shared_log {
     int64_t most_position;   /* settings that appends keep: see seg_active */
     int64_t young_ms;
     int64_t interval;
-    int64_t by_log_only;     /* the generation in which a sync of the active segment's log makes all durable; -1: none */
+    int64_t by_log_only;     /* the generation in which a sync of the active segment's log makes all durable; below 0: none */
     int64_t settings;        /* counts changes of the topic's settings */
     uint64_t pending;        /* the next `current`, if the header's `together` is `pending_of` */
     int64_t pending_of;
-    int64_t spare[6];
+    int64_t pending_key;     /* the key that the log has then */
+    int64_t spare[5];
     seg_sealed sealed[8];
     uint64_t sync_lock;      /* as `lock`: who syncs the log */
     uint32_t sync_word;      /* a futex: changes with the end of each sync */
@@ -77,7 +78,8 @@ typedef struct seg_shared_log {
     int64_t synced;          /* all below is durable */
     int64_t sync_from;       /* -1, or up to where the sync that is under way began */
     int64_t patience;        /* ns, as in seg_commit */
-    int64_t sync_spare[2];
+    int64_t synced_position; /* where synced_offset lies in its segment, if that is `synced` still */
+    int64_t synced_offset;
     uint64_t seats[16];      /* whose they are: a word as the lock's, without SEG_WAITED; 0: free */
     seg_shared_end ends[32]; /* two for each seat */
 } seg_shared_log;
@@ -152,6 +154,10 @@ typedef struct seg_share {
     int64_t start_offset;    /* marks of that record */
     int64_t layout;
     uint64_t waited_for;     /* the lock's word that was waited for in vain, without the bit; 0: none */
+    uint64_t waits_for;      /* the one that is waited for since then; 0: none */
+    int64_t waits_since;     /* ms of CLOCK_MONOTONIC */
+    int32_t comes_again;     /* 1: an append was given up, so that signals' handlers run, and is to be made again */
+    int32_t spare;
     int32_t who;
     int32_t is_held;         /* 1: the log's lock is held by a thread that has the tail's */
     int32_t is_sealed;       /* of a host: 1: the lock was taken away, and the next segment is to be made */

@@ -215,8 +215,10 @@ class GuestPartition:
             if first >= 0:
                 chunk.release()
                 return first
-            if first not in (lib.SEG_SLOW, lib.SEG_BUSY):
+            if first != lib.SEG_SLOW:
                 raise self.tail.torn(-first, chunk.size)
+            if self._share is not None and self._share.comes_again:
+                continue  # the lock is another one's: behind signals' handlers it is waited for on
             tried = True
             if claim is not None and not self._wants():
                 claim.check(self.log_end_offset)
@@ -377,7 +379,9 @@ class GuestPartition:
             self._side.ask(lib.SEG_ASKS_SYNC, Request(self._slot, self._key, offsets=end))
 
     def close(self) -> None:
-        """Let C append no more."""
+        """Make durable what this process can sync by itself, and let C append no more."""
+        if self.tail.native.is_open:
+            self.tail.flush()
         self.tail.native.pause()
 
 

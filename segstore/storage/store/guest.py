@@ -191,7 +191,7 @@ class StoreGuest(StoreReader):
         if self._succession is not None:
             self._succession.stop()
         for each in list(self._guests.values()):
-            each.close()
+            each.close()  # what only the host can sync is left to it
         try:
             if self.host is not None:
                 self.host.close()
