@@ -98,11 +98,11 @@ static uint64_t next_word(seg_share *s, uint64_t current)
     return own_word(s, current);
 }
 
-/* A reader may look at these words: whole stores. */
+/* A reader may look at these words: whole stores, which come behind those before (shared_ends.c). */
 static void fill(seg_shared_end *to, const seg_shared_end *from)
 {
     for (int i = 0; i < WORDS; i++)
-        __atomic_store_n((int64_t *)to + i, ((const int64_t *)from)[i], __ATOMIC_RELAXED);
+        __atomic_store_n((int64_t *)to + i, ((const int64_t *)from)[i], __ATOMIC_RELEASE);
 }
 
 static int swap(seg_shared_log *log, uint64_t current, uint64_t next)
@@ -440,8 +440,8 @@ static uint64_t prepare(seg_share *s, const seg_marks *marks, seg_shared_end *en
 
 static void go_on(seg_share *s, uint64_t next)
 {
-    s->log->key = s->key;
     __atomic_store_n(&s->log->current, next, __ATOMIC_RELEASE); /* invariant 2 */
+    __atomic_store_n(&s->log->key, s->key, __ATOMIC_RELEASE);   /* nobody sees another partition's end under this key */
     s->current = next;
 }
 
@@ -478,13 +478,13 @@ void seg_share_show_together(seg_share *const *shares, const seg_marks *marks, i
         log->pending = __atomic_load_n(&log->open, __ATOMIC_ACQUIRE) ? 0 : prepare(shares[i], marks + i, &end);
         __atomic_store_n(&log->pending_of, number, __ATOMIC_RELEASE);
     }
+    __atomic_store_n(&header->together, number, __ATOMIC_SEQ_CST); /* from here on readers see all of them */
     make_odd(ends);
-    __atomic_store_n(&header->together, number, __ATOMIC_SEQ_CST);
     for (int64_t i = 0; i < n; i++)
         if (shares[i]->log->pending)
             go_on(shares[i], shares[i]->log->pending);
-    __atomic_store_n(&header->together, 0, __ATOMIC_SEQ_CST);
     make_even(ends);
+    __atomic_store_n(&header->together, 0, __ATOMIC_SEQ_CST);
     __atomic_fetch_add((uint32_t *)(ends + PUBLICATIONS), 1, __ATOMIC_RELEASE);
 }
 
@@ -495,8 +495,8 @@ int64_t seg_share_finish_together(seg_member *m, int64_t logs, uint8_t *ends)
     for (int64_t i = 0; i < logs && number; i++) {
         seg_shared_log *log = (seg_shared_log *)(m->map + SEG_SHARED_LOGS + i * SEG_SHARED_LOG);
         if (log->pending_of == number && log->pending && !log->open) {
-            log->key = log->pending_key;
             __atomic_store_n(&log->current, log->pending, __ATOMIC_RELEASE);
+            __atomic_store_n(&log->key, log->pending_key, __ATOMIC_RELEASE);
             found++;
         }
     }

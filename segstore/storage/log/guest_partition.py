@@ -180,7 +180,7 @@ class GuestPartition:
 
     log_start = admin = naming = producers = epochs = writer
 
-    def put(self, chunks: Iterable[Encoded], claim: Claim | ExpectedEnd | None) -> int:
+    def put(self, chunks: Iterable[Encoded], claim: Claim | ExpectedEnd | None = None) -> int:
         """Append what C could not append at once; returns the first offset. Raises OffsetMismatchError,
         HostUnavailableError, StorageError, StoreClosedError, ForkedError; nothing is appended then.
         """
