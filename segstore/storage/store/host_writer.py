@@ -99,6 +99,7 @@ class HostWriter(StoreWriter):
             self._leave()
             return
         self.host.stop()
+        self._take_over_all()
         self._ends.end_sharing()
         super()._close_cleanly(nonce)
         mark_unshared(self.context.files, self.context.root)
@@ -114,6 +115,22 @@ class HostWriter(StoreWriter):
             sharing.file.live = True
             return True
         return False
+
+    def _take_over_all(self) -> None:
+        """Take over the logs that a host before this one has left, and nobody has needed since: when sharing
+        has ended the published ends are to tell where they end.
+        """
+        assert self.sharing is not None
+        try:
+            for info in list(self.topics.values()):
+                for number in info.partition_ids:
+                    key = slot_key(info.topic_id, info.name, number)
+                    slot = self._ends.slot(key)
+                    if slot is not None and self.sharing.is_left(slot, key):
+                        self.partition(info.name, number)
+        except BaseException:
+            self.sharing.file.live = True
+            raise
 
     def _leave(self) -> None:
         """Leave the store to the next host, with its logs open. What waits for a disk comes first, while this
