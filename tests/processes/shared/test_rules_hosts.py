@@ -20,6 +20,7 @@ from waiting import until
 import segstore
 from segstore.errors import HostUnavailableError, StoreLockedError, UnsupportedFormatError
 from segstore.storage.meta import store_format
+from segstore.storage.store import writer
 
 
 def stored(root: Path) -> list[bytes | None]:
@@ -183,6 +184,32 @@ def test_H2_a_host_that_closes_leaves_a_guest_s_logs_open(store_dir: Path) -> No
         assert [guest.append("c", n) for n in range(3)] == [2] * 3
 
 
+@pytest.mark.parametrize("needed", ["by nobody", "by itself", "by itself and then by a guest"])
+def test_H2_a_host_that_was_a_guest_closes_the_store_with_all_that_is_in_it(
+    needed: str, store_dir: Path
+) -> None:
+    """A log that the new host's Python had not needed was published with the end that the dead one knew."""
+    with members(store_dir, True, True, partitions=3) as (host, other):
+        host.append("a")
+        for n in range(3):
+            other.append("b", n)
+        host.kill()
+        assert next_host([other]) is other
+        other.append("c")
+        other.append("d", 1)
+        if needed != "by nobody":
+            other.run("store.flush()")
+        if "guest" in needed:
+            with MemberProcess(store_dir, "guest") as guest:
+                guest.opened().append("e", 2)
+    found = [[b"a", b"b", b"c"], [b"b", b"d"], [b"b"] + [b"e"] * ("guest" in needed)]
+    assert list(segstore.check(store_dir)) == []
+    for mode in ("r", "rw"):
+        with segstore.open(store_dir, mode) as store:
+            assert [values(store.partition("t", n)) for n in range(3)] == found
+            assert store.recovered == ()
+
+
 # --- H3 -------------------------------------------------------------------------------------------
 
 
@@ -194,7 +221,8 @@ def test_H3_who_does_not_share_gives_the_lock_back_while_a_member_lives(store_di
         before = {path: path.stat().st_mtime_ns for path in store_dir.rglob("*") if path.name != ".lock"}
         with pytest.raises(StoreLockedError) as caught:
             segstore.open(store_dir)
-        assert "shared" in str(caught.value)
+        assert "is shared by another process" in str(caught.value)
+        assert caught.value.shared
         assert {path: path.stat().st_mtime_ns for path in before} == before
         fd = os.open(store_dir / ".lock", os.O_RDWR)
         fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)  # nobody has it
@@ -220,6 +248,7 @@ def older(monkeypatch: pytest.MonkeyPatch) -> Any:
         with monkeypatch.context() as patched:
             patched.setattr(store_format, "SHARED_FORMAT", 1)
             patched.setattr(store_format, "_LINES", lines)
+            patched.setattr(writer, "has_living_members", lambda *_: False)
             yield
 
     return as_older
@@ -228,10 +257,10 @@ def older(monkeypatch: pytest.MonkeyPatch) -> Any:
 def test_H4_an_older_segstore_refuses_a_store_as_long_as_it_is_shared(store_dir: Path, older: Any) -> None:
     with members(store_dir, True, True, "guest") as (host, other, guest):
         guest.append("a")
-        refused(store_dir, older)
+        refused(store_dir, older, "r")
         host.kill()
         next_host([other])
-        refused(store_dir, older)
+        refused(store_dir, older, "r")
         other.kill()
         refused(store_dir, older)  # between two hosts
         assert guest.append("b") == 1
@@ -242,8 +271,9 @@ def test_H4_an_older_segstore_refuses_a_store_as_long_as_it_is_shared(store_dir:
         assert values(store.partition("t")) == [b"a", b"b", b"c"]
 
 
-def refused(root: Path, older: Any) -> None:
-    for mode in ("rw", "r"):
+def refused(root: Path, older: Any, *modes: str) -> None:
+    """While a host lives, an older writer does not even get the lock."""
+    for mode in modes or ("rw", "r"):
         with older(), pytest.raises(UnsupportedFormatError) as caught:
             segstore.open(root, mode)
         assert (caught.value.format, caught.value.needs) == (2, "0.3.0")
