@@ -118,6 +118,14 @@ class Sharing:
                 self.on_grown()
         return share
 
+    def is_left(self, slot: int, key: int) -> bool:
+        """Return whether another host has left this log, and this one has not taken it over."""
+        share = self._shares.get(slot)
+        if not self.found or (share is not None and share.key == key):
+            return False
+        log = self.file.log_if_there(slot)
+        return log is not None and log.key == key and bool(log.current)
+
     def take_over(self, slot: int, key: int) -> Taken | None:
         """Close a log that another host has left, and return how it ends; None if it has no end. Bytes may
         lie behind the end.
