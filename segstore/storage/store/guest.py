@@ -14,8 +14,10 @@ from segstore.config import StoreConfig, TopicConfig
 from segstore.errors import StoreClosedError
 from segstore.records import Encoded
 from segstore.storage.context import Context
+from segstore.storage.finding import Repaired
 from segstore.storage.handle_pool import HandlePool
 from segstore.storage.log.guest_partition import GuestPartition
+from segstore.storage.log.recovery import Recovered
 from segstore.storage.meta.published_ends import slot_key
 from segstore.storage.meta.topics import find_topic
 from segstore.storage.scheduler import Scheduler
@@ -70,6 +72,16 @@ class StoreGuest(StoreReader):
     def role(self) -> str:
         """See `Store.role`."""
         return "guest" if self.host is None else "host"
+
+    @property
+    def recovered(self) -> list[Recovered]:
+        """Return what this process has recovered as the host, which it may have become."""
+        return [] if self.host is None else self.host.recovered
+
+    @property
+    def mended(self) -> tuple[Repaired, ...]:
+        """Return the small files that this process has repaired as the host."""
+        return () if self.host is None else self.host.context.mended
 
     def _become_host(self) -> None:
         """Open the store as its host, beside the guest's partitions, which go on as they are. Raises
@@ -153,8 +165,12 @@ class StoreGuest(StoreReader):
         self._asking.ask(what, request)
 
     def stage(self, topic: str, partition: int, chunks: Iterable[Encoded]) -> int:
-        """See `GuestSide`."""
-        raise refused_in_guest(f"an append to {topic}-{partition} of more than 4 MiB")
+        """See `GuestSide`. Raises HostUnavailableError, KafkaTimeoutError, the errors of `seal`."""
+        from segstore.storage.store.guest_staging import StagedAppend  # for long appends only
+
+        info = find_topic(self.topics, topic, partition)
+        append = StagedAppend(self.context, info, partition, self._asking.unavailable)
+        return append.run(chunks, self.shared.header.answer_ms / 1000)
 
     def flush(self) -> None:
         """Make all partitions durable to which this process has appended. Raises StorageError."""
