@@ -30,6 +30,7 @@
 #include "contract/producers.h"
 #include "contract/records.h"
 #include "contract/rules.h"
+#include "contract/share_sync.h"
 #include "share.h"
 #include "tail.h"
 #include "tail_lock.h"
@@ -48,6 +49,8 @@ int seg_tail_fits(const seg_tail *t, int64_t timestamp, int64_t size, int64_t of
 /* Whether flush.messages asks for a flush once the log ends so. */
 static int is_due(const seg_tail *t, int64_t end)
 {
+    if (t->share)
+        return (int)seg_share_is_due(t->share, end, t->flush_messages);
     return t->flush_messages && end - __atomic_load_n(&t->commit->synced, __ATOMIC_RELAXED) >= t->flush_messages;
 }
 

@@ -11,6 +11,9 @@
  * at once, all of them would meet at the interpreter's lock, and most would fall asleep again. A thread that
  * waits for a later sync wakes nobody: the end of that sync does.
  *
+ * Of a shared log the one thread that syncs for its process waits for those of other processes (share_sync.c). What is
+ * durable is told by the shared log then.
+ *
  * Thread contract: any thread of the process that made the struct.
  */
 #define _GNU_SOURCE
@@ -22,6 +25,7 @@
 #include "contract/answers.h"
 #include "contract/file.h"
 #include "contract/log.h"
+#include "contract/share_sync.h"
 #include "system.h"
 
 /* After so long a waiting thread looks again: an interrupt, or the interpreter's end, may have left the sync
@@ -91,6 +95,19 @@ void seg_commit_open(seg_commit *c)
     tell(c, 2);
 }
 
+int64_t seg_tail_close_syncs(seg_tail *t)
+{
+    int64_t code = seg_commit_close(t->commit);
+    return code || !t->share ? code : seg_share_sync_begin(t->share);
+}
+
+void seg_tail_open_syncs(seg_tail *t, int64_t synced, int32_t failed)
+{
+    if (t->share)
+        seg_share_sync_end(t->share, synced, failed);
+    seg_commit_open(t->commit);
+}
+
 /* --- syncs ------------------------------------------------------------------ */
 
 static int64_t clock_ns(void)
@@ -117,6 +134,20 @@ static int gather(const seg_commit *c)
     return seen >= wanted;
 }
 
+static void set_patience(seg_commit *c, int64_t took, int all)
+{
+    int64_t share = took / (all ? 2 : 4);
+    c->patience = share < MOST_PATIENCE ? share : MOST_PATIENCE;
+}
+
+/* Sync a shared log, or have another process sync it. */
+static int64_t sync_shared(const seg_share *s, seg_commit *c, int32_t fd, seg_syncer sync, int64_t upto, int all)
+{
+    int64_t began = clock_ns(), code = seg_share_flush(s, fd, sync, upto);
+    set_patience(c, clock_ns() - began, all);
+    return code == 0 || code == -EINTR ? code : SEG_SLOW;
+}
+
 /* Sync the log of a tail up to its end, by the thread that has made the word odd: meanwhile nobody closes the
  * descriptor. 0; SEG_SLOW where the sync failed, the log ends below `upto`, or the tail was paused before; 1 where it was
  * paused meanwhile: readers are not told. */
@@ -125,12 +156,14 @@ static int64_t sync_log(seg_tail *t, seg_commit *c, int64_t upto)
     int all = gather(c);
     int32_t fd;
     seg_syncer sync;
-    int64_t told, end = seg_tail_to_sync(t, &fd, &sync), began = clock_ns();
+    seg_share shared;
+    int64_t told, end = seg_tail_to_sync(t, &fd, &sync, &shared), began = clock_ns();
     if (end < 0)
         return SEG_SLOW;
+    if (t->share)
+        return sync_shared(&shared, c, fd, sync, upto, all);
     int64_t code = sync ? sync(fd, c->failed) : seg_fdatasync(fd, c->failed);
-    int64_t share = (clock_ns() - began) / (all ? 2 : 4);
-    c->patience = share < MOST_PATIENCE ? share : MOST_PATIENCE;
+    set_patience(c, clock_ns() - began, all);
     if (code < 0 && code != SEG_SLOW)
         *c->failed = (int32_t)-code;
     if (code < 0)
@@ -146,7 +179,14 @@ int64_t seg_tail_syncs(const seg_tail *t)
 {
     if (!t->here[0] || !__atomic_load_n(&t->open, __ATOMIC_ACQUIRE))
         return 0;
-    return !*t->commit->failed && __atomic_load_n(&t->names, __ATOMIC_ACQUIRE) == t->synced_names && !is_closed(t->commit);
+    if (*t->commit->failed || is_closed(t->commit))
+        return 0;
+    return t->share || __atomic_load_n(&t->names, __ATOMIC_ACQUIRE) == t->synced_names;
+}
+
+static int64_t synced_of(const seg_tail *t)
+{
+    return __atomic_load_n(t->share ? &t->share->log->synced : &t->commit->synced, __ATOMIC_SEQ_CST);
 }
 
 int64_t seg_tail_flush(seg_tail *t, int64_t upto)
@@ -155,7 +195,7 @@ int64_t seg_tail_flush(seg_tail *t, int64_t upto)
         seg_commit *c = t->commit;
         uint32_t word = __atomic_load_n(&c->word, __ATOMIC_SEQ_CST);
         int64_t code = 0;
-        if (__atomic_load_n(&c->synced, __ATOMIC_SEQ_CST) >= upto)
+        if (synced_of(t) >= upto)
             return 0;
         if (word & 1) {
             code = await(c, word);

@@ -170,7 +170,7 @@ int64_t seg_exchange_fetch(int sock, seg_exchange *x, int fd, const seg_sendable
         return SEG_SLOW;
     int64_t offset = get64(frame + x->offset_at);
     if (offset < start || offset < s->segment.base_offset || offset >= s->below ||
-        !seg_find_stretch(fd, &s->segment, -1, offset, x->most, &at))
+        !seg_find_stretch(fd, &s->segment, -1, offset, x->most, &at) || at.next_offset > s->below)
         return SEG_SLOW;
     int64_t count = at.stop - at.position;
     if (count <= 0 || count > x->longest || count < x->least ||

@@ -27,6 +27,7 @@
 #include "contract/members.h"
 #include "contract/share.h"
 #include "contract/share_lock.h"
+#include "contract/share_sync.h"
 #include "contract/shared_ends.h"
 #include "relax.h"
 #include "share_lock.h"
@@ -79,13 +80,21 @@ static int32_t seat_of(seg_share *s, uint64_t current)
     return s->seat = other;
 }
 
-/* The word behind `current` that names a record of this tail's. */
-static uint64_t next_word(seg_share *s, uint64_t current)
+/* The word behind `current` that names a record of this tail's seat. */
+static uint64_t own_word(const seg_share *s, uint64_t current)
 {
-    uint64_t seat = (uint64_t)seat_of(s, current), which = 0;
+    uint64_t seat = (uint64_t)s->seat, which = 0;
     if (current && ((current >> 8) & (SEG_SEATS - 1)) == seat)
         which = 1 - (current & 1);
     return ((current >> 16) + 1) << 16 | seat << 8 | which;
+}
+
+/* The same of a host, which nobody takes the lock from. */
+static uint64_t next_word(seg_share *s, uint64_t current)
+{
+    while (seat_of(s, current) < 0) {
+    }
+    return own_word(s, current);
 }
 
 /* A reader may look at these words: whole stores. */
@@ -115,14 +124,24 @@ static void note_torn(seg_shared_log *log)
 }
 
 /* Cut what a dead owner, or a failed write, has left behind the end [L3]: 0, or -errno. */
-static int64_t cut(seg_shared_log *log, int32_t fd, int64_t position)
+static int64_t cut(int32_t fd, int64_t position)
 {
     struct stat found;
-    uint32_t torn = __atomic_load_n(&log->torn, __ATOMIC_ACQUIRE);
-    if (fstat(fd, &found) < 0 || (found.st_size > position && ftruncate(fd, position) < 0))
-        return -errno;
-    __atomic_compare_exchange_n(&log->torn, &torn, torn & ~1u, 0, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED);
-    return 0;
+    return fstat(fd, &found) < 0 || (found.st_size > position && ftruncate(fd, position) < 0) ? -errno : 0;
+}
+
+static uint32_t torn_of(const seg_shared_log *log)
+{
+    return __atomic_load_n(&log->torn, __ATOMIC_ACQUIRE);
+}
+
+/* Cut if the log was torn, as it was before the last look that the lock is ours: what was torn since is another one's. */
+static int64_t mend(seg_shared_log *log, uint32_t torn, int32_t fd, int64_t position)
+{
+    int64_t error = torn & 1 ? cut(fd, position) : 0;
+    if ((torn & 1) && !error)
+        __atomic_compare_exchange_n(&log->torn, &torn, torn & ~1u, 0, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED);
+    return error;
 }
 
 /* Take the record that is current for the tail's own end, unless it is: 0; SEG_SLOW where the tail has other files, or the
@@ -161,10 +180,11 @@ int seg_share_look(seg_tail *t)
 static int64_t look(seg_tail *t, seg_share *s)
 {
     seg_shared_log *log = s->log;
+    uint32_t torn = torn_of(log);
     if (__atomic_load_n(&log->aways, __ATOMIC_ACQUIRE) != s->aways || !__atomic_load_n(&log->open, __ATOMIC_ACQUIRE) ||
         log->key != s->key || load(t, s))
         return SEG_SLOW;
-    return log->torn & 1 ? cut(log, t->fd, t->active->end->position) : 0;
+    return mend(log, torn, t->fd, t->active->end->position);
 }
 
 int64_t seg_share_enter(seg_tail *t, int32_t brief)
@@ -198,7 +218,7 @@ void seg_share_exit(seg_tail *t)
 int seg_share_publish(seg_tail *t, int64_t stable)
 {
     seg_share *s = t->share;
-    uint64_t next = next_word(s, s->current);
+    uint64_t next = own_word(s, s->current);
     seg_shared_end end = {.end = *t->active->end, .generation = s->generation, .start_offset = s->start_offset,
                           .stable_offset = stable, .layout = s->layout, .leader_epoch = t->leader_epoch};
     fill(record_of(s->log, next), &end);
@@ -211,11 +231,19 @@ int seg_share_publish(seg_tail *t, int64_t stable)
 void seg_share_tear(seg_tail *t)
 {
     seg_share *s = t->share;
-    note_torn(s->log);
-    cut(s->log, t->fd, t->active->end->position);
+    if (cut(t->fd, t->active->end->position) < 0)
+        note_torn(s->log);
 }
 
 /* --- a living owner that does not go on ---------------------------------------------- */
+
+/* Take those off the list that a dead host has noted, and not taken the lock from: a living guest has it. */
+static void drop_begun(seg_shared_log *log)
+{
+    for (int i = 0; i < SEG_SEALED; i++)
+        if (log->sealed[i].owner && log->sealed[i].generation == INT64_MAX)
+            __atomic_store_n(&log->sealed[i].owner, 0, __ATOMIC_RELEASE);
+}
 
 /* The place on the list for an owner's sealed end; NULL: the list is full. */
 static seg_sealed *place_for(seg_shared_log *log)
@@ -256,6 +284,7 @@ static int fence(seg_share *s, uint64_t word)
 {
     seg_shared_log *log = s->log;
     uint64_t owner = word & ~(uint64_t)SEG_WAITED, seen = __atomic_load_n(&log->lock, __ATOMIC_ACQUIRE);
+    drop_begun(log);
     seg_sealed *note = place_for(log);
     if (note == NULL || (seen & ~(uint64_t)SEG_WAITED) != owner)
         return 0;
@@ -316,8 +345,10 @@ int64_t seg_share_sealed(const seg_share *s, int64_t from, int32_t dead, seg_sea
         uint64_t owner = __atomic_load_n(&log->sealed[i].owner, __ATOMIC_ACQUIRE);
         if (!owner || !(dead ? seg_lock_is_dead(s->member, owner) : owner == mine))
             continue;
+        int64_t generation = __atomic_load_n(&log->sealed[i].generation, __ATOMIC_ACQUIRE);
         *out = log->sealed[i];
-        if (out->generation == INT64_MAX || record_of((seg_shared_log *)log, current_of(log))->generation <= out->generation + 1)
+        out->generation = generation;
+        if (generation == INT64_MAX || record_of((seg_shared_log *)log, current_of(log))->generation <= out->generation + 1)
             return dead ? -1 : -EAGAIN; /* the next segment is not there yet */
         return i;
     }
@@ -350,8 +381,8 @@ int64_t seg_share_close(seg_tail *t)
     s->current = current;
     s->is_sealed = (int32_t)now->is_sealed;
     s->aways = log->aways;
-    if ((log->torn & 1) && !now->is_sealed && t->fd >= 0)
-        cut(log, t->fd, now->end.position);
+    if (!now->is_sealed && t->fd >= 0)
+        mend(log, torn_of(log), t->fd, now->end.position);
     leave_for_host(s);
     return 0;
 }
@@ -412,6 +443,7 @@ void seg_share_show_together(seg_share *const *shares, const seg_marks *marks, i
     for (int64_t i = 0; i < n; i++) {
         seg_shared_end end = {0};
         seg_shared_log *log = shares[i]->log;
+        log->pending_key = shares[i]->key;
         log->pending = __atomic_load_n(&log->open, __ATOMIC_ACQUIRE) ? 0 : prepare(shares[i], marks + i, &end);
         __atomic_store_n(&log->pending_of, number, __ATOMIC_RELEASE);
     }
@@ -432,6 +464,7 @@ int64_t seg_share_finish_together(seg_member *m, int64_t logs, uint8_t *ends)
     for (int64_t i = 0; i < logs && number; i++) {
         seg_shared_log *log = (seg_shared_log *)(m->map + SEG_SHARED_LOGS + i * SEG_SHARED_LOG);
         if (log->pending_of == number && log->pending && !log->open) {
+            log->key = log->pending_key;
             __atomic_store_n(&log->current, log->pending, __ATOMIC_RELEASE);
             found++;
         }
@@ -470,14 +503,10 @@ void seg_share_open(seg_tail *t, int64_t stable)
     log->settings = s->settings;
     s->is_sealed = 0;
     go_on(s, next);
-    seg_share_by_log_only(t);
+    int64_t names = __atomic_load_n(&t->names, __ATOMIC_ACQUIRE);
+    if (names == t->synced_names)
+        seg_share_sync_less(s, names, s->generation);
     __atomic_store_n(&log->open, 1, __ATOMIC_RELEASE);
-}
-
-void seg_share_by_log_only(const seg_tail *t)
-{
-    int64_t is_so = __atomic_load_n(&t->names, __ATOMIC_ACQUIRE) == t->synced_names;
-    __atomic_store_n(&t->share->log->by_log_only, is_so ? t->share->generation : -1, __ATOMIC_RELEASE);
 }
 
 int64_t seg_share_take_over(seg_share *s, seg_shared_end *out)

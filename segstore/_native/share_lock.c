@@ -36,11 +36,6 @@ static int swap(uint64_t *lock, uint64_t *seen, uint64_t next, int order)
     return __atomic_compare_exchange_n(lock, seen, next, 0, order, __ATOMIC_RELAXED);
 }
 
-int32_t seg_lock_who(uint64_t word)
-{
-    return (int32_t)(((uint32_t)word & ~SEG_WAITED) - 1) & 3;
-}
-
 static int32_t slot_of(uint64_t word)
 {
     return (int32_t)(((uint32_t)word & ~SEG_WAITED) - 1) >> 2;
@@ -94,6 +89,7 @@ int64_t seg_lock_take(const seg_member *m, uint64_t *lock, int32_t who, int32_t 
             if (!swap(lock, &word, word | SEG_WAITED, __ATOMIC_RELAXED))
                 continue;
             word |= SEG_WAITED;
+            owner = 0;
         }
         /* An owner that lets go of the lock, and has it again, does not keep it: its patience begins anew. */
         if (word != owner) {

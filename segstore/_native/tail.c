@@ -172,11 +172,13 @@ int64_t seg_tail_synced(seg_tail *t, int64_t synced)
     return open;
 }
 
-int64_t seg_tail_to_sync(seg_tail *t, int32_t *fd, seg_syncer *sync)
+int64_t seg_tail_to_sync(seg_tail *t, int32_t *fd, seg_syncer *sync, seg_share *share)
 {
     if (!t->here[0] || enter(t))
         return SEG_SLOW;
-    int64_t end = t->open && t->names == t->synced_names ? t->shown_offset : SEG_SLOW;
+    int64_t end = t->open && (t->share || t->names == t->synced_names) ? t->shown_offset : SEG_SLOW;
+    if (t->share)
+        *share = *t->share;
     *fd = t->fd;
     *sync = t->sync;
     leave(t);

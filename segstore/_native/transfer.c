@@ -165,9 +165,10 @@ int64_t seg_send_stretch(int sink, int fd, seg_sendable *s, int64_t offset, int6
             return SEG_SLOW;
         remember(s, offset, max_bytes, at);
     }
-    int64_t count = at->stop - at->position, next = at->next_offset < s->below ? at->next_offset : s->below;
+    int64_t count = at->stop - at->position, next = at->next_offset;
     int goes_on = at->stop == of->end && count < max_bytes && s->below < of->end_offset;
-    if (goes_on || count <= 0 || count > INT32_MAX || next <= offset || next - offset > INT32_MAX)
+    /* A segment ends where the next one begins, whatever bytes are behind that. */
+    if (next > s->below || goes_on || count <= 0 || count > INT32_MAX || next <= offset || next - offset > INT32_MAX)
         return SEG_SLOW;
     int64_t sent = seg_sendfile(sink, fd, at->position, count);
     if (sent < 0)

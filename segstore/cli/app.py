@@ -70,6 +70,11 @@ COMMANDS = {
         "segstore.cli.serve",
         "Serve the store to Kafka's clients, as a cluster of one broker, until Ctrl-C.",
     ),
+    "members": (
+        "segstore.cli.members",
+        "Show the processes that share the store: which of them is the host, who is stopped, and who holds"
+        " the lock of a log.",
+    ),
     "mirror": (
         "segstore.cli.mirror",
         "Mirror topics of the Kafka cluster at BOOTSTRAP (HOST:PORT, with commas between several) into"

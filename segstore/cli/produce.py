@@ -186,7 +186,7 @@ def produce(
 
     opened, options = of_stream(source), InputOptions(**fields)
     started = time.perf_counter()
-    with where.changing(topic) as place:
+    with where.appending(topic) as place:
         ids = find_topic(place.topics(), topic).partition_ids
         into = ids if partition is None else (partition,)
         router = Router(topic, ids, place.appends(topic, into, compression, batch_bytes), partition)

@@ -95,6 +95,12 @@ _ADVICE = {
     help="A properties file of a client, as Kafka's tools have it: how a store that was promoted connects to "
     "the primary that it has replaced, to tell it so.",
 )
+@click.option(
+    "--shared",
+    is_flag=True,
+    help='Share the store: other processes of this machine may open it with shared=True or shared="guest",'
+    " and append by themselves beside the server.",
+)
 @settings_option(
     "A setting of the server, or of the store, with Kafka's name, such as num.partitions=4; may be repeated."
 )
@@ -109,6 +115,7 @@ def serve(
     allow: tuple[str, ...],
     super_users: str | None,
     old_primary_config: Any,
+    shared: bool,
     given: dict[str, str],
 ) -> None:
     """Serve the store to Kafka's clients, as a cluster of one broker, until Ctrl-C.
@@ -156,7 +163,7 @@ def serve(
         place = {"host": where.host, "port": where.port, "advertised": next(iter(advertise), None)}
         for each in advertise:
             endpoint("--advertise", each)
-    with stopped_by_signals(), _none_made_in_vain(path), _opened(path, of_store) as store:
+    with stopped_by_signals(), _none_made_in_vain(path), _opened(path, of_store, shared) as store:
         try:
             with _names_of_the_command(settings):
                 server = segstore.serve(store, **place, old_primary=of_client, **of_server)
@@ -168,11 +175,18 @@ def serve(
 
 
 @contextmanager
-def _opened(path: str, config: Mapping[str, object]) -> Iterator[segstore.Store]:
-    """Open the store for a block; at the signal that ends it say that the store is closed."""
-    store = segstore.open(path, config=config)
+def _opened(path: str, config: Mapping[str, object], shared: bool) -> Iterator[segstore.Store]:
+    """Open the store for a block; at the signal that ends it say that the store is closed. Raises
+    SegstoreError if it is shared, and another process is its host.
+    """
+    store = segstore.open(path, config=config, shared=shared)
     try:
         with store:
+            if store.role == "guest":
+                raise SegstoreError(
+                    f"{path} has a host already, process {store.host_pid}, and only the host serves: end "
+                    'that process, and have workers open the store with shared="guest", which never become it'
+                )
             yield store
     except KeyboardInterrupt:
         if store._context.closed:  # a later signal may have interrupted the close

@@ -330,8 +330,9 @@ def file_tree(store: Store, topic: str, config: Mapping[str, Any] | None = None)
     """Return the one tree of a topic in an open store; the topic is created where it is missing.
 
     Raises ConfigError where the topic can't hold files, InvalidRecordError where it has other records;
-    ReadOnlyError.
+    ReadOnlyError; IllegalStateError in a guest of a shared store.
     """
+    store._check_keeps("file_tree()")
     return shared(store, _Trees).tree(topic, config or {})
 
 

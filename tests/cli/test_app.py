@@ -22,6 +22,7 @@ NAMES = [
     *("topics", "create", "alter", "delete", "produce", "consume", "export", "import", "groups", "quotas"),
     *(
         "serve",
+        "members",
         "mirror",
         "follow",
         "promote",

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from certificates import certificates
-from cli import run, start_program
+from cli import ok, run, start_program
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
 from waiting import PATIENCE
@@ -229,3 +229,20 @@ def test_it_serves_users_with_rights_over_tls(store_dir: Path, tmp_path: Path) -
         made["t"].result(PATIENCE)
         with pytest.raises(KafkaException, match="TOPIC_AUTHORIZATION_FAILED"):
             made["other"].result(PATIENCE)
+
+
+def test_serve_shares(store_dir: Path) -> None:
+    with serving(store_dir, "--shared") as (program, port, _):
+        ok("create", "t", "--bootstrap", f"127.0.0.1:{port}")
+        with segstore.open(store_dir, shared="guest") as guest:
+            assert (guest.role, guest.host_pid) == ("guest", program.pid)
+            guest.partition("t").append(b"guest's")
+        result = ok("consume", "t", "--bootstrap", f"127.0.0.1:{port}", "--format", "values")
+        assert "guest's" in result.stdout
+        second = run("serve", "--store", store_dir, "--shared", "--listen", "127.0.0.1:0")
+        assert second.exit_code == 1
+        assert f"has a host already, process {program.pid}" in second.stderr
+        program.terminate()
+        assert program.wait(PATIENCE) == 0
+    with segstore.open(store_dir) as store:
+        assert store.recovered == ()

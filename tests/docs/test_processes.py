@@ -39,6 +39,7 @@ def block(section: str, language: str, number: int = 0) -> str:
 
 def test_all_blocks_are_run_here() -> None:
     assert [(lang, code) for _, lang, code in BLOCKS if code] == [
+        ("python", block("Share", "python")),
         ("bash", block("Serve", "bash")),
         ("python", block("Serve", "python")),
         ("bash", block("Serve", "bash", 1)),
@@ -118,14 +119,14 @@ def test_workers_append_and_the_terminal_looks(address: str, tmp_path: Path) -> 
 
 def test_examples_work_when_pasted_in_one_directory(store_dir: Path, tmp_path: Path) -> None:
     program = tmp_path / "program.py"  # a file: processes that are spawned import it
-    for section, told in {"Embed": "200", "Stage": "0"}.items():
-        program.write_text(block(section, "python").replace('open("events")', f"open({str(store_dir)!r})"))
+    for section, told in {"Share": "host 200", "Embed": "400", "Stage": "0"}.items():
+        program.write_text(block(section, "python").replace('open("events"', f"open({str(store_dir)!r}"))
         run = subprocess.run(
             [sys.executable, program], capture_output=True, text=True, timeout=PATIENCE, env=environment()
         )
         assert run.returncode == 0, run.stderr
         assert told in run.stdout
-    ends = {("events", 0): 200, ("events-staged", 0): 1000, ("events-staged", 1): 1000}
+    ends = {("events", 0): 400, ("events-staged", 0): 1000, ("events-staged", 1): 1000}
     with segstore.open(store_dir, "r") as store:
         assert {each: store.partition(*each).end_offset for each in ends} == ends
 

@@ -218,7 +218,7 @@ def results(servers: str, count: int) -> Counter[bytes]:
 
 
 def test_each_task_has_one_result_although_a_worker_is_killed(store_dir: Path) -> None:
-    with started(EXAMPLES / "workers.py", store_dir, 2, 0) as program:
+    with started(EXAMPLES / "workers.py", "serve", store_dir, 2, 0) as program:
         (servers,) = said(program, r"(127\.0\.0\.1:\d+)")
         (pid,) = said(program, r"worker 0 is process (\d+)")
         said(program, r"worker 1 is process (\d+)")
@@ -244,6 +244,27 @@ def test_each_task_has_one_result_although_a_worker_is_killed(store_dir: Path) -
     assert kept == wanted
 
 
+def test_sharing_each_task_has_one_result_although_a_worker_is_killed(store_dir: Path) -> None:
+    with started(EXAMPLES / "workers.py", "share", store_dir, 2) as program:
+        (pid,) = said(program, r"worker 0 is process (\d+)")
+        said(program, r"worker 1 is process (\d+)")
+        with segstore.open(store_dir, shared="guest", timeout=PATIENCE) as store:
+            logs = [store.partition("tasks", number) for number in range(8)]
+            for number in range(300):
+                logs[number % 8].append(b"task %d" % number)
+                if number == 150:
+                    until(lambda: end(store_dir, "results") > 0)
+                    os.kill(int(pid), signal.SIGKILL)
+            said(program, r"worker 0 is process (\d+)")  # the one in its place
+            wanted = [[b"2 words: task %d" % n for n in range(first, 300, 8)] for first in range(8)]
+            shared = [store.partition("results", number) for number in range(8)]
+            until(lambda: [log.end_offset for log in shared] == list(map(len, wanted)))
+        assert ended(program, signal.SIGTERM) == 0
+    with segstore.open(store_dir, "r") as store:
+        found = [[each.value for each in store.partition("results", number)] for number in range(8)]
+    assert found == wanted
+
+
 # --- all of them ------------------------------------------------------------------------------------
 
 
@@ -258,7 +279,7 @@ def test_a_port_in_use_is_told_in_one_line(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         done = subprocess.run(
-            [sys.executable, EXAMPLES / "workers.py", "log", "1", port],
+            [sys.executable, EXAMPLES / "workers.py", "serve", "log", "1", port],
             cwd=tmp_path,
             env=environment(),
             capture_output=True,

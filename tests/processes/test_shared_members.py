@@ -25,7 +25,7 @@ from waiting import PATIENCE, until
 from segstore._native import lib
 from segstore.errors import HostUnavailableError, StorageError
 from segstore.files import Files
-from segstore.storage.shared import member_locks
+from segstore.storage.meta.store_format import has_living_members
 from segstore.storage.shared.coherence import HostLine
 from segstore.storage.shared.members import Members
 from segstore.storage.shared.shared_file import SharedFile
@@ -214,7 +214,7 @@ def test_F3_of_many_that_make_the_file_at_once_one_makes_it(root: str) -> None:
             found.append(each.stdout.readline().split())
         assert sorted(made for made, _ in found) == ["0"] * 5 + ["1"]
         assert sorted(int(slot) for _, slot in found) == list(range(6))
-        assert member_locks.anyone_lives(files, root)
+        assert has_living_members(files, root)
 
 
 def started(program: str, root: str) -> subprocess.Popen[str]:

@@ -42,7 +42,7 @@ int main(int argc, char **argv)
         seg_tail_pause(&tail, 0);
         __atomic_store_n(&tail.fd, fd, __ATOMIC_RELAXED);
         seg_tail_begin(&tail);
-        if (seg_tail_to_sync(&tail, &used, &sync) == SEG_SLOW)
+        if (seg_tail_to_sync(&tail, &used, &sync, NULL) == SEG_SLOW)
             continue;
         opened++;
         if (used < 0) {

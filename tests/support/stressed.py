@@ -14,7 +14,8 @@ from waiting import PATIENCE
 NATIVE = REPOSITORY / "segstore" / "_native"
 STRESSED = (
     *("append", "tail", "combine", "active", "seal", "index", "scan", "commit", "ends", "producers"),
-    *("hand_on", "hand_over", "io", "crc32c", "crc32", "encode", "validate", "processor", "shared_ends"),
+    *("hand_on", "hand_over", "io", "crc32c", "crc32", "encode", "validate", "processor"),
+    *("members", "share", "share_lock", "share_sync", "shared_ends"),
 )
 """The sources of C that an append needs, and a look at where a log ends."""
 

@@ -145,8 +145,9 @@ int64_t seg_tail_quit(seg_tail *t);
 /* Let readers of this process see the log up to here, if the tail is paused: 1; 0 where it is open: C knows better;
  * -EINTR for a signal. Python publishes that. */
 int64_t seg_tail_look(seg_tail *t, int64_t position, int64_t shown, int64_t seen);
-/* Up to where the log is durable behind *sync of *fd alone; SEG_SLOW where that is not so, or the tail is paused. */
-int64_t seg_tail_to_sync(seg_tail *t, int32_t *fd, seg_syncer *sync);
+/* Up to where the log is durable behind *sync of *fd alone; SEG_SLOW where that is not so, or the tail is paused. If the
+ * log is shared, it is *share that tells, as it was when *fd was bound (share_sync.c). */
+int64_t seg_tail_to_sync(seg_tail *t, int32_t *fd, seg_syncer *sync, seg_share *share);
 /* Publish how much is synced, if the tail is open: 1; 0 where it is not; -EINTR for a signal. */
 int64_t seg_tail_synced(seg_tail *t, int64_t synced);
 /* The shown offset, the position that belongs to it, the seen offset and the last stable offset (-1: the seen one) of
@@ -164,5 +165,9 @@ int64_t seg_commit_wait(seg_commit *c);
 /* Let no sync of C's begin, and wait for one that is under way: 0, or -EINTR for a signal; then let them. */
 int64_t seg_commit_close(seg_commit *c);
 void seg_commit_open(seg_commit *c);
+/* The same for the tail's log, which may be shared; then no other process syncs it, too: 1, if one has died while it
+ * synced. `synced` and `failed` as in seg_share_sync_end. */
+int64_t seg_tail_close_syncs(seg_tail *t);
+void seg_tail_open_syncs(seg_tail *t, int64_t synced, int32_t failed);
 
 #endif

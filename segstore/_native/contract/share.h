@@ -30,8 +30,6 @@ int64_t seg_share_take_over(seg_share *s, seg_shared_end *out);
 void seg_share_leave(seg_tail *t);
 /* By the host: close a log for good, since its partition was deleted. */
 int64_t seg_share_end(seg_share *s);
-/* By the host: note that a sync of the active segment's log makes all durable, or does no more. */
-void seg_share_by_log_only(const seg_tail *t);
 /* Let the tail of a host show what other processes have appended: 1 if that is more than before. */
 int64_t seg_share_catch_up(seg_tail *t);
 /* The number of a sealed end from number `from` on: of this tail's, if its lock was taken away; with `dead`, of an owner

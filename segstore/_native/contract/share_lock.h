@@ -11,8 +11,6 @@ int64_t seg_lock_take(const seg_member *m, uint64_t *lock, int32_t who, int32_t 
 int64_t seg_lock_leave(const seg_member *m, uint64_t *lock, int32_t who);
 /* Whether a lock is ours. */
 int64_t seg_lock_is_mine(const seg_member *m, const uint64_t *lock, int32_t who);
-/* Who of a process a lock's word is of. */
-int32_t seg_lock_who(uint64_t word);
 /* The word with which this process takes a lock. */
 uint64_t seg_lock_word(const seg_member *m, int32_t who);
 /* Whether the owner in a lock's word is dead; 0 for a free lock. */

@@ -63,11 +63,12 @@ typedef struct seg_shared_log {
     int64_t most_position;   /* settings that appends keep: see seg_active */
     int64_t young_ms;
     int64_t interval;
-    int64_t by_log_only;     /* the generation in which a sync of the active segment's log makes all durable; -1: none */
+    int64_t by_log_only;     /* the generation in which a sync of the active segment's log makes all durable; below 0: none */
     int64_t settings;        /* counts changes of the topic's settings */
     uint64_t pending;        /* the next `current`, if the header's `together` is `pending_of` */
     int64_t pending_of;
-    int64_t spare[6];
+    int64_t pending_key;     /* the key that the log has then */
+    int64_t spare[5];
     seg_sealed sealed[8];
     uint64_t sync_lock;      /* as `lock`: who syncs the log */
     uint32_t sync_word;      /* a futex: changes with the end of each sync */
@@ -77,7 +78,8 @@ typedef struct seg_shared_log {
     int64_t synced;          /* all below is durable */
     int64_t sync_from;       /* -1, or up to where the sync that is under way began */
     int64_t patience;        /* ns, as in seg_commit */
-    int64_t sync_spare[2];
+    int64_t synced_position; /* where synced_offset lies in its segment, if that is `synced` still */
+    int64_t synced_offset;
     uint64_t seats[16];      /* whose they are: a word as the lock's, without SEG_WAITED; 0: free */
     seg_shared_end ends[32]; /* two for each seat */
 } seg_shared_log;

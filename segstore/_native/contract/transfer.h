@@ -34,7 +34,7 @@ enum { SEG_PART = -65537 };
 
 /* seg_find_stretch by the index, or from memory where the stretch was found before, then seg_sendfile of it: (bytes << 32 | next offset - offset), SEG_SLOW,
  * SEG_PART - bytes, -errno of sendfile. Any threads may send at once: they change next_offset and next_position only.
- * SEG_SLOW also where the stretch may go on in the next segment, and in another process. *found (NULL:
+ * SEG_SLOW also where the stretch reaches over `below`, or may go on in the next segment, and in another process. *found (NULL:
  * not wanted) gets the stretch, or what was read in search of it. */
 int64_t seg_send_stretch(int sink, int fd, seg_sendable *s, int64_t offset, int64_t max_bytes, seg_found *found);
 

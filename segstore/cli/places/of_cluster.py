@@ -6,7 +6,7 @@ Nothing is on disk. Threads: one; librdkafka has its own.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Any
 
 import click
@@ -64,6 +64,9 @@ class ClusterAt:
             if topic is not None:
                 find_topic(place.topics(), topic)
             yield place
+
+    def appending(self, topic: str) -> AbstractContextManager[Cluster]:
+        return self.changing(topic)
 
     @contextmanager
     def creating(self, topic: str, config: Mapping[str, str]) -> Iterator[Cluster]:

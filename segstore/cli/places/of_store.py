@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 import segstore
-from segstore.cli.places.locked import END_IT, told
+from segstore.cli.places.locked import end_it, told
 from segstore.errors import SegstoreError, StorageError, StoreLockedError
 from segstore.names import check_topic
 
@@ -65,13 +65,23 @@ class StoreAt:
     @contextmanager
     def changing(self, topic: str | None = None) -> Iterator[Place]:
         """Raises StorageError or UnknownTopicOrPartitionError where store or topic are missing."""
+        self._check_holds(topic)
+        with self._opened() as place:
+            yield place
+
+    @contextmanager
+    def appending(self, topic: str) -> Iterator[Place]:
+        """Do what `changing` does; if the store is shared, append as a guest beside its host."""
+        self._check_holds(topic)
+        with self._opened(as_guest=True) as place:
+            yield place
+
+    def _check_holds(self, topic: str | None) -> None:
         from segstore.storage.meta.topics import find_topic
 
         with self.reading() as place:
             if topic is not None:
                 find_topic(place.topics(), topic)
-        with self._opened() as place:
-            yield place
 
     @contextmanager
     def creating(self, topic: str, config: Mapping[str, str]) -> Iterator[Place]:
@@ -84,9 +94,9 @@ class StoreAt:
             yield place
 
     @contextmanager
-    def _opened(self) -> Iterator[Place]:
-        """Open the store for writing; where another process serves it, its server is asked. Raises
-        SegstoreError where it is locked and can't be asked, with what to do.
+    def _opened(self, *, as_guest: bool = False) -> Iterator[Place]:
+        """Open the store for writing, or `as_guest` of one that is shared; where another process serves it,
+        its server is asked. Raises SegstoreError where it is locked and can't be asked, with what to do.
         """
         try:
             store = segstore.open(self.name)
@@ -94,6 +104,11 @@ class StoreAt:
             locked = error
         else:
             with store:
+                yield StorePlace(store)
+            return
+        if as_guest and locked.shared:
+            click.echo(f"{locked.path} is shared by process {locked.pid}: appending beside it", err=True)
+            with segstore.open(self.name, shared="guest") as store:
                 yield StorePlace(store)
             return
         with _served(locked).reading() as place:
@@ -111,13 +126,14 @@ def _served(locked: StoreLockedError) -> ClusterAt:
     if protocol == _PLAIN:
         click.echo(f"{locked.path} is open in process {locked.pid}: asking its server at {address}", err=True)
         return ClusterAt(address, {})
-    raise SegstoreError(told(locked, _advice(address, protocol))) from None
+    raise SegstoreError(told(locked, _advice(locked, address, protocol))) from None
 
 
-def _advice(address: str, protocol: str) -> str:
+def _advice(locked: StoreLockedError, address: str, protocol: str) -> str:
     if address:
         return f"give --bootstrap {address} and --command-config, since its server asks for {protocol}"
-    return f"{END_IT}, or let that process serve the store (segstore.serve(store)): this command then asks it"
+    way = f"{end_it(locked)}, or let that process serve the store"
+    return f"{way} (segstore.serve(store)): this command then asks it"
 
 
 _PLAIN = "PLAINTEXT"

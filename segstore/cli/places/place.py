@@ -34,6 +34,9 @@ class Where(Protocol):
     def changing(self, topic: str | None = None) -> AbstractContextManager[Place]:
         """Open it to change it; nothing is made where it has no such topic."""
 
+    def appending(self, topic: str) -> AbstractContextManager[Place]:
+        """Open it to append to a topic that is there."""
+
     def creating(self, topic: str, config: Mapping[str, str]) -> AbstractContextManager[Place]:
         """Open it to create a topic, and make it where it may be made; it is not where name or settings of
         the topic are refused.

@@ -5,6 +5,9 @@ writes nothing.
 Threads: any. One syncs for all; the others wait for the end of that sync: a thread whose records it has made
 durable goes on at once, whoever syncs next. While the native tail is open and nothing but the active
 segment's log is to be synced, C does both (`_native/commit.c`). The append token is never taken here.
+
+Of a log that several processes share, one of them syncs for all (`_native/share_sync.c`). What the host syncs
+here, it syncs while no other one does.
 """
 
 from __future__ import annotations
@@ -47,6 +50,11 @@ class Flusher:
         self._sync_epochs = sync_epochs
         self._pool, self._segments, self._view, self._advanced = pool, segments, view, advanced
         self._tail, self._commit, self._failure = tail, tail.c.commit, tail.failure
+        # What other processes are told when no sync is under way any more: up to where the log is durable,
+        # -1: nothing was synced, and the errno of what has failed.
+        self._synced, self._errno = -1, 0
+        self._writes_again = False
+        """Whether another process has died while it synced: what the kernel told it nobody knows."""
         self._changes = count(1)  # of what is to be synced beside the active segment's log
         self.lock = Mutex()
         self.lock.on_taken = self._close
@@ -57,7 +65,7 @@ class Flusher:
     @property
     def recovery_point(self) -> int:
         """Return the offset below which all is synced."""
-        return int(self._commit.synced)
+        return self._tail.synced
 
     # --- the short way --------------------------------------------------------------------
 
@@ -68,14 +76,23 @@ class Flusher:
         tail = self._tail
         tail.c.synced_names = -1
         if tail.syncs:
-            self._sync_log_only(tail.c.names, view)
+            self._sync_log_only(self._changes_now(), view)
 
-    def _sync_log_only(self, names: int, view: LogView) -> None:
+    def _changes_now(self) -> tuple[int, int]:
+        """Return the number of changes, and the generation of a shared log, of which the next one has changed
+        too.
+        """
+        c = self._tail.c
+        return c.names, c.share.generation if c.share else -1
+
+    def _sync_log_only(self, changes: tuple[int, int], view: LogView) -> None:
         """Let C sync from now on, if nothing but the active segment's log is to be synced, and nothing has
-        changed since `names` was the number of changes, before `view` was got.
+        changed since `_changes_now` gave this, before `view` was got.
         """
         if self._needs_log_only(view):
-            self._tail.c.synced_names = names
+            self._tail.c.synced_names = changes[0]
+            if self._tail.c.share:
+                lib.seg_share_sync_less(self._tail.c.share, *changes)
         else:
             self.names_changed()
 
@@ -114,12 +131,12 @@ class Flusher:
             return
         self._check_fenced()
         time.sleep(0)  # threads that the last flush was for may append what this one can make durable
-        names, view = self._tail.c.names, self._view()
+        changes, view = self._changes_now(), self._view()
         self._sync_or_fence(view)
-        self._commit.synced = view.end_offset
+        self._synced = self._tail.synced = view.end_offset
         self._advanced(view.end_offset)
         if self._tail.syncs:
-            self._sync_log_only(names, view)
+            self._sync_log_only(changes, view)
 
     def _check_fenced(self) -> None:
         if self._segments.fenced is not None:
@@ -146,20 +163,24 @@ class Flusher:
         """Note that all below `offset` is durable, or that the log was cut there; the caller holds the append
         token.
         """
-        self._commit.synced = offset
+        self._tail.synced = offset
 
     def _sync_or_fence(self, view: LogView) -> None:
         try:
-            if self._failure[0]:  # an earlier sync failed, and an interrupt came then
-                number = self._failure[0]
+            # An earlier sync failed, and an interrupt came then; or it was another process's.
+            if number := self._tail.sync_failure:
                 raise OSError(number, os.strerror(number), self._segments.active.segment.path)
+            if self._tail.c.share:
+                lib.seg_share_sync_note(self._tail.c.share, view.end_offset)
             self._sync(view)
+            self._synced = self.recovery_point
         except OSError as error:
             if not is_refusal(error):
                 raise
             if error.errno == errno.ENOENT:
                 self._view()  # raises StoreClosedError where the partition was deleted meanwhile
             # The kernel may have dropped the pages and called them clean: a second sync proves nothing.
+            self._errno = error.errno or errno.EIO
             self._segments.fence(error)
             self.failed = True
             self._advanced(self.recovery_point)
@@ -179,9 +200,13 @@ class Flusher:
     def _sync_files(self, view: LogView, sealed: list[tuple[Segment, int]]) -> None:
         pool = self._pool
         self._sync_epochs()
-        for segment in view.segments[view.slot(self.recovery_point) :]:
+        for slot in range(view.slot(self.recovery_point), len(view.segments)):
+            segment = view.segments[slot]
             if not segment.durable:
-                self._sync_file(pool.get(segment.path, write=True))
+                handle = pool.get(segment.path, write=True)
+                if self._writes_again:
+                    self._write_again(handle, view.end_of(slot))
+                self._sync_file(handle)
             if segment.unsynced_aborts:
                 self._sync_aborts(segment)
         for segment, offset in sealed:
@@ -194,6 +219,17 @@ class Flusher:
         if names_now != self._names_synced:
             self._names_synced = names_now  # first: names that are made meanwhile are left to the next sync
             pool.files.sync_dir(self._segments.directory)
+
+    def _write_again(self, handle: Handle, end: int) -> None:
+        """Write again what may not be durable: so the next sync has an answer of its own.
+
+        Raises OSError, also for a batch whose CRC does not hold.
+        """
+        code = lib.seg_write_again(handle.fd, self.recovery_point, -1, end)
+        if code == -errno.ENOMEM:
+            raise MemoryError
+        if code < 0:
+            raise OSError(-code, os.strerror(-code), handle.path)
 
     def _sync_aborts(self, segment: Segment) -> None:
         segment.unsynced_aborts = False  # first: aborts that come meanwhile are left to the next sync
@@ -218,14 +254,17 @@ class Flusher:
             try:
                 run()
             finally:
-                lib.seg_commit_open(self._commit)
+                # One call of C: no interrupt comes before it.
+                lib.seg_tail_open_syncs(self._tail.c, self._synced, self._errno or self._failure[0])
 
     def _close(self) -> None:
+        self._synced, self._errno = -1, 0
         try:
-            while lib.seg_commit_close(self._commit) == -errno.EINTR:
+            while (code := lib.seg_tail_close_syncs(self._tail.c)) == -errno.EINTR:
                 """A signal's handler has run."""
+            self._writes_again = code == 1
         except BaseException:
-            lib.seg_commit_open(self._commit)
+            lib.seg_tail_open_syncs(self._tail.c, -1, 0)
             raise
 
     def rolled(self, sealed: Segment, offset: int) -> None:
@@ -238,4 +277,6 @@ class Flusher:
     def names_changed(self) -> None:
         """Let the next flush also sync the directory, since a file was made."""
         self._names_synced = _NEVER
-        self._tail.c.names = next(self._changes)
+        self._tail.c.names = changes = next(self._changes)
+        if self._tail.c.share:
+            lib.seg_share_sync_more(self._tail.c.share, changes)

@@ -377,7 +377,9 @@ class GuestPartition:
             self._side.ask(lib.SEG_ASKS_SYNC, Request(self._slot, self._key, offsets=end))
 
     def close(self) -> None:
-        """Let C append no more."""
+        """Make durable what this process can sync by itself, and let C append no more."""
+        if self.tail.native.is_open:
+            self.tail.flush()
         self.tail.native.pause()
 
 

@@ -188,6 +188,7 @@ class Partition:
         if publisher.share is not None:
             kind = SharedVisible
             native.share(publisher.share, publisher)
+            native.synced = opened.durable_offset
         self.visible = kind(self.writer, self.flusher, publisher, native, opened.start_offset, high_watermark)
         changed = opened.recovered is not None
         self.flushing = Flushing(context, self.writer, self.flusher, self.visible, changed)

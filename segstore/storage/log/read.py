@@ -391,7 +391,7 @@ def _search(view: LogView, slot: int, timestamp: int, control: bool) -> int | No
             back = int(step.batches["base_offset"][0]) if len(step.batches) else below
             raise _may_hold_it(segment, at, offset, back)
         late = step.batches["max_timestamp"] >= timestamp
-        late &= step.batches["last_offset"] >= view.start_offset
+        late &= (step.batches["last_offset"] >= view.start_offset) & (step.batches["base_offset"] < below)
         for i in late.nonzero()[0].tolist():
             found = _first_in(view, slot, step, i, timestamp, control)
             if found is not None:
@@ -411,13 +411,11 @@ def _may_hold_it(segment: Segment, position: int, offset: int | None, back: int)
 
 
 def _first_in(view: LogView, slot: int, step: Step, i: int, timestamp: int, control: bool) -> int | None:
-    """Return the offset of the first late record in batch `i` of a step; an offset at or above the view's end
-    where the record is not visible.
+    """Return the offset of the first late record in batch `i` of a step, which may lie behind the visible
+    end; None where there is none.
     """
     path, batch = view.segments[slot].path, step.batches[i : i + 1]
     base, position = int(batch["base_offset"][0]), int(batch["position"][0])
-    if base >= view.end_offset:
-        return base
     begin = position - step.position
     whole, stop = scan(step.data[begin : begin + int(batch["size"][0])], position)
     if not len(whole):

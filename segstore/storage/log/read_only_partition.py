@@ -45,15 +45,17 @@ class Follower:
         there: Callable[[], bool] = lambda: False,
         same: Callable[[], bool] = lambda: True,
         may_be_old: bool = True,
+        sealed: Callable[[], dict[int, int]] = dict,
     ) -> None:
         """`believed()` says whether the published ends count. If they do and nothing is published, the
         partition was deleted, or, where it is `there()`, a writer has begun anew and has not opened it yet.
         `same()` says whether the directory is still this topic's, and not that of another topic of its name.
-        `may_be_old`: see `Segment`.
+        `may_be_old`: see `Segment`. `sealed()` gives the segments, by base offset, to whose files another
+        process may still write, although they are sealed, and at which byte each one ends (A5).
         """
         self._pool, self.directory, self._config = pool, directory, config
         self._published, self._log_start, self._believed = published, log_start, believed
-        self._there, self._same, self._may_be_old = there, same, may_be_old
+        self._there, self._same, self._may_be_old, self._sealed = there, same, may_be_old, sealed
         self.lock = Mutex()
         self._seen: Ends | None = None
         self._view: LogView | None = None
@@ -175,7 +177,10 @@ class Follower:
     def _segments(self, view: LogView | None) -> tuple[Segment, ...]:
         """Return the segments as they are now; those that were known keep their indexes."""
         known = {s.base_offset: s for s in view.segments} if view else {}
+        sealed = self._sealed()
         found = read_only_segments(self._pool, self.directory, self._config, self._may_be_old)
+        # A segment comes to the list before, and goes off it behind, all writes beyond its end.
+        _end_sealed(found[:-1], sealed | self._sealed())
         if [s.base_offset for s in found] != list_segments(self._pool.files, self.directory):
             raise FileNotFoundError(errno.ENOENT, "Segments were replaced meanwhile", self.directory)
         if not self._same():  # after the listing, so that a directory that was exchanged before it is noticed
@@ -244,6 +249,14 @@ class Follower:
         if found is None or found.position < position:  # of messages, an entry points to the first of many
             return 0, last.base_offset
         return position, int(found.base_offset)
+
+
+def _end_sealed(segments: list[Segment], sealed: dict[int, int]) -> None:
+    """Have segments end where the list says, whatever is behind that."""
+    for segment in segments:
+        position = sealed.get(segment.base_offset)
+        if position is not None:
+            segment.final_size = min(position, segment.final_size)
 
 
 def _shown(written: LogView, high_watermark: int) -> LogView:

@@ -12,7 +12,8 @@ half done.
 3. The log ends at the first bytes that are no valid batch (torn, a hole of zeros, a CRC that fails), or where
    a segment that should follow doesn't. What lies behind is copied to the quarantine if it holds whole
    batches; then later segments are removed, the last one first; then the log is cut and synced. A crash in
-   between leaves the same first bad batch to the next recovery.
+   between leaves the same first bad batch to the next recovery. Bytes behind a batch that ends where the next
+   segment begins are nobody's (A5): they alone are cut, and the log goes on there.
 4. Where even bytes below the recovery point are missing, the log goes on in a new segment at the recovery
    point: an offset that was durable once is not given again. Not so the log of a replica: it is cut behind
    its last whole batch, and its leader gives it the rest (R7). Nor does that log end in segments without a
@@ -130,7 +131,9 @@ class PartitionRecovery:
             below = bases[slot + 1] if slot + 1 < len(bases) else names.MAX_OFFSET
             valid, end, reason = self._recover_segment(segment, below)
             is_last = self.replicated and slot + 1 == len(self.segments)
-            if valid < segment.final_size and (end >= self.recovery_point or is_last):
+            if valid < segment.final_size and end == below:
+                self._cut_behind(segment, valid)
+            elif valid < segment.final_size and (end >= self.recovery_point or is_last):
                 done = self._cut(slot, valid, end, reason)
                 break
             slot += 1
@@ -223,6 +226,21 @@ class PartitionRecovery:
         # A gap here means a wrong base offset of the first batch, where there can be no gaps.
         return int(found.position), min(int(found.base_offset), self.recovery_point)
 
+    def _cut_behind(self, segment: Segment, valid: int) -> None:
+        """Remove what lies behind a segment whose last batch ends where the next segment begins: that is
+        nobody's (A5), and the log goes on.
+        """
+        log.warning("%s: cut %d bytes behind the end", segment.path, segment.size - valid)
+        self._truncate(segment, valid)
+
+    def _truncate(self, segment: Segment, valid: int) -> None:
+        with self.files.open(segment.path, write=True) as handle:
+            self.files.truncate(handle, valid)
+            self.files.sync(handle)
+        self.pool.forget(segment.path)
+        segment.size = valid
+        segment.attach(None)
+
     def _cut(self, slot: int, valid: int, end: int, reason: str) -> Recovered:
         """Step 3: remove all from byte `valid` of segment `slot` on."""
         later = self.segments[slot + 1 :]
@@ -233,13 +251,7 @@ class PartitionRecovery:
             remove_segment(segment)
         if later:
             self.files.sync_dir(self.directory)
-        segment = self.segments[slot]
-        with self.files.open(segment.path, write=True) as handle:
-            self.files.truncate(handle, valid)
-            self.files.sync(handle)
-        self.pool.forget(segment.path)
-        segment.size = valid
-        segment.attach(None)
+        self._truncate(self.segments[slot], valid)
         del self.segments[slot + 1 :]
         log.warning(
             "%s: cut %d bytes behind offset %d (%s)%s", self.name, cut, end, reason, ", kept" if kept else ""

@@ -561,8 +561,6 @@ class EndsReader(_Mapped):
 
     def sealed(self, key: int) -> dict[int, int]:
         """Return where segments of a shared log end that may have more bytes; see `SharedMap.sealed`."""
-        if self._read_generation() != self._generation:
-            self._map()
         slot, shared = self._slots.get(key), self.shared
         return {} if slot is None or shared is None else shared.sealed(slot, key)
 

@@ -191,6 +191,26 @@ class NativeTail:
         """Return whether anything was appended, or tried in vain, since the tail was opened."""
         return bool(self.c.appends or self.c.torn)
 
+    @property
+    def synced(self) -> int:
+        """Return the offset below which all is durable."""
+        share = self.c.share
+        return int(share.log.synced if share else self.commit.synced)
+
+    @synced.setter
+    def synced(self, offset: int) -> None:
+        share = self.c.share
+        if not share:
+            self.commit.synced = offset
+        elif offset > share.log.synced:  # other processes may have synced more
+            share.log.synced = offset
+
+    @property
+    def sync_failure(self) -> int:
+        """Return the errno of a sync that failed, that of another process too; 0: none."""
+        share = self.c.share
+        return int(self.failure[0] or (share.log.failed if share else 0))
+
     # --- by any thread --------------------------------------------------------------------
 
     def pause(self) -> None:

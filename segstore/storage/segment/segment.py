@@ -314,7 +314,9 @@ class Segment:
         for step in walk(self.pool.files, self.handle, position, end, check_crcs=False, chunk=_TIME_CHUNK):
             position = step.stop.position
             if step.headers:
-                largest = max([largest, *(header.max_timestamp for header in step.c if header.count > 0)])
+                # Behind the segment's end there may be batches that are nobody's.
+                of = [h.max_timestamp for h in step.c if h.count > 0 and h.base_offset < below]
+                largest = max([largest, *of])
                 offset = step.stop.last_offset + 1
         if position < end and offset < below:
             return None

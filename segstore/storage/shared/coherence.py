@@ -63,11 +63,12 @@ class HostSocket:
         try:
             self._thread.start()
         except BaseException:
+            self.unlink()
             self.close()
             raise
 
     def unlink(self) -> None:
-        """Remove the socket's name; the caller still holds `.lock`. May be repeated."""
+        """Remove the socket's name, while the caller still holds `.lock`. May be repeated."""
         if self._listener.fileno() >= 0:
             with suppress(OSError):
                 self._files.unlink(self._path)

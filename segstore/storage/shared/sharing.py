@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from segstore._native import ffi, lib
 from segstore.storage.shared.members import Members
@@ -18,6 +18,7 @@ from segstore.storage.shared.shared_file import SharedFile
 if TYPE_CHECKING:
     from segstore.config import StoreConfig
     from segstore.files import Files
+    from segstore.storage.log.open import Expected
     from segstore.storage.meta.published_ends import Numbers, Place, Shown
 
 
@@ -34,6 +35,26 @@ def new_share(members: Members, file: SharedFile, slot: int, key: int, who: int,
             "opened": [-1] * 5,
         },
     )
+
+
+class Taken(NamedTuple):
+    """A log that another host has left: its `end` (`seg_shared_end *`), up to where it is durable, and the
+    errno of a sync that failed, 0 for none.
+    """
+
+    end: Any
+    synced: int
+    failed: int
+
+    def expected(self, before: Expected) -> Expected:
+        """Return what is expected of the log, where `before` is what the checkpoints say: nothing is to be
+        recovered, unless a sync has failed.
+        """
+        synced = max(before.recovery_point, self.synced)
+        clean, suspect = not self.failed, before.suspect or bool(self.failed)
+        return before._replace(
+            clean=clean, suspect=suspect, recovery_point=min(synced, self.end.end.next_offset)
+        )
 
 
 class Sharing:
@@ -81,18 +102,22 @@ class Sharing:
         if share is None or share.key != key:
             share = new_share(self.members, self.file, slot, key, lib.SEG_OF_APPENDS, grow=True)
             self._shares[slot] = share
+            if share.log.key != key:  # nothing is known of another partition's syncs
+                share.log.synced = share.log.failed = share.log.synced_offset = share.log.synced_position = 0
+                share.log.sync_from = -1
         return share
 
-    def take_over(self, slot: int, key: int) -> Any | None:
-        """Close a log that another host has left, and return its end (`seg_shared_end *`); None if it has
-        none. Bytes may lie behind the end.
+    def take_over(self, slot: int, key: int) -> Taken | None:
+        """Close a log that another host has left, and return how it ends; None if it has no end. Bytes may
+        lie behind the end.
         """
         if self.file.log_if_there(slot) is None:
             return None
-        end = ffi.new("seg_shared_end *")
-        while (found := lib.seg_share_take_over(self.of(slot, key), end)) == -errno.EINTR:
+        end, share = ffi.new("seg_shared_end *"), self.of(slot, key)
+        while (found := lib.seg_share_take_over(share, end)) == -errno.EINTR:
             """A signal's handler has run."""
-        return end if found else None
+        failed, share.log.failed = int(share.log.failed), 0  # opening it again puts that right
+        return Taken(end, int(share.log.synced), failed) if found else None
 
     def show(self, shown: Sequence[Shown], ends: Any) -> None:
         """Show ends of logs, all at one moment; `ends` is the mapping of the published ends."""

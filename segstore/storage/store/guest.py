@@ -81,7 +81,7 @@ class StoreGuest(StoreReader):
     @property
     def mended(self) -> tuple[Repaired, ...]:
         """Return the small files that this process has repaired as the host."""
-        return () if self.host is None else self.host.context.mended
+        return () if self.host is None else tuple(self.host.context.mended)
 
     def _become_host(self) -> None:
         """Open the store as its host, beside the guest's partitions, which go on as they are. Raises
@@ -207,7 +207,7 @@ class StoreGuest(StoreReader):
         if self._succession is not None:
             self._succession.stop()
         for each in list(self._guests.values()):
-            each.close()
+            each.close()  # what only the host can sync is left to it
         try:
             if self.host is not None:
                 self.host.close()

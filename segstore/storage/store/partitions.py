@@ -162,8 +162,8 @@ class PartitionLoader:
         expected = self._expected(info, (info.name, partition), published)
         left = None if self.sharing is None else self.sharing.take_over(self._ends.claim(key), key)
         if left is not None and (info.name, partition) not in self.adopted:
-            expected = expected._replace(clean=True)
-            cut_to(context, directory, left)
+            expected = left.expected(expected)
+            cut_to(context, directory, left.end)
         take_own(context.files, context.root, directory, every=not expected.clean)
         try:
             opened = open_partition(context.pool, directory, info.settings, expected)
@@ -195,6 +195,8 @@ class PartitionLoader:
         if producers.begun_anew:
             self._tell_producers(directory, opened.segments[0].base_offset)
         layout = (published.layout + 1) % _LAYOUTS if published else 0
+        if left is not None:
+            layout = (left.end.layout + 1) % _LAYOUTS
         publisher = Publisher(self._ends, key, epochs.current)
         high_watermark = self._high_watermark((info.name, partition)) if self._replicated else None
         if self.sync:  # what readers have seen they see on, also after a kill
@@ -204,7 +206,7 @@ class PartitionLoader:
             context, info.settings, opened, epochs, producers, publisher, start_moved, layout, high_watermark
         )
         made.writer.follows = self._replicated
-        if left is not None and left.is_sealed:
+        if left is not None and left.end.is_sealed:
             made.leave_sealed()
         return made
 

@@ -168,7 +168,18 @@ class StoreReader:
             lambda: self._is_there(info, partition),
             self._sameness(info, partition, directory),
             info.of_broker,
+            self._sealed(info, partition),
         )
+
+    def _sealed(self, info: TopicInfo, partition: int) -> Callable[[], dict[int, int]]:
+        """Return a function that gives where sealed segments of a shared log end; see `Follower`."""
+        key = slot_key(info.topic_id, info.name, partition)
+
+        def get() -> dict[int, int]:
+            ends = self._ends
+            return {} if ends is None or ends.shared is None else ends.sealed(key)
+
+        return get
 
     def _sameness(self, info: TopicInfo, partition: int, directory: str) -> Callable[[], bool]:
         """Return a function that says whether a directory is still this topic's: by the id in it, and where

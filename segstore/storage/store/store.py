@@ -634,6 +634,9 @@ class Store(PublicNames):
     def close(self, timeout: float | None = None) -> None:
         """End the store's clients, make all durable, and release the directory. A second call does nothing.
 
+        A guest of a shared store syncs what it has appended, unless that is the host's to do, and leaves the
+        rest.
+
         First consumers are closed, as by `Consumer.close`; then producers send what they hold, and abort the
         transactions that are open; then the store is closed. `timeout` is the time in seconds (a number of at
         least 0, by default 30) that all clients together may take; with 0 records that are not written yet

@@ -139,4 +139,4 @@ def _finish(
         raise shorter(handle)
     sender = Straight(files.sendfile, unseen(fd))
     deliver(sender, fd, files, handle, found.position + done, found.stop, _BY)
-    return found.stop - found.position, min(found.next_offset, known.below)
+    return found.stop - found.position, int(found.next_offset)

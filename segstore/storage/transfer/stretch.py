@@ -107,12 +107,13 @@ def find_stretch(
         return None
     found = ffi.new(_FOUND)
     for slot in range(view.slot(offset), len(view.segments)):
-        source = find(view, slot, limit, offset, most, files, gaps, found)
+        below = min(limit, view.next_base(slot))  # a segment ends where the next one begins
+        source = find(view, slot, below, offset, most, files, gaps, found)
         if source is not None:
             position, stop = found.position, found.stop
             if stop - position > most and not min_one:
                 return None
-            return Place(source[0], position, stop, min(found.next_offset, view.next_base(slot)))
+            return Place(source[0], position, stop, int(found.next_offset))
         offset = max(offset, view.next_base(slot))
         if offset >= limit:
             return None
@@ -137,9 +138,9 @@ def stretch_at_once(
     if known is None or handle is None:
         return None
     found, of = ffi.new(_FOUND), ffi.addressof(known.segment, "segment")
-    if not context.files.find_stretch(handle, found, of, -1, offset, most):
+    if not context.files.find_stretch(handle, found, of, -1, offset, most) or found.next_offset > known.below:
         return None
-    place = Place(handle, found.position, found.stop, min(found.next_offset, known.below))
+    place = Place(handle, found.position, found.stop, int(found.next_offset))
     if committed and has_transactions(place, context.files):
         return None
     return Stretch(place, offset, start, end, stable, [] if committed else None)

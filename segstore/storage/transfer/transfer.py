@@ -115,7 +115,8 @@ def _transfer(
                 break
             end = view.end_of(slot)
             try:
-                source = find(view, slot, view.end_offset, offset, max_bytes - done, files, gaps, found)
+                limit = view.next_base(slot)  # a segment ends where the next one begins
+                source = find(view, slot, limit, offset, max_bytes - done, files, gaps, found)
             except (OSError, SegstoreError):
                 if done:
                     break
@@ -132,7 +133,7 @@ def _transfer(
                 deliver(sender, fd, files, handle, position, stop, method)
             else:
                 _deliver_from_memory(fd, files, handle, position, stop, method)
-            done, offset = done + stop - position, min(found.next_offset, view.next_base(slot))
+            done, offset = done + stop - position, int(found.next_offset)
             if stop < end or done >= max_bytes or not as_it_is:
                 break
     finally:

@@ -276,10 +276,17 @@ def test_what_is_unusual_is_left_to_the_caller(
 def test_the_offset_behind_a_stretch_is_within_its_segment(
     segment: tuple[Path, bytes, list[tuple[int, int, int]]], tmp_path: Path
 ) -> None:
-    """In the midst of a compaction's swap a segment has batches that another one has too."""
+    """In the midst of a compaction's swap a segment has batches that another one has too; and bytes behind a
+    segment's end may be nobody's.
+    """
     path, index, batches = segment
+    size = batches[18][1] + batches[19][1]
     with open(tmp_path / "sink", "w+b") as sink:
-        assert send(path, index, sink.fileno(), 193, 0, below=195) == batches[19][1] << 32 | 2
+        assert send(path, index, sink.fileno(), 193, 0, below=195) == lib.SEG_SLOW
+        assert send(path, index, sink.fileno(), 183, size, below=190) == lib.SEG_SLOW
+        assert sink.tell() == 0
+        assert send(path, index, sink.fileno(), 183, size, below=200) == size << 32 | 17
+        assert send(path, index, sink.fileno(), 183, size - 1, below=190) == batches[18][1] << 32 | 7
 
 
 def test_a_part_and_an_error_of_the_sink_are_told(

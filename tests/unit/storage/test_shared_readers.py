@@ -13,6 +13,7 @@ from itertools import count
 from pathlib import Path
 
 import pytest
+from faults import CountingFiles
 from shared_logs import Sharing
 from stores import killed, value_of, values, write_topic
 from waiting import PATIENCE, until
@@ -179,6 +180,49 @@ def test_E5_a_failed_sync_and_an_open_transaction_are_seen(sharing: Sharing) -> 
     found = reader.get(sharing.key)
     assert found is not None
     assert (found.stable, found.recovery_point, found.synced) == (N + 1, ~N, N)
+
+
+def test_E5_a_glance_is_at_the_shared_log(sharing: Sharing) -> None:
+    sharing.begin()
+    reader = EndsReader(Files(), str(sharing.root / ".segstore" / "ends"))
+    for change in (sharing.append, lambda: sharing.show(stable_offset=N), lambda: sharing.show(layout=9)):
+        found = reader.get(sharing.key)
+        assert found is not None
+        glance = reader.glance(found)
+        assert glance is not None
+        assert glance.unchanged()
+        change()
+        assert not glance.unchanged()
+    found = reader.get(sharing.key)
+    assert found is not None
+    glance = reader.glance(found)
+    sharing.ends.tell_shared()
+    assert glance is not None
+    assert not glance.unchanged()
+
+
+def test_E5_the_host_sees_the_same(sharing: Sharing) -> None:
+    sharing.begin()
+    followed = sharing.ends.follow([sharing.key])
+    sharing.append(2)
+    found = sharing.ends.get(sharing.key)
+    assert found is not None
+    assert found.end == N + 2
+    assert followed.wait(followed.nudges(), 0) == 0
+    assert followed.content[0].words[2] == N + 2
+
+
+def test_a_store_that_is_not_shared_pays_one_look(sharing: Sharing) -> None:
+    """Readers look for the file when they map the ends, and not again as long as no slot is new."""
+    files = CountingFiles()
+    with segstore.open(sharing.root, "r", files=files) as store:
+        log = store.partition("t")
+        for n in range(1, 5):
+            sharing.publish(1)
+            assert log.end_offset == N + n
+            assert len(values(log)) == N + n
+        looks = [name for name, args in files.calls if args and str(args[0]).endswith("/shared")]
+    assert looks == ["exists"]
 
 
 # --- followers ------------------------------------------------------------

@@ -22,6 +22,7 @@ from segstore.coordinator.group_settings import group_settings
 from segstore.coordinator.quotas import quotas
 from segstore.errors import InvalidRequestError
 from segstore.files import Files
+from segstore.filetree import file_tree
 from segstore.storage.meta.role import ROLE, Role
 from segstore.storage.meta.standby_registration import REGISTRATION, StandbyRegistration
 from segstore.storage.shared.refused_calls import refused_in_guest
@@ -167,6 +168,7 @@ OF_THE_HOST: dict[str, Callable[[segstore.Store], object]] = {
     "a sweep": lambda store: store.sweep(),
     "an upgrade": lambda store: store.upgrade(),
     "staged records": lambda store: adopt(store, "id", []),
+    "a tree of files": lambda store: file_tree(store, "files"),
     "a quota": lambda store: quotas(store).alter("c", {"producer_byte_rate": 1000}),
     "a credential": lambda store: scram_credentials(store).alter({}),
     "a setting of a group": lambda store: group_settings(store).alter("g", {}),

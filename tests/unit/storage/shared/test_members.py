@@ -19,6 +19,7 @@ from waiting import until
 from segstore._native import address, ffi, lib
 from segstore.errors import NotShareableError, StorageError
 from segstore.files import Files
+from segstore.storage.meta.store_format import has_living_members
 from segstore.storage.shared import member_locks
 from segstore.storage.shared.members import Member, Members, living
 from segstore.storage.shared.shared_file import SharedFile
@@ -154,7 +155,7 @@ def test_a_new_host_wakes_all_that_wait_for_one(guest: Members) -> None:
 
 def test_no_store_is_shared(root: str) -> None:
     assert living(files, root) == []
-    assert not member_locks.anyone_lives(files, root)
+    assert not has_living_members(files, root)
 
 
 def test_all_slots_are_taken(root: str) -> None:
@@ -176,7 +177,7 @@ def test_a_store_that_is_shared_no_more(root: str) -> None:
     shared.live = False
     with pytest.raises(LookupError, match="not by now"):
         Members(files, root, guest, may_host=False)
-    assert not member_locks.anyone_lives(files, root)
+    assert not has_living_members(files, root)
 
 
 def test_a_store_whose_members_file_was_replaced(root: str, host: Members) -> None:
@@ -212,11 +213,11 @@ def test_a_members_file_that_can_t_be_opened(root: str, host: Members, number: i
 
 
 def test_H3_who_is_no_member_finds_living_members(root: str, host: Members, guest: Members) -> None:
-    assert member_locks.anyone_lives(files, root)
+    assert has_living_members(files, root)
     host.close()
-    assert member_locks.anyone_lives(files, root)
+    assert has_living_members(files, root)
     guest.close()
-    assert not member_locks.anyone_lives(files, root)
+    assert not has_living_members(files, root)
 
 
 def test_H3_a_member_finds_the_others(root: str, host: Members) -> None:
@@ -228,7 +229,7 @@ def test_H3_a_member_finds_the_others(root: str, host: Members) -> None:
 
 def test_H3_the_byte_for_making_is_no_member_s(root: str) -> None:
     with member_locks.take_making(files, root):
-        assert not member_locks.anyone_lives(files, root)
+        assert not has_living_members(files, root)
 
 
 # --- requests -----------------------------------------------------------------------------------

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import errno
+import gc
 import os
 import shutil
 import sys
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -110,6 +112,18 @@ def test_F2_it_grows_by_steps_and_older_mappings_stay(root: str) -> None:
     old.settings = 9
     header.together = 5
     assert (other.log(0).settings, mine.header.together) == (9, 5)
+
+
+def test_F2_mappings_to_which_c_may_point_stay(root: str) -> None:
+    mine, mapped = make(root), list[weakref.ref[object]]()
+    for number in (4, 12, 20):
+        mine.log(number, grow=True)
+        mapped.append(weakref.ref(mine.memory))
+    gc.collect()
+    assert [ref() is not None for ref in mapped] == [True] * 3
+    del mine
+    gc.collect()
+    assert [ref() is not None for ref in mapped] == [False] * 3
 
 
 def test_F2_a_member_s_struct_knows_the_newest_mapping(root: str) -> None:

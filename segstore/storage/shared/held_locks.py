@@ -1,0 +1,34 @@
+"""The locks of shared logs that members hold at a moment, for people: nothing is decided by them.
+
+`.segstore/shared` is only read. Threads: any; a function without state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from segstore.storage.shared.shared_file import SharedFile
+
+_WAITED, _WHO_BITS, _INCARNATION = 1 << 31, 2, 32
+
+
+class HeldLock(NamedTuple):
+    """A lock of the log of the partition with `key` (see `slot_key`), whose owner is this incarnation of a
+    `slot`: `kind` is "append" or "sync".
+    """
+
+    key: int
+    kind: str
+    slot: int
+    incarnation: int
+
+
+def held_locks(shared: SharedFile) -> Iterator[HeldLock]:
+    """Return the locks that are held now, by members that live or have died. Raises StorageError."""
+    number = 0
+    while (log := shared.log_if_there(number)) is not None:
+        for kind, word in (("append", int(log.lock)), ("sync", int(log.sync_lock))):
+            if low := word & (_WAITED - 1):
+                yield HeldLock(int(log.key), kind, low - 1 >> _WHO_BITS, word >> _INCARNATION)
+        number += 1
