@@ -144,6 +144,7 @@ static void set_patience(seg_commit *c, int64_t took, int all)
 static int64_t sync_shared(const seg_share *s, seg_commit *c, int32_t fd, seg_syncer sync, int64_t upto, int all)
 {
     int64_t began = clock_ns(), code = seg_share_flush(s, fd, sync, upto);
+    __atomic_store_n(&c->synced, __atomic_load_n(&s->log->synced, __ATOMIC_RELAXED), __ATOMIC_RELAXED);
     set_patience(c, clock_ns() - began, all);
     return code == 0 || code == -EINTR ? code : SEG_SLOW;
 }

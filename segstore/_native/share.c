@@ -20,6 +20,7 @@
 
 #include <errno.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "contract/answers.h"
@@ -33,7 +34,7 @@
 #include "share_lock.h"
 #include "tail_lock.h"
 
-enum { WORDS = sizeof(seg_shared_end) / 8, PUBLICATIONS = 8 };
+enum { WORDS = sizeof(seg_shared_end) / 8, PUBLICATIONS = 8, LONGEST_WAIT = 100 /* ms */ };
 
 /* --- records ----------------------------------------------------------------------- */
 
@@ -97,11 +98,11 @@ static uint64_t next_word(seg_share *s, uint64_t current)
     return own_word(s, current);
 }
 
-/* A reader may look at these words: whole stores. */
+/* A reader may look at these words: whole stores, which come behind those before (shared_ends.c). */
 static void fill(seg_shared_end *to, const seg_shared_end *from)
 {
     for (int i = 0; i < WORDS; i++)
-        __atomic_store_n((int64_t *)to + i, ((const int64_t *)from)[i], __ATOMIC_RELAXED);
+        __atomic_store_n((int64_t *)to + i, ((const int64_t *)from)[i], __ATOMIC_RELEASE);
 }
 
 static int swap(seg_shared_log *log, uint64_t current, uint64_t next)
@@ -187,18 +188,46 @@ static int64_t look(seg_tail *t, seg_share *s)
     return mend(log, torn, t->fd, t->active->end->position);
 }
 
+static int64_t clock_ms(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
+}
+
+/* Wait for the lock for a while: SEG_BUSY: the caller comes again, and has the handlers of signals run; -ETIMEDOUT: the same
+ * owner has had it for `patience_ms`, since the first of these calls. Else as seg_lock_take. */
+static int64_t take_patiently(seg_share *s, int32_t who, int32_t brief, int64_t patience_ms, uint64_t *seen)
+{
+    int64_t most = patience_ms < LONGEST_WAIT ? patience_ms : LONGEST_WAIT, began = clock_ms();
+    int64_t code = seg_lock_take(s->member, &s->log->lock, who, brief, most, seen);
+    if (code != -ETIMEDOUT) {
+        s->waits_for = 0;
+        return code == -EINTR ? SEG_BUSY : code;
+    }
+    uint64_t owner = *seen & ~(uint64_t)SEG_WAITED;
+    if (s->waits_for != owner)
+        s->waits_since = began;
+    s->waits_for = owner;
+    int is_dead = (int)seg_lock_is_dead(s->member, *seen); /* a host, which the next one is to end */
+    return !is_dead && clock_ms() - s->waits_since < patience_ms ? SEG_BUSY : code;
+}
+
 int64_t seg_share_enter(seg_tail *t, int32_t brief)
 {
     seg_share *s = t->share;
     const seg_shared_header *header = (const seg_shared_header *)s->member->map;
     uint64_t seen = 0;
-    int64_t code = seg_lock_take(s->member, &s->log->lock, s->who, brief, header->stopped_ms, &seen);
+    int64_t code = take_patiently(s, s->who, brief, header->stopped_ms, &seen);
     if (code == 1)
         note_torn(s->log);
     else if (code == -ETIMEDOUT)
         s->waited_for = seen & ~(uint64_t)SEG_WAITED;
+    if (code == SEG_BUSY && brief)
+        return code;
+    s->comes_again = code == SEG_BUSY;
     if (code < 0)
-        return code == SEG_BUSY ? code : SEG_SLOW;
+        return SEG_SLOW;
     s->is_held = 1;
     if (look(t, s) == 0)
         return 0;
@@ -327,13 +356,15 @@ static int64_t take_for_host(seg_share *s)
         uint64_t seen = __atomic_load_n(&s->log->lock, __ATOMIC_ACQUIRE);
         int is_asked = asked && (seen & ~(uint64_t)SEG_WAITED) == asked;
         int64_t patience = is_asked ? 0 : header->stopped_ms;
-        int64_t code = seg_lock_take(s->member, &s->log->lock, SEG_OF_HOST, 0, patience, &seen);
+        int64_t code = take_patiently(s, SEG_OF_HOST, 0, patience, &seen);
+        if (code == SEG_BUSY)
+            return -EINTR;
         if (code == 1)
             note_torn(s->log);
         if (code == -ETIMEDOUT && !fence(s, seen))
             continue;
         s->waited_for = 0;
-        return code == -EINTR ? code : code == 1 && seg_lock_who(seen) == SEG_OF_HOST;
+        return code == 1 && seg_lock_who(seen) == SEG_OF_HOST;
     }
 }
 
@@ -409,8 +440,8 @@ static uint64_t prepare(seg_share *s, const seg_marks *marks, seg_shared_end *en
 
 static void go_on(seg_share *s, uint64_t next)
 {
-    s->log->key = s->key;
     __atomic_store_n(&s->log->current, next, __ATOMIC_RELEASE); /* invariant 2 */
+    __atomic_store_n(&s->log->key, s->key, __ATOMIC_RELEASE);   /* nobody sees another partition's end under this key */
     s->current = next;
 }
 
@@ -447,13 +478,13 @@ void seg_share_show_together(seg_share *const *shares, const seg_marks *marks, i
         log->pending = __atomic_load_n(&log->open, __ATOMIC_ACQUIRE) ? 0 : prepare(shares[i], marks + i, &end);
         __atomic_store_n(&log->pending_of, number, __ATOMIC_RELEASE);
     }
+    __atomic_store_n(&header->together, number, __ATOMIC_SEQ_CST); /* from here on readers see all of them */
     make_odd(ends);
-    __atomic_store_n(&header->together, number, __ATOMIC_SEQ_CST);
     for (int64_t i = 0; i < n; i++)
         if (shares[i]->log->pending)
             go_on(shares[i], shares[i]->log->pending);
-    __atomic_store_n(&header->together, 0, __ATOMIC_SEQ_CST);
     make_even(ends);
+    __atomic_store_n(&header->together, 0, __ATOMIC_SEQ_CST);
     __atomic_fetch_add((uint32_t *)(ends + PUBLICATIONS), 1, __ATOMIC_RELEASE);
 }
 
@@ -464,8 +495,8 @@ int64_t seg_share_finish_together(seg_member *m, int64_t logs, uint8_t *ends)
     for (int64_t i = 0; i < logs && number; i++) {
         seg_shared_log *log = (seg_shared_log *)(m->map + SEG_SHARED_LOGS + i * SEG_SHARED_LOG);
         if (log->pending_of == number && log->pending && !log->open) {
-            log->key = log->pending_key;
             __atomic_store_n(&log->current, log->pending, __ATOMIC_RELEASE);
+            __atomic_store_n(&log->key, log->pending_key, __ATOMIC_RELEASE);
             found++;
         }
     }

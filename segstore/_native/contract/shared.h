@@ -154,6 +154,10 @@ typedef struct seg_share {
     int64_t start_offset;    /* marks of that record */
     int64_t layout;
     uint64_t waited_for;     /* the lock's word that was waited for in vain, without the bit; 0: none */
+    uint64_t waits_for;      /* the one that is waited for since then; 0: none */
+    int64_t waits_since;     /* ms of CLOCK_MONOTONIC */
+    int32_t comes_again;     /* 1: an append was given up, so that signals' handlers run, and is to be made again */
+    int32_t spare;
     int32_t who;
     int32_t is_held;         /* 1: the log's lock is held by a thread that has the tail's */
     int32_t is_sealed;       /* of a host: 1: the lock was taken away, and the next segment is to be made */

@@ -25,7 +25,6 @@ from segstore.records.encoded import PLAIN
 from segstore.records.header import APPEND_TIME_FLAG
 from segstore.storage.log.acks import ALL, Acks
 from segstore.storage.log.validator import LogValidator
-from segstore.storage.log.write import write_long
 from segstore.storage.producers.append_info import Claim, ExpectedEnd, claim_of
 
 if TYPE_CHECKING:
@@ -340,6 +339,22 @@ def encode_columns(
     limit = validator.largest_batch
     check_sizes(columns, codec, level, limit)
     return columns.n, encode(columns, codec, level, batch_bytes, max_bytes=limit)
+
+
+def write_long(
+    partition: Partition, chunks: Iterator[Encoded], ahead: int, expected: ExpectedEnd | None = None
+) -> int:
+    """Write batches as `Partition.put`, while they are encoded: only the first `ahead` bytes are encoded
+    before the token is taken.
+    """
+    ready: list[Encoded] = []
+    size = 0
+    for chunk in chunks:
+        ready.append(chunk)
+        size += chunk.size
+        if size > ahead:
+            return partition.put(chain(ready, chunks), expected)
+    return partition.put(ready, expected)
 
 
 # --- a producer's batches ----------------------------------------------------------------------

@@ -56,10 +56,12 @@ class GuestSide(Protocol):
     def slot_of(self, key: int) -> int:
         """Return the slot of a partition. Raises StoreClosedError where it has none any more."""
 
-    def led(self, topic: str, partition: int) -> Any:
-        """Return the host's partition if this process is the host, else None."""
+    def led(self, topic: str, partition: int, key: int) -> Any:
+        """Return the host's partition if this process is the host, else None. Raises StoreClosedError if the
+        topic was deleted.
+        """
 
-    def stage(self, topic: str, partition: int, chunks: Iterable[Encoded]) -> int:
+    def stage(self, topic: str, partition: int, key: int, chunks: Iterable[Encoded]) -> int:
         """Append by way of the host, all visible at once; returns the first offset."""
 
 
@@ -153,8 +155,13 @@ class GuestPartition:
         self._slot = -1
 
     def for_write(self) -> Any:
-        """Return what appends: this object, or the host's partition once this process is the host."""
-        return self._side.led(self.topic, self.partition) or self
+        """Return what appends: this object, with the topic's settings of now, or the host's partition once
+        this process is the host.
+        """
+        led = self._side.led(self.topic, self.partition, self._key)
+        if led is None and (self._share is None or self._share.log.settings != self._settings):
+            self._use(self._topic_config())
+        return led or self
 
     # --- what appends ask for ---------------------------------------------------------------
 
@@ -178,9 +185,14 @@ class GuestPartition:
         """Raise IllegalStateError: only the host has a writer."""
         raise refused_in_guest("this call")
 
-    log_start = admin = naming = producers = epochs = writer
+    admin = naming = producers = epochs = writer
 
-    def put(self, chunks: Iterable[Encoded], claim: Claim | ExpectedEnd | None) -> int:
+    @property
+    def log_start(self) -> Any:
+        """Raise IllegalStateError: only the host moves the log start offset."""
+        raise refused_in_guest("delete_records()")
+
+    def put(self, chunks: Iterable[Encoded], claim: Claim | ExpectedEnd | None = None) -> int:
         """Append what C could not append at once; returns the first offset. Raises OffsetMismatchError,
         HostUnavailableError, StorageError, StoreClosedError, ForkedError; nothing is appended then.
         """
@@ -200,7 +212,7 @@ class GuestPartition:
     def _long(self, chunks: Iterable[Encoded], claim: ExpectedEnd | None) -> int:
         if claim is not None:
             raise refused_in_guest("append_batch with expected_offset and more than 4 MiB")
-        return self._side.stage(self.topic, self.partition, chunks)
+        return self._side.stage(self.topic, self.partition, self._key, chunks)
 
     def _append(self, chunk: Encoded, expected: int, claim: ExpectedEnd | None) -> int:
         native, tried = self.tail.native, False
@@ -215,8 +227,10 @@ class GuestPartition:
             if first >= 0:
                 chunk.release()
                 return first
-            if first not in (lib.SEG_SLOW, lib.SEG_BUSY):
+            if first != lib.SEG_SLOW:
                 raise self.tail.torn(-first, chunk.size)
+            if self._share is not None and self._share.comes_again:
+                continue  # the lock is another one's: behind signals' handlers it is waited for on
             tried = True
             if claim is not None and not self._wants():
                 claim.check(self.log_end_offset)

@@ -16,19 +16,17 @@ from segstore._native import lib
 from segstore.config import TopicConfig
 from segstore.errors import ReentrantCallError, StorageError, copy_of
 from segstore.files.reserve import NO_ROOM, Sparing
-from segstore.mutex import Mutex
+from segstore.mutex import Mutex, check_apart, holds_any, refused, under_way
 from segstore.storage.context import Context, wall_clock
 from segstore.storage.log import retention
 from segstore.storage.log.acks import Acknowledger
 from segstore.storage.log.flusher import Flusher
-from segstore.storage.log.flushing import Flushing
+from segstore.storage.log.flushing import NEVER, Flushing
 from segstore.storage.log.log_segments import LogSegments
 from segstore.storage.log.publisher import Publisher
-from segstore.storage.log.shared_visibility import SharedVisible
 from segstore.storage.log.tail import Tail
 from segstore.storage.log.validator import LogValidator
 from segstore.storage.log.visibility import Visible
-from segstore.storage.log.write import write
 from segstore.storage.log.writer import LogWriter
 from segstore.storage.meta.offset_checkpoints import LeaderEpochs
 from segstore.storage.segment import index_files
@@ -186,9 +184,12 @@ class Partition:
         self.writer.no_room = context.full.met
         kind = Visible
         if publisher.share is not None:
+            from segstore.storage.log.shared_visibility import SharedVisible
+
             kind = SharedVisible
             native.share(publisher.share, publisher)
             native.synced = opened.durable_offset
+            self.flusher.names_changed()
         self.visible = kind(self.writer, self.flusher, publisher, native, opened.start_offset, high_watermark)
         changed = opened.recovered is not None
         self.flushing = Flushing(context, self.writer, self.flusher, self.visible, changed)
@@ -253,9 +254,35 @@ class Partition:
         """
         self.flusher.sync_ahead(self.visible.ahead())
 
-    def put(self, chunks: Iterable[Encoded], claim: Claim | ExpectedEnd | None) -> int:
-        """Append what C has left: see `write.write`."""
-        return write(self, chunks, claim)
+    def put(self, chunks: Iterable[Encoded], claim: Claim | ExpectedEnd | None = None) -> int:
+        """Write encoded batches that C has left, with contiguous offsets, visible together; return the first
+        offset. With a `claim` Kafka's rules for a producer with an id are applied first, or the log's end is
+        compared with the offset that is expected.
+
+        Encoding and compression are done before the token is taken (of a long append for its first bytes
+        only), fsync after it is let go of. Raises StorageError, OffsetMismatchError, and the errors of
+        `append_info.judge`; nothing is written then. After an interrupt the log has all of the append,
+        visible, or nothing.
+        """
+        self._check_apart()
+        with self.token:
+            try:
+                return self.writer.write(chunks, claim)
+            finally:
+                self.show()
+                self.tail.open(self.validator)
+
+    def _check_apart(self) -> None:
+        """Raise ReentrantCallError, before anything is written, if a signal handler appends within a call
+        that would keep the record from becoming visible or durable.
+        """
+        visible = self.visible
+        needed = visible.publishing, visible.flusher.lock, visible.publisher.lock
+        # If no call is under way, an interrupt has left the lock taken (`Mutex.__enter__`).
+        if holds_any(of=needed) and (outer := under_way()) is not None:
+            raise refused(outer)
+        if self.writer.config.flush_messages != NEVER:
+            check_apart("append()")
 
     def make_ready(self, header: Any, batches: int, generation: int, waited_for: int) -> None:
         """Let other processes append, of which one has asked for room, as `LogWriter.make_ready`, in this

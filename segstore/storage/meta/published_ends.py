@@ -402,9 +402,9 @@ class EndsWriter(_Mapped):
         with self.lock:
             slot = self._slots.pop(key, None)
         if slot is not None:
+            self.publish([slot], [Ends(0, 0, 0, 0, 0, 0, 0, 0)])
             if self.sharing is not None:
                 self.sharing.end(slot, key)
-            self.publish([slot], [Ends(0, 0, 0, 0, 0, 0, 0, 0)])
             with self.lock:
                 self._free.append(slot)
                 self._bump_generation()
@@ -503,10 +503,6 @@ class EndsWriter(_Mapped):
         with self._files.open(self._path, write=True) as handle:
             self._files.sync(handle)
         self._files.sync_dir(self._path.rpartition("/")[0])
-
-    def tell_generation(self) -> None:
-        """Have readers map this file anew, and look whether the store is shared."""
-        self._bump_generation()
 
     def _bump_generation(self) -> None:
         struct.pack_into("<q", self._memory, ends_header.GENERATION_AT, _after(self._read_generation()))

@@ -8,7 +8,7 @@ partition is open.
 from __future__ import annotations
 
 import errno
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from segstore._native import ffi, lib
@@ -18,8 +18,11 @@ from segstore.storage.shared.shared_file import SharedFile
 if TYPE_CHECKING:
     from segstore.config import StoreConfig
     from segstore.files import Files
-    from segstore.storage.log.open import Expected
     from segstore.storage.meta.published_ends import Numbers, Place, Shown
+
+
+def _nothing() -> None:
+    """Do nothing."""
 
 
 def new_share(members: Members, file: SharedFile, slot: int, key: int, who: int, *, grow: bool) -> Any:
@@ -46,16 +49,6 @@ class Taken(NamedTuple):
     synced: int
     failed: int
 
-    def expected(self, before: Expected) -> Expected:
-        """Return what is expected of the log, where `before` is what the checkpoints say: nothing is to be
-        recovered, unless a sync has failed.
-        """
-        synced = max(before.recovery_point, self.synced)
-        clean, suspect = not self.failed, before.suspect or bool(self.failed)
-        return before._replace(
-            clean=clean, suspect=suspect, recovery_point=min(synced, self.end.end.next_offset)
-        )
-
 
 class Sharing:
     """The shares of a host's partitions, by slot. `found`: another host has left logs, which are taken over
@@ -65,6 +58,8 @@ class Sharing:
     def __init__(self, members: Members, file: SharedFile, *, found: bool) -> None:
         self.members, self.file, self.found = members, file, found
         self._shares: dict[int, Any] = {}
+        self.on_grown: Callable[[], object] = _nothing
+        """Called when the file has grown, before anybody appends to a log that is new there."""
 
     @classmethod
     def begin(cls, files: Files, root: str, config: StoreConfig) -> Sharing:
@@ -100,11 +95,14 @@ class Sharing:
         """Return the share of the partition that has this slot. Raises OSError."""
         share = self._shares.get(slot)
         if share is None or share.key != key:
+            size = self.file.size
             share = new_share(self.members, self.file, slot, key, lib.SEG_OF_APPENDS, grow=True)
             self._shares[slot] = share
             if share.log.key != key:  # nothing is known of another partition's syncs
                 share.log.synced = share.log.failed = share.log.synced_offset = share.log.synced_position = 0
                 share.log.sync_from = -1
+            if self.file.size != size:
+                self.on_grown()
         return share
 
     def take_over(self, slot: int, key: int) -> Taken | None:

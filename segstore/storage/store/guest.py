@@ -6,12 +6,12 @@ the member's slot of `.segstore/shared` is written. Threads: any.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, cast
 
 from segstore._native import held, lib
 from segstore.config import StoreConfig, TopicConfig
-from segstore.errors import StoreClosedError
+from segstore.errors import SegstoreError, StoreClosedError
 from segstore.records import Encoded
 from segstore.storage.context import Context
 from segstore.storage.finding import Repaired
@@ -19,7 +19,7 @@ from segstore.storage.handle_pool import HandlePool
 from segstore.storage.log.guest_partition import GuestPartition
 from segstore.storage.log.recovery import Recovered
 from segstore.storage.meta.published_ends import slot_key
-from segstore.storage.meta.topics import find_topic
+from segstore.storage.meta.topics import TopicInfo, find_topic
 from segstore.storage.scheduler import Scheduler
 from segstore.storage.shared.coherence import HostLine
 from segstore.storage.shared.members import Members
@@ -37,6 +37,14 @@ if TYPE_CHECKING:
     from segstore.storage.store.writing_side import WritingSide
 
 _CONNECT = 5.0  # seconds
+
+
+def _same(topics: Mapping[str, TopicInfo], topic: str, partition: int, key: int) -> TopicInfo:
+    """Return the topic that has the partition with this key. Raises StoreClosedError if it was deleted."""
+    info = topics.get(topic)
+    if info is None or slot_key(info.topic_id, topic, partition) != key:
+        raise StoreClosedError(f"{topic}-{partition}: the topic was deleted")
+    return info
 
 
 def _nothing() -> None:
@@ -164,18 +172,38 @@ class StoreGuest(StoreReader):
         """See `GuestSide`."""
         self._asking.ask(what, request)
 
-    def stage(self, topic: str, partition: int, chunks: Iterable[Encoded]) -> int:
+    def stage(self, topic: str, partition: int, key: int, chunks: Iterable[Encoded]) -> int:
         """See `GuestSide`. Raises HostUnavailableError, KafkaTimeoutError, the errors of `seal`."""
         from segstore.storage.store.guest_staging import StagedAppend  # for long appends only
 
-        info = find_topic(self.topics, topic, partition)
+        info = _same(self.topics, topic, partition, key)
         append = StagedAppend(self.context, info, partition, self._asking.unavailable)
         return append.run(chunks, self.shared.header.answer_ms / 1000)
 
     def flush(self) -> None:
-        """Make all partitions durable to which this process has appended. Raises StorageError."""
+        """Make all partitions durable to which this process has appended. Raises the first StorageError, or
+        HostUnavailableError, after all were tried.
+        """
+        errors: list[SegstoreError] = []
         for each in list(self._guests.values()):
-            each.flush()
+            try:
+                each.flush()
+            except StoreClosedError:
+                self.context.check_writable()
+                continue  # its topic was deleted meanwhile
+            except SegstoreError as error:
+                errors.append(error)
+        try:
+            if errors:
+                raise errors[0]
+        finally:
+            errors.clear()  # this frame is in their tracebacks
+
+    def _forget_all_but(self, found: dict[str, TopicInfo]) -> None:
+        super()._forget_all_but(found)
+        for topic, number, topic_id in list(self._guests):
+            if topic not in found or found[topic].topic_id != topic_id:
+                self._guests.pop((topic, number, topic_id), None)
 
     def writing(self) -> WritingSide:
         """See `StoreReader`: a guest leaves that to the host. Raises IllegalStateError."""
@@ -183,9 +211,12 @@ class StoreGuest(StoreReader):
             return self.host
         raise refused_in_guest("a call that changes more than a log's end")
 
-    def led(self, topic: str, partition: int) -> Partition | None:
+    def led(self, topic: str, partition: int, key: int) -> Partition | None:
         """See `GuestSide`."""
-        return None if self.host is None else self.host.partition(topic, partition)
+        if self.host is None:
+            return None
+        _same(self.host.topics, topic, partition, key)
+        return self.host.partition(topic, partition)
 
     # --- closing --------------------------------------------------------------------------
 

@@ -56,7 +56,8 @@ class HostWriter(StoreWriter):
         self.socket = HostSocket(self.context.files, self.context.root, sharing.file)
         self.host = Host(self.context, sharing.members, self._find, self.partitions.all_open)
         sharing.go_live()
-        self._ends.tell_generation()
+        sharing.on_grown = self._ends.tell_shared
+        self._ends.tell_shared()
         self.host.start()
 
     def _find(self, slot: int, key: int) -> Partition:
@@ -98,6 +99,7 @@ class HostWriter(StoreWriter):
             self._leave()
             return
         self.host.stop()
+        self._ends.end_sharing()
         super()._close_cleanly(nonce)
         mark_unshared(self.context.files, self.context.root)
 
@@ -111,7 +113,6 @@ class HostWriter(StoreWriter):
         if sharing.members.others_alive():  # it has come just before
             sharing.file.live = True
             return True
-        self._ends.tell_generation()
         return False
 
     def _leave(self) -> None:

@@ -37,7 +37,6 @@ from segstore.storage.meta.topics import NOT_A_FILE, TopicFiles, TopicInfo, find
 from segstore.storage.producers.state_manager import Producers
 from segstore.storage.segment.log_view import LogView
 from segstore.storage.segment.segment_files import create_segment, list_segments, take_own
-from segstore.storage.store.takeover import cut_to
 
 if TYPE_CHECKING:
     from segstore.storage.shared.sharing import Sharing
@@ -162,7 +161,9 @@ class PartitionLoader:
         expected = self._expected(info, (info.name, partition), published)
         left = None if self.sharing is None else self.sharing.take_over(self._ends.claim(key), key)
         if left is not None and (info.name, partition) not in self.adopted:
-            expected = left.expected(expected)
+            from segstore.storage.store.takeover import cut_to, expected_of
+
+            expected = expected_of(left, expected)
             cut_to(context, directory, left.end)
         take_own(context.files, context.root, directory, every=not expected.clean)
         try:

@@ -12,9 +12,20 @@ from typing import Any
 
 from segstore import names
 from segstore.storage.context import Context
+from segstore.storage.log.open import Expected
 from segstore.storage.segment.segment_files import scan_directory
+from segstore.storage.shared.sharing import Taken
 
 _FILES = names.LOG, names.INDEX, names.TIME_INDEX, names.TXN_INDEX
+
+
+def expected_of(left: Taken, before: Expected) -> Expected:
+    """Return what is expected of a log, if `before` is what the checkpoints say: nothing is to be recovered,
+    unless a sync has failed.
+    """
+    point = min(max(before.recovery_point, left.synced), int(left.end.end.next_offset))
+    suspect = before.suspect or bool(left.failed)
+    return before._replace(clean=not left.failed, suspect=suspect, recovery_point=point)
 
 
 def cut_to(context: Context, directory: str, end: Any) -> None:

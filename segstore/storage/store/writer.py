@@ -42,8 +42,6 @@ from segstore.storage.meta.role import MIRROR, ROLE, STANDBY
 from segstore.storage.meta.root_checkpoints import RootCheckpoints, TopicPartitionKey
 from segstore.storage.meta.store_format import check_format, has_living_members, mark_unshared
 from segstore.storage.meta.topics import TopicFiles, TopicInfo
-from segstore.storage.shared.shared_file import SharedFile
-from segstore.storage.shared.sharing import Sharing
 from segstore.storage.store.kept_files import KeptFiles
 from segstore.storage.store.partitions import PartitionLoader, Partitions
 from segstore.storage.store.primary import Primary, check_not_fenced
@@ -53,6 +51,7 @@ from segstore.storage.store.topic_admin import TopicAdmin
 from segstore.threads import others_are_gone
 
 if TYPE_CHECKING:
+    from segstore.storage.shared.sharing import Sharing
     from segstore.storage.store.store_member import StoreMember
 
 _LINES = 16
@@ -191,6 +190,9 @@ class StoreWriter:
         files, root = self.context.files, self.context.root
         if f"{names.OURS}/{names.SHARED}" not in root_names:
             return None
+        from segstore.storage.shared.shared_file import SharedFile
+        from segstore.storage.shared.sharing import Sharing
+
         if SharedFile.is_live(files, root):
             return Sharing.begin(files, root, self.config)
         mark_unshared(files, root)
@@ -297,9 +299,9 @@ class StoreWriter:
         """Begin the background work."""
         context, config = self.context, self.config
         if self.sharing is not None and not self.shares:
-            self.sharing.stop()
+            self._ends.tell_shared()
+            self._ends.end_sharing()
             self.sharing.members.close()
-            self._ends.tell_generation()
             mark_unshared(context.files, context.root)
         seconds = config.log_flush_offset_checkpoint_interval_ms / 1000
         context.scheduler.every(seconds, self.partitions.checkpoint)

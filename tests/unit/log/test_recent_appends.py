@@ -18,7 +18,6 @@ from segstore.records.encoded import Encoded
 from segstore.storage.log import recent_appends
 from segstore.storage.log.append import append_columns
 from segstore.storage.log.recent_appends import COPIED, MOST
-from segstore.storage.log.write import write
 
 
 @pytest.fixture
@@ -121,7 +120,7 @@ def test_a_large_append_is_not_copied_and_that_of_another_is_not_kept(led: Any) 
     recent = replica.recent.take(0, replica.log_end_offset, 1)
     assert isinstance(recent.data, memoryview)
     end, received = replica.log_end_offset, bytearray(recent.data)
-    write(partition, [Encoded.of(received, scan(received)[0])])  # as a client has sent it
+    partition.put([Encoded.of(received, scan(received)[0])])  # as a client has sent it
     assert replica.log_end_offset == 2 * end
     assert replica.recent.take(end, 2 * end, 1) is None
 

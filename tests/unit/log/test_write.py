@@ -22,7 +22,6 @@ import segstore
 from segstore import RecordTooLargeError, ReentrantCallError, StorageError, names
 from segstore.records import single
 from segstore.storage.log.partition import Partition
-from segstore.storage.log.write import write
 
 N = 6
 Told = dict[bytes, "int | BaseException"]
@@ -109,7 +108,7 @@ def test_a_failed_write_is_told_to_its_thread(store_dir: Path) -> None:
         log = store.partition("t")
         files.arm()
         with pytest.raises(StorageError, match="no"):
-            write(partition_of(log), [single(b"0", None, (), 0)])
+            partition_of(log).put([single(b"0", None, (), 0)], None)
         told = all_appending(log)
         assert sorted(told.values()) == list(range(N))  # type: ignore[type-var]
 
@@ -119,8 +118,8 @@ def test_one_that_no_segment_takes(store: segstore.Store) -> None:
     store.create_topic("small", config={"segment.bytes": 1000})
     partition = partition_of(store.partition("small"))
     with pytest.raises(RecordTooLargeError):
-        write(partition, [single(b"x" * 5000, None, (), 0)])
-    assert write(partition, [single(b"after", None, (), 0)]) == 0
+        partition.put([single(b"x" * 5000, None, (), 0)])
+    assert partition.put([single(b"after", None, (), 0)]) == 0
 
 
 def test_one_whose_thread_has_gone(log: segstore.PartitionLog) -> None:
@@ -215,7 +214,7 @@ def test_c_appends_after_one_of_python(
         partition = partition_of(log)
         if refused:
             with pytest.raises(RecordTooLargeError):
-                write(partition, [single(b"x" * 5000, None, (), 0)])
+                partition.put([single(b"x" * 5000, None, (), 0)])
         else:
             assert log.append_batch([b"1", b"2", b"3"], batch_bytes=1) == range(1, 4)
         assert partition.tail.may_be_open
