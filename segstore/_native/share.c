@@ -370,9 +370,10 @@ static void finish_fences(seg_share *s, int was_taken)
             continue;
         if (!was_taken)
             __atomic_store_n(&note->owner, 0, __ATOMIC_RELEASE);
-        else if (record_of(log, current_of(log))->is_sealed) /* that was done, and not noted */
+        else if (record_of(log, current_of(log))->is_sealed) { /* that was done, and not noted */
             __atomic_store_n(&note->generation, record_of(log, current_of(log))->generation - 1, __ATOMIC_RELEASE);
-        else
+            __atomic_fetch_add(&log->aways, 1, __ATOMIC_ACQ_REL);
+        } else
             seal(s, note);
     }
 }

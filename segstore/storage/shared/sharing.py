@@ -95,15 +95,6 @@ class Sharing:
         n = lib.seg_shared_sealed(self.file.memory, self.file.size, slot, key, found)
         return {found[2 * i]: found[2 * i + 1] for i in range(n)}
 
-    def has_left(self, slot: int, key: int) -> bool:
-        """Return whether another host has left the log of this partition, which nobody has taken over."""
-        log = self.file.log_if_there(slot) if self.found and slot not in self._shares else None
-        return log is not None and log.key == key and log.current != 0
-
-    def stop(self) -> None:
-        """Let nobody come any more: what the file says is old from now on."""
-        self.file.live = False
-
     def of(self, slot: int, key: int) -> Any:
         """Return the share of the partition that has this slot. Raises OSError."""
         share = self._shares.get(slot)

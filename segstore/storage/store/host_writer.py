@@ -114,7 +114,7 @@ class HostWriter(StoreWriter):
             for number in info.partition_ids:
                 key = slot_key(info.topic_id, info.name, number)
                 slot = self._ends.slot(key)
-                if slot is not None and self.sharing.has_left(slot, key):
+                if slot is not None and self.sharing.is_left(slot, key):
                     self.partition(info.name, number)
 
     def _others_live(self) -> bool:

@@ -273,7 +273,7 @@ class StoreWriter:
         self.inbox.join_again(self._loader.durable_below)
         finished = self.inbox.undo_unfinished()
         if finished:
-            self._loader.clean = False
+            self._loader.clean, self._loader.adopted = False, finished
             with self._ends.together():
                 for key in sorted(finished):
                     self.partitions.open(*key)
