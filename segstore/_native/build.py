@@ -125,7 +125,9 @@ def flags() -> tuple[list[str], list[str]]:
         count = ["--coverage", "-fprofile-update=atomic"]
         return ["-O0", "-std=gnu11", "-g", *count, *WARNINGS], ["--coverage"]
     if os.environ.get("SEGSTORE_STORM"):
-        return ["-O1", "-std=gnu11", "-pthread", "-fvisibility=hidden", "-DSEGSTORE_STORM", *WARNINGS], ["-pthread"]
+        return ["-O1", "-std=gnu11", "-pthread", "-fvisibility=hidden", "-DSEGSTORE_STORM", *WARNINGS], [
+            "-pthread"
+        ]
     sanitizers = os.environ.get("SEGSTORE_SANITIZE")
     if not sanitizers:
         return ["-O3", "-std=gnu11", "-pthread", "-fvisibility=hidden", *WARNINGS], ["-pthread"]

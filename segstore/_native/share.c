@@ -370,9 +370,10 @@ static void finish_fences(seg_share *s, int was_taken)
             continue;
         if (!was_taken)
             __atomic_store_n(&note->owner, 0, __ATOMIC_RELEASE);
-        else if (record_of(log, current_of(log))->is_sealed) /* that was done, and not noted */
+        else if (record_of(log, current_of(log))->is_sealed) { /* that was done, and not noted */
             __atomic_store_n(&note->generation, record_of(log, current_of(log))->generation - 1, __ATOMIC_RELEASE);
-        else
+            __atomic_fetch_add(&log->aways, 1, __ATOMIC_ACQ_REL);
+        } else
             seal(s, note);
     }
 }
@@ -523,8 +524,8 @@ void seg_share_show_together(seg_share *const *shares, const seg_marks *marks, i
             go_on(shares[i], shares[i]->log->pending);
             SEG_STEP(TOGETHER_ONE);
         }
-    SEG_STEP(TOGETHER_DONE);
     make_even(ends);
+    SEG_STEP(TOGETHER_DONE);
     __atomic_store_n(&header->together, 0, __ATOMIC_SEQ_CST);
     __atomic_fetch_add((uint32_t *)(ends + PUBLICATIONS), 1, __ATOMIC_RELEASE);
 }

@@ -88,7 +88,6 @@ void seg_share_leave(seg_tail *t)
     while (enter(t)) {
     }
     t->open = 0;
-    t->share = NULL;
     leave(t);
 }
 

@@ -19,7 +19,7 @@ import segstore
 from segstore.errors import StoreLockedError
 from segstore.files import Files
 from segstore.storage.meta.directory_safety import remove_unused
-from segstore.storage.staging.stager import Stager
+from segstore.storage.inbox.stager import Stager
 
 
 class Meanwhile(HookedFiles):

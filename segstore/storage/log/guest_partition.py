@@ -58,10 +58,12 @@ class GuestSide(Protocol):
     def slot_of(self, key: int) -> int:
         """Return the slot of a partition. Raises StoreClosedError where it has none any more."""
 
-    def led(self, topic: str, partition: int) -> Any:
-        """Return the host's partition if this process is the host, else None."""
+    def led(self, topic: str, partition: int, key: int) -> Any:
+        """Return the host's partition if this process is the host, else None. Raises StoreClosedError if the
+        topic was deleted.
+        """
 
-    def stage(self, topic: str, partition: int, chunks: Iterable[Encoded]) -> int:
+    def stage(self, topic: str, partition: int, key: int, chunks: Iterable[Encoded]) -> int:
         """Append by way of the host, all visible at once; returns the first offset."""
 
 
@@ -155,8 +157,13 @@ class GuestPartition:
         self._slot = -1
 
     def for_write(self) -> Any:
-        """Return what appends: this object, or the host's partition once this process is the host."""
-        return self._side.led(self.topic, self.partition) or self
+        """Return what appends: this object, with the topic's settings of now, or the host's partition once
+        this process is the host.
+        """
+        led = self._side.led(self.topic, self.partition, self._key)
+        if led is None and (self._share is None or self._share.log.settings != self._settings):
+            self._use(self._topic_config())
+        return led or self
 
     # --- what appends ask for ---------------------------------------------------------------
 
@@ -180,7 +187,12 @@ class GuestPartition:
         """Raise IllegalStateError: only the host has a writer."""
         raise refused_in_guest("this call")
 
-    log_start = admin = naming = producers = epochs = writer
+    admin = naming = producers = epochs = writer
+
+    @property
+    def log_start(self) -> Any:
+        """Raise IllegalStateError: only the host moves the log start offset."""
+        raise refused_in_guest("delete_records()")
 
     def put(self, chunks: Iterable[Encoded], claim: Claim | ExpectedEnd | None = None) -> int:
         """Append what C could not append at once; returns the first offset. Raises OffsetMismatchError,
@@ -202,7 +214,7 @@ class GuestPartition:
     def _long(self, chunks: Iterable[Encoded], claim: ExpectedEnd | None) -> int:
         if claim is not None:
             raise refused_in_guest("append_batch with expected_offset and more than 4 MiB")
-        return self._side.stage(self.topic, self.partition, chunks)
+        return self._side.stage(self.topic, self.partition, self._key, chunks)
 
     def _append(self, chunk: Encoded, expected: int, claim: ExpectedEnd | None) -> int:
         native, tried = self.tail.native, False

@@ -95,15 +95,6 @@ class Sharing:
         n = lib.seg_shared_sealed(self.file.memory, self.file.size, slot, key, found)
         return {found[2 * i]: found[2 * i + 1] for i in range(n)}
 
-    def has_left(self, slot: int, key: int) -> bool:
-        """Return whether another host has left the log of this partition, which nobody has taken over."""
-        log = self.file.log_if_there(slot) if self.found and slot not in self._shares else None
-        return log is not None and log.key == key and log.current != 0
-
-    def stop(self) -> None:
-        """Let nobody come any more: what the file says is old from now on."""
-        self.file.live = False
-
     def of(self, slot: int, key: int) -> Any:
         """Return the share of the partition that has this slot. Raises OSError."""
         share = self._shares.get(slot)
@@ -117,6 +108,14 @@ class Sharing:
             if self.file.size != size:
                 self.on_grown()
         return share
+
+    def is_left(self, slot: int, key: int) -> bool:
+        """Return whether another host has left this log, and this one has not taken it over."""
+        share = self._shares.get(slot)
+        if not self.found or (share is not None and share.key == key):
+            return False
+        log = self.file.log_if_there(slot)
+        return log is not None and log.key == key and bool(log.current)
 
     def take_over(self, slot: int, key: int) -> Taken | None:
         """Close a log that another host has left, and return how it ends; None if it has no end. Bytes may

@@ -100,9 +100,9 @@ class HostWriter(StoreWriter):
             return
         self.host.stop()
         self._take_over_all()
-        self._cut_sealed(sharing)
-        self._ends.end_sharing()
         super()._close_cleanly(nonce)
+        self._cut_sealed(sharing)
+        self._ends.end_sharing()  # from here on readers, and the next open, go by the published ends
         mark_unshared(self.context.files, self.context.root)
 
     def _take_over_all(self) -> None:
@@ -114,7 +114,7 @@ class HostWriter(StoreWriter):
             for number in info.partition_ids:
                 key = slot_key(info.topic_id, info.name, number)
                 slot = self._ends.slot(key)
-                if slot is not None and self.sharing.has_left(slot, key):
+                if slot is not None and self.sharing.is_left(slot, key):
                     self.partition(info.name, number)
 
     def _others_live(self) -> bool:

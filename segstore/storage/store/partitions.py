@@ -80,6 +80,8 @@ class PartitionLoader:
         self.owed = OwedEpochs()
         self.sharing: Sharing | None = None
         """Where the ends of logs are that another host has left."""
+        self.adopted: set[TopicPartitionKey] = set()
+        """Partitions that end behind what another host has adopted, and had no time to show."""
         self._made: set[TopicPartitionKey] = set()
         self.recovered: list[Recovered] = []
 
@@ -159,7 +161,7 @@ class PartitionLoader:
         published = self._ends.get(key) if self._left.ends_hold else None
         expected = self._expected(info, (info.name, partition), published)
         left = None if self.sharing is None else self.sharing.take_over(self._ends.claim(key), key)
-        if left is not None:
+        if left is not None and (info.name, partition) not in self.adopted:
             from segstore.storage.store.takeover import cut_to, expected_of
 
             expected = expected_of(left, expected)

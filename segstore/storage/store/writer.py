@@ -209,7 +209,7 @@ class StoreWriter:
             and f"{names.OURS}/{names.MEMBERS}" in root_names
             and has_living_members(files, root)
         ):
-            raise locked(files, root)  # guests whose host has died [H3]
+            raise StoreLockedError(root, None, shared=True)  # guests whose host has died [H3]
         if self._role is not None or f"{names.OURS}/{names.ROLE}" in root_names:
             check_role(files, root, self._role)
         if f"{names.OURS}/{names.FENCE}" in root_names and self.may_have_standby:
@@ -273,7 +273,7 @@ class StoreWriter:
         self.inbox.join_again(self._loader.durable_below)
         finished = self.inbox.undo_unfinished()
         if finished:
-            self._loader.clean = False
+            self._loader.clean, self._loader.adopted = False, finished
             with self._ends.together():
                 for key in sorted(finished):
                     self.partitions.open(*key)
