@@ -73,14 +73,14 @@ def storm(options: argparse.Namespace) -> int:
         elif not options.keep:
             shutil.rmtree(directory)
         seed += 1
+        if options.json:
+            said = {"rows": rows, "died": steps["died"], "stopped": steps["stopped"], "wrong": wrong}
+            options.json.write_text(json.dumps(said))
         if wrong and options.stop:
             break
-    told = {"rows": rows, "died": steps["died"], "stopped": steps["stopped"], "wrong": wrong}
     print(table(rows))
     print("died at", {step: n for step, n in steps["died"].most_common() if n})
     print("never died at", [step for step, n in steps["died"].items() if not n])
-    if options.json:
-        options.json.write_text(json.dumps(told))
     if not wrong and options.directory is None:
         shutil.rmtree(base)
     return 1 if wrong else 0
