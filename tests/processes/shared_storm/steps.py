@@ -26,12 +26,6 @@ def make(path: Path) -> None:
     path.write_bytes(bytes(_SIZE))
 
 
-def met(path: Path, step: str) -> int:
-    """Return how often a step was met."""
-    with path.open("rb") as file:
-        return int(struct.unpack_from("<q", file.read(), STEPS.index(step) * len(KINDS) * 8)[0])
-
-
 def counts(path: Path) -> dict[str, Counter[str]]:
     """Return how often each step was met, died at, stopped at."""
     numbers = struct.unpack(f"<{_SIZE // 8}q", path.read_bytes())
