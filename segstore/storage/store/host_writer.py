@@ -110,12 +110,16 @@ class HostWriter(StoreWriter):
         not shared, nobody knows their ends. Raises StorageError.
         """
         assert self.sharing is not None
-        for info in self.topics.values():
-            for number in info.partition_ids:
-                key = slot_key(info.topic_id, info.name, number)
-                slot = self._ends.slot(key)
-                if slot is not None and self.sharing.is_left(slot, key):
-                    self.partition(info.name, number)
+        try:
+            for info in list(self.topics.values()):
+                for number in info.partition_ids:
+                    key = slot_key(info.topic_id, info.name, number)
+                    slot = self._ends.slot(key)
+                    if slot is not None and self.sharing.is_left(slot, key):
+                        self.partition(info.name, number)
+        except BaseException:
+            self.sharing.file.live = True  # the next host does it
+            raise
 
     def _others_live(self) -> bool:
         """Return whether another member lives; if none does, nobody can come any more."""
