@@ -16,20 +16,9 @@ from segstore.storage.check.check import Finding
 
 from .follower import Seen, packed
 from .member import TOPIC, TXN_TOPIC
-from .notes import (
-    ABORTED,
-    BEGUN,
-    COMMITTED,
-    DONE,
-    HOSTS,
-    NOT_THERE,
-    TXN_BEGUN,
-    UNKNOWN,
-    Notes,
-    of_directory,
-    stamp_of,
-)
+from .notes import ABORTED, BEGUN, COMMITTED, DONE, HOSTS, NOT_THERE, TXN_BEGUN, UNKNOWN, Notes, of_directory, stamp_of
 from .plan import Plan
+
 
 
 class Rebooted(Files):
@@ -157,9 +146,9 @@ class Judge:
 
 
 def behind_the_end(root: Path, key: int, notes: Path) -> list[str]:
-    """Return what is wrong with the whole batches that lie behind the end of the log with this key, all of
-    whose members have ended: a recovery that does not believe the shared file would take them. They must be
-    the first ones of one append that was under way.
+    """Return what is wrong with the whole batches that lie behind the end of the log with this key, all of whose
+    members have ended: a recovery that does not believe the shared file would take them. They must be the first
+    ones of one append that was under way.
     """
     shared = (root / ".segstore" / "shared").read_bytes()
     for at in range(lib.SEG_SHARED_LOGS, len(shared), lib.SEG_SHARED_LOG):

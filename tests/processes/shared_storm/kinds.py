@@ -8,12 +8,12 @@ KINDS: dict[str, dict[str, Any]] = {
     "steps": {},
     "from outside": {"die": (0, 0, 0.0002), "outside": 0.45, "fences": False},
     "fences": {
-        "stop": (0.002, 0.006), "stopped_ms": 20, "goes_on": 0.15, "die": (0, 0.001), "outside": 0.03,
-        "guests": 0.5, "members": 5,
+        **{"stop": (0.002, 0.006), "stopped_ms": 20, "goes_on": 0.15, "die": (0, 0.001), "outside": 0.03},
+        **{"guests": 0.5, "members": 5},
     },
     "cuts": {
-        "one_size": True, "looks_behind": True, "dies_at": ("WRITTEN", "INDEXED", "FILLED", "HALF_WRITE"),
-        "die": (0.02,), "pause": (0.3,), "outside": 0.02, "all_killed": 0.9, "guests": 0.5, "fences": False,
+        **{"one_size": True, "looks_behind": True, "dies_at": ("WRITTEN", "INDEXED", "FILLED", "HALF_WRITE")},
+        **{"die": (0.02,), "pause": (0.3,), "outside": 0.02, "all_killed": 0.9, "guests": 0.5, "fences": False},
     },
     "eight members": {"members": 8},
     "durable": {"durable": 0.5},
