@@ -198,6 +198,10 @@ storm: $(VENV)/.built  ## storms of Ctrl-C, single and paired, at any moment of 
 suites: $(VENV)/.built  ## other projects' suites against Kafka's broker and ours, an hour; into docs/serve.md (ARGS="--sources FOLDER --only librdkafka")
 	$(HELPERS):$(CURDIR)/tools $(BIN)/python tools/suites.py $(ARGS)
 
+KILLS ?= 10000
+storm-shared: $(VENV)/.built  ## processes that share a store die, stop and are killed at any step, KILLS=10000 times (ARGS="--kind fences --first seed")
+	cd tests/processes && $(HELPERS) ../../$(BIN)/python -m shared_storm --kills $(KILLS) $(ARGS)
+
 groups: $(VENV)/.built  ## groups whose members pause, vanish and die, judged by Jepsen's anomalies, for SECONDS=600 (ARGS="--first seed")
 	cd tests/processes && $(HELPERS) ../../$(BIN)/python -m jepsen --seconds $(SECONDS) $(ARGS)
 

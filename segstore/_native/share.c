@@ -517,8 +517,8 @@ void seg_share_show_together(seg_share *const *shares, const seg_marks *marks, i
     }
     SEG_STEP(TOGETHER);
     __atomic_store_n(&header->together, number, __ATOMIC_SEQ_CST); /* from here on readers see all of them */
-    make_odd(ends);
     SEG_STEP(TOGETHER_BEGUN);
+    make_odd(ends);
     for (int64_t i = 0; i < n; i++)
         if (shares[i]->log->pending) {
             go_on(shares[i], shares[i]->log->pending);
