@@ -25,10 +25,12 @@ from segstore.errors import HostUnavailableError, StorageError, StoreClosedError
 from segstore.integers import INT64_MAX
 from segstore.mutex import Mutex
 from segstore.records import Encoded
-from segstore.storage.context import Context, wall_clock
+from segstore.storage.context import Context, os_errors, wall_clock
 from segstore.storage.log.validator import LogValidator
 from segstore.storage.producers.append_info import Claim, ExpectedEnd
+from segstore.storage.segment import index_files
 from segstore.storage.segment.native_tail import NativeTail
+from segstore.storage.segment.segment import Segment
 from segstore.storage.shared.refused_calls import refused_in_guest
 from segstore.storage.shared.verdicts import Request
 
@@ -286,9 +288,11 @@ class GuestPartition:
             word, self._share.waited_for = self._share.waited_for, 0
             self._side.ask(lib.SEG_ASKS_AWAY, Request(self._slot, self._key, word=word))
         elif wants == "sealed":
-            self._let_go()
+            with os_errors():
+                self._let_go()
         elif wants == "files":
-            self._bind()
+            with os_errors():
+                self._bind()
         elif wants == "open" or tried:
             self._side.ask(lib.SEG_ASKS_READY, self._request(chunk))
 
@@ -331,7 +335,7 @@ class GuestPartition:
             self.tail.native.pause()
             aways = share.log.aways
             while (number := lib.seg_share_sealed(share, 0, False, sealed)) >= 0:
-                cut_sealed(self.context, self.directory, sealed)
+                cut_sealed(self.context, self.directory, sealed, self.config.index_interval_bytes)
                 lib.seg_share_let_go(share, number)
             if number != -errno.EAGAIN:  # else the host has not gone on yet
                 share.aways = aways
@@ -383,10 +387,14 @@ class GuestPartition:
     def _map(self, path: str, entries: int, size: int) -> Any:
         """Map an index for the entries for which there is room. Raises OSError."""
         with self.context.files.open(path, write=True) as handle:
-            length = entries * size
-            if self.context.files.size(handle) < length:
-                raise FileNotFoundError(errno.ENOENT, "The index has less room than its log says", path)
-            return held("uint8_t[]", self.context.files.map(handle, max(length, 1), write=True))
+            length = max(entries * size, 1)
+            try:
+                return held("uint8_t[]", self.context.files.map(handle, length, write=True))
+            except OSError as error:  # a look at the size before would say less: a roll may trim it meanwhile
+                if error.errno != errno.EINVAL:
+                    raise
+                told = "The index has less room than its log says"
+                raise FileNotFoundError(errno.ENOENT, told, path) from None
 
     def _use(self, config: TopicConfig) -> None:
         self.config, self.validator = config, LogValidator(config)
@@ -429,14 +437,18 @@ def joined(chunks: list[Encoded]) -> Encoded:
     return whole
 
 
-def cut_sealed(context: Context, directory: str, sealed: Any) -> None:
-    """Cut what lies behind the end of a sealed segment, to which nobody writes any more. Raises OSError."""
+def cut_sealed(context: Context, directory: str, sealed: Any, interval: int) -> None:
+    """Cut what lies behind the end of a sealed segment, to which nobody writes any more, and make its indexes
+    anew: so long nobody could end them. Raises OSError.
+    """
     if sealed.is_replaced:  # its name is another file's
         return
-    path = os.path.join(directory, names.segment_file(sealed.base_offset, names.LOG))
+    size = int(sealed.position)
+    segment = Segment(context.pool, directory, sealed.base_offset, size, writable=True, interval=interval)
     try:
-        with context.files.open(path, write=True) as handle:
-            if context.files.size(handle) > sealed.position:
-                context.files.truncate(handle, sealed.position)
+        with context.files.open(segment.path, write=True) as handle:
+            if context.files.size(handle) > size:
+                context.files.truncate(handle, size)
+        index_files.rebuild(segment)
     except FileNotFoundError:
         """Retention has removed the segment."""

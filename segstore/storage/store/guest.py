@@ -19,6 +19,7 @@ from segstore.storage.handle_pool import HandlePool
 from segstore.storage.log.guest_partition import GuestPartition
 from segstore.storage.log.recovery import Recovered
 from segstore.storage.meta.published_ends import slot_key
+from segstore.storage.meta.topic_info import INTERNAL
 from segstore.storage.meta.topics import TopicInfo, find_topic
 from segstore.storage.scheduler import Scheduler
 from segstore.storage.shared.coherence import HostLine
@@ -221,11 +222,13 @@ class StoreGuest(StoreReader):
         raise refused_in_guest("a call that changes more than a log's end")
 
     def led(self, topic: str, partition: int, key: int) -> Partition | None:
-        """See `GuestSide`."""
-        if self.host is None:
-            return None
-        _same(self.host.topics, topic, partition, key)
-        return self.host.partition(topic, partition)
+        """See `GuestSide`. Only a host writes internal topics."""
+        if self.host is not None:
+            _same(self.host.topics, topic, partition, key)
+            return self.host.partition(topic, partition)
+        if topic in INTERNAL:
+            raise refused_in_guest(f"a write to {topic}")
+        return None
 
     # --- closing --------------------------------------------------------------------------
 
