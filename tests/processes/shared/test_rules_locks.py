@@ -7,7 +7,6 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import signal
 import stat
 from collections import Counter
 from collections.abc import Callable
