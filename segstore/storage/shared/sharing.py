@@ -87,9 +87,13 @@ class Sharing:
         self.file.live = True
         self.members.become_host()
 
-    def stop(self) -> None:
-        """Let nobody come any more: what the file says is old from now on."""
-        self.file.live = False
+    def sealed(self, slot: int, key: int) -> dict[int, int]:
+        """Return the segments of a log, by base offset, that were sealed before the time of a process that
+        may write to them still, and at which byte each one ends.
+        """
+        found = ffi.new("int64_t[]", 2 * lib.SEG_SEALED)
+        n = lib.seg_shared_sealed(self.file.memory, self.file.size, slot, key, found)
+        return {found[2 * i]: found[2 * i + 1] for i in range(n)}
 
     def of(self, slot: int, key: int) -> Any:
         """Return the share of the partition that has this slot. Raises OSError."""

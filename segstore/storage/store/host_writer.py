@@ -100,25 +100,14 @@ class HostWriter(StoreWriter):
             return
         self.host.stop()
         self._take_over_all()
-        self._ends.end_sharing()
         super()._close_cleanly(nonce)
+        self._cut_sealed(sharing)
+        self._ends.end_sharing()  # from here on readers, and the next open, go by the published ends
         mark_unshared(self.context.files, self.context.root)
 
-    def _others_live(self) -> bool:
-        """Return whether another member lives; if none does, nobody can come any more."""
-        sharing = self.sharing
-        assert sharing is not None
-        if sharing.members.others_alive():
-            return True
-        sharing.stop()
-        if sharing.members.others_alive():  # it has come just before
-            sharing.file.live = True
-            return True
-        return False
-
     def _take_over_all(self) -> None:
-        """Take over the logs that a host before this one has left, and nobody has needed since: when sharing
-        has ended the published ends are to tell where they end.
+        """Take over the logs that another host has left, and that this one has not needed: once the store is
+        not shared, nobody knows their ends. Raises StorageError.
         """
         assert self.sharing is not None
         try:
@@ -129,8 +118,20 @@ class HostWriter(StoreWriter):
                     if slot is not None and self.sharing.is_left(slot, key):
                         self.partition(info.name, number)
         except BaseException:
-            self.sharing.file.live = True
+            self.sharing.file.live = True  # the next host does it
             raise
+
+    def _others_live(self) -> bool:
+        """Return whether another member lives; if none does, nobody can come any more."""
+        sharing = self.sharing
+        assert sharing is not None
+        if sharing.members.others_alive():
+            return True
+        sharing.file.close_to_others()
+        if sharing.members.others_alive():  # it has come just before
+            sharing.file.live = True
+            return True
+        return False
 
     def _leave(self) -> None:
         """Leave the store to the next host, with its logs open. What waits for a disk comes first, while this

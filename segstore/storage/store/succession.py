@@ -15,6 +15,7 @@ from collections.abc import Callable
 
 from segstore.errors import HostUnavailableError, NotShareableError, SegstoreError, StoreLockedError
 from segstore.logger import Logger
+from segstore.mutex import Mutex
 from segstore.storage.context import Context
 from segstore.storage.shared.coherence import HostLine
 from segstore.storage.shared.members import Members
@@ -39,6 +40,8 @@ class Succession:
         self._context, self._members, self._become = context, members, become
         self._event = os.eventfd(0, os.EFD_CLOEXEC)
         self._done, self._ended = Latch(), Latch()
+        self._closing = Mutex()
+        """Held while the event is closed, or written to: its number may be another file's behind that."""
         self._patience = _SOON
 
     def start(self) -> None:
@@ -47,10 +50,11 @@ class Succession:
 
     def stop(self, seconds: float = 30.0) -> None:
         """End the thread. May be repeated."""
-        if self._ended.is_open:
-            return
-        self._done.open()
-        os.eventfd_write(self._event, 1)
+        with self._closing:
+            if self._ended.is_open:
+                return
+            self._done.open()
+            os.eventfd_write(self._event, 1)
         self._ended.wait(seconds)
 
     def _run(self) -> None:
@@ -58,8 +62,9 @@ class Succession:
             while not self._done.is_open and not self._await_end():
                 """Another member was faster."""
         finally:
-            self._ended.open()
-            os.close(self._event)
+            with self._closing:
+                self._ended.open()
+                os.close(self._event)
 
     def _await_end(self) -> bool:
         """Wait until the host is gone; return whether this process is the host now."""
