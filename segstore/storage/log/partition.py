@@ -223,7 +223,7 @@ class Partition:
         """
         share = self.tail.native.c.share
         sealed = share.log.sealed if share else ()
-        return min([self.recovery_point, *(each.base_offset for each in sealed if each.owner)])
+        return min([self.recovery_point, *(int(each.base_offset) for each in sealed if each.owner)])
 
     def _flushed(self, _: int) -> None:
         self.visible.publish()

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from segstore._native import ffi, lib
-from segstore.errors import SegstoreError, StorageError, UnknownTopicOrPartitionError, is_refusal
+from segstore.errors import SegstoreError, StorageError, UnknownTopicOrPartitionError
 from segstore.logger import Logger
 from segstore.storage.context import Context
 from segstore.storage.log.guest_partition import cut_sealed
@@ -81,9 +81,10 @@ class Host:
         except SegstoreError as error:
             return answer_of(error)
         except OSError as error:
-            if not is_refusal(error):
-                raise
             return answer_of(StorageError(error.errno, error.strerror, error.filename))
+        except Exception as error:  # the thread goes on: all guests wait for it
+            log.exception("%s: a guest's request could not be resolved", self._context.root)
+            return answer_of(error)
         return AGAIN, 0, b""
 
     def _resolve(self, asked: Any) -> None:
