@@ -38,29 +38,27 @@ class Host:
         opened: Callable[[], Iterable[Partition]],
     ) -> None:
         self._context, self._members, self._find, self._opened = context, members, find, opened
-        self._done, self._ended = Latch(), Latch()
+        self._done = Latch()
+        self._thread = Background(self._run, "segstore-host")
         self._looked = time.monotonic()
 
     def start(self) -> None:
         """Start the thread."""
-        Background(self._run, "segstore-host").start()
+        self._thread.start()
 
     def stop(self, seconds: float = 30.0) -> None:
-        """End the thread, behind the answer that it is about to give."""
+        """End the thread, behind the answer that it is about to give; it may call this itself."""
         self._done.open()
         lib.seg_shared_ring(ffi.addressof(self._members.shared.header, "bell"))
-        self._ended.wait(seconds)
+        self._thread.join(seconds)
 
     def _run(self) -> None:
         header = self._members.shared.header
         bell = ffi.addressof(header, "bell")
-        try:
-            while not self._done.is_open:
-                seen = header.bell
-                self.turn()
-                lib.seg_shared_wait(bell, seen, _LOOK_MS)
-        finally:
-            self._ended.open()
+        while not self._done.is_open:
+            seen = header.bell
+            self.turn()
+            lib.seg_shared_wait(bell, seen, _LOOK_MS)
 
     def turn(self) -> None:
         """Answer all that is asked now."""
@@ -84,6 +82,9 @@ class Host:
             if not is_refusal(error):
                 raise
             return answer_of(StorageError(error.errno, error.strerror, error.filename))
+        except Exception as error:  # else all other guests would wait in vain
+            log.exception("%s: a guest's request can't be answered", self._context.root)
+            return answer_of(error)
         return AGAIN, 0, b""
 
     def _resolve(self, asked: Any) -> None:
