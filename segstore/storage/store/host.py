@@ -40,33 +40,31 @@ class Host:
         opened: Callable[[], Iterable[Partition]],
     ) -> None:
         self._context, self._members, self._find, self._opened = context, members, find, opened
-        self._done, self._ended = Latch(), Latch()
+        self._done = Latch()
+        self._thread = Background(self._run, "segstore-host")
         self._apart: dict[int, tuple[int, Background]] = {}
         """By slot: the number of a request that another thread resolves, and that thread."""
         self._looked = time.monotonic()
 
     def start(self) -> None:
         """Start the thread."""
-        Background(self._run, "segstore-host").start()
+        self._thread.start()
 
     def stop(self, seconds: float = 30.0) -> None:
-        """End the threads, behind the answers that they are about to give."""
+        """End the threads, behind the answers that they are about to give; each of them may call this itself."""
         self._done.open()
         lib.seg_shared_ring(ffi.addressof(self._members.shared.header, "bell"))
-        self._ended.wait(seconds)
+        self._thread.join(seconds)
         for _, thread in list(self._apart.values()):
             thread.join(seconds)
 
     def _run(self) -> None:
         header = self._members.shared.header
         bell = ffi.addressof(header, "bell")
-        try:
-            while not self._done.is_open:
-                seen = header.bell
-                self.turn()
-                lib.seg_shared_wait(bell, seen, _LOOK_MS)
-        finally:
-            self._ended.open()
+        while not self._done.is_open:
+            seen = header.bell
+            self.turn()
+            lib.seg_shared_wait(bell, seen, _LOOK_MS)
 
     def turn(self) -> None:
         """Answer all that is asked now."""

@@ -29,7 +29,7 @@ class HostWriter(StoreWriter):
     """See `StoreGuest`: this side is the host from its beginning on."""
 
     def __init__(self, context: Context, config: StoreConfig, sharing: Sharing | None = None) -> None:
-        self._given = sharing
+        self._given, self._lets_go = sharing, False
         self._keys: dict[int, tuple[str, int]] = {}
         super().__init__(context, config)
 
@@ -79,9 +79,12 @@ class HostWriter(StoreWriter):
         if hasattr(self, "host"):
             self.host.stop()
         super().abandon()
+        if not self._lets_go and hasattr(self, "socket"):
+            self.socket.close()
 
     def let_go(self) -> None:
         """See `StoreWriter`."""
+        self._lets_go = True
         try:
             if hasattr(self, "socket"):
                 self.socket.unlink()

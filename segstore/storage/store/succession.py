@@ -40,22 +40,23 @@ class Succession:
         self._context, self._members, self._become = context, members, become
         self._event = os.eventfd(0, os.EFD_CLOEXEC)
         self._done, self._ended = Latch(), Latch()
+        self._thread = Background(self._run, "segstore-succession")
         self._closing = Mutex()
         """Held while the event is closed, or written to: its number may be another file's behind that."""
         self._patience = _SOON
 
     def start(self) -> None:
         """Start the thread, which ends once this process is the host."""
-        Background(self._run, "segstore-succession").start()
+        self._thread.start()
 
     def stop(self, seconds: float = 30.0) -> None:
-        """End the thread. May be repeated."""
+        """End the thread, which may call this itself. May be repeated."""
         with self._closing:
             if self._ended.is_open:
                 return
             self._done.open()
             os.eventfd_write(self._event, 1)
-        self._ended.wait(seconds)
+        self._thread.join(seconds)
 
     def _run(self) -> None:
         try:
