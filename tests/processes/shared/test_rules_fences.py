@@ -19,7 +19,10 @@ from segstore._native import lib
 
 RECORD = 69
 """Bytes of a batch of one record whose value is one byte."""
-ONE = {"a record": "log().append(b'S' * 300)", "batches": "log().append_batch([b'S' * 9] * 9, batch_bytes=80)"}
+ONE = {
+    "a record": "log().append(b'S' * 300)",
+    "batches": "log().append_batch([b'S' * 9] * 9, batch_bytes=80)",
+}
 
 
 @pytest.fixture
@@ -148,7 +151,7 @@ def test_A2_the_next_host_ends_what_a_dead_one_has_begun(
         is_early = "before" in then
         if is_early:
             stopped.go_on()
-            until(lambda: words.log().end_offset == 3)  # once, from there
+            until(lambda: words.log().end_offset >= 3)  # once, from there
         with MemberProcess(store_dir, True, SMALL) as next_one:
             next_one.opened()
             if then == "goes on":
@@ -349,9 +352,7 @@ def test_A5_a_dead_one_s_file_is_cut_by_its_name_by_a_host_that_never_had_it(
         assert stored(store_dir) == [b"a", b"b", b"w", b"n"]
 
 
-def test_A5_a_sealed_segment_that_may_be_written_to_is_not_compacted(
-    store_dir: Path, halting: Path
-) -> None:
+def test_A5_a_sealed_segment_that_may_be_written_to_is_not_compacted(store_dir: Path, halting: Path) -> None:
     topic = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": 0.0}
     with members(store_dir, True, "guest", "guest", preload=halting, topic=topic) as (host, stopped, waits):
         words = SharedWords(store_dir)
@@ -391,7 +392,7 @@ def test_A4_readers_see_nothing_vanish_and_nothing_of_what_is_cut(store_dir: Pat
                     wrong.extend(o for n, (o, _) in enumerate(found) if o != len(seen) + n)
                     seen.extend(value for _, value in found)
                     again = [each.value for each in log.read(0)]
-                    wrong.extend([again] if again != seen[: len(again)] else [])
+                    wrong.extend([again] if again[: len(seen)] != seen[: len(again)] else [])
 
         reading = threading.Thread(target=read)
         reading.start()
