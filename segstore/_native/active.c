@@ -12,6 +12,7 @@
 #include "contract/answers.h"
 #include "contract/file.h"
 #include "entry.h"
+#include "step.h"
 
 enum { PARTS = 1024 };      /* that one call of `write` gets at most; as many as one call of the system */
 
@@ -41,6 +42,7 @@ int64_t seg_active_note(seg_active *a, const seg_batch *batches, int64_t n)
 {
     seg_end *e = a->end;
     int64_t timed = 0;
+    SEG_STEP(WRITTEN);
     int64_t made = seg_index_entries(batches, n, e->base_offset, a->interval, &e->state,
                                      a->offset_index + OFFSET_ENTRY * e->offset_entries,
                                      a->time_index + TIME_ENTRY * e->time_entries, &timed);
@@ -48,14 +50,17 @@ int64_t seg_active_note(seg_active *a, const seg_batch *batches, int64_t n)
         __atomic_store_n(&e->offset_entries, e->offset_entries + made, __ATOMIC_RELEASE);
         __atomic_store_n(&e->time_entries, e->time_entries + timed, __ATOMIC_RELEASE);
     }
+    SEG_STEP(INDEXED);
     return made < 0 ? made : 0;
 }
 
 static int64_t write_at(int32_t fd, seg_writer write, const uint8_t *const *bufs, const int64_t *lens, int64_t n,
                         int64_t position)
 {
+    SEG_STEP(BEFORE_WRITE);
     if (write)
         return write(fd, bufs, lens, n, position);
+    SEG_TEAR(fd, bufs, lens, n, position);
     return n == 1 ? seg_pwrite(fd, *bufs, *lens, position) : seg_pwritev(fd, bufs, lens, n, position);
 }
 

@@ -32,6 +32,7 @@
 #include "contract/rules.h"
 #include "contract/share_sync.h"
 #include "share.h"
+#include "step.h"
 #include "tail.h"
 #include "tail_lock.h"
 
@@ -139,6 +140,14 @@ static int64_t index_batches(seg_tail *t, int64_t error, const seg_batch *batche
 
 int64_t seg_tail_put_out(seg_tail *t, const uint8_t *buf, int64_t len, const seg_batch *batches, int64_t n)
 {
+#ifdef SEGSTORE_STORM
+    if (SEG_HAS_BUG(END_FIRST) && t->share && t->share->is_held) {
+        seg_end before = *t->active->end;
+        seg_tail_move_end(t, len, batches, n);
+        seg_share_publish(t, t->stable_offset);
+        *t->active->end = before;
+    }
+#endif
     int64_t done = seg_active_write(t->active, t->fd, t->write, &buf, &len, 1);
     return index_batches(t, done < 0 ? done : 0, batches, n);
 }

@@ -1,7 +1,9 @@
 """Builds the native part as `segstore._native._segstore`; nothing on disk but the build's own output.
 
 Run by setup.py (`cffi_modules`) and never imported by the package. SEGSTORE_SANITIZE=address,undefined builds
-with those sanitizers, and with C's asserts; SEGSTORE_COVERAGE=1 what counts lines and branches for gcov.
+with those sanitizers, and with C's asserts; SEGSTORE_COVERAGE=1 what counts lines and branches for gcov;
+SEGSTORE_STORM=1 with steps at which a process pauses, dies or stops by chance (step.h), never beside the
+usual build.
 """
 
 from __future__ import annotations
@@ -55,6 +57,7 @@ SOURCES = (
     "validate.c",
     "zerocopy.c",
 )
+STORM = ("storm.c",) if os.environ.get("SEGSTORE_STORM") else ()
 CONTRACT = (
     "answers",
     "batch",
@@ -106,6 +109,7 @@ HEADERS = (
     "shape.h",
     "share.h",
     "share_lock.h",
+    "step.h",
     "system.h",
     "tail.h",
     "tail_append.h",
@@ -120,6 +124,10 @@ def flags() -> tuple[list[str], list[str]]:
     if os.environ.get("SEGSTORE_COVERAGE"):
         count = ["--coverage", "-fprofile-update=atomic"]
         return ["-O0", "-std=gnu11", "-g", *count, *WARNINGS], ["--coverage"]
+    if os.environ.get("SEGSTORE_STORM"):
+        return ["-O1", "-std=gnu11", "-pthread", "-fvisibility=hidden", "-DSEGSTORE_STORM", *WARNINGS], [
+            "-pthread"
+        ]
     sanitizers = os.environ.get("SEGSTORE_SANITIZE")
     if not sanitizers:
         return ["-O3", "-std=gnu11", "-pthread", "-fvisibility=hidden", *WARNINGS], ["-pthread"]
@@ -143,7 +151,7 @@ def _builder() -> FFI:
     builder.set_source(
         "segstore._native._segstore",
         "".join(f'#include "contract/{name}.h"\n' for name in CONTRACT),
-        sources=[f"{FOLDER}/{name}" for name in SOURCES],
+        sources=[f"{FOLDER}/{name}" for name in (*SOURCES, *STORM)],
         depends=[f"{FOLDER}/{name}" for name in HEADERS],
         include_dirs=[FOLDER],
         extra_compile_args=compile_args,

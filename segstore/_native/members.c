@@ -18,6 +18,7 @@
 #include <time.h>
 
 #include "contract/members.h"
+#include "step.h"
 #include "system.h"
 
 enum { STATES = 3 };        /* the bits of a request's state */
@@ -111,6 +112,7 @@ int64_t seg_request_post(seg_member *m, int32_t asks)
     s->text[0] = 0;
     __atomic_store_n(&s->request, number | SEG_ASKED, __ATOMIC_RELEASE);
     seg_shared_ring(&((seg_shared_header *)m->map)->bell);
+    SEG_STEP(ASKED);
     return number;
 }
 
@@ -159,5 +161,6 @@ int64_t seg_request_answer(seg_member *m, int32_t slot, uint32_t number, int32_t
     if (!__atomic_compare_exchange_n(&s->request, &number, (number & ~(uint32_t)STATES) | SEG_DONE, 0, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED))
         return 0;
     futex_wake(&s->request, INT_MAX, SEG_OF_PROCESSES);
+    SEG_STEP(ANSWERED);
     return 1;
 }

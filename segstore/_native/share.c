@@ -32,6 +32,7 @@
 #include "contract/shared_ends.h"
 #include "relax.h"
 #include "share_lock.h"
+#include "step.h"
 #include "tail_lock.h"
 
 enum { WORDS = sizeof(seg_shared_end) / 8, PUBLICATIONS = 8, LONGEST_WAIT = 100 /* ms */ };
@@ -128,7 +129,13 @@ static void note_torn(seg_shared_log *log)
 static int64_t cut(int32_t fd, int64_t position)
 {
     struct stat found;
-    return fstat(fd, &found) < 0 || (found.st_size > position && ftruncate(fd, position) < 0) ? -errno : 0;
+    SEG_STEP(REPAIR);
+    if (SEG_HAS_BUG(NO_CUT))
+        return 0;
+    int failed = fstat(fd, &found) < 0 || (found.st_size > position && ftruncate(fd, position) < 0);
+    int64_t error = failed ? -errno : 0;
+    SEG_STEP(CUT);
+    return error;
 }
 
 static uint32_t torn_of(const seg_shared_log *log)
@@ -219,9 +226,10 @@ int64_t seg_share_enter(seg_tail *t, int32_t brief)
     const seg_shared_header *header = (const seg_shared_header *)s->member->map;
     uint64_t seen = 0;
     int64_t code = take_patiently(s, s->who, brief, header->stopped_ms, &seen);
-    if (code == 1)
+    if (code == 1) {
+        SEG_STEP(FROM_DEAD);
         note_torn(s->log);
-    else if (code == -ETIMEDOUT)
+    } else if (code == -ETIMEDOUT)
         s->waited_for = seen & ~(uint64_t)SEG_WAITED;
     if (code == SEG_BUSY && brief)
         return code;
@@ -229,6 +237,7 @@ int64_t seg_share_enter(seg_tail *t, int32_t brief)
     if (code < 0)
         return SEG_SLOW;
     s->is_held = 1;
+    SEG_STEP(LOCKED);
     if (look(t, s) == 0)
         return 0;
     seg_share_exit(t);
@@ -241,7 +250,9 @@ void seg_share_exit(seg_tail *t)
     if (s == NULL || !s->is_held)
         return;
     s->is_held = 0;
+    SEG_STEP(LEAVING);
     seg_lock_leave(s->member, &s->log->lock, s->who);
+    SEG_STEP(UNLOCKED);
 }
 
 int seg_share_publish(seg_tail *t, int64_t stable)
@@ -250,8 +261,23 @@ int seg_share_publish(seg_tail *t, int64_t stable)
     uint64_t next = own_word(s, s->current);
     seg_shared_end end = {.end = *t->active->end, .generation = s->generation, .start_offset = s->start_offset,
                           .stable_offset = stable, .layout = s->layout, .leader_epoch = t->leader_epoch};
+#ifdef SEGSTORE_STORM
+    if (SEG_HAS_BUG(WORDS)) {
+        seg_shared_end *now = record_of(s->log, s->current);
+        now->end.position = end.end.position;
+        SEG_STEP(FILLED);
+        now->end.next_offset = end.end.next_offset;
+        SEG_STEP(FILLED);
+        now->end = end.end;
+        return 1;
+    }
+#endif
     fill(record_of(s->log, next), &end);
-    int done = swap(s->log, s->current, next);
+    SEG_STEP(FILLED);
+    if (SEG_HAS_BUG(NO_SWAP))
+        __atomic_store_n(&s->log->current, s->current = next, __ATOMIC_RELEASE);
+    int done = SEG_HAS_BUG(NO_SWAP) || swap(s->log, s->current, next);
+    SEG_STEP(PUBLISHED);
     if (done)
         s->current = next;
     return done;
@@ -302,7 +328,9 @@ static void seal(seg_share *s, seg_sealed *note)
         end.is_sealed = 1;
         next = next_word(s, current);
         fill(record_of(log, next), &end);
+        SEG_STEP(SEALING);
     } while (!swap(log, current, next));
+    SEG_STEP(SEALED);
     __atomic_store_n(&note->generation, end.generation - 1, __ATOMIC_RELEASE);
     __atomic_fetch_add(&log->aways, 1, __ATOMIC_ACQ_REL);
 }
@@ -319,12 +347,15 @@ static int fence(seg_share *s, uint64_t word)
         return 0;
     __atomic_store_n(&note->generation, INT64_MAX, __ATOMIC_RELAXED);
     __atomic_store_n(&note->owner, owner, __ATOMIC_RELEASE);
+    SEG_STEP(NOTED);
     if (!__atomic_compare_exchange_n(&log->lock, &seen, seg_lock_word(s->member, SEG_OF_HOST) | SEG_WAITED, 0, __ATOMIC_ACQUIRE,
                                      __ATOMIC_RELAXED)) {
         __atomic_store_n(&note->owner, 0, __ATOMIC_RELEASE);
         return 0;
     }
+    SEG_STEP(TAKEN);
     seal(s, note);
+    SEG_STEP(FENCED);
     return 1;
 }
 
@@ -339,9 +370,10 @@ static void finish_fences(seg_share *s, int was_taken)
             continue;
         if (!was_taken)
             __atomic_store_n(&note->owner, 0, __ATOMIC_RELEASE);
-        else if (record_of(log, current_of(log))->is_sealed) /* that was done, and not noted */
+        else if (record_of(log, current_of(log))->is_sealed) { /* that was done, and not noted */
             __atomic_store_n(&note->generation, record_of(log, current_of(log))->generation - 1, __ATOMIC_RELEASE);
-        else
+            __atomic_fetch_add(&log->aways, 1, __ATOMIC_ACQ_REL);
+        } else
             seal(s, note);
     }
 }
@@ -405,7 +437,9 @@ int64_t seg_share_close(seg_tail *t)
     int64_t error = take_for_host(s);
     if (error < 0)
         return error;
+    SEG_STEP(CLOSING);
     __atomic_store_n(&log->open, 0, __ATOMIC_RELEASE);
+    SEG_STEP(CLOSED);
     uint64_t current = current_of(log);
     const seg_shared_end *now = record_of(log, current);
     *t->active->end = now->end;
@@ -450,7 +484,10 @@ int64_t seg_share_show(seg_share *s, const seg_marks *marks)
     seg_shared_end end = {0};
     if (__atomic_load_n(&s->log->open, __ATOMIC_ACQUIRE))
         return 0;
-    go_on(s, prepare(s, marks, &end));
+    uint64_t next = prepare(s, marks, &end);
+    SEG_STEP(SHOWING);
+    go_on(s, next);
+    SEG_STEP(SHOWN);
     return 1;
 }
 
@@ -478,12 +515,17 @@ void seg_share_show_together(seg_share *const *shares, const seg_marks *marks, i
         log->pending = __atomic_load_n(&log->open, __ATOMIC_ACQUIRE) ? 0 : prepare(shares[i], marks + i, &end);
         __atomic_store_n(&log->pending_of, number, __ATOMIC_RELEASE);
     }
+    SEG_STEP(TOGETHER);
     __atomic_store_n(&header->together, number, __ATOMIC_SEQ_CST); /* from here on readers see all of them */
     make_odd(ends);
+    SEG_STEP(TOGETHER_BEGUN);
     for (int64_t i = 0; i < n; i++)
-        if (shares[i]->log->pending)
+        if (shares[i]->log->pending) {
             go_on(shares[i], shares[i]->log->pending);
+            SEG_STEP(TOGETHER_ONE);
+        }
     make_even(ends);
+    SEG_STEP(TOGETHER_DONE);
     __atomic_store_n(&header->together, 0, __ATOMIC_SEQ_CST);
     __atomic_fetch_add((uint32_t *)(ends + PUBLICATIONS), 1, __ATOMIC_RELEASE);
 }
@@ -533,11 +575,13 @@ void seg_share_open(seg_tail *t, int64_t stable)
     log->interval = t->active->interval;
     log->settings = s->settings;
     s->is_sealed = 0;
+    SEG_STEP(OPENING);
     go_on(s, next);
     int64_t names = __atomic_load_n(&t->names, __ATOMIC_ACQUIRE);
     if (names == t->synced_names)
         seg_share_sync_less(s, names, s->generation);
     __atomic_store_n(&log->open, 1, __ATOMIC_RELEASE);
+    SEG_STEP(OPENED);
 }
 
 int64_t seg_share_take_over(seg_share *s, seg_shared_end *out)
@@ -550,6 +594,7 @@ int64_t seg_share_take_over(seg_share *s, seg_shared_end *out)
     int64_t taken = was_open ? take_for_host(s) : 0;
     if (taken < 0)
         return taken;
+    SEG_STEP(TAKING_OVER);
     if (was_open)
         finish_fences(s, (int)taken);
     __atomic_store_n(&log->open, 0, __ATOMIC_RELEASE);
@@ -562,6 +607,7 @@ int64_t seg_share_take_over(seg_share *s, seg_shared_end *out)
         leave_for_host(s);
     else if (seg_lock_is_dead(s->member, owner))
         __atomic_compare_exchange_n(&log->lock, &owner, 0, 0, __ATOMIC_RELEASE, __ATOMIC_RELAXED);
+    SEG_STEP(TAKEN_OVER);
     return 1;
 }
 

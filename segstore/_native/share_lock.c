@@ -15,6 +15,7 @@
 #include "contract/share_lock.h"
 #include "relax.h"
 #include "share_lock.h"
+#include "step.h"
 #include "system.h"
 
 enum { NS_OF_MS = 1000000 };
@@ -112,6 +113,8 @@ int64_t seg_lock_take(const seg_member *m, uint64_t *lock, int32_t who, int32_t 
                 return 1;
             continue;
         }
+        if (SEG_HAS_BUG(HASTY) && clock_ns() - since > NS_OF_MS && swap(lock, &word, mine, __ATOMIC_ACQUIRE))
+            return 1;
         if (patience_ms >= 0 && clock_ns() - since > patience_ms * NS_OF_MS)
             return -ETIMEDOUT;
     }

@@ -29,6 +29,7 @@
 #include "contract/share_lock.h"
 #include "contract/share_sync.h"
 #include "share_lock.h"
+#include "step.h"
 #include "system.h"
 
 enum { MOST_PATIENCE = 250000, SECOND = 1000000000, NS_OF_MS = 1000000 }; /* ns */
@@ -251,7 +252,9 @@ static int64_t sync_log(const seg_share *s, int32_t fd, seg_syncer sync, int64_t
         int32_t failed = 0;
         int64_t began = clock_ns();
         STORE(l->sync_from, now.end.next_offset);
+        SEG_STEP(SYNCING);
         code = sync ? sync(fd, &failed) : seg_fdatasync(fd, &failed);
+        SEG_STEP(SYNCED);
         int64_t share = (clock_ns() - began) / (all ? 2 : 4);
         __atomic_store_n(&l->patience, share < MOST_PATIENCE ? share : MOST_PATIENCE, __ATOMIC_RELAXED);
         code = failed ? -failed : code;

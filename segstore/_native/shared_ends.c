@@ -16,6 +16,7 @@
 
 #include "contract/ends.h"
 #include "contract/shared_ends.h"
+#include "step.h"
 
 enum { WORDS = sizeof(seg_shared_end) / 8, TURN = 16 };
 
@@ -120,5 +121,6 @@ int64_t seg_shared_count(uint8_t *ends, int64_t len, uint8_t *shared)
         return -EINVAL;
     __atomic_fetch_add(&((seg_shared_header *)shared)->appends, 1, __ATOMIC_RELEASE);
     __atomic_fetch_add((uint32_t *)(ends + 8), 1, __ATOMIC_RELEASE);
+    SEG_STEP(COUNTED);
     return seg_wake(ends, len);
 }

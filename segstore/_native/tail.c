@@ -88,15 +88,15 @@ void seg_share_leave(seg_tail *t)
     while (enter(t)) {
     }
     t->open = 0;
-    t->share = NULL;
     leave(t);
 }
 
 int64_t seg_share_catch_up(seg_tail *t)
 {
-    if (!t->here[0] || __atomic_load_n(&t->share->log->current, __ATOMIC_ACQUIRE) == t->share->current || enter(t))
+    const seg_share *s = __atomic_load_n(&t->share, __ATOMIC_ACQUIRE);
+    if (!s || !t->here[0] || __atomic_load_n(&s->log->current, __ATOMIC_ACQUIRE) == s->current || enter(t))
         return 0;
-    int more = t->open && seg_share_look(t) && t->active->end->next_offset > t->shown_offset;
+    int more = t->open && t->share && seg_share_look(t) && t->active->end->next_offset > t->shown_offset;
     if (more)
         show_up_to(t, t->active->end->position, t->active->end->next_offset);
     leave(t);

@@ -18,11 +18,11 @@ from segstore.files import Files
 from segstore.logger import Logger
 from segstore.names import check_topic
 from segstore.storage.context import os_errors
+from segstore.storage.inbox.stager import Stager
 from segstore.storage.meta.directory_safety import remove_unused
 from segstore.storage.meta.topic_info import check_not_internal
 from segstore.storage.meta.topics import TopicInfo, find_topic
 from segstore.storage.staging.seal import adopt
-from segstore.storage.staging.stager import Stager
 from segstore.storage.store import store as store_module
 from segstore.storage.store.store import Store
 

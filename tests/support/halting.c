@@ -1,7 +1,8 @@
 /* A process that stops, or dies, at a call of the kernel. Loaded by LD_PRELOAD.
  *
  * `halt_at` has the `nth` call from now on (1: the next) of one kind, on a file whose path ends so, send a signal to its
- * own thread: before it is made, behind it, or (a write) behind half of its bytes. A stopped thread goes on there. */
+ * own thread: before it is made, behind it, or (a write) behind half of its bytes. A stopped thread goes on there.
+ * `halt_where` does so at the next load or store in a page of a mapping, before it is done. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -11,6 +12,7 @@
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
 #include <unistd.h>
@@ -29,6 +31,38 @@ void halt_at(int kind, int nth, int at, int number, const char *path)
     strncpy(suffix[kind], path, sizeof suffix[kind] - 1);
     left[kind] = nth;
 }
+
+/* --- a place of memory ------------------------------------------------------------- */
+
+static char *page;
+static size_t page_len;
+static int page_number;
+
+static void touched(int number, siginfo_t *info, void *context)
+{
+    char *at = info->si_addr;
+    if (!page || at < page || at >= page + page_len) {
+        signal(SIGSEGV, SIG_DFL);
+        return;
+    }
+    mprotect(page, page_len, PROT_READ | PROT_WRITE);
+    page = NULL;
+    if (page_number == SIGKILL)
+        kill(getpid(), SIGKILL);
+    raise(page_number);
+}
+
+void halt_where(void *at, size_t len, int number)
+{
+    struct sigaction action = {.sa_sigaction = touched, .sa_flags = SA_SIGINFO | SA_NODEFER};
+    sigaction(SIGSEGV, &action, NULL);
+    page = at;
+    page_len = len;
+    page_number = number;
+    mprotect(at, len, PROT_NONE);
+}
+
+/* --- a call ------------------------------------------------------------------------ */
 
 /* Whether this call is the one: then `halt` is due in it. */
 static int is_due(int kind, int fd)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import json
+import mmap
 import os
 import select
 import signal
@@ -47,7 +48,8 @@ class MemberError(Exception):
 class MemberProcess:
     """A process with a store open (`shared`: True, "guest" or False). A command is Python, and the value of
     its last expression comes back. It finds `store`, `side`, `log(n)` of topic "t", `guest(n)` (its
-    `GuestPartition`), `lock(n)` and `unlock(n)` (the log's lock), `halt(...)`, and all of `_names`.
+    `GuestPartition`), `lock(n)` and `unlock(n)` (the log's lock), `halt(...)`, and all of `_names`. `preload`
+    is `halting.c`, compiled.
     """
 
     def __init__(
@@ -71,8 +73,12 @@ class MemberProcess:
             env={**found, **(env or {})},
         )
         self._read = bytearray()
-        self.pid = self._process.pid
-        self.pid = int(self.result())
+        self.pid, self.slot = self._process.pid, -1
+
+    def opened(self) -> MemberProcess:
+        """Wait until it has the store open. Raises MemberError."""
+        self.pid, self.slot = self.result()
+        return self
 
     # --- commands -------------------------------------------------------------------------------
 
@@ -84,7 +90,7 @@ class MemberProcess:
 
     def result(self, seconds: float = PATIENCE) -> Any:
         """Return the value of the command that was begun. Raises MemberError."""
-        assert self.is_done(seconds), f"no answer of {self.pid} in {seconds} s"
+        assert self.is_done(seconds), f"{self.pid} has not answered in {seconds} s"
         line, _, self._read = self._read.partition(b"\n")
         told = json.loads(line)
         if "raised" in told:
@@ -139,6 +145,10 @@ class MemberProcess:
     def interrupt(self) -> None:
         """Send SIGINT: Ctrl-C."""
         os.kill(self.pid, signal.SIGINT)
+
+    def sleeps(self) -> bool:
+        """Return whether all its threads sleep."""
+        return self.states() == {"S"}
 
     def states(self) -> set[str]:
         """Return the states of its threads: T is stopped, S sleeps, R runs, Z is dead."""
@@ -238,16 +248,18 @@ class SharedWords:
 @contextmanager
 def members(root: Path | str, *kinds: bool | str, **settings: Any) -> Iterator[list[MemberProcess]]:
     """Run members of these kinds; the first is the host, with the `config` that is given. It makes topic "t"
-    with the settings of `topic`.
+    of so many `partitions`, with the settings of `topic`. At the end they are closed, the host last.
     """
     config = settings.pop("config", SMALL)
     topic = settings.pop("topic", {})
-    running: list[MemberProcess] = []
+    partitions = settings.pop("partitions", 1)
+    running = [MemberProcess(root, kinds[0], config, **settings)]
     try:
-        for kind in kinds:
-            running.append(MemberProcess(root, kind, config, **settings))
-            if len(running) == 1:
-                running[0].run(f"'t' in store.topics() or store.create_topic('t', config={topic!r}) and 0")
+        made = f"'t' in store.topics() or store.create_topic('t', {partitions}, {topic!r}) and 0"
+        running[0].opened().run(made)
+        running += [MemberProcess(root, kind, config, **settings) for kind in kinds[1:]]
+        for each in running[1:]:
+            each.opened()
         yield running
     except BaseException:
         for each in running:
@@ -292,9 +304,21 @@ def _names(store: Any, preload: str) -> dict[str, Any]:
     ) -> None:
         ctypes.CDLL(preload).halt_at(kind, nth, at, int(number), path.encode())
 
+    def high_seats(partition: int = 0) -> None:
+        """Have guests that come take seats whose records lie in the log's second page."""
+        seats = share(partition).log.seats
+        for seat in range(lib.SEG_SEATS // 2 + 1):
+            seats[seat] = seats[seat] or 1 << 32
+
+    def halt_at_records(number: int = signal.SIGSTOP, partition: int = 0) -> None:
+        """Halt before the next look at a record in the log's second page."""
+        page = int(ffi.cast("uintptr_t", share(partition).log)) + mmap.PAGESIZE
+        ctypes.CDLL(preload).halt_where(ctypes.c_void_p(page), ctypes.c_size_t(mmap.PAGESIZE), int(number))
+
     known = {each.__name__: each for each in (segstore, os, sys, threading, time, signal)}
     known |= {"store": store, "side": side, "ffi": ffi, "lib": lib, "until": until}
-    known |= {each.__name__: each for each in (guest, share, lock, unlock, halt)}
+    known |= {each.__name__: each for each in (guest, share, lock, unlock, halt, high_seats)}
+    known["halt_at_records"] = halt_at_records
     known |= {"log": lambda partition=0: store.partition("t", partition)}
     known |= {"WRITE": WRITE, "CUT": CUT, "SYNC": SYNC, "WAKE": WAKE}
     known |= {"BEFORE": BEFORE, "BEHIND": BEHIND, "HALF": HALF}
@@ -316,6 +340,12 @@ def _answer(code: str, known: dict[str, Any]) -> dict[str, Any]:
         return {"raised": [type(error).__name__, str(error), traceback.format_exc()]}
 
 
+def _slot(store: Any) -> int:
+    """Return the slot of this process; -1 if it is no member."""
+    mine = (each.slot for each in store.members() if each.pid == os.getpid())
+    return -1 if store.role not in {"host", "guest"} else next(mine)
+
+
 def _main() -> None:
     import segstore
 
@@ -324,7 +354,7 @@ def _main() -> None:
     os.dup2(2, 1)
     with segstore.open(root, shared=shared, config=config, timeout=timeout) as store:
         known = _names(store, preload)
-        tell.write(json.dumps({"value": os.getpid()}) + "\n")
+        tell.write(json.dumps({"value": [os.getpid(), _slot(store)]}) + "\n")
         tell.flush()
         for line in sys.stdin:
             tell.write(json.dumps(_answer(json.loads(line), known), default=repr) + "\n")

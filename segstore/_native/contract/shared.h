@@ -113,7 +113,7 @@ typedef struct seg_shared_header {
     int64_t boot[2];         /* the start of the machine, and its complement */
     char version[16];        /* of the segstore that made the file */
     int64_t which[3];        /* device, inode and birth of the file: no copy of it has the same */
-    uint32_t live;           /* 1: the store is shared; 0: what is here is old */
+    uint32_t live;           /* 1: the store is shared; 2: it is, and its last member closes it: nobody may join; 0: what is here is old */
     uint32_t appends;        /* publications that had no sequence, wrapping */
     uint32_t bell;           /* a futex: the host has something to do */
     uint32_t hosts;          /* a futex: counts the hosts */

@@ -109,6 +109,7 @@ class Adopter:
         try:
             if places:
                 write_intent(self._folder, Intent(manifest.stem, manifest.id, tuple(places)))
+            self._check_sealed(manifest)
             # Before the segments have names: what syncs them then would hold up the sync of the note.
             if joined.segments:
                 write_joined(self._folder, joined)
@@ -128,6 +129,13 @@ class Adopter:
         if joined.segments:
             self._unsynced(joined)
         return adoption
+
+    def _check_sealed(self, manifest: Manifest) -> None:
+        """Raise StagedFilesError where the manifest was taken back, behind the intent: see
+        `Sealed.take_back`.
+        """
+        if manifest.is_sealed and not self._files.exists(self._folder.manifest(manifest.stem)):
+            raise StagedFilesError(f"{manifest.id!r} was taken back")
 
     def _note_what_is_joined(self, noted: Joined, joined: Joined) -> Joined:
         """Return `joined`; where files could not become segments as it was noted, the note is made anew."""

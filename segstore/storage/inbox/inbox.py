@@ -364,10 +364,12 @@ class Inbox:
             if keys & stuck and self._ids.find(manifest.id) is None:
                 raise StorageError(f"what was sealed before for {sorted(keys & stuck)} can't be adopted now")
             self.note(self._adopter.adopt(manifest))
-        except NEVER as error:
-            self._refuse(stem, manifest, error)
-            return
-        except (SegstoreError, OSError):
+        except (SegstoreError, OSError) as error:
+            if not self._context.files.exists(self.folder.manifest(stem)):
+                return  # it was taken back meanwhile
+            if isinstance(error, NEVER):
+                self._refuse(stem, manifest, error)
+                return
             stuck |= keys
             raise
         self._clear(manifest)

@@ -11,6 +11,11 @@ from typing import NamedTuple
 
 from segstore.errors import IdempotencyConflictError
 
+GUESTS = "segstore.guests"
+"""The series of the ids under which guests of a shared store append what is long: nobody asks for one behind
+its append."""
+_MOST_OF_GUESTS = 1000
+
 
 class Adoption(NamedTuple):
     """A manifest that was adopted: its id, when (ms), and first and end offset by partition.
@@ -90,6 +95,8 @@ class KnownIds:
         """
         newest, least = next(reversed(self._held), None), now_ms - self._retention_ms
         old = [id_ for id_, held in self._held.items() if id_ != newest and held.adopted_ms < least]
+        guests = [id_ for id_ in self._held if _series(id_) == GUESTS]
+        old += [id_ for id_ in guests[:-_MOST_OF_GUESTS] if id_ not in old]
         dropped = [self._drop(id_) for id_ in old]
         for spared in (True, False):
             for id_ in list(self._held) if len(self._held) > self._count else ():

@@ -55,6 +55,8 @@ class Manifest(NamedTuple):
     id: str
     files: tuple[StagedFile, ...]
     source: str = ""
+    is_sealed: bool = False
+    """Whether it lies in the inbox: who sealed it may take it back until its adoption begins."""
 
     @property
     def records(self) -> int:
@@ -105,7 +107,7 @@ def read_manifest(folder: Folder, stem: str) -> Manifest:
         rows = tuple(StagedFile.parse(row) for row in held["files"])
         if len({(row.stager, row.name) for row in rows}) < len(rows):
             raise ValueError("a file is named twice")
-        return Manifest(stem, check_id(held["id"]), rows, check_source(held.get("source", "")))
+        return Manifest(stem, check_id(held["id"]), rows, check_source(held.get("source", "")), True)
     except (ValueError, InvalidArgumentError, InvalidTypeError) as error:
         raise StagedFilesError(f"{path} is no manifest: {error}") from error
 

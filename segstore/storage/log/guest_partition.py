@@ -24,10 +24,12 @@ from segstore.errors import StorageError, StoreClosedError, is_refusal
 from segstore.integers import INT64_MAX
 from segstore.mutex import Mutex
 from segstore.records import Encoded
-from segstore.storage.context import Context, wall_clock
+from segstore.storage.context import Context, os_errors, wall_clock
 from segstore.storage.log.validator import LogValidator
 from segstore.storage.producers.append_info import Claim, ExpectedEnd
+from segstore.storage.segment import index_files
 from segstore.storage.segment.native_tail import NativeTail
+from segstore.storage.segment.segment import Segment
 from segstore.storage.shared.refused_calls import refused_in_guest
 from segstore.storage.shared.verdicts import Request
 
@@ -56,10 +58,12 @@ class GuestSide(Protocol):
     def slot_of(self, key: int) -> int:
         """Return the slot of a partition. Raises StoreClosedError where it has none any more."""
 
-    def led(self, topic: str, partition: int) -> Any:
-        """Return the host's partition if this process is the host, else None."""
+    def led(self, topic: str, partition: int, key: int) -> Any:
+        """Return the host's partition if this process is the host, else None. Raises StoreClosedError if the
+        topic was deleted.
+        """
 
-    def stage(self, topic: str, partition: int, chunks: Iterable[Encoded]) -> int:
+    def stage(self, topic: str, partition: int, key: int, chunks: Iterable[Encoded]) -> int:
         """Append by way of the host, all visible at once; returns the first offset."""
 
 
@@ -153,8 +157,13 @@ class GuestPartition:
         self._slot = -1
 
     def for_write(self) -> Any:
-        """Return what appends: this object, or the host's partition once this process is the host."""
-        return self._side.led(self.topic, self.partition) or self
+        """Return what appends: this object, with the topic's settings of now, or the host's partition once
+        this process is the host.
+        """
+        led = self._side.led(self.topic, self.partition, self._key)
+        if led is None and (self._share is None or self._share.log.settings != self._settings):
+            self._use(self._topic_config())
+        return led or self
 
     # --- what appends ask for ---------------------------------------------------------------
 
@@ -178,7 +187,12 @@ class GuestPartition:
         """Raise IllegalStateError: only the host has a writer."""
         raise refused_in_guest("this call")
 
-    log_start = admin = naming = producers = epochs = writer
+    admin = naming = producers = epochs = writer
+
+    @property
+    def log_start(self) -> Any:
+        """Raise IllegalStateError: only the host moves the log start offset."""
+        raise refused_in_guest("delete_records()")
 
     def put(self, chunks: Iterable[Encoded], claim: Claim | ExpectedEnd | None = None) -> int:
         """Append what C could not append at once; returns the first offset. Raises OffsetMismatchError,
@@ -200,7 +214,7 @@ class GuestPartition:
     def _long(self, chunks: Iterable[Encoded], claim: ExpectedEnd | None) -> int:
         if claim is not None:
             raise refused_in_guest("append_batch with expected_offset and more than 4 MiB")
-        return self._side.stage(self.topic, self.partition, chunks)
+        return self._side.stage(self.topic, self.partition, self._key, chunks)
 
     def _append(self, chunk: Encoded, expected: int, claim: ExpectedEnd | None) -> int:
         native, tried = self.tail.native, False
@@ -259,9 +273,11 @@ class GuestPartition:
             word, self._share.waited_for = self._share.waited_for, 0
             self._side.ask(lib.SEG_ASKS_AWAY, Request(self._slot, self._key, word=word))
         elif wants == "sealed":
-            self._let_go()
+            with os_errors():
+                self._let_go()
         elif wants == "files":
-            self._bind()
+            with os_errors():
+                self._bind()
         elif wants == "open" or tried:
             self._side.ask(lib.SEG_ASKS_READY, self._request(chunk))
 
@@ -299,7 +315,7 @@ class GuestPartition:
             self.tail.native.pause()
             aways = share.log.aways
             while (number := lib.seg_share_sealed(share, 0, False, sealed)) >= 0:
-                cut_sealed(self.context, self.directory, sealed)
+                cut_sealed(self.context, self.directory, sealed, self.config.index_interval_bytes)
                 lib.seg_share_let_go(share, number)
             if number != -errno.EAGAIN:  # else the host has not gone on yet
                 share.aways = aways
@@ -351,10 +367,14 @@ class GuestPartition:
     def _map(self, path: str, entries: int, size: int) -> Any:
         """Map an index for the entries for which there is room. Raises OSError."""
         with self.context.files.open(path, write=True) as handle:
-            length = entries * size
-            if self.context.files.size(handle) < length:
-                raise FileNotFoundError(errno.ENOENT, "The index has less room than its log says", path)
-            return held("uint8_t[]", self.context.files.map(handle, max(length, 1), write=True))
+            length = max(entries * size, 1)
+            try:
+                return held("uint8_t[]", self.context.files.map(handle, length, write=True))
+            except OSError as error:  # a look at the size before would say less: a roll may trim it meanwhile
+                if error.errno != errno.EINVAL:
+                    raise
+                told = "The index has less room than its log says"
+                raise FileNotFoundError(errno.ENOENT, told, path) from None
 
     def _use(self, config: TopicConfig) -> None:
         self.config, self.validator = config, LogValidator(config)
@@ -397,14 +417,18 @@ def joined(chunks: list[Encoded]) -> Encoded:
     return whole
 
 
-def cut_sealed(context: Context, directory: str, sealed: Any) -> None:
-    """Cut what lies behind the end of a sealed segment, to which nobody writes any more. Raises OSError."""
+def cut_sealed(context: Context, directory: str, sealed: Any, interval: int) -> None:
+    """Cut what lies behind the end of a sealed segment, to which nobody writes any more, and make its indexes
+    anew: so long nobody could end them. Raises OSError.
+    """
     if sealed.is_replaced:  # its name is another file's
         return
-    path = os.path.join(directory, names.segment_file(sealed.base_offset, names.LOG))
+    size = int(sealed.position)
+    segment = Segment(context.pool, directory, sealed.base_offset, size, writable=True, interval=interval)
     try:
-        with context.files.open(path, write=True) as handle:
-            if context.files.size(handle) > sealed.position:
-                context.files.truncate(handle, sealed.position)
+        with context.files.open(segment.path, write=True) as handle:
+            if context.files.size(handle) > size:
+                context.files.truncate(handle, size)
+        index_files.rebuild(segment)
     except FileNotFoundError:
         """Retention has removed the segment."""

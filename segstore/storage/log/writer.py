@@ -331,7 +331,8 @@ class LogWriter:
         else:
             segments.replace_last(segment)
         segments.activate(ActiveSegment(segment, self.config, segment.base_offset))
-        tail.c.share.is_sealed = 0
+        if tail.c.share:  # of a host; a writer that does not share finds a sealed log, too
+            tail.c.share.is_sealed = 0
         self.rolled(segment.base_offset)
 
     def make_ready(self, header: Any, batches: int) -> None:

@@ -41,6 +41,8 @@ MAGIC = b"segshare"
 FORMAT: int = lib.SEG_SHARED_FORMAT
 STEP = 65536
 MOST = 1 << 36  # bytes of the file: eight million logs
+_LIVE, _CLOSED_TO_OTHERS = 1, 2
+"""Values of the header's `live`; 0: what the file says is old."""
 _PATIENCE, _PAUSE = 10.0, 0.005  # seconds
 _HEADER = ffi.sizeof("seg_shared_header")
 _LOGS, _LOG = lib.SEG_SHARED_LOGS, lib.SEG_SHARED_LOG
@@ -120,7 +122,7 @@ class SharedFile:
     def is_there(self) -> bool:
         """Return whether the file is live, and still the one at its path. Raises OSError."""
         try:
-            return self.live and self._files.inode(self._path) == self.inode
+            return self.header.live == _LIVE and self._files.inode(self._path) == self.inode
         except FileNotFoundError:
             return False
 
@@ -132,6 +134,10 @@ class SharedFile:
     @live.setter
     def live(self, live: bool) -> None:
         self.header.live = live
+
+    def close_to_others(self) -> None:
+        """Let nobody join any more, while readers go on by what the file says of logs."""
+        self.header.live = _CLOSED_TO_OTHERS
 
     @property
     def memory(self) -> Any:

@@ -87,9 +87,13 @@ class Sharing:
         self.file.live = True
         self.members.become_host()
 
-    def stop(self) -> None:
-        """Let nobody come any more: what the file says is old from now on."""
-        self.file.live = False
+    def sealed(self, slot: int, key: int) -> dict[int, int]:
+        """Return the segments of a log, by base offset, that were sealed before the time of a process that
+        may write to them still, and at which byte each one ends.
+        """
+        found = ffi.new("int64_t[]", 2 * lib.SEG_SEALED)
+        n = lib.seg_shared_sealed(self.file.memory, self.file.size, slot, key, found)
+        return {found[2 * i]: found[2 * i + 1] for i in range(n)}
 
     def of(self, slot: int, key: int) -> Any:
         """Return the share of the partition that has this slot. Raises OSError."""
@@ -104,6 +108,14 @@ class Sharing:
             if self.file.size != size:
                 self.on_grown()
         return share
+
+    def is_left(self, slot: int, key: int) -> bool:
+        """Return whether another host has left this log, and this one has not taken it over."""
+        share = self._shares.get(slot)
+        if not self.found or (share is not None and share.key == key):
+            return False
+        log = self.file.log_if_there(slot)
+        return log is not None and log.key == key and bool(log.current)
 
     def take_over(self, slot: int, key: int) -> Taken | None:
         """Close a log that another host has left, and return how it ends; None if it has no end. Bytes may

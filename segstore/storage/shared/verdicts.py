@@ -81,9 +81,13 @@ class Asking:
         while lib.seg_request_await(c, number, _LONGEST_WAIT):
             self._check()
             if time.monotonic() > end:
-                host = self._members.host()
-                pid = self._members.last_host_pid() if host is None else host.pid
-                raise HostUnavailableError(self._root, pid, host is not None)
+                raise self.unavailable()
+
+    def unavailable(self) -> HostUnavailableError:
+        """Return the error for a host that did not answer in time."""
+        host = self._members.host()
+        pid = self._members.last_host_pid() if host is None else host.pid
+        return HostUnavailableError(self._root, pid, host is not None)
 
 
 def answer_of(error: Exception) -> tuple[int, int, bytes]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from segstore.storage.inbox.known_ids import Adoption
 from segstore.storage.inbox.staged_file import Staged, StagedFile
+from segstore.storage.inbox.stager import Stager
 from segstore.storage.staging.seal import abort, seal
-from segstore.storage.staging.stager import Stager
 
 __all__ = ["Adoption", "Staged", "StagedFile", "Stager", "abort", "seal"]

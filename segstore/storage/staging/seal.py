@@ -18,30 +18,23 @@ from segstore.errors import (
     KafkaTimeoutError,
     ReplicaOfflineError,
     SegstoreError,
-    StagedFilesError,
     StorageError,
     StoreLockedError,
-    copy_of,
 )
 from segstore.files import Files
 from segstore.storage.context import Clock, os_errors, wall_clock
-from segstore.storage.inbox.adopted_ids import read_adoption
 from segstore.storage.inbox.known_ids import Adoption, check_again
 from segstore.storage.inbox.layout import Folder
-from segstore.storage.inbox.manifest import Manifest, digest_of, named, take_result, write_manifest
-from segstore.storage.inbox.staged_file import Staged, StagedFile, check_id, check_source, files_of
+from segstore.storage.inbox.manifest import Manifest
+from segstore.storage.inbox.sealing import Sealed, remove_unsealed
+from segstore.storage.inbox.staged_file import Staged, check_id, check_source, files_of
 from segstore.storage.meta.directory_safety import check_places, kept_mode
-from segstore.storage.meta.published_ends import EndsReader, open_reader
 from segstore.storage.meta.topics import TopicFiles
 from segstore.storage.store import store as store_module
 from segstore.storage.store.store import Store
 
 Opener = Callable[[], Store]
 """Opens a replicated store for writing, which adopts what is sealed."""
-
-_PATIENCE = 0.05  # seconds after which the writer's lock is tried again: its holder may be gone
-_BLIND = 0.005  # the same where no ends are published yet
-_SETTLING = 0.002  # the same once the id is recorded: only some unlinks are left to be done
 
 
 def seal(
@@ -96,12 +89,7 @@ def abort(
         for message in held:
             root = message.path if path is None else _root(path)
             check_places(files or Files(), root)
-            _remove_unsealed(Folder(files or Files(), root), message.files)
-
-
-def _remove_unsealed(folder: Folder, staged: Iterable[StagedFile]) -> None:
-    sealed = named(folder)
-    folder.remove_staged(file for file in staged if (file.stager, file.name) not in sealed)
+            remove_unsealed(Folder(files or Files(), root), message.files)
 
 
 def _root(path: str | os.PathLike[str]) -> str:
@@ -117,29 +105,26 @@ class _Sealing:
         files: Files,
         opener: Opener | None,
     ) -> None:
-        self._root, self._work, self._id, self._staged = root, work, work.id, work.files
+        self._root, self._work, self._id = root, work, work.id
         self._clock, self._files = clock, files
-        self._folder, self._opener, self._replicated = Folder(files, root), opener, False
-        self._ends: EndsReader | None = None
-        self._stem = ""
-        self._patience = _PATIENCE
+        self._sealed = Sealed(files, root, work)
+        self._opener, self._replicated = opener, False
 
     def run(self, seconds: float) -> Adoption:
         with os_errors():
             self._begin()
             until = time.monotonic() + seconds
             while True:
-                known = self._outcome() or self._adopt()
+                known = self._sealed.outcome() or self._adopt()
                 if known is not None:
                     check_again(known, self._work.records, self._work.source)
                     return known
                 left = until - time.monotonic()
                 if left <= 0:
                     raise KafkaTimeoutError(self._late(seconds))
-                self._wait(min(left, self._patience))
+                self._sealed.wait(min(left, self._sealed.patience))
 
     def _begin(self) -> None:
-        """Seal, unless the id is recorded."""
         if not self._files.exists(self._root):
             raise StorageError(
                 errno.ENOENT, 'No such store (segstore.open with mode="rw" makes it)', self._root
@@ -147,51 +132,9 @@ class _Sealing:
         check_places(self._files, self._root)
         self._replicated = TopicFiles(self._files, self._root).is_replicated()
         self._files.file_mode = kept_mode(self._files, self._root)
-        known = self._recorded()
-        if known is not None:
-            check_again(known, self._work.records, self._work.source)
-            _remove_unsealed(self._folder, self._staged)
-            return
-        missing = [path for path in map(self._folder.staged, self._staged) if not self._files.exists(path)]
-        if missing:
-            raise StagedFilesError(f"{len(missing)} staged files are missing: {missing[0]}")
-        self._folder.prepare()
-        self._stem = write_manifest(self._folder, self._id, self._staged, self._work.source).stem
-
-    def _recorded(self) -> Adoption | None:
-        return read_adoption(self._files, self._folder.adopted, self._id)
+        self._sealed.begin()
 
     # --- one round --------------------------------------------------------------------------
-
-    def _outcome(self) -> Adoption | None:
-        """Return the adoption; None where nothing has happened yet. Raises the errors of `seal`."""
-        # In this order: the id is recorded, and the result written, before the manifest is removed.
-        gone = self._stem and not self._files.exists(self._folder.manifest(self._stem))
-        known = self._recorded()
-        if known is not None:
-            self._patience = _SETTLING
-            # Read again: a failed adoption is forgotten first, and its intent is removed after that.
-            return known if not self._has_intent() and self._recorded() == known else None
-        if not self._stem:
-            raise StagedFilesError(f"{self._id!r} was adopted, and has been forgotten since")
-        refused = take_result(self._folder, self._stem)
-        if refused is not None:
-            raise copy_of(refused)
-        if gone and not self._files.exists(self._root):
-            lost = "The directory was lost; to seal the same id elsewhere tells whether it was adopted"
-            raise StorageError(errno.ENOENT, lost, self._root)
-        if gone:
-            raise StagedFilesError(
-                f"{self._id!r} was not adopted, and why could not be written: see the quarantine"
-            )
-        return None
-
-    def _has_intent(self) -> bool:
-        """Return whether records whose id is recorded may not be visible yet: the writer publishes them, then
-        removes the intent, and may have died before.
-        """
-        digest = digest_of(self._id)
-        return any(stem.split("-")[1] == digest for stem in self._folder.of_kind(names.INTENT))
 
     def _adopt(self) -> Adoption | None:
         """Open the store, which adopts, where no process is its writer."""
@@ -202,11 +145,11 @@ class _Sealing:
         except StoreLockedError:
             return None
         except SegstoreError:
-            known = self._outcome()
+            known = self._sealed.outcome()
             if known is not None:
                 return known
             raise
-        return self._outcome()
+        return self._sealed.outcome()
 
     def _opened(self) -> Store:
         if not self._replicated:
@@ -217,17 +160,6 @@ class _Sealing:
                 "replicated store: the next `segstore.open_replicated` adopts it"
             )
         return self._opener()
-
-    def _wait(self, seconds: float) -> None:
-        """Sleep until the writer tells of an adoption. Publications of other appends don't end this: each
-        would cost the appender a switch to this thread, and a look at the inbox.
-        """
-        if self._ends is None:
-            self._ends = open_reader(self._files, os.path.join(self._folder.ours, names.ENDS))
-        if self._ends is None:
-            time.sleep(min(seconds, _BLIND))
-        else:
-            self._ends.wait_for_adoption(seconds)
 
     def _late(self, seconds: float) -> str:
         pid = self._files.lock_holder(os.path.join(self._root, names.LOCK))

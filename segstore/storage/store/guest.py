@@ -6,18 +6,21 @@ the member's slot of `.segstore/shared` is written. Threads: any.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, cast
 
 from segstore._native import held, lib
 from segstore.config import StoreConfig, TopicConfig
-from segstore.errors import StoreClosedError
+from segstore.errors import SegstoreError, StoreClosedError
 from segstore.records import Encoded
 from segstore.storage.context import Context
+from segstore.storage.finding import Repaired
 from segstore.storage.handle_pool import HandlePool
 from segstore.storage.log.guest_partition import GuestPartition
+from segstore.storage.log.recovery import Recovered
 from segstore.storage.meta.published_ends import slot_key
-from segstore.storage.meta.topics import find_topic
+from segstore.storage.meta.topic_info import INTERNAL
+from segstore.storage.meta.topics import TopicInfo, find_topic
 from segstore.storage.scheduler import Scheduler
 from segstore.storage.shared.coherence import HostLine
 from segstore.storage.shared.members import Members
@@ -35,6 +38,14 @@ if TYPE_CHECKING:
     from segstore.storage.store.writing_side import WritingSide
 
 _CONNECT = 5.0  # seconds
+
+
+def _same(topics: Mapping[str, TopicInfo], topic: str, partition: int, key: int) -> TopicInfo:
+    """Return the topic that has the partition with this key. Raises StoreClosedError if it was deleted."""
+    info = topics.get(topic)
+    if info is None or slot_key(info.topic_id, topic, partition) != key:
+        raise StoreClosedError(f"{topic}-{partition}: the topic was deleted")
+    return info
 
 
 def _nothing() -> None:
@@ -70,6 +81,16 @@ class StoreGuest(StoreReader):
     def role(self) -> str:
         """See `Store.role`."""
         return "guest" if self.host is None else "host"
+
+    @property
+    def recovered(self) -> list[Recovered]:
+        """Return what this process has recovered as the host, which it may have become."""
+        return [] if self.host is None else self.host.recovered
+
+    @property
+    def mended(self) -> tuple[Repaired, ...]:
+        """Return the small files that this process has repaired as the host."""
+        return () if self.host is None else tuple(self.host.context.mended)
 
     def _become_host(self) -> None:
         """Open the store as its host, beside the guest's partitions, which go on as they are. Raises
@@ -152,14 +173,38 @@ class StoreGuest(StoreReader):
         """See `GuestSide`."""
         self._asking.ask(what, request)
 
-    def stage(self, topic: str, partition: int, chunks: Iterable[Encoded]) -> int:
-        """See `GuestSide`."""
-        raise refused_in_guest(f"an append to {topic}-{partition} of more than 4 MiB")
+    def stage(self, topic: str, partition: int, key: int, chunks: Iterable[Encoded]) -> int:
+        """See `GuestSide`. Raises HostUnavailableError, KafkaTimeoutError, the errors of `seal`."""
+        from segstore.storage.store.guest_staging import StagedAppend  # for long appends only
+
+        info = _same(self.topics, topic, partition, key)
+        append = StagedAppend(self.context, info, partition, self._asking.unavailable)
+        return append.run(chunks, self.shared.header.answer_ms / 1000)
 
     def flush(self) -> None:
-        """Make all partitions durable to which this process has appended. Raises StorageError."""
+        """Make all partitions durable to which this process has appended. Raises the first StorageError, or
+        HostUnavailableError, after all were tried.
+        """
+        errors: list[SegstoreError] = []
         for each in list(self._guests.values()):
-            each.flush()
+            try:
+                each.flush()
+            except StoreClosedError:
+                self.context.check_writable()
+                continue  # its topic was deleted meanwhile
+            except SegstoreError as error:
+                errors.append(error)
+        try:
+            if errors:
+                raise errors[0]
+        finally:
+            errors.clear()  # this frame is in their tracebacks
+
+    def _forget_all_but(self, found: dict[str, TopicInfo]) -> None:
+        super()._forget_all_but(found)
+        for topic, number, topic_id in list(self._guests):
+            if topic not in found or found[topic].topic_id != topic_id:
+                self._guests.pop((topic, number, topic_id), None)
 
     def writing(self) -> WritingSide:
         """See `StoreReader`: a guest leaves that to the host. Raises IllegalStateError."""
@@ -167,9 +212,14 @@ class StoreGuest(StoreReader):
             return self.host
         raise refused_in_guest("a call that changes more than a log's end")
 
-    def led(self, topic: str, partition: int) -> Partition | None:
-        """See `GuestSide`."""
-        return None if self.host is None else self.host.partition(topic, partition)
+    def led(self, topic: str, partition: int, key: int) -> Partition | None:
+        """See `GuestSide`. Only a host writes internal topics."""
+        if self.host is not None:
+            _same(self.host.topics, topic, partition, key)
+            return self.host.partition(topic, partition)
+        if topic in INTERNAL:
+            raise refused_in_guest(f"a write to {topic}")
+        return None
 
     # --- closing --------------------------------------------------------------------------
 

@@ -106,7 +106,9 @@ class Host:
                 continue
             while (number := lib.seg_share_sealed(share, 0, True, sealed)) >= 0:
                 try:
-                    cut_sealed(self._context, partition.directory, sealed)
+                    cut_sealed(
+                        self._context, partition.directory, sealed, partition.config.index_interval_bytes
+                    )
                 except OSError as error:
                     log.warning("%s: what a member has left could not be cut: %s", partition.directory, error)
                     break

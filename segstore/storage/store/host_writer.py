@@ -99,9 +99,27 @@ class HostWriter(StoreWriter):
             self._leave()
             return
         self.host.stop()
-        self._ends.end_sharing()
+        self._take_over_all()
         super()._close_cleanly(nonce)
+        self._cut_sealed(sharing)
+        self._ends.end_sharing()  # from here on readers, and the next open, go by the published ends
         mark_unshared(self.context.files, self.context.root)
+
+    def _take_over_all(self) -> None:
+        """Take over the logs that another host has left, and that this one has not needed: once the store is
+        not shared, nobody knows their ends. Raises StorageError.
+        """
+        assert self.sharing is not None
+        try:
+            for info in list(self.topics.values()):
+                for number in info.partition_ids:
+                    key = slot_key(info.topic_id, info.name, number)
+                    slot = self._ends.slot(key)
+                    if slot is not None and self.sharing.is_left(slot, key):
+                        self.partition(info.name, number)
+        except BaseException:
+            self.sharing.file.live = True  # the next host does it
+            raise
 
     def _others_live(self) -> bool:
         """Return whether another member lives; if none does, nobody can come any more."""
@@ -109,7 +127,7 @@ class HostWriter(StoreWriter):
         assert sharing is not None
         if sharing.members.others_alive():
             return True
-        sharing.stop()
+        sharing.file.close_to_others()
         if sharing.members.others_alive():  # it has come just before
             sharing.file.live = True
             return True

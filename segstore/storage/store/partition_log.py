@@ -109,7 +109,7 @@ class PartitionLog(PublicNames):
         self._context = context
         self._name = f"{topic}-{partition}"
         self._internal = topic in INTERNAL
-        self._appender = None if self._internal else appender
+        self._appender = appender
         self._follow_leader(source)
 
     def _follow_leader(self, source: Partition | Follower) -> None:
@@ -117,7 +117,8 @@ class PartitionLog(PublicNames):
         goes on with the log with which it began.
         """
         root = self._context.root
-        self._own = source if isinstance(source, Partition) and not self._internal else self._appender
+        own = source if isinstance(source, Partition) else self._appender
+        self._own = None if self._internal else own
         if isinstance(source, Partition):
             root = source.context.root
         self.aborted_transactions = AbortedTransactions(self._context.files)

@@ -41,7 +41,7 @@ class Succession:
         self._event = os.eventfd(0, os.EFD_CLOEXEC)
         self._done, self._ended = Latch(), Latch()
         self._closing = Mutex()
-        """Held while the event is written or closed: its number may be another file's afterwards."""
+        """Held while the event is closed, or written to: its number may be another file's behind that."""
         self._patience = _SOON
 
     def start(self) -> None:
@@ -50,10 +50,11 @@ class Succession:
 
     def stop(self, seconds: float = 30.0) -> None:
         """End the thread. May be repeated."""
-        self._done.open()
         with self._closing:
-            if not self._ended.is_open:
-                os.eventfd_write(self._event, 1)
+            if self._ended.is_open:
+                return
+            self._done.open()
+            os.eventfd_write(self._event, 1)
         self._ended.wait(seconds)
 
     def _run(self) -> None:
@@ -91,9 +92,10 @@ class Succession:
 
     def _try(self, gone: Member | None = None) -> bool:
         """Be the host, unless another member is: then it will listen soon. `gone` is a host that has hung up:
-        the kernel takes its socket from it before its locks.
+        it counts as alive until the kernel has taken its locks, too.
         """
-        pause, end = _PAUSE, time.monotonic() + (self._patience if gone is None else _LATE)
+        patience = self._patience if gone is None else _LATE
+        pause, end = _PAUSE, time.monotonic() + patience
         while not self._done.is_open and time.monotonic() < end:
             try:
                 self._become()

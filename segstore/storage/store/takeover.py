@@ -11,7 +11,9 @@ from contextlib import suppress
 from typing import Any
 
 from segstore import names
+from segstore.integers import INT64_MAX
 from segstore.storage.context import Context
+from segstore.storage.log.guest_partition import cut_sealed
 from segstore.storage.log.open import Expected
 from segstore.storage.segment.segment_files import scan_directory
 from segstore.storage.shared.sharing import Taken
@@ -44,3 +46,14 @@ def cut_to(context: Context, directory: str, end: Any) -> None:
     with files.open(path, write=True) as handle:
         if files.size(handle) > position:
             files.truncate(handle, position)
+
+
+def cut_all_sealed(context: Context, directory: str, log: Any, interval: int) -> None:
+    """Cut what processes have left behind the ends of segments of this log (`seg_shared_log *`) that were
+    sealed before their time [A5], and forget these ends; none of the processes appends any more. Raises
+    OSError.
+    """
+    for sealed in log.sealed:
+        if sealed.owner and sealed.generation != INT64_MAX:
+            cut_sealed(context, directory, sealed, interval)
+        sealed.owner = 0

@@ -123,7 +123,7 @@ class StoreWriter:
         has_marker = names.CLEAN_SHUTDOWN in root_names
         note = None if self._replicated else FoundNote(files, root, has_marker=has_marker)
         marker = take_marker(files, root) if has_marker else None
-        topic_files = self._prepare(format_wrong, stated=has_format and not format_wrong)
+        self._topic_files = topic_files = self._prepare(format_wrong, stated=has_format and not format_wrong)
         mend_small(context, root_names)
         self.sharing = sharing = self._share(root_names)
         self._ends = EndsWriter(files, names.below(root, f"{names.OURS}/{names.ENDS}"))
@@ -208,7 +208,7 @@ class StoreWriter:
             and f"{names.OURS}/{names.MEMBERS}" in root_names
             and has_living_members(files, root)
         ):
-            raise locked(files, root)  # guests whose host has died [H3]
+            raise StoreLockedError(root, None, shared=True)  # guests whose host has died [H3]
         if self._role is not None or f"{names.OURS}/{names.ROLE}" in root_names:
             check_role(files, root, self._role)
         if f"{names.OURS}/{names.FENCE}" in root_names and self.may_have_standby:
@@ -272,7 +272,7 @@ class StoreWriter:
         self.inbox.join_again(self._loader.durable_below)
         finished = self.inbox.undo_unfinished()
         if finished:
-            self._loader.clean = False
+            self._loader.clean, self._loader.adopted = False, finished
             with self._ends.together():
                 for key in sorted(finished):
                     self.partitions.open(*key)
@@ -295,10 +295,26 @@ class StoreWriter:
         for key in known - live:
             self._ends.release(key)
 
+    def _cut_sealed(self, sharing: Sharing) -> None:
+        """Cut what members, none of which appends any more, have left behind the ends of sealed segments,
+        before the shared file says no more where these end. Raises OSError.
+        """
+        from segstore.storage.store.takeover import cut_all_sealed
+
+        for info in self.topics.values():
+            for number in info.partition_ids:
+                key = slot_key(info.topic_id, info.name, number)
+                slot = self._ends.slot(key)
+                log = None if slot is None else sharing.file.log_if_there(slot)
+                if log is not None and log.key == key:
+                    directory = self._topic_files.partition_path(info.name, number)
+                    cut_all_sealed(self.context, directory, log, info.settings.index_interval_bytes)
+
     def _begin(self) -> None:
         """Begin the background work."""
         context, config = self.context, self.config
         if self.sharing is not None and not self.shares:
+            self._cut_sealed(self.sharing)
             self._ends.tell_shared()
             self._ends.end_sharing()
             self.sharing.members.close()

@@ -28,7 +28,7 @@ from segstore.spark.sink_store import Sink
 from segstore.storage.bulk_import import importing
 from segstore.storage.inbox import verify
 from segstore.storage.inbox.staged_file import StagedFile
-from segstore.storage.staging.stager import Stager
+from segstore.storage.inbox.stager import Stager
 
 OFFSETS, STATE, SHARES = "__consumer_offsets", "__transaction_state", "__share_group_state"
 T0 = segstore.TopicPartition("t", 0)

@@ -16,8 +16,8 @@ from staging import PARTS, SMALL, TINY_SEGMENTS, begin, contents, rows, stage
 import segstore
 from segstore import errors
 from segstore.files import Files, Handle
+from segstore.storage.inbox.stager import wait_until_past
 from segstore.storage.staging import seal
-from segstore.storage.staging.stager import wait_until_past
 
 FOREVER = 1 << 30
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from waiting import PATIENCE, until
 
 import segstore
 from segstore import errors
+from segstore.storage.inbox import sealing
 from segstore.storage.staging import Staged, seal
 
 FOREVER = 3600.0
@@ -34,9 +34,8 @@ class Waiting(HookedFiles):
 @pytest.fixture(autouse=True)
 def asleep(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing but the writer ends a sealer's sleep."""
-    module = sys.modules[seal.__module__]
-    monkeypatch.setattr(module, "_PATIENCE", FOREVER)
-    monkeypatch.setattr(module, "_SETTLING", FOREVER)
+    monkeypatch.setattr(sealing, "PATIENCE", FOREVER)
+    monkeypatch.setattr(sealing, "_SETTLING", FOREVER)
 
 
 def in_thread(store_dir: Path, message: Staged, files: CountingFiles) -> tuple[threading.Thread, list[Any]]:

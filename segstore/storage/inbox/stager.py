@@ -14,7 +14,7 @@ import errno
 import os
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -167,17 +167,26 @@ class Stager(Closing):
             n, chunks = encode_columns(
                 validator, now, values, keys, timestamps, headers, compression, batch_bytes
             )
-            size = 0
-            try:
-                for chunk in chunks:
-                    size += chunk.size
-                    self._write(info, number, chunk)
-                if size < _OVERLAPPED_BYTES:  # to hand them over would take longer than to write them
-                    self._pipe.drain()
-            except BaseException:
-                self.close()  # what was written is not known: nothing of this stager is ever sealed
-                raise
+            self._write_all(info, number, chunks)
         return n
+
+    def append_encoded(self, info: TopicInfo, partition: int, chunks: Iterable[Encoded]) -> None:
+        """Stage encoded records for a partition of a topic that is known; errors as `append_batch`."""
+        self._check_open()
+        with os_errors():
+            self._write_all(info, partition, chunks)
+
+    def _write_all(self, info: TopicInfo, number: int, chunks: Iterable[Encoded]) -> None:
+        size = 0
+        try:
+            for chunk in chunks:
+                size += chunk.size
+                self._write(info, number, chunk)
+            if size < _OVERLAPPED_BYTES:  # to hand them over would take longer than to write them
+                self._pipe.drain()
+        except BaseException:
+            self.close()  # what was written is not known: nothing of this stager is ever sealed
+            raise
 
     def _check_open(self) -> None:
         if os.getpid() != self._pid:

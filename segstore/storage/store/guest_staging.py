@@ -1,0 +1,93 @@
+"""Long appends of a guest, which its host adopts: they would hold up all others, and may fill segments.
+
+On disk the records lie in the store's inbox until they are in the log; see `inbox`. What fails is taken back.
+Threads: any; one for each append.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+
+from segstore.errors import HostUnavailableError, KafkaTimeoutError, SegstoreError, copy_of
+from segstore.records import Encoded
+from segstore.storage.context import Context, os_errors
+from segstore.storage.inbox.known_ids import GUESTS
+from segstore.storage.inbox.manifest import Manifest
+from segstore.storage.inbox.sealing import Sealed, remove_unsealed
+from segstore.storage.inbox.stager import Stager
+from segstore.storage.meta.topics import TopicInfo
+
+
+class StagedAppend:
+    """One append to one partition. `unavailable()` gives the error for a host that does not answer."""
+
+    def __init__(
+        self,
+        context: Context,
+        info: TopicInfo,
+        partition: int,
+        unavailable: Callable[[], HostUnavailableError],
+    ) -> None:
+        self._context, self._info, self._partition = context, info, partition
+        self._unavailable = unavailable
+
+    def run(self, chunks: Iterable[Encoded], seconds: float) -> int:
+        """Append, visible all at once and durable; return the first offset. Raises HostUnavailableError if
+        the host has not begun to adopt in `seconds`, StorageError, RecordTooLargeError,
+        UnknownTopicOrPartitionError, StagedFilesError, StoreClosedError: nothing is appended then. Raises
+        KafkaTimeoutError if it has begun, and has not ended in `seconds` more. Behind any other exception
+        all was appended, or will be soon, or nothing was.
+        """
+        context = self._context
+        with os_errors(), Stager(context.root, clock=context.clock, files=context.files) as stager:
+            stager.append_encoded(self._info, self._partition, chunks)
+            staged = stager.finish().files
+            work = Manifest("", f"{GUESTS}/{stager.name}", staged)
+            sealed = Sealed(context.files, context.root, work)
+            try:
+                offsets = self._adopted(sealed, work.id, seconds)
+            except BaseException:
+                with suppress(OSError):  # they become left-overs
+                    remove_unsealed(sealed.folder, staged)
+                raise
+        return offsets[self._info.name, self._partition][0]
+
+    def _adopted(self, sealed: Sealed, id_: str, seconds: float) -> dict[tuple[str, int], tuple[int, int]]:
+        error: SegstoreError
+        try:
+            sealed.begin()
+            end = time.monotonic() + seconds
+            while time.monotonic() < end:
+                if (known := sealed.outcome()) is not None:
+                    return known.offsets
+                self._context.check_open()
+                sealed.wait(sealed.patience)
+            error = self._unavailable()
+        except SegstoreError as refused:
+            error = refused  # also one with which the adoption would be tried again
+        except BaseException:
+            sealed.take_back()
+            raise
+        if sealed.take_back():
+            raise copy_of(error)
+        return self._begun(sealed, id_, error, seconds)
+
+    def _begun(
+        self, sealed: Sealed, id_: str, error: SegstoreError, seconds: float
+    ) -> dict[tuple[str, int], tuple[int, int]]:
+        """Return the offsets of an adoption that had begun when it was to be taken back."""
+        end = time.monotonic() + seconds
+        while sealed.is_begun():
+            if time.monotonic() > end:
+                raise KafkaTimeoutError(
+                    f"{self._context.root}: the host has begun to append records of {self._info.name}-"
+                    f"{self._partition}, staged as {id_!r}, and has not ended in {seconds:g} s: whether they "
+                    "are appended is not known"
+                )
+            sealed.wait(sealed.patience)
+        known = sealed.recorded()
+        if known is None:
+            raise copy_of(error)
+        return known.offsets
