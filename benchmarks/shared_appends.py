@@ -1,4 +1,4 @@
-"""Appends of several processes at once to one log, by sharing its store and by other means: one run of one case.
+"""Appends of several processes at once to one log, by sharing its store and by other means: a run of a case.
 
 Each process appends for some seconds, all the same ones, and tells how long each of its appends took, and
 how much processor time they did. A case has a process that has the store open for the others if its way
@@ -46,9 +46,11 @@ class Case(NamedTuple):
     @property
     def parts(self) -> list[str]:
         """What each process is; the first one opens before the others."""
-        first, others = {GUESTS: ("idle host", "guest"), BOTH: (HOST, "guest"), SERVE: ("server", "client")}.get(
-            self.way, (None, self.way)
-        )
+        first, others = {
+            GUESTS: ("idle host", "guest"),
+            BOTH: (HOST, "guest"),
+            SERVE: ("server", "client"),
+        }.get(self.way, (None, self.way))
         appending = self.processes - (first == HOST)
         return [first, *[others] * appending] if first else [others] * appending
 
@@ -62,7 +64,7 @@ class Opened(NamedTuple):
 
 
 class Took(NamedTuple):
-    """The times of a process's appends, its processor time, in ns, and how many syncs there were meanwhile."""
+    """The times of a process's appends, its processor time in ns, and how many syncs there were."""
 
     each: Any
     cpu: int
@@ -212,15 +214,15 @@ def figures_of(came: Sequence[Took], times: Sequence[Any], seconds: float) -> di
     """Return rate, processor time of an append, and how long one took."""
     every = np.concatenate(times)
     p50, p99 = np.percentile(every, (50, 99)) / 1e3
-    syncs = sum(took.syncs for took in came)
-    return {
+    found = {
         RATE: len(every) / seconds,
         CPU: sum(took.cpu for took in came) / len(every) / 1e3,
         P50: float(p50),
         P99: float(p99),
         LEAST: min(map(len, times)) * len(times) / len(every),
-        PER_SYNC: len(every) / syncs if syncs else 1.0,
     }
+    syncs = sum(took.syncs for took in came)
+    return {**found, PER_SYNC: len(every) / syncs} if syncs else found
 
 
 def _run(case: Case, path: str, seconds: float) -> list[Took]:
@@ -232,8 +234,9 @@ def _run(case: Case, path: str, seconds: float) -> list[Took]:
         for pipe in pipes[1:]:
             received(case, pipe)
         begin = time.monotonic() + LEAD
+        end = begin + seconds
         for pipe in pipes:
-            pipe.send((begin, begin + seconds))
+            pipe.send((begin, end))
         return [received(case, pipe) for pipe in pipes]
 
 
