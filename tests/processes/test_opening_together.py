@@ -18,8 +18,8 @@ from stores import values
 import segstore
 from segstore.errors import StoreLockedError
 from segstore.files import Files
-from segstore.storage.meta.directory_safety import remove_unused
 from segstore.storage.inbox.stager import Stager
+from segstore.storage.meta.directory_safety import remove_unused
 
 
 class Meanwhile(HookedFiles):

@@ -18,7 +18,7 @@ from stores import killed
 
 import segstore
 
-MOST = 965
+MOST = 968
 RECORDS = 100
 SHOWN = 25
 

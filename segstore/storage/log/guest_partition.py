@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import errno
 import os
+import time
 from collections.abc import Callable, Iterable
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Protocol
@@ -20,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from segstore import names
 from segstore._native import ffi, held, lib, seg_tail_flush
 from segstore.arrays import np
-from segstore.errors import StorageError, StoreClosedError, is_refusal
+from segstore.errors import HostUnavailableError, StorageError, StoreClosedError, is_refusal
 from segstore.integers import INT64_MAX
 from segstore.mutex import Mutex
 from segstore.records import Encoded
@@ -50,6 +51,15 @@ class GuestSide(Protocol):
 
     def ask(self, what: int, request: Request) -> None:
         """Ask the host; see `Asking.ask`."""
+
+    @property
+    def patience(self) -> float:
+        """Return the seconds after which an append raises `unavailable()` that the host does not make
+        possible.
+        """
+
+    def unavailable(self) -> HostUnavailableError:
+        """Return the error for an append that the host has not made possible in time."""
 
     @property
     def ends(self) -> tuple[Any, int]:
@@ -161,7 +171,9 @@ class GuestPartition:
         this process is the host.
         """
         led = self._side.led(self.topic, self.partition, self._key)
-        if led is None and (self._share is None or self._share.log.settings != self._settings):
+        share = self._share
+        # A log is closed while its settings change, and until somebody appends.
+        if led is None and (share is None or not share.log.open or share.log.settings != self._settings):
             self._use(self._topic_config())
         return led or self
 
@@ -218,6 +230,7 @@ class GuestPartition:
 
     def _append(self, chunk: Encoded, expected: int, claim: ExpectedEnd | None) -> int:
         native, tried = self.tail.native, False
+        until = time.monotonic() + self._side.patience
         while True:
             self._see_to(chunk, tried)
             now = lib.SEG_NOW if native.clock is None else native.clock()
@@ -233,6 +246,8 @@ class GuestPartition:
                 raise self.tail.torn(-first, chunk.size)
             if self._share is not None and self._share.comes_again:
                 continue  # the lock is another one's: behind signals' handlers it is waited for on
+            if tried and time.monotonic() > until:  # others are faster, again and again
+                raise self._side.unavailable()
             tried = True
             if claim is not None and not self._wants():
                 claim.check(self.log_end_offset)
@@ -284,10 +299,15 @@ class GuestPartition:
     def _request(self, chunk: Encoded) -> Request:
         headers, n = chunk.headers, chunk.n
         offsets = sum(headers[i].last_offset - headers[i].base_offset + 1 for i in range(n))
-        generation = self._share.generation
-        return Request(
-            self._slot, self._key, generation, 0, chunk.size, n, offsets, int(headers[0].max_timestamp)
-        )
+        generation, when = self._share.generation, self._when(int(headers[0].max_timestamp))
+        return Request(self._slot, self._key, generation, 0, chunk.size, n, offsets, when)
+
+    def _when(self, timestamp: int) -> int:
+        """Return the time by which C measures the age of the segment for a batch."""
+        clock = self.tail.native.clock
+        if self.tail.native.c.stamps and clock is not None:
+            return int(clock())
+        return wall_clock() if self.tail.native.c.stamps or timestamp < 0 else timestamp
 
     def _find_log(self) -> None:
         """Find the log's part of the shared file, or have the host open the partition."""

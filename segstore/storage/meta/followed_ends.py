@@ -11,10 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from segstore._native import Follower, address, ffi, lib
-from segstore.storage.meta.shared_header import SharedMap
+
+if TYPE_CHECKING:
+    from segstore.storage.meta.shared_header import SharedMap
 
 LOOK = -1
 """A wait ended, and not because of one of the partitions: there may be other news, a signal, or nothing."""

@@ -29,7 +29,7 @@ import struct
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from segstore import names
 from segstore._native import ffi, held, lib
@@ -39,7 +39,9 @@ from segstore.integers import INT64_MAX
 from segstore.mutex import Mutex, calls_out
 from segstore.storage.meta import ends_header
 from segstore.storage.meta.followed_ends import FollowedEnds
-from segstore.storage.meta.shared_header import SharedMap, look
+
+if TYPE_CHECKING:
+    from segstore.storage.meta.shared_header import SharedMap
 
 HEADER = ends_header.SIZE
 SLOT = lib.SEG_ENDS_SLOT
@@ -122,7 +124,12 @@ class _Mapped:
     def _map_shared(self) -> None:
         """Map the shared file, as large as it is by now, if the store is shared. Raises OSError."""
         path = self._shared_path
-        size = look(self._files, path) if self._files.exists(path) else None
+        if not self._files.exists(path):
+            self.shared = None
+            return
+        from segstore.storage.meta.shared_header import SharedMap, look
+
+        size = look(self._files, path)
         self.shared = None if size is None else SharedMap(self._files, path, size, write=self._write)
 
     def _map_more(self, slots: list[int]) -> None:

@@ -88,8 +88,8 @@ class Sharing:
         self.members.become_host()
 
     def sealed(self, slot: int, key: int) -> dict[int, int]:
-        """Return the segments of a log, by base offset, that were sealed before the time of a process that may
-        write to them still, and at which byte each one ends.
+        """Return the segments of a log, by base offset, that were sealed before the time of a process that
+        may write to them still, and at which byte each one ends.
         """
         found = ffi.new("int64_t[]", 2 * lib.SEG_SEALED)
         n = lib.seg_shared_sealed(self.file.memory, self.file.size, slot, key, found)

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 
-from segstore.errors import HostUnavailableError, KafkaTimeoutError, SegstoreError
+from segstore.errors import HostUnavailableError, KafkaTimeoutError, SegstoreError, copy_of
 from segstore.records import Encoded
 from segstore.storage.context import Context, os_errors
 from segstore.storage.inbox.known_ids import GUESTS
@@ -71,7 +71,7 @@ class StagedAppend:
             sealed.take_back()
             raise
         if sealed.take_back():
-            raise error
+            raise copy_of(error)
         return self._begun(sealed, id_, error, seconds)
 
     def _begun(
@@ -89,5 +89,5 @@ class StagedAppend:
             sealed.wait(sealed.patience)
         known = sealed.recorded()
         if known is None:
-            raise error
+            raise copy_of(error)
         return known.offsets

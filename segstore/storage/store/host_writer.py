@@ -29,7 +29,7 @@ class HostWriter(StoreWriter):
     """See `StoreGuest`: this side is the host from its beginning on."""
 
     def __init__(self, context: Context, config: StoreConfig, sharing: Sharing | None = None) -> None:
-        self._given = sharing
+        self._given, self._lets_go = sharing, False
         self._keys: dict[int, tuple[str, int]] = {}
         super().__init__(context, config)
 
@@ -79,9 +79,12 @@ class HostWriter(StoreWriter):
         if hasattr(self, "host"):
             self.host.stop()
         super().abandon()
+        if not self._lets_go and hasattr(self, "socket"):
+            self.socket.close()
 
     def let_go(self) -> None:
         """See `StoreWriter`."""
+        self._lets_go = True
         try:
             if hasattr(self, "socket"):
                 self.socket.unlink()
@@ -100,8 +103,8 @@ class HostWriter(StoreWriter):
             return
         self.host.stop()
         self._take_over_all()
-        super()._close_cleanly(nonce)
         self._cut_sealed(sharing)
+        super()._close_cleanly(nonce)
         self._ends.end_sharing()  # from here on readers, and the next open, go by the published ends
         mark_unshared(self.context.files, self.context.root)
 
@@ -110,12 +113,16 @@ class HostWriter(StoreWriter):
         not shared, nobody knows their ends. Raises StorageError.
         """
         assert self.sharing is not None
-        for info in self.topics.values():
-            for number in info.partition_ids:
-                key = slot_key(info.topic_id, info.name, number)
-                slot = self._ends.slot(key)
-                if slot is not None and self.sharing.is_left(slot, key):
-                    self.partition(info.name, number)
+        try:
+            for info in list(self.topics.values()):
+                for number in info.partition_ids:
+                    key = slot_key(info.topic_id, info.name, number)
+                    slot = self._ends.slot(key)
+                    if slot is not None and self.sharing.is_left(slot, key):
+                        self.partition(info.name, number)
+        except BaseException:
+            self.sharing.file.live = True  # the next host does it
+            raise
 
     def _others_live(self) -> bool:
         """Return whether another member lives; if none does, nobody can come any more."""

@@ -28,16 +28,14 @@ def open_shared(
         guest = _join(context, config, may_host=shared is True)
         if guest is not None:
             return guest
-        locked: StoreLockedError | None = None
+        waited = time.monotonic() - begun
         if shared is True:
             try:
                 return HostWriter(context, config)
             except StoreLockedError as error:
-                locked = error
-        waited = time.monotonic() - begun
-        if waited >= (max(seconds, _LEAST) if locked is not None and locked.shared else seconds):
-            if locked is not None:
-                raise locked
+                if waited >= (max(seconds, _LEAST) if error.shared else seconds):
+                    raise
+        elif waited >= seconds:
             raise HostUnavailableError(context.root, 0, False)
         time.sleep(_PAUSE)
 

@@ -49,8 +49,9 @@ def cut_to(context: Context, directory: str, end: Any) -> None:
 
 
 def cut_all_sealed(context: Context, directory: str, log: Any, interval: int) -> None:
-    """Cut what processes have left behind the ends of segments of this log (`seg_shared_log *`) that were sealed
-    before their time [A5], and forget these ends; none of the processes appends any more. Raises OSError.
+    """Cut what processes have left behind the ends of segments of this log (`seg_shared_log *`) that were
+    sealed before their time [A5], and forget these ends; none of the processes appends any more. Raises
+    OSError.
     """
     for sealed in log.sealed:
         if sealed.owner and sealed.generation != INT64_MAX:

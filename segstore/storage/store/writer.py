@@ -47,7 +47,6 @@ from segstore.storage.store.partitions import PartitionLoader, Partitions
 from segstore.storage.store.primary import Primary, check_not_fenced
 from segstore.storage.store.small_mending import mend_small, state_format
 from segstore.storage.store.sweeper import Sweeper
-from segstore.storage.store.takeover import cut_all_sealed
 from segstore.storage.store.topic_admin import TopicAdmin
 from segstore.threads import others_are_gone
 
@@ -297,9 +296,11 @@ class StoreWriter:
             self._ends.release(key)
 
     def _cut_sealed(self, sharing: Sharing) -> None:
-        """Cut what members, none of which appends any more, have left behind the ends of sealed segments, before
-        the shared file says no more where these end. Raises OSError.
+        """Cut what members, none of which appends any more, have left behind the ends of sealed segments,
+        before the shared file says no more where these end. Raises OSError.
         """
+        from segstore.storage.store.takeover import cut_all_sealed
+
         for info in self.topics.values():
             for number in info.partition_ids:
                 key = slot_key(info.topic_id, info.name, number)

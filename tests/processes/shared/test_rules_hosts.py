@@ -72,9 +72,8 @@ def test_H1_a_host_is_excluded_by_a_writer_and_by_a_broker_s_lock(store_dir: Pat
             segstore.open(store_dir, shared=True)
         with pytest.raises(HostUnavailableError):
             segstore.open(store_dir, shared="guest")
-    with locked_as_by_a_broker(store_dir / ".lock"):
-        with pytest.raises(StoreLockedError):
-            segstore.open(store_dir, shared=True)
+    with locked_as_by_a_broker(store_dir / ".lock"), pytest.raises(StoreLockedError):
+        segstore.open(store_dir, shared=True)
     with segstore.open(store_dir, shared=True) as store:
         assert store.role == "host"
 

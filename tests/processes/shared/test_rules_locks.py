@@ -1,5 +1,5 @@
-"""Promise: the lock of a shared log is lost by a dead owner only, is held for a write and no longer, and whoever
-waits for it can be interrupted: rules F4 and L1 to L7 (L2: tests of members, too).
+"""Promise: the lock of a shared log is lost by a dead owner only, is held for a write and no longer, and
+whoever waits for it can be interrupted: rules F4 and L1 to L7 (L2: tests of members, too).
 """
 
 from __future__ import annotations
@@ -7,7 +7,6 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import signal
 import stat
 from collections import Counter
 from collections.abc import Callable
