@@ -49,7 +49,14 @@ class Storm:
     def run(self, *options: str) -> dict[str, Any]:
         """Run a storm; returns what it tells. A count of kills is recorded."""
         told = self._directory / "told"
-        common = ["--first", str(self._seed), "--directory", str(self._directory / "rounds"), "--json", str(told)]
+        common = [
+            "--first",
+            str(self._seed),
+            "--directory",
+            str(self._directory / "rounds"),
+            "--json",
+            str(told),
+        ]
         done = subprocess.run(
             [sys.executable, "-m", "shared_storm", *common, *options],
             env=built.surroundings(self._package),
@@ -123,6 +130,8 @@ def test_kafka_s_tool_finds_a_store_valid_behind_a_storm(storm: Storm) -> None:
     found = storm.run("--kills", str(SHORT), "--round", str(SHORT), "--kind", "fences", "--keep")
     assert not found["wrong"], storm.stderr
     (store,) = storm.kept()
-    partitions = [path for path in sorted(store.iterdir()) if path.is_dir() and (path / "partition.metadata").exists()]
+    partitions = [
+        path for path in sorted(store.iterdir()) if path.is_dir() and (path / "partition.metadata").exists()
+    ]
     assert len(partitions) >= 3
     assert kafka_tools.judge(*partitions).errors == []

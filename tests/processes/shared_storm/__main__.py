@@ -32,7 +32,9 @@ def main() -> int:
     parser.add_argument("--kind", choices=KINDS, action="append", help="by default all, one after the other")
     parser.add_argument("--first", type=int, default=None, help="first seed; by default one that is new")
     parser.add_argument("--bug", choices=BUGS, default="none")
-    parser.add_argument("--directory", type=Path, default=None, help="where stores are made; kept at a failure")
+    parser.add_argument(
+        "--directory", type=Path, default=None, help="where stores are made; kept at a failure"
+    )
     parser.add_argument("--json", type=Path, default=None, help="where to write the table as JSON, too")
     parser.add_argument("--keep", action="store_true", help="keep the stores of all rounds")
     parser.add_argument("--stop", action="store_true", help="stop at the first round that is bad")
@@ -69,7 +71,12 @@ def storm(options: argparse.Namespace) -> int:
             steps.setdefault(name, Counter()).update(found)
         if result.wrong:
             wrong[f"{kind} {seed}"] = result.wrong
-            print(f"{directory} (--kind {kind} --first {seed}) is bad:", *result.wrong, sep="\n  ", file=sys.stderr)
+            print(
+                f"{directory} (--kind {kind} --first {seed}) is bad:",
+                *result.wrong,
+                sep="\n  ",
+                file=sys.stderr,
+            )
         elif not options.keep:
             shutil.rmtree(directory)
         seed += 1
@@ -97,9 +104,7 @@ COLUMNS = (
 )
 
 
-def take_in(
-    row: Counter[str], counts: Counter[str], steps: dict[str, Counter[str]], is_bad: bool
-) -> None:
+def take_in(row: Counter[str], counts: Counter[str], steps: dict[str, Counter[str]], is_bad: bool) -> None:
     """Add a round to the row of its kind."""
     met = steps["met"]
     row["rounds"] += 1

@@ -16,9 +16,20 @@ from segstore.storage.check.check import Finding
 
 from .follower import Seen, packed
 from .member import TOPIC, TXN_TOPIC
-from .notes import ABORTED, BEGUN, COMMITTED, DONE, HOSTS, NOT_THERE, TXN_BEGUN, UNKNOWN, Notes, of_directory, stamp_of
+from .notes import (
+    ABORTED,
+    BEGUN,
+    COMMITTED,
+    DONE,
+    HOSTS,
+    NOT_THERE,
+    TXN_BEGUN,
+    UNKNOWN,
+    Notes,
+    of_directory,
+    stamp_of,
+)
 from .plan import Plan
-
 
 
 class Rebooted(Files):
@@ -97,7 +108,9 @@ class Judge:
             return
         outcome = notes.outcome(number)
         is_whole = [(offset, part) for offset, part, _ in parts] == [(first + i, i) for i in range(of)]
-        is_start = [(offset, part) for offset, part, _ in parts] == [(first + i, i) for i in range(len(parts))]
+        is_start = [(offset, part) for offset, part, _ in parts] == [
+            (first + i, i) for i in range(len(parts))
+        ]
         if outcome == UNKNOWN:
             self.counts["under way, and there"] += is_real
             if number <= notes[DONE]:

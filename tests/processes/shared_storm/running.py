@@ -25,8 +25,7 @@ from segstore.storage.meta.published_ends import slot_key
 from . import member, steps
 from .follower import follow
 from .judge import Judge, behind_the_end
-from .notes import Notes
-from .notes import DONE
+from .notes import DONE, Notes
 from .notes import SLOT as SLOT_NOTE
 from .plan import Chances, Plan
 
@@ -97,7 +96,9 @@ class Round:
                 header = ffi.from_buffer("seg_shared_header *", bytearray(file.read(4096)))
         except (FileNotFoundError, ValueError):
             return None
-        return next((pid for pid, notes in self.members.items() if notes[SLOT_NOTE] == header.host_slot + 1), None)
+        return next(
+            (pid for pid, notes in self.members.items() if notes[SLOT_NOTE] == header.host_slot + 1), None
+        )
 
     def kill(self, pid: int, how: str) -> None:
         """Kill a member from outside."""
@@ -187,7 +188,9 @@ class Round:
             self._look_behind()
         # Most of them only once they have appended: however busy the machine is, things happen in between.
         least = rng.choice([0, 1, 5, 5, 20])
-        going = [pid for pid, notes in self.members.items() if notes[DONE] >= least and pid not in self.stopped]
+        going = [
+            pid for pid, notes in self.members.items() if notes[DONE] >= least and pid not in self.stopped
+        ]
         if not going:
             return
         what, host = rng.random(), self.host() if rng.random() < 0.35 else None
@@ -324,7 +327,6 @@ def may_be_apart() -> bool:
     if not pid:
         os._exit(_in_namespace(lambda: 0))
     return os.waitpid(pid, 0)[1] == 0
-
 
 
 def send(pid: int, number: int) -> None:
