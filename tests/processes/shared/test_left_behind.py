@@ -1,6 +1,6 @@
-"""Promise: what members of a shared store have left behind, all of whom are dead, or one of whom is stopped, harms
-nobody who comes after them: a writer that does not share, a next host, a recovery, a reader. Storms found each
-of these (tests/processes/shared_storm).
+"""Promise: what members of a shared store have left behind, all of whom are dead, or one of whom is stopped,
+harms nobody who comes after them: a writer that does not share, a next host, a recovery, a reader. Storms
+found each of these (tests/processes/shared_storm).
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Rebooted(Files):
 
 
 def leave_fenced(root: Path, halting: Path) -> None:
-    """Leave a store whose members are dead, and whose first segment has bytes of a fenced one behind its end."""
+    """Leave a store whose members are dead; its first segment has bytes of a fenced one behind its end."""
     with members(root, True, "guest", "guest", preload=halting) as (host, stopped, waits):
         waits.append("a")
         stopped.append("b")

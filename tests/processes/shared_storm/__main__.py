@@ -1,8 +1,8 @@
 """`python -m shared_storm --kills 500`: storms over a store that several processes write.
 
-Members append, pause, die and stop at steps of C and of Python, and are killed and stopped from outside; behind
-each round nothing that was acknowledged may be lost, doubled or torn. Run it with a build that has the steps
-(`shared_storm.built`); without one, it makes one in build/storm.
+Members append, pause, die and stop at steps of C and of Python, and are killed and stopped from outside;
+behind each round nothing that was acknowledged may be lost, doubled or torn. Run it with a build that has the
+steps (`shared_storm.built`); without one, it makes one in build/storm.
 """
 
 from __future__ import annotations

@@ -159,9 +159,9 @@ class Judge:
 
 
 def behind_the_end(root: Path, key: int, notes: Path) -> list[str]:
-    """Return what is wrong with the whole batches that lie behind the end of the log with this key: a recovery that
-    does not believe the shared file would take them. They must be the first ones of one append that is under way,
-    at any moment.
+    """Return what is wrong with the whole batches that lie behind the end of the log with this key: a recovery
+    that does not believe the shared file would take them. They must be the first ones of one append that is
+    under way, at any moment.
     """
     before = _end(root, key)
     if before is None:
@@ -174,7 +174,7 @@ def behind_the_end(root: Path, key: int, notes: Path) -> list[str]:
         return []
     found = _batches(rest, next_offset)
     told = [
-        f"behind the end: {member}:{number}, part {part}, at {next_offset + i}, is of two appends, or no start of one"
+        f"behind the end: {member}:{number}, part {part}, at {next_offset + i}, is no start of one append"
         for i, (member, number, part) in enumerate(found)
         if (member, number) != found[0][:2] or part != i
     ]
@@ -188,8 +188,8 @@ def behind_the_end(root: Path, key: int, notes: Path) -> list[str]:
 
 
 def _end(root: Path, key: int) -> tuple[int, int, int, int] | None:
-    """Return where the log with this key ends, and a number that is another one for each end; None if it is closed:
-    then only its host knows what it has written.
+    """Return where the log with this key ends, and a number that is another one for each end; None if it is
+    closed: then only its host knows what it has written.
     """
     try:
         shared = (root / ".segstore" / "shared").read_bytes()
@@ -229,8 +229,7 @@ def _all(log: Any, isolation: str = "read_uncommitted") -> list[tuple[int, bytes
     offset = log.start_offset
     while True:
         records = log.read(offset, isolation_level=isolation)
-        for record in records:
-            found.append((record.offset, record.value))
+        found.extend((record.offset, record.value) for record in records)
         if records.next_offset == offset:
             return found
         offset = records.next_offset

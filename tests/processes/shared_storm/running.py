@@ -130,10 +130,7 @@ class Round:
 
     def ended(self, pid: int, status: int) -> None:
         """Take note of how a member has ended."""
-        if os.WIFSIGNALED(status):
-            code = 128 + os.WTERMSIG(status)
-        else:
-            code = os.WEXITSTATUS(status)
+        code = 128 + os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
         if code == _KILLED:
             self.counts["killed at a step"] += 1
         elif code:
@@ -206,8 +203,8 @@ class Round:
             self.kill(pid, "killed host" if pid == host else "killed")
 
     def _look_behind(self) -> None:
-        """Look for a while, as often as it goes, at what lies behind the log's end: a crash of the machine could
-        leave that.
+        """Look for a while, as often as it goes, at what lies behind the log's end: a crash of the machine
+        could leave that.
         """
         key, end = int((self.work / "key").read_text()), time.monotonic() + LOOK
         while time.monotonic() < end and not self.wrong:

@@ -1,5 +1,5 @@
-"""Names of the steps at which a storm pauses, kills and stops processes, as `segstore/_native/step.h` has them,
-and what each process counts there.
+"""Names of the steps at which a storm pauses, kills and stops processes, as `segstore/_native/step.h` has
+them, and what each process counts there.
 """
 
 from __future__ import annotations
