@@ -23,7 +23,6 @@ enum seg_steps {
     SEG_AT_COUNTED,
     SEG_AT_REPAIR,
     SEG_AT_CUT,
-    SEG_AT_REPAIRED,
     SEG_AT_CLOSING,          /* the host has the lock, and the log is open */
     SEG_AT_CLOSED,
     SEG_AT_SHOWING,

@@ -159,9 +159,9 @@ class Judge:
 
 
 def behind_the_end(root: Path, key: int, notes: Path) -> list[str]:
-    """Return what is wrong with the whole batches that lie behind the end of the log with this key: a recovery
-    that does not believe the shared file would take them. They must be the first ones of one append that is
-    under way, at any moment.
+    """Return what is wrong with the whole batches that lie behind the end of the log with this key, which a
+    recovery that does not believe the shared file would take. They must be the first ones of one append that
+    is under way, at any moment.
     """
     before = _end(root, key)
     if before is None:
@@ -233,6 +233,3 @@ def _all(log: Any, isolation: str = "read_uncommitted") -> list[tuple[int, bytes
         if records.next_offset == offset:
             return found
         offset = records.next_offset
-
-
-__all__ = ["Judge", "Notes"]

@@ -23,11 +23,9 @@ from segstore.index import sparse
 
 from .notes import (
     ABORTED,
-    BEGUN,
     COMMITTED,
     HOSTS,
     ID,
-    INCARNATION,
     MOST,
     NOT_THERE,
     REFUSED,
@@ -180,6 +178,3 @@ class _Member:
             else:
                 producer.abort_transaction()
                 self.notes.end_txn(txn, ABORTED)
-
-
-__all__ = ["BEGUN", "INCARNATION", "TOPIC", "TXN_TOPIC", "die_with_parent", "run"]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 MOST = 20_000
 """Appends of a member, and transactions: then it appends no more."""
-ID, SLOT, INCARNATION, BEGUN, DONE, TXN_BEGUN, HOSTS, REFUSED = range(8)
+ID, SLOT, BEGUN, DONE, TXN_BEGUN, HOSTS, REFUSED = range(7)
 _SLOTS, _TXNS = 16, 16 + MOST
 UNKNOWN, NOT_THERE = 0, -1
 """Of an append: nothing is known; it was refused. Else its first offset, plus 1."""
