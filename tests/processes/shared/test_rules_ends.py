@@ -1,5 +1,5 @@
-"""Promise: the end of a shared log moves by one swap: a record is in the log whole or not at all, whatever dies,
-stops or fails at which step: rules E1 to E4 (E5: tests of readers).
+"""Promise: the end of a shared log moves by one swap: a record is in the log whole or not at all, whatever
+dies, stops or fails at which step: rules E1 to E4 (E5: tests of readers).
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def test_E1_all_of_an_end_changes_together(store_dir: Path) -> None:
 def test_E1_each_member_fills_records_of_its_own(store_dir: Path) -> None:
     with members(store_dir, True, "guest", "guest", config=PATIENT) as several:
         words, seats = SharedWords(store_dir), {}
-        for turn in range(3):
+        for _ in range(3):
             for each in several:
                 each.append("x")
                 current = words.file.log(words.number()).current
@@ -84,7 +84,7 @@ STEPS = {
     "within the write": ("halt(WRITE, HALF, signal.SIGKILL)", False),
     "behind the write": ("halt(WRITE, BEHIND, signal.SIGKILL)", False),
     "with the lock, before a look": ("halt_at_records(signal.SIGKILL)", False),
-    "before it fills a record": ("halt(WRITE, BEHIND); 0", False),
+    "stopped behind the write": ("halt(WRITE, BEHIND); 0", False),
     "behind the swap, before the wake": ("halt(WAKE, BEFORE, signal.SIGKILL)", True),
     "behind the wake": ("halt(WAKE, BEHIND, signal.SIGKILL)", True),
 }
@@ -188,8 +188,8 @@ def test_E3_an_append_that_raises_has_left_nothing(case: str, kind: bool | str, 
 def test_E4_who_was_fenced_behind_the_lock_touches_nothing_of_what_came_since(
     store_dir: Path, halting: Path
 ) -> None:
-    """Stopped between the lock and the look whose it is. Meanwhile bytes of a dead process lie behind the end of
-    the next segment: whoever takes the mark of that for its own leaves them there.
+    """Stopped between the lock and the look whose it is. Meanwhile bytes of a dead process lie behind the end
+    of the next segment: whoever takes the mark of that for its own leaves them there.
     """
     kinds = [True, "guest", "guest", "guest"]
     with members(store_dir, *kinds, preload=halting, config=SOON) as (host, stopped, other, dies):
