@@ -40,6 +40,7 @@ def dirtiness(partition: Partition, checkpoint_offset: int | None, now_ms: int) 
     view, config = partition.view, partition.config
     first = _first_dirty(view, checkpoint_offset)
     last = _first_uncleanable(view, config, first, now_ms)
+    last = min([last, *(view.slot(base) for base in partition.written_still() if base >= view.bases[0])])
     sizes = [s.size for s in view.segments[: last + 1]]
     begin = min(view.slot(first), last)
     clean = sum(sizes[: begin + (first > view.bases[begin])])

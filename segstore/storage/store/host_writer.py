@@ -103,8 +103,8 @@ class HostWriter(StoreWriter):
             return
         self.host.stop()
         self._take_over_all()
-        super()._close_cleanly(nonce)
         self._cut_sealed(sharing)
+        super()._close_cleanly(nonce)
         self._ends.end_sharing()  # from here on readers, and the next open, go by the published ends
         mark_unshared(self.context.files, self.context.root)
 

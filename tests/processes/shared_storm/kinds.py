@@ -15,6 +15,15 @@ KINDS: dict[str, dict[str, Any]] = {
         **{"one_size": True, "looks_behind": True, "dies_at": ("WRITTEN", "INDEXED", "FILLED", "HALF_WRITE")},
         **{"die": (0.02,), "pause": (0.3,), "outside": 0.02, "all_killed": 0.9, "guests": 0.5, "fences": False},
     },
+    "hosts": {
+        "dies_at": (
+            *("CLOSING", "CLOSED", "SHOWING", "SHOWN", "OPENING", "OPENED", "TAKING_OVER", "TAKEN_OVER"),
+            *("NOTED", "TAKEN", "SEALING", "SEALED", "FENCED", "TOGETHER", "TOGETHER_BEGUN", "TOGETHER_ONE"),
+            *("TOGETHER_DONE", "SYNCING", "SYNCED", "REPAIR", "CUT", "ASKED", "ANSWERED", "FROM_DEAD"),
+        ),
+        **{"die": (0.01, 0.05), "outside": 0.02, "transactions": 0.3, "guests": 0.1, "stopped_ms": 20},
+        **{"stop": (0, 0.002, 0.004), "goes_on": 0.2},
+    },
     "eight members": {"members": 8},
     "durable": {"durable": 0.5},
     "transactions": {"transactions": 0.1, "guests": 0.1},
