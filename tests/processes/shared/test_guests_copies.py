@@ -38,13 +38,15 @@ def test_a_copy_of_a_live_store(tmp_path: Path, make: Callable[[Path, Path], Non
             each.append("x")
         make(path, copy)
         assert guest.append("on") == 3
-        with segstore.open(copy, mode="r") as reader:
-            assert reader.partition("t").end_offset == 3
+        with segstore.open(copy, mode="r") as early:
+            assert early.partition("t").end_offset == 3
             with segstore.open(copy, shared=then == "shared") as store:
                 assert store.role == {"plain": "writer", "shared": "host"}[then]
                 assert store.partition("t").append(b"y") == 3
-                assert [r.value for r in reader.partition("t")] == [b"x", b"x", b"x", b"y"]
-            assert reader.partition("t").end_offset == 4
+                with segstore.open(copy, mode="r") as late:
+                    assert [r.value for r in late.partition("t")] == [b"x", b"x", b"x", b"y"]
+                if make is not by_links:  # by links it follows the other store
+                    assert [r.value for r in early.partition("t")] == [b"x", b"x", b"x", b"y"]
         assert segstore.check(copy) == []
         with MemberProcess(copy, True).opened() as other:
             assert other.append("z") == 4
