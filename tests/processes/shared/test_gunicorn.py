@@ -74,8 +74,9 @@ def running(
 
 
 def check_log(store: Path, answered: dict[str, Answer], unanswered: set[str]) -> None:
-    """Each answered path is in the log at the offset that was told; nothing is twice, or was not asked for."""
+    """Each answered path is in the log at the offset that was told; nothing is there twice, or unasked."""
     assert {answer.status for answer in answered.values()} == {200}
+    assert segstore.check(store) == []
     with segstore.open(store) as opened:
         log = opened.partition("events")
         found = {record.offset: record.value.decode() for record in log.scan()}
@@ -85,7 +86,6 @@ def check_log(store: Path, answered: dict[str, Answer], unanswered: set[str]) ->
     counts = Counter(found.values())
     assert {path for path, n in counts.items() if n > 1} == set()
     assert counts.keys() <= answered.keys() | unanswered
-    assert segstore.check(store).ok
 
 
 # --- hosts --------------------------------------------------------------------------------------
@@ -123,6 +123,7 @@ def test_four_workers_append(name: str, store: Path, tmp_path: Path) -> None:
     check_log(store, load.answered, load.unanswered)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", HOSTS)
 def test_workers_are_killed_and_reloaded_under_load(
     name: str, store: Path, tmp_path: Path, rng: random.Random
@@ -130,9 +131,9 @@ def test_workers_are_killed_and_reloaded_under_load(
     shared, host = HOSTS[name]
     with host(store), running(store, tmp_path, shared) as asked, Load(asked) as load:
         load.more(10)
-        for turn in range(8):
+        for turn in range(6):
             before = asked.workers
-            if turn % 4 == 3:
+            if turn % 3 == 2:
                 asked.process.send_signal(signal.SIGHUP)
                 until(lambda before=before: not {*before} & {*asked.workers})
             else:
