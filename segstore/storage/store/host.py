@@ -57,7 +57,10 @@ class Host:
         try:
             while not self._done.is_open:
                 seen = header.bell
-                self.turn()
+                try:
+                    self.turn()
+                except Exception:  # guests wait for this thread: what one asks must not end it
+                    log.exception("%s: what the members ask could not be answered", self._context.root)
                 lib.seg_shared_wait(bell, seen, _LOOK_MS)
         finally:
             self._ended.open()
@@ -84,6 +87,9 @@ class Host:
             if not is_refusal(error):
                 raise
             return answer_of(StorageError(error.errno, error.strerror, error.filename))
+        except Exception as error:
+            log.exception("%s: the host could not do what a member asks", self._context.root)
+            return answer_of(error)
         return AGAIN, 0, b""
 
     def _resolve(self, asked: Any) -> None:
