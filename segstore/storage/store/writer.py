@@ -511,9 +511,7 @@ class StoreWriter:
         self.abandon()
         self.context.closed = True
         self.context.pool.close()
-        if (
-            self.sharing is not None and not self.shares
-        ):  # the open has failed: nobody may find a member that lives
+        if self.sharing is not None and not self.shares:  # a failed open leaves no member
             self.sharing.members.close()
         if hasattr(self, "_held"):
             self._held.close()

@@ -76,3 +76,22 @@ def test_A5_the_next_partition_of_a_slot_has_no_sealed_segments(store_dir: Path,
         until(lambda: not SharedWords(store_dir).log().sealed)
         with segstore.open(store_dir, "r") as store:
             assert len(values(store.partition("u"))) == 40
+
+
+TAKE = """
+of = side.partition("t", 0).tail.native.c.share
+seen = ffi.new("uint64_t *")
+lib.seg_lock_take(of.member, ffi.addressof(of.log, "lock"), lib.SEG_OF_HOST, 0, -1, seen)
+"""
+
+
+def test_L7_a_writer_that_does_not_share_takes_the_lock_of_a_dead_host(store_dir: Path) -> None:
+    """It fences nobody then: the dead host may have begun a fence itself."""
+    with members(store_dir, True) as [host]:
+        host.run("log().append(b'0'); log().append(b'1')")
+        assert SharedWords(store_dir).log().is_open
+        assert host.run(TAKE) == 0
+        host.kill()
+    with segstore.open(store_dir) as store:
+        assert store.partition("t").append(b"2") == 2
+    assert len(list((store_dir / "t-0").glob("*.log"))) == 1
