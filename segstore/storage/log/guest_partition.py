@@ -345,6 +345,7 @@ class GuestPartition:
     def _bind(self) -> None:
         """Open the files of the log's generation, and let C append to them. Raises OSError, StorageError."""
         with self.token:
+            self.context.check_writable()  # `close` pauses the tail with the token, behind the store's end
             native, share = self.tail.native, self._share
             native.pause()
             now = ffi.new("seg_shared_end *")
@@ -422,7 +423,8 @@ class GuestPartition:
         """Make durable what this process can sync by itself, and let C append no more."""
         if self.tail.native.is_open:
             self.tail.flush()
-        self.tail.native.pause()
+        with self.token:
+            self.tail.native.pause()
 
 
 def joined(chunks: list[Encoded]) -> Encoded:

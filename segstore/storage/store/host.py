@@ -63,7 +63,10 @@ class Host:
         bell = ffi.addressof(header, "bell")
         while not self._done.is_open:
             seen = header.bell
-            self.turn()
+            try:
+                self.turn()
+            except Exception:  # guests wait for this thread: what one asks must not end it
+                log.exception("%s: what the members ask could not be answered", self._context.root)
             lib.seg_shared_wait(bell, seen, _LOOK_MS)
 
     def turn(self) -> None:
@@ -91,8 +94,7 @@ class Host:
         thread.start()
 
     def _may_wait(self, asked: Any) -> bool:
-        """Return whether a request waits for a disk, or perhaps for another process that keeps a log's lock.
-        """
+        """Return whether a request waits for a disk, or perhaps for another process that keeps a log's lock."""
         log = self._members.shared.log_if_there(asked.log)
         held = log is not None and log.open and log.lock & 0xFFFFFFFF
         return bool(asked.asks != lib.SEG_ASKS_READY or held)
