@@ -2,8 +2,8 @@
 
 Cases take turns in one run, and each is a fresh store that several processes append to at the same time, one
 record of 100 bytes after the other (`shared_appends`): one that does not share, members of a shared store,
-and beside them clients of `segstore serve`, SQLite and LMDB. A ratio is of two cases in the same round. Rates of
-one process and of four depend on who else uses the cores; the processor time of an append does so less.
+and beside them clients of `segstore serve`, SQLite and LMDB. A ratio is of two cases in the same round. Rates
+of one process and of four depend on who else uses the cores; the processor time of an append does so less.
 Behind the rounds hosts are killed (`successions`). What is wanted, and whether it is met, is told at the end.
 
 On disk: stores and databases in a temporary directory; results/shared.json, results/README.md, and the table

@@ -332,7 +332,8 @@ class Partition:
         whose lock was taken away [A5].
         """
         share = self.tail.native.c.share
-        return {int(each.base_offset) for each in share.log.sealed if each.owner} if share else set()
+        sealed = share.log.sealed if share else ()
+        return {int(each.base_offset) for each in sealed if each.owner and not each.is_replaced}
 
     def roll_from(self, view: LogView) -> bool:
         """Roll, so that all that `view` shows lies in sealed segments; False where more was appended

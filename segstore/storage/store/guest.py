@@ -204,6 +204,8 @@ class StoreGuest(StoreReader):
             except SegstoreError as error:
                 errors.append(error)
         try:
+            if self.host is not None:
+                self.host.partitions.flush()  # what this process writes as the host, too
             if errors:
                 raise errors[0]
         finally:
@@ -247,6 +249,8 @@ class StoreGuest(StoreReader):
 
     def close(self) -> None:
         """Close the store: this process is no member any more."""
+        # First: no thread opens a tail again that is paused below. Who is no member counts as dead.
+        self.context.closed = True
         if self._succession is not None:
             self._succession.stop()
         for each in list(self._guests.values()):

@@ -63,7 +63,10 @@ class Host:
         bell = ffi.addressof(header, "bell")
         while not self._done.is_open:
             seen = header.bell
-            self.turn()
+            try:
+                self.turn()
+            except Exception:  # guests wait for this thread: what one asks must not end it
+                log.exception("%s: what the members ask could not be answered", self._context.root)
             lib.seg_shared_wait(bell, seen, _LOOK_MS)
 
     def turn(self) -> None:

@@ -88,6 +88,8 @@ class HostWriter(StoreWriter):
         try:
             if hasattr(self, "socket"):
                 self.socket.unlink()
+            if self._given is not None:
+                self._given.members.lead(leads=False)  # it may go on as a guest
             super().let_go()
             if hasattr(self, "socket"):
                 self.socket.close()  # behind the lock, which those that hear of this try at once

@@ -1,5 +1,5 @@
-"""Promise: a process that is stopped with a log's lock holds up the others for `shared.stopped.ms`, and what it
-does when it goes on, or dies, changes nothing of what they have: rules A1 to A5.
+"""Promise: a process that is stopped with a log's lock holds up the others for `shared.stopped.ms`, and what
+it does when it goes on, or dies, changes nothing of what they have: rules A1 to A5.
 """
 
 from __future__ import annotations
@@ -289,7 +289,7 @@ def test_A4_one_process_is_fenced_again_and_again(store_dir: Path, halting: Path
     """More often than there are places on the list."""
     with members(store_dir, True, "guest", "guest", preload=halting) as (_, one, two):
         expected = []
-        for n in range(lib.SEG_SEALED + 2):
+        for _ in range(lib.SEG_SEALED + 2):
             one.append("a")
             one.run("halt(WRITE, HALF)")
             one.begin("log().append(b'1' * 200)")

@@ -1,5 +1,5 @@
-"""Promise: what a guest asks of its host is asked with no lock held, is resolved once however often it is asked,
-and outlives the host: rules V1 to V3.
+"""Promise: what a guest asks of its host is asked with no lock held, is resolved once however often it is
+asked, and outlives the host: rules V1 to V3.
 """
 
 from __future__ import annotations
