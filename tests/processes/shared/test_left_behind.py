@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from waiting import PATIENCE, until
 import segstore
 from segstore._native import lib
 from segstore.files import Files
+from segstore.storage.log.partition import Partition
 from segstore.storage.shared.members import Members
 from segstore.storage.shared.shared_file import SharedFile
 
@@ -115,6 +117,32 @@ def test_a_writer_that_does_not_share_opens_a_log_that_was_left_sealed(store_dir
             tell(str(len(values(store.partition("t")))))
 
     assert in_child(open_and_append) == (0, ["2"])
+
+
+def test_A3_a_host_that_dies_before_it_has_left_a_sealed_segment_leaves_it_to_the_next(
+    store_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with members(store_dir, True) as (host,):
+        host.append("a")
+        host.kill()
+    file = SharedFile.join(Files(), str(store_dir))
+    assert file is not None
+    log = file.log(SharedWords(store_dir).number())
+    end = log.ends[2 * (log.current >> 8 & lib.SEG_SEATS - 1) + (log.current & 1)]
+    end.is_sealed, end.generation = 1, end.generation + 1
+
+    def die(*args: object) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def open_and_die(tell: Callable[[str], None]) -> None:
+        monkeypatch.setattr(Partition, "leave_sealed", die)
+        segstore.open(store_dir, shared=True).partition("t").append(b"lost")
+
+    assert in_child(open_and_die) == (signal.SIGKILL, [])
+    assert SharedWords(store_dir).log().is_sealed
+    with segstore.open(store_dir, shared=True) as store:
+        assert store.partition("t").append(b"w") == 1
+        assert [path.name for path in logs(store_dir)] == [f"{0:020}.log", f"{1:020}.log"]
 
 
 def test_readers_see_no_end_go_back_while_a_member_looks_whether_it_is_the_last(

@@ -41,6 +41,14 @@ KINDS: dict[str, dict[str, Any]] = {
         "stop": (0, 0.002, 0.004),
         "goes_on": 0.2,
     },
+    "hosts in fences": {
+        **{"dies_at": ("NOTED", "TAKEN", "SEALING", "SEALED", "FENCED"), "die": (0.1, 0.3), "members": 5},
+        **{"stop": (0.002, 0.006), "stopped_ms": 20, "goes_on": 0.15, "outside": 0.03, "guests": 0.3},
+    },
+    "hosts in transactions": {
+        **{"dies_at": ("TOGETHER", "TOGETHER_BEGUN", "TOGETHER_ONE", "TOGETHER_DONE"), "die": (0.05, 0.2)},
+        **{"transactions": 0.4, "outside": 0.02, "guests": 0.0, "fences": False},
+    },
     "eight members": {"members": 8},
     "durable": {"durable": 0.5},
     "transactions": {"transactions": 0.1, "guests": 0.1},

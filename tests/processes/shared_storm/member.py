@@ -68,7 +68,7 @@ for _name in CHANGING:
 
 def step_of(chances: Chances, rng: random.Random) -> Callable[[], None]:
     """Return what a member does at a step of Python's: an open has so many that it dies there less often."""
-    die, stop = chances.die / PYTHON_S, chances.stop / PYTHON_S
+    die, stop = min(chances.die, 0.006) / PYTHON_S, chances.stop / PYTHON_S
 
     def step() -> None:
         drawn = rng.random()
