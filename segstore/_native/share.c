@@ -190,8 +190,8 @@ static int64_t look(seg_tail *t, seg_share *s)
     seg_shared_log *log = s->log;
     uint32_t torn = torn_of(log);
     if (__atomic_load_n(&log->aways, __ATOMIC_ACQUIRE) != s->aways || !__atomic_load_n(&log->open, __ATOMIC_ACQUIRE) ||
-        log->key != s->key || load(t, s))
-        return SEG_SLOW;
+        __atomic_load_n(&log->failed, __ATOMIC_ACQUIRE) || log->key != s->key || load(t, s))
+        return SEG_SLOW; /* also behind a sync that failed [S2] */
     return mend(log, torn, t->fd, t->active->end->position);
 }
 
@@ -370,10 +370,9 @@ static void finish_fences(seg_share *s, int was_taken)
             continue;
         if (!was_taken)
             __atomic_store_n(&note->owner, 0, __ATOMIC_RELEASE);
-        else if (record_of(log, current_of(log))->is_sealed) { /* that was done, and not noted */
+        else if (record_of(log, current_of(log))->is_sealed) /* that was done, and not noted; who takes over counts it */
             __atomic_store_n(&note->generation, record_of(log, current_of(log))->generation - 1, __ATOMIC_RELEASE);
-            __atomic_fetch_add(&log->aways, 1, __ATOMIC_ACQ_REL);
-        } else
+        else
             seal(s, note);
     }
 }
@@ -458,9 +457,11 @@ static uint64_t prepare(seg_share *s, const seg_marks *marks, seg_shared_end *en
     uint64_t current = current_of(s->log), next = next_word(s, current);
     if (current)
         *end = *record_of(s->log, current);
-    if (end->end.base_offset != marks->base_offset || end->is_sealed || s->log->key != s->key)
+    /* A sealed segment stays one until the log goes on in another: a host that comes must know. */
+    if (end->end.base_offset != marks->base_offset || s->log->key != s->key) {
         end->generation++;
-    end->is_sealed = 0;
+        end->is_sealed = 0;
+    }
     end->end.base_offset = marks->base_offset;
     end->end.position = marks->position;
     end->end.next_offset = marks->next_offset;
@@ -517,8 +518,8 @@ void seg_share_show_together(seg_share *const *shares, const seg_marks *marks, i
     }
     SEG_STEP(TOGETHER);
     __atomic_store_n(&header->together, number, __ATOMIC_SEQ_CST); /* from here on readers see all of them */
-    make_odd(ends);
     SEG_STEP(TOGETHER_BEGUN);
+    make_odd(ends);
     for (int64_t i = 0; i < n; i++)
         if (shares[i]->log->pending) {
             go_on(shares[i], shares[i]->log->pending);
@@ -566,7 +567,7 @@ void seg_share_open(seg_tail *t, int64_t stable)
     seg_shared_log *log = s->log;
     uint64_t current = current_of(log), next = next_word(s, current);
     const seg_shared_end *before = record_of(log, current);
-    s->generation = before->generation + is_changed(t, s);
+    s->generation = before->generation + (is_changed(t, s) | (before->is_sealed != 0));
     seg_shared_end end = {.end = *t->active->end, .generation = s->generation, .start_offset = s->start_offset,
                           .stable_offset = stable, .layout = s->layout, .leader_epoch = t->leader_epoch};
     fill(record_of(log, next), &end);
@@ -597,6 +598,8 @@ int64_t seg_share_take_over(seg_share *s, seg_shared_end *out)
     SEG_STEP(TAKING_OVER);
     if (was_open)
         finish_fences(s, (int)taken);
+    if (taken) /* the dead host may not have come to count: one too many costs a look */
+        __atomic_fetch_add(&log->aways, 1, __ATOMIC_ACQ_REL);
     __atomic_store_n(&log->open, 0, __ATOMIC_RELEASE);
     s->current = current_of(log);
     *out = *record_of(log, s->current);
@@ -617,7 +620,10 @@ int64_t seg_share_end(seg_share *s)
     if (error < 0)
         return error;
     __atomic_store_n(&s->log->open, 0, __ATOMIC_RELEASE);
-    s->log->key = 0;
+    /* The next partition that has this slot has other files: of a sealed end it keeps the seat alone. */
+    for (int i = 0; i < SEG_SEALED; i++)
+        __atomic_store_n(&s->log->sealed[i].is_replaced, 1, __ATOMIC_RELEASE);
+    __atomic_store_n(&s->log->key, 0, __ATOMIC_RELEASE);
     if (was_open)
         leave_for_host(s);
     return 0;

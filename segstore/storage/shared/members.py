@@ -55,7 +55,7 @@ class Members:
         """
         self._files, self.shared = files, shared
         here = self._here = forks.here()
-        page = held("uint8_t[]", here) if isinstance(here, mmap.mmap) else ffi.NULL
+        page = held("uint8_t[]", here) if isinstance(here, mmap.mmap) else ffi.new("uint8_t[1]", b"\1")
         self._page = page
         path = member_locks.path_of(root)
         with os_errors():
@@ -94,12 +94,16 @@ class Members:
         own.pid, own.since_ms, own.may_host = os.getpid(), time.time_ns() // 1_000_000, may_host
         own.version, own.number = VERSION.encode()[:15], secrets.randbits(32)
 
+    def lead(self, *, leads: bool) -> None:
+        """Note whether this process holds `.lock`, and so may take a lock that a dead host has left [L7]."""
+        self.c.is_host = leads
+
     def become_host(self) -> None:
         """Note that this member is the host now, and wake all that wait for one. The caller holds `.lock`."""
         header = self.shared.header
         header.host_slot, header.host_incarnation = self.slot, self.incarnation
         header.host_since_ms = time.time_ns() // 1_000_000
-        self.c.is_host = 1
+        self.lead(leads=True)
         lib.seg_shared_ring(ffi.addressof(header, "hosts"))
 
     def others_alive(self) -> bool:

@@ -69,6 +69,8 @@ class StoreWriter:
 
     shares = False
     """Whether other processes may write the store, too."""
+    sharing: Sharing | None = None
+    """This process as a member of a shared store; None if it is none."""
 
     def __init__(
         self, context: Context, config: StoreConfig, *, replicated: bool = False, role: str | None = None
@@ -128,6 +130,7 @@ class StoreWriter:
         self.sharing = sharing = self._share(root_names)
         self._ends = EndsWriter(files, names.below(root, f"{names.OURS}/{names.ENDS}"))
         if sharing is not None:
+            sharing.members.lead(leads=True)  # before a log is taken over
             sharing.finish_together(self._ends.mapping[0])
             self._ends.sharing = sharing if self.shares else None
         nonce = self._ends.nonce if self._ends.found else None
@@ -190,11 +193,13 @@ class StoreWriter:
         files, root = self.context.files, self.context.root
         if f"{names.OURS}/{names.SHARED}" not in root_names:
             return None
+        from segstore.storage.meta.shared_header import end_old
         from segstore.storage.shared.shared_file import SharedFile
         from segstore.storage.shared.sharing import Sharing
 
         if SharedFile.is_live(files, root):
             return Sharing.begin(files, root, self.config)
+        end_old(files, names.below(root, f"{names.OURS}/{names.SHARED}"))
         mark_unshared(files, root)
         return None
 
@@ -508,6 +513,8 @@ class StoreWriter:
         self.abandon()
         self.context.closed = True
         self.context.pool.close()
+        if self.sharing is not None and not self.shares:  # a failed open leaves no member
+            self.sharing.members.close()
         if hasattr(self, "_held"):
             self._held.close()
 
