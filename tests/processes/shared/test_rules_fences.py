@@ -21,7 +21,7 @@ RECORD = 69
 """Bytes of a batch of one record whose value is one byte."""
 ONE = {
     "a record": "log().append(b'S' * 300)",
-    "batches": "log().append_batch([b'S' * 9] * 9, batch_bytes=80)",
+    "batches": "log().append_batch([b'S' * 9] * 9, batch_bytes=80)[0]",
 }
 
 
