@@ -156,7 +156,7 @@ def test_A2_the_next_host_ends_what_a_dead_one_has_begun(
             next_one.opened()
             if then == "goes on":
                 assert waits.result() == 2
-                assert words.log().aways == 1
+                assert words.log().aways >= 1
                 stopped.go_on()
                 assert stopped.result() == 3
             elif then == "dies":
