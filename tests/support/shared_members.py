@@ -346,8 +346,9 @@ def _answer(code: str, known: dict[str, Any]) -> dict[str, Any]:
 
 def _slot(store: Any) -> int:
     """Return the slot of this process; -1 if it is no member."""
-    mine = (each.slot for each in store.members() if each.pid == os.getpid())
-    return -1 if store.role not in {"host", "guest"} else next(mine)
+    if store.role not in {"host", "guest"}:
+        return -1
+    return next(each.slot for each in store.members() if each.pid == os.getpid())
 
 
 def _main() -> None:
