@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 import command_tree
@@ -17,6 +18,7 @@ from cli import COMMAND, start_program
 from pages import INTERRUPTED
 from places import REPOSITORY, environment
 from waiting import PATIENCE, until
+from web_workers import gunicorn
 
 import segstore
 from benchmarks import bench_processes, bench_shared, shared_appends
@@ -41,6 +43,7 @@ def block(section: str, language: str, number: int = 0) -> str:
 def test_all_blocks_are_run_here() -> None:
     assert [(lang, code) for _, lang, code in BLOCKS if code] == [
         ("python", block("Share", "python")),
+        ("python", block("Share", "python", 1)),
         ("bash", block("Serve", "bash")),
         ("python", block("Serve", "python")),
         ("bash", block("Serve", "bash", 1)),
@@ -61,6 +64,25 @@ def test_the_tables_of_sharing_are_those_of_the_results() -> None:
     assert bench_shared.page(PAGE, bench_shared.stored()) == PAGE, "run bench_shared.update()"
     with pytest.raises(ValueError, match="the page must have"):
         bench_shared.page(PAGE.replace("<!-- shared -->", ""), None)
+
+
+# --- share --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shared", ['"guest"', "True"])
+def test_the_application_of_gunicorn_shares(shared: str, store_dir: Path, tmp_path: Path) -> None:
+    pytest.importorskip("gunicorn", reason="gunicorn is not installed")
+    ready = "\n\ndef post_worker_init(worker):\n    worker.log.info('ready %d', worker.pid)\n"
+    app = block("Share", "python", 1).replace('"events", shared="guest"', f'"{store_dir}", shared={shared}')
+    (tmp_path / "app.py").write_text(app + ready)
+    with segstore.open(store_dir) as store:
+        store.ensure_topic("events")
+    host = segstore.open(store_dir, shared=True) if shared != "True" else nullcontext()
+    with host, gunicorn(tmp_path, "app") as asked:
+        assert asked.ask("/page").words == ["0"]
+        assert asked.ask("/other").words == ["1"]
+    with segstore.open(store_dir, "r") as store:
+        assert [record.value for record in store.partition("events").read(0)] == [b"/page", b"/other"]
 
 
 # --- serve --------------------------------------------------------------------------------------

@@ -183,7 +183,7 @@ def test_a_host_that_is_killed_hangs_up_and_one_that_is_stopped_does_not_answer(
         with pytest.raises(HostUnavailableError):
             line.check()
         with pytest.raises(HostUnavailableError, match="is gone") as caught:
-            HostLine(files, root, mine, 0.05)
+            HostLine(files, root, mine, 1e6)  # for which nobody is waited
         assert (caught.value.pid, caught.value.alive) == (host.pid, False)
         line.close()
         mine.close()

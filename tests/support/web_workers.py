@@ -50,6 +50,17 @@ class Gunicorn:
         pid = self.process.pid
         return [int(each) for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
+    def await_workers(self) -> None:
+        """Wait until all workers are there, and heed signals: gunicorn's get lost before. The application
+        logs "ready" and the worker's pid in its hook `post_worker_init`.
+        """
+
+        def are_ready() -> bool:
+            workers, log = self.workers, self.log
+            return len(workers) == WORKERS and all(f"ready {pid}\n" in log for pid in workers)
+
+        until(are_ready)
+
     def ask(self, path: str) -> Answer:
         """Ask for a path. Raises OSError or HTTPException if nobody answers."""
         line = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE)
@@ -74,6 +85,7 @@ def gunicorn(directory: Path, module: str, *options: str, **variables: str) -> I
     try:
         running.await_port()
         yield running
+        running.await_workers()
         process.send_signal(signal.SIGTERM)
         assert process.wait(PATIENCE) == 0, running.log
     finally:

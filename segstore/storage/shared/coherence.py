@@ -157,7 +157,9 @@ class HostLine:
             except StorageError as error:
                 if error.errno not in _NOBODY:
                     raise
-                is_late, is_there = time.monotonic() >= end, error.errno == errno.EAGAIN
+                is_there = error.errno == errno.EAGAIN
+                is_gone = not is_there and self._members.host() is None  # nobody is about to listen
+                is_late = is_gone or time.monotonic() >= end
             if is_late:
                 raise self._unavailable() if is_there else self._unreachable(path)
             time.sleep(pause)

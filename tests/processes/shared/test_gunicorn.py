@@ -39,6 +39,10 @@ def post_fork(server, worker):
     application.store = open_store()
 
 
+def post_worker_init(worker):
+    worker.log.info("ready %d", worker.pid)
+
+
 def worker_exit(server, worker):
     import application
 
@@ -130,7 +134,7 @@ def test_workers_are_killed_and_reloaded_under_load(
 ) -> None:
     shared, host = HOSTS[name]
     with host(store), running(store, tmp_path, shared) as asked, Load(asked) as load:
-        load.more(10)
+        asked.await_workers()
         for turn in range(6):
             before = asked.workers
             if turn % 3 == 2:
@@ -140,7 +144,7 @@ def test_workers_are_killed_and_reloaded_under_load(
                 os.kill(victim := chosen(load, before, rng), signal.SIGKILL)
                 until(lambda victim=victim: victim not in asked.workers)
             load.more(20)
-            until(lambda: len(asked.workers) == WORKERS)
+            asked.await_workers()
     check_log(store, load.answered, load.unanswered)
 
 
