@@ -171,6 +171,9 @@ bench-serve: $(VENV)/.built  ## segstore serve beside a warm Kafka broker, by tu
 bench-append: $(VENV)/.built  ## each kind of append beside a plain one, by turns, in two minutes; into benchmarks/results/ and docs/benchmarks.md
 	$(BIN)/python -m benchmarks.append_kinds $(ARGS)
 
+bench-shared: $(VENV)/.built  ## processes that share a store, beside one alone, servers and databases, and new hosts, in six minutes; into benchmarks/results/ and docs/processes.md (ARGS=--quick)
+	$(BIN)/python -m benchmarks.bench_shared $(ARGS)
+
 bench-baseline: $(VENV)/.built  ## measure the ratios anew, as what later runs are compared with
 	$(BIN)/python -m benchmarks.run_all --only ratios --baseline --no-pages
 
@@ -197,6 +200,10 @@ storm: $(VENV)/.built  ## storms of Ctrl-C, single and paired, at any moment of 
 
 suites: $(VENV)/.built  ## other projects' suites against Kafka's broker and ours, an hour; into docs/serve.md (ARGS="--sources FOLDER --only librdkafka")
 	$(HELPERS):$(CURDIR)/tools $(BIN)/python tools/suites.py $(ARGS)
+
+KILLS ?= 10000
+storm-shared: $(VENV)/.built  ## processes that share a store die, stop and are killed at any step, KILLS=10000 times (ARGS="--kind fences --first seed")
+	cd tests/processes && $(HELPERS) ../../$(BIN)/python -m shared_storm --kills $(KILLS) $(ARGS)
 
 groups: $(VENV)/.built  ## groups whose members pause, vanish and die, judged by Jepsen's anomalies, for SECONDS=600 (ARGS="--first seed")
 	cd tests/processes && $(HELPERS) ../../$(BIN)/python -m jepsen --seconds $(SECONDS) $(ARGS)

@@ -200,8 +200,8 @@ static int64_t look(seg_tail *t, seg_share *s)
     seg_shared_log *log = s->log;
     uint32_t torn = torn_of(log);
     if (__atomic_load_n(&log->aways, __ATOMIC_ACQUIRE) != s->aways || !__atomic_load_n(&log->open, __ATOMIC_ACQUIRE) ||
-        log->key != s->key || load(t, s))
-        return SEG_SLOW;
+        __atomic_load_n(&log->failed, __ATOMIC_ACQUIRE) || log->key != s->key || load(t, s))
+        return SEG_SLOW; /* also behind a sync that failed [S2] */
     return mend(log, torn, t->fd, t->active->end->position);
 }
 
@@ -528,8 +528,8 @@ void seg_share_show_together(seg_share *const *shares, const seg_marks *marks, i
     }
     SEG_STEP(TOGETHER);
     __atomic_store_n(&header->together, number, __ATOMIC_SEQ_CST); /* from here on readers see all of them */
-    make_odd(ends);
     SEG_STEP(TOGETHER_BEGUN);
+    make_odd(ends);
     for (int64_t i = 0; i < n; i++)
         if (shares[i]->log->pending) {
             go_on(shares[i], shares[i]->log->pending);

@@ -19,7 +19,8 @@ from places import REPOSITORY, environment
 from waiting import PATIENCE, until
 
 import segstore
-from benchmarks import bench_processes
+from benchmarks import bench_processes, bench_shared, shared_appends
+from benchmarks.successions import MS, succession
 from segstore.bench import load
 
 PAGE = (REPOSITORY / "docs" / "processes.md").read_text(encoding="utf-8")
@@ -54,6 +55,12 @@ def test_the_table_is_that_of_the_results() -> None:
     assert bench_processes.page(PAGE, results) == PAGE, "run bench_processes.update()"
     with pytest.raises(ValueError, match="the page must have"):
         bench_processes.page(PAGE.replace("<!-- processes -->", ""), results)
+
+
+def test_the_tables_of_sharing_are_those_of_the_results() -> None:
+    assert bench_shared.page(PAGE, bench_shared.stored()) == PAGE, "run bench_shared.update()"
+    with pytest.raises(ValueError, match="the page must have"):
+        bench_shared.page(PAGE.replace("<!-- shared -->", ""), None)
 
 
 # --- serve --------------------------------------------------------------------------------------
@@ -152,3 +159,26 @@ def test_one_record_of_each_way_is_measured(tmp_path: Path) -> None:
         found = until(lambda case=case: bench_processes.measure(case, str(tmp_path), workers=1))
         assert found["records/s"] > 0
         assert 0 < found["p50 ms"] <= found["p99 ms"]
+
+
+SHARED = [
+    shared_appends.Case(shared_appends.BOTH, 2),
+    shared_appends.Case(shared_appends.GUESTS, 1, True),
+    shared_appends.Case(f"{shared_appends.SQLITE}FULL", 2, True),
+]
+
+
+@pytest.mark.costly
+@pytest.mark.parametrize("case", SHARED, ids=lambda case: f"{case.processes} of {case.way}")
+def test_a_case_of_sharing_is_measured(case: shared_appends.Case, tmp_path: Path) -> None:
+    """The run counts what is in the log: see `run`."""
+    found = shared_appends.run(case, 0.01, str(tmp_path))
+    assert found[shared_appends.RATE] > 0
+    assert 0 < found[shared_appends.P50] <= found[shared_appends.P99]
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.costly
+def test_a_new_host_is_measured(tmp_path: Path) -> None:
+    with succession(str(tmp_path / "store"), 2) as store:
+        assert [store.change()[MS] > 0 for _ in range(3)] == [True] * 3

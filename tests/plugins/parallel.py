@@ -46,6 +46,7 @@ LONGEST = (
     "hostile/test_fuzz",
     "bench/test_studies",
     "processes/test_reentry",
+    "processes/test_shared_storm",
     "bench/test_soak",
     "models/test_cleaner_model",
     "processes/test_interrupts_twice",

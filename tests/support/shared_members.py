@@ -8,6 +8,7 @@ On disk: what the commands do. Threads: one of the test; the commands run in the
 from __future__ import annotations
 
 import ast
+import errno
 import json
 import mmap
 import os
@@ -21,6 +22,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from faults import FailingFiles
 from waiting import PATIENCE, until
 
 from segstore._native import ffi, lib
@@ -49,7 +51,8 @@ class MemberProcess:
     """A process with a store open (`shared`: True, "guest" or False). A command is Python, and the value of
     its last expression comes back. It finds `store`, `side`, `log(n)` of topic "t", `guest(n)` (its
     `GuestPartition`), `lock(n)` and `unlock(n)` (the log's lock), `halt(...)`, and all of `_names`. `preload`
-    is `halting.c`, compiled.
+    is `halting.c`, compiled. With `faulty` its store has `files`, `FailingFiles` of syncs: none fails before
+    it is told so.
     """
 
     def __init__(
@@ -62,8 +65,9 @@ class MemberProcess:
         before: Sequence[str] = (),
         env: dict[str, str] | None = None,
         timeout: float = 60,
+        faulty: bool = False,
     ) -> None:
-        told = json.dumps([str(root), shared, config, str(preload or ""), timeout])
+        told = json.dumps([str(root), shared, config, str(preload or ""), timeout, faulty])
         path = os.pathsep.join([os.path.dirname(__file__), *filter(None, sys.path)])
         found = {**os.environ, "PYTHONPATH": path, **({"LD_PRELOAD": str(preload)} if preload else {})}
         self._process = subprocess.Popen(
@@ -349,11 +353,13 @@ def _slot(store: Any) -> int:
 def _main() -> None:
     import segstore
 
-    root, shared, config, preload, timeout = json.loads(sys.argv[1])
+    root, shared, config, preload, timeout, faulty = json.loads(sys.argv[1])
     tell = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
-    with segstore.open(root, shared=shared, config=config, timeout=timeout) as store:
-        known = _names(store, preload)
+    fault = OSError(errno.EDQUOT, os.strerror(errno.EDQUOT))
+    files = FailingFiles({"sync"}, fault, nth=0) if faulty else None
+    with segstore.open(root, shared=shared, config=config, timeout=timeout, files=files) as store:
+        known = _names(store, preload) | {"files": files}
         tell.write(json.dumps({"value": [os.getpid(), _slot(store)]}) + "\n")
         tell.flush()
         for line in sys.stdin:

@@ -37,12 +37,12 @@ def dirtiness(partition: Partition, checkpoint_offset: int | None, now_ms: int) 
     """Return how dirty a log is, whatever its settings ask for; `bytes` is 0 where nothing can be done.
     Raises OSError.
     """
-    sealed = partition.visible.publisher.sealed  # first: no later one is a sealed segment of the view
+    written_still = partition.written_still()  # first: no later one is a sealed segment of the view
     view, config = partition.view, partition.config
     first = _first_dirty(view, checkpoint_offset)
     last = _first_uncleanable(view, config, first, now_ms)
-    # Who was within a write to such a segment cuts it by its name, which must be no other file's by then.
-    last = min([last, *(slot for slot, base in enumerate(view.bases) if base in sealed)])
+    # Who was within a write to such a segment cuts it by its name, which must be no other file's by then [A5].
+    last = min([last, *(view.slot(base) for base in written_still if base >= view.bases[0])])
     sizes = [s.size for s in view.segments[: last + 1]]
     begin = min(view.slot(first), last)
     clean = sum(sizes[: begin + (first > view.bases[begin])])

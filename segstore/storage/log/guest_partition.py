@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import errno
 import os
+import time
 from collections.abc import Callable, Iterable
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Protocol
@@ -20,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from segstore import names
 from segstore._native import ffi, held, lib, seg_tail_flush
 from segstore.arrays import np
-from segstore.errors import StorageError, StoreClosedError, is_refusal
+from segstore.errors import HostUnavailableError, StorageError, StoreClosedError, is_refusal
 from segstore.integers import INT64_MAX
 from segstore.mutex import Mutex
 from segstore.records import Encoded
@@ -52,6 +53,15 @@ class GuestSide(Protocol):
         """Ask the host; see `Asking.ask`."""
 
     @property
+    def patience(self) -> float:
+        """Return the seconds after which an append raises `unavailable()` that the host does not make
+        possible.
+        """
+
+    def unavailable(self) -> HostUnavailableError:
+        """Return the error for an append that the host has not made possible in time."""
+
+    @property
     def ends(self) -> tuple[Any, int]:
         """Return a mapping of the published ends that may be written, and its size."""
 
@@ -72,13 +82,17 @@ class GuestTail:
 
     has_standby = False
 
-    def __init__(self, native: NativeTail, path: Callable[[], str]) -> None:
-        self.native, self._path = native, path
+    def __init__(self, native: NativeTail, path: Callable[[], str], end: Callable[[], int]) -> None:
+        self.native, self._path, self._end = native, path, end
         self.token = Mutex()
 
     def flush(self) -> bool:
-        """Make durable what lies in the log by one call of C; False where the host is to do it."""
-        code: int = seg_tail_flush(self.native.address, -1)
+        """Make durable what lies in the log by one call of C; False where more is to be done."""
+        return self.native.is_open and self.flush_to(self._end())
+
+    def flush_to(self, upto: int) -> bool:
+        """Do what `flush` does, up to this offset."""
+        code: int = seg_tail_flush(self.native.address, upto)
         return code >= 0
 
     def torn(self, number: int, need: int) -> BaseException:
@@ -109,17 +123,27 @@ class GuestFlushing:
         if self._messages != NEVER and after - self.synced() >= self._messages:
             self._flush(after)
         elif self._ms != NEVER and not self._planned:
-            self._planned = True
-            try:
-                self._context.scheduler.after(self._ms / 1000, self._as_planned)
-            except BaseException:  # Ctrl-C: the next append plans the flush anew
-                self._planned = False
-                raise
+            self._plan()
 
     def _as_planned(self) -> None:
         self._planned = False
-        if not self._context.closed:
+        if self._context.closed:
+            return
+        try:
             self._flush(NEVER)
+        except StoreClosedError:
+            pass  # the topic was deleted meanwhile
+        except HostUnavailableError:  # the next host makes it possible
+            self._plan()
+            raise
+
+    def _plan(self) -> None:
+        self._planned = True
+        try:
+            self._context.scheduler.after(self._ms / 1000, self._as_planned)
+        except BaseException:  # Ctrl-C: the next append plans the flush anew
+            self._planned = False
+            raise
 
 
 class GuestPartition:
@@ -144,7 +168,9 @@ class GuestPartition:
         self.directory = follower.directory
         self._topic_config = topic_config
         clock = None if context.clock is wall_clock else context.clock
-        self.tail = GuestTail(NativeTail(clock, context.here_for_c, 0), lambda: self._path)
+        self.tail = GuestTail(
+            NativeTail(clock, context.here_for_c, 0), lambda: self._path, lambda: self.log_end_offset
+        )
         self.token = self.tail.token
         self.flushing = GuestFlushing(context, self._flush)
         self._path = self.directory
@@ -161,7 +187,9 @@ class GuestPartition:
         this process is the host.
         """
         led = self._side.led(self.topic, self.partition, self._key)
-        if led is None and (self._share is None or self._share.log.settings != self._settings):
+        share = self._share
+        # A log is closed while its settings change, and until somebody appends.
+        if led is None and (share is None or not share.log.open or share.log.settings != self._settings):
             self._use(self._topic_config())
         return led or self
 
@@ -218,6 +246,7 @@ class GuestPartition:
 
     def _append(self, chunk: Encoded, expected: int, claim: ExpectedEnd | None) -> int:
         native, tried = self.tail.native, False
+        until = time.monotonic() + self._side.patience
         while True:
             self._see_to(chunk, tried)
             now = lib.SEG_NOW if native.clock is None else native.clock()
@@ -233,6 +262,8 @@ class GuestPartition:
                 raise self.tail.torn(-first, chunk.size)
             if self._share is not None and self._share.comes_again:
                 continue  # the lock is another one's: behind signals' handlers it is waited for on
+            if tried and time.monotonic() > until:  # others are faster, again and again
+                raise self._side.unavailable()
             tried = True
             if claim is not None and not self._wants():
                 claim.check(self.log_end_offset)
@@ -266,9 +297,7 @@ class GuestPartition:
         if wants == "log":
             self._find_log()
         elif wants == "fence":
-            number = self._share.log.failed
-            told = f"{self.directory} is fenced for writing until the host reopens it: a sync failed"
-            raise StorageError(number, f"{told}: {os.strerror(number)}", self._path)
+            raise self._fenced()
         elif wants == "lock":
             word, self._share.waited_for = self._share.waited_for, 0
             self._side.ask(lib.SEG_ASKS_AWAY, Request(self._slot, self._key, word=word))
@@ -281,13 +310,23 @@ class GuestPartition:
         elif wants == "open" or tried:
             self._side.ask(lib.SEG_ASKS_READY, self._request(chunk))
 
+    def _fenced(self) -> StorageError:
+        number = self._share.log.failed
+        told = f"{self.directory} is fenced for writing until the host reopens it: a sync failed"
+        return StorageError(number, f"{told}: {os.strerror(number)}", self._path)
+
     def _request(self, chunk: Encoded) -> Request:
         headers, n = chunk.headers, chunk.n
         offsets = sum(headers[i].last_offset - headers[i].base_offset + 1 for i in range(n))
-        generation = self._share.generation
-        return Request(
-            self._slot, self._key, generation, 0, chunk.size, n, offsets, int(headers[0].max_timestamp)
-        )
+        generation, when = self._share.generation, self._when(int(headers[0].max_timestamp))
+        return Request(self._slot, self._key, generation, 0, chunk.size, n, offsets, when)
+
+    def _when(self, timestamp: int) -> int:
+        """Return the time by which C measures the age of the segment for a batch."""
+        clock = self.tail.native.clock
+        if self.tail.native.c.stamps and clock is not None:
+            return int(clock())
+        return wall_clock() if self.tail.native.c.stamps or timestamp < 0 else timestamp
 
     def _find_log(self) -> None:
         """Find the log's part of the shared file, or have the host open the partition."""
@@ -393,11 +432,19 @@ class GuestPartition:
             if self._share is None:
                 self._find_log()
         end = min(upto, self.log_end_offset)
-        code = (
-            int(seg_tail_flush(self.tail.native.address, end)) if self.tail.native.is_open else lib.SEG_SLOW
-        )
-        if code < 0:
+        if self._is_durable(end):
+            return
+        if self._wants() == "files":  # of which a sync may be all that it takes
+            with os_errors():
+                self._bind()
+        if not self.tail.native.is_open or not self.tail.flush_to(end):
+            if self._wants() == "fence":
+                raise self._fenced()
             self._side.ask(lib.SEG_ASKS_SYNC, Request(self._slot, self._key, offsets=end))
+
+    def _is_durable(self, end: int) -> bool:
+        share = self._share
+        return share is not None and share.log.key == self._key and share.log.synced >= end
 
     def close(self) -> None:
         """Make durable what this process can sync by itself, and let C append no more."""

@@ -215,6 +215,16 @@ class Partition:
         """Return the recovery point: all below this offset is durable."""
         return self.flusher.recovery_point
 
+    @property
+    def recovery_begin(self) -> int:
+        """Return the offset from which a recovery is to look at the log behind a crash of the machine: the
+        recovery point, but no offset behind a segment to which a process may write still, though it is
+        sealed: what lies behind its end is to be cut then [A5].
+        """
+        share = self.tail.native.c.share
+        sealed = share.log.sealed if share else ()
+        return min([self.recovery_point, *(int(each.base_offset) for each in sealed if each.owner)])
+
     def _flushed(self, _: int) -> None:
         self.visible.publish()
 
@@ -311,8 +321,19 @@ class Partition:
         """
         self.segments.layout += 1
         self.producers.snapshot(base_offset)
+        if len(self.segments) <= count:  # the only one, which was empty, gave its name to other files
+            self.flusher.names_changed()
+            return
         for slot in range(-count, 0):
             self.flusher.rolled(self.segments[slot - 1], self.segments[slot].base_offset)
+
+    def written_still(self) -> set[int]:
+        """Return the base offsets of sealed segments to which another process may write still: a stopped one,
+        whose lock was taken away [A5].
+        """
+        share = self.tail.native.c.share
+        sealed = share.log.sealed if share else ()
+        return {int(each.base_offset) for each in sealed if each.owner and not each.is_replaced}
 
     def roll_from(self, view: LogView) -> bool:
         """Roll, so that all that `view` shows lies in sealed segments; False where more was appended

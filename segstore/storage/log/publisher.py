@@ -23,12 +23,6 @@ class Publisher:
         self.share: Any = None if ends.sharing is None else ends.sharing.of(self._slot, key)
         """A `seg_share *`, if other processes append to the partition, too; else None."""
 
-    @property
-    def sealed(self) -> set[int]:
-        """Return the base offsets of sealed segments to which another process may be writing still."""
-        sealed = () if self.share is None else self.share.log.sealed
-        return {int(each.base_offset) for each in sealed if each.owner and not each.is_replaced}
-
     def begin_epoch(self, epoch: int) -> None:
         """Publish under this leader epoch from now on."""
         self.epoch = epoch

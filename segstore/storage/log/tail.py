@@ -169,7 +169,9 @@ class Tail:
         """Make durable what C has appended, by one call of C; False where the long way must be taken. Threads
         that a sync has served come back one after the other: each waits for what Python does in those before.
         """
-        code: int = seg_tail_flush(self.native.address, ALL)
+        # Of a shared log C knows what it has appended here, and other processes append, too.
+        upto = self._visible.log_end_offset if self.native.is_shared else ALL
+        code: int = seg_tail_flush(self.native.address, upto)
         if code == 1:  # readers were not told
             self._visible.publish()
         return code >= 0
@@ -178,8 +180,15 @@ class Tail:
 
     def _taken(self) -> None:
         """Pause the tail, since the append token was taken. What an append that failed has left is noted in
-        the writer. May be repeated.
+        the writer. A shared log is fenced if a sync of another process has failed [S2]. May be repeated.
         """
+        if (
+            self.native.is_shared
+            and (number := self.native.sync_failure)
+            and not self._writer.segments.fenced
+        ):
+            path = self._writer.segments.active.segment.path
+            self._writer.segments.fence(OSError(number, f"a sync failed: {os.strerror(number)}", path))
         if not self.may_be_open:
             return
         native, writer = self.native, self._writer

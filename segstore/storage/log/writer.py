@@ -342,11 +342,14 @@ class LogWriter:
         """
         self.check_leads()
         self.begin_epoch()
+        when = int(header.max_timestamp)
+        # The other process measures by this time, also where its clock stamps the records.
+        clock = self.clock if when < 0 else lambda: when
         part = Part(cast("Encoded", _Asked(header)), 0, 1, 0, header.size)
         try:
-            if not self.segments.active.room(part, self.clock, more=batches - 1):
+            if not self.segments.active.room(part, clock, more=batches - 1):
                 self.roll_apart()
-                if not self.segments.active.room(part, self.clock, more=batches - 1):
+                if not self.segments.active.room(part, clock, more=batches - 1):
                     raise RecordTooLargeError(
                         f"an append is larger than segment.bytes={self.config.segment_bytes}"
                     )
@@ -354,8 +357,8 @@ class LogWriter:
             self.judge(error, header.size)
             raise
         end = self.segments.active.end
-        if end.rolled_ms < 0:  # C asks for it
-            end.rolled_ms = header.max_timestamp if header.max_timestamp >= 0 else self.clock()
+        if header.size and (end.rolled_ms < 0 or not end.position):  # C asks for it
+            end.rolled_ms = clock()
 
     def roll_apart(self, base_offset: int | None = None) -> None:
         """Roll outside of an append, as `roll`, after what a failed append left was taken back. Raises

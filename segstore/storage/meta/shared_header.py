@@ -64,3 +64,14 @@ def look(files: Files, path: str) -> int | None:
         return None
     is_whole = size >= STEP and size % STEP == 0
     return size if header.format == FORMAT and is_whole and header.live else None
+
+
+def end_old(files: Files, path: str) -> None:
+    """Let nobody believe a file that is not the one of this store's members: the store was copied while it
+    was shared, or the machine has started again. The caller holds the store's lock, and no member lives.
+    Raises OSError.
+    """
+    size = files.size(path)
+    if files.links(path) == 1 and size >= STEP:  # readers have it mapped, and it is no other store's
+        SharedMap(files, path, size // STEP * STEP, write=True).end()
+    files.unlink(path)

@@ -117,7 +117,7 @@ class SharedFile:
         UnsupportedFormatError, StorageError.
         """
         with os_errors():
-            return _look(files, root) is not None
+            return _look(files, root) is not None and _is_of_one_store(files, root)
 
     def is_there(self) -> bool:
         """Return whether the file is live, and still the one at its path. Raises OSError."""
@@ -251,7 +251,12 @@ def _is_kept(files: Files, root: str) -> bool:
                 errno.EBUSY, "Processes share the store by a file that is damaged", path_of(root)
             )
         time.sleep(_PAUSE)
-    return _look(files, root, strict=False) is not None
+    return _look(files, root, strict=False) is not None and _is_of_one_store(files, root)
+
+
+def _is_of_one_store(files: Files, root: str) -> bool:
+    """Return whether the file has one name: a copy of the store by hard links has it, too."""
+    return files.links(path_of(root)) == 1
 
 
 def _look(files: Files, root: str, *, strict: bool = True) -> Any | None:

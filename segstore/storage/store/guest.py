@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from segstore._native import held, lib
 from segstore.config import StoreConfig, TopicConfig
-from segstore.errors import SegstoreError, StoreClosedError
+from segstore.errors import HostUnavailableError, SegstoreError, StoreClosedError
 from segstore.records import Encoded
 from segstore.storage.context import Context
 from segstore.storage.finding import Repaired
@@ -169,6 +169,15 @@ class StoreGuest(StoreReader):
                 self._mapped = held("uint8_t[]", files.map(handle, size, write=True)), size
         return self._mapped  # type: ignore[no-any-return]
 
+    @property
+    def patience(self) -> float:
+        """See `GuestSide`."""
+        return int(self.shared.header.answer_ms) / 1000
+
+    def unavailable(self) -> HostUnavailableError:
+        """See `GuestSide`."""
+        return self._asking.unavailable()
+
     def ask(self, what: int, request: Request) -> None:
         """See `GuestSide`."""
         self._asking.ask(what, request)
@@ -178,8 +187,8 @@ class StoreGuest(StoreReader):
         from segstore.storage.store.guest_staging import StagedAppend  # for long appends only
 
         info = _same(self.topics, topic, partition, key)
-        append = StagedAppend(self.context, info, partition, self._asking.unavailable)
-        return append.run(chunks, self.shared.header.answer_ms / 1000)
+        append = StagedAppend(self.context, info, partition, self.unavailable)
+        return append.run(chunks, self.patience)
 
     def flush(self) -> None:
         """Make all partitions durable to which this process has appended. Raises the first StorageError, or

@@ -1,17 +1,19 @@
 """The host of a shared store: a thread that answers what guests ask (V1 to V3 of docs/shared.md).
 
 A verdict that was resolved before is seen to be: it may be asked twice, also of two hosts. Threads: its own,
-which takes the append token of one partition at a time.
+which takes the append token of one partition at a time; and one for each request that waits for a disk, or
+for the owner of a log's lock, since other logs must not wait for that.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 from segstore._native import ffi, lib
-from segstore.errors import SegstoreError, StorageError, UnknownTopicOrPartitionError, is_refusal
+from segstore.errors import SegstoreError, StorageError, UnknownTopicOrPartitionError
 from segstore.logger import Logger
 from segstore.storage.context import Context
 from segstore.storage.log.guest_partition import cut_sealed
@@ -38,32 +40,34 @@ class Host:
         opened: Callable[[], Iterable[Partition]],
     ) -> None:
         self._context, self._members, self._find, self._opened = context, members, find, opened
-        self._done, self._ended = Latch(), Latch()
+        self._done = Latch()
+        self._thread = Background(self._run, "segstore-host")
+        self._apart: dict[int, tuple[int, Background]] = {}
+        """By slot: the number of a request that another thread resolves, and that thread."""
         self._looked = time.monotonic()
 
     def start(self) -> None:
         """Start the thread."""
-        Background(self._run, "segstore-host").start()
+        self._thread.start()
 
     def stop(self, seconds: float = 30.0) -> None:
-        """End the thread, behind the answer that it is about to give."""
+        """End the threads, behind the answers that they are about to give; each of them may call this itself."""
         self._done.open()
         lib.seg_shared_ring(ffi.addressof(self._members.shared.header, "bell"))
-        self._ended.wait(seconds)
+        self._thread.join(seconds)
+        for _, thread in list(self._apart.values()):
+            thread.join(seconds)
 
     def _run(self) -> None:
         header = self._members.shared.header
         bell = ffi.addressof(header, "bell")
-        try:
-            while not self._done.is_open:
-                seen = header.bell
-                try:
-                    self.turn()
-                except Exception:  # guests wait for this thread: what one asks must not end it
-                    log.exception("%s: what the members ask could not be answered", self._context.root)
-                lib.seg_shared_wait(bell, seen, _LOOK_MS)
-        finally:
-            self._ended.open()
+        while not self._done.is_open:
+            seen = header.bell
+            try:
+                self.turn()
+            except Exception:  # guests wait for this thread: what one asks must not end it
+                log.exception("%s: what the members ask could not be answered", self._context.root)
+            lib.seg_shared_wait(bell, seen, _LOOK_MS)
 
     def turn(self) -> None:
         """Answer all that is asked now."""
@@ -71,12 +75,33 @@ class Host:
         while (
             slot := int(lib.seg_request_next(self._members.c, slot, number))
         ) >= 0 and not self._done.is_open:
-            answer, error, text = self._resolved(slot)
-            lib.seg_request_answer(self._members.c, slot, number[0], answer, error, text)
+            self._see_to(slot, number[0])
             slot += 1
         if time.monotonic() - self._looked > _LOOK_MS / 1000:
             self._looked = time.monotonic()
             self._tidy()
+
+    def _see_to(self, slot: int, number: int) -> None:
+        """Answer a request, or have another thread do that if it may take long."""
+        known, thread = self._apart.get(slot, (-1, None))
+        if thread is not None and known == number and thread.is_alive():
+            return
+        if not self._may_wait(self._members.shared.member(slot)):
+            self._answer(slot, number)
+            return
+        thread = Background(partial(self._answer, slot, number), "segstore-host-apart")
+        self._apart[slot] = number, thread
+        thread.start()
+
+    def _may_wait(self, asked: Any) -> bool:
+        """Return whether a request waits for a disk, or perhaps for another process that keeps a log's lock."""
+        log = self._members.shared.log_if_there(asked.log)
+        held = log is not None and log.open and log.lock & 0xFFFFFFFF
+        return bool(asked.asks != lib.SEG_ASKS_READY or held)
+
+    def _answer(self, slot: int, number: int) -> None:
+        answer, error, text = self._resolved(slot)
+        lib.seg_request_answer(self._members.c, slot, number, answer, error, text)
 
     def _resolved(self, slot: int) -> tuple[int, int, bytes]:
         try:
@@ -84,11 +109,9 @@ class Host:
         except SegstoreError as error:
             return answer_of(error)
         except OSError as error:
-            if not is_refusal(error):
-                raise
             return answer_of(StorageError(error.errno, error.strerror, error.filename))
-        except Exception as error:
-            log.exception("%s: the host could not do what a member asks", self._context.root)
+        except Exception as error:  # the thread goes on: all guests wait for it
+            log.exception("%s: a guest's request could not be resolved", self._context.root)
             return answer_of(error)
         return AGAIN, 0, b""
 

@@ -29,7 +29,7 @@ class HostWriter(StoreWriter):
     """See `StoreGuest`: this side is the host from its beginning on."""
 
     def __init__(self, context: Context, config: StoreConfig, sharing: Sharing | None = None) -> None:
-        self._given = sharing
+        self._given, self._lets_go = sharing, False
         self._keys: dict[int, tuple[str, int]] = {}
         super().__init__(context, config)
 
@@ -79,9 +79,12 @@ class HostWriter(StoreWriter):
         if hasattr(self, "host"):
             self.host.stop()
         super().abandon()
+        if not self._lets_go and hasattr(self, "socket"):
+            self.socket.close()
 
     def let_go(self) -> None:
         """See `StoreWriter`."""
+        self._lets_go = True
         try:
             if hasattr(self, "socket"):
                 self.socket.unlink()
@@ -102,8 +105,8 @@ class HostWriter(StoreWriter):
             return
         self.host.stop()
         self._take_over_all()
-        super()._close_cleanly(nonce)
         self._cut_sealed(sharing)
+        super()._close_cleanly(nonce)
         self._ends.end_sharing()  # from here on readers, and the next open, go by the published ends
         mark_unshared(self.context.files, self.context.root)
 

@@ -577,7 +577,7 @@ class Partitions:
     def _offsets(self) -> dict[str, dict[TopicPartitionKey, int | None]]:
         partitions = self._open
         return {
-            names.RECOVERY_POINTS: {k: p.recovery_point for k, p in partitions.items()},
+            names.RECOVERY_POINTS: {k: p.recovery_begin for k, p in partitions.items()},
             names.LOG_STARTS: {k: p.visible.start_offset for k, p in partitions.items()},
             names.HIGH_WATERMARKS: {k: p.view.end_offset for k, p in partitions.items()},
         }

@@ -18,11 +18,11 @@ from segstore.logger import Logger
 from segstore.mutex import Mutex
 from segstore.storage.context import Context
 from segstore.storage.shared.coherence import HostLine
-from segstore.storage.shared.members import Members
+from segstore.storage.shared.members import Member, Members
 from segstore.threads import Background, Latch
 
 log = Logger("segstore")
-_PAUSE, _LONGEST = 0.001, 0.05  # seconds between two tries, while a host comes
+_PAUSE, _LONGEST = 0.001, 0.008  # seconds between two tries, while a host comes, or goes
 _SOON, _LATE = 0.01, 1.0
 """Seconds for which a host is waited for that does not listen: it may just be coming, or going, or be
 stopped.
@@ -40,22 +40,23 @@ class Succession:
         self._context, self._members, self._become = context, members, become
         self._event = os.eventfd(0, os.EFD_CLOEXEC)
         self._done, self._ended = Latch(), Latch()
+        self._thread = Background(self._run, "segstore-succession")
         self._closing = Mutex()
         """Held while the event is closed, or written to: its number may be another file's behind that."""
         self._patience = _SOON
 
     def start(self) -> None:
         """Start the thread, which ends once this process is the host."""
-        Background(self._run, "segstore-succession").start()
+        self._thread.start()
 
     def stop(self, seconds: float = 30.0) -> None:
-        """End the thread. May be repeated."""
+        """End the thread, which may call this itself. May be repeated."""
         with self._closing:
             if self._ended.is_open:
                 return
             self._done.open()
             os.eventfd_write(self._event, 1)
-        self._ended.wait(seconds)
+        self._thread.join(seconds)
 
     def _run(self) -> None:
         try:
@@ -81,23 +82,28 @@ class Succession:
             return False
         self._patience = _SOON
         try:
+            host = self._members.host()
             poll = select.poll()
             poll.register(line, select.POLLIN)
             poll.register(self._event, select.POLLIN)
             poll.poll()
         finally:
             line.close()
-        return not self._done.is_open and self._try()
+        return not self._done.is_open and self._try(host)
 
-    def _try(self) -> bool:
-        """Be the host, unless another member is: then it will listen soon."""
-        pause, end = _PAUSE, time.monotonic() + self._patience
+    def _try(self, gone: Member | None = None) -> bool:
+        """Be the host, unless another member is: then it will listen soon. `gone` is a host that has hung up:
+        it counts as alive until the kernel has taken its locks, too.
+        """
+        patience = self._patience if gone is None else _LATE
+        pause, end = _PAUSE, time.monotonic() + patience
         while not self._done.is_open and time.monotonic() < end:
             try:
                 self._become()
                 return True
             except StoreLockedError:
-                if self._members.host() is not None:
+                host = self._members.host()
+                if host is not None and host != gone:
                     return False
             except (SegstoreError, OSError):
                 log.exception("%s: this process can't be the host", self._context.root)

@@ -195,11 +195,13 @@ class StoreWriter:
         files, root = self.context.files, self.context.root
         if f"{names.OURS}/{names.SHARED}" not in root_names:
             return None
+        from segstore.storage.meta.shared_header import end_old
         from segstore.storage.shared.shared_file import SharedFile
         from segstore.storage.shared.sharing import Sharing
 
         if SharedFile.is_live(files, root):
             return Sharing.begin(files, root, self.config)
+        end_old(files, names.below(root, f"{names.OURS}/{names.SHARED}"))
         mark_unshared(files, root)
         return None
 

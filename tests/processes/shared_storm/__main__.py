@@ -1,8 +1,8 @@
 """`python -m shared_storm --kills 500`: storms over a store that several processes write.
 
-Members append, pause, die and stop at steps of C and of Python, and are killed and stopped from outside;
-behind each round nothing that was acknowledged may be lost, doubled or torn. Run it with a build that has the
-steps (`shared_storm.built`); without one, it makes one in build/storm.
+Members append, pause, die and stop at steps of C and of Python, and are killed and stopped from outside; behind
+each round nothing that was acknowledged may be lost, doubled or torn. Run it with a build that has the steps
+(`shared_storm.built`); without one, it makes one in build/storm.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ def main() -> int:
     parser.add_argument("--bug", choices=BUGS, default="none")
     parser.add_argument("--directory", type=Path, default=None, help="where stores are made; kept at a failure")
     parser.add_argument("--json", type=Path, default=None, help="where to write the table as JSON, too")
+    parser.add_argument("--keep", action="store_true", help="keep the stores of all rounds")
     parser.add_argument("--stop", action="store_true", help="stop at the first round that is bad")
     options = parser.parse_args()
     if "SEGSTORE_STORM_BUILT" not in os.environ:
@@ -69,17 +70,17 @@ def storm(options: argparse.Namespace) -> int:
         if result.wrong:
             wrong[f"{kind} {seed}"] = result.wrong
             print(f"{directory} (--kind {kind} --first {seed}) is bad:", *result.wrong, sep="\n  ", file=sys.stderr)
-        else:
+        elif not options.keep:
             shutil.rmtree(directory)
         seed += 1
+        if options.json:
+            said = {"rows": rows, "died": steps["died"], "stopped": steps["stopped"], "wrong": wrong}
+            options.json.write_text(json.dumps(said))
         if wrong and options.stop:
             break
-    told = {"rows": rows, "died": steps["died"], "stopped": steps["stopped"], "wrong": wrong}
     print(table(rows))
     print("died at", {step: n for step, n in steps["died"].most_common() if n})
     print("never died at", [step for step, n in steps["died"].items() if not n])
-    if options.json:
-        options.json.write_text(json.dumps(told))
     if not wrong and options.directory is None:
         shutil.rmtree(base)
     return 1 if wrong else 0

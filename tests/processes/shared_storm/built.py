@@ -1,6 +1,5 @@
-"""Builds segstore for storms: a copy of the package whose C has steps (SEGSTORE_STORM,
-segstore/_native/step.h), in a directory of its own. The copy is named by a hash of its sources, and made
-once.
+"""Builds segstore for storms: a copy of the package whose C has steps (SEGSTORE_STORM, segstore/_native/step.h),
+in a directory of its own. The copy is named by a hash of its sources, and made once.
 """
 
 from __future__ import annotations

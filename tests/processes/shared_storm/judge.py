@@ -16,20 +16,9 @@ from segstore.storage.check.check import Finding
 
 from .follower import Seen, packed
 from .member import TOPIC, TXN_TOPIC
-from .notes import (
-    ABORTED,
-    BEGUN,
-    COMMITTED,
-    DONE,
-    HOSTS,
-    NOT_THERE,
-    TXN_BEGUN,
-    UNKNOWN,
-    Notes,
-    of_directory,
-    stamp_of,
-)
+from .notes import ABORTED, BEGUN, COMMITTED, DONE, HOSTS, NOT_THERE, TXN_BEGUN, UNKNOWN, Notes, of_directory, stamp_of
 from .plan import Plan
+
 
 
 class Rebooted(Files):
@@ -157,42 +146,64 @@ class Judge:
 
 
 def behind_the_end(root: Path, key: int, notes: Path) -> list[str]:
-    """Return what is wrong with the whole batches that lie behind the end of the log with this key, all of
-    whose members have ended: a recovery that does not believe the shared file would take them. They must be
-    the first ones of one append that was under way.
+    """Return what is wrong with the whole batches that lie behind the end of the log with this key: a recovery that
+    does not believe the shared file would take them. They must be the first ones of one append that is under way,
+    at any moment.
     """
-    shared = (root / ".segstore" / "shared").read_bytes()
+    before = _end(root, key)
+    if before is None:
+        return []
+    _, base, position, next_offset = before
+    path = root / f"{TOPIC}-0" / f"{base:020}.log"
+    try:
+        rest, again = path.read_bytes()[position:], path.read_bytes()[position:]
+    except FileNotFoundError:
+        return []
+    found = _batches(rest, next_offset)
+    told = [
+        f"behind the end: {member}:{number}, part {part}, at {next_offset + i}, is of two appends, or no start of one"
+        for i, (member, number, part) in enumerate(found)
+        if (member, number) != found[0][:2] or part != i
+    ]
+    if found and not told:
+        member, number, _ = found[0]
+        its = Notes(notes / str(member))
+        if its[BEGUN] != number or its[DONE] == number:
+            told.append(f"behind the end: {member}:{number}, at {next_offset}, is not under way")
+        its.close()
+    return told if rest == again and _end(root, key) == before else []
+
+
+def _end(root: Path, key: int) -> tuple[int, int, int, int] | None:
+    """Return where the log with this key ends, and a number that is another one for each end; None if it is closed:
+    then only its host knows what it has written.
+    """
+    try:
+        shared = (root / ".segstore" / "shared").read_bytes()
+    except FileNotFoundError:
+        return None
     for at in range(lib.SEG_SHARED_LOGS, len(shared), lib.SEG_SHARED_LOG):
         part = bytearray(shared[at : at + lib.SEG_SHARED_LOG])
         log = ffi.from_buffer("seg_shared_log *", part)
-        if log.key != key or not log.current or not log.open:
-            continue  # of a log that is closed only its host knows what it had written
-        end = log.ends[2 * (log.current >> 8 & lib.SEG_SEATS - 1) + (log.current & 1)].end
-        path = root / f"{TOPIC}-0" / f"{end.base_offset:020}.log"
-        rest = path.read_bytes()[end.position :] if path.exists() else b""
-        return _wrong_behind(rest, end.next_offset, of_directory(notes))
-    return []
+        if log.key == key and log.current and log.open:
+            end = log.ends[2 * (log.current >> 8 & lib.SEG_SEATS - 1) + (log.current & 1)].end
+            return log.current, end.base_offset, end.position, end.next_offset
+    return None
 
 
-def _wrong_behind(rest: bytes, next_offset: int, notes: dict[int, Notes]) -> list[str]:
+def _batches(rest: bytes, next_offset: int) -> list[tuple[int, int, int]]:
+    """Return member, number and part of the leading whole batches that have the next offsets."""
     headers, stop = ffi.new("seg_batch[64]"), ffi.new("seg_scan_end *")
     n = lib.seg_scan(rest, len(rest), 0, -1, 0, INT64_MAX, INT64_MAX, 1, headers, 64, stop) if rest else 0
-    wrong: list[str] = []
-    first: tuple[int, int] | None = None
+    found = []
     for i in range(n):
         header = headers[i]
-        if header.base_offset != next_offset + i:
+        stamp = re.search(rb"@(\d+) (\d+) (\d+) \d+\|", rest[header.position : header.position + header.size])
+        if header.base_offset != next_offset + i or stamp is None:
             break
-        found = re.search(rb"@(\d+) (\d+) (\d+) (\d+)\|", rest[header.position : header.position + header.size])
-        assert found is not None
-        member, number, part, _ = map(int, found.groups())
-        told = f"behind the end: {member}:{number}, part {part}, at {header.base_offset}"
-        first = first or (member, number)
-        if first != (member, number) or part != i:
-            wrong.append(f"{told}: of two appends, or not from its first batch on")
-        elif member not in notes or notes[member][BEGUN] != number or notes[member][DONE] == number:
-            wrong.append(f"{told}: was not under way")
-    return wrong
+        member, number, part = map(int, stamp.groups())
+        found.append((member, number, part))
+    return found
 
 
 def findings(root: Path) -> list[Finding]:

@@ -8,12 +8,21 @@ KINDS: dict[str, dict[str, Any]] = {
     "steps": {},
     "from outside": {"die": (0, 0, 0.0002), "outside": 0.45, "fences": False},
     "fences": {
-        "stop": (0.002, 0.006), "stopped_ms": 20, "goes_on": 0.15, "die": (0, 0.001), "outside": 0.03,
-        "guests": 0.5, "members": 5,
+        **{"stop": (0.002, 0.006), "stopped_ms": 20, "goes_on": 0.15, "die": (0, 0.001), "outside": 0.03},
+        **{"guests": 0.5, "members": 5},
     },
     "cuts": {
-        "one_size": True, "looks_behind": True, "dies_at": ("WRITTEN", "INDEXED", "FILLED", "HALF_WRITE"),
-        "die": (0.02,), "pause": (0.3,), "outside": 0.02, "all_killed": 0.9, "guests": 0.5, "fences": False,
+        **{"one_size": True, "looks_behind": True, "dies_at": ("WRITTEN", "INDEXED", "FILLED", "HALF_WRITE")},
+        **{"die": (0.02,), "pause": (0.3,), "outside": 0.02, "all_killed": 0.9, "guests": 0.5, "fences": False},
+    },
+    "hosts": {
+        "dies_at": (
+            *("CLOSING", "CLOSED", "SHOWING", "SHOWN", "OPENING", "OPENED", "TAKING_OVER", "TAKEN_OVER"),
+            *("NOTED", "TAKEN", "SEALING", "SEALED", "FENCED", "TOGETHER", "TOGETHER_BEGUN", "TOGETHER_ONE"),
+            *("TOGETHER_DONE", "SYNCING", "SYNCED", "REPAIR", "CUT", "ASKED", "ANSWERED", "FROM_DEAD"),
+        ),
+        **{"die": (0.01, 0.05), "outside": 0.02, "transactions": 0.3, "guests": 0.1, "stopped_ms": 20},
+        **{"stop": (0, 0.002, 0.004), "goes_on": 0.2},
     },
     "eight members": {"members": 8},
     "durable": {"durable": 0.5},

@@ -21,21 +21,8 @@ from segstore import errors
 from segstore.files import Files
 from segstore.index import sparse
 
-from .notes import (
-    ABORTED,
-    BEGUN,
-    COMMITTED,
-    HOSTS,
-    ID,
-    INCARNATION,
-    MOST,
-    NOT_THERE,
-    REFUSED,
-    SLOT,
-    TXN_BEGUN,
-    Notes,
-    value_of,
-)
+from .notes import ABORTED, BEGUN, COMMITTED, HOSTS, ID, INCARNATION, MOST, NOT_THERE, REFUSED, SLOT, TXN_BEGUN
+from .notes import Notes, value_of
 from .plan import Chances, Plan
 
 TOPIC, TXN_TOPIC = "t", "x"

@@ -41,9 +41,7 @@ class Plan:
     dies_at: tuple[str, ...] = STEPS
     """The steps of C at which members die."""
     looks_behind: bool = False
-    """Now and then all are killed soon after a lock was taken from the dead, and what lies behind the log's
-    end is looked at.
-    """
+    """What lies behind the log's end is looked at again and again."""
     one_size: bool = False
     """All records have the same size: what is left of an append that was overwritten begins with a batch."""
     index_room: int = 192

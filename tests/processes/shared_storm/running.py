@@ -32,6 +32,7 @@ from .plan import Chances, Plan
 
 _CLONE_NEWPID = 0x20000000
 _HANGS = 40.0  # seconds
+LOOK = 0.05  # seconds
 _KILLED = 128 + signal.SIGKILL
 
 
@@ -90,10 +91,13 @@ class Round:
         self.members[pid] = notes
 
     def host(self) -> int | None:
-        """Return the process of the host, if it is one of ours that lives.""" try: with open(self.root /
-        ".segstore" / "shared", "rb") as file: header = ffi.from_buffer("seg_shared_header *",
-        bytearray(file.read(4096))) except (FileNotFoundError, ValueError): return None return next((pid for
-        pid, notes in self.members.items() if notes[SLOT_NOTE] == header.host_slot + 1), None)
+        """Return the process of the host, if it is one of ours that lives."""
+        try:
+            with open(self.root / ".segstore" / "shared", "rb") as file:
+                header = ffi.from_buffer("seg_shared_header *", bytearray(file.read(4096)))
+        except (FileNotFoundError, ValueError):
+            return None
+        return next((pid for pid, notes in self.members.items() if notes[SLOT_NOTE] == header.host_slot + 1), None)
 
     def kill(self, pid: int, how: str) -> None:
         """Kill a member from outside."""
@@ -101,6 +105,15 @@ class Round:
         os.waitpid(pid, 0)
         self.gone(pid)
         self.counts[how] += 1
+
+    def kill_all(self) -> None:
+        """Kill all members at once."""
+        for pid in self.members:
+            send(pid, signal.SIGKILL)
+        for pid in list(self.members):
+            os.waitpid(pid, 0)
+            self.gone(pid)
+            self.counts["killed with all"] += 1
 
     def gone(self, pid: int) -> None:
         """Note that a member has ended."""
@@ -163,33 +176,40 @@ class Round:
         return Result(self.wrong, self.counts, steps.counts(self.work / "counts"))
 
     def turn(self) -> None:
-        """Do one thing to one member.""" plan, rng = self.plan, self.rng self.reap() while len(self.members)
-        < plan.members: self.start() time.sleep(rng.choice([0.002, 0.01, 0.03])) self._continue() if
-        plan.looks_behind and rng.random() < 0.5: self._look_behind() # Most of them only once they have
-        appended: however busy the machine is, things happen in between. least = rng.choice([0, 1, 5, 5, 20])
-        going = [pid for pid, notes in self.members.items() if notes[DONE] >= least and pid not in
-        self.stopped] if not going: return what, host = rng.random(), self.host() if rng.random() < 0.35 else
-        None pid = host if host in going else rng.choice(going) assert pid is not None if what > 0.985: for
-        each in list(self.members): self.kill(each, "killed with all") elif what < 0.12 and plan.fences and
-        len(self.stopped) < plan.members - 1: send(pid, signal.SIGSTOP) self.stopped[pid] = time.monotonic() +
-        rng.choice([0.005, 0.03, 0.3]) self.counts["stopped host" if pid == host else "stopped"] += 1 elif
-        what < 0.12 + plan.outside: self.kill(pid, "killed host" if pid == host else "killed")
+        """Do one thing to one member."""
+        plan, rng = self.plan, self.rng
+        self.reap()
+        while len(self.members) < plan.members:
+            self.start()
+        time.sleep(rng.choice([0.002, 0.01, 0.03]))
+        self._continue()
+        if plan.looks_behind and rng.random() < 0.5:
+            self._look_behind()
+        # Most of them only once they have appended: however busy the machine is, things happen in between.
+        least = rng.choice([0, 1, 5, 5, 20])
+        going = [pid for pid, notes in self.members.items() if notes[DONE] >= least and pid not in self.stopped]
+        if not going:
+            return
+        what, host = rng.random(), self.host() if rng.random() < 0.35 else None
+        pid = host if host in going else rng.choice(going)
+        assert pid is not None
+        if what > 0.985:
+            self.kill_all()
+        elif what < 0.12 and plan.fences and len(self.stopped) < plan.members - 1:
+            send(pid, signal.SIGSTOP)
+            self.stopped[pid] = time.monotonic() + rng.choice([0.005, 0.03, 0.3])
+            self.counts["stopped host" if pid == host else "stopped"] += 1
+        elif what < 0.12 + plan.outside:
+            self.kill(pid, "killed host" if pid == host else "killed")
 
     def _look_behind(self) -> None:
-        """Kill all members soon after a lock was taken from the dead, if that happens now; a crash of the
-        machine could leave then what lies behind the log's end.
+        """Look for a while, as often as it goes, at what lies behind the log's end: a crash of the machine could
+        leave that.
         """
-        counts = self.work / "counts"
-        before, end = steps.met(counts, "FROM_DEAD"), time.monotonic() + 0.1
-        while steps.met(counts, "FROM_DEAD") == before:
-            if time.monotonic() > end:
-                return
-        time.sleep(self.rng.random() * 0.01)
-        for each in list(self.members):
-            self.kill(each, "killed with all")
-        self.counts["looks behind the end"] += 1
-        key = int((self.work / "key").read_text())
-        self.wrong += behind_the_end(self.root, key, self.work / "notes")
+        key, end = int((self.work / "key").read_text()), time.monotonic() + LOOK
+        while time.monotonic() < end and not self.wrong:
+            self.counts["looks behind the end"] += 1
+            self.wrong += behind_the_end(self.root, key, self.work / "notes")
 
     def _continue(self) -> None:
         """Continue members that have stopped themselves, and those that were stopped for long enough."""
@@ -208,8 +228,7 @@ class Round:
     def _end(self) -> None:
         """Let all members close the store, or kill them; sometimes one of them is left for the last."""
         if self.rng.random() < self.plan.all_killed:
-            for pid in list(self.members):
-                self.kill(pid, "killed with all")
+            self.kill_all()
             return
         self.word[0] = 1
         end = time.monotonic() + _HANGS

@@ -1,5 +1,5 @@
-"""Names of the steps at which a storm pauses, kills and stops processes, as `segstore/_native/step.h` has
-them, and what each process counts there.
+"""Names of the steps at which a storm pauses, kills and stops processes, as `segstore/_native/step.h` has them,
+and what each process counts there.
 """
 
 from __future__ import annotations
@@ -24,12 +24,6 @@ _SIZE = len(STEPS) * len(KINDS) * 8
 def make(path: Path) -> None:
     """Make the file of counts that `SEGSTORE_STORM_COUNTS` names."""
     path.write_bytes(bytes(_SIZE))
-
-
-def met(path: Path, step: str) -> int:
-    """Return how often a step was met."""
-    with path.open("rb") as file:
-        return int(struct.unpack_from("<q", file.read(), STEPS.index(step) * len(KINDS) * 8)[0])
 
 
 def counts(path: Path) -> dict[str, Counter[str]]:

@@ -28,6 +28,7 @@ from segstore.records import Columns, Template, scan, single
 from segstore.storage.log import append, append_as_leader, append_pieces
 from segstore.storage.log.acks import Acks
 from segstore.storage.log.append import Appended, append_columns, append_one
+from segstore.storage.log.partition import Partition
 from segstore.storage.log.replica import Replica
 from segstore.storage.log.transaction_markers import end_transaction
 from segstore.storage.meta.fence import Fence
@@ -611,16 +612,16 @@ def test_sync_mode_that_ends_within_an_append(
     """The append is acknowledged by this log alone, or by the standby that has come since."""
     log, done = store.partition("t"), list[object]()
     _fetched(store, 0)
-    go_on = append.write
+    go_on = Partition.put
 
     def then_changed(*arguments: Any) -> int:
-        monkeypatch.setattr(append, "write", go_on)
+        monkeypatch.setattr(Partition, "put", go_on)
         _primary(store).unregister()
         if again:
             _primary(store).register(STANDBY, True)
         return go_on(*arguments)
 
-    monkeypatch.setattr(append, "write", then_changed)
+    monkeypatch.setattr(Partition, "put", then_changed)
     thread = threading.Thread(target=lambda: done.append(log.append_batch([b"v"], compression="gzip")))
     thread.start()
     until(lambda: log.log_end_offset == 1)
