@@ -63,7 +63,7 @@ static int32_t seat_of(seg_share *s, uint64_t current)
 {
     seg_shared_log *log = s->log;
     uint64_t mine = seg_lock_word(s->member, s->who);
-    if (log->seats[s->seat] == mine)
+    if (__atomic_load_n(&log->seats[s->seat], __ATOMIC_ACQUIRE) == mine)
         return s->seat;
     int32_t other = -1;
     uint64_t owner = 0;
@@ -104,6 +104,13 @@ static void fill(seg_shared_end *to, const seg_shared_end *from)
 {
     for (int i = 0; i < WORDS; i++)
         __atomic_store_n((int64_t *)to + i, ((const int64_t *)from)[i], __ATOMIC_RELEASE);
+}
+
+/* The same the other way: whoever had the lock taken away may find a record that is filled anew, and looks then [E4]. */
+static void copy(seg_shared_end *to, const seg_shared_end *from)
+{
+    for (int i = 0; i < WORDS; i++)
+        ((int64_t *)to)[i] = __atomic_load_n((const int64_t *)from + i, __ATOMIC_ACQUIRE);
 }
 
 static int swap(seg_shared_log *log, uint64_t current, uint64_t next)
@@ -157,16 +164,19 @@ static int64_t mend(seg_shared_log *log, uint32_t torn, int32_t fd, int64_t posi
 static int64_t load(seg_tail *t, seg_share *s)
 {
     uint64_t current = current_of(s->log);
-    const seg_shared_end *now = record_of(s->log, current);
-    if (current == 0 || now->generation != s->generation || now->is_sealed)
+    const seg_shared_end *record = record_of(s->log, current);
+    if (current == 0 || __atomic_load_n(&record->generation, __ATOMIC_ACQUIRE) != s->generation ||
+        __atomic_load_n(&record->is_sealed, __ATOMIC_ACQUIRE))
         return SEG_SLOW;
     if (current != s->current) {
-        *t->active->end = now->end;
-        s->start_offset = now->start_offset;
-        s->layout = now->layout;
+        seg_shared_end now;
+        copy(&now, record);
+        *t->active->end = now.end;
+        s->start_offset = now.start_offset;
+        s->layout = now.layout;
         if (s->who == SEG_OF_GUEST) {
-            t->stable_offset = now->stable_offset;
-            t->leader_epoch = (int32_t)now->leader_epoch;
+            t->stable_offset = now.stable_offset;
+            t->leader_epoch = (int32_t)now.leader_epoch;
         }
         s->current = current;
     }

@@ -27,7 +27,7 @@ import os
 import secrets
 import struct
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -355,6 +355,21 @@ class EndsWriter(_Mapped):
                 self._slots[key] = self._free.pop()
                 self._claimed = True
             return self._slots[key]
+
+    def restore(self, left: Mapping[int, Sequence[int]]) -> None:
+        """Give partitions the slots again that they have in the shared file, of which `left` has the values:
+        a kill within a publication loses one, and guests go by its number. Raises OSError.
+        """
+        for slot, values in left.items():
+            if self._slots.get(values[0]) == slot or slot in self._slots.values():
+                continue
+            with self.lock:
+                while slot >= (self._size - HEADER) // SLOT:
+                    self._grow()
+                self._slots[values[0]] = slot
+                self._free = self._find_free()
+                self._claimed = True
+            self.publish([slot], [Ends(*values)])
 
     def begin_empty(self, key: int) -> None:
         """Publish a partition that was just made, and so is empty. Raises OSError, as `claim`."""

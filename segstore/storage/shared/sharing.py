@@ -82,6 +82,15 @@ class Sharing:
         logs = (self.file.size - lib.SEG_SHARED_LOGS) // lib.SEG_SHARED_LOG
         lib.seg_share_finish_together(self.members.c, logs, ends)
 
+    def left(self) -> dict[int, list[int]]:
+        """Return what another host has left: by slot the values (`Ends`) of each log that has an end."""
+        found, values = {}, ffi.new("int64_t[8]")
+        for slot in range((self.file.size - lib.SEG_SHARED_LOGS) // lib.SEG_SHARED_LOG):
+            values[0] = self.file.log(slot).key
+            if lib.seg_shared_ends(self.file.memory, self.file.size, slot, values):
+                found[slot] = list(values)
+        return found
+
     def go_live(self) -> None:
         """Let others come, and tell those that wait for a host."""
         self.file.live = True

@@ -132,6 +132,8 @@ class StoreWriter:
         if sharing is not None:
             sharing.members.lead(leads=True)  # before a log is taken over
             sharing.finish_together(self._ends.mapping[0])
+            if sharing.found:
+                self._ends.restore(sharing.left())
             self._ends.sharing = sharing if self.shares else None
         nonce = self._ends.nonce if self._ends.found else None
         self._checkpoints = checkpoints = RootCheckpoints(
