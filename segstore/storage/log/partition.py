@@ -218,12 +218,12 @@ class Partition:
     @property
     def recovery_begin(self) -> int:
         """Return the offset from which a recovery is to look at the log behind a crash of the machine: the
-        recovery point, but no offset behind a segment to which a process may write still, though it is sealed:
-        what lies behind its end is to be cut then [A5].
+        recovery point, but no offset behind a segment to which a process may write still, though it is
+        sealed: what lies behind its end is to be cut then [A5].
         """
         share = self.tail.native.c.share
         sealed = share.log.sealed if share else ()
-        return min([self.recovery_point, *(each.base_offset for each in sealed if each.owner)])
+        return min([self.recovery_point, *(int(each.base_offset) for each in sealed if each.owner)])
 
     def _flushed(self, _: int) -> None:
         self.visible.publish()
