@@ -170,7 +170,7 @@ class Tail:
         that a sync has served come back one after the other: each waits for what Python does in those before.
         """
         # Of a shared log C knows what it has appended here, and other processes append, too.
-        upto = self._visible.log_end_offset if self.native.is_shared else ALL
+        upto = self._visible.log_end_offset if self.native.c.share else ALL
         code: int = seg_tail_flush(self.native.address, upto)
         if code == 1:  # readers were not told
             self._visible.publish()
@@ -182,13 +182,8 @@ class Tail:
         """Pause the tail, since the append token was taken. What an append that failed has left is noted in
         the writer. A shared log is fenced if a sync of another process has failed [S2]. May be repeated.
         """
-        if (
-            self.native.is_shared
-            and (number := self.native.sync_failure)
-            and not self._writer.segments.fenced
-        ):
-            path = self._writer.segments.active.segment.path
-            self._writer.segments.fence(OSError(number, f"a sync failed: {os.strerror(number)}", path))
+        if self.native.c.share and self.native.sync_failure:
+            self._fence()
         if not self.may_be_open:
             return
         native, writer = self.native, self._writer
@@ -200,6 +195,12 @@ class Tail:
             writer.leave_sealed(native)
             self._visible.show()
         self.may_be_open = False
+
+    def _fence(self) -> None:
+        segments, number = self._writer.segments, self.native.sync_failure
+        if segments.fenced is None:
+            told = f"a sync failed: {os.strerror(number)}"
+            segments.fence(OSError(number, told, segments.active.segment.path))
 
     def torn(self, number: int, need: int) -> BaseException:
         """Take back what an append of C's of `need` bytes, which failed with this errno, has left; return the
