@@ -403,7 +403,7 @@ static int64_t take_for_host(seg_share *s)
         if (code == 1)
             note_torn(s->log);
         if (code == -ETIMEDOUT && !fence(s, seen))
-            continue;
+            return -EINTR; /* it has gone on, or as many are stopped as the list has places: the caller comes again */
         s->waited_for = 0;
         return code == 1 && seg_lock_who(seen) == SEG_OF_HOST;
     }

@@ -294,6 +294,7 @@ class EndsWriter(_Mapped):
         self._gathered: dict[int, tuple[Numbers, Place | None]] | None = None
         self.sharing: SharingSide | None = None
         """The side of a host whose store other processes append to; None where the store is not shared."""
+        self._has_left = False  # whether another process is the host by now
         self._claimed = False  # whether a slot was claimed, in which nothing may be published yet
         self.was_checked = there.header.checked if self.found and there.header else True
         self._mend()
@@ -385,6 +386,11 @@ class EndsWriter(_Mapped):
             self._map_shared()
             self._bump_generation()
 
+    def leave(self) -> None:
+        """Publish nothing any more, whatever sync ends late: another process will be the host."""
+        with self.lock:
+            self._has_left = True
+
     def end_sharing(self) -> None:
         """Publish here what the shared logs say, and then have the shared file be an old one: nobody shares
         the store any more. Readers see no end go back. Raises OSError.
@@ -439,7 +445,12 @@ class EndsWriter(_Mapped):
     def publish_one(self, slot: int, ends: Numbers) -> None:
         """Make the ends of one partition visible."""
         with self.lock:
-            is_usual = self._gathered is None and not self._claimed and self._slots.get(ends[0]) == slot
+            is_usual = (
+                self._gathered is None
+                and not self._claimed
+                and self._slots.get(ends[0]) == slot
+                and not self._has_left
+            )
             if is_usual:
                 lib.seg_publish(self._bytes, self._size, [slot], ends, 1)
         if not is_usual:
@@ -453,6 +464,8 @@ class EndsWriter(_Mapped):
         store that is shared.
         """
         with self.lock:
+            if self._has_left:
+                return
             places = places or [None] * len(slots)
             if self._gathered is not None:
                 self._gathered.update(zip(slots, zip(ends, places, strict=True), strict=True))

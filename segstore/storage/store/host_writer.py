@@ -162,5 +162,6 @@ class HostWriter(StoreWriter):
                 except Exception as error:
                     errors.append(error)
             self.partitions.checkpoint_held(0)
+        self._ends.leave()
         if errors:
             raise first_of(errors)
