@@ -41,7 +41,8 @@ def dirtiness(partition: Partition, checkpoint_offset: int | None, now_ms: int) 
     view, config = partition.view, partition.config
     first = _first_dirty(view, checkpoint_offset)
     last = _first_uncleanable(view, config, first, now_ms)
-    # Who was within a write to such a segment cuts it by its name, which must be no other file's by then [A5].
+    # Who was within a write to such a segment cuts it by its name, which must be no other file's by then
+    # [A5].
     last = min([last, *(view.slot(base) for base in written_still if base >= view.bases[0])])
     sizes = [s.size for s in view.segments[: last + 1]]
     begin = min(view.slot(first), last)

@@ -42,12 +42,12 @@ KINDS: dict[str, dict[str, Any]] = {
         "goes_on": 0.2,
     },
     "hosts in fences": {
-        **{"dies_at": ("NOTED", "TAKEN", "SEALING", "SEALED", "FENCED"), "die": (0.1, 0.3), "members": 5},
-        **{"stop": (0.002, 0.006), "stopped_ms": 20, "goes_on": 0.15, "outside": 0.03, "guests": 0.3},
+        "dies_at": ("NOTED", "TAKEN", "SEALING", "SEALED", "FENCED"), "die": (0.1, 0.3), "members": 5,
+        "stop": (0.002, 0.006), "stopped_ms": 20, "goes_on": 0.15, "outside": 0.03, "guests": 0.3,
     },
     "hosts in transactions": {
-        **{"dies_at": ("TOGETHER", "TOGETHER_BEGUN", "TOGETHER_ONE", "TOGETHER_DONE"), "die": (0.05, 0.2)},
-        **{"transactions": 0.4, "outside": 0.02, "guests": 0.0, "fences": False},
+        "dies_at": ("TOGETHER", "TOGETHER_BEGUN", "TOGETHER_ONE", "TOGETHER_DONE"), "die": (0.05, 0.2),
+        "transactions": 0.4, "outside": 0.02, "guests": 0.0, "fences": False,
     },
     "eight members": {"members": 8},
     "durable": {"durable": 0.5},
