@@ -6,6 +6,8 @@ are renamed. Threads: one, before the partition is used.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
 from segstore.config import TopicConfig
@@ -30,6 +32,7 @@ class Expected(NamedTuple):
     lets no file be touched; `log_start_claimed`: that was so at an earlier open, and was reported then.
     `now_ms` is the store's clock. `told` says which of the checkpoints disagree. `replicated`: this is a
     replica's log, which ends where it has no more (R7): its leader has the rest. `may_be_old`: see `Segment`.
+    `ends`: where segments end, by base offset, to whose files processes may be writing still (A5).
     """
 
     clean: bool
@@ -45,6 +48,7 @@ class Expected(NamedTuple):
     told: tuple[str, ...] = ()
     replicated: bool = False
     may_be_old: bool = True
+    ends: Mapping[int, int] = MappingProxyType({})
 
 
 class Opened(NamedTuple):
@@ -68,6 +72,9 @@ def open_partition(pool: HandlePool, directory: str, config: TopicConfig, expect
     bases, buried = finish_renames(pool.files, directory)
     old = expected.may_be_old
     segments = load_segments(pool, directory, bases, config, writable=True, may_be_old=old)
+    for segment in segments:
+        if segment.base_offset in expected.ends:
+            segment.final_size = min(expected.ends[segment.base_offset], segment.final_size)
     messages: list[str] = []
     least = _recovery_point(segments, expected, messages)
     if not segments:

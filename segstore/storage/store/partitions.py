@@ -36,7 +36,6 @@ from segstore.storage.meta.small_files import put_aside, reason
 from segstore.storage.meta.topics import NOT_A_FILE, TopicFiles, TopicInfo, find_topic
 from segstore.storage.producers.state_manager import Producers
 from segstore.storage.segment.log_view import LogView
-from segstore.storage.segment.segment import Segment
 from segstore.storage.segment.segment_files import create_segment, list_segments, take_own
 
 if TYPE_CHECKING:
@@ -161,10 +160,12 @@ class PartitionLoader:
         published = self._ends.get(key) if self._left.ends_hold else None
         expected = self._expected(info, (info.name, partition), published)
         left = None if self.sharing is None else self.sharing.take_over(self._ends.claim(key), key)
-        if left is not None and (info.name, partition) not in self.adopted:
+        if self.sharing is not None and left is not None and (info.name, partition) not in self.adopted:
             from segstore.storage.store.takeover import cut_to, expected_of
 
-            expected = expected_of(left, expected)
+            # Looked at before the files are: who goes on meanwhile cuts its file, and forgets its sealed end.
+            ends = self.sharing.sealed(self._ends.claim(key), key)
+            expected = expected_of(left, expected)._replace(ends=ends)
             cut_to(context, directory, left.end)
         take_own(context.files, context.root, directory, every=not expected.clean)
         try:
@@ -172,8 +173,6 @@ class PartitionLoader:
         except OSError:
             self._doubt(key, published)
             raise
-        if left is not None:
-            self._end_sealed(opened.segments, key)
         if opened.claimed:
             self._checkpoints.claim((info.name, partition), opened.start_offset)
         if opened.buried:
@@ -213,16 +212,6 @@ class PartitionLoader:
         if left is not None and left.end.is_sealed:
             made.leave_sealed()
         return made
-
-    def _end_sealed(self, segments: Sequence[Segment], key: int) -> None:
-        """End the segments at which processes may be writing still, although they are sealed, at their ends
-        [A5].
-        """
-        assert self.sharing is not None
-        ends = self.sharing.sealed(self._ends.claim(key), key)
-        for segment in segments[:-1]:
-            if segment.base_offset in ends:
-                segment.final_size = min(ends[segment.base_offset], segment.final_size)
 
     def _high_watermark(self, key: TopicPartitionKey) -> int:
         return self._checkpoints.lines(names.HIGH_WATERMARKS).get(key, 0)
