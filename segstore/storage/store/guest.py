@@ -6,6 +6,7 @@ the member's slot of `.segstore/shared` is written. Threads: any.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, cast
 
@@ -99,7 +100,9 @@ class StoreGuest(StoreReader):
         mine = self.context
         pool = HandlePool(mine.files, mine.pool.limit)
         context = Context(mine.root, mine.files, pool, Scheduler(), mine.clock, True, mine.pid)
-        self.host = HostWriter(context, self.config, Sharing(self._members, self.shared, found=True))
+        self.host = HostWriter(
+            context, self.config, Sharing(self._members, self.shared, found=True), weakref.ref(self)
+        )
         self.on_host()
 
     @property

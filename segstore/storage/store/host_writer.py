@@ -28,7 +28,15 @@ class HostWriter(StoreWriter):
     on_host: Callable[[], object]
     """See `StoreGuest`: this side is the host from its beginning on."""
 
-    def __init__(self, context: Context, config: StoreConfig, sharing: Sharing | None = None) -> None:
+    def __init__(
+        self,
+        context: Context,
+        config: StoreConfig,
+        sharing: Sharing | None = None,
+        guest: Callable[[], object] | None = None,
+    ) -> None:
+        """`guest` gives the guest that has become the host, None once nothing refers to that."""
+        self._guest = guest
         self._given, self._lets_go = sharing, False
         self._keys: dict[int, tuple[str, int]] = {}
         super().__init__(context, config)
@@ -42,6 +50,11 @@ class HostWriter(StoreWriter):
         """See `Store.members`."""
         assert self.sharing is not None
         return told_of(self.sharing.members.all())
+
+    @property
+    def is_lost(self) -> bool:
+        """See `StoreWriter`."""
+        return super().is_lost if self._guest is None else self._guest() is None
 
     # --- opening --------------------------------------------------------------------------
 

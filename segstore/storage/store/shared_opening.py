@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 import time
+from types import FrameType
 
 from segstore.config import StoreConfig
 from segstore.errors import HostUnavailableError, StoreLockedError
@@ -11,6 +13,7 @@ from segstore.storage.shared.members import Members
 from segstore.storage.shared.shared_file import SharedFile
 from segstore.storage.store.guest import StoreGuest
 from segstore.storage.store.host_writer import HostWriter
+from segstore.storage.store.writer import let_go_of_lost
 
 _PAUSE = 0.01  # seconds
 _LEAST = 5.0
@@ -24,6 +27,8 @@ def open_shared(
     HostUnavailableError, StoreLockedError, NotShareableError.
     """
     begun = time.monotonic()
+    if not _is_within_open(sys._getframe(1)):  # a signal handler opens the store that is being opened
+        _let_go_of_lost(context)
     while True:
         guest = _join(context, config, may_host=shared is True)
         if guest is not None:
@@ -62,3 +67,19 @@ def _join(context: Context, config: StoreConfig, *, may_host: bool) -> StoreGues
         members.close()
         raise
     return guest
+
+
+def _let_go_of_lost(context: Context) -> None:
+    """End a host in this process to which nothing refers, if Ctrl-C has kept it from its end: else this open
+    would join it.
+    """
+    file = SharedFile.view(context.files, context.root)
+    slot = -1 if file is None else int(file.header.host_slot)
+    if file is not None and slot >= 0 and file.member(slot).pid == context.pid:
+        let_go_of_lost(context.files, context.root)
+
+
+def _is_within_open(frame: FrameType | None) -> bool:
+    while frame is not None and frame.f_code is not open_shared.__code__:
+        frame = frame.f_back
+    return frame is not None
