@@ -85,7 +85,9 @@ KINDS = {
     ),
     STORMS: Kind(0.0, ("processes/test_wire_storm", "processes/test_standby_storm")),
     "storms of a shared store": Kind(0.05, ("processes/test_shared_storm",)),
-    "members of a shared store": Kind(0.05, ("processes/shared/*", "unit/log/test_shared_flush")),
+    "members of a shared store": Kind(
+        0.05, ("processes/shared/*", "unit/log/test_shared_flush", "unit/native/test_share_*")
+    ),
     "rounds of a standby": Kind(0.0, ("processes/test_standby_rounds",)),
     "images": Kind(0.0, ("packaging/test_image",)),
     "measurements": Kind(0.0, ("bench/test_serve", "bench/test_soak", "bench/test_peers")),

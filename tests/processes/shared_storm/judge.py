@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import segstore
-from segstore._native import ffi, lib
+from segstore._native import ffi, held, lib
 from segstore.files import Files
 from segstore.integers import INT64_MAX
 from segstore.storage.check.check import Finding
@@ -197,7 +197,7 @@ def _end(root: Path, key: int) -> tuple[int, int, int, int] | None:
         return None
     for at in range(lib.SEG_SHARED_LOGS, len(shared), lib.SEG_SHARED_LOG):
         part = bytearray(shared[at : at + lib.SEG_SHARED_LOG])
-        log = ffi.from_buffer("seg_shared_log *", part)
+        log = held("seg_shared_log *", part)
         if log.key == key and log.current and log.open:
             end = log.ends[2 * (log.current >> 8 & lib.SEG_SEATS - 1) + (log.current & 1)].end
             return log.current, end.base_offset, end.position, end.next_offset

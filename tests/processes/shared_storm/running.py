@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import segstore
-from segstore._native import ffi
+from segstore._native import held
 from segstore.storage.meta.published_ends import slot_key
 
 from . import member, steps
@@ -93,7 +93,7 @@ class Round:
         """Return the process of the host, if it is one of ours that lives."""
         try:
             with open(self.root / ".segstore" / "shared", "rb") as file:
-                header = ffi.from_buffer("seg_shared_header *", bytearray(file.read(4096)))
+                header = held("seg_shared_header *", bytearray(file.read(4096)))
         except (FileNotFoundError, ValueError):
             return None
         return next(
