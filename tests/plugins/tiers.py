@@ -86,7 +86,11 @@ KINDS = {
     STORMS: Kind(0.0, ("processes/test_wire_storm", "processes/test_standby_storm")),
     "storms of a shared store": Kind(0.05, ("processes/test_shared_storm",)),
     "members of a shared store": Kind(
-        0.05, ("processes/shared/*", "unit/log/test_shared_flush", "unit/native/test_share_*")
+        0.05,
+        (
+            *("processes/shared/*", "processes/test_shared_members", "unit/log/test_shared_flush"),
+            "unit/native/test_share_*",
+        ),
     ),
     "rounds of a standby": Kind(0.0, ("processes/test_standby_rounds",)),
     "images": Kind(0.0, ("packaging/test_image",)),
@@ -167,7 +171,7 @@ KINDS = {
         names=frozenset(
             {
                 *("subprocess", "multiprocessing", "fork", "COMMAND", "start_program", "Terminal"),
-                *("unshared", "mounting"),
+                *("unshared", "mounting", "stressed", "watched", "gunicorn"),
             }
         ),
     ),
