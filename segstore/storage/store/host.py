@@ -95,7 +95,7 @@ class Host:
         thread.start()
 
     def _may_wait(self, asked: Any) -> bool:
-        """Return whether a request waits for a disk, or perhaps for another process that keeps a log's lock."""
+        """Return whether a request waits for a disk, or for another process that keeps a log's lock."""
         log = self._members.shared.log_if_there(asked.log)
         held = log is not None and log.open and log.lock & 0xFFFFFFFF
         return bool(asked.asks != lib.SEG_ASKS_READY or held)
