@@ -15,7 +15,8 @@ NATIVE = REPOSITORY / "segstore" / "_native"
 STRESSED = (
     *("append", "tail", "combine", "active", "seal", "index", "scan", "commit", "ends", "producers"),
     *("hand_on", "hand_over", "io", "crc32c", "crc32", "encode", "validate", "processor"),
-    *("members", "share", "share_lock", "share_sync", "shared_ends"),
+    *("members", "share", "share_fence", "share_host", "share_lock", "share_record", "share_sync"),
+    "shared_ends",
 )
 """The sources of C that an append needs, and a look at where a log ends."""
 

@@ -1,4 +1,5 @@
-/* The end of a log that several processes append to: its records, and how a host closes, shows and opens it (share.c). */
+/* The end of a log that several processes append to: its records, and how a host closes, shows and opens it (share.c, share_fence.c,
+ * share_host.c). */
 #ifndef SEG_CONTRACT_SHARE_H
 #define SEG_CONTRACT_SHARE_H
 
