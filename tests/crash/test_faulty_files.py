@@ -38,7 +38,7 @@ LOOKS = {
         "lock_holder",
         "is_locked",
     ),
-    *("is_locked_here", "lock_address"),
+    *("is_locked_here", "lock_address", "has_locked_byte", "file_system"),
     *("check_directory", "is_directory", "is_file", "irregular", "mode", "links", "boot"),
 }
 OF_OTHERS = {
@@ -46,13 +46,20 @@ OF_OTHERS = {
     "write_together",
     "write_as_itself",
     "lock",
+    "lock_byte",
     "open_anew",
     "take_own",
     "ensure_directory",
 }
 """Made of changes."""
 TO_SINKS = {name for name, _ in inspect.getmembers(Sending, inspect.isfunction)}
-HINTS = {"start_sync", "has_passed", "native_write", "native_sync"}  # the last two only tell who writes
+HINTS = {
+    "start_sync",
+    "has_passed",
+    "native_write",
+    "native_sync",
+    "forbid_copy_on_write",
+}  # the last two only tell who writes
 TOLD = {"announce"}  # where a server listens: nothing that a store needs
 
 

@@ -27,7 +27,6 @@ from segstore.storage.log import (
     tail,
     validator,
     visibility,
-    write,
     writer,
 )
 from segstore.storage.log.append import AHEAD_PLAIN
@@ -38,7 +37,6 @@ from segstore.storage.store.partition_log import PartitionLog
 
 APPENDING = (
     validator,
-    write,
     writer,
     active,
     append,

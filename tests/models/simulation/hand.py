@@ -19,12 +19,11 @@ from segstore.coordinator.group.classic import group
 from segstore.files import overlapped_write
 from segstore.storage.cleaner import offset_map
 from segstore.storage.cleaner.throttle import GivingWay
-from segstore.storage.inbox import adopt, inbox, manifest
+from segstore.storage.inbox import adopt, inbox, manifest, stager
 from segstore.storage.log import read_only_partition
 from segstore.storage.meta import clean_shutdown, published_ends, topics
 from segstore.storage.scheduler import Scheduler
 from segstore.storage.segment import active
-from segstore.storage.staging import stager
 from segstore.storage.store import reader, store, sweeper
 
 log = logging.getLogger("segstore")

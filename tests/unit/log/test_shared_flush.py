@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from faults import FailingFiles
-from shared_log import WAITED
+from hand_made_logs import WAITED
 from shared_members import MemberError, MemberProcess, SharedWords, members
 from waiting import until
 

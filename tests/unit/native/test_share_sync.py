@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hand_made_logs import GENERATION, WAITED, Member, Process, made
 from native_batches import Input
 from oracle import Record
 from preloading import compiled
-from shared_log import GENERATION, WAITED, Member, Process, made
 from waiting import until
 
 from segstore._native import ffi, held, lib
