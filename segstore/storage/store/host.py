@@ -51,8 +51,7 @@ class Host:
         self._thread.start()
 
     def stop(self, seconds: float = 30.0) -> None:
-        """End the threads, behind the answers that they are about to give; each of them may call this itself.
-        """
+        """End the threads, behind the answers that they are about to give; each may call this itself."""
         self._done.open()
         lib.seg_shared_ring(ffi.addressof(self._members.shared.header, "bell"))
         self._thread.join(seconds)
@@ -95,8 +94,7 @@ class Host:
         thread.start()
 
     def _may_wait(self, asked: Any) -> bool:
-        """Return whether a request waits for a disk, or perhaps for another process that keeps a log's lock.
-        """
+        """Return whether a request waits for a disk, or for another process that keeps a log's lock."""
         log = self._members.shared.log_if_there(asked.log)
         held = log is not None and log.open and log.lock & 0xFFFFFFFF
         return bool(asked.asks != lib.SEG_ASKS_READY or held)

@@ -13,6 +13,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -150,13 +151,14 @@ class _Member:
                 first = log.append(values[0])
             else:
                 first = log.append_batch(values, batch_bytes=rng.choice([1, 65536])).start
-            if rng.random() < self.plan.durable:
-                log.flush()
         except REFUSALS:
             self.notes[REFUSED] += 1
             self.notes.end(number, NOT_THERE)
             return
-        self.notes.end(number, first + 1)
+        self.notes.end(number, first + 1)  # whatever becomes of the flush
+        if rng.random() < self.plan.durable:
+            with suppress(*REFUSALS):
+                log.flush()
 
     def as_host(self, store: Any, number: int) -> None:
         """Make a transaction over two partitions, now and then."""

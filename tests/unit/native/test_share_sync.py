@@ -55,6 +55,8 @@ def looker(there: Path) -> Iterator[Member]:
 @pytest.fixture
 def recorder(there: Path, start: Started, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Process]:
     """Return what starts a member whose writes `written` tells."""
+    if os.environ.get("LD_PRELOAD"):
+        pytest.skip("another library, the sanitizers' perhaps, is loaded before the recorder")
     library = compiled("recording_writes", tmp_path_factory.mktemp("library"))
     variables = {"LD_PRELOAD": str(library), "RECORDED_WRITES": str(there / "writes")}
     return lambda **arguments: start(variables=variables, **arguments)
