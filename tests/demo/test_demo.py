@@ -244,13 +244,14 @@ def test_without_the_live_part_and_spark(store_dir: Path) -> None:
         assert set(store.topics()) == {TOPIC}
 
 
-def test_demo_leaves_a_store_that_is_there_alone(store_dir: Path) -> None:
-    store_dir.mkdir()
-    (store_dir / "mine").write_text("x")
-    result = run("demo", "--keep", store_dir)
+def test_demo_leaves_a_directory_that_is_there_alone(tmp_path: Path) -> None:
+    there = tmp_path / "there"
+    there.mkdir()
+    (there / "mine").write_text("x")
+    result = run("demo", "--keep", there)
     assert result.exit_code == 1
     assert "must be new" in result.stderr
-    assert os.listdir(store_dir) == ["mine"]
+    assert os.listdir(there) == ["mine"]
 
 
 def test_flights_are_those_of_the_package() -> None:
