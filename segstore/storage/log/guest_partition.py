@@ -168,9 +168,7 @@ class GuestPartition:
         self.directory = follower.directory
         self._topic_config = topic_config
         clock = None if context.clock is wall_clock else context.clock
-        self.tail = GuestTail(
-            NativeTail(clock, context.here_for_c, 0), lambda: self._path, lambda: self.log_end_offset
-        )
+        self.tail = GuestTail(NativeTail(clock, context.here_for_c, 0), lambda: self._path, self._shared_end)
         self.token = self.tail.token
         self.flushing = GuestFlushing(context, self._flush)
         self._path = self.directory
@@ -204,6 +202,13 @@ class GuestPartition:
     def log_end_offset(self) -> int:
         """Return the offset that the next record gets."""
         return self.follower.view.end_offset
+
+    def _shared_end(self) -> int:
+        """Return the log end offset, without the segments of a view."""
+        now = ffi.new("seg_shared_end *")
+        if self._share is not None and lib.seg_shared_now(self._share.log, now):
+            return int(now.end.next_offset)
+        return self.log_end_offset
 
     @property
     def start_offset(self) -> int:
@@ -431,7 +436,7 @@ class GuestPartition:
             self._find_log()
             if self._share is None:
                 self._find_log()
-        end = min(upto, self.log_end_offset)
+        end = min(upto, self._shared_end())
         if self._is_durable(end):
             return
         if self._wants() == "files":  # of which a sync may be all that it takes
