@@ -205,8 +205,8 @@ class GuestPartition:
 
     def _shared_end(self) -> int:
         """Return the log end offset, without the segments of a view."""
-        now = ffi.new("seg_shared_end *")
-        if self._share is not None and lib.seg_shared_now(self._share.log, now):
+        now, share = ffi.new("seg_shared_end *"), self._share
+        if share is not None and share.log.key == self._key and lib.seg_shared_now(share.log, now):
             return int(now.end.next_offset)
         return self.log_end_offset
 
