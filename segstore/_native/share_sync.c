@@ -345,6 +345,8 @@ void seg_share_sync_end(const seg_share *s, int64_t synced, int32_t failed)
 int64_t seg_share_sync_less(const seg_share *s, int64_t changes, int64_t generation)
 {
     int64_t seen = LOAD(s->log->by_log_only);
+    if (generation < 0) /* the log was not opened yet; its opening does it */
+        return 0;
     return (seen >= 0 || seen == -1 - changes) &&
         __atomic_compare_exchange_n(&s->log->by_log_only, &seen, generation, 0, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
 }

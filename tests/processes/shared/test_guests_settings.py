@@ -152,6 +152,16 @@ def test_flushes_follow_the_settings_of_now(tmp_path: Path) -> None:
         assert guest.run(f"log().flush(); {synced}") == 4
 
 
+def test_a_guest_syncs_by_itself_behind_an_append_of_the_host(tmp_path: Path) -> None:
+    with members(tmp_path / "s", True, "guest", topic={"flush.messages": 1}) as (host, guest):
+        host.append("x")  # synced before the log is open to guests
+        guest.append("x")
+        assert guest.run("guest()._share.log.by_log_only == guest()._share.generation")
+        guest.run("asked = []; ask = side.ask; side.ask = lambda *a: asked.append(a) or ask(*a)")
+        guest.append("x")
+        assert guest.run("(guest()._share.log.synced, len(asked))") == [3, 0]
+
+
 # --- topics that go and come --------------------------------------------------------------------
 
 WAYS = {
