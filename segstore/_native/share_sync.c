@@ -28,6 +28,7 @@
 #include "contract/file.h"
 #include "contract/share_lock.h"
 #include "contract/share_sync.h"
+#include "contract/shared_ends.h"
 #include "share_lock.h"
 #include "step.h"
 #include "system.h"
@@ -39,28 +40,11 @@ enum { NOT_ENDED = -1 };
 #define LOAD(word) __atomic_load_n(&(word), __ATOMIC_SEQ_CST)
 #define STORE(word, value) __atomic_store_n(&(word), value, __ATOMIC_SEQ_CST)
 
-/* The record that is the log's end now, whole: 1; 0: there is none. */
-static int end_now(const seg_shared_log *l, seg_shared_end *out)
-{
-    uint64_t current = LOAD(l->current), before = ~current;
-    while (before != current) {
-        uint64_t seat = current >> 8 & 0xff, which = current & 0xff;
-        if (!current || seat >= SEG_SEATS || which > 1)
-            return 0;
-        const int64_t *record = (const int64_t *)(l->ends + 2 * seat + which);
-        for (size_t i = 0; i < sizeof *out / sizeof *record; i++)
-            ((int64_t *)out)[i] = LOAD(record[i]);
-        before = current;
-        current = LOAD(l->current);
-    }
-    return 1;
-}
-
 /* Whether a sync of this tail's file makes all durable below the log's end, which is *now. The end is read first: what
  * else is to be synced is told before the end moves behind that (seg_share_sync_more). */
 static int is_ours(const seg_share *s, seg_shared_end *now)
 {
-    return LOAD(s->log->key) == s->key && end_now(s->log, now) && now->generation == s->generation &&
+    return LOAD(s->log->key) == s->key && seg_shared_now(s->log, now) && now->generation == s->generation &&
         LOAD(s->log->by_log_only) == s->generation;
 }
 
