@@ -34,6 +34,7 @@ __all__ = [
     "FencedInstanceIdError",
     "FencedLeaderEpochError",
     "FencedMemberEpochError",
+    "FencedStateEpochError",
     "ForkedError",
     "GroupIdNotFoundError",
     "GroupMaxSizeReachedError",
@@ -53,12 +54,14 @@ __all__ = [
     "InvalidProducerEpochError",
     "InvalidProducerIdMappingError",
     "InvalidRecordError",
+    "InvalidRecordStateError",
     "InvalidRegularExpressionError",
     "InvalidReplicaAssignmentError",
     "InvalidReplicationAssignmentError",
     "InvalidReplicationFactorError",
     "InvalidRequestError",
     "InvalidSessionTimeoutError",
+    "InvalidShareSessionEpochError",
     "InvalidTimestampError",
     "InvalidTopicError",
     "InvalidTransactionTimeoutError",
@@ -112,6 +115,8 @@ __all__ = [
     "SaslAuthenticationFailedError",
     "SegstoreError",
     "SerializationError",
+    "ShareSessionLimitReachedError",
+    "ShareSessionNotFoundError",
     "SinkClosedError",
     "SinkError",
     "StagedFilesError",
@@ -138,6 +143,7 @@ __all__ = [
     "UnusableAnswerError",
     "UnverifiedTransactionError",
     "UnwrittenRecordsError",
+    "WakeupError",
 ]
 
 from segstore.version import VERSION
@@ -690,6 +696,32 @@ class UnsupportedAssignorError(InvalidArgumentError):
 
 class InvalidRegularExpressionError(InvalidArgumentError):
     """A member subscribes by a regular expression that is not understood."""
+
+
+class InvalidRecordStateError(SegstoreError):
+    """A record of a share group is acknowledged by a member that has not acquired it, or has it no more
+    (KIP-932): its acquisition lock may have run out.
+    """
+
+
+class ShareSessionNotFoundError(RetriableError):
+    """A server has no such share session (KIP-932): the client begins a new one."""
+
+
+class InvalidShareSessionEpochError(RetriableError):
+    """A request has another epoch than its share session's next one (KIP-932)."""
+
+
+class ShareSessionLimitReachedError(RetriableError):
+    """A server has as many share sessions as `group.share.max.share.sessions` allows (KIP-932)."""
+
+
+class FencedStateEpochError(SegstoreError):
+    """The durable state of a share partition has a higher state epoch (KIP-932)."""
+
+
+class WakeupError(SegstoreError):
+    """`wakeup` was called, and ends a poll."""
 
 
 class InconsistentGroupProtocolError(SegstoreError):

@@ -109,8 +109,13 @@ class Code(IntEnum):
     MISMATCHED_ENDPOINT_TYPE = 114
     UNSUPPORTED_ENDPOINT_TYPE = 115
     TRANSACTION_ABORTABLE = 120
+    INVALID_RECORD_STATE = 121
+    SHARE_SESSION_NOT_FOUND = 122
+    INVALID_SHARE_SESSION_EPOCH = 123
+    FENCED_STATE_EPOCH = 124
     INVALID_REGULAR_EXPRESSION = 128
     REBOOTSTRAP_REQUIRED = 129
+    SHARE_SESSION_LIMIT_REACHED = 133
 
 
 _CODES: dict[type[BaseException], Code] = {
@@ -125,6 +130,7 @@ _CODES: dict[type[BaseException], Code] = {
     errors.FencedInstanceIdError: Code.FENCED_INSTANCE_ID,
     errors.FencedLeaderEpochError: Code.FENCED_LEADER_EPOCH,
     errors.FencedMemberEpochError: Code.FENCED_MEMBER_EPOCH,
+    errors.FencedStateEpochError: Code.FENCED_STATE_EPOCH,
     errors.GroupMaxSizeReachedError: Code.GROUP_MAX_SIZE_REACHED,
     errors.GroupNotFoundError: Code.GROUP_ID_NOT_FOUND,
     errors.IllegalGenerationError: Code.ILLEGAL_GENERATION,
@@ -134,10 +140,12 @@ _CODES: dict[type[BaseException], Code] = {
     errors.InvalidPidMappingError: Code.INVALID_PRODUCER_ID_MAPPING,
     errors.InvalidProducerEpochError: Code.INVALID_PRODUCER_EPOCH,
     errors.InvalidRecordError: Code.INVALID_RECORD,
+    errors.InvalidRecordStateError: Code.INVALID_RECORD_STATE,
     errors.InvalidRegularExpressionError: Code.INVALID_REGULAR_EXPRESSION,
     errors.InvalidReplicaAssignmentError: Code.INVALID_REPLICA_ASSIGNMENT,
     errors.InvalidReplicationFactorError: Code.INVALID_REPLICATION_FACTOR,
     errors.InvalidSessionTimeoutError: Code.INVALID_SESSION_TIMEOUT,
+    errors.InvalidShareSessionEpochError: Code.INVALID_SHARE_SESSION_EPOCH,
     errors.InvalidTimestampError: Code.INVALID_TIMESTAMP,
     errors.InvalidTopicError: Code.INVALID_TOPIC_EXCEPTION,
     errors.InvalidTxnStateError: Code.INVALID_TXN_STATE,
@@ -162,6 +170,8 @@ _CODES: dict[type[BaseException], Code] = {
     errors.RecordTooLargeError: Code.MESSAGE_TOO_LARGE,
     errors.ReplicaOfflineError: Code.KAFKA_STORAGE_ERROR,
     errors.RequestTimedOutError: Code.REQUEST_TIMED_OUT,
+    errors.ShareSessionLimitReachedError: Code.SHARE_SESSION_LIMIT_REACHED,
+    errors.ShareSessionNotFoundError: Code.SHARE_SESSION_NOT_FOUND,
     errors.StaleMemberEpochError: Code.STALE_MEMBER_EPOCH,
     errors.StorageError: Code.KAFKA_STORAGE_ERROR,
     errors.StoreClosedError: Code.NOT_LEADER_OR_FOLLOWER,

@@ -1,0 +1,1 @@
+"""The rules of a share partition, without files, clocks, threads or locks."""
