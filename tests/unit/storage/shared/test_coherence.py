@@ -31,19 +31,6 @@ files = Files()
 
 
 @pytest.fixture
-def root(tmp_path: Path) -> str:
-    return made_root(tmp_path / "store")
-
-
-@pytest.fixture
-def host(root: str) -> Iterator[Members]:
-    members = Members(files, root, made(files, root), may_host=True)
-    members.become_host()
-    yield members
-    members.close()
-
-
-@pytest.fixture
 def listening(root: str, host: Members) -> Iterator[HostSocket]:
     listening = HostSocket(files, root, host.shared)
     yield listening

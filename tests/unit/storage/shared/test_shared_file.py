@@ -28,11 +28,6 @@ KEY = 0x1122334455667788
 HEADER_AT = {"format": 8, "members": 12, "boot": 16, "version": 32, "which": 48}
 
 
-@pytest.fixture
-def root(tmp_path: Path) -> str:
-    return made_root(tmp_path / "store")
-
-
 def path_of(root: str) -> Path:
     return Path(shared_file.path_of(root))
 
