@@ -196,8 +196,11 @@ int64_t seg_tail_flush(seg_tail *t, int64_t upto)
         seg_commit *c = t->commit;
         uint32_t word = __atomic_load_n(&c->word, __ATOMIC_SEQ_CST);
         int64_t code = 0;
-        if (synced_of(t) >= upto)
+        if (synced_of(t) >= upto) {
+            if (t->share) /* another process has synced: callers go by `synced` */
+                __atomic_store_n(&c->synced, upto, __ATOMIC_RELAXED);
             return 0;
+        }
         if (word & 1) {
             code = await(c, word);
         } else if (__atomic_compare_exchange_n(&c->word, &word, word + 1, 0, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)) {

@@ -107,8 +107,9 @@ int64_t seg_lock_take(const seg_member *m, uint64_t *lock, int32_t who, int32_t 
             continue;
         *seen = word;
         if (seg_lock_is_dead(m, word)) {
-            if (seg_lock_who(word) == SEG_OF_HOST && !m->is_host)
-                return -ETIMEDOUT; /* what a host has begun, only a host can end */
+            /* What a host has begun, only a host can end; a thread of the next host that appends, as a guest still, can't. */
+            if (seg_lock_who(word) == SEG_OF_HOST && !(m->is_host && who == SEG_OF_HOST))
+                return -ETIMEDOUT;
             if (swap(lock, &word, mine, __ATOMIC_ACQUIRE))
                 return 1;
             continue;

@@ -65,7 +65,7 @@ static int is_free(const seg_share *s, int32_t who, uint64_t word, uint64_t in_v
         return who == SEG_OF_HOST || word == in_vain; /* it is kept for the host */
     if (who == SEG_OF_HOST && owner == seg_lock_word(s->member, who))
         return 1; /* an interrupt left it */
-    if (owner != (in_vain & ~(uint64_t)SEG_WAITED) || (seg_lock_who(owner) == SEG_OF_HOST && !s->member->is_host))
+    if (owner != (in_vain & ~(uint64_t)SEG_WAITED) || (seg_lock_who(owner) == SEG_OF_HOST && who != SEG_OF_HOST))
         return 0;
     return (int)seg_lock_is_dead(s->member, owner);
 }
@@ -80,8 +80,7 @@ static int take(const seg_share *s, int32_t who, uint64_t in_vain)
 /* Whether only the next host can go on. */
 static int is_dead_host(const seg_share *s, uint64_t word)
 {
-    return word && (word & ~(uint64_t)SEG_WAITED) && seg_lock_who(word) == SEG_OF_HOST && !s->member->is_host &&
-        seg_lock_is_dead(s->member, word);
+    return word && (word & ~(uint64_t)SEG_WAITED) && seg_lock_who(word) == SEG_OF_HOST && seg_lock_is_dead(s->member, word);
 }
 
 static int64_t clock_ns(void)

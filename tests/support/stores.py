@@ -74,6 +74,12 @@ def values(log: segstore.PartitionLog, **options: object) -> list[bytes | None]:
     return [record.value for record in records(log, **options)]
 
 
+def seen_values(path: Path, topic: str = "t") -> list[bytes | None]:
+    """Return all values of a topic's first partition, as a reader sees them."""
+    with segstore.open(path, "r") as store:
+        return values(store.partition(topic))
+
+
 def records(log: segstore.PartitionLog, **options: object) -> Iterator[segstore.Record]:
     """Yield all records of a partition, one read after the other."""
     at = log.start_offset

@@ -113,10 +113,14 @@ class GuestFlushing:
         self.synced: Callable[[], int]
 
     def bind(self, tail: NativeTail, config: TopicConfig) -> None:
-        """Keep these settings from now on."""
+        """Keep these settings from now on: C keeps flush.messages if it may sync, as in `Flushing.bind`."""
         self._messages, self._ms = config.flush_messages, config.flush_ms
         self.synced = lambda: int(tail.c.share.log.synced)
-        tail.due = self.flush_if_due if self._messages != NEVER or self._ms != NEVER else None
+        by_messages = self._messages != NEVER
+        by_c = by_messages and tail.syncs
+        tail.c.flush_messages = self._messages if by_c else 0
+        tail.late = self.flush_if_due if by_c else None
+        tail.due = self.flush_if_due if self._ms != NEVER or (by_messages and not by_c) else None
 
     def flush_if_due(self, after: int) -> None:
         """See `Flushing`."""

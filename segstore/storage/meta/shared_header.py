@@ -50,8 +50,10 @@ class SharedMap:
         return {found[2 * i]: found[2 * i + 1] for i in range(n)}
 
 
-def look(files: Files, path: str) -> int | None:
-    """Return the size of the file if it is live and believed, else None. Raises OSError."""
+def read(files: Files, path: str) -> tuple[Any, int] | None:
+    """Return the header (`seg_shared_header *`) of a file that was made in this start of the machine, and the
+    file's size; None if there is no such file. Raises OSError.
+    """
     try:
         with files.open(path) as handle:
             data, size = files.pread(handle, _HEADER, 0), files.size(handle)
@@ -60,8 +62,16 @@ def look(files: Files, path: str) -> int | None:
     if len(data) < _HEADER:
         return None
     header, boot = held("seg_shared_header *", data), files.boot()
-    if bytes(ffi.buffer(header.magic)) != MAGIC or not boot or tuple(header.boot) != (boot, ~boot):
+    is_of_now = bytes(ffi.buffer(header.magic)) == MAGIC and boot and tuple(header.boot) == (boot, ~boot)
+    return (header, size) if is_of_now else None
+
+
+def look(files: Files, path: str) -> int | None:
+    """Return the size of the file if it is live and believed, else None. Raises OSError."""
+    found = read(files, path)
+    if found is None:
         return None
+    header, size = found
     is_whole = size >= STEP and size % STEP == 0
     return size if header.format == FORMAT and is_whole and header.live else None
 

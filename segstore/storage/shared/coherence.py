@@ -32,7 +32,7 @@ from segstore._native import lib
 from segstore.errors import HostUnavailableError, NotShareableError, StorageError
 from segstore.files import Files, sockets
 from segstore.storage.context import os_errors
-from segstore.storage.shared.members import Members
+from segstore.storage.shared.members import Member, Members
 from segstore.storage.shared.shared_file import SharedFile
 from segstore.threads import Background
 
@@ -148,6 +148,7 @@ class HostLine:
         lets go of the socket first.
         """
         end, pause = time.monotonic() + seconds, _SHORTEST
+        first = self._members.host()
         while True:
             try:
                 with os_errors():
@@ -161,13 +162,16 @@ class HostLine:
                 is_gone = not is_there and self._members.host() is None  # nobody is about to listen
                 is_late = is_gone or time.monotonic() >= end
             if is_late:
-                raise self._unavailable() if is_there else self._unreachable(path)
+                raise self._unavailable() if is_there else self._unreachable(path, first)
             time.sleep(pause)
             pause = min(2 * pause, _LONGEST)
 
-    def _unreachable(self, path: str) -> HostUnavailableError | NotShareableError:
+    def _unreachable(self, path: str, first: Member | None) -> HostUnavailableError | NotShareableError:
+        """Return the error for a host that does not listen: a host that has just come, after `first`, may
+        still be about to.
+        """
         host = self._members.host()
-        if host is None:
+        if host is None or host != first:
             return self._unavailable()
         return NotShareableError(
             f"{self._root} has a host, process {host.pid}, which this process can't reach at {path}: a store "

@@ -33,18 +33,16 @@ from segstore.files import Files, Handle
 from segstore.files.reserve import in_reserve
 from segstore.mutex import Mutex
 from segstore.storage.context import os_errors
+from segstore.storage.meta import shared_header
+from segstore.storage.meta.shared_header import FORMAT, MAGIC, STEP
 from segstore.storage.meta.store_format import has_living_members
 from segstore.storage.shared import file_systems, member_locks
 from segstore.version import VERSION
 
-MAGIC = b"segshare"
-FORMAT: int = lib.SEG_SHARED_FORMAT
-STEP = 65536
 MOST = 1 << 36  # bytes of the file: eight million logs
 _LIVE, _CLOSED_TO_OTHERS = 1, 2
 """Values of the header's `live`; 0: what the file says is old."""
 _PATIENCE, _PAUSE = 10.0, 0.005  # seconds
-_HEADER = ffi.sizeof("seg_shared_header")
 _LOGS, _LOG = lib.SEG_SHARED_LOGS, lib.SEG_SHARED_LOG
 
 
@@ -264,17 +262,10 @@ def _look(files: Files, root: str, *, strict: bool = True) -> Any | None:
     another format, made in this start of the machine, raises UnsupportedFormatError.
     """
     path = path_of(root)
-    try:
-        with files.open(path) as handle:
-            data, size = files.pread(handle, _HEADER, 0), files.size(handle)
-    except FileNotFoundError:
+    found = shared_header.read(files, path)
+    if found is None:
         return None
-    if len(data) < _HEADER:
-        return None
-    header = held("seg_shared_header *", data)
-    boot = files.boot()
-    if bytes(ffi.buffer(header.magic)) != MAGIC or not boot or tuple(header.boot) != (boot, ~boot):
-        return None
+    header, size = found
     if header.format != FORMAT:
         if not strict:
             return None

@@ -162,6 +162,29 @@ def test_a_guest_syncs_by_itself_behind_an_append_of_the_host(tmp_path: Path) ->
         assert guest.run("(guest()._share.log.synced, len(asked))") == [3, 0]
 
 
+DURABLE = {
+    "a record": "log().append(b'x')",
+    "a list": "log().append_batch([b'x', b'y'])",
+    "compressed": "log().append_batch([b'x'] * 3, compression='zstd')",
+    "some batches": "log().append_batch([bytes(900)] * 20, batch_bytes=2000)",
+}
+
+
+@pytest.mark.parametrize("code", DURABLE.values(), ids=DURABLE)
+def test_each_append_of_a_guest_is_durable_and_c_syncs_it(tmp_path: Path, code: str) -> None:
+    with members(tmp_path / "s", True, "guest", topic={"flush.messages": 1}) as (host, guest):
+        guest.append("x")
+        guest.run("tail = guest().tail; calls = []; flush = tail.flush_to")
+        guest.run("tail.flush_to = lambda n: calls.append(n) or flush(n)")
+        for _ in range(3):
+            guest.run(f"{code} and 0")
+            assert guest.run("guest()._share.log.synced") == host.run("log().end_offset")
+        assert guest.run("calls") == []
+        host.append("x")  # another process syncs, and the guest goes by that
+        guest.run(f"{code} and 0")
+        assert guest.run("guest()._share.log.synced") == host.run("log().end_offset")
+
+
 # --- topics that go and come --------------------------------------------------------------------
 
 WAYS = {

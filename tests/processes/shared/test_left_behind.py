@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 from faults import HookedFiles
-from preloading import compiled
 from shared_members import SMALL, MemberProcess, SharedWords, members
 from stores import in_child, logs, values
 from waiting import PATIENCE, until
@@ -28,11 +27,6 @@ from segstore.storage.shared.shared_file import SharedFile
 
 RECORD = 69
 """Bytes of a batch of one record whose value is one byte."""
-
-
-@pytest.fixture
-def halting(tmp_path: Path) -> Path:
-    return compiled("halting", tmp_path)
 
 
 class Rebooted(Files):

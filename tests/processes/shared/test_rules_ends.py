@@ -7,9 +7,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from preloading import compiled
 from shared_members import SharedWords, members
-from stores import logs, values
+from stores import logs, seen_values, values
 from waiting import until
 
 import segstore
@@ -19,16 +18,6 @@ PATIENT = {"shared.stopped.ms": 600_000, "shared.answer.ms": 600_000}
 SOON = {"shared.stopped.ms": 200, "shared.answer.ms": 600_000}
 RECORD = 69
 """Bytes of a batch of one record whose value is one byte."""
-
-
-@pytest.fixture
-def halting(tmp_path: Path) -> Path:
-    return compiled("halting", tmp_path)
-
-
-def stored(root: Path) -> list[bytes | None]:
-    with segstore.open(root, "r") as store:
-        return values(store.partition("t"))
 
 
 # --- E1 -------------------------------------------------------------------------------------------
@@ -115,7 +104,7 @@ def test_E2_a_death_before_the_swap_has_changed_nothing_and_one_behind_it_has_ap
         assert (now.end_offset, now.position > before.position) == (2 + is_there, is_there)
         assert now[5:8] == before[5:8]
         assert other.append("z") == 2 + is_there
-        assert stored(store_dir) == [b"a", b"b", *[b"S" * 100] * is_there, b"z"]
+        assert seen_values(store_dir) == [b"a", b"b", *[b"S" * 100] * is_there, b"z"]
         assert logs(store_dir)[-1].stat().st_size == words.log().position
 
 
@@ -131,7 +120,7 @@ def test_E3_what_was_acknowledged_outlives_all_members(store_dir: Path) -> None:
             acknowledged.append(value.encode())
         for each in several:
             each.kill()
-        assert stored(store_dir) == acknowledged
+        assert seen_values(store_dir) == acknowledged
     with segstore.open(store_dir) as store:
         assert values(store.partition("t")) == acknowledged
 
@@ -179,7 +168,7 @@ def test_E3_an_append_that_raises_has_left_nothing(case: str, kind: bool | str, 
         if "import resource" in before:
             fails.run("resource.setrlimit(resource.RLIMIT_FSIZE, (-1, -1))")
         assert fails.append("d") == 3
-        assert stored(store_dir) == [b"a", b"b", b"c", b"d"]
+        assert seen_values(store_dir) == [b"a", b"b", b"c", b"d"]
 
 
 # --- E4 -------------------------------------------------------------------------------------------
@@ -218,7 +207,7 @@ def test_E4_who_was_fenced_behind_the_lock_touches_nothing_of_what_came_since(
         assert first.stat().st_size == size
         assert logs(store_dir)[-1].stat().st_size == end.position + RECORD
         assert not words.log().torn
-        assert stored(store_dir) == [b"a"] * 3 + [b"o", b"d", b"c"]
+        assert seen_values(store_dir) == [b"a"] * 3 + [b"o", b"d", b"c"]
         until(lambda: words.log().sealed == ())
 
 
@@ -244,5 +233,5 @@ def test_E4_a_cut_that_comes_late_is_one_of_the_segment_that_has_ended(
         assert words.log().base_offset == 0
         cuts.go_on()
         assert cuts.result() == 20
-        assert stored(store_dir) == [b"o"] * 20 + [b"c"]
+        assert seen_values(store_dir) == [b"o"] * 20 + [b"c"]
         assert logs(store_dir)[-1].stat().st_size == 21 * RECORD

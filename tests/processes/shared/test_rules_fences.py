@@ -9,9 +9,8 @@ import threading
 from pathlib import Path
 
 import pytest
-from preloading import compiled
 from shared_members import SMALL, MemberProcess, SharedWords, members
-from stores import logs, values
+from stores import logs, seen_values
 from waiting import until
 
 import segstore
@@ -23,16 +22,6 @@ ONE = {
     "a record": "log().append(b'S' * 300)",
     "batches": "log().append_batch([b'S' * 9] * 9, batch_bytes=80)[0]",
 }
-
-
-@pytest.fixture
-def halting(tmp_path: Path) -> Path:
-    return compiled("halting", tmp_path)
-
-
-def stored(root: Path) -> list[bytes | None]:
-    with segstore.open(root, "r") as store:
-        return values(store.partition("t"))
 
 
 def each_ends_where_the_next_begins(root: Path) -> None:
@@ -70,7 +59,7 @@ def test_A1_without_a_host_nobody_is_fenced(store_dir: Path, halting: Path) -> N
             stopped.go_on()
             assert stopped.result() == 3
             each_ends_where_the_next_begins(store_dir)
-    assert stored(store_dir) == [b"a", b"b", b"d", b"c"]
+    assert seen_values(store_dir) == [b"a", b"b", b"d", b"c"]
 
 
 def test_A1_the_host_s_own_application_is_fenced_as_a_guest_is(store_dir: Path) -> None:
@@ -88,7 +77,7 @@ def test_A1_the_host_s_own_application_is_fenced_as_a_guest_is(store_dir: Path) 
         assert host.run("lib.seg_lock_leave(of.member, at, lib.SEG_OF_APPENDS)") == 0
         assert host.append("c") == 2
         assert guest.append("d") == 3
-    assert stored(store_dir) == [b"a", b"b", b"c", b"d"]
+    assert seen_values(store_dir) == [b"a", b"b", b"c", b"d"]
 
 
 def test_A1_a_host_is_never_fenced(store_dir: Path) -> None:
@@ -167,7 +156,7 @@ def test_A2_the_next_host_ends_what_a_dead_one_has_begun(
                 stopped.append("s")  # only with its next append it sees that it has a sealed end
             last = next_one.append("z")
             each_ends_where_the_next_begins(store_dir)
-            found = stored(store_dir)
+            found = seen_values(store_dir)
             assert last == len(found) - 1
             assert sorted(found) == sorted(
                 [
@@ -222,7 +211,7 @@ def test_A4_A5_what_a_fenced_process_has_written_is_nobody_s(
         until(lambda: words.log().sealed == ())
         assert first.stat().st_size == position
         each_ends_where_the_next_begins(store_dir)
-        assert stored(store_dir) == [*before, b"w", *again, b"z"]
+        assert seen_values(store_dir) == [*before, b"w", *again, b"z"]
 
 
 @pytest.mark.parametrize("then", ["goes on", "dies"])
@@ -253,7 +242,7 @@ def test_A3_an_empty_segment_is_replaced_by_other_files_of_the_same_name(
         again = [b"S" * 300] * (then == "goes on")
         assert waits.append("z") == 1 + len(again)
         each_ends_where_the_next_begins(store_dir)
-        assert stored(store_dir) == [b"w", *again, b"z"]
+        assert seen_values(store_dir) == [b"w", *again, b"z"]
         assert logs(store_dir) == [file]
 
 
@@ -279,7 +268,7 @@ def test_A4_two_fences_in_a_row(store_dir: Path, halting: Path) -> None:
         assert two.result() == 5
         assert three.append("z") == 6
         each_ends_where_the_next_begins(store_dir)
-        assert stored(store_dir) == [b"a"] * 3 + [b"3", b"1" * 200, b"2" * 200, b"z"]
+        assert seen_values(store_dir) == [b"a"] * 3 + [b"3", b"1" * 200, b"2" * 200, b"z"]
 
 
 def test_A4_one_process_is_fenced_again_and_again(store_dir: Path, halting: Path) -> None:
@@ -297,7 +286,7 @@ def test_A4_one_process_is_fenced_again_and_again(store_dir: Path, halting: Path
             expected += [b"a", b"b", b"1" * 200]
         assert SharedWords(store_dir).log().aways == lib.SEG_SEALED + 2
         each_ends_where_the_next_begins(store_dir)
-        assert stored(store_dir) == expected
+        assert seen_values(store_dir) == expected
 
 
 def test_A4_one_that_is_stopped_while_it_cuts_for_a_dead_one(store_dir: Path, halting: Path) -> None:
@@ -321,7 +310,7 @@ def test_A4_one_that_is_stopped_while_it_cuts_for_a_dead_one(store_dir: Path, ha
         until(lambda: words.log().sealed == ())
         assert first.stat().st_size == position
         each_ends_where_the_next_begins(store_dir)
-        assert stored(store_dir) == [b"a"] * 3 + [b"o", b"c"]
+        assert seen_values(store_dir) == [b"a"] * 3 + [b"o", b"c"]
 
 
 @pytest.mark.parametrize("place", ["behind the lock", "within its write"])
@@ -346,7 +335,7 @@ def test_A5_a_dead_one_s_file_is_cut_by_its_name_by_a_host_that_never_had_it(
         until(lambda: words.log().sealed == ())
         assert first.stat().st_size == 2 * RECORD
         each_ends_where_the_next_begins(store_dir)
-        assert stored(store_dir) == [b"a", b"b", b"w", b"n"]
+        assert seen_values(store_dir) == [b"a", b"b", b"w", b"n"]
 
 
 def test_A5_a_sealed_segment_that_may_be_written_to_is_not_compacted(store_dir: Path, halting: Path) -> None:
@@ -407,7 +396,7 @@ def test_A4_readers_see_nothing_vanish_and_nothing_of_what_is_cut(store_dir: Pat
             done.set()
             reading.join()
         assert wrong == []
-        assert seen == stored(store_dir)
+        assert seen == seen_values(store_dir)
         expected = [b"first"]
         for n in range(6):
             expected += [b"two %d" % n, b"and %d" % n, b"host %d" % n, b"one %d" % n * 50]

@@ -12,20 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from preloading import compiled
 from shared_members import SMALL, MemberProcess, SharedWords, members
-from stores import values
+from stores import seen_values, values
 from waiting import until
 
 import segstore
 from segstore.errors import HostUnavailableError, StoreLockedError, UnsupportedFormatError
 from segstore.storage.meta import store_format
 from segstore.storage.store import writer
-
-
-def stored(root: Path) -> list[bytes | None]:
-    with segstore.open(root, "r") as store:
-        return values(store.partition("t"))
 
 
 def hosts(several: list[MemberProcess]) -> list[MemberProcess]:
@@ -131,7 +125,7 @@ def test_H2_one_after_the_other_is_host_and_appends_go_on(end: str, store_dir: P
                 break
             host = next_host(left)
             assert guest.run("until(lambda: store.host_pid)") == host.pid
-        found = stored(store_dir)
+        found = seen_values(store_dir)
         assert len(found) == at
         assert [value for value in found if value != b"x" * 100] == [
             b"%d" % n for n in (0, 1, 2, 3, 4, 25, 26, 27, 28, 49, 50, 51, 72, 73)
@@ -152,7 +146,7 @@ def test_H2_a_stopped_member_holds_up_nobody_and_is_a_guest_when_it_goes_on(stor
         other.kill()  # and it can be host still
         assert next_host([stopped]) is stopped
         assert stopped.append("e") == 4
-        assert stored(store_dir) == [b"a", b"b", b"c", b"d", b"e"]
+        assert seen_values(store_dir) == [b"a", b"b", b"c", b"d", b"e"]
 
 
 def test_H2_a_member_that_may_not_be_host_never_is(store_dir: Path) -> None:
@@ -295,11 +289,6 @@ def test_H4_behind_a_kill_of_all_the_next_writer_alone_has_format_1_again(
 # --- what a takeover finds --------------------------------------------------------------------------
 
 
-@pytest.fixture
-def halting(tmp_path: Path) -> Path:
-    return compiled("halting", tmp_path)
-
-
 @pytest.mark.parametrize("at", ["BEFORE", "HALF", "BEHIND"])
 def test_H2_a_host_that_dies_within_its_python_s_write_leaves_nothing(
     at: str, store_dir: Path, halting: Path
@@ -319,6 +308,6 @@ def test_H2_a_host_that_dies_within_its_python_s_write_leaves_nothing(
             assert guest.result() == 2
             assert words.log().position == before.position + 69
             assert again.append("d") == 3
-            assert stored(store_dir) == [b"a", b"b", b"c", b"d"]
+            assert seen_values(store_dir) == [b"a", b"b", b"c", b"d"]
             size = (store_dir / "t-0" / f"{words.log().base_offset:020}.log").stat().st_size
             assert size == words.log().position

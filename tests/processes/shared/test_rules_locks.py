@@ -13,9 +13,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from preloading import compiled
 from shared_members import MemberError, MemberProcess, SharedWords, members
-from stores import in_child, logs, values
+from stores import in_child, logs, seen_values
 from waiting import until
 
 import segstore
@@ -25,16 +24,6 @@ PATIENT = {"shared.stopped.ms": 600_000, "shared.answer.ms": 600_000}
 """Nobody is fenced."""
 RECORD = 69
 """Bytes of a batch of one record whose value is one byte."""
-
-
-@pytest.fixture
-def halting(tmp_path: Path) -> Path:
-    return compiled("halting", tmp_path)
-
-
-def stored(root: Path) -> list[bytes | None]:
-    with segstore.open(root, "r") as store:
-        return values(store.partition("t"))
 
 
 def is_waited_for(words: SharedWords) -> bool:
@@ -156,9 +145,9 @@ def test_L3_the_next_owner_cuts_what_a_dead_one_has_written(
         after = words.log()
         assert after.position == before.position + RECORD == file.stat().st_size
         assert (after.owner, after.torn, after.aways) == (-1, 0, 0)
-        assert stored(store_dir) == [b"a", b"b", b"z"][: before.end_offset] + [b"z"] * (
+        assert seen_values(store_dir) == [b"a", b"b", b"z"][: before.end_offset] + [b"z"] * (
             next_one != "a guest"
-        ) or stored(store_dir) == [b"a", b"b", b"z"]
+        ) or seen_values(store_dir) == [b"a", b"b", b"z"]
 
 
 # --- L4 -------------------------------------------------------------------------------------------
@@ -240,7 +229,7 @@ def test_L5_threads_of_one_process_take_a_lock_of_their_own_first(store_dir: Pat
             each.begin(THREADS)
         for each in several:
             each.result()
-        found = [value or b"" for value in stored(store_dir)]
+        found = [value or b"" for value in seen_values(store_dir)]
         expected = [b"%d-%d %d" % (each.pid, n, i) for each in several for n in range(4) for i in range(50)]
         assert sorted(found) == sorted(expected)
         for each in several:
@@ -313,7 +302,7 @@ def test_L5_a_signal_ends_the_wait_with_nothing_done(case: str, store_dir: Path)
         until(lambda: words.log().end_offset == 2 + others)
         assert two.append("c") == 2 + others
         assert one.append("d") == 3 + others
-        assert stored(store_dir) == [b"a", b"b", *[b"other"] * others, b"c", b"d"]
+        assert seen_values(store_dir) == [b"a", b"b", *[b"other"] * others, b"c", b"d"]
 
 
 # --- L6 -------------------------------------------------------------------------------------------
@@ -371,7 +360,7 @@ def test_L7_what_a_host_has_begun_only_the_next_host_ends(store_dir: Path) -> No
             assert words.log().owner == -1
             assert next_host.append("d") == 3
             assert guest.append("e") == 4
-    assert stored(store_dir) == [b"a", b"b", b"c", b"d", b"e"]
+    assert seen_values(store_dir) == [b"a", b"b", b"c", b"d", b"e"]
 
 
 def test_L7_the_lock_of_a_dead_host_s_appends_is_taken_by_anybody(store_dir: Path, halting: Path) -> None:

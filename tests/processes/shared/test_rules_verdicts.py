@@ -8,21 +8,15 @@ from pathlib import Path
 
 import pytest
 from shared_members import SMALL, MemberError, MemberProcess, SharedWords, members
-from stores import logs, values
+from stores import logs, seen_values
 from waiting import until
 
-import segstore
 from segstore._native import lib
 
 PATIENT = {"shared.stopped.ms": 60_000, "shared.answer.ms": 600_000}
 TOPIC = {"segment.bytes": 1000}
 LARGE = "log().append(b'%s' * 700)"
 """Two of these have no room in one segment."""
-
-
-def stored(root: Path) -> list[bytes | None]:
-    with segstore.open(root, "r") as store:
-        return values(store.partition("t"))
 
 
 def state_of(words: SharedWords, member: MemberProcess) -> int:
@@ -45,7 +39,7 @@ def test_V1_whoever_asks_holds_no_lock(store_dir: Path) -> None:
         assert not asks.is_done()
         host.go_on()
         assert asks.result() == 4
-        assert stored(store_dir) == [b"a" * 700, b"b", b"0", b"1", b"c" * 700]
+        assert seen_values(store_dir) == [b"a" * 700, b"b", b"0", b"1", b"c" * 700]
 
 
 def test_V1_a_roll_that_several_ask_for_is_made_once(store_dir: Path) -> None:
@@ -105,7 +99,7 @@ def test_V2_an_answer_means_look_again(store_dir: Path) -> None:
         )
         assert guest.run(LARGE % "c") == 2
         assert host.run("told") == [lib.SEG_ASKS_READY] * 4
-        assert stored(store_dir) == [b"a", b"b" * 700, b"c" * 700]
+        assert seen_values(store_dir) == [b"a", b"b" * 700, b"c" * 700]
 
 
 def test_V2_an_answer_to_an_earlier_request_is_not_taken_for_this_one_s(store_dir: Path) -> None:
@@ -133,7 +127,7 @@ def test_V2_an_answer_to_an_earlier_request_is_not_taken_for_this_one_s(store_di
         until(lambda: state_of(words, guest) == lib.SEG_ASKED)
         host.run("gate[1].set()")
         assert guest.result() == 2
-        assert stored(store_dir) == [b"a", b"b" * 700, b"d" * 700]
+        assert seen_values(store_dir) == [b"a", b"b" * 700, b"d" * 700]
 
 
 # --- V3 -------------------------------------------------------------------------------------------
@@ -164,7 +158,7 @@ def test_V3_the_next_host_finds_what_was_asked_of_a_dead_one(
             with MemberProcess(store_dir, True, PATIENT) as came:
                 came.opened()
                 assert guest.result() == 2
-        assert stored(store_dir) == [b"a", b"b" * 700, b"c" * 700]
+        assert seen_values(store_dir) == [b"a", b"b" * 700, b"c" * 700]
 
 
 def test_V3_what_a_guest_has_asked_that_died_since_does_no_harm(store_dir: Path) -> None:
@@ -181,7 +175,7 @@ def test_V3_what_a_guest_has_asked_that_died_since_does_no_harm(store_dir: Path)
             assert comes.opened().slot == dies.slot
             assert comes.append("d") == 2
             assert other.append("e") == 3
-        assert stored(store_dir) == [b"a", b"b" * 700, b"d", b"e"]
+        assert seen_values(store_dir) == [b"a", b"b" * 700, b"d", b"e"]
 
 
 def test_V3_without_a_host_an_append_that_needs_one_raises_and_is_not_there(store_dir: Path) -> None:

@@ -8,20 +8,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import pytest
-from preloading import compiled
 from shared_members import MemberProcess, SharedWords, members
-from stores import values
+from stores import seen_values, values
 from waiting import until
 
 import segstore
 
 COMPACTED = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": 0}
-
-
-@pytest.fixture
-def halting(tmp_path: Path) -> Path:
-    return compiled("halting", tmp_path)
 
 
 @contextmanager
@@ -43,24 +36,19 @@ def fenced(
         guest.kill()
 
 
-def stored(root: Path) -> list[bytes | None]:
-    with segstore.open(root, "r") as store:
-        return values(store.partition("t"))
-
-
 def test_A5_a_segment_that_may_be_written_to_is_not_compacted(store_dir: Path, halting: Path) -> None:
     """Compaction would join it with the next ones, under its name: who cuts it then would cut these."""
     with fenced(store_dir, halting, COMPACTED) as (host, guest):
         host.run("for n in range(40): log().append(b'v%d' % n, key=b'k%d' % n)")
         host.run("log().partition_for_write().roll()")
         host.run("store.sweep() and 0")
-        assert len(stored(store_dir)) == 42
+        assert len(seen_values(store_dir)) == 42
         guest.go_on()
         assert guest.result() == 42
         assert not SharedWords(store_dir).log().sealed
-        assert len(stored(store_dir)) == 43
+        assert len(seen_values(store_dir)) == 43
         host.run("store.sweep() and 0")
-        assert len(stored(store_dir)) == 43
+        assert len(seen_values(store_dir)) == 43
         assert len(list((store_dir / "t-0").glob("*.log"))) == 2
 
 

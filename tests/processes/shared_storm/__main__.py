@@ -19,6 +19,8 @@ from pathlib import Path
 
 from places import REPOSITORY
 
+import segstore
+
 from . import built
 from .kinds import KINDS
 from .plan import Plan
@@ -46,6 +48,9 @@ def main() -> int:
         package = built.build(REPOSITORY / "build" / "storm")
         found = built.surroundings(package)
         os.execve(sys.executable, [sys.executable, "-m", "shared_storm", *sys.argv[1:]], found)
+    package = Path(segstore.__file__).parents[1]
+    if package != Path(os.environ["SEGSTORE_STORM_BUILT"]):
+        sys.exit(f"{package} has no steps: run this with another working directory")
     return storm(options)
 
 

@@ -71,5 +71,6 @@ def surroundings(built: Path) -> dict[str, str]:
     """Return the environment in which `segstore` is the package with the steps."""
     found = environment()
     found["PYTHONPATH"] = os.pathsep.join([str(built), found["PYTHONPATH"]])
+    found["PYTHONSAFEPATH"] = "1"  # else `-m` puts the working directory, and its segstore, before that one
     found["SEGSTORE_STORM_BUILT"] = str(built)
     return found

@@ -250,6 +250,22 @@ def test_L7_what_a_host_has_begun_only_a_host_can_end(mine: Members, other: Memb
     assert leave(other, lib.SEG_OF_HOST)
 
 
+@pytest.mark.parametrize("who", [lib.SEG_OF_GUEST, lib.SEG_OF_APPENDS], ids=["a guest", "appends of a host"])
+def test_L7_an_append_of_the_next_host_does_not_end_it(mine: Members, other: Members, who: int) -> None:
+    """A guest's threads go on appending while its process becomes the host: the dead host may have taken the
+    lock from a process that goes on, and not have sealed the segment yet.
+    """
+    mine.become_host()
+    assert take(mine, lib.SEG_OF_HOST)[0] == 0
+    dead = word(mine, lib.SEG_OF_HOST)
+    mine.close()
+    other.become_host()
+    assert take(other, who, ms=20)[0] == -errno.ETIMEDOUT
+    assert lock_of(other)[0] & ~WAITED == dead
+    assert take(other, lib.SEG_OF_HOST)[0] == 1
+    assert leave(other, lib.SEG_OF_HOST)
+
+
 def test_L7_appends_of_a_host_are_taken_by_anybody(mine: Members, other: Members) -> None:
     mine.become_host()
     assert take(mine, lib.SEG_OF_APPENDS)[0] == 0

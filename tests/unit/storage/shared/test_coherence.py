@@ -11,6 +11,7 @@ import stat
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from itertools import chain, repeat
 from pathlib import Path
 
 import pytest
@@ -28,19 +29,6 @@ from segstore.storage.shared.shared_file import SharedFile
 from segstore.threads import Background
 
 files = Files()
-
-
-@pytest.fixture
-def root(tmp_path: Path) -> str:
-    return made_root(tmp_path / "store")
-
-
-@pytest.fixture
-def host(root: str) -> Iterator[Members]:
-    members = Members(files, root, made(files, root), may_host=True)
-    members.become_host()
-    yield members
-    members.close()
 
 
 @pytest.fixture
@@ -150,6 +138,21 @@ def test_a_host_that_listens_later_is_waited_for(root: str, host: Members, guest
     lines[0].check()
     lines[0].close()
     listening.close()
+
+
+def test_hosts_that_come_and_go_before_they_listen(
+    root: str, host: Members, guest: Members, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each is there for a moment: that is no file system which two kernels share."""
+    last = guest.host()
+    assert last is not None
+    first = last._replace(slot=last.slot + 1)
+    hosts = chain([first], repeat(last))
+    monkeypatch.setattr(guest, "host", lambda: next(hosts))
+    with pytest.raises(HostUnavailableError, match="is alive"):
+        HostLine(files, root, guest, 0.05)
+    with pytest.raises(NotShareableError, match="can't reach"):  # the same one, all the time
+        HostLine(files, root, guest, 0.05)
 
 
 def test_a_host_that_does_not_answer(root: str, host: Members, guest: Members) -> None:

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from sharing import SETTINGS, made, made_root
+from sharing import SETTINGS, made
 
 from segstore.errors import NotShareableError
 from segstore.files import Files, Handle
@@ -42,11 +42,6 @@ class Faked(Files):
         if self.refused:
             raise OSError(self.refused, os.strerror(self.refused), handle.path)
         self.in_place.append(self.size(handle))
-
-
-@pytest.fixture
-def root(tmp_path: Path) -> str:
-    return made_root(tmp_path / "store")
 
 
 @pytest.mark.parametrize("name", REFUSED)

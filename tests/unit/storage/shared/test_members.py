@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from faults import FailingFiles
-from sharing import joined, made, made_root
+from sharing import joined, made
 from waiting import until
 
 from segstore._native import address, ffi, lib
@@ -26,19 +26,6 @@ from segstore.storage.shared.shared_file import SharedFile
 from segstore.version import VERSION
 
 files = Files()
-
-
-@pytest.fixture
-def root(tmp_path: Path) -> str:
-    return made_root(tmp_path / "store")
-
-
-@pytest.fixture
-def host(root: str) -> Iterator[Members]:
-    members = Members(files, root, made(files, root), may_host=True)
-    members.become_host()
-    yield members
-    members.close()
 
 
 @pytest.fixture

@@ -19,18 +19,14 @@ from sharing import SETTINGS, made, made_root
 from segstore._native import ffi, lib
 from segstore.errors import NotShareableError, StorageError, UnsupportedFormatError
 from segstore.files import Files
+from segstore.storage.meta.shared_header import MAGIC, STEP
 from segstore.storage.shared import member_locks, shared_file
 from segstore.storage.shared.members import Members
-from segstore.storage.shared.shared_file import STEP, SharedFile
+from segstore.storage.shared.shared_file import SharedFile
 
 files = Files()
 KEY = 0x1122334455667788
 HEADER_AT = {"format": 8, "members": 12, "boot": 16, "version": 32, "which": 48}
-
-
-@pytest.fixture
-def root(tmp_path: Path) -> str:
-    return made_root(tmp_path / "store")
 
 
 def path_of(root: str) -> Path:
@@ -70,7 +66,7 @@ def test_F1_header_members_and_logs_lie_where_all_members_look(root: str) -> Non
     mine.log(2).key = KEY
     assert (other.header.together, other.member(3).pid, other.log(2).key) == (7, 33, KEY)
     data = path_of(root).read_bytes()
-    assert data[:8] == shared_file.MAGIC
+    assert data[:8] == MAGIC
     key_at = lib.SEG_SHARED_LOGS + 2 * lib.SEG_SHARED_LOG + ffi.offsetof("seg_shared_log", "key")
     assert data.index(KEY.to_bytes(8, sys.byteorder)) == key_at
 
@@ -237,7 +233,7 @@ def test_F3_the_magic_is_written_last(root: str) -> None:
     counting = CountingFiles()
     make(root, counting)
     changes = [(name, args) for name, args in counting.calls if name in ("allocate", "pwrite", "truncate")]
-    assert changes[-1][1][1:] == (shared_file.MAGIC, 0)
+    assert changes[-1][1][1:] == (MAGIC, 0)
     first = next(args for name, args in changes if name == "pwrite")
     assert first[2] == 0, "an older file is disbelieved before anything else of it is changed"
     assert not any(first[1][:8])
