@@ -113,11 +113,17 @@ def _open_shared(
 
 
 def forget_offsets(store: Store, topic: str) -> None:
-    """Remove a deleted topic's committed offsets, whether or not this process has used a group."""
+    """Remove a deleted topic's committed offsets, and its states of share groups, whether or not this process
+    has used a group.
+    """
     if topic == CONSUMER_OFFSETS or CONSUMER_OFFSETS in store.topics():
         from segstore.coordinator.offsets.group_offsets import forget_topic
 
         forget_topic(store, topic)
+    if CONSUMER_OFFSETS in store.topics():
+        from segstore.coordinator.group.coordinator import forget_share_states
+
+        forget_share_states(store, topic)
 
 
 def end_transactions(store: Store) -> None:
