@@ -119,7 +119,13 @@ def forget_topic(store: Store, topic: str, topic_id: str) -> None:
 
 
 def forget_shares(store: Store, topic: str, topic_id: str) -> None:
-    """Remove the states of a deleted topic's share partitions, whether or not this process has used one."""
+    """Remove a deleted topic's share partitions from share groups, and their states, whether or not this
+    process has used one.
+    """
+    if CONSUMER_OFFSETS in store.topics():
+        from segstore.coordinator.group.coordinator import forget_share_partitions
+
+        forget_share_partitions(store, topic)
     if topic == SHARE_GROUP_STATE or SHARE_GROUP_STATE in store.topics():
         from segstore.coordinator.share import state_log
 
@@ -127,17 +133,11 @@ def forget_shares(store: Store, topic: str, topic_id: str) -> None:
 
 
 def forget_offsets(store: Store, topic: str) -> None:
-    """Remove a deleted topic's committed offsets, and its states of share groups, whether or not this process
-    has used a group.
-    """
+    """Remove a deleted topic's committed offsets, whether or not this process has used a group."""
     if topic == CONSUMER_OFFSETS or CONSUMER_OFFSETS in store.topics():
         from segstore.coordinator.offsets.group_offsets import forget_topic
 
         forget_topic(store, topic)
-    if CONSUMER_OFFSETS in store.topics():
-        from segstore.coordinator.group.coordinator import forget_share_states
-
-        forget_share_states(store, topic)
 
 
 def end_transactions(store: Store) -> None:
