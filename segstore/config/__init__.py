@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
+from segstore.config.groups import GroupConfig, ShareGroupSettings
 from segstore.config.options import (
     MAX_INT,
     MAX_LONG,
@@ -65,6 +66,7 @@ class TopicConfig(KafkaSettings):
     delete_retention_ms: int = whole(
         86_400_000, 0, MAX_LONG, "ms", "how long compaction keeps tombstones and transaction markers"
     )
+    errors_deadletterqueue_group_enable: bool = switch(False, "whether share groups write dead letters here")
     file_delete_delay_ms: int = whole(
         60_000, 0, MAX_LONG, "ms", "how long a deleted segment's files stay as .deleted"
     )
@@ -140,19 +142,7 @@ class TopicConfig(KafkaSettings):
 
 
 @dataclass(frozen=True, kw_only=True)
-class GroupConfig(KafkaSettings):
-    """Settings of one group, which go before those that its store has for all (KIP-848)."""
-
-    consumer_heartbeat_interval_ms: int = whole(
-        5_000, 1, MAX_INT, "ms", "how often members of the group are told to send heartbeats"
-    )
-    consumer_session_timeout_ms: int = whole(
-        45_000, 1, MAX_INT, "ms", "how long a member of the group may not be heard of"
-    )
-
-
-@dataclass(frozen=True, kw_only=True)
-class StoreConfig(KafkaSettings):
+class StoreConfig(ShareGroupSettings):
     """Settings of one open store."""
 
     @classmethod
