@@ -119,7 +119,13 @@ def forget_topic(store: Store, topic: str, topic_id: str) -> None:
 
 
 def forget_shares(store: Store, topic: str, topic_id: str) -> None:
-    """Remove the states of a deleted topic's share partitions, whether or not this process has used one."""
+    """Remove a deleted topic's share partitions from share groups, and their states, whether or not this
+    process has used one.
+    """
+    if CONSUMER_OFFSETS in store.topics():
+        from segstore.coordinator.group.coordinator import forget_share_partitions
+
+        forget_share_partitions(store, topic)
     if topic == SHARE_GROUP_STATE or SHARE_GROUP_STATE in store.topics():
         from segstore.coordinator.share import state_log
 
