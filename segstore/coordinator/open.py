@@ -65,6 +65,7 @@ def open(
     )
     if store.mode == "rw":
         store.on_topic_deleted(forget_topic)
+        cut_shares(store)
         end_transactions(store)
     return store
 
@@ -108,6 +109,7 @@ def _open_shared(
     store.on_topic_deleted(forget_topic)
     side.on_host = _again(weakref.ref(store))
     if store.role == "host":
+        cut_shares(store)
         end_transactions(store)
     return store
 
@@ -138,6 +140,17 @@ def forget_offsets(store: Store, topic: str) -> None:
         from segstore.coordinator.offsets.group_offsets import forget_topic
 
         forget_topic(store, topic)
+
+
+def cut_shares(store: Store) -> None:
+    """Cut the states of share partitions whose log has lost its end in a crash, before anything is appended
+    there. If that fails a share partition is cut when it is loaded.
+    """
+    writer = store._writer()
+    if SHARE_GROUP_STATE in writer.topics and writer.opened():
+        from segstore.coordinator.share.cut_logs import CutLogs
+
+        parts.shared(store, CutLogs).cut_all()  # it logs its errors
 
 
 def end_transactions(store: Store) -> None:

@@ -21,9 +21,11 @@ from segstore.coordinator.group_settings import GroupSettings
 from segstore.coordinator.share.core.partition import SharePartition
 from segstore.coordinator.share.core.stored import CorruptStateError
 from segstore.coordinator.share.core.values import DeadLetter, Durable, Limits, Outcome
+from segstore.coordinator.share.cut_logs import CutLogs
 from segstore.coordinator.share.keys import ShareKey
 from segstore.coordinator.share.metrics import ShareMetrics
 from segstore.coordinator.share.state_log import StateLog, Update
+from segstore.coordinator.shared import existing
 from segstore.errors import (
     IllegalStateError,
     NotLeaderOrFollowerError,
@@ -171,6 +173,9 @@ class ShareLeaders:
 
     def _loaded(self, key: ShareKey) -> ShareLeader:
         began, topic = self._clock(), self.topic_of(key)
+        cut_logs = existing(self._store, CutLogs)
+        if cut_logs is not None:
+            cut_logs.cut(key)
         state = self._states.read(key)
         if state is None:
             raise IllegalStateError(

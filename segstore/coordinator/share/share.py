@@ -14,6 +14,7 @@ from functools import partial
 from typing import NamedTuple
 
 from segstore.coordinator.group.classic.member import MonotonicMs, monotonic_ms
+from segstore.coordinator.group.coordinator import GroupCoordinator
 from segstore.coordinator.group_settings import group_settings
 from segstore.coordinator.share.core.partition import SharePartition
 from segstore.coordinator.share.core.values import AckBatch, Limits, Outcome
@@ -76,6 +77,7 @@ class ShareCoordinator:
         me = weakref.ref(self)  # the scheduler must not keep a store that nobody has any more
         self._context.scheduler.every(IDLE_MS / 1000, partial(_upkeep, me))
         store.on_topic_deleted(self._topic_deleted)
+        shared(store, GroupCoordinator).set_share_fence(self.fence)
 
     # --- fetches -------------------------------------------------------------------------------
 
