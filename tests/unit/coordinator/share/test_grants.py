@@ -1,5 +1,6 @@
-"""Grants over real logs: what the log has lost, transactions, batches and bytes (Q18 to Q27, Q41 to Q45; S8 to
-S12)."""
+"""Grants over real logs: what the log has lost, transactions, batches and bytes (Q18 to Q27, Q41 to Q45; S8
+to S12).
+"""
 
 from __future__ import annotations
 
@@ -116,7 +117,7 @@ def test_q27_bytes_are_divided_among_partitions_with_records(store_dir: Path) ->
 
 
 def transactions(group: ShareStore) -> segstore.Producer:
-    """Commit 0-2 (marker 3), abort 4-6 (7), commit 8-10 (11); 12-14 are open as long as the producer lives."""
+    """Commit 0-2 (marker 3), abort 4-6 (7), commit 8-10 (11); 12-14 are open while the producer lives."""
     producer = segstore.Producer(group.store, transactional_id="p")
     producer.init_transactions()
     for ends in ("commit", "abort", "commit", ""):
