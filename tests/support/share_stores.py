@@ -36,8 +36,15 @@ class ShareStore:
     the locks, which stands still.
     """
 
-    def __init__(self, path: Path, files: Files | None = None, partitions: int = 1, **config: Any) -> None:
-        self.clock, self.time = Clock(), Monotonic()
+    def __init__(
+        self,
+        path: Path,
+        files: Files | None = None,
+        partitions: int = 1,
+        time: Monotonic | None = None,
+        **config: Any,
+    ) -> None:
+        self.clock, self.time = Clock(), time or Monotonic()
         settings = {
             "share.coordinator.state.topic.num.partitions": 1,
             **{name.replace("_", "."): value for name, value in config.items()},
