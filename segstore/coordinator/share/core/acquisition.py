@@ -48,13 +48,12 @@ class Acquisition:
         flight, self._end = self._flight, end
         at = begin = max(begin, flight.start)
         for batch in batches:
-            first = max(batch.base, flight.start)
+            first = max(batch.base, at)
             if batch.last < first:
                 continue
             last = self._reach(batch.last)
             if self._taken >= self._want or last < first:
                 break
-            begin = min(begin, first)
             self._vanished(at, first - 1)
             self._archive(aborted, first, last)
             if not self._take(first, last) or last < batch.last:
@@ -154,7 +153,7 @@ class Acquisition:
             self._piece, self._budget = run.piece, self._throttled(first, run.piece)
             if self._budget is not None and self._taken:
                 return False
-        count = min(last - first + 1, self._most_of(run))
+        count, alone = min(last - first + 1, self._most_of(run)), self._is_alone(run)
         if count <= 0:
             return False
         end = first + count - 1
@@ -163,16 +162,17 @@ class Acquisition:
         self._taken += count
         if self._budget is not None:
             self._budget -= count
-        return end == last
+        return end == last and not alone
 
     def _most_of(self, run: StateRun) -> int:
         """Return how many offsets of a run in flight may be granted."""
         most = self._want - self._taken if self._strict else run.last - run.first + 1
         if self._budget is not None:
             most = min(most, self._budget)
-            if is_alone(run.count, self._limits.deliveries):
-                most = min(most, 1 - self._taken)
-        return most
+        return min(most, 1 - self._taken) if self._is_alone(run) else most
+
+    def _is_alone(self, run: StateRun) -> bool:
+        return is_alone(run.count, self._limits.deliveries)
 
     def _throttled(self, first: int, piece: OffsetRange) -> int | None:
         """Return how many records of a piece may be granted, None if none of them is near the limit (Q24)."""
