@@ -53,8 +53,8 @@ class DeliveredRecord(ConsumerRecord):
     """
 
     __slots__ = ()
-    _fields = (*ConsumerRecord._fields, "delivery_count")  # type: ignore[misc]
-    delivery_count = property(itemgetter(len(ConsumerRecord._fields)))  # type: ignore[assignment]
+    _fields = (*ConsumerRecord._fields, "delivery_count")  # type: ignore[assignment]
+    delivery_count = property(itemgetter(len(ConsumerRecord._fields)))
 
     def __new__(cls, *fields: Any) -> DeliveredRecord:
         """Make a record of all its fields, as copies and pickles do."""
@@ -63,10 +63,10 @@ class DeliveredRecord(ConsumerRecord):
         return tuple.__new__(cls, fields)
 
     @classmethod
-    def _make(cls, iterable: Iterable[Any]) -> DeliveredRecord:
+    def _make(cls, iterable: Iterable[Any]) -> DeliveredRecord:  # type: ignore[override]
         return cls(*iterable)
 
-    def _replace(self, **changes: Any) -> DeliveredRecord:  # type: ignore[override]
+    def _replace(self, **changes: Any) -> DeliveredRecord:
         made = self._make(map(changes.pop, self._fields, self))
         if changes:
             raise ValueError(f"there are no fields {list(changes)}")
@@ -127,7 +127,7 @@ def consumer_records(
     try:
         if delivered is None:
             return list(map(_make, columns)), error
-        counted = (each + (count,) for each, count in zip(columns, _each(delivered)))  # noqa: B905
+        counted = ((*each, count) for each, count in zip(columns, _each(delivered)))  # noqa: B905
         return list(map(_make_delivered, counted)), error
     finally:
         del error  # see `_deserialized`

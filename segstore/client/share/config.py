@@ -60,7 +60,10 @@ class ShareConsumerConfig(StoreClientSettings):
 
     client_id: str = text("segstore", "the name of this client in metrics and messages")
     group_id: str = made(
-        "", "a str that is not blank", "the share group, whose members share the records of its topics", _group
+        "",
+        "a str that is not blank",
+        "the share group, whose members share the records of its topics",
+        _group,
     )
     share_acknowledgement_mode: str = choice(
         "implicit",
@@ -71,15 +74,19 @@ class ShareConsumerConfig(StoreClientSettings):
     share_acquire_mode: str = choice(
         "batch_optimized",
         ("batch_optimized", RECORD_LIMIT),
-        "batch_optimized: a poll gives whole record batches, and so may exceed max_poll_records; record_limit: "
-        "it never does (KIP-1206)",
+        "batch_optimized: a poll gives whole record batches, and so may exceed max_poll_records; "
+        "record_limit: it never does (KIP-1206)",
     )
     key_deserializer: object = deserializer("makes keys out of bytes")
     value_deserializer: object = deserializer("makes values out of bytes")
     fetch_max_wait_ms: float = duration(500, "how long fetch_min_bytes are waited for once there are some")
     fetch_min_bytes: int = whole(1, 0, MAX_INT, "bytes", "a poll waits until it can acquire so many")
     fetch_max_bytes: int = whole(
-        52_428_800, 1, MAX_INT, "bytes", "most that a poll acquires in all partitions, as stored, but one batch"
+        52_428_800,
+        1,
+        MAX_INT,
+        "bytes",
+        "most that one poll acquires, as stored; one batch at least",
     )
     max_poll_records: int = whole(500, 1, MAX_INT, "records", "most that one poll acquires")
     max_poll_interval_ms: int = whole(
