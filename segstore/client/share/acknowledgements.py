@@ -96,6 +96,16 @@ class Acknowledgements:
         for held in self.held.values():
             held.notes = {**dict.fromkeys(held.records, ACCEPT), **held.notes}
 
+    def hold(
+        self, tp: TopicPartition, at: At, offset: int, record: ConsumerRecord | None, until: float
+    ) -> HeldRecords:
+        """Note that the application has one record more."""
+        held = self.held.get(tp)
+        if held is None or held.at != at:
+            held = self.held[tp] = HeldRecords(at, {}, until)
+        held.records[offset], held.until = record, min(held.until, until)
+        return held
+
     @property
     def has_unacknowledged(self) -> bool:
         """Return whether the application has not acknowledged all records."""

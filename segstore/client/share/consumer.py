@@ -7,6 +7,7 @@ gets ConcurrentModificationError; `wakeup` may be called by any thread, and by s
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from collections import deque
@@ -23,6 +24,7 @@ from segstore.client.consumer.ending import Ending
 from segstore.client.consumer.metrics import Polled
 from segstore.client.consumer.records import ConsumerRecord, Deserializers
 from segstore.client.share.acknowledgements import (
+    ACCEPT,
     RELEASE,
     Acknowledgements,
     HeldRecords,
@@ -30,7 +32,7 @@ from segstore.client.share.acknowledgements import (
     batches,
 )
 from segstore.client.share.config import ShareConsumerConfig
-from segstore.client.share.deliveries import At, Damage, Deliveries, Given, Undelivered, Waiting
+from segstore.client.share.deliveries import At, Damage, Deliveries, Given, Made, Undelivered, Waiting
 from segstore.client.share.in_store import ShareFetcher
 from segstore.client.share.membership import ShareConsumerMembership
 from segstore.client.share.metrics import ShareConsumerMetrics
@@ -62,8 +64,8 @@ if TYPE_CHECKING:
 
     from segstore.client.share.settings import ShareConsumerSettings
 
-_UNLIMITED = float("inf")
 _CLOSE_MS = 30_000
+_FLUSH_S = 0.1  # how long an iteration may keep what it has accepted to itself
 _OFFSET = itemgetter(ConsumerRecord._fields.index("offset"))
 Kept = deque[Waiting | Damage]
 
@@ -109,6 +111,8 @@ class ShareConsumer:
         parts = config.key_deserializer, config.value_deserializer
         self._deliveries = Deliveries(Deserializers(*map(deserialize_with, parts)))
         self._wait = ShareWait(store)
+        self._current: ConsumerRecord | None = None  # of an iteration
+        self._flush_at = math.inf
         self._bell = ShareBell(self._wait, self._coordinator, config.group_id)
         closes = [getattr(part, "close", None) for part in parts]
         self._left_open: list[Callable[[], object]] = [
@@ -218,7 +222,7 @@ class ShareConsumer:
         it is.
         """
         most, want = self._limits(max_records)
-        deadline = time.monotonic() + _span(timeout_ms) / 1000
+        deadline = time.monotonic() + span(timeout_ms) / 1000
         self._metrics.polled()
         if self._membership.topics is None:
             raise IllegalStateError("the share consumer is not subscribed to topics: call subscribe() first")
@@ -236,7 +240,7 @@ class ShareConsumer:
             most = arguments.whole("max_records", max_records, 1)
             return most, min(most, self.config.max_poll_records)
         want = self.config.max_poll_records
-        return (want if self.config.is_strict else _UNLIMITED), want
+        return (want if self.config.is_strict else math.inf), want
 
     def _find(self, most: float, want: int, deadline: float) -> tuple[list[Given], Kept | None]:
         """Return what is found until `deadline`, or until a signal handler closes the consumer, or another
@@ -301,9 +305,8 @@ class ShareConsumer:
     def _hold_failed(self, failed: Undelivered) -> None:
         """Let the application acknowledge a record that could not be deserialized, which else is released."""
         offset = failed.error.offset
-        held = HeldRecords(failed.at, {offset: None}, failed.until)
+        held = self._acks.hold(failed.tp, failed.at, offset, None, failed.until)
         held.notes[offset] = RELEASE
-        self._acks.held = {failed.tp: held}
 
     def _check(self) -> None:
         guard = self._guard
@@ -391,7 +394,7 @@ class ShareConsumer:
         with guard:
             self._check()
             if timeout_ms is not None:
-                _span(timeout_ms)
+                span(timeout_ms)
             self._accept_all()
             found = self._send()
             self._acks.tell()
@@ -451,6 +454,53 @@ class ShareConsumer:
         with suppress(*LOADING):
             self._membership.poll()
 
+    def _next(self) -> ConsumerRecord | None:
+        """Return the next of the records that `_fill` found, whereby the one before is accepted in implicit
+        mode; None once there are no more, or what was accepted is to be sent.
+        """
+        guard = self._guard
+        with guard:
+            self._check()
+            self._accept_current()
+            if not self._deliveries.are_made or time.monotonic() >= self._flush_at:
+                return None
+            given, waiting = self._take(1)
+            if not given:
+                return None
+            tp, at, (record,), until = given[0]
+            self._deliveries.keep(waiting)
+            self._acks.hold(tp, at, record[3], record, until)
+            self._current = record
+            return record
+
+    def _accept_current(self) -> None:
+        record, self._current = self._current, None
+        if record is not None and not self.config.is_explicit:
+            with suppress(IllegalStateError):  # a commit has sent it
+                self._acks.note(record[0], record[1], record[3], ACCEPT)
+                self._flush_at = min(self._flush_at, time.monotonic() + _FLUSH_S)
+
+    def _fill(self, timeout_ms: float) -> bool:
+        """Send what is accepted, and find records for `_next` within `timeout_ms`; return whether there are
+        some.
+        """
+        guard = self._guard
+        with guard:
+            self._check()
+            self._flush_at = math.inf
+            if self._deliveries:
+                self._send()
+                if self._deliveries.are_made:
+                    return True
+                given, waiting = self._take(math.inf)
+            else:
+                given, kept = self._poll(timeout_ms, None)
+                waiting = deque() if kept is None else kept
+            made = [Made(tp, at, records, until) for tp, at, records, until in given]
+            if made:
+                self._deliveries.replace(made, waiting)
+            return bool(made)
+
     # --- the consumer itself -----------------------------------------------------------------------
 
     @alone
@@ -469,7 +519,7 @@ class ShareConsumer:
         self._close(True, timeout_ms)
 
     def _close(self, accepts: bool, timeout_ms: float = _CLOSE_MS) -> None:
-        _span(timeout_ms)
+        span(timeout_ms)
         guard = self._guard
         if self._store._context.forked:
             guard.closed = True
@@ -560,7 +610,7 @@ def _other_way(store: Store) -> str:
     )
 
 
-def _span(timeout_ms: Any) -> float:
+def span(timeout_ms: Any) -> float:
     """Return a time-out in ms. Raises InvalidTypeError, InvalidArgumentError."""
     found = arguments.milliseconds("timeout_ms", timeout_ms)
     if timeout_ms < 0:

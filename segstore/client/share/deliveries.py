@@ -129,6 +129,11 @@ class Deliveries:
     def __bool__(self) -> bool:
         return bool(self._waiting)
 
+    @property
+    def are_made(self) -> bool:
+        """Return whether the next records are made already, so that no deserializer is called for them."""
+        return bool(self._waiting) and isinstance(self._waiting[0], Made)
+
     def add(self, parts: Iterable[Waiting | Damage]) -> None:
         """Add what was acquired."""
         self._waiting.extend(parts)
@@ -181,6 +186,10 @@ class Deliveries:
     def keep(self, waiting: deque[Waiting | Damage]) -> None:
         """Note that the application has what the last look gave."""
         self._waiting = waiting
+
+    def replace(self, first: Iterable[Waiting], others: Iterable[Waiting | Damage]) -> None:
+        """Have these wait in place of all that waited."""
+        self._waiting = deque([*first, *others])
 
 
 class Undelivered(Exception):
