@@ -86,8 +86,8 @@ class ShareConsumer:
     """The default of each setting by name."""
 
     def __init__(self, store: Store, *topics: str, **settings: Unpack[ShareConsumerSettings]) -> None:
-        """Raises ConfigError, InvalidTypeError, UnknownTopicOrPartitionError; ReadOnlyError over a store
-        opened "r", IllegalStateError in a guest of a shared store.
+        """Raises ConfigError, InvalidGroupIdError, InvalidTypeError, UnknownTopicOrPartitionError;
+        ReadOnlyError over a store opened "r", IllegalStateError in a guest of a shared store.
         """
         if not isinstance(store, Store):
             raise InvalidTypeError(

@@ -41,6 +41,7 @@ from segstore.errors import (
     GroupNotFoundError,
     IllegalStateError,
     InvalidArgumentError,
+    InvalidGroupIdError,
     InvalidRecordStateError,
     InvalidTypeError,
     ReadOnlyError,
@@ -686,7 +687,7 @@ def test_a_wakeup_before_a_poll_ends_the_next_one(store: segstore.Store) -> None
 # --- Q10, 1.3: what is refused ----------------------------------------------------------------------
 
 REFUSED: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
-    "no group": ({}, ConfigError, "group_id"),
+    "no group": ({}, InvalidGroupIdError, "group_id=''"),
     "a blank group": ({"group_id": " "}, ConfigError, "group_id=' '"),
     "a setting of the group": (
         {"group_id": "g", "auto_offset_reset": "earliest"},
