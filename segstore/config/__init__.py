@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
+from segstore.config.groups import GroupConfig, ShareGroupSettings
 from segstore.config.options import (
     MAX_INT,
     MAX_LONG,
@@ -65,6 +66,7 @@ class TopicConfig(KafkaSettings):
     delete_retention_ms: int = whole(
         86_400_000, 0, MAX_LONG, "ms", "how long compaction keeps tombstones and transaction markers"
     )
+    errors_deadletterqueue_group_enable: bool = switch(False, "whether share groups write dead letters here")
     file_delete_delay_ms: int = whole(
         60_000, 0, MAX_LONG, "ms", "how long a deleted segment's files stay as .deleted"
     )
@@ -140,19 +142,7 @@ class TopicConfig(KafkaSettings):
 
 
 @dataclass(frozen=True, kw_only=True)
-class GroupConfig(KafkaSettings):
-    """Settings of one group, which go before those that its store has for all (KIP-848)."""
-
-    consumer_heartbeat_interval_ms: int = whole(
-        5_000, 1, MAX_INT, "ms", "how often members of the group are told to send heartbeats"
-    )
-    consumer_session_timeout_ms: int = whole(
-        45_000, 1, MAX_INT, "ms", "how long a member of the group may not be heard of"
-    )
-
-
-@dataclass(frozen=True, kw_only=True)
-class StoreConfig(KafkaSettings):
+class StoreConfig(ShareGroupSettings):
     """Settings of one open store."""
 
     @classmethod
@@ -320,6 +310,34 @@ class StoreConfig(KafkaSettings):
         11, 1, MAX_INT, "windows", "how many windows' worth of a byte rate an idle client may use at once"
     )
     quota_window_size_seconds: int = whole(1, 1, MAX_INT, "s", "how long a window of a byte rate is")
+    share_coordinator_cold_partition_snapshot_interval_ms: int = whole(
+        300_000,
+        1,
+        MAX_INT,
+        "ms",
+        "how often share partitions whose last snapshot is so old get a new one, if others are in use",
+    )
+    share_coordinator_snapshot_update_records_per_snapshot: int = whole(
+        500, 0, 500, "records", "a share partition's state is written whole after so many changes"
+    )
+    share_coordinator_state_topic_compression_codec: int = whole(
+        0, 0, 4, "", "codec of share partitions' states: 0 none, 1 gzip, 2 snappy, 3 lz4, 4 zstd"
+    )
+    share_coordinator_state_topic_min_isr: int = whole(
+        2, 1, 32_767, "replicas", "min.insync.replicas of __share_group_state, when it is made"
+    )
+    share_coordinator_state_topic_num_partitions: int = whole(
+        50, 1, 100_000, "partitions", "of __share_group_state, when it is made"
+    )
+    share_coordinator_state_topic_prune_interval_ms: int = whole(
+        300_000, 1, MAX_INT, "ms", "how often what is not needed any more of __share_group_state is deleted"
+    )
+    share_coordinator_state_topic_segment_bytes: int = whole(
+        100 * _MIB, 14, MAX_INT, "bytes", "segment.bytes of __share_group_state, when it is made"
+    )
+    share_coordinator_write_timeout_ms: int = whole(
+        5_000, 1, MAX_INT, "ms", "how long a write of __share_group_state waits for its replicas"
+    )
     shared_answer_ms: int = whole(
         30_000,
         1,

@@ -122,8 +122,8 @@ def of_group(made: GroupConfig, store: KafkaSettings | None) -> Iterator[Entry]:
     """Yield all settings of a group, which has those of its store unless they were made for it."""
     of_its_store = {} if store is None else {entry.name: entry for entry in of_store(store)}
     for entry in _entries(made, made.explicit, Source.DYNAMIC_GROUP_CONFIG):
-        name = f"group.{entry.name}"
-        yield _before(entry, name, of_its_store.get(name))
+        of_its = of_its_store.get(f"group.{entry.name}")
+        yield _before(entry, None if of_its is None else of_its.name, of_its)
 
 
 def _before(entry: Entry, name: str | None, of_broker: Entry | None) -> Entry:

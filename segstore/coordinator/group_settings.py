@@ -1,5 +1,5 @@
-"""`GroupSettings`: the settings of single groups, which go before the store's (KIP-848; Kafka: GroupConfig,
-GroupConfigManager).
+"""`GroupSettings`: the settings of single groups, which go before the store's (KIP-848, KIP-932; Kafka:
+GroupConfig, GroupConfigManager).
 
 On disk: what the store keeps (`storage.store.kept_files`). Threads: any. What is altered holds from the next
 heartbeat of each member on.
@@ -11,6 +11,16 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from segstore.config import GroupConfig, StoreConfig
+from segstore.config.groups import AutoReset
+from segstore.coordinator.share.core.values import Limits
+from segstore.coordinator.share_settings import (
+    DEAD_LETTERS_SINCE,
+    DeadLetterRules,
+    ShareSettings,
+    ShareTiming,
+    fault,
+    share_settings,
+)
 from segstore.coordinator.shared import shared
 from segstore.errors import ConfigError, InvalidRequestError
 from segstore.mutex import Mutex
@@ -37,6 +47,7 @@ class GroupSettings:
         self._context, self._lock = store._context, Mutex()
         self._writer = None if isinstance(side, StoreReader) or not store._keeps else side
         self._store = StoreConfig() if self._writer is None else self._writer.config
+        self._level, self._shares = DEAD_LETTERS_SINCE, dict[str, ShareSettings]()
         with os_errors():
             self._held: GroupConfigs = (
                 read_group_configs(self._context.files, self._context.root)
@@ -70,6 +81,45 @@ class GroupSettings:
             else store.group_consumer_heartbeat_interval_ms,
         )
 
+    # --- share groups --------------------------------------------------------------------------
+
+    def share(self, group: str) -> ShareSettings:
+        """Return what holds for a share group now; the same object until that changes."""
+        shares = self._shares  # first: a change replaces it after the settings
+        made = self._held.get(group)
+        name = "" if made is None else group  # groups without settings have one object
+        found = shares.get(name)
+        if found is None:
+            found = shares[name] = share_settings(name, made or GroupConfig(), self._store, self._level)
+        return found
+
+    def share_limits(self, group: str) -> Limits:
+        """Return how much of a partition may be in flight, how often and how long."""
+        return self.share(group).limits
+
+    def share_timing(self, group: str) -> ShareTiming:
+        """Return the times that members of a share group have."""
+        return self.share(group).timing
+
+    def share_isolation(self, group: str) -> str:
+        """Return one of ISOLATION_LEVELS, by which a share group reads."""
+        return self.share(group).isolation
+
+    def share_reset(self, group: str) -> AutoReset:
+        """Return where a share group begins in a partition that is new to it."""
+        return self.share(group).reset
+
+    def dead_letters(self, group: str) -> DeadLetterRules:
+        """Return which topic has the dead letters of a share group, and what holds for it."""
+        return self.share(group).dead_letters
+
+    def set_share_version(self, level: int) -> None:
+        """Set the level of the feature share.version; below 2 no group has dead letters (KIP-1191)."""
+        with self._lock:
+            self._level, self._shares = level, {}
+
+    # --- changes -------------------------------------------------------------------------------
+
     def alter(self, group: str, changes: Mapping[str, Any], *, validate_only: bool = False) -> None:
         """Change settings of a group, durable on return; None takes one back to the store's. The group need
         not exist. Raises ConfigError, InvalidRequestError for an empty name, ReadOnlyError, StorageError.
@@ -91,6 +141,7 @@ class GroupSettings:
             with os_errors():
                 self._writer.kept.set_group_configs(kept)
             self._held = kept
+            self._shares = {}
 
     def _check(self, wanted: GroupConfig) -> None:
         """Raise ConfigError where settings lie outside of the store's bounds, or contradict each other
@@ -122,6 +173,9 @@ class GroupSettings:
                 f"{SESSION}={timing.session_timeout_ms}: must be greater than {HEARTBEAT}, which is "
                 f"{timing.heartbeat_interval_ms}"
             )
+        of_share = fault(wanted, store)
+        if made and of_share is not None:
+            raise ConfigError(of_share)
 
 
 def group_settings(store: Store) -> GroupSettings:

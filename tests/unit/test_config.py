@@ -25,6 +25,7 @@ KAFKA_DEFAULTS = {
     "compression.lz4.level": 9,
     "compression.zstd.level": 3,
     "delete.retention.ms": 86400000,
+    "errors.deadletterqueue.group.enable": False,
     "file.delete.delay.ms": 60000,
     "flush.messages": 9223372036854775807,
     "flush.ms": 9223372036854775807,

@@ -1,5 +1,5 @@
-"""The values that go into a share partition and come out of it (KIP-932; Kafka: SharePartition, InFlightState,
-PersisterStateBatch, SharePartitionOffsets).
+"""The values that go into a share partition and come out of it (KIP-932; Kafka: SharePartition,
+InFlightState, PersisterStateBatch, SharePartitionOffsets).
 
 Offsets and counts are ints, times are ms of a monotonic clock. Threads: immutable values.
 """
@@ -83,7 +83,7 @@ class Acquired(NamedTuple):
 
     first: int
     last: int
-    count: int
+    count: int  # type: ignore[assignment]
 
 
 class AckBatch(NamedTuple):
@@ -100,7 +100,7 @@ class StateBatch(NamedTuple):
     first: int
     last: int
     state: int
-    count: int
+    count: int  # type: ignore[assignment]
 
 
 class Durable(NamedTuple):
@@ -136,7 +136,7 @@ class DeadLetter(NamedTuple):
 
     first: int
     last: int
-    count: int
+    count: int  # type: ignore[assignment]
     cause: Cause
 
 

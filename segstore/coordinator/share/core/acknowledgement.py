@@ -1,0 +1,96 @@
+"""Which acknowledgements a share partition takes (Kafka: SharePartition.acknowledge,
+ShareFetchRequest's and ShareAcknowledgeRequest's acknowledgement batches).
+
+Pure functions; nothing is changed here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from typing import NamedTuple
+
+from segstore.coordinator.share.core.in_flight import ACQUIRED, InFlight
+from segstore.coordinator.share.core.values import AckBatch, AcknowledgeType
+from segstore.errors import InvalidRecordStateError, InvalidRequestError
+
+RENEW = AcknowledgeType.RENEW
+KNOWN_TYPES = frozenset(AcknowledgeType)
+
+
+class AckStep(NamedTuple):
+    """Neighbouring offsets that are acknowledged alike, all of them acquired."""
+
+    first: int
+    last: int
+    type: int
+
+
+def check_form(batches: Sequence[AckBatch]) -> None:
+    """Raise InvalidRequestError unless batches rise, and have one known type or one for each offset. The
+    last offset of a batch may be the first one of the next, as it may in Kafka.
+    """
+    before = -1
+    for first, last, types in batches:
+        if first > last or first < max(before, 0):
+            raise InvalidRequestError(
+                f"acknowledged are {first}-{last} behind {before}: batches of a partition must rise"
+            )
+        if len(types) not in (1, last - first + 1):
+            raise InvalidRequestError(
+                f"{first}-{last} has {len(types)} acknowledge types: it must have one, or one an offset"
+            )
+        if not KNOWN_TYPES.issuperset(types):
+            raise InvalidRequestError(
+                f"acknowledge types of {first}-{last} must be 0 to 4, not {list(types)}"
+            )
+        before = last
+
+
+def steps(flight: InFlight, member: str, batches: Sequence[AckBatch], may_renew: bool) -> Iterator[AckStep]:
+    """Yield what each of the acknowledged offsets becomes; those below the start are done with (Q29). Raises
+    InvalidRequestError for offsets that were never in flight, InvalidRecordStateError if the member does not
+    hold one of them (Q30), behind the steps before it.
+    """
+    ended = -1
+    for batch in batches:
+        if batch.last < flight.start:
+            continue
+        if batch.last >= flight.next_new:
+            raise InvalidRequestError(
+                f"offset {batch.last} is acknowledged, and {flight.next_new - 1} is the last one in flight"
+            )
+        for step in _alike(batch, flight.start):
+            if step.first <= ended:
+                raise InvalidRecordStateError(f"offset {ended} is acknowledged twice")
+            if step.type == RENEW and not may_renew:
+                raise InvalidRecordStateError("share.renew.acknowledge.enable of the group is false")
+            _check_held(flight, member, step)
+            ended = ended if step.type == RENEW else step.last
+            yield step
+
+
+def _alike(batch: AckBatch, start: int) -> Iterator[AckStep]:
+    first, last, types = batch
+    low = max(first, start)
+    if len(types) == 1:
+        yield AckStep(low, last, types[0])
+        return
+    for kind, same in groupby(types[low - first :]):
+        end = low + sum(1 for _ in same)
+        yield AckStep(low, end - 1, kind)
+        low = end
+
+
+def _check_held(flight: InFlight, member: str, step: AckStep) -> None:
+    """Raise InvalidRecordStateError unless the member has acquired all offsets of a step."""
+    at = step.first
+    for run in flight.runs.overlapping(step.first, step.last):
+        lock = run.lock
+        if run.first > at or run.state is not ACQUIRED or run.write or lock is None or lock.owner != member:
+            break
+        at = run.last + 1
+    if at <= step.last:
+        raise InvalidRecordStateError(
+            f"offset {at} is acknowledged by member {member}, which has not acquired it, or no longer"
+        )

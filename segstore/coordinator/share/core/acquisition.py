@@ -1,0 +1,187 @@
+"""Which of the offsets that a fetch has read are granted to a member (Kafka: SharePartition.acquire).
+
+Owns nothing on disk. Threads: one at a time, the share partition's lock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from segstore.coordinator.share.core.in_flight import ACQUIRED, AVAILABLE, InFlight
+from segstore.coordinator.share.core.runs import Lock, StateRun
+from segstore.coordinator.share.core.throttle import allowance, is_alone, threshold
+from segstore.coordinator.share.core.values import (
+    Acquired,
+    AcquireMode,
+    Limits,
+    OffsetRange,
+    ReadBatch,
+)
+
+
+class Acquisition:
+    """One grant's way over the batches that were read (Q18..Q26, Q42..Q44).
+
+    `want`: how many offsets, to the end of a record batch (BATCH_OPTIMIZED) or at most (RECORD_LIMIT).
+    `piece`: how many new offsets come in flight together at least, if there are as many.
+    """
+
+    __slots__ = (
+        *("_budget", "_end", "_flight", "_limits", "_lock", "_open", "_piece", "_size"),
+        *("_strict", "_taken", "_want"),
+    )
+
+    def __init__(
+        self, flight: InFlight, lock: Lock, mode: int, want: int, piece: int, limits: Limits
+    ) -> None:
+        self._flight, self._lock, self._limits = flight, lock, limits
+        self._strict, self._want, self._size = mode == AcquireMode.RECORD_LIMIT, want, piece
+        self._taken = 0
+        self._open: StateRun | None = None  # new offsets that may become a larger piece
+        self._piece: OffsetRange | None = None  # the one in flight of which records were taken last
+        self._budget: int | None = None  # of that piece, if it is throttled
+
+    def over(
+        self, batches: Sequence[ReadBatch], begin: int, end: int, aborted: Sequence[OffsetRange]
+    ) -> tuple[Acquired, ...]:
+        """Grant offsets of `batches`, which were read from `begin` to `end`."""
+        flight, self._end = self._flight, end
+        at = begin = max(begin, flight.start)
+        for batch in batches:
+            first = max(batch.base, flight.start)
+            if batch.last < first:
+                continue
+            last = self._reach(batch.last)
+            if self._taken >= self._want or last < first:
+                break
+            begin = min(begin, first)
+            self._vanished(at, first - 1)
+            self._archive(aborted, first, last)
+            if not self._take(first, last) or last < batch.last:
+                break
+            self._end_of_batch()
+            at = last + 1
+        else:
+            self._vanished(at, end - 1)
+        self._close()
+        flight.runs.join(begin, flight.next_new)
+        runs = flight.runs.overlapping(begin, flight.next_new)
+        return tuple(Acquired(run.first, run.last, run.count) for run in runs if run.lock is self._lock)
+
+    def _reach(self, last: int) -> int:
+        """Return the last offset that may be granted of a batch: a full window takes no new ones (Q26)."""
+        flight = self._flight
+        has_room = flight.next_new - flight.start < self._limits.window
+        return last if has_room else min(last, flight.next_new - 1)
+
+    def _vanished(self, first: int, last: int) -> None:
+        """Archive offsets that the log has no batch for any more (Q22)."""
+        if first <= last:
+            self._close()
+            self._flight.archive_unread(first, last)
+
+    def _archive(self, aborted: Sequence[OffsetRange], first: int, last: int) -> None:
+        """Archive the offsets of aborted transactions (Q44)."""
+        for each in aborted:
+            if each.first <= last and each.last >= first:
+                self._close()
+                self._flight.archive_unread(max(first, each.first), min(last, each.last))
+
+    def _take(self, first: int, last: int) -> bool:
+        """Grant offsets of one batch. Returns whether the grant may go on behind `last`."""
+        for begin, end, run in self._flight.segments(first, last):
+            if run is None:
+                goes_on = self._take_new(begin, end)
+            elif run.state is AVAILABLE:
+                goes_on = self._take_again(begin, end, run)
+            else:
+                self._close()
+                goes_on = True
+            if not goes_on:
+                return False
+        return True
+
+    # --- new offsets -----------------------------------------------------------------------------
+
+    def _take_new(self, first: int, last: int) -> bool:
+        count = min(last - first + 1, self._most_new(first)) if self._strict else last - first + 1
+        if self._budget is not None or count <= 0:
+            return False
+        end = first + count - 1
+        self._extend(first, end)
+        if end == last:
+            return True
+        assert self._open is not None
+        piece = OffsetRange(self._open.first, last)
+        self._close(piece)
+        self._flight.add(StateRun(end + 1, last, AVAILABLE, 0, piece))
+        return False
+
+    def _most_new(self, first: int) -> int:
+        left = self._want - self._taken
+        flight = self._flight
+        in_window = first < flight.next_new
+        return left if in_window else min(left, self._limits.window - (flight.next_new - flight.start))
+
+    def _extend(self, first: int, last: int) -> None:
+        if self._open is not None and self._open.last == first - 1:
+            self._open.last = last
+            self._flight.next_new = max(self._flight.next_new, last + 1)
+        else:
+            self._close()
+            self._open = StateRun(first, last, ACQUIRED, 1, lock=self._lock)
+            self._flight.add(self._open)
+        self._taken += last - first + 1
+
+    def _end_of_batch(self) -> None:
+        """Close a piece that is large enough: pieces end where record batches do (Q19)."""
+        if self._open is not None and self._open.last - self._open.first + 1 >= self._size:
+            self._close()
+
+    def _close(self, piece: OffsetRange | None = None) -> None:
+        run, self._open = self._open, None
+        if run is not None:
+            run.piece = piece or OffsetRange(run.first, run.last)
+            self._flight.locks.add(self._lock.until, run.last - run.first + 1)
+
+    # --- offsets in flight -----------------------------------------------------------------------
+
+    def _take_again(self, first: int, last: int, run: StateRun) -> bool:
+        self._close()
+        if run.piece != self._piece:
+            if self._budget is not None:
+                return False
+            self._piece, self._budget = run.piece, self._throttled(first, run.piece)
+            if self._budget is not None and self._taken:
+                return False
+        count, alone = min(last - first + 1, self._most_of(run)), self._is_alone(run)
+        if count <= 0:
+            return False
+        end = first + count - 1
+        for part in self._flight.runs.cut(first, end):
+            self._flight.acquire(part, self._lock)
+        self._taken += count
+        if self._budget is not None:
+            self._budget -= count
+        return end == last and not alone
+
+    def _most_of(self, run: StateRun) -> int:
+        """Return how many offsets of a run in flight may be granted."""
+        most = self._want - self._taken if self._strict else run.last - run.first + 1
+        if self._budget is not None:
+            most = min(most, self._budget)
+        return min(most, 1 - self._taken) if self._is_alone(run) else most
+
+    def _is_alone(self, run: StateRun) -> bool:
+        return is_alone(run.count, self._limits.deliveries)
+
+    def _throttled(self, first: int, piece: OffsetRange) -> int | None:
+        """Return how many records of a piece may be granted, None if none of them is near the limit (Q24)."""
+        limit = self._limits.deliveries
+        low = threshold(limit)
+        for run in self._flight.runs.from_offset(first):
+            if run.first > piece.last or run.first >= self._end:
+                return None
+            if run.state is AVAILABLE and run.count >= low and run.piece == piece:
+                return allowance(piece.last - piece.first + 1, run.count, limit)
+        return None

@@ -1,0 +1,153 @@
+"""The state of a share partition between its events: the offsets in flight, and what one offset may become
+(Kafka: SharePartition, InFlightState).
+
+Holes of `runs` between `start` and `next_new` are offsets that nobody has looked at since the share partition
+was loaded (KAFKA-18494): they are fetched as new, and the start does not pass them. `start` <= the first
+run's first offset; `next_new` is the offset behind the last run, or `start`.
+
+Owns nothing on disk. Threads: one at a time, the share partition's lock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from segstore.coordinator.share.core.deadlines import LockDeadlines
+from segstore.coordinator.share.core.runs import NOWHERE, Lock, StateRun, StateRuns
+from segstore.coordinator.share.core.values import RecordState
+
+AVAILABLE, ACQUIRED, ARCHIVED = RecordState.AVAILABLE, RecordState.ACQUIRED, RecordState.ARCHIVED
+ENDS = frozenset((RecordState.ACKNOWLEDGED, RecordState.ARCHIVED))
+"""States that a record never leaves."""
+
+
+class InFlight:
+    """Offsets in flight. `complete` counts those from `start` on that are acknowledged or archived, also
+    those of writes under way (Kafka: deliveryCompleteCount).
+    """
+
+    __slots__ = ("_searched", "complete", "locks", "next_new", "runs", "start")
+
+    def __init__(self, start: int) -> None:
+        self.start = self.next_new = self._searched = start
+        self.complete = 0
+        self.runs = StateRuns()
+        self.locks = LockDeadlines()
+
+    def copy(self) -> InFlight:
+        """Return a state that changes independently."""
+        copied = InFlight(self.start)
+        copied.next_new, copied.complete, copied._searched = self.next_new, self.complete, self._searched
+        copied.runs, copied.locks = self.runs.copy(), self.locks.copy()
+        return copied
+
+    def first_wanted(self) -> int:
+        """Return the first offset that is Available or in a hole, else `next_new` (Q17, Q21)."""
+        expected = max(self._searched, self.start)
+        for run in self.runs.from_offset(expected):
+            if run.first > expected or run.state is AVAILABLE:
+                break
+            expected = run.last + 1
+        self._searched = expected
+        return expected
+
+    def segments(self, first: int, last: int) -> Iterator[tuple[int, int, StateRun | None]]:
+        """Yield the parts of the offsets from `first` to `last` that belong to one run each, or (None) to
+        none. Runs may be cut, joined and added below the part that comes next.
+        """
+        while first <= last:
+            run = next(self.runs.from_offset(first), None)
+            if run is None or run.first > first:
+                until = last if run is None else min(last, run.first - 1)
+                yield first, until, None
+            else:
+                until = min(last, run.last)
+                yield first, until, run
+            first = until + 1
+
+    # --- what an offset becomes ------------------------------------------------------------------
+
+    def add(self, run: StateRun) -> None:
+        """Take offsets in flight that were in a hole, or are new."""
+        self.runs.insert(run)
+        self.next_new = max(self.next_new, run.last + 1)
+        if run.state in ENDS:
+            self.complete += run.last - run.first + 1
+        elif run.state is AVAILABLE:
+            self._searched = min(self._searched, run.first)
+
+    def acquire(self, run: StateRun, lock: Lock) -> None:
+        """Lock a run that is Available; the delivery count rises here and nowhere else (Q12)."""
+        run.state, run.lock = ACQUIRED, lock
+        run.count += 1
+        self.locks.add(lock.until, run.last - run.first + 1)
+
+    def lock(self, run: StateRun, lock: Lock) -> None:
+        """Lock a run that is Acquired anew: a renewal, which leaves state and count as they are."""
+        self.unlock(run)
+        run.lock = lock
+        self.locks.add(lock.until, run.last - run.first + 1)
+
+    def unlock(self, run: StateRun) -> None:
+        """Stop waiting for the end of a run's lock."""
+        assert run.lock is not None
+        self.locks.remove(run.lock.until, run.last - run.first + 1)
+
+    def begin(self, run: StateRun, target: RecordState, write: int) -> None:
+        """Begin a transition that ends with a write (Q33)."""
+        if run.state is ACQUIRED:
+            self.unlock(run)
+        run.target, run.write = target, write
+        if target in ENDS:
+            self.complete += run.last - run.first + 1
+
+    def take_back(self, run: StateRun) -> None:
+        """End a transition whose write failed, without effect and without a lock that ends (Q34)."""
+        if run.target in ENDS:
+            self.complete -= run.last - run.first + 1
+        run.target, run.write = None, 0
+
+    def become(self, run: StateRun, state: RecordState) -> None:
+        """Give a run that is no longer locked a state that has no lock."""
+        began = run.write and run.target in ENDS
+        run.state, run.lock, run.target, run.write = state, None, None, 0
+        if state is AVAILABLE:
+            self._searched = min(self._searched, run.first)
+        elif state in ENDS:
+            run.count, run.piece = 0, NOWHERE
+            self.complete += 0 if began else run.last - run.first + 1
+
+    def archive_unread(self, first: int, last: int) -> None:
+        """Archive the offsets from `first` to `last` that are Available, or that nobody has looked at, in
+        memory only (Q22, Q42, Q44).
+        """
+        for begin, end, run in self.segments(first, last):
+            if run is None:
+                self.add(StateRun(begin, end, ARCHIVED))
+            elif run.state is AVAILABLE:
+                for part in self.runs.cut(begin, end):
+                    self.become(part, ARCHIVED)
+        self.runs.join(first, last)
+
+    # --- the start -------------------------------------------------------------------------------
+
+    def advance(self) -> bool:
+        """Move the start to the first offset that is not at its end, whose transition is under way, or that
+        nobody has looked at (Q15). Returns whether the start moved.
+        """
+        start = self.start
+        for run in self.runs:
+            if run.first != start or run.write or run.state not in ENDS:
+                break
+            start = run.last + 1
+        return start > self.start and self.move_start(start)
+
+    def move_start(self, start: int) -> bool:
+        """Move the start up; all that lies below is forgotten, locked or not (Q41)."""
+        for run in self.runs.drop_below(start):
+            if run.state is ACQUIRED and not run.write:
+                self.unlock(run)
+            if run.state in ENDS or (run.write and run.target in ENDS):
+                self.complete -= run.last - run.first + 1
+        self.start, self.next_new = start, max(start, self.next_new)
+        return True

@@ -1,0 +1,387 @@
+"""A share partition: one partition's records as one share group sees them (KIP-932; Kafka: SharePartition).
+
+An event changes the state and returns what is to be done: a write of durable state, dead letters, waiting
+fetches to be woken. Several writes may be under way, and may end in any order; offsets whose transition is
+under way are neither granted nor acknowledged, and hold the start (Q33).
+
+Owns nothing on disk. Threads: one at a time, under the lock of the share partition; nothing here waits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from segstore.coordinator.share.core.acknowledgement import AckStep, check_form, steps
+from segstore.coordinator.share.core.acquisition import Acquisition
+from segstore.coordinator.share.core.in_flight import ARCHIVED, AVAILABLE, ENDS, InFlight
+from segstore.coordinator.share.core.runs import Lock, StateRun
+from segstore.coordinator.share.core.stored import cut_above, loaded
+from segstore.coordinator.share.core.values import (
+    AckBatch,
+    AcknowledgeType,
+    Acquired,
+    Cause,
+    DeadLetter,
+    Durable,
+    Grant,
+    Limits,
+    OffsetRange,
+    Outcome,
+    ReadBatch,
+    RecordState,
+)
+from segstore.coordinator.share.core.writes import PendingWrite
+
+ARCHIVING = RecordState.ARCHIVING
+RENEW, REJECT = AcknowledgeType.RENEW, AcknowledgeType.REJECT
+NOTHING = Outcome()
+
+
+class SharePartition:
+    """The records in flight of a share partition. `cut`: the durable state had offsets above the log's end,
+    which `load` has left out (Q48).
+    """
+
+    __slots__ = ("_flight", "_tokens", "_writes", "cut")
+
+    def __init__(self, start: int = -1) -> None:
+        self._flight = InFlight(start)
+        self._writes: dict[int, PendingWrite] = {}
+        self._tokens = 0
+        self.cut = False
+
+    @classmethod
+    def load(cls, durable: Durable, log_start: int, log_end: int) -> SharePartition:
+        """Return the share partition of a durable state and a log that goes from `log_start` to `log_end`.
+
+        What was acquired and not ended before is a hole, and is granted as new (Q21). Raises
+        CorruptStateError (Q61).
+        """
+        kept = cut_above(durable, log_end)
+        self = cls()
+        self.cut = kept is not durable
+        self._flight = loaded(kept)
+        if 0 <= self.start < log_start:
+            self.move_log_start(log_start)
+        return self
+
+    def copy(self) -> SharePartition:
+        """Return a share partition that changes independently."""
+        copied = SharePartition()
+        copied._flight, copied._tokens, copied.cut = self._flight.copy(), self._tokens, self.cut
+        copied._writes = {token: write.copy() for token, write in self._writes.items()}
+        return copied
+
+    # --- what it is ------------------------------------------------------------------------------
+
+    @property
+    def start(self) -> int:
+        """The share-partition start offset, -1 before `begin_at`."""
+        return self._flight.start
+
+    @property
+    def next_new(self) -> int:
+        """The offset behind the last one in flight."""
+        return self._flight.next_new
+
+    @property
+    def window(self) -> int:
+        """The number of offsets from the start to the last one in flight (Kafka: InFlightMessageCount)."""
+        return self._flight.next_new - self._flight.start
+
+    @property
+    def complete(self) -> int:
+        """The number of offsets from the start on that are acknowledged or archived (Q40), also by writes
+        that are under way.
+        """
+        return self._flight.complete
+
+    def in_flight(self) -> int:
+        """Return the number of offsets in flight that are Available, Acquired or Archiving."""
+        runs = (run for run in self._flight.runs if run.state not in ENDS)
+        return sum(run.last - run.first + 1 for run in runs)
+
+    def lag(self, high_watermark: int) -> int:
+        """Return how many offsets below `high_watermark` are not done with (Q40), -1 if the start is not
+        known.
+        """
+        return -1 if self.start < 0 else high_watermark - self.start - self.complete
+
+    def deadline(self) -> float | None:
+        """Return the time in ms at which the earliest acquisition lock ends, None if there is none."""
+        return self._flight.locks.earliest()
+
+    def acquired_by(self, member: str) -> tuple[Acquired, ...]:
+        """Return the offsets that a member holds, without those whose transition is under way."""
+        runs = self._flight.runs
+        held = (run for run in runs if run.lock and run.lock.owner == member and not run.write)
+        return tuple(Acquired(run.first, run.last, run.count) for run in held)
+
+    def runs(self) -> tuple[StateRun, ...]:
+        """Return the runs of offsets in flight, for metrics and tests. They are not to be changed."""
+        return tuple(self._flight.runs)
+
+    def fetch_offset(self) -> int:
+        """Return the offset from which the next fetch reads the log (Q17), -1 before `begin_at`."""
+        return self._flight.first_wanted()
+
+    def may_grant(self, limits: Limits) -> bool:
+        """Return whether a fetch can acquire anything (Q26) if the log has records from `fetch_offset`."""
+        if self.start < 0 or any(write.begins for write in self._writes.values()):
+            return False
+        return self.window < limits.window or self.fetch_offset() < self.next_new
+
+    def frozen(self, now: float = 0) -> tuple[object, ...]:
+        """Return all of the state as a value that can be hashed; times of locks are relative to `now`."""
+        flight = self._flight
+        runs = tuple(
+            (
+                *run.values()[:5],
+                run.lock and run.lock._replace(until=run.lock.until - now),
+                run.write,
+                run.target,
+            )
+            for run in flight.runs
+        )
+        writes = tuple(
+            (token, write.stands, write.begins, tuple(write.ranges), tuple(write.letters))
+            for token, write in sorted(self._writes.items())
+        )
+        return flight.start, flight.next_new, flight.complete, runs, writes
+
+    # --- fetches ---------------------------------------------------------------------------------
+
+    def begin_at(self, offset: int) -> Outcome:
+        """Begin at the offset that `share.auto.offset.reset` has found. Nothing is granted until the write
+        has ended (Q13); if it fails the start is not known again.
+        """
+        assert self.start < 0, "the start is known"
+        self._flight = InFlight(offset)
+        write = self._new_write(begins=True)
+        self._writes[write.token] = write
+        return Outcome(write.of(offset, 0))
+
+    def grant(
+        self,
+        member: str,
+        mode: int,
+        want: int,
+        piece: int,
+        batches: Sequence[ReadBatch],
+        read_from: int,
+        read_end: int,
+        aborted: Sequence[OffsetRange],
+        now: float,
+        limits: Limits,
+    ) -> Grant:
+        """Let a member acquire records of `batches`, which were read from `read_from`, the fetch offset, to
+        `read_end`; offsets between that are in no batch are gone from the log.
+
+        `mode`: an AcquireMode. `want`: offsets, as many as the mode says (Q19). `piece`: how many new
+        offsets come in flight together at least. `aborted`: offsets of aborted transactions, empty for
+        read_uncommitted; archived without a write (Q44).
+        """
+        self._tokens += 1
+        token = self._tokens
+        if want <= 0 or not self.may_grant(limits):
+            return Grant(token, ())
+        lock = Lock(member, now + limits.lock_ms, token)
+        way = Acquisition(self._flight, lock, mode, want, piece, limits)
+        acquired = way.over(batches, read_from, read_end, aborted)
+        return Grant(token, acquired, self._flight.advance())
+
+    def ungrant(self, token: int) -> Outcome:
+        """Take a grant back whose answer could not be given: the offsets that are still held by it become
+        Available with their count of before (Q94).
+        """
+        runs = [run for run in self._flight.runs if run.lock and run.lock.grant == token and not run.write]
+        for run in runs:
+            self._flight.unlock(run)
+            self._flight.become(run, AVAILABLE)
+            run.count -= 1
+        self._join(runs)
+        return Outcome(wakes=bool(runs))
+
+    # --- ends of locks ---------------------------------------------------------------------------
+
+    def acknowledge(self, member: str, batches: Sequence[AckBatch], now: float, limits: Limits) -> Outcome:
+        """Take acknowledgements of a member: all of them, or none but the renewals before the first bad one
+        (Q31). They hold once the write is made; without a write they hold at once (Q29, Q32).
+
+        Raises InvalidRequestError for batches without order or of wrong types, and for offsets behind the
+        last one in flight; InvalidRecordStateError for offsets that the member has not acquired.
+        """
+        check_form(batches)
+        taken: list[AckStep] = []
+        try:
+            for step in steps(self._flight, member, batches, limits.may_renew):
+                taken.append(step)  # noqa: PERF402 - those before an error are needed
+        finally:
+            self._renew(Lock(member, now + limits.lock_ms, 0), taken)
+        ended = [step for step in taken if step.type != RENEW]
+        if not ended:
+            return NOTHING
+        return self._under_way(self._begun_with(ended, limits))
+
+    def release(self, member: str, now: float, limits: Limits) -> Outcome:
+        """Give back all records of a member whose session has ended (Q35), as if it had released them."""
+        held = self.acquired_by(member)
+        if not held:
+            return NOTHING
+        given_back = [AckStep(first, last, AcknowledgeType.RELEASE) for first, last, _ in held]
+        return self._under_way(self._begun_with(given_back, limits))
+
+    def expire(self, now: float, limits: Limits) -> Outcome:
+        """End all locks that have run out at `now` (Q36): memory changes first, the write follows."""
+        deadline = self.deadline()
+        if deadline is None or deadline > now:
+            return NOTHING
+        held = (run for run in self._flight.runs if run.lock is not None and not run.write)
+        over = [run for run in held if run.lock is not None and run.lock.until <= now]
+        for run in over:
+            self._flight.unlock(run)
+        return self._run_out(over, limits)
+
+    def move_log_start(self, offset: int) -> Outcome:
+        """Follow a log whose start has moved (Q41): nothing below it is granted any more; acknowledgements of
+        what is held there succeed without effect, and writes under way have none in memory.
+        """
+        if not 0 <= self.start < offset:
+            return NOTHING
+        self._flight.move_start(offset)
+        self._flight.advance()
+        return Outcome(wakes=True)
+
+    # --- dead letters ----------------------------------------------------------------------------
+
+    def dead_lettered(self, first: int, last: int) -> Outcome:
+        """Archive offsets whose dead letters are in their topic, or can never be (Q70). If the log's start
+        has passed them the write carries the start alone.
+        """
+        write = self._new_write(stands=True)
+        parts = [
+            run for run in self._flight.runs.cut(first, last) if run.state is ARCHIVING and not run.write
+        ]
+        for run in parts:
+            self._change(write, run, ARCHIVED, Cause.REJECTED)
+        self._join(parts)
+        return self._under_way(write) if parts or first < self.start else NOTHING
+
+    def redo_dead_letters(self, limits: Limits = Limits()) -> tuple[DeadLetter, ...]:  # noqa: B008 - immutable
+        """Return the offsets that a load has found ARCHIVING: whether their dead letters were appended is not
+        known (Q62). The cause is guessed by the delivery count.
+        """
+        runs = (run for run in self._flight.runs if run.state is ARCHIVING and not run.write)
+        causes = (Cause.REJECTED, Cause.LIMIT_EXCEEDED)
+        return tuple(
+            DeadLetter(run.first, run.last, run.count, causes[run.count >= limits.deliveries]) for run in runs
+        )
+
+    # --- writes ----------------------------------------------------------------------------------
+
+    def written(self, token: int, ok: bool, now: float, limits: Limits) -> Outcome:
+        """End the write of a token. One that failed gives acquired records back to their owner, or ends their
+        lock if that has run out since, which is a further write (Q34). Raises KeyError for an unknown token.
+        """
+        write = self._writes.pop(token)
+        if write.begins:
+            return self._begun(ok)
+        over: list[StateRun] = []
+        freed = False
+        for first, last in write.ranges:
+            for run in self._flight.runs.overlapping(first, last):
+                if run.write != token:
+                    continue
+                if ok or write.stands:
+                    assert run.target is not None
+                    self._flight.become(run, run.target)
+                    freed |= run.state is AVAILABLE
+                elif self._is_over(run, now):
+                    over.append(run)
+        outcome = self._run_out(over, limits)
+        for first, last in write.ranges:
+            self._flight.runs.join(first, last)
+        letters = tuple(write.letters) if ok or write.stands else ()
+        moved = self._flight.advance()
+        return Outcome(outcome.write, freed or moved or outcome.wakes, letters)
+
+    def _begun(self, ok: bool) -> Outcome:
+        if not ok:
+            self._flight = InFlight(-1)
+        return Outcome(wakes=ok)
+
+    def _is_over(self, run: StateRun, now: float) -> bool:
+        """Take the transition of a run back; return whether its lock has run out since."""
+        self._flight.take_back(run)
+        lock = run.lock
+        assert lock is not None
+        if lock.until > now:
+            self._flight.locks.add(lock.until, run.last - run.first + 1)
+        return lock.until <= now
+
+    def _new_write(self, stands: bool = False, begins: bool = False) -> PendingWrite:
+        self._tokens += 1
+        return PendingWrite(self._tokens, stands, begins)
+
+    def _under_way(self, write: PendingWrite) -> Outcome:
+        self._writes[write.token] = write
+        return Outcome(write.of(self.start, self.complete))
+
+    # --- changes of runs -------------------------------------------------------------------------
+
+    def _renew(self, lock: Lock, taken: Iterable[AckStep]) -> None:
+        for first, last, kind in taken:
+            if kind == RENEW:
+                for run in self._flight.runs.cut(first, last):
+                    self._flight.lock(run, lock)
+                self._flight.runs.join(first, last)
+
+    def _begun_with(self, ended: Iterable[AckStep], limits: Limits) -> PendingWrite:
+        """Begin the transitions of acquired offsets."""
+        write, runs = self._new_write(), self._flight.runs
+        for first, last, kind in ended:
+            cause = Cause.REJECTED if kind == REJECT else Cause.LIMIT_EXCEEDED
+            for run in runs.cut(first, last):
+                self._change(write, run, _target(kind, run, limits), cause)
+            runs.join(first, last)
+        return write
+
+    def _change(self, write: PendingWrite, run: StateRun, state: RecordState, cause: Cause) -> None:
+        write.add(run.first, run.last, state, run.count, cause)
+        write.transition(run.first, run.last)
+        self._flight.begin(run, state, write.token)
+
+    def _run_out(self, over: Sequence[StateRun], limits: Limits) -> Outcome:
+        """Give back runs whose locks have ended, before that is durable."""
+        if not over:
+            return NOTHING
+        write = self._new_write(stands=True)
+        freed = False
+        for run in over:
+            state = _given_back(run.count, limits)
+            write.add(run.first, run.last, state, run.count, Cause.LIMIT_EXCEEDED)
+            self._flight.become(run, state)
+            freed |= state is AVAILABLE
+        self._join(over)
+        outcome = self._under_way(write)
+        return outcome._replace(wakes=self._flight.advance() or freed)
+
+    def _join(self, runs: Sequence[StateRun]) -> None:
+        if runs:
+            self._flight.runs.join(runs[0].first, runs[-1].last)
+
+
+def _target(kind: int, run: StateRun, limits: Limits) -> RecordState:
+    """Return the state of an acquired record that is acknowledged (Q32); a gap is no dead letter."""
+    if kind == AcknowledgeType.ACCEPT:
+        return RecordState.ACKNOWLEDGED
+    if kind == AcknowledgeType.RELEASE:
+        return _given_back(run.count, limits)
+    return ARCHIVING if kind == REJECT and limits.dead_letters else ARCHIVED
+
+
+def _given_back(count: int, limits: Limits) -> RecordState:
+    """Return the state of a record that comes back from a member (Q12)."""
+    if count < limits.deliveries:
+        return AVAILABLE
+    return ARCHIVING if limits.dead_letters else ARCHIVED

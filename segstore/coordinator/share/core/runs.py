@@ -1,0 +1,156 @@
+"""The offsets of a share partition that are in flight, as maximal runs (Kafka: SharePartition's cachedState,
+InFlightBatch, InFlightState).
+
+Kafka keeps one state and one timer per offset once a batch was cut. A run holds neighbouring offsets that are
+alike in everything, so 500 single acknowledgements of a batch leave a handful of runs.
+
+Owns nothing on disk. Threads: one at a time, the share partition's lock.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from segstore.coordinator.share.core.values import OffsetRange, RecordState
+
+NOWHERE = OffsetRange(-1, -2)
+"""The piece of runs that have come to their end: the size of their piece matters no more."""
+
+
+class Lock(NamedTuple):
+    """The acquisition of offsets by one member, until a time in ms. `grant` is the token of the grant."""
+
+    owner: str
+    until: float
+    grant: int
+
+
+class StateRun:
+    """Neighbouring offsets, `first` to `last`, of one state, delivery count and lock.
+
+    `piece` has the offsets that came in flight together (Kafka: InFlightBatch): its size limits deliveries
+    near the limit. If `write` is not 0 a transition to `target` is under way, until that write has ended.
+    """
+
+    __slots__ = ("count", "first", "last", "lock", "piece", "state", "target", "write")
+
+    def __init__(
+        self,
+        first: int,
+        last: int,
+        state: RecordState,
+        count: int = 0,
+        piece: OffsetRange = NOWHERE,
+        lock: Lock | None = None,
+        write: int = 0,
+        target: RecordState | None = None,
+    ) -> None:
+        self.first, self.last, self.state, self.count = first, last, state, count
+        self.piece, self.lock, self.write, self.target = piece, lock, write, target
+
+    def values(self) -> tuple[object, ...]:
+        """Return all fields: equal for runs that are alike."""
+        fields = self.first, self.last, self.state, self.count
+        return (*fields, self.piece, self.lock, self.write, self.target)
+
+    def copy(self, first: int, last: int) -> StateRun:
+        """Return a run of other offsets that has the same fields."""
+        fields = self.state, self.count, self.piece, self.lock, self.write, self.target
+        return StateRun(first, last, *fields)
+
+    def joins(self, other: StateRun) -> bool:
+        """Return whether `other` begins behind this run and is alike."""
+        return (
+            self.last + 1 == other.first
+            and self.state is other.state
+            and self.count == other.count
+            and self.write == other.write
+            and self.target is other.target
+            and self.lock == other.lock
+            and self.piece == other.piece
+        )
+
+
+class StateRuns:
+    """Disjoint runs in the order of offsets. Offsets between them are holes."""
+
+    __slots__ = ("_firsts", "_runs")
+
+    def __init__(self) -> None:
+        self._runs: list[StateRun] = []
+        self._firsts: list[int] = []
+
+    def __iter__(self) -> Iterator[StateRun]:
+        return iter(self._runs)
+
+    def __len__(self) -> int:
+        return len(self._runs)
+
+    def copy(self) -> StateRuns:
+        """Return runs that change independently."""
+        copied = StateRuns()
+        copied._runs = [run.copy(run.first, run.last) for run in self._runs]
+        copied._firsts = list(self._firsts)
+        return copied
+
+    def position(self, offset: int) -> int:
+        """Return the index of the run that has `offset`, or of the next run."""
+        at = bisect_right(self._firsts, offset) - 1
+        return at if at >= 0 and offset <= self._runs[at].last else at + 1
+
+    def from_offset(self, offset: int) -> Iterator[StateRun]:
+        """Yield the runs from the one that has `offset`, or the next one, on. Runs may not change between."""
+        runs = self._runs
+        for at in range(self.position(offset), len(runs)):
+            yield runs[at]
+
+    def overlapping(self, first: int, last: int) -> list[StateRun]:
+        """Return the runs that have an offset from `first` to `last`, uncut."""
+        return self._runs[self.position(first) : bisect_right(self._firsts, last)]
+
+    def cut(self, first: int, last: int) -> list[StateRun]:
+        """Return the runs from `first` to `last`, of which the outer ones are cut there. `join` undoes it."""
+        begin = self._cut(first)
+        return self._runs[begin : self._cut(last + 1)]
+
+    def _cut(self, offset: int) -> int:
+        at = bisect_right(self._firsts, offset) - 1
+        if at < 0:
+            return 0
+        run = self._runs[at]
+        if run.first < offset <= run.last:
+            self._runs.insert(at + 1, run.copy(offset, run.last))
+            self._firsts.insert(at + 1, offset)
+            run.last = offset - 1
+        return at if run.first == offset else at + 1
+
+    def join(self, first: int, last: int) -> None:
+        """Join runs that are alike, from the neighbour below `first` to the one above `last`."""
+        runs, firsts = self._runs, self._firsts
+        kept = max(bisect_right(firsts, first) - 2, 0)
+        end = bisect_right(firsts, last + 1)
+        for at in range(kept + 1, end):
+            run = runs[at]
+            if runs[kept].joins(run):
+                runs[kept].last = run.last
+            else:
+                kept += 1
+                runs[kept], firsts[kept] = run, run.first
+        del runs[kept + 1 : end], firsts[kept + 1 : end]
+
+    def insert(self, run: StateRun) -> None:
+        """Add a run in a hole. Raises AssertionError if it overlaps another."""
+        at = bisect_right(self._firsts, run.first)
+        assert at == 0 or self._runs[at - 1].last < run.first, "runs overlap"
+        assert at == len(self._runs) or run.last < self._firsts[at], "runs overlap"
+        self._runs.insert(at, run)
+        self._firsts.insert(at, run.first)
+
+    def drop_below(self, offset: int) -> list[StateRun]:
+        """Take away and return all runs below `offset`."""
+        end = self._cut(offset)
+        dropped = self._runs[:end]
+        del self._runs[:end], self._firsts[:end]
+        return dropped

@@ -1,0 +1,67 @@
+"""Writes of a share partition's state: what is in one, and what is done once it has ended (Kafka:
+WriteShareGroupState, SharePartition.rollbackOrProcessStateUpdates).
+
+Owns nothing on disk. Threads: one at a time, the share partition's lock.
+"""
+
+from __future__ import annotations
+
+from segstore.coordinator.share.core.values import (
+    Cause,
+    DeadLetter,
+    OffsetRange,
+    RecordState,
+    StateBatch,
+    StateWrite,
+)
+
+
+class PendingWrite:
+    """A write that is being collected, or is under way.
+
+    `ranges` have the transitions that end with the write. `letters` are sent if it was made, or in any case
+    if it `stands`: then memory had changed before, and a failure takes nothing back (Q36). `begins`: the
+    write is that of the first start (D2).
+    """
+
+    __slots__ = ("batches", "begins", "letters", "ranges", "stands", "token")
+
+    def __init__(self, token: int, stands: bool = False, begins: bool = False) -> None:
+        self.token, self.stands, self.begins = token, stands, begins
+        self.ranges: list[OffsetRange] = []
+        self.batches: list[StateBatch] = []
+        self.letters: list[DeadLetter] = []
+
+    def copy(self) -> PendingWrite:
+        """Return a write that changes independently."""
+        copied = PendingWrite(self.token, self.stands, self.begins)
+        copied.ranges, copied.batches = list(self.ranges), list(self.batches)
+        copied.letters = list(self.letters)
+        return copied
+
+    def transition(self, first: int, last: int) -> None:
+        """Note offsets whose transition ends with this write."""
+        ranges = self.ranges
+        if ranges and ranges[-1].last == first - 1:
+            first = ranges.pop().first
+        ranges.append(OffsetRange(first, last))
+
+    def add(self, first: int, last: int, state: RecordState, count: int, cause: Cause) -> None:
+        """Add offsets with their new state; neighbours that are alike become one batch."""
+        batches = self.batches
+        if batches and batches[-1][1:] == (first - 1, state, count):
+            batches[-1] = StateBatch(batches[-1].first, last, state, count)
+        else:
+            batches.append(StateBatch(first, last, state, count))
+        if state is RecordState.ARCHIVING:
+            self._send(first, last, count, cause)
+
+    def _send(self, first: int, last: int, count: int, cause: Cause) -> None:
+        letters = self.letters
+        if letters and letters[-1][1:] == (first - 1, count, cause):
+            first = letters.pop().first
+        letters.append(DeadLetter(first, last, count, cause))
+
+    def of(self, start: int, complete: int) -> StateWrite:
+        """Return the write as data; `start` as it was before (Q39)."""
+        return StateWrite(self.token, start, complete, tuple(self.batches))

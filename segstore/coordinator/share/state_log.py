@@ -1,0 +1,238 @@
+"""`StateLog`: the durable states of all share partitions, in memory and in the log (Kafka: ShareCoordinator).
+A shared part of a store.
+
+On disk: owns the topic `__share_group_state` (see `state_topic` and `state_schema`). A state is a snapshot
+and the updates after it; what lies before the snapshots of all share partitions is pruned.
+Threads: any; see `state_partition`. The store's scheduler prunes, and writes snapshots of share partitions
+that nobody uses.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+
+from segstore.coordinator.share.core.values import Durable
+from segstore.coordinator.share.keys import ShareKey
+from segstore.coordinator.share.state_partition import StatePartition
+from segstore.coordinator.share.state_requests import (
+    ColdRequest,
+    InitialiseRequest,
+    RaiseRequest,
+    StateRequest,
+    TombstoneRequest,
+    Update,
+    UpdateRequest,
+)
+from segstore.coordinator.share.state_table import StateTable
+from segstore.coordinator.share.state_topic import TOPIC, StateTopic
+from segstore.coordinator.shared import existing, shared
+from segstore.errors import SegstoreError
+from segstore.logger import Logger
+from segstore.mutex import Mutex
+from segstore.storage.context import os_errors
+from segstore.storage.store.store import Store
+
+__all__ = ["TOPIC", "StateLog", "Update", "forget_topic"]
+
+log = Logger("segstore")
+
+
+class StateLog:
+    """Get the one of a store with `shared(store, StateLog)`."""
+
+    def __init__(self, store: Store) -> None:
+        store._context.check_writable()
+        self._topic = StateTopic(store)
+        self._config, self._clock = store._writer().config, store._context.clock
+        self._lock = Mutex()
+        self._partitions: dict[int, StatePartition] = {}
+        self._closed = False
+        me = weakref.ref(self)  # the scheduler must not keep a store that nobody has any more
+        every = store._context.scheduler.every
+        config = self._config
+        every(config.share_coordinator_state_topic_prune_interval_ms / 1000, partial(_run, me, "prune"))
+        cold_ms = config.share_coordinator_cold_partition_snapshot_interval_ms
+        every(cold_ms / 1000, partial(_run, me, "snapshot_cold"))
+
+    def close(self) -> None:
+        """Stop the work in the background, because the store is being closed."""
+        self._closed = True
+
+    # --- states --------------------------------------------------------------------------------
+
+    def partition_for(self, key: ShareKey) -> int:
+        """Return the partition of `__share_group_state` that has the share partition's records."""
+        return self._topic.partition_for(key)
+
+    def read(self, key: ShareKey) -> Durable | None:
+        """Return the state of a share partition; None if it is not initialised, or was deleted. Raises
+        CorruptRecordError, StorageError, OffsetNotAvailableError; UnsupportedVersionError for a record of a
+        newer version.
+        """
+
+        def find(table: StateTable) -> Durable | None:
+            held = table.find(key)
+            return None if held is None else held.fold.state
+
+        return self._partition(self.partition_for(key)).look(find)
+
+    def keys_of(self, group: str) -> list[ShareKey]:
+        """Return all share partitions of a group that have a state, in order. Raises what `read` raises."""
+        return self._keys(lambda key: key.group == group)
+
+    def initialise(self, states: Mapping[ShareKey, tuple[int, int]]) -> None:
+        """Begin share partitions anew, with (state epoch, start offset) each; -1 is a start that is to be
+        found yet (Kafka: InitializeShareGroupState). The topic is created if it is missing.
+
+        Raises FencedStateEpochError if a higher state epoch is known, UnknownTopicOrPartitionError,
+        InvalidRequestError, StorageError, OffsetNotAvailableError, and the errors of replicas; share
+        partitions without an error are begun.
+        """
+        if states:
+            self._topic.make()
+        self._raising([InitialiseRequest(key, *state) for key, state in states.items()])
+
+    def write(self, writes: Mapping[ShareKey, Update]) -> dict[ShareKey, SegstoreError | None]:
+        """Change states; return for each share partition None, when the change is in the log, or the error
+        (Kafka: WriteShareGroupState). Changes of one partition of the topic are one append, and so are those
+        of threads that come together.
+
+        Errors: InvalidRequestError if it is not initialised, or a number is wrong; FencedStateEpochError,
+        FencedLeaderEpochError for an epoch below the known one; UnknownTopicOrPartitionError. Nothing was
+        written then, nor after OffsetNotAvailableError unless it speaks of an interrupt, and
+        NotEnoughReplicasError. After any other error the change may be in the log: the next call finds out.
+        """
+        requests = [UpdateRequest(key, update) for key, update in writes.items()]
+        self._write(requests)
+        return {request.key: request.error for request in requests}
+
+    def raise_epoch(self, key: ShareKey, state_epoch: int, durable: Durable) -> None:
+        """Replace a state by `durable` with this state epoch; its start may be lower than before. Raises what
+        `initialise` raises.
+        """
+        self._raising([RaiseRequest(key, state_epoch, durable)])
+
+    def delete(self, keys: Iterable[ShareKey]) -> None:
+        """Delete states; those that are not there are left alone (Kafka: DeleteShareGroupState). Raises what
+        `initialise` raises, but for FencedStateEpochError and UnknownTopicOrPartitionError.
+        """
+        self._raising([TombstoneRequest(key) for key in keys])
+
+    def topic_deleted(self, topic_id: str) -> None:
+        """Delete the states of all share partitions of a deleted topic. Raises what `delete` raises."""
+        self.delete(self._keys(lambda key: key.topic_id == topic_id))
+
+    def forget(self) -> None:
+        """Forget what was read, because `__share_group_state` itself was deleted."""
+        with self._lock:
+            self._partitions.clear()
+
+    # --- background ----------------------------------------------------------------------------
+
+    def prune(self) -> None:
+        """Delete the records before the latest snapshots of all share partitions, of those partitions of the
+        topic that were read. Raises StorageError, OffsetNotAvailableError.
+        """
+        for held in self._read():
+            self._prune(held)
+
+    def _prune(self, held: StatePartition) -> None:
+        point = held.glance(lambda table: table.prune.offset)
+        source = self._topic.log(held.number)
+        if point is None or source is None or point <= source.start_offset:
+            return
+        partition = source.partition_led()
+        # The snapshots must be durable before what they replace is removed.
+        source.flush()
+        with os_errors():
+            partition.log_start.delete_records(point)
+
+    def snapshot_cold(self) -> None:
+        """Write a snapshot of each share partition whose last one is older than
+        share.coordinator.cold.partition.snapshot.interval.ms, so that it does not hold up `prune`; unless
+        that is true of all that share its partition of the topic. Raises what `delete` raises.
+        """
+        before = self._clock() - self._config.share_coordinator_cold_partition_snapshot_interval_ms
+        for held in self._read():
+            cold = held.glance(partial(_cold, before=before))
+            if cold:
+                requests = [ColdRequest(key, before) for key in cold]
+                held.write(requests)
+                _raise_first(requests)
+
+    # --- partitions ----------------------------------------------------------------------------
+
+    def _partition(self, number: int) -> StatePartition:
+        with self._lock:
+            held = self._partitions.get(number)
+            if held is None:
+                held = StatePartition(number, self._topic, self._config, self._clock)
+                self._partitions[number] = held
+            return held
+
+    def _read(self) -> list[StatePartition]:
+        with self._lock:
+            return list(self._partitions.values())
+
+    def _keys(self, wanted: Callable[[ShareKey], bool]) -> list[ShareKey]:
+        found: list[ShareKey] = []
+        for number in self._topic.ids:
+            found += self._partition(number).look(lambda table: [key for key in table if wanted(key)])
+        return sorted(found)
+
+    def _write(self, requests: Sequence[StateRequest]) -> None:
+        """Write requests, which get their outcomes."""
+        by_partition: dict[int, list[StateRequest]] = defaultdict(list)
+        for request in requests:
+            by_partition[self.partition_for(request.key)].append(request)
+        for number, some in by_partition.items():
+            try:
+                self._partition(number).write(some)
+            except SegstoreError as error:
+                for request in some:
+                    if not request.is_done:
+                        request.end(error)
+
+    def _raising(self, requests: Sequence[StateRequest]) -> None:
+        self._write(requests)
+        _raise_first(requests)
+
+
+def _raise_first(requests: Sequence[StateRequest]) -> None:
+    for request in requests:
+        if request.error is not None:
+            raise request.error
+
+
+def _cold(table: StateTable, before: int) -> list[ShareKey]:
+    """Return the share partitions whose last snapshot was written at `before` or earlier, none if all have a
+    snapshot of this kind already: such a snapshot keeps the time of creation of the one before.
+    """
+    heads = list(table.heads())
+    if all(state.created_ms != state.written_ms for _, state in heads):
+        return []
+    return [key for key, state in heads if state.written_ms <= before]
+
+
+def _run(ref: Callable[[], StateLog | None], task: str) -> None:
+    """Do a task of the scheduler."""
+    state_log = ref()
+    if state_log is None or state_log._closed:
+        return
+    try:
+        state_log.prune() if task == "prune" else state_log.snapshot_cold()
+    except SegstoreError as error:
+        log.warning("%s: %s is tried again later: %s", TOPIC, task, error)
+
+
+def forget_topic(store: Store, topic: str, topic_id: str) -> None:
+    """Delete the states of a deleted topic's share partitions: a later topic of its name has another id."""
+    part = existing(store, StateLog) if topic == TOPIC else shared(store, StateLog)
+    try:
+        if part is not None:
+            part.forget() if topic == TOPIC else part.topic_deleted(topic_id)
+    except SegstoreError as error:
+        log.warning("%s: deleted, but the states of its share partitions are still there: %s", topic, error)

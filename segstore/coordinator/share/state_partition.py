@@ -1,0 +1,231 @@
+"""`StatePartition`: one partition of `__share_group_state`, read and written under its lock.
+
+On disk: appends records. Threads: any. Memory changes after the log did. Requests that wait for the lock at
+the same time become one append, made by the thread that gets the lock. Nobody waits under the lock until a
+replica leads, or shows what was committed: the caller gets OffsetNotAvailableError, and may ask again. A
+write waits there for the replicas, at most share.coordinator.write.timeout.ms.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import NamedTuple, TypeVar
+
+from segstore.config import StoreConfig
+from segstore.coordinator.retriable import may_be_written
+from segstore.coordinator.share.core.durable import StateDelta
+from segstore.coordinator.share.core.values import Durable
+from segstore.coordinator.share.keys import ShareKey
+from segstore.coordinator.share.state_requests import StateRequest, StateTerms
+from segstore.coordinator.share.state_schema import StateKind, snapshot_value, state_key, update_value
+from segstore.coordinator.share.state_table import StateChange, StateTable, load
+from segstore.coordinator.share.state_topic import TOPIC, StateTopic, StateWriter
+from segstore.errors import (
+    OffsetNotAvailableError,
+    RecordTooLargeError,
+    SegstoreError,
+    StorageError,
+    copy_of,
+)
+from segstore.mutex import BoundedLock, refused, under_way
+from segstore.storage.context import Clock
+from segstore.storage.store.partition_log import PartitionLog
+
+T = TypeVar("T")
+
+
+class _Drafted(NamedTuple):
+    """A request, and the record that it wants."""
+
+    request: StateRequest
+    change: StateChange
+    key: bytes
+    value: bytes | None
+
+
+class StatePartition:
+    """`is_sure`: readers see all that was appended. An append that timed out, or was interrupted, may be
+    committed later.
+    """
+
+    def __init__(self, number: int, topic: StateTopic, config: StoreConfig, clock: Clock) -> None:
+        self.number, self._topic, self._config, self._clock = number, topic, config, clock
+        self._lock = BoundedLock(self._late)
+        self._queue: deque[Sequence[StateRequest]] = deque()
+        self._table: StateTable | None = None
+        self._is_sure, self._is_writing = True, False
+
+    def _late(self) -> OffsetNotAvailableError:
+        return OffsetNotAvailableError(
+            f"{TOPIC}-{self.number} is being read or written, which takes long: replicas, or a disk, do not "
+            "answer"
+        )
+
+    # --- read ----------------------------------------------------------------------------------
+
+    def look(self, find: Callable[[StateTable], T]) -> T:
+        """Return what `find` returns of the table, under the lock; the partition is read first, if it was
+        not. Raises CorruptRecordError, StorageError, OffsetNotAvailableError.
+        """
+        with self._lock:
+            return find(self._loaded())
+
+    def glance(self, find: Callable[[StateTable], T]) -> T | None:
+        """Return what `find` returns of the table, under the lock; None if the partition was not read yet."""
+        with self._lock:
+            return None if self._table is None else find(self._table)
+
+    def _loaded(self) -> StateTable:
+        if self._table is not None:
+            return self._table
+        source = self._topic.log(self.number)
+        if source is None:
+            return StateTable()  # no table is kept of a missing topic
+        source.check_committed()
+        is_sure = self._is_sure or source.shows_all  # before the log is read
+        table = load(source)
+        if is_sure and not self._is_writing:
+            self._table, self._is_sure = table, True
+        return table
+
+    # --- write ---------------------------------------------------------------------------------
+
+    def write(self, requests: Sequence[StateRequest]) -> None:
+        """Write what the requests ask for, which get their outcomes. Raises OffsetNotAvailableError if the
+        lock is not to be had in time: another thread may still write the requests, or has.
+        """
+        if self._lock._is_owned():
+            raise refused(under_way(), "write()")
+        self._queue.append(requests)
+        try:
+            with self._lock:
+                if not all(request.is_done for request in requests):
+                    self._write_all()
+        finally:
+            with suppress(ValueError):  # an interrupt, or the lock was late
+                self._queue.remove(requests)
+
+    def _write_all(self) -> None:
+        """Write what waits, this thread's own requests among it."""
+        taken: list[StateRequest] = []
+        try:
+            while self._queue:
+                taken += self._queue.popleft()
+            self._serve(deque(taken))
+        except SegstoreError as error:
+            _end(taken, error)
+        finally:
+            _end(taken, OffsetNotAvailableError(f"a write of {TOPIC}-{self.number} was interrupted"))
+
+    def _serve(self, waiting: deque[StateRequest]) -> None:
+        while waiting:
+            self._check_decided()
+            table, now = self._loaded(), self._clock()
+            updates = self._config.share_coordinator_snapshot_update_records_per_snapshot
+            drafted = self._draft(table, waiting, StateTerms(now, updates, self._topic.check_source))
+            if drafted:
+                self._append(table, drafted, now)
+
+    def _check_decided(self) -> None:
+        source = None if self._is_sure else self._topic.log(self.number)
+        if source is not None and not source.shows_all:
+            raise OffsetNotAvailableError(
+                f"it is not known yet whether the last write of {TOPIC}-{self.number} is committed"
+            )
+
+    def _draft(self, table: StateTable, waiting: deque[StateRequest], terms: StateTerms) -> list[_Drafted]:
+        """Take from `waiting` the requests that one append can have, and return their records; those that
+        need none, or are refused, get their outcomes.
+        """
+        drafted: list[_Drafted] = []
+        last: dict[ShareKey, tuple[StateChange, int]] = {}
+        while waiting:
+            request = waiting[0]
+            try:
+                held = table.find(request.key)
+                before, ahead = last.get(request.key, (None, 0))
+                if before is not None and not request.may_follow(before, held, ahead, terms):
+                    break
+                change = request.change(held, ahead, terms)
+                if change is None:
+                    request.end()
+                else:
+                    drafted.append(_encoded(request, change))
+                    last[request.key] = change, ahead + 1
+            except SegstoreError as error:
+                request.end(error)
+            waiting.popleft()
+        return drafted
+
+    def _append(self, table: StateTable, drafted: list[_Drafted], now: int) -> None:
+        """Append records, and change the table behind them. The table is dropped, and the log read anew
+        before the next write, unless it is known what the log has.
+        """
+        try:
+            target = self._topic.writable(self.number)
+            writer = StateWriter(target, self._config, now)
+            drafted = _fitting(drafted, writer)
+            end = target.log_end_offset
+        except SegstoreError as error:
+            _end([each.request for each in drafted], error)
+            return
+        if not drafted:
+            return
+        self._table, self._is_sure, self._is_writing = None, False, True
+        try:
+            first = writer.append([each.key for each in drafted], [each.value for each in drafted])
+        except SegstoreError as error:
+            if _is_unwritten(error, target, end):
+                self._table, self._is_sure = table, True
+            _end([each.request for each in drafted], error)
+            return
+        finally:
+            self._is_writing = False
+        for at, each in enumerate(drafted, first):
+            table.apply(each.change, at)
+            each.request.end()
+        # What is committed by now has all that was appended before below it.
+        self._table, self._is_sure = table, True
+
+
+def _end(requests: Sequence[StateRequest], error: SegstoreError) -> None:
+    """Give those requests that have no outcome yet the error."""
+    for request in requests:
+        if not request.is_done:
+            request.end(copy_of(error))
+
+
+def _encoded(request: StateRequest, change: StateChange) -> _Drafted:
+    """Return the record of a change. Raises InvalidArgumentError."""
+    kind = StateKind.SNAPSHOT if change.delta is None else StateKind.UPDATE
+    return _Drafted(request, change, state_key(kind, change.key), _value(change.snapshot or change.delta))
+
+
+def _value(content: Durable | StateDelta | None) -> bytes | None:
+    if isinstance(content, StateDelta):
+        return update_value(content)
+    return None if content is None else snapshot_value(content)
+
+
+def _fitting(drafted: list[_Drafted], writer: StateWriter) -> list[_Drafted]:
+    """Return the records that a batch can hold; the requests of others get RecordTooLargeError."""
+    for each in drafted:
+        try:
+            writer.check_size(each.key, each.value)
+        except RecordTooLargeError as error:
+            each.request.end(error)
+    return [each for each in drafted if not each.request.is_done]
+
+
+def _is_unwritten(error: SegstoreError, target: PartitionLog, end: int) -> bool:
+    """Return whether the log has nothing of an append that has failed at its `end`. A disk may refuse a
+    record, or only its sync; of replicas one may have what another has refused.
+    """
+    if may_be_written(error) or (target.has_replicas and isinstance(error, StorageError)):
+        return False
+    try:
+        return target.log_end_offset == end
+    except SegstoreError:
+        return False

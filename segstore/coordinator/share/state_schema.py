@@ -1,0 +1,125 @@
+"""The records of `__share_group_state`, in Kafka's schemas (KIP-932).
+
+On disk: keys ShareSnapshotKey (type 0) and ShareUpdateKey (type 1); values ShareSnapshotValue and
+ShareUpdateValue of version 0, which are flexible. A null value of a snapshot's key is a tombstone (Kafka:
+ShareCoordinatorRecordHelpers).
+Threads: any; functions without state.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from enum import IntEnum
+from functools import lru_cache
+from typing import Any
+
+from segstore import names
+from segstore.coordinator.share.core.durable import StateDelta
+from segstore.coordinator.share.core.values import Durable, StateBatch
+from segstore.coordinator.share.keys import ShareKey
+from segstore.errors import InvalidArgumentError, InvalidRequestError
+from segstore.protocol.codec import structs
+from segstore.protocol.primitives import Packed
+from segstore.protocol.record_codec import decode_key, decode_value, encode_key, encode_value
+
+VERSION = 0
+
+
+class StateKind(IntEnum):
+    """What a record is: the int16 with which its key begins."""
+
+    SNAPSHOT = 0
+    UPDATE = 1
+
+
+_KEYS = {StateKind.SNAPSHOT: "ShareSnapshotKey", StateKind.UPDATE: "ShareUpdateKey"}
+_BATCH = struct.Struct(">qqbhx")  # the last byte says that a batch has no tagged fields
+
+
+@lru_cache(maxsize=4096)
+def state_key(kind: StateKind, key: ShareKey) -> bytes:
+    """Return the key of a record. Raises InvalidArgumentError for a group that is too long."""
+    body = structs(_KEYS[kind])
+    return encode_key(
+        body(group_id=key.group, topic_id=names.topic_id_bytes(key.topic_id), partition=key.partition)
+    )
+
+
+def snapshot_value(state: Durable) -> bytes:
+    """Return the value of a ShareSnapshot. Raises InvalidArgumentError for numbers that it can't hold."""
+    body = structs("ShareSnapshotValue")(
+        snapshot_epoch=state.snapshot_epoch,
+        state_epoch=state.state_epoch,
+        leader_epoch=state.leader_epoch,
+        start_offset=state.start,
+        delivery_complete_count=state.complete,
+        create_timestamp=state.created_ms,
+        write_timestamp=state.written_ms,
+        state_batches=_packed(state.batches),
+    )
+    return encode_value(body, VERSION)
+
+
+def update_value(delta: StateDelta) -> bytes:
+    """Return the value of a ShareUpdate. Raises InvalidArgumentError for numbers that it can't hold."""
+    body = structs("ShareUpdateValue")(
+        snapshot_epoch=delta.snapshot_epoch,
+        leader_epoch=delta.leader_epoch,
+        start_offset=delta.start,
+        delivery_complete_count=delta.complete,
+        state_batches=_packed(delta.batches),
+    )
+    return encode_value(body, VERSION)
+
+
+def _packed(batches: Sequence[StateBatch]) -> Packed:
+    pack = _BATCH.pack
+    try:
+        return Packed(len(batches), VERSION, b"".join([pack(*each) for each in batches]))
+    except struct.error as error:
+        raise InvalidArgumentError(f"a state batch can't hold its numbers: {error}") from error
+
+
+def parse_state_key(kind: StateKind, data: bytes) -> ShareKey:
+    """Return the key of a record. Raises ValueError for bytes that are no such key."""
+    body = decode_key(_KEYS[kind], data)
+    return ShareKey(body.group_id, names.topic_id_of(body.topic_id), body.partition)
+
+
+def parse_snapshot(data: bytes) -> Durable:
+    """Return the content of a ShareSnapshot. Raises UnsupportedVersionError; ValueError for bytes that are no
+    such value.
+    """
+    body = decode_value("ShareSnapshotValue", data)
+    return Durable(
+        body.snapshot_epoch,
+        body.state_epoch,
+        body.leader_epoch,
+        body.start_offset,
+        body.delivery_complete_count,
+        _parse_batches(body),
+        body.create_timestamp,
+        body.write_timestamp,
+    )
+
+
+def parse_update(data: bytes) -> StateDelta:
+    """Return the content of a ShareUpdate. Raises what `parse_snapshot` raises."""
+    body = decode_value("ShareUpdateValue", data)
+    return StateDelta(
+        body.snapshot_epoch,
+        body.leader_epoch,
+        body.start_offset,
+        body.delivery_complete_count,
+        _parse_batches(body),
+    )
+
+
+def _parse_batches(body: Any) -> tuple[StateBatch, ...]:
+    if body.state_batches is None:
+        raise InvalidRequestError("its state batches are null")
+    return tuple(
+        StateBatch(each.first_offset, each.last_offset, each.delivery_state, each.delivery_count)
+        for each in body.state_batches
+    )

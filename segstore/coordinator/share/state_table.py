@@ -1,0 +1,230 @@
+"""`StateTable`: the share partitions of one partition of `__share_group_state` in memory, and how the log is
+folded into it.
+
+All records count, in the order of the log: a snapshot replaces what came before it, and the updates after it
+are combined with it. Updates are decoded only if no snapshot follows them. Records of unknown types are
+passed over, and nothing is pruned from the first of them on.
+On disk: only reads. Threads: under the lock of the partition, see `state_log`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from segstore.coordinator.loader import Unreadable, warn
+from segstore.coordinator.share.core.durable import Fold, PrunePoint, StateDelta
+from segstore.coordinator.share.core.values import Durable
+from segstore.coordinator.share.keys import ShareKey
+from segstore.coordinator.share.state_schema import (
+    StateKind,
+    parse_snapshot,
+    parse_state_key,
+    parse_update,
+)
+from segstore.errors import InvalidRequestError, UnsupportedVersionError
+from segstore.protocol.record_codec import kind_of
+from segstore.records import Records
+from segstore.storage.store.partition_log import PartitionLog
+from segstore.storage.store.scan import reads
+
+
+class StateChange(NamedTuple):
+    """What a record says of a share partition: a snapshot or a delta; with neither it is a tombstone."""
+
+    key: ShareKey
+    snapshot: Durable | None = None
+    delta: StateDelta | None = None
+
+
+class ShareState:
+    """A share partition: `fold` is its state, `updates` the number of ShareUpdate records after its last
+    snapshot. `newer` says why it can't be used: a record of it has a newer version.
+    """
+
+    __slots__ = ("fold", "newer", "updates")
+
+    def __init__(self) -> None:
+        self.fold, self.updates, self.newer = Fold(), 0, ""
+
+
+class StateTable:
+    """The share partitions by key. `prune` is the point up to which the log is not needed."""
+
+    def __init__(self) -> None:
+        self._states: dict[ShareKey, ShareState] = {}
+        self.prune: PrunePoint[ShareKey] = PrunePoint()
+
+    def __iter__(self) -> Iterator[ShareKey]:
+        """Yield the keys of all share partitions that have a state."""
+        return iter(self._states)
+
+    def __len__(self) -> int:
+        return len(self._states)
+
+    def find(self, key: ShareKey) -> ShareState | None:
+        """Return a share partition; None if it is not initialised. Raises UnsupportedVersionError."""
+        held = self._states.get(key)
+        if held is not None and held.newer:
+            raise UnsupportedVersionError(f"share partition {key}: {held.newer}")
+        return held
+
+    def heads(self) -> Iterator[tuple[ShareKey, Durable]]:
+        """Yield the states of share partitions that can be used, with outdated batches."""
+        for key, held in self._states.items():
+            if held.fold.head is not None and not held.newer:
+                yield key, held.fold.head
+
+    def apply(self, change: StateChange, at: int) -> None:
+        """Apply a record, which is at offset `at`."""
+        key, snapshot, delta = change
+        if snapshot is not None:
+            self._put(key, snapshot, at)
+        elif delta is not None:
+            self._update(key, delta)
+        else:
+            self._states.pop(key, None)
+            self.prune.forget(key, at)
+
+    def refuse(self, key: ShareKey, reason: str, at: int, kind: StateKind) -> None:
+        """Note a record of a newer version, at offset `at`, which no other record may overwrite."""
+        self._states.setdefault(key, ShareState()).newer = reason
+        if kind is StateKind.SNAPSHOT:
+            self.prune.snapshot(key, at)
+
+    def _put(self, key: ShareKey, snapshot: Durable, at: int) -> None:
+        held = self._states.setdefault(key, ShareState())
+        held.fold.snapshot(snapshot)
+        held.updates, held.newer = 0, ""
+        self.prune.snapshot(key, at)
+
+    def _update(self, key: ShareKey, delta: StateDelta) -> None:
+        held = self._states.setdefault(key, ShareState())
+        held.fold.update(delta)
+        held.updates += 1
+
+
+# --- load ------------------------------------------------------------------------------------------
+
+_SNAPSHOT = StateKind.SNAPSHOT.to_bytes(2, "big")
+_MOST_WAITING = 4096
+"""Updates of a share partition that wait to be decoded: more than Kafka ever writes before a snapshot."""
+
+
+def load(source: PartitionLog) -> StateTable:
+    """Return the table that the log gives up to its present end; log one warning if records are skipped.
+    Raises CorruptRecordError, StorageError.
+    """
+    table, unreadable = understand(source)
+    warn(source, "a share partition's", unreadable)
+    return table
+
+
+def understand(source: PartitionLog) -> tuple[StateTable, list[Unreadable]]:
+    """Return the table, and the records that can't be read and are not overtaken by a snapshot. Raises
+    CorruptRecordError, StorageError.
+    """
+    loading = _Loading()
+    for records in reads(source, source.start_offset, source.end_offset):
+        loading.take(records)
+    return loading.finish()
+
+
+class _Waiting:
+    """A share partition's updates that are not decoded yet, with their offsets; `junk` are those of its
+    records that can't be read.
+    """
+
+    __slots__ = ("junk", "key", "updates")
+
+    def __init__(self, key: ShareKey) -> None:
+        self.key = key
+        self.updates: list[tuple[int, bytes | None]] = []
+        self.junk: list[Unreadable] = []
+
+    def exceeds(self, leader_epoch: int) -> bool:
+        """Return whether an update may have a higher leader epoch, which counts although a snapshot
+        follows.
+        """
+        epochs = (int.from_bytes(v[6:10], "big", signed=True) for _, v in self.updates if v is not None)
+        return any(epoch > leader_epoch for epoch in epochs)
+
+
+class _Loading:
+    """A table while its log is read."""
+
+    def __init__(self) -> None:
+        self.table = StateTable()
+        self._nobody: list[Unreadable] = []
+        self._by_key: dict[ShareKey, _Waiting] = {}
+        self._by_bytes: dict[bytes, _Waiting] = {}
+
+    def take(self, records: Records) -> None:
+        """Take in the next records of the log."""
+        known = self._by_bytes
+        columns = records.offsets.tolist(), records.keys.tolist(), records.values.tolist()
+        for at, given, value in zip(*columns, strict=True):
+            key = given or b""
+            found = known.get(key) or self._meet(key, at)
+            if found is None:
+                continue
+            if key[:2] == _SNAPSHOT:
+                self._snapshot(found, at, value)
+                continue
+            found.updates.append((at, value))
+            if len(found.updates) > _MOST_WAITING:
+                self._settle(found)
+
+    def finish(self) -> tuple[StateTable, list[Unreadable]]:
+        """Return the table, and the records that can't be read."""
+        for found in self._by_key.values():
+            self._settle(found)
+        of_keys = (each for found in self._by_key.values() for each in found.junk)
+        return self.table, [*self._nobody, *of_keys]
+
+    def _meet(self, data: bytes, at: int) -> _Waiting | None:
+        """Return the share partition of a key that is met for the first time; None for any other record."""
+        try:
+            kind = kind_of(data, "a share partition")
+            if kind > max(StateKind):
+                self.table.prune.keep(at)
+                return None
+            key = parse_state_key(StateKind(kind), data)
+        except ValueError as error:
+            self._nobody.append(Unreadable(at, str(error)))
+            return None
+        found = self._by_key.setdefault(key, _Waiting(key))
+        self._by_bytes[data] = found
+        return found
+
+    def _snapshot(self, found: _Waiting, at: int, value: bytes | None) -> None:
+        try:
+            snapshot = None if value is None else parse_snapshot(value)
+        except UnsupportedVersionError as error:
+            self._refuse(found, at, error, StateKind.SNAPSHOT)
+        except ValueError as error:
+            found.junk.append(Unreadable(at, str(error)))
+        else:
+            if snapshot is not None and found.exceeds(snapshot.leader_epoch):
+                self._settle(found)
+            found.updates.clear()
+            found.junk.clear()
+            self.table.apply(StateChange(found.key, snapshot), at)
+
+    def _settle(self, found: _Waiting) -> None:
+        """Decode and apply the updates that wait."""
+        for at, value in found.updates:
+            try:
+                if value is None:
+                    raise InvalidRequestError("a ShareUpdate without a value")
+                self.table.apply(StateChange(found.key, delta=parse_update(value)), at)
+            except UnsupportedVersionError as error:
+                self._refuse(found, at, error, StateKind.UPDATE)
+            except ValueError as error:
+                found.junk.append(Unreadable(at, str(error)))
+        found.updates.clear()
+
+    def _refuse(self, found: _Waiting, at: int, error: UnsupportedVersionError, kind: StateKind) -> None:
+        reason = f"its record at offset {at} is not understood: {error}"
+        self.table.refuse(found.key, reason, at, kind)
+        found.junk.append(Unreadable(at, f"share partition {found.key}: {error}", newer=True))

@@ -1,0 +1,196 @@
+"""`ShareSettings`: what holds for a share group at one time, of its own settings and its store's (KIP-932,
+KIP-1191, KIP-1240; Kafka: GroupConfigManager, GroupConfig).
+
+On disk: nothing. Threads: any; immutable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from segstore.config import GroupConfig, StoreConfig, TopicConfig
+from segstore.config.groups import AutoReset, parse_reset
+from segstore.coordinator.share.core.values import Limits
+from segstore.logger import Logger
+
+log = Logger("segstore")
+
+DEAD_LETTERS_SINCE = 2
+"""The first level of the feature share.version that has dead letters."""
+
+
+class ShareTiming(NamedTuple):
+    """How long a member may not be heard of, how often it sends heartbeats, and how long a group waits from
+    one assignment to the next, ms.
+    """
+
+    session_timeout_ms: int
+    heartbeat_interval_ms: int
+    assignment_interval_ms: int
+
+
+class DeadLetterRules(NamedTuple):
+    """The dead letters of a group: `topic` is "" if it has none, `copies` says whether they have the key and
+    value of their records. The topic's name must begin with `prefix`, and the topic is made if it is missing
+    and `creates` is set.
+    """
+
+    topic: str
+    copies: bool
+    prefix: str
+    creates: bool
+
+    def fault(self, found: TopicConfig | None) -> str | None:
+        """Return why the group can't write dead letters to its topic, which has the settings `found`, None if
+        there is no such topic (KIP-1191; Kafka: ShareGroupDLQStateManager). It is asked at each attempt.
+        """
+        if not self.topic.startswith(self.prefix):
+            return (
+                f"{self.topic}: its name must begin with {self.prefix!r}, the store's "
+                "errors.deadletterqueue.topic.name.prefix"
+            )
+        if found is None:
+            if self.creates:
+                return None
+            return (
+                f"{self.topic}: there is no such topic, and the store's "
+                "errors.deadletterqueue.auto.create.topics.enable is false"
+            )
+        if not found.errors_deadletterqueue_group_enable:
+            return f"{self.topic}: the topic's errors.deadletterqueue.group.enable is false"
+        return None
+
+
+class ShareSettings(NamedTuple):
+    """`isolation` is one of ISOLATION_LEVELS; `reset` says where a partition begins that is new to the
+    group.
+    """
+
+    limits: Limits
+    timing: ShareTiming
+    isolation: str
+    reset: AutoReset
+    dead_letters: DeadLetterRules
+
+
+class Bound(NamedTuple):
+    """A setting that a group may have within the store's bounds: `of_store` is the value without one of the
+    group's.
+    """
+
+    of_store: int
+    least: int
+    most: int
+
+
+def bounds(store: StoreConfig) -> Mapping[str, Bound]:
+    """Return by name the settings of single share groups that the store bounds."""
+    return {
+        "share.assignment.interval.ms": Bound(
+            store.group_share_assignment_interval_ms,
+            store.group_share_min_assignment_interval_ms,
+            store.group_share_max_assignment_interval_ms,
+        ),
+        "share.delivery.count.limit": Bound(
+            store.group_share_delivery_count_limit,
+            store.group_share_min_delivery_count_limit,
+            store.group_share_max_delivery_count_limit,
+        ),
+        "share.heartbeat.interval.ms": Bound(
+            store.group_share_heartbeat_interval_ms,
+            store.group_share_min_heartbeat_interval_ms,
+            store.group_share_max_heartbeat_interval_ms,
+        ),
+        "share.partition.max.record.locks": Bound(
+            store.group_share_partition_max_record_locks,
+            store.group_share_min_partition_max_record_locks,
+            store.group_share_max_partition_max_record_locks,
+        ),
+        "share.record.lock.duration.ms": Bound(
+            store.group_share_record_lock_duration_ms,
+            store.group_share_min_record_lock_duration_ms,
+            store.group_share_max_record_lock_duration_ms,
+        ),
+        "share.session.timeout.ms": Bound(
+            store.group_share_session_timeout_ms,
+            store.group_share_min_session_timeout_ms,
+            store.group_share_max_session_timeout_ms,
+        ),
+    }
+
+
+def share_settings(group: str, made: GroupConfig, store: StoreConfig, level: int) -> ShareSettings:
+    """Return what holds for a group with the settings `made`, at a `level` of the feature share.version. A
+    value that lies outside of the store's bounds, which were others when it was made, counts as the nearest
+    one within, and is warned of.
+    """
+    within = {name: _within(group, name, bound, made) for name, bound in bounds(store).items()}
+    topic = made.errors_deadletterqueue_topic_name if level >= DEAD_LETTERS_SINCE else ""
+    return ShareSettings(
+        Limits(
+            within["share.partition.max.record.locks"],
+            within["share.delivery.count.limit"],
+            within["share.record.lock.duration.ms"],
+            bool(topic),
+            made.share_renew_acknowledge_enable,
+        ),
+        _timing(within),
+        made.share_isolation_level,
+        parse_reset(made.share_auto_offset_reset),
+        DeadLetterRules(
+            topic,
+            made.errors_deadletterqueue_copy_record_enable,
+            store.errors_deadletterqueue_topic_name_prefix,
+            store.errors_deadletterqueue_auto_create_topics_enable,
+        ),
+    )
+
+
+def _timing(found: Mapping[str, int]) -> ShareTiming:
+    return ShareTiming(
+        found["share.session.timeout.ms"],
+        found["share.heartbeat.interval.ms"],
+        found["share.assignment.interval.ms"],
+    )
+
+
+def _within(group: str, name: str, bound: Bound, made: GroupConfig) -> int:
+    if name not in made.explicit:
+        return bound.of_store
+    value = _value(name, made)
+    found = min(max(value, bound.least), bound.most)
+    if found != value:
+        log.warning(
+            "group %s: %s=%d lies outside of the store's bounds, from %d to %d: %d holds",
+            *(group, name, value, bound.least, bound.most, found),
+        )
+    return found
+
+
+def _value(name: str, made: GroupConfig) -> int:
+    found: int = getattr(made, name.replace(".", "_"))
+    return found
+
+
+def fault(made: GroupConfig, store: StoreConfig) -> str | None:
+    """Return why a group can't have these settings, if so: one lies outside of the store's bounds, or they
+    contradict each other (Kafka: GroupConfig.validateValues).
+    """
+    known = bounds(store)
+    given = {name: _value(name, made) for name in known if name in made.explicit}
+    for name, value in given.items():
+        bound = known[name]
+        if not bound.least <= value <= bound.most:
+            text = f"group.{name.replace('share.', 'share.{}.', 1)}"
+            return (
+                f"{name}={value}: {name} must be in the range {bound.least} to {bound.most} inclusive, the "
+                f"store's {text.format('min')} and {text.format('max')}"
+            )
+    timing = _timing({name: given.get(name, bound.of_store) for name, bound in known.items()})
+    if timing.session_timeout_ms <= timing.heartbeat_interval_ms:
+        return (
+            f"share.session.timeout.ms={timing.session_timeout_ms}: must be greater than "
+            f"share.heartbeat.interval.ms, which is {timing.heartbeat_interval_ms}"
+        )
+    return None
